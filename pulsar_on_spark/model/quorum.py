@@ -1,0 +1,40 @@
+"""Quorum: ensemble size, write quorum and ack quorum, written `3/3/2` as in BookKeeper."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from pulsar_on_spark.model.errors import InvalidArgumentError
+
+
+@dataclass(frozen=True, slots=True)
+class Quorum:
+    """E >= Qw >= Qa >= 1: each entry goes to Qw paths, and Qa durable copies acknowledge it."""
+
+    ensemble: int
+    write: int
+    ack: int
+
+    def __post_init__(self) -> None:
+        if not self.ensemble >= self.write >= self.ack >= 1:
+            raise InvalidArgumentError(
+                f"Quorum {self} is not possible: give ENSEMBLE/WRITE/ACK with ensemble >= write >= ack >= 1, such as 3/3/2."
+            )
+
+    def __str__(self) -> str:
+        return f"{self.ensemble}/{self.write}/{self.ack}"
+
+    @classmethod
+    def parse(cls, text: str) -> Quorum:
+        """Read `E/W/A`.
+
+        Raises:
+            InvalidArgumentError: the text is not three whole numbers in falling order.
+        """
+        parts = text.split("/")
+        if len(parts) != 3 or not all(part.strip().isdigit() for part in parts):
+            raise InvalidArgumentError(f"Quorum {text!r} is not ENSEMBLE/WRITE/ACK: give three numbers, such as 3/3/2.")
+        return cls(*(int(part) for part in parts))
+
+
+DEFAULT_QUORUM = Quorum(3, 3, 2)
