@@ -1,0 +1,80 @@
+# Every target works alone in a fresh clone: what it needs first, it makes first. `make` lists them.
+SHELL := /bin/bash
+.SHELLFLAGS := -euo pipefail -c
+.DEFAULT_GOAL := help
+MAKEFLAGS += --no-print-directory
+
+BIN := .venv/bin
+STAMP := .venv/.installed
+
+.PHONY: help
+help: ## list the targets
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-9s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+.PHONY: install
+install: java $(STAMP) ## create .venv and install the engine with all that tests, demo and bench need
+
+.PHONY: java
+java:
+	@java=$${JAVA_HOME:+$$JAVA_HOME/bin/}java; \
+	version=$$($$java -version 2>&1 | sed -n 's/.*version "\([0-9]*\).*/\1/p' | head -n 1 || true); \
+	if [ "$${version:-0}" -lt 17 ]; then \
+	  echo "Java 17 is missing: install openjdk-17-jre-headless (Debian, Ubuntu) or run \`brew install openjdk@17\` (macOS), then run make again." >&2; \
+	  exit 1; \
+	fi
+
+$(STAMP): pyproject.toml constraints.txt
+	@if [ ! -x $(BIN)/python ]; then \
+	  for python in python3.11 python3.12 python3.13 python3; do \
+	    if $$python -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null; then \
+	      echo "creating .venv with $$python"; exec $$python -m venv .venv; \
+	    fi; \
+	  done; \
+	  echo "Python 3.11 is missing: install Python 3.11 or newer with its venv module, then run make again." >&2; exit 1; \
+	fi
+	@echo "installing into .venv (a few minutes the first time)"
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[delta,demo,dev]'
+	@touch $(STAMP)
+
+.PHONY: test
+test: lint types imports unit ## lint, type-check, check the imports between packages, run the tests
+
+.PHONY: lint
+lint: install ## ruff: style and format
+	@$(BIN)/ruff check .
+	@$(BIN)/ruff format --check .
+
+.PHONY: types
+types: install ## mypy --strict
+	@$(BIN)/mypy
+
+.PHONY: imports
+imports: install ## import-linter: imports point down the house
+	@$(BIN)/lint-imports
+
+.PHONY: unit
+unit: install ## pytest, without the long runs
+	@$(BIN)/pytest
+
+.PHONY: soak
+soak: install ## pytest, the long runs only
+	@$(BIN)/pytest -m soak -o faulthandler_timeout=7200
+
+.PHONY: demo
+demo: install ## replay the flights of 2013 through a topic; leaves demo-root/ behind
+	@$(BIN)/python jobs/flights.py
+
+.PHONY: bench
+bench: install ## measure beside Parquet, Delta and Kafka; writes docs/benchmarks.md
+	@$(BIN)/python -m bench.run
+
+.PHONY: format
+format: install ## let ruff format the code and fix what it can
+	@$(BIN)/ruff format .
+	@$(BIN)/ruff check --fix .
+
+.PHONY: clean
+clean: ## remove .venv, caches and what demo and bench wrote
+	rm -rf .venv .mypy_cache .pytest_cache .ruff_cache .hypothesis .import_linter_cache build dist \
+	  demo-root bench-work spark-warehouse metastore_db derby.log artifacts
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
