@@ -73,3 +73,7 @@ class WriteAbortedError(PulsarpyError):
 
 class IncompatibleSchemaError(PulsarpyError):
     """The frame's columns, or a schema, do not fit the topic's schema."""
+
+
+class SparkSessionError(PulsarpyError):
+    """A Spark session could not be started: Java or JARs are missing."""

@@ -1,0 +1,74 @@
+"""One Spark session for all tests that ask for it, and no silent skips on the machine that decides."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+import pytest
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+WITH_DELTA = pytest.StashKey[bool]()
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """A process has one JVM, and JARs come at its start: it gets Delta's if any selected test asks for them."""
+    fixtures = [getattr(item, "fixturenames", ()) for item in items]
+    config.stash[WITH_DELTA] = any("delta_spark" in names for names in fixtures)
+    for item, names in zip(items, fixtures, strict=True):
+        if "spark" in names:
+            item.add_marker(pytest.mark.spark)
+
+
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    if item.get_closest_marker("root") is not None:
+        if os.geteuid() != 0:
+            pytest.skip("needs root's privileges")
+        if shutil.which("strace") is None or shutil.which("mkfs.ext4") is None:
+            pytest.skip("needs strace and mkfs.ext4 (e2fsprogs)")
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) -> Iterator[None]:
+    report = yield
+    if report.skipped and not hasattr(report, "wasxfail") and item.get_closest_marker("root") and os.environ.get("CI"):
+        reason = report.longrepr[2] if isinstance(report.longrepr, tuple) else report.longrepr
+        report.outcome = "failed"
+        report.longrepr = f"{item.nodeid} must not be skipped where CI is set: {reason}"
+    return report
+
+
+@pytest.fixture(scope="session")
+def spark(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
+    """The session: local[2], Unix-domain sockets, no UI; Delta's SQL only where a selected test uses `delta_spark`."""
+    from pulsar_on_spark.datasource.session import spark_session
+
+    session = spark_session(
+        "tests",
+        delta=request.config.stash[WITH_DELTA],
+        **{
+            "spark.master": "local[2]",
+            "spark.driver.memory": "2g",
+            "spark.ui.enabled": "false",
+            "spark.ui.showConsoleProgress": "false",
+            "spark.sql.shuffle.partitions": "2",
+            "spark.databricks.delta.snapshotPartitions": "1",
+            "spark.sql.session.timeZone": "UTC",
+            "spark.sql.warehouse.dir": str(tmp_path_factory.mktemp("warehouse")),
+        },
+    )
+    # Stopping a query prints pages of killed tasks.
+    session.sparkContext.setLogLevel("OFF")
+    yield session
+    session.stop()
+
+
+@pytest.fixture(scope="session")
+def delta_spark(spark: SparkSession) -> SparkSession:
+    """The same session, with Delta's SQL."""
+    return spark

@@ -1,0 +1,72 @@
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from pyspark.sql import SparkSession
+
+from pulsar_on_spark.datasource.session import DELTA_JAR, require_java, session_confs
+from pulsar_on_spark.model.errors import SparkSessionError
+
+
+def test_the_package_imports_without_spark_or_arrow():
+    code = "import sys, pulsar_on_spark; sys.exit(any(m in sys.modules for m in ('pyspark', 'pyarrow', 'deltalake')))"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+def test_public_names_are_loaded_at_first_use():
+    import pulsar_on_spark
+
+    assert pulsar_on_spark.session_confs is session_confs
+    with pytest.raises(AttributeError, match="no_such_name"):
+        _ = pulsar_on_spark.no_such_name
+
+
+def test_confs_without_delta_name_no_jar():
+    assert not [name for name in session_confs(delta=False) if "jars" in name or "extensions" in name]
+
+
+def test_confs_with_delta_pin_the_jar():
+    assert session_confs(delta=True)["spark.jars.packages"] == DELTA_JAR
+
+
+def test_missing_java_is_one_sentence_with_the_remedy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv("JAVA_HOME", str(tmp_path))
+    with pytest.raises(SparkSessionError, match=r"JAVA_HOME=.* has none: install openjdk-17-jre-headless"):
+        require_java()
+
+
+def test_old_java_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    java = tmp_path / "bin" / "java"
+    java.parent.mkdir()
+    java.write_text("#!/bin/sh\necho 'openjdk version \"11.0.2\" 2019-01-15' >&2\n")
+    java.chmod(0o755)
+    monkeypatch.setenv("JAVA_HOME", str(tmp_path))
+    with pytest.raises(SparkSessionError, match=r"Java 17 or newer .* has Java 11"):
+        require_java()
+
+
+def test_the_jvm_is_told_which_python_and_sockets_to_use(spark: SparkSession):
+    assert spark.conf.get("spark.python.unix.domain.socket.enabled") == "true"
+    assert spark.sparkContext.pythonExec == sys.executable
+
+
+def test_delta_sql_works(delta_spark: SparkSession, tmp_path: Path):
+    table = f"delta.`{tmp_path / 'table'}`"
+    delta_spark.sql(f"CREATE TABLE {table} (airport STRING, delay INT) USING delta")
+    delta_spark.sql(f"INSERT INTO {table} VALUES ('EWR', 3), ('JFK', 5)")
+    rows = delta_spark.sql(f"SELECT airport, delay FROM {table} ORDER BY delay").collect()
+    assert [tuple(row) for row in rows] == [("EWR", 3), ("JFK", 5)]
+
+
+def test_jars_that_cannot_be_fetched_are_named_with_the_remedy(tmp_path: Path):
+    code = (
+        "from pulsar_on_spark import spark_session\n"
+        "spark_session(delta=True, **{'spark.jars.packages': 'no.such.group:nothing:0',"
+        f" 'spark.jars.ivy': {str(tmp_path)!r}, 'spark.ui.enabled': 'false'}})\n"
+    )
+    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert run.returncode == 1
+    assert "pass delta=False to work without Delta's SQL" in run.stderr.strip().splitlines()[-1]
