@@ -1,0 +1,57 @@
+"""The compare-and-set keys of the main table: app transactions whose version a commit moves on.
+
+Keys never expire in Delta, so they exist only for things that are few: never for ledgers, batches or files.
+"""
+
+from __future__ import annotations
+
+import zlib
+
+IDS = "cluster/ids"
+FOLD = "job/fold"
+WRITE_BUCKETS = 64
+
+
+def path(path_id: int) -> str:
+    """Key of a storage path's record."""
+    return f"path/{path_id}"
+
+
+def tenant(name: str) -> str:
+    """Key of a tenant."""
+    return f"tenant/{name}"
+
+
+def namespace(name: str) -> str:
+    """Key of a namespace, `tenant/namespace`."""
+    return f"namespace/{name}"
+
+
+def topic(full_name: str) -> str:
+    """Key of a topic: its record, schemas, ledgers, segments and subscriptions' creation."""
+    return f"topic/{full_name}"
+
+
+def subscription(topic_id: str, name: str) -> str:
+    """Key of a subscription's owners on one topic."""
+    return f"sub/{topic_id}/{name}"
+
+
+def query(query_id: str) -> str:
+    """Key of a streaming query's writes; its version is the batch id."""
+    return f"q/{query_id}"
+
+
+def application(txn_app_id: str) -> str:
+    """Key of a user's `txnAppId`; its version is `txnVersion`."""
+    return f"app/{txn_app_id}"
+
+
+def write_bucket(write_id: str) -> str:
+    """Key shared by the attach of a write and its abort: whoever commits second sees the first."""
+    return f"write/{zlib.crc32(write_id.encode()) % WRITE_BUCKETS}"
+
+
+def job(name: str) -> str:
+    """Key of a housekeeping job."""
+    return f"job/{name}"
