@@ -122,8 +122,8 @@ def require_java() -> None:
 def _why_not_started(with_packages: bool) -> str:
     if with_packages:
         return (
-            f"Spark did not start; most likely {DELTA_JAR} or another of spark.jars.packages could not be fetched (Spark's "
-            "own lines above say which): make a Maven repository reachable once, or pass delta=False to work without "
-            "Delta's SQL"
+            f"Spark did not start; most likely {DELTA_JAR} or another of spark.jars.packages could not be fetched "
+            "(Spark's own lines above say which): make a Maven repository reachable once, or pass delta=False to work "
+            "without Delta's SQL"
         )
     return "Spark did not start: its own lines above say why"
