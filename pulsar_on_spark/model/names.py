@@ -1,0 +1,136 @@
+"""Topic and subscription names, read as Pulsar's `TopicName` reads them (`tests/golden/topic_names.json`).
+
+Two deliberate differences: control characters are refused (they break listings, offsets and file names), and
+`non-persistent://` is refused for now. A full name always comes out in its one form, `persistent://t/n/x`.
+"""
+
+from __future__ import annotations
+
+import re
+import unicodedata
+from dataclasses import dataclass, field
+
+from pulsar_on_spark.model.errors import InvalidArgumentError
+
+DEFAULT_TENANT = "public"
+DEFAULT_NAMESPACE = "default"
+PARTITION_SUFFIX = "-partition-"
+
+_DOMAIN = "persistent"
+_ENTITY = re.compile(r"[-=:.A-Za-z0-9_]+")
+_NOT_BLANK_SPACES = "\u00a0\u2007\u202f"
+"""Spaces that Java's `Character.isWhitespace` does not count as white."""
+_MAX_PARTITION_INDEX = 2**31 - 1
+_RESERVED_SUBSCRIPTIONS = ("pulsar.dedup", "__compaction")
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class TopicName:
+    """A topic's full name in its parts. Make one with `parse`, which checks; equal topics compare equal.
+
+    Attributes:
+        tenant: The tenant, such as `public`.
+        namespace: Tenant and namespace, such as `public/default`.
+        local: What follows the namespace; nearly free text.
+        partition_index: N where the name ends in `-partition-N`, else -1.
+    """
+
+    tenant: str
+    namespace: str
+    local: str
+    partition_index: int = field(compare=False, default=-1)
+
+    @classmethod
+    def parse(cls, name: str) -> TopicName:
+        """Read `x`, `tenant/namespace/x` or `persistent://tenant/namespace/x`.
+
+        Raises:
+            InvalidArgumentError: Pulsar refuses such a name, or it holds control characters or names a
+                non-persistent topic.
+        """
+        tenant, namespace, local = _split(name)
+        for part in (tenant, namespace):
+            if not _ENTITY.fullmatch(part):
+                raise _invalid(name, f"{part!r} may hold only the letters a-z and A-Z, digits and _ - = : .")
+        if all(letter.isspace() and letter not in _NOT_BLANK_SPACES for letter in local):
+            raise _invalid(name, "the part after the namespace is blank")
+        if any(unicodedata.category(letter) in ("Cc", "Cs") for letter in local):
+            raise _invalid(name, "control characters are not allowed")
+        partition_index = _partition_index(local)
+        if partition_index >= 0 and local.startswith(PARTITION_SUFFIX) and local.count(PARTITION_SUFFIX) == 1:
+            raise _invalid(name, f"nothing stands before {PARTITION_SUFFIX!r}")
+        return cls(tenant, f"{tenant}/{namespace}", local, partition_index)
+
+    @property
+    def full(self) -> str:
+        """The complete name, `persistent://tenant/namespace/local`: the key of everything that is stored."""
+        return f"{_DOMAIN}://{self.namespace}/{self.local}"
+
+    @property
+    def partitioned_base(self) -> TopicName:
+        """The partitioned topic that this name is a partition of, else the topic itself."""
+        if self.partition_index < 0:
+            return self
+        base = self.local[: self.local.rindex(PARTITION_SUFFIX)]
+        return TopicName(self.tenant, self.namespace, base, _partition_index(base))
+
+    def partition(self, index: int) -> TopicName:
+        """The topic that is partition `index` of this one.
+
+        Raises:
+            InvalidArgumentError: the index is negative or does not fit Pulsar's 32 bits.
+        """
+        if not 0 <= index <= _MAX_PARTITION_INDEX:
+            raise InvalidArgumentError(f"Topic {self.full!r} cannot have a partition {index}: count partitions from 0.")
+        return TopicName(self.tenant, self.namespace, f"{self.local}{PARTITION_SUFFIX}{index}", index)
+
+    def __str__(self) -> str:
+        return self.full
+
+
+def check_subscription_name(name: str) -> str:
+    """Give the subscription name back if users may have it.
+
+    Raises:
+        InvalidArgumentError: the name is empty, holds control characters, or is one that Pulsar keeps to itself
+            (`pulsar.repl...`, `pulsar.dedup`, `__compaction`).
+    """
+    if not name:
+        raise InvalidArgumentError("A subscription name is empty: give it a name such as 'reports'.")
+    if name in _RESERVED_SUBSCRIPTIONS or name.startswith("pulsar.repl"):
+        raise InvalidArgumentError(f"Subscription name {name!r} is reserved by Pulsar: choose another.")
+    if any(unicodedata.category(letter) in ("Cc", "Cs") for letter in name):
+        raise InvalidArgumentError(f"Subscription name {name!r} holds control characters: choose another.")
+    return name
+
+
+def _split(name: str) -> tuple[str, str, str]:
+    domain, separator, rest = name.partition("://")
+    if not separator:
+        parts = name.split("/")
+        if len(parts) == 1:
+            return DEFAULT_TENANT, DEFAULT_NAMESPACE, name
+        if len(parts) != 3:
+            raise _invalid(name, "a short name is <topic> or <tenant>/<namespace>/<topic>")
+    else:
+        if domain.lower() == "non-persistent":
+            raise _invalid(name, "non-persistent topics are not supported yet")
+        if domain.lower() != _DOMAIN:
+            raise _invalid(name, f"a full name begins with {_DOMAIN}://")
+        parts = rest.split("/")
+        if len(parts) != 3:
+            raise _invalid(name, f"a full name is {_DOMAIN}://<tenant>/<namespace>/<topic>")
+    return parts[0], parts[1], parts[2]
+
+
+def _partition_index(local: str) -> int:
+    """N of a local name's `-partition-N` in canonical decimal digits, else -1 (Pulsar's `getPartitionIndex`)."""
+    _, found, digits = local.rpartition(PARTITION_SUFFIX)
+    if not found or not digits.isdecimal() or len(digits) > len(str(_MAX_PARTITION_INDEX)):
+        return -1
+    index = int(digits)
+    return index if len(str(index)) == len(digits) and index <= _MAX_PARTITION_INDEX else -1
+
+
+def _invalid(name: str, reason: str) -> InvalidArgumentError:
+    return InvalidArgumentError(f"Topic name {name!r} is not valid: {reason}.")

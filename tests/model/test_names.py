@@ -1,0 +1,84 @@
+"""Names against the golden vectors of Pulsar's own parser."""
+
+from __future__ import annotations
+
+import json
+import re
+import unicodedata
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pulsar_on_spark.model.errors import InvalidArgumentError
+from pulsar_on_spark.model.names import TopicName, check_subscription_name
+
+GOLDEN = json.loads((Path(__file__).parents[1] / "golden" / "topic_names.json").read_text("utf-8"))["vectors"]
+NO_BASE = {"-partition-3"}
+"""Pulsar reads it as partition 3 of a topic without a name; we refuse it."""
+
+
+def has_control(name: str) -> bool:
+    return any(unicodedata.category(letter) == "Cc" for letter in name)
+
+
+@pytest.mark.parametrize("vector", GOLDEN, ids=lambda vector: ascii(vector["name"]))
+def test_reads_and_refuses_what_pulsar_does(vector: dict[str, object]) -> None:
+    name = str(vector["name"])
+    if "error" in vector or has_control(name) or name in NO_BASE:
+        with pytest.raises(InvalidArgumentError, match=re.escape(repr(name))):
+            TopicName.parse(name)
+        return
+    topic = TopicName.parse(name)
+    full = str(vector["full"]).replace("Persistent://", "persistent://")
+    assert topic.full == str(topic) == full
+    assert (topic.tenant, topic.namespace, topic.local) == (vector["tenant"], vector["namespace"], vector["local"])
+    assert topic.partition_index == vector["partition_index"]
+    assert topic.partitioned_base.full == str(vector["partitioned_base"]).replace("Persistent://", "persistent://")
+    assert topic.partition(7).full == str(vector["partition_7"]).replace("Persistent://", "persistent://")
+
+
+def test_short_and_full_forms_are_one_topic() -> None:
+    assert (
+        TopicName.parse("x") == TopicName.parse("public/default/x") == TopicName.parse("persistent://public/default/x")
+    )
+    assert len({TopicName.parse("x"), TopicName.parse("persistent://public/default/x")}) == 1
+
+
+def test_non_persistent_is_refused_by_name() -> None:
+    with pytest.raises(InvalidArgumentError, match="not supported yet"):
+        TopicName.parse("non-persistent://t/n/x")
+
+
+def test_a_partition_knows_its_topic() -> None:
+    partition = TopicName.parse("t/n/x").partition(12)
+    assert partition == TopicName.parse("t/n/x-partition-12")
+    assert partition.partition_index == 12
+    assert partition.partitioned_base == TopicName.parse("t/n/x")
+    with pytest.raises(InvalidArgumentError):
+        partition.partition(-1)
+
+
+LOCAL = st.text(st.characters(categories=("L", "N", "P", "S", "Zs"), exclude_characters="/"), min_size=1, max_size=20)
+LOCAL_OF_PARTITION = st.builds("{}-partition-{}".format, LOCAL, st.integers(0, 99))
+
+
+@given((LOCAL | LOCAL_OF_PARTITION).filter(lambda local: local.strip() != "" and "://" not in local))
+def test_any_accepted_name_survives_its_full_form(name: str) -> None:
+    topic = TopicName.parse(name)
+    assert TopicName.parse(topic.full) == topic
+    assert TopicName.parse(topic.partition(3).full).partitioned_base == topic
+
+
+@pytest.mark.parametrize("name", ["reports", "pulsar.repo", "a b", "müller", "compaction"])
+def test_subscription_names_that_users_may_have(name: str) -> None:
+    assert check_subscription_name(name) == name
+
+
+@pytest.mark.parametrize(
+    "name", ["", "pulsar.repl", "pulsar.repl.west", "pulsar.dedup", "__compaction", "a\nb", "a\x00"]
+)
+def test_subscription_names_that_are_refused(name: str) -> None:
+    with pytest.raises(InvalidArgumentError):
+        check_subscription_name(name)
