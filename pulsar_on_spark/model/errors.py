@@ -59,6 +59,10 @@ class CorruptSegmentError(StorageError):
     """A copy of a segment file fails its checksum or is truncated."""
 
 
+class SegmentGoneError(CorruptSegmentError):
+    """No copy of a segment file is there any more: it may have been merged into another, so resolve the place again."""
+
+
 class MetadataError(PulsarpyError):
     """The metadata tables cannot be read or written."""
 

@@ -1,0 +1,289 @@
+"""Reading record batches of a segment file: any good copy will do, and every byte is checked before Arrow parses it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+
+import pyarrow as pa
+from crc32c import crc32c
+
+from pulsar_on_spark.ledger.files import OS_FILES, FileOps, read_file
+from pulsar_on_spark.ledger.segment_format import (
+    SEGMENT_SCHEMA,
+    STREAM_OFFSET,
+    Tiles,
+    check_segment_format,
+    decode_sidecar,
+    group_end,
+)
+from pulsar_on_spark.ledger.storage_path import StoragePath
+from pulsar_on_spark.metadata.records import FileRecord
+from pulsar_on_spark.model.errors import CorruptSegmentError, InvalidArgumentError, SegmentGoneError, StoragePathError
+from pulsar_on_spark.model.ids import FileId, PathId
+
+GROUP_BYTES = 2 * 1024 * 1024
+"""Encoded bytes read and checked at once: enough to hide the cost of a group, few enough to stay in the cache."""
+
+_VERIFY_BYTES = 1024 * 1024
+
+
+def read_batches(
+    file: FileRecord,
+    paths: Mapping[PathId, StoragePath],
+    first_batch: int,
+    batch_count: int,
+    columns: Sequence[str] | None,
+    on_bad_copy: Callable[[PathId, str], None],
+    files: FileOps = OS_FILES,
+    at_stake: str = "",
+) -> Iterator[pa.RecordBatch]:
+    """Read batches [first_batch, first_batch + batch_count) of a file, from one copy and then another if it is bad.
+
+    Only the wanted columns are decompressed. Memory is one group of encoded batches and one decoded batch.
+
+    Args:
+        file: the file's record.
+        paths: the root's storage paths.
+        first_batch: number of the first batch in the file.
+        batch_count: how many batches.
+        columns: names from `SEGMENT_SCHEMA`; the batches have them in the order of that schema. None for all.
+        on_bad_copy: called once for each copy that turns out to be bad or missing while another is good, or while
+            all are bad; not where the file is gone from everywhere.
+        files: the operating system.
+        at_stake: what the batches hold (topic, ledger, entries), for the error when no copy is good.
+
+    Raises:
+        SegmentGoneError: no copy was found: the file may have been merged away, resolve the place again.
+        CorruptSegmentError: no good copy is left; names the file, what is at stake and each copy's cause.
+        FormatVersionError: a newer version wrote the file.
+        InvalidArgumentError: no such batches or columns.
+    """
+    if first_batch < 0 or batch_count < 0 or first_batch + batch_count > file.batches:
+        raise InvalidArgumentError(
+            f"Segment file {file.file_id} has {file.batches} batches: {batch_count} from number {first_batch} on are "
+            "not in it."
+        )
+    fields = _field_indexes(columns)
+    options = pa.ipc.IpcReadOptions(included_fields=fields, use_threads=False)
+    what = f"batches {first_batch} to {first_batch + batch_count - 1}" + (f" ({at_stake})" if at_stake else "")
+    copies = _Copies(file, paths, files, on_bad_copy, what)
+    try:
+        next_batch, end = first_batch, first_batch + batch_count
+        while next_batch < end:
+            count, stream = copies.read_group(next_batch, end)
+            yield from _decode(stream, count, options, f"Segment file {file.file_id}")
+            next_batch += count
+    finally:
+        copies.close()
+
+
+def verify_file(file: FileRecord, path: StoragePath, files: FileOps = OS_FILES) -> None:
+    """Check every byte of one copy, sidecar and footer included.
+
+    Raises:
+        SegmentGoneError: the path is the right one and has no such file.
+        CorruptSegmentError: the copy is damaged.
+        StoragePathError: the path cannot be examined.
+        FormatVersionError: a newer version wrote the sidecar.
+    """
+    copy = _Copy(file, path, files)
+    try:
+        buffer = memoryview(bytearray(_VERIFY_BYTES))
+        offset = 0
+        for number, (length, crc) in enumerate(zip(copy.tiles.lengths, copy.tiles.crcs, strict=True)):
+            value, end = 0, offset + length
+            while offset < end:
+                piece = buffer[: min(_VERIFY_BYTES, end - offset)]
+                copy.read_into(offset, piece)
+                value = crc32c(piece, value)
+                offset += len(piece)
+            if value != crc:
+                raise CorruptSegmentError(f"{copy.name} fails the checksum of tile {number}.")
+    finally:
+        copy.close()
+
+
+class _Copy:
+    """An open copy whose identity, length and table of tiles have been checked."""
+
+    def __init__(self, file: FileRecord, path: StoragePath, files: FileOps) -> None:
+        self._files = files
+        location = path.segment_file(FileId(file.file_id))
+        self.name = f"Segment file {location}"
+        path.check(files)
+        try:
+            self._fd = files.open(location)
+        except FileNotFoundError as error:
+            raise SegmentGoneError(f"{self.name} is missing.") from error
+        except OSError as error:
+            raise CorruptSegmentError(f"{self.name} cannot be opened ({error}).") from error
+        try:
+            self.tiles = self._read_tiles(file, path)
+        except BaseException:
+            self.close()
+            raise
+        self._offsets = self.tiles.offsets()
+
+    def read_group(self, batches: range) -> pa.Buffer:
+        """The Arrow stream of the schema and these batches, every byte of it checked."""
+        schema_bytes = self.tiles.lengths[0]
+        start, end = self._offsets[batches.start + 1], self._offsets[batches.stop + 1]
+        buffer = pa.allocate_buffer(schema_bytes + end - start)
+        view = memoryview(buffer).cast("B")
+        self.read_into(0, view[:schema_bytes])
+        self.read_into(start, view[schema_bytes:])
+        self._check(0, view[:schema_bytes])
+        position = schema_bytes
+        for batch in batches:
+            length = self.tiles.lengths[batch + 1]
+            self._check(batch + 1, view[position : position + length])
+            position += length
+        return buffer.slice(STREAM_OFFSET)
+
+    def read_into(self, offset: int, target: memoryview) -> None:
+        """Fill `target` from the file."""
+        try:
+            count = self._files.read_into(self._fd, offset, target)
+        except OSError as error:
+            raise CorruptSegmentError(f"{self.name} cannot be read at byte {offset} ({error}).") from error
+        if count != len(target):
+            raise CorruptSegmentError(f"{self.name} ends at byte {offset + count}.")
+
+    def close(self) -> None:
+        """Give the descriptor back."""
+        self._files.close(self._fd)
+
+    def _check(self, tile: int, content: memoryview) -> None:
+        if crc32c(content) != self.tiles.crcs[tile]:
+            raise CorruptSegmentError(f"{self.name} fails the checksum of tile {tile}.")
+
+    def _read_tiles(self, file: FileRecord, path: StoragePath) -> Tiles:
+        try:
+            size_bytes = self._files.size(self._fd)
+        except OSError as error:
+            raise CorruptSegmentError(f"{self.name} cannot be examined ({error}).") from error
+        if size_bytes != file.length:
+            raise CorruptSegmentError(f"{self.name} has {size_bytes} bytes instead of {file.length}.")
+        if not file.sidecar_length:
+            tiles = Tiles(file.tile_lengths, file.tile_crcs)
+        else:
+            location = path.sidecar_file(FileId(file.file_id))
+            try:
+                content = read_file(self._files, location)
+            except OSError as error:
+                raise CorruptSegmentError(f"Sidecar file {location} cannot be read ({error}).") from error
+            tiles = decode_sidecar(content, file.sidecar_length, file.sidecar_crc, f"Sidecar file {location}")
+        if problem := tiles.problem(file.length, file.batches):
+            raise CorruptSegmentError(f"{self.name} {problem}.")
+        return tiles
+
+
+class _Copies:
+    """The copies of a file in the order of trying, the one in use, and what was wrong with those given up."""
+
+    def __init__(
+        self,
+        file: FileRecord,
+        paths: Mapping[PathId, StoragePath],
+        files: FileOps,
+        on_bad_copy: Callable[[PathId, str], None],
+        what: str,
+    ) -> None:
+        self._file = file
+        self._paths = paths
+        self._files = files
+        self._on_bad_copy = on_bad_copy
+        self._what = what
+        self._untried = _spread(file)
+        self._current: _Copy | None = None
+        self._current_id = PathId(-1)
+        self._causes: dict[PathId, Exception] = {}
+        self._unreported: dict[PathId, Exception] = {}
+
+    def read_group(self, first: int, end: int) -> tuple[int, pa.Buffer]:
+        """The number of batches from `first` on that make a group, and their checked Arrow stream."""
+        while self._current is not None or self._untried:
+            try:
+                current = self._current = self._current or self._open_next()
+                group = range(first, group_end(current.tiles, first, end, GROUP_BYTES))
+                stream = current.read_group(group)
+            except (CorruptSegmentError, StoragePathError) as error:
+                self._give_up(error)
+            else:
+                self._report()
+                return len(group), stream
+        raise self._loss()
+
+    def close(self) -> None:
+        """Close the copy in use."""
+        if self._current is not None:
+            self._current.close()
+            self._current = None
+
+    def _open_next(self) -> _Copy:
+        self._current_id = self._untried.pop(0)
+        path = self._paths.get(self._current_id)
+        if path is None:
+            raise StoragePathError(f"Storage path {self._current_id} is not known to the root.")
+        return _Copy(self._file, path, self._files)
+
+    def _give_up(self, error: Exception) -> None:
+        self.close()
+        self._causes[self._current_id] = error
+        self._unreported[self._current_id] = error
+
+    def _report(self) -> None:
+        # Only now, because a copy that is missing everywhere belongs to a file that was deleted on purpose.
+        for path_id, error in self._unreported.items():
+            self._on_bad_copy(path_id, str(error))
+        self._unreported.clear()
+
+    def _loss(self) -> CorruptSegmentError:
+        name = f"Segment file {self._file.file_id}"
+        causes = " ".join(f"[path {path_id}] {error}" for path_id, error in self._causes.items()) or "It has no copies."
+        gone = [isinstance(error, SegmentGoneError) for error in self._causes.values()]
+        unreachable = [isinstance(error, StoragePathError) for error in self._causes.values()]
+        if any(gone) and all(one or other for one, other in zip(gone, unreachable, strict=True)):
+            return SegmentGoneError(f"{name} is on none of its paths, look up where {self._what} are now: {causes}")
+        self._report()
+        return CorruptSegmentError(
+            f"{name} has no good copy left for {self._what}, restore one from a backup or read on with "
+            f"failOnDataLoss=false: {causes}"
+        )
+
+
+def _spread(file: FileRecord) -> list[PathId]:
+    """The copies' paths, starting where a hash says: readers of one file share its cached pages, files spread."""
+    start = crc32c(f"read {file.file_id}".encode()) % max(1, len(file.copies))
+    return [PathId(path_id) for path_id in (*file.copies[start:], *file.copies[:start])]
+
+
+def _field_indexes(columns: Sequence[str] | None) -> list[int] | None:
+    if columns is None:
+        return None
+    if unknown := sorted(set(columns) - set(SEGMENT_SCHEMA.names)):
+        raise InvalidArgumentError(f"Segments have no column {unknown[0]!r}: take some of {SEGMENT_SCHEMA.names}.")
+    if not columns:
+        raise InvalidArgumentError("Reading a segment needs at least one column: name the cheapest, such as entry_id.")
+    return sorted(SEGMENT_SCHEMA.get_field_index(name) for name in set(columns))
+
+
+def _decode(stream: pa.Buffer, count: int, options: pa.ipc.IpcReadOptions, name: str) -> Iterator[pa.RecordBatch]:
+    with _parsing(name):
+        reader = pa.ipc.open_stream(pa.BufferReader(stream), options=options)
+    check_segment_format(reader.schema, name)
+    for _ in range(count):
+        with _parsing(name):
+            batch = reader.read_next_batch()
+        yield batch
+
+
+@contextmanager
+def _parsing(name: str) -> Iterator[None]:
+    try:
+        yield
+    except (pa.ArrowException, OSError, StopIteration) as error:
+        raise CorruptSegmentError(
+            f"{name} passes its checksums and cannot be parsed ({error}): report this as a defect."
+        ) from error

@@ -1,0 +1,231 @@
+"""Crash testing of durable files: record every step of a write, then rebuild what a disk may hold after a crash.
+
+`RecordingFiles` does what `OsFiles` does and notes each step that changes the disk. `Recording.materialise` builds,
+in another directory, the state after the first N steps, under one assumption about what the file system had not yet
+made durable. A test walks over every N and every `Crash` and opens the result as if after a reboot. This is ALICE
+(OSDI '14) in small: the rules are those of POSIX, where bytes are durable after fdatasync and names only after fsync
+of their directory.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import pickle
+import secrets
+import shutil
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from enum import Enum
+from pathlib import Path
+
+from pulsar_on_spark.ledger.files import OsFiles
+
+
+class Crash(Enum):
+    """What the crash left of the steps before it."""
+
+    KEEP_ALL = "every step was on disk (a killed process)"
+    TORN = "as KEEP_ALL, but only half of the last step's bytes, if it was a write"
+    DROP_DATA = "names as after the last step, bytes only up to each file's last fdatasync"
+    DROP_NAMES = "bytes as after the last step, names only as of each directory's last fsync"
+    DROP_ALL = "bytes and names only as far as they were synced"
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One change: `path` and `target` are absolute, `file` identifies an open file across renames."""
+
+    action: str
+    path: Path
+    target: Path | None = None
+    file: str = ""
+    data: bytes = b""
+
+
+@dataclass
+class RecordingFiles:
+    """Does every step for real and appends it to a log file; picklable, so that Spark's workers can share a log.
+
+    Steps of all threads and processes stand in the order in which they were done.
+    """
+
+    log: Path
+    _os: OsFiles = field(default_factory=OsFiles)
+    _open_files: dict[int, tuple[str, Path]] = field(default_factory=dict)
+
+    def __reduce__(self) -> tuple[type[RecordingFiles], tuple[Path]]:
+        return RecordingFiles, (self.log,)
+
+    def create(self, path: Path) -> int:
+        """See `FileOps`."""
+        with self._locked():
+            fd = self._os.create(path)
+            self._open_files[fd] = (secrets.token_hex(8), path)
+            self._note(Step("create", path, file=self._open_files[fd][0]))
+        return fd
+
+    def open(self, path: Path) -> int:
+        """See `FileOps`; reading is not recorded."""
+        return self._os.open(path)
+
+    def write(self, fd: int, data: bytes) -> None:
+        """See `FileOps`."""
+        file, path = self._open_files[fd]
+        with self._locked():
+            self._os.write(fd, data)
+            self._note(Step("write", path, file=file, data=bytes(data)))
+
+    def read_into(self, fd: int, offset: int, target: memoryview) -> int:
+        """See `FileOps`."""
+        return self._os.read_into(fd, offset, target)
+
+    def size(self, fd: int) -> int:
+        """See `FileOps`."""
+        return self._os.size(fd)
+
+    def fdatasync(self, fd: int) -> None:
+        """See `FileOps`."""
+        file, path = self._open_files[fd]
+        with self._locked():
+            self._os.fdatasync(fd)
+            self._note(Step("fdatasync", path, file=file))
+
+    def close(self, fd: int) -> None:
+        """See `FileOps`."""
+        self._open_files.pop(fd, None)
+        self._os.close(fd)
+
+    def rename(self, source: Path, target: Path) -> None:
+        """See `FileOps`."""
+        with self._locked():
+            self._os.rename(source, target)
+            self._note(Step("rename", source, target))
+
+    def fsync_directory(self, path: Path) -> None:
+        """See `FileOps`."""
+        with self._locked():
+            self._os.fsync_directory(path)
+            self._note(Step("fsync_directory", path))
+
+    def mkdir(self, path: Path) -> None:
+        """See `FileOps`."""
+        with self._locked():
+            self._os.mkdir(path)
+            self._note(Step("mkdir", path))
+
+    def unlink(self, path: Path) -> None:
+        """See `FileOps`."""
+        with self._locked():
+            self._os.unlink(path)
+            self._note(Step("unlink", path))
+
+    def recording(self) -> Recording:
+        """What was recorded so far."""
+        steps = []
+        with open(self.log, "rb") as log:
+            while log.peek(1):
+                steps.append(pickle.load(log))
+        return Recording(steps)
+
+    def _locked(self) -> _LogLock:
+        return _LogLock(self.log)
+
+    def _note(self, step: Step) -> None:
+        with open(self.log, "ab") as log:
+            log.write(pickle.dumps(step))
+
+
+class _LogLock:
+    """Holds other threads and processes off while a step is done and noted (flock is per open file)."""
+
+    def __init__(self, log: Path) -> None:
+        self._path = log.with_name(f"{log.name}.lock")
+
+    def __enter__(self) -> None:
+        self._fd = os.open(self._path, os.O_RDWR | os.O_CREAT, 0o644)
+        fcntl.flock(self._fd, fcntl.LOCK_EX)
+
+    def __exit__(self, *_: object) -> None:
+        os.close(self._fd)
+
+
+@dataclass
+class _File:
+    """A file's bytes as written and as far as they are durable."""
+
+    content: bytearray = field(default_factory=bytearray)
+    durable_bytes: int = 0
+
+
+_Names = dict[Path, _File | None]
+"""The names under the recorded directory: a file, or None for a directory."""
+
+
+class Recording:
+    """Recorded steps, replayed in memory."""
+
+    def __init__(self, steps: Sequence[Step]) -> None:
+        self.steps = tuple(steps)
+
+    def materialise(self, step_count: int, crash: Crash, base: Path, target: Path) -> None:
+        """Build under `target` what is under `base` after the first `step_count` steps and then a crash.
+
+        What stood under `base` before the recording is not known here: record from an empty directory on. Steps
+        outside of `base` are left out.
+
+        Args:
+            step_count: how many steps were done, 0 to `len(steps)`.
+            crash: what of them had reached the disk.
+            base: the recorded directory.
+            target: replaced if it is there.
+        """
+        names, durable_names = _replay(self.steps[:step_count], base, torn=crash is Crash.TORN)
+        kept = durable_names if crash in (Crash.DROP_NAMES, Crash.DROP_ALL) else names
+        _build(kept, base, target, synced_only=crash in (Crash.DROP_DATA, Crash.DROP_ALL))
+
+
+def _replay(steps: Sequence[Step], base: Path, *, torn: bool) -> tuple[_Names, _Names]:
+    """The names under `base` after the steps, and those of them that are durable."""
+    names: _Names = {}
+    durable_names: _Names = {}
+    files: dict[str, _File] = {}
+    for number, step in enumerate(steps, start=1):
+        if not step.path.is_relative_to(base):
+            continue
+        match step.action:
+            case "mkdir":
+                names[step.path] = None
+            case "create":
+                names[step.path] = files[step.file] = _File()
+            case "write":
+                count = len(step.data) // 2 if torn and number == len(steps) else len(step.data)
+                files[step.file].content += step.data[:count]
+            case "fdatasync":
+                files[step.file].durable_bytes = len(files[step.file].content)
+            case "rename":
+                assert step.target is not None
+                names[step.target] = names.pop(step.path)
+            case "unlink":
+                del names[step.path]
+            case "fsync_directory":
+                for name in [name for name in durable_names if name.parent == step.path]:
+                    del durable_names[name]
+                durable_names |= {name: file for name, file in names.items() if name.parent == step.path}
+            case unknown:
+                raise ValueError(f"Recorded step {unknown!r} is not known: record with this version.")
+    return names, durable_names
+
+
+def _build(names: _Names, base: Path, target: Path, *, synced_only: bool) -> None:
+    if target.exists():
+        shutil.rmtree(target)
+    target.mkdir(parents=True)
+    for name, file in sorted(names.items(), key=lambda item: item[0].parts):
+        place = target / name.relative_to(base)
+        if not place.parent.is_dir():
+            continue  # The directory's own name was lost, and with it all that is in it.
+        if file is None:
+            place.mkdir()
+        else:
+            place.write_bytes(file.content[: file.durable_bytes] if synced_only else file.content)
