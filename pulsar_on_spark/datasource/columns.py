@@ -1,0 +1,283 @@
+"""What a Spark user sees of a message: the columns of `format("pulsarpy")`, and how segment batches become them.
+
+`select_columns` turns the options into a `ColumnSelection`; its `segment_columns` are all that a reader must decode,
+its `spark_schema` is what `schema()` returns, and `build` makes batches whose Arrow schema is exactly what pyspark
+4.2.0 demands of a reader (`to_arrow_schema(spark_schema, timezone="UTC")`: it refuses any other).
+
+Semantics of columns that are not obvious:
+
+* `__key` is the key's bytes, also for a key that Pulsar's clients carry as Base64.
+* `__messageProperties` is never null: in Pulsar no properties and an empty map are the same.
+* `__partition` is null, and -1 inside message ids, for a topic that is not a partition.
+* `__schemaVersion` is null for messages without a schema.
+* A time that does not fit Spark's microseconds (a client may send any 64 bits as event time) is null.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyspark.sql.pandas.types import to_arrow_schema
+from pyspark.sql.types import (
+    BinaryType,
+    DataType,
+    IntegerType,
+    LongType,
+    MapType,
+    StringType,
+    StructField,
+    StructType,
+    TimestampType,
+)
+
+from pulsar_on_spark.model.errors import InvalidArgumentError
+from pulsar_on_spark.model.ids import LedgerId
+from pulsar_on_spark.model.message_ids import message_id_texts, serialized_message_ids
+
+VALUE = "value"
+
+_MAX_MILLISECONDS = (2**63 - 1) // 1000
+_CACHED_ROWS = 1 << 14
+
+
+@dataclass(frozen=True, slots=True)
+class _Range:
+    """A segment batch and what its rows have in common."""
+
+    batch: pa.RecordBatch
+    ledger_id: LedgerId
+    entry_offset: int
+    topic: str
+    partition: int
+
+    def column(self, name: str) -> pa.Array:
+        return self.batch.column(name)
+
+    @property
+    def entries(self) -> pa.Int64Array:
+        entries = self.column("entry_id")
+        return entries if self.entry_offset == 0 else pc.add(entries, pa.scalar(self.entry_offset, pa.int64()))
+
+
+@dataclass(frozen=True, slots=True)
+class _Column:
+    spark_type: DataType
+    needs: tuple[str, ...]
+    build: Callable[[_Range], pa.Array]
+
+
+@dataclass(frozen=True, slots=True)
+class ColumnSelection:
+    """The columns of one read, in order; made by `select_columns`, and picklable.
+
+    Attributes:
+        names: Column names as Spark sees them.
+        value_type: The fields of typed values, None where `value` is bytes.
+        spark_schema: The schema that the data source returns.
+        arrow_schema: The schema that pyspark demands of every batch.
+        segment_columns: The columns of `SEGMENT_SCHEMA` that `build` reads; a reader need not decode others.
+    """
+
+    names: tuple[str, ...]
+    value_type: StructType | None
+    spark_schema: StructType
+    arrow_schema: pa.Schema
+    segment_columns: tuple[str, ...]
+
+    @property
+    def needs_values(self) -> bool:
+        """Whether `build` must be given decoded values: a field of the typed value is selected."""
+        return self.value_type is not None and VALUE in self.segment_columns
+
+
+def select_columns(
+    columns: str | None = None, *, include_metadata: bool = False, value_type: StructType | None = None
+) -> ColumnSelection:
+    """Say which columns a read has.
+
+    Args:
+        columns: The option `columns`: names separated by commas, any subset in any order; None for the default.
+        include_metadata: The option `includeMetadata`: without `columns`, adds all other metadata columns.
+        value_type: The fields that typed values have instead of the one column `value`.
+
+    Raises:
+        InvalidArgumentError: `columns` is empty, names an unknown column or one twice, or a field of typed values has
+            the name of a metadata column.
+    """
+    fields = {field.name: field for field in value_type} if value_type is not None else {}
+    known = {**({name: field.dataType for name, field in fields.items()} or {VALUE: BinaryType()}), **_metadata_types()}
+    if clashing := sorted(set(fields) & set(_COLUMNS)):
+        raise InvalidArgumentError(f"A field of the value is called {clashing[0]!r} like a metadata column: rename it.")
+    if columns is None:
+        extra = _MORE_METADATA if include_metadata else ()
+        names = (*(fields or (VALUE,)), *_DEFAULT_METADATA, *extra)
+    else:
+        names = _parse_names(columns, known)
+    spark_schema = StructType([StructField(name, known[name], True) for name in names])
+    needs = dict.fromkeys(need for name in names for need in (_COLUMNS[name].needs if name in _COLUMNS else (VALUE,)))
+    return ColumnSelection(
+        names=names,
+        value_type=value_type,
+        spark_schema=spark_schema,
+        arrow_schema=to_arrow_schema(spark_schema, timezone="UTC"),
+        segment_columns=tuple(needs) or ("batch_index",),
+    )
+
+
+def build(
+    batch: pa.RecordBatch,
+    ledger_id: LedgerId,
+    entry_offset: int,
+    topic: str,
+    partition: int,
+    selection: ColumnSelection,
+    values: pa.StructArray | None = None,
+) -> pa.RecordBatch:
+    """Make a Spark batch of a segment batch, with copies only where types differ.
+
+    Args:
+        batch: Rows in `SEGMENT_SCHEMA`, at least the columns `selection.segment_columns`.
+        ledger_id: The ledger of all rows.
+        entry_offset: Added to the column `entry_id` to get entry ids (`SegmentRecord.entry_offset`).
+        topic: The full name of the topic (of the partition, for partitioned topics) that the rows are from.
+        partition: The topic's partition index, -1 if it is not a partition.
+        selection: The columns to make.
+        values: The decoded values, one struct a row of `selection.value_type`'s Arrow type, if it `needs_values`.
+    """
+    rows = _Range(batch, ledger_id, entry_offset, topic, partition)
+    typed: Mapping[str, pa.Array] = {}
+    if selection.value_type is not None and values is not None:
+        typed = dict(zip(selection.value_type.names, values.flatten(), strict=True))
+    arrays = []
+    for name, field in zip(selection.names, selection.arrow_schema, strict=True):
+        array = typed[name] if name in typed else _COLUMNS[name].build(rows)
+        arrays.append(array if array.type == field.type else array.cast(field.type))
+    return pa.RecordBatch.from_arrays(arrays, schema=selection.arrow_schema)
+
+
+def _parse_names(columns: str, known: Mapping[str, DataType]) -> tuple[str, ...]:
+    by_lower = {name.lower(): name for name in known}
+    names: list[str] = []
+    for given in (part.strip() for part in columns.split(",")):
+        name = given if given in known else by_lower.get(given.lower())
+        if name is None:
+            raise InvalidArgumentError(f"Option columns names {given!r}; the columns are {', '.join(known)}.")
+        if name in names:
+            raise InvalidArgumentError(f"Option columns names {name!r} twice: leave one out.")
+        names.append(name)
+    return tuple(names)
+
+
+def _message_id(rows: _Range) -> pa.BinaryArray:
+    batch_indexes = rows.column("batch_index")
+    return serialized_message_ids(
+        rows.ledger_id,
+        rows.entries.to_numpy(),
+        rows.partition,
+        (batch_indexes.fill_null(-1) if batch_indexes.null_count else batch_indexes).to_numpy(),
+    )
+
+
+def _message_id_text(rows: _Range) -> pa.StringArray:
+    return message_id_texts(rows.ledger_id, rows.entries, rows.partition, rows.column("batch_index"))
+
+
+def _topic(rows: _Range) -> pa.StringArray:
+    count = rows.batch.num_rows
+    if count > _CACHED_ROWS:
+        return pa.repeat(pa.scalar(rows.topic, pa.string()), count)
+    return _repeated_text(rows.topic).slice(0, count)
+
+
+@lru_cache(maxsize=4)
+def _repeated_text(text: str) -> pa.StringArray:
+    """One name often enough for most batches, which then take a slice: writing it anew cost as much as all ids."""
+    return pa.repeat(pa.scalar(text, pa.string()), _CACHED_ROWS)
+
+
+def _partition(rows: _Range) -> pa.Int32Array:
+    index = rows.partition if rows.partition >= 0 else None
+    return pa.repeat(pa.scalar(index, pa.int32()), rows.batch.num_rows)
+
+
+def _properties(rows: _Range) -> pa.MapArray:
+    """The column without nulls, on the same strings."""
+    maps = rows.column("properties")
+    if maps.null_count == 0:
+        return maps
+    if maps.null_count == len(maps):
+        return pa.MapArray.from_arrays(np.zeros(len(maps) + 1, np.int32), maps.keys.slice(0, 0), maps.items.slice(0, 0))
+    if np.diff(maps.offsets.to_numpy())[maps.is_null().to_numpy(zero_copy_only=False)].any():
+        # Arrow lets a null map cover entries; taking every row leaves them behind.
+        maps = maps.take(pa.array(np.arange(len(maps))))
+    return pa.MapArray.from_arrays(maps.offsets, maps.keys, maps.items)
+
+
+def _schema_version(rows: _Range) -> pa.Int64Array:
+    """Pulsar's schema version, eight big-endian bytes; anything else is not a version of the registry."""
+    versions = rows.column("schema_version")
+    if versions.null_count == len(versions):
+        return pa.nulls(len(versions), pa.int64())
+    fitting = pc.if_else(pc.equal(pc.binary_length(versions), 8), versions, None)
+    numbers = np.frombuffer(b"".join(fitting.fill_null(bytes(8)).to_pylist()), ">i8").astype(np.int64)
+    return pa.array(numbers, mask=fitting.is_null().to_numpy(zero_copy_only=False))
+
+
+def _time(name: str) -> Callable[[_Range], pa.TimestampArray]:
+    def build_time(rows: _Range) -> pa.TimestampArray:
+        times = rows.column(name)
+        try:
+            return times.cast(_MICROSECONDS)
+        except pa.ArrowInvalid:
+            milliseconds = times.view(pa.int64())
+            fits = pc.and_(
+                pc.greater_equal(milliseconds, -_MAX_MILLISECONDS), pc.less_equal(milliseconds, _MAX_MILLISECONDS)
+            )
+            return pc.if_else(fits, times, None).cast(_MICROSECONDS)
+
+    return build_time
+
+
+def _stored(name: str) -> Callable[[_Range], pa.Array]:
+    return lambda rows: rows.column(name)
+
+
+def _constant(value_of: Callable[[_Range], int], arrow_type: pa.DataType) -> Callable[[_Range], pa.Array]:
+    return lambda rows: pa.repeat(pa.scalar(value_of(rows), arrow_type), rows.batch.num_rows)
+
+
+_MICROSECONDS = pa.timestamp("us", "UTC")
+_ENTRY_AND_BATCH = ("entry_id", "batch_index")
+_COLUMNS: dict[str, _Column] = {
+    VALUE: _Column(BinaryType(), ("value",), _stored("value")),
+    "__key": _Column(BinaryType(), ("key",), _stored("key")),
+    "__topic": _Column(StringType(), (), _topic),
+    "__messageId": _Column(BinaryType(), _ENTRY_AND_BATCH, _message_id),
+    "__publishTime": _Column(TimestampType(), ("publish_time",), _time("publish_time")),
+    "__eventTime": _Column(TimestampType(), ("event_time",), _time("event_time")),
+    "__messageProperties": _Column(MapType(StringType(), StringType(), True), ("properties",), _properties),
+    "__messageIdStr": _Column(StringType(), _ENTRY_AND_BATCH, _message_id_text),
+    "__ledgerId": _Column(LongType(), (), _constant(lambda rows: rows.ledger_id, pa.int64())),
+    "__entryId": _Column(LongType(), ("entry_id",), lambda rows: rows.entries),
+    "__batchIndex": _Column(IntegerType(), ("batch_index",), _stored("batch_index")),
+    "__partition": _Column(IntegerType(), (), _partition),
+    "__producerName": _Column(StringType(), ("producer_name",), _stored("producer_name")),
+    "__sequenceId": _Column(LongType(), ("sequence_id",), _stored("sequence_id")),
+    "__redeliveryCount": _Column(IntegerType(), (), _constant(lambda rows: 0, pa.int32())),
+    "__schemaVersion": _Column(LongType(), ("schema_version",), _schema_version),
+    "__orderingKey": _Column(BinaryType(), ("ordering_key",), _stored("ordering_key")),
+    "__deliverAtTime": _Column(TimestampType(), ("deliver_at_time",), _time("deliver_at_time")),
+}
+METADATA_COLUMNS = tuple(name for name in _COLUMNS if name != VALUE)
+"""Every metadata column, in the order in which Spark sees them."""
+_DEFAULT_METADATA = METADATA_COLUMNS[: METADATA_COLUMNS.index("__messageIdStr")]
+_MORE_METADATA = METADATA_COLUMNS[len(_DEFAULT_METADATA) :]
+
+
+def _metadata_types() -> dict[str, DataType]:
+    return {name: _COLUMNS[name].spark_type for name in METADATA_COLUMNS}
