@@ -1,0 +1,46 @@
+"""Batch read of a whole topic to a sink that drops it: pulsarpy, Parquet of the same rows, Spark's Kafka source."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from pyspark.sql import DataFrame
+
+from bench.harness import Benchmark, Goal, Setting, Side, ratio, seconds
+from bench.kafka import BOOTSTRAP
+from bench.topics import kafka_read_topic, pulsarpy_read_topic, rows, to_noop
+
+WITHOUT_VALUE = "__key,__topic,__messageId,__publishTime,__eventTime,__messageProperties"
+
+
+def benchmark(setting: Setting) -> Benchmark:
+    """The benchmark; topics and files are made at their side's first run."""
+
+    def rate(frame: Callable[[], DataFrame]) -> float:
+        scanned = frame()
+        return setting.rows / seconds(lambda: to_noop(scanned))
+
+    def pulsarpy(columns: str | None) -> DataFrame:
+        reader = setting.spark.read.format("pulsarpy").option("topic", pulsarpy_read_topic(setting))
+        return (reader if columns is None else reader.option("columns", columns)).load(str(setting.root))
+
+    def kafka() -> DataFrame:
+        reader = setting.spark.read.format("kafka").option("kafka.bootstrap.servers", BOOTSTRAP)
+        return reader.option("subscribe", kafka_read_topic(setting)).load()
+
+    return Benchmark(
+        name="batch read",
+        unit="rows/s",
+        work=f"{setting.rows:,} rows of 1 KiB, 8 partitions, to noop",
+        sides=[
+            Side("pulsarpy", lambda: rate(lambda: pulsarpy(None))),
+            Side("pulsarpy, no value", lambda: rate(lambda: pulsarpy(WITHOUT_VALUE))),
+            Side("Parquet (zstd)", lambda: rate(lambda: rows(setting).select("value"))),
+            Side("Kafka source", lambda: rate(kafka)),
+        ],
+        goals=[
+            Goal("pulsarpy / Kafka source", ratio("pulsarpy", "Kafka source"), at_least=2.5),
+            Goal("pulsarpy / Parquet", ratio("pulsarpy", "Parquet (zstd)"), at_least=0.8),
+            Goal("without value / with value", ratio("pulsarpy, no value", "pulsarpy"), at_least=2.0),
+        ],
+    )

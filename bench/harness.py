@@ -1,0 +1,245 @@
+"""What a benchmark is, and how it is measured: medians of alternating rounds of all its sides.
+
+Alternating (a, b, a, b, ...) spreads whatever else the machine does over all sides alike. A side that can't run in this
+environment raises `NotRunError` and its row says why; every other error ends the run, because a number is missing then.
+"""
+
+from __future__ import annotations
+
+import os
+import platform
+import re
+import statistics
+import subprocess
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+
+from pyspark.sql import SparkSession
+
+from bench.kafka import Kafka
+
+PACKAGES = ("pulsar-on-spark", "pyspark", "deltalake", "delta-spark", "pyarrow")
+
+
+class NotRunError(Exception):
+    """This side can't be measured here; the text says what is missing."""
+
+
+@dataclass(frozen=True, slots=True)
+class Side:
+    """One of the ways to do the same work.
+
+    Attributes:
+        name: `pulsarpy` or a peer, with its variant.
+        run: Does the work once and returns the number in the benchmark's unit.
+        policy: Copies and fsync, as far as the work writes.
+    """
+
+    name: str
+    run: Callable[[], float]
+    policy: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Goal:
+    """A ratio of medians, with the bound that it must keep.
+
+    Attributes:
+        text: The ratio in words.
+        ratio: Computes it from the medians by side; a KeyError means that a side wasn't run.
+        at_least: Lower bound, or None.
+        at_most: Upper bound, or None; a ratio without bounds is only reported.
+    """
+
+    text: str
+    ratio: Callable[[Mapping[str, float]], float]
+    at_least: float | None = None
+    at_most: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Benchmark:
+    """A piece of work, its sides and its goals; `unit` is that of the sides' numbers."""
+
+    name: str
+    unit: str
+    work: str
+    sides: Sequence[Side]
+    goals: Sequence[Goal]
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """What every benchmark gets.
+
+    Attributes:
+        spark: The session, local[2], the same for all sides.
+        work: A folder for data and checkpoints, on the disk that is measured.
+        rows: Rows of the large data set; the writes take a quarter of it.
+        kafka: The running peer, or None with the reason in `kafka_missing`.
+        pulsarpy_missing: Why `format("pulsarpy")` can't be used, or None.
+        filled: The topics for reading that are there already.
+    """
+
+    spark: SparkSession
+    work: Path
+    rows: int
+    kafka: Kafka | None
+    kafka_missing: str
+    pulsarpy_missing: str | None
+    filled: set[str] = field(default_factory=set)
+
+    @property
+    def parquet(self) -> Path:
+        """The large data set as zstd Parquet: `key`, `value`."""
+        return self.work / "parquet"
+
+    @property
+    def root(self) -> Path:
+        """The root that holds pulsarpy's topics."""
+        return self.work / "root"
+
+    def need_kafka(self) -> Kafka:
+        """The peer.
+
+        Raises:
+            NotRunError: It isn't there.
+        """
+        if self.kafka is None:
+            raise NotRunError(self.kafka_missing)
+        return self.kafka
+
+    def need_pulsarpy(self) -> None:
+        """Check that the engine's Spark side is there.
+
+        Raises:
+            NotRunError: It isn't.
+        """
+        if self.pulsarpy_missing is not None:
+            raise NotRunError(self.pulsarpy_missing)
+
+
+@dataclass(slots=True)
+class Result:
+    """The numbers of a benchmark's sides, in the order of the rounds, and the reasons of those that weren't run."""
+
+    benchmark: Benchmark
+    numbers: dict[str, list[float]] = field(default_factory=dict)
+    not_run: dict[str, str] = field(default_factory=dict)
+    load_average: list[float] = field(default_factory=list)
+
+    def medians(self) -> dict[str, float]:
+        """The median of each side that ran."""
+        return {side: statistics.median(numbers) for side, numbers in self.numbers.items()}
+
+    def as_json(self) -> dict[str, object]:
+        """What goes into the results file."""
+        medians = self.medians()
+        return {
+            "name": self.benchmark.name,
+            "work": self.benchmark.work,
+            "unit": self.benchmark.unit,
+            "load_average_per_round": self.load_average,
+            "sides": [
+                {
+                    "name": side.name,
+                    "policy": side.policy,
+                    "numbers": self.numbers[side.name],
+                    "median": medians[side.name],
+                }
+                if side.name in self.numbers
+                else {"name": side.name, "policy": side.policy, "not_run": self.not_run[side.name]}
+                for side in self.benchmark.sides
+            ],
+            "goals": [
+                {
+                    "ratio": goal.text,
+                    "value": reached(goal, medians),
+                    "at_least": goal.at_least,
+                    "at_most": goal.at_most,
+                }
+                for goal in self.benchmark.goals
+            ],
+        }
+
+
+def measure(benchmark: Benchmark, rounds: int, say: Callable[[str], None]) -> Result:
+    """Run all sides once to warm up, then `rounds` times in turn.
+
+    Args:
+        benchmark: What to measure.
+        rounds: How many numbers a side gets.
+        say: Gets a line after each number.
+    """
+    result = Result(benchmark)
+    for number in range(rounds + 1):
+        result.load_average.append(round(os.getloadavg()[0], 2))
+        for side in benchmark.sides:
+            if side.name in result.not_run:
+                continue
+            try:
+                measured = side.run()
+            except NotRunError as reason:
+                result.not_run[side.name] = str(reason)
+                say(f"{benchmark.name}: {side.name}: not run: {reason}")
+                continue
+            if number > 0:
+                result.numbers.setdefault(side.name, []).append(measured)
+            label = f"round {number}" if number else "warm-up"
+            say(f"{benchmark.name}: {label}: {side.name}: {measured:,.0f} {benchmark.unit}")
+    return result
+
+
+def reached(goal: Goal, medians: Mapping[str, float]) -> float | None:
+    """The goal's ratio, or None where one of its sides wasn't run."""
+    try:
+        return goal.ratio(medians)
+    except KeyError:
+        return None
+
+
+def ratio(over: str, under: str) -> Callable[[Mapping[str, float]], float]:
+    """The median of one side over that of another."""
+    return lambda medians: medians[over] / medians[under]
+
+
+def seconds(work: Callable[[], object]) -> float:
+    """How long the work takes, by the monotonic clock."""
+    start = time.perf_counter()
+    work()
+    return time.perf_counter() - start
+
+
+def environment() -> dict[str, object]:
+    """Versions, processor, memory and placement: what a reader needs to judge the numbers."""
+    said = subprocess.run(["java", "-version"], capture_output=True, text=True, check=False).stderr
+    java = re.search(r'version "([^"]+)', said)
+    return {
+        "python": platform.python_version(),
+        "java": java.group(1) if java else "unknown",
+        "packages": {
+            name: _version(name) for name in ("pulsar-on-spark", "pyspark", "deltalake", "delta-spark", "pyarrow")
+        },
+        "kernel": platform.release(),
+        "processor": _processor(),
+        "memory_gib": round(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30, 1),
+        "cpu_placement": f"{os.cpu_count()} CPUs, nothing pinned; Spark local[2] and the peer's broker share them",
+        "load_average_at_start": round(os.getloadavg()[0], 2),
+    }
+
+
+def _version(package: str) -> str:
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return "not installed"
+
+
+def _processor() -> str:
+    cpuinfo = Path("/proc/cpuinfo")
+    if cpuinfo.exists() and (found := re.search(r"model name\s*:\s*(.+)", cpuinfo.read_text())):
+        return found.group(1)
+    return platform.processor() or platform.machine()

@@ -1,0 +1,99 @@
+"""Resident memory of the Python workers while they write and read segments of 256 MiB."""
+
+from __future__ import annotations
+
+import itertools
+import threading
+from collections.abc import Callable
+from types import TracebackType
+from typing import Self
+
+import psutil
+
+from bench.harness import Benchmark, Goal, NotRunError, Setting, Side
+from bench.topics import COPIES, create_topic, delete_topic, pulsarpy_read_topic, rows, to_noop, write_pulsarpy
+
+INTERVAL_S = 0.02
+MIB = 1 << 20
+NUMBERS = itertools.count(1)
+
+
+def benchmark(setting: Setting) -> Benchmark:
+    """The benchmark: MiB that the largest worker grew above an idle one's size."""
+
+    def idle() -> None:
+        # The same imports in the same workers, hardly any rows.
+        reader = setting.spark.read.format("pulsarpy").option("topic", pulsarpy_read_topic(setting))
+        reader.load(str(setting.root)).limit(1).collect()
+
+    def read() -> None:
+        reader = setting.spark.read.format("pulsarpy").option("topic", pulsarpy_read_topic(setting))
+        to_noop(reader.load(str(setting.root)))
+
+    def write() -> None:
+        topic = f"memory-{next(NUMBERS)}"
+        create_topic(setting, topic, 8)
+        # One task, so that its files reach their full size.
+        write_pulsarpy(setting, rows(setting, 0.5).select("value").coalesce(1), topic)
+        delete_topic(setting, topic)
+
+    def growth(work: Callable[[], None]) -> float:
+        setting.need_pulsarpy()
+        idle()
+        with WorkerMemory() as before:
+            idle()
+        with WorkerMemory() as during:
+            work()
+        if not during.peaks_bytes:
+            raise NotRunError("no Python worker was seen")
+        return (max(during.peaks_bytes.values()) - min(before.peaks_bytes.values(), default=0)) / MIB
+
+    return Benchmark(
+        name="memory of a task",
+        unit="MiB",
+        work="resident size above an idle worker's, the largest of all workers; segments of up to 256 MiB",
+        sides=[
+            Side("pulsarpy read", lambda: growth(read)),
+            Side("pulsarpy write", lambda: growth(write), COPIES),
+        ],
+        goals=[
+            Goal("read, MiB", lambda medians: medians["pulsarpy read"], at_most=300),
+            Goal("write, MiB", lambda medians: medians["pulsarpy write"], at_most=300),
+        ],
+    )
+
+
+class WorkerMemory:
+    """Samples the resident size of Spark's Python workers while the `with` block lasts.
+
+    Attributes:
+        peaks_bytes: The largest size seen, by process id.
+    """
+
+    def __init__(self) -> None:
+        self.peaks_bytes: dict[int, int] = {}
+        self._done = threading.Event()
+        self._thread = threading.Thread(target=self._sample, daemon=True)
+
+    def __enter__(self) -> Self:
+        """Start sampling."""
+        self._thread.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Stop sampling."""
+        self._done.set()
+        self._thread.join()
+
+    def _sample(self) -> None:
+        me = psutil.Process()
+        while not self._done.wait(INTERVAL_S):
+            for process in me.children(recursive=True):
+                try:
+                    if process.name().startswith("python"):
+                        size = process.memory_info().rss
+                        self.peaks_bytes[process.pid] = max(size, self.peaks_bytes.get(process.pid, 0))
+                except psutil.NoSuchProcess:
+                    continue

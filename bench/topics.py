@@ -1,0 +1,73 @@
+"""The same rows in Kafka topics and pulsarpy topics, written through Spark on both sides."""
+
+from __future__ import annotations
+
+from pyspark.sql import DataFrame
+
+from bench.harness import Setting
+from bench.kafka import BOOTSTRAP
+from bench.payload import write_parquet
+
+ROWS_PER_FILE = 250_000
+READ_TOPIC = "orders"
+READ_PARTITIONS = 8
+COPIES = "3 copies, each fdatasynced, ack 2"
+KAFKA_COPIES = "1 copy, not synced (Kafka's default)"
+
+
+def rows(setting: Setting, share: float = 1.0) -> DataFrame:
+    """`key`, `value` of that share of the Parquet files, which are written first where they are missing."""
+    write_parquet(setting.parquet, setting.rows, ROWS_PER_FILE)
+    files = sorted(setting.parquet.glob("*.parquet"))
+    chosen = files[: max(1, round(len(files) * share))]
+    return setting.spark.read.schema("key STRING, value BINARY").parquet(*map(str, chosen))
+
+
+def kafka_read_topic(setting: Setting) -> str:
+    """The topic of the read benchmarks, filled at first use with all rows, without keys."""
+    kafka = setting.need_kafka()
+    if "kafka" not in setting.filled:
+        kafka.create_topic(READ_TOPIC, READ_PARTITIONS)
+        write_kafka(rows(setting).select("value"), READ_TOPIC)
+        setting.filled.add("kafka")
+    return READ_TOPIC
+
+
+def pulsarpy_read_topic(setting: Setting) -> str:
+    """The same for pulsarpy."""
+    setting.need_pulsarpy()
+    if "pulsarpy" not in setting.filled:
+        create_topic(setting, READ_TOPIC, READ_PARTITIONS)
+        write_pulsarpy(setting, rows(setting).select("value"), READ_TOPIC)
+        setting.filled.add("pulsarpy")
+    return READ_TOPIC
+
+
+def create_topic(setting: Setting, name: str, partitions: int) -> None:
+    """Create a pulsarpy topic, and the root with it."""
+    from pulsar_on_spark import Root
+
+    root = Root.open(str(setting.root)) if setting.root.exists() else Root.create(str(setting.root))
+    root.create_topic(name, partitions=partitions)
+
+
+def delete_topic(setting: Setting, name: str) -> None:
+    """Delete a pulsarpy topic."""
+    from pulsar_on_spark import Root
+
+    Root.open(str(setting.root)).delete_topic(name)
+
+
+def write_kafka(frame: DataFrame, topic: str) -> None:
+    """Append the frame to a Kafka topic with the sink's default settings."""
+    frame.write.format("kafka").option("kafka.bootstrap.servers", BOOTSTRAP).option("topic", topic).save()
+
+
+def write_pulsarpy(setting: Setting, frame: DataFrame, topic: str) -> None:
+    """Append the frame to a pulsarpy topic."""
+    frame.write.format("pulsarpy").mode("append").option("topic", topic).save(str(setting.root))
+
+
+def to_noop(frame: DataFrame) -> None:
+    """Compute every row and every column of the frame, and drop them."""
+    frame.write.format("noop").mode("overwrite").save()
