@@ -1,0 +1,299 @@
+"""The write direction: which frames may be written, and how Spark's Arrow batches become segment rows.
+
+`check_frame` decides once, when the writer is made; a task then calls `to_segment_rows` on every batch. Values, keys
+and properties are handed on without a copy where Spark's type is the stored one.
+
+A frame read from one topic can be written to another as it is: columns that only Pulsar sets (`__messageId`,
+`__publishTime`, ...) are accepted and ignored, and so is `__topic` where the option `topic` names the target.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyspark.sql.types import (
+    BinaryType,
+    DataType,
+    LongType,
+    MapType,
+    NullType,
+    StringType,
+    StructField,
+    StructType,
+    TimestampType,
+)
+
+from pulsar_on_spark.datasource.columns import METADATA_COLUMNS, VALUE
+from pulsar_on_spark.ledger.segment_format import SEGMENT_SCHEMA
+from pulsar_on_spark.model.errors import IncompatibleSchemaError, InvalidArgumentError
+from pulsar_on_spark.model.hashing import invalid_utf8
+
+ROW_SCHEMA = pa.schema(
+    [field for field in SEGMENT_SCHEMA if field.name not in ("ledger_id", "entry_id", "batch_index")]
+)
+"""`SEGMENT_SCHEMA` without the ids, which rows get when they are cut into entries and attached."""
+
+_MILLISECONDS = pa.timestamp("ms", "UTC")
+_TEXT_OR_BYTES = (StringType, BinaryType)
+_TIME = (TimestampType, LongType)
+_WRITABLE: Mapping[str, tuple[type[DataType], ...]] = {
+    "__key": _TEXT_OR_BYTES,
+    "__topic": (StringType,),
+    "__orderingKey": _TEXT_OR_BYTES,
+    "__eventTime": _TIME,
+    "__deliverAtTime": _TIME,
+    "__messageProperties": (MapType,),
+}
+_EXPECTED = {
+    _TEXT_OR_BYTES: "string or binary",
+    _TIME: "timestamp, or bigint milliseconds since 1970",
+    (StringType,): "string",
+    (MapType,): "map<string,string>",
+}
+_SEGMENT_NAMES = {
+    "__key": "key",
+    "__orderingKey": "ordering_key",
+    "__eventTime": "event_time",
+    "__deliverAtTime": "deliver_at_time",
+    "__messageProperties": "properties",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class FramePlan:
+    """How a frame's columns become messages; made by `check_frame`, and picklable.
+
+    Attributes:
+        value: Position of the column `value`, None where the value is packed from `fields`.
+        fields: Positions of the columns that are packed into typed values, in the value type's order, with their types.
+        topic: Position of the column that names each row's topic, None where the option `topic` does.
+        metadata: Positions of the writable metadata columns that the frame has, by name.
+    """
+
+    value: int | None
+    fields: tuple[tuple[int | None, StructField], ...]
+    topic: int | None
+    metadata: tuple[tuple[str, int], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class SegmentRows:
+    """Rows in `ROW_SCHEMA`, and the topic that each one names (None where the option `topic` does)."""
+
+    rows: pa.RecordBatch
+    topics: pa.StringArray | None
+
+
+def check_frame(schema: StructType, *, has_topic_option: bool, value_type: StructType | None = None) -> FramePlan:
+    """Decide whether a frame can be written, and how.
+
+    Column names are matched as Spark does it, without regard to case. With `value_type` (the topic's schema, or
+    `valueSchema`) all columns that are not metadata are fields of the value, unless the frame's only one is a binary
+    `value` that the type does not have: then these are values already encoded.
+
+    Raises:
+        InvalidArgumentError: `value` or a topic is missing, or a column is unknown, is given twice or has a wrong type.
+        IncompatibleSchemaError: the columns are not the fields of `value_type`.
+    """
+    positions = _positions(schema)
+    for name, position in positions.items():
+        if name.startswith("__"):
+            _check_metadata(name, schema.fields[position].dataType)
+    topic = None if has_topic_option else positions.get("__topic")
+    if topic is None and not has_topic_option:
+        raise InvalidArgumentError(
+            "No topic is named: set the option topic, or give the frame a string column __topic."
+        )
+    metadata = tuple((name, positions[name]) for name in _SEGMENT_NAMES if name in positions)
+    others = [name for name in positions if not name.startswith("__")]
+    if value_type is not None and not _is_encoded(others, schema, positions, value_type):
+        return FramePlan(None, _match_fields(schema, positions, others, value_type), topic, metadata)
+    return FramePlan(_check_value(schema, positions, others), (), topic, metadata)
+
+
+def to_segment_rows(
+    batch: pa.RecordBatch,
+    plan: FramePlan,
+    *,
+    producer_name: str,
+    first_sequence_id: int,
+    publish_time_ms: int,
+    schema_version: bytes | None = None,
+    encode: Callable[[pa.StructArray], pa.BinaryArray] | None = None,
+) -> SegmentRows:
+    """Turn one of Spark's batches into segment rows.
+
+    Args:
+        batch: Columns in the order of the frame that `plan` was made for.
+        plan: From `check_frame`.
+        producer_name: Of all rows.
+        first_sequence_id: The sequence id of the first row; the others follow.
+        publish_time_ms: Milliseconds since 1970, of all rows.
+        schema_version: Pulsar's eight bytes, None for a topic without a schema.
+        encode: Makes values of structs, where `plan` packs fields.
+
+    Raises:
+        InvalidArgumentError: a value of the frame cannot be stored; the message names the column.
+    """
+    count = batch.num_rows
+    arrays: dict[str, pa.Array] = {
+        "publish_time": pa.repeat(pa.scalar(publish_time_ms, pa.int64()), count).view(_MILLISECONDS),
+        "producer_name": pa.repeat(pa.scalar(producer_name, pa.string()), count),
+        "sequence_id": pa.array(np.arange(first_sequence_id, first_sequence_id + count)),
+        "value": _values(batch, plan, encode),
+    }
+    if schema_version is not None:
+        arrays["schema_version"] = pa.repeat(pa.scalar(schema_version, pa.binary()), count)
+    for name, position in plan.metadata:
+        field = ROW_SCHEMA.field(_SEGMENT_NAMES[name])
+        arrays[field.name] = _stored(batch.column(position), field.type, name)
+    _check_properties(arrays.get("properties"))
+    if "key" in arrays and (flagged := invalid_utf8(arrays["key"])) is not None:
+        arrays["key_b64"] = flagged
+    columns = [arrays[field.name] if field.name in arrays else pa.nulls(count, field.type) for field in ROW_SCHEMA]
+    topics = None if plan.topic is None else _stored(batch.column(plan.topic), pa.string(), "__topic")
+    if topics is not None and topics.null_count:
+        raise InvalidArgumentError("Column __topic is null in a row: name a topic in each, or set the option topic.")
+    return SegmentRows(pa.RecordBatch.from_arrays(columns, schema=ROW_SCHEMA), topics)
+
+
+def _positions(schema: StructType) -> dict[str, int]:
+    canonical = {name.lower(): name for name in (VALUE, *METADATA_COLUMNS)}
+    positions: dict[str, int] = {}
+    for position, field in enumerate(schema.fields):
+        name = canonical.get(field.name.lower(), field.name)
+        if name in positions:
+            raise InvalidArgumentError(f"Column {field.name!r} is in the frame twice: drop one of them.")
+        positions[name] = position
+    return positions
+
+
+def _check_metadata(name: str, given: DataType) -> None:
+    if name not in METADATA_COLUMNS:
+        raise InvalidArgumentError(
+            f"Column {name!r} is unknown: names with two underscores are Pulsar's; writable are {', '.join(_WRITABLE)}."
+        )
+    if name not in _WRITABLE or isinstance(given, NullType):
+        return
+    expected = _WRITABLE[name]
+    fits = isinstance(given, expected)
+    if isinstance(given, MapType):
+        fits = fits and isinstance(given.keyType, StringType) and isinstance(given.valueType, StringType | NullType)
+    if not fits:
+        raise _wrong_type(name, given, _EXPECTED[expected])
+
+
+def _check_value(schema: StructType, positions: Mapping[str, int], others: list[str]) -> int:
+    if VALUE not in positions:
+        raise InvalidArgumentError(
+            "The frame has no column value (string or binary), and its topic has no schema: rename a column to value, "
+            "or set valueFormat and valueSchema to write the columns as fields."
+        )
+    if unknown := [name for name in others if name != VALUE]:
+        raise InvalidArgumentError(
+            f"Column {unknown[0]!r} cannot be written beside value: drop it, or set valueFormat and valueSchema to "
+            "write the columns as fields."
+        )
+    given = schema.fields[positions[VALUE]].dataType
+    if not isinstance(given, (*_TEXT_OR_BYTES, NullType)):
+        raise _wrong_type(VALUE, given, "string or binary")
+    return positions[VALUE]
+
+
+def _is_encoded(others: list[str], schema: StructType, positions: Mapping[str, int], value_type: StructType) -> bool:
+    return (
+        others == [VALUE]
+        and VALUE not in value_type.names
+        and isinstance(schema.fields[positions[VALUE]].dataType, BinaryType | NullType)
+    )
+
+
+def _match_fields(
+    schema: StructType, positions: Mapping[str, int], others: list[str], value_type: StructType
+) -> tuple[tuple[int | None, StructField], ...]:
+    """Each field of the value with the column that holds it; a nullable field may be missing from the frame."""
+    by_lower = {name.lower(): name for name in others}
+    wanted = {field.name.lower() for field in value_type}
+    for name in others:
+        if name.lower() not in wanted:
+            raise IncompatibleSchemaError(
+                f"Column {name!r} is not a field of the topic's schema ({', '.join(value_type.names)}): drop it."
+            )
+    matched: list[tuple[int | None, StructField]] = []
+    for field in value_type:
+        column = by_lower.get(field.name.lower())
+        if column is None and not field.nullable:
+            raise IncompatibleSchemaError(f"The frame has no column {field.name!r}, which the topic's schema requires.")
+        position = None if column is None else positions[column]
+        if position is not None:
+            _check_field(schema.fields[position], field)
+        matched.append((position, field))
+    return tuple(matched)
+
+
+def _check_field(given: StructField, wanted: StructField) -> None:
+    """Types must be the same but for nullability: a silent cast could lose what the writer meant to keep."""
+    if isinstance(given.dataType, NullType) and wanted.nullable:
+        return
+    if given.dataType.simpleString() != wanted.dataType.simpleString():
+        raise IncompatibleSchemaError(
+            f"Column {given.name!r} is {given.dataType.simpleString()}, and the topic's schema has "
+            f"{wanted.dataType.simpleString()} there: cast the column."
+        )
+
+
+def _wrong_type(name: str, given: DataType, expected: str) -> InvalidArgumentError:
+    return InvalidArgumentError(f"Column {name!r} is {given.simpleString()}: cast it to {expected}.")
+
+
+def _values(
+    batch: pa.RecordBatch, plan: FramePlan, encode: Callable[[pa.StructArray], pa.BinaryArray] | None
+) -> pa.BinaryArray:
+    if plan.value is not None:
+        return _stored(batch.column(plan.value), pa.binary(), VALUE)
+    if encode is None:
+        raise InvalidArgumentError(
+            "The frame's columns are fields of a value, and no valueFormat says how to write them."
+        )
+    present = [(batch.column(position), field.name) for position, field in plan.fields if position is not None]
+    return encode(pa.StructArray.from_arrays([array for array, _ in present], [name for _, name in present]))
+
+
+def _stored(array: pa.Array, stored_type: pa.DataType, name: str) -> pa.Array:
+    """The column in its stored type."""
+    if array.type == stored_type:
+        return array
+    if stored_type == pa.binary() and array.type == pa.string():
+        return array.view(stored_type)
+    if stored_type == _MILLISECONDS:
+        return _milliseconds(array)
+    try:
+        return array.cast(stored_type)
+    except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
+        raise InvalidArgumentError(f"Column {name!r} does not fit {stored_type}: {error}.") from error
+
+
+def _check_properties(maps: pa.MapArray | None) -> None:
+    if maps is None or maps.null_count == len(maps):
+        return
+    first, last = maps.offsets[0].as_py(), maps.offsets[-1].as_py()
+    if maps.items.slice(first, last - first).null_count:
+        raise InvalidArgumentError(
+            "Column '__messageProperties' has a null value: Pulsar's properties are text; drop the key."
+        )
+
+
+def _milliseconds(times: pa.Array) -> pa.TimestampArray:
+    """Times as milliseconds, rounded down also before 1970, as Spark's `unix_millis` does."""
+    if pa.types.is_int64(times.type):
+        return times.view(_MILLISECONDS)
+    if pa.types.is_null(times.type):
+        return times.cast(_MILLISECONDS)
+    microseconds = times.cast(pa.timestamp("us", "UTC")).view(pa.int64())
+    if (pc.min(microseconds).as_py() or 0) < 0:
+        microseconds = pc.subtract(microseconds, pc.if_else(pc.less(microseconds, 0), 999, 0))
+    return pc.divide(microseconds, 1000).view(_MILLISECONDS)
