@@ -89,7 +89,7 @@ def verify_file(file: FileRecord, path: StoragePath, files: FileOps = OS_FILES) 
     """
     copy = _Copy(file, path, files)
     try:
-        buffer = memoryview(bytearray(_VERIFY_BYTES))
+        buffer = memoryview(bytearray(min(_VERIFY_BYTES, file.length)))
         offset = 0
         for number, (length, crc) in enumerate(zip(copy.tiles.lengths, copy.tiles.crcs, strict=True)):
             value, end = 0, offset + length

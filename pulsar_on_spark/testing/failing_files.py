@@ -1,0 +1,103 @@
+"""Disks that fail: real files on which one kind of step starts to fail after a while under chosen directories."""
+
+from __future__ import annotations
+
+import os
+from collections import Counter
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Literal
+
+from pulsar_on_spark.ledger.files import OS_FILES
+
+Action = Literal["create", "open", "write", "read_into", "fdatasync", "rename", "fsync_directory", "mkdir"]
+
+
+@dataclass
+class FailingFiles:
+    """Does what `OsFiles` does, except that `action` fails under `directories` from its (skip + 1)-th call on.
+
+    `calls` lists (action, directory) of every step under them, so that a test can see what was still tried after the
+    failure. Each directory counts for itself.
+
+    Args:
+        directories: where steps fail, such as the directory of a storage path.
+        action: the method of `FileOps` that fails.
+        skip: how many calls of it still work.
+        error_number: the errno of the failure.
+    """
+
+    directories: tuple[Path, ...]
+    action: Action
+    skip: int
+    error_number: int
+    calls: list[tuple[str, Path]] = field(default_factory=list)
+    _counts: Counter[Path] = field(default_factory=Counter)
+    _open_files: dict[int, Path] = field(default_factory=dict)
+
+    def _step(self, action: str, path: Path) -> None:
+        for directory in self.directories:
+            if path.is_relative_to(directory):
+                self.calls.append((action, directory))
+                if action == self.action:
+                    self._counts[directory] += 1
+                    if self._counts[directory] > self.skip:
+                        raise OSError(self.error_number, os.strerror(self.error_number), str(path))
+
+    def create(self, path: Path) -> int:
+        """See `FileOps`."""
+        self._step("create", path)
+        fd = OS_FILES.create(path)
+        self._open_files[fd] = path
+        return fd
+
+    def open(self, path: Path) -> int:
+        """See `FileOps`."""
+        self._step("open", path)
+        fd = OS_FILES.open(path)
+        self._open_files[fd] = path
+        return fd
+
+    def write(self, fd: int, data: bytes) -> None:
+        """See `FileOps`."""
+        self._step("write", self._open_files[fd])
+        OS_FILES.write(fd, data)
+
+    def read_into(self, fd: int, offset: int, target: memoryview) -> int:
+        """See `FileOps`."""
+        self._step("read_into", self._open_files[fd])
+        return OS_FILES.read_into(fd, offset, target)
+
+    def size(self, fd: int) -> int:
+        """See `FileOps`."""
+        return OS_FILES.size(fd)
+
+    def fdatasync(self, fd: int) -> None:
+        """See `FileOps`."""
+        self._step("fdatasync", self._open_files[fd])
+        OS_FILES.fdatasync(fd)
+
+    def close(self, fd: int) -> None:
+        """See `FileOps`."""
+        self._step("close", self._open_files.pop(fd))
+        OS_FILES.close(fd)
+
+    def rename(self, source: Path, target: Path) -> None:
+        """See `FileOps`."""
+        self._step("rename", source)
+        OS_FILES.rename(source, target)
+
+    def fsync_directory(self, path: Path) -> None:
+        """See `FileOps`."""
+        self._step("fsync_directory", path)
+        OS_FILES.fsync_directory(path)
+
+    def mkdir(self, path: Path) -> None:
+        """See `FileOps`."""
+        self._step("mkdir", path)
+        OS_FILES.mkdir(path)
+
+    def unlink(self, path: Path) -> None:
+        """See `FileOps`."""
+        self._step("unlink", path)
+        OS_FILES.unlink(path)

@@ -1,0 +1,54 @@
+import errno
+import os
+
+from pulsar_on_spark.ledger import reports
+from pulsar_on_spark.ledger.reports import Report, ReportKind, clear_report, read_reports, write_report
+from pulsar_on_spark.model.ids import FileId, PathId
+from pulsar_on_spark.testing.failing_files import FailingFiles
+
+BAD = Report(ReportKind.BAD_COPY, FileId("ab-0"), PathId(2), "fails its checksum", 1_700_000_000_000)
+LOSS = Report(ReportKind.LOSS, FileId("ab-0"), None, "no good copy", 1_700_000_000_001)
+
+
+def test_reports_are_kept_until_they_are_cleared(tmp_path):
+    assert read_reports(tmp_path) == []
+    assert write_report(tmp_path, BAD)
+    assert write_report(tmp_path, LOSS)
+    assert read_reports(tmp_path) == [BAD, LOSS]
+    clear_report(tmp_path, BAD)
+    clear_report(tmp_path, BAD)
+    assert read_reports(tmp_path) == [LOSS]
+
+
+def test_a_repeat_overwrites(tmp_path):
+    write_report(tmp_path, BAD)
+    again = Report(BAD.kind, BAD.file_id, BAD.path_id, "is missing", 5)
+    assert write_report(tmp_path, again)
+    assert read_reports(tmp_path) == [again]
+
+
+def test_their_number_is_bounded(tmp_path):
+    for number in range(reports.MAX_REPORTS):
+        # As write_report does, without a thousand syncs.
+        (tmp_path / "reports").mkdir(exist_ok=True)
+        (tmp_path / "reports" / f"bad-copy.file-{number}.0.json").write_text('{"reason": "r", "found_at_ms": 1}')
+    assert not write_report(tmp_path, BAD)
+    assert len(read_reports(tmp_path)) == reports.MAX_REPORTS
+    known = Report(ReportKind.BAD_COPY, FileId("file-7"), PathId(0), "again", 2)
+    assert write_report(tmp_path, known)
+    assert known in read_reports(tmp_path)
+
+
+def test_a_damaged_report_still_names_its_file(tmp_path):
+    write_report(tmp_path, BAD)
+    (tmp_path / "reports" / BAD.file_name).write_text("{")
+    (tmp_path / "reports" / "other.txt").write_text("")
+    (found,) = read_reports(tmp_path)
+    assert (found.kind, found.file_id, found.path_id) == (BAD.kind, BAD.file_id, BAD.path_id)
+    assert "damaged" in found.reason
+
+
+def test_a_root_that_cannot_be_written_drops_the_report(tmp_path, caplog):
+    assert not write_report(tmp_path, BAD, FailingFiles((tmp_path,), "create", 0, errno.EROFS))
+    assert "Read-only file system" in caplog.text
+    assert os.listdir(tmp_path / "reports") == []
