@@ -79,7 +79,7 @@ def benchmark(setting: Setting) -> Benchmark:
 
 def _fresh_topic(setting: Setting) -> str:
     topic = f"micro-batch-{next(NUMBERS)}"
-    create_topic(setting, topic, 0)
+    create_topic(setting, topic, None)
     return topic
 
 

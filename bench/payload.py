@@ -26,13 +26,13 @@ DIGITS = np.frombuffer(b"0123456789", np.uint8)
 WORD_SIZE_BYTES = 9
 
 # <N> is the row's number, <hN> and <dN> are N random hex and decimal digits, <w> is a word of the vocabulary.
-_ITEM = '{"sku":"<h32>","price":<d3>.<d2>,"quantity":<d1>,"warehouse":"<w>"}'
+_ITEM = '{"sku":"<h32>","price":1<d2>.<d2>,"quantity":<d1>,"warehouse":"<w>"}'
 _TEMPLATE = (
     '{"event_id":"<h32>","sequence":<N>,"type":"order.created","version":3,"occurred_at":"2013-0<d1>-1<d1>T1<d1>:2<d1>:3<d1>.<d6>Z",'
     '"customer":{"id":"c-<d8>","first_name":"<w>","last_name":"<w>","segment":"<w>","newsletter":true},'
     '"device":{"fingerprint":"<h32>","browser":"Mozilla/5.0 (X11; Linux x86_64) Gecko/20100101 Firefox/12<d1>.0"},'
     '"location":{"latitude":40.<d6>,"longitude":-73.<d6>,"city":"<w>"},"items":[' + ",".join([_ITEM] * 3) + "],"
-    '"payment":{"method":"card","token":"<h40>","currency":"EUR","amount":<d4>.<d2>},'
+    '"payment":{"method":"card","token":"<h40>","currency":"EUR","amount":1<d3>.<d2>},'
     '"trace":"<h48>","comment":"<w> <w> <w> <w> <w>"'
 )
 

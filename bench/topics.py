@@ -43,11 +43,11 @@ def pulsarpy_read_topic(setting: Setting) -> str:
     return READ_TOPIC
 
 
-def create_topic(setting: Setting, name: str, partitions: int) -> None:
-    """Create a pulsarpy topic, and the root with it."""
+def create_topic(setting: Setting, name: str, partitions: int | None) -> None:
+    """Create a pulsarpy topic (None: not partitioned), and the root with it."""
     from pulsar_on_spark import Root
 
-    root = Root.open(str(setting.root)) if setting.root.exists() else Root.create(str(setting.root))
+    root, _ = Root.open_or_create(setting.root)
     root.create_topic(name, partitions=partitions)
 
 
@@ -55,7 +55,7 @@ def delete_topic(setting: Setting, name: str) -> None:
     """Delete a pulsarpy topic."""
     from pulsar_on_spark import Root
 
-    Root.open(str(setting.root)).delete_topic(name)
+    Root.open(setting.root).delete_topic(name)
 
 
 def write_kafka(frame: DataFrame, topic: str) -> None:
