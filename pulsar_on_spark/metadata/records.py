@@ -220,11 +220,17 @@ class WriteRecord(Record):
 
 
 class SlotOwner(BaseModel):
-    """Slots of a subscription held by one consumer under one epoch (`consumer` None: free)."""
+    """Slots of a subscription held by one consumer under one epoch (`consumer` None: free).
+
+    `start_*` is the position at which the epoch began: it stands until a cursor row of this epoch or a later one
+    exists. With it an owner, its epoch and its position change in one commit, and no late row of an earlier owner counts.
+    """
 
     model_config = ConfigDict(frozen=True, extra="allow")
     consumer: str | None
     epoch: int
+    start_ledger: int
+    start_entry: int
     slots: tuple[int, ...]
 
 

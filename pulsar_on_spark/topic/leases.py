@@ -1,0 +1,295 @@
+"""Leases: small files under `<root>/leases` by which consumers of a subscription see that others are alive.
+
+Each consumer renews its own file by write and rename, from a thread, because a micro-batch may take an hour. Nobody
+compares clocks of two machines: an observer reads the files again and again, and a lease whose content stayed the same
+for its duration on the observer's own monotonic clock has run out. A lease decides only how soon another takes over;
+what keeps a paused consumer from harm are the epochs (`ownership.py`). So nothing here is synced: after a power cut
+nobody is alive.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import logging
+import math
+import os
+import re
+import threading
+import time
+import uuid
+from collections.abc import Callable, Iterable
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+from typing import Final
+
+from pulsar_on_spark.model.errors import ConsumerBusyError, FormatVersionError, StorageError
+from pulsar_on_spark.model.ids import TopicId
+from pulsar_on_spark.topic.ownership import Standing
+
+FORMAT_VERSION: Final = 1
+DEFAULT_DURATION_S: Final = 10.0
+MAX_CONSUMERS: Final = 1_000
+"""Lease files of one subscription; a further consumer is refused."""
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Lease:
+    """What a lease file says.
+
+    Attributes:
+        consumer: The consumer id.
+        token: Fresh for each process: of two processes of one consumer the later one has the file.
+        topics: Ids of the topics that the consumer reads; it counts as one of their consumers only.
+        counter: Grows with each renewal.
+        duration_s: How long observers wait for the next renewal before they take over.
+        released: The consumer has ended and says so.
+    """
+
+    consumer: str
+    token: str
+    topics: tuple[TopicId, ...]
+    counter: int
+    duration_s: float
+    released: bool = False
+
+    def text(self) -> str:
+        """The file's JSON text."""
+        return json.dumps({"v": FORMAT_VERSION, **asdict(self)}, sort_keys=True)
+
+    @classmethod
+    def parse(cls, content: bytes, where: Path) -> Lease | None:
+        """Read a lease file's content; None if it is no lease.
+
+        Raises:
+            FormatVersionError: a newer version of this project wrote it.
+        """
+        try:
+            fields = json.loads(content)
+            if fields["v"] > FORMAT_VERSION:
+                raise FormatVersionError(
+                    f"Lease file {where} has version {fields['v']}, this pulsar_on_spark reads up to {FORMAT_VERSION}: "
+                    "upgrade it."
+                )
+            lease = cls(
+                consumer=str(fields["consumer"]),
+                token=str(fields["token"]),
+                topics=tuple(TopicId(str(topic)) for topic in fields["topics"]),
+                counter=int(fields["counter"]),
+                duration_s=float(fields["duration_s"]),
+                released=bool(fields["released"]),
+            )
+        except (ValueError, KeyError, TypeError, OverflowError):
+            return None
+        return lease if math.isfinite(lease.duration_s) and lease.duration_s > 0 else None
+
+
+def lease_directory(root: Path, subscription: str) -> Path:
+    """The directory of a subscription's leases; consumers of all its topics share it."""
+    return root / "leases" / _file_name(subscription)
+
+
+class LeaseKeeper:
+    """Keeps one consumer's lease until it is stopped, by a daemon thread that renews it every third of its duration.
+
+    A renewal that fails is counted in `failures`, logged, and tried again a third of the duration later.
+
+    Attributes:
+        failures: Renewals that failed.
+        last_error: The cause of the last one, or None.
+        superseded: Another process of the same consumer has the lease now; this keeper has ceased to renew.
+    """
+
+    def __init__(self, directory: Path, consumer: str, duration_s: float = DEFAULT_DURATION_S) -> None:
+        self.failures = 0
+        self.last_error: str | None = None
+        self.superseded = False
+        self._path = directory / f"{_file_name(consumer)}.json"
+        self._lease = Lease(consumer, uuid.uuid4().hex, (), 0, duration_s)
+        self._lock = threading.RLock()  # a signal handler may call stop() in the midst of hold()
+        self._stopping = threading.Event()
+        self._thread: threading.Thread | None = None
+
+    def start(self, topics: Iterable[TopicId]) -> None:
+        """Take the lease, from an earlier process of this consumer too, and renew it from now on.
+
+        Raises:
+            StorageError: the lease file cannot be written.
+            ConsumerBusyError: the subscription has `MAX_CONSUMERS` lease files.
+        """
+        directory = self._path.parent
+        try:
+            directory.mkdir(parents=True, exist_ok=True)
+            others = sum(1 for entry in os.scandir(directory) if entry.name != self._path.name)
+            if others >= MAX_CONSUMERS:
+                raise ConsumerBusyError(
+                    f"{directory} holds {others} leases already: stop consumers, or delete old files."
+                )
+            self._write(replace(self._lease, topics=tuple(topics), counter=1))
+        except OSError as error:
+            raise StorageError(
+                f"Lease file {self._path} cannot be written ({error}): make the root writable."
+            ) from error
+        self._thread = threading.Thread(target=self._run, name="pulsarpy-lease", daemon=True)
+        self._thread.start()
+
+    def hold(self, topics: Iterable[TopicId]) -> None:
+        """Let the lease name these topics, at once: before a slot of a further topic is taken."""
+        with self._lock:
+            known, self._lease = self._lease.topics, replace(self._lease, topics=tuple(topics))
+        if known != self._lease.topics:
+            self.renew()
+
+    def renew(self) -> bool:
+        """Renew once, as the thread does.
+
+        Returns:
+            Whether the lease is this process's and the file was written.
+        """
+        with self._lock:
+            if self.superseded:
+                return False
+            try:
+                found = _read(self._path)
+                if found is not None and found.token != self._lease.token:
+                    self.superseded = True
+                    _log.warning("Lease %s was taken by another process of consumer %s.", self._path, found.consumer)
+                    return False
+                self._write(replace(self._lease, counter=self._lease.counter + 1))
+            except (OSError, FormatVersionError) as error:
+                self.failures += 1
+                self.last_error = str(error)
+                _log.warning("Lease %s could not be renewed: %s", self._path, error)
+                return False
+            return True
+
+    def stop(self) -> None:
+        """Renew no more, and tell others that the lease is released. Does nothing the second time."""
+        if self._thread is None or self._stopping.is_set():
+            return
+        self._stopping.set()
+        self._thread.join(timeout=self._lease.duration_s)
+        with self._lock:
+            self._lease = replace(self._lease, released=True)
+        self.renew()
+
+    def _run(self) -> None:
+        while not self.superseded and not self._stopping.wait(self._lease.duration_s / 3):
+            self.renew()
+
+    def _write(self, lease: Lease) -> None:
+        temporary = self._path.with_suffix(f".{lease.token}.tmp")
+        temporary.write_text(lease.text(), encoding="utf-8")
+        os.replace(temporary, self._path)
+        self._lease = lease
+
+
+@dataclass(slots=True)
+class _Observed:
+    """A file of the directory: its content, and when on the observer's clock it was first seen and last changed."""
+
+    content: bytes
+    lease: Lease | None
+    first_s: float
+    changed_s: float = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.changed_s = self.first_s
+
+    def standing(self, now_s: float) -> Standing:
+        """What is known of the consumer at `now_s`."""
+        duration_s = self.lease.duration_s if self.lease is not None else DEFAULT_DURATION_S
+        if (self.lease is not None and self.lease.released) or now_s - self.changed_s >= duration_s:
+            return Standing.RUN_OUT
+        return Standing.ALIVE if now_s - self.first_s >= duration_s else Standing.UNKNOWN
+
+
+class LeaseWatcher:
+    """Observes the leases of one subscription on its own monotonic clock.
+
+    Args:
+        directory: `lease_directory` of the subscription.
+        clock: Seconds that only grow; tests give their own.
+    """
+
+    def __init__(self, directory: Path, clock: Callable[[], float] = time.monotonic) -> None:
+        self._directory = directory
+        self._clock = clock
+        self._seen: dict[str, _Observed] = {}
+
+    def observe(self) -> None:
+        """Read the directory once: call it often, and before each `standings`.
+
+        Raises:
+            FormatVersionError: a newer version of this project wrote a lease.
+            StorageError: the directory or a file in it cannot be read.
+        """
+        try:
+            contents = {path.name: _content(path) for path in sorted(self._directory.iterdir())}
+        except FileNotFoundError:
+            contents = {}
+        except OSError as error:
+            raise StorageError(f"Leases in {self._directory} cannot be read ({error}): make them readable.") from error
+        now_s = self._clock()
+        self._seen = {name: seen for name, seen in self._seen.items() if contents.get(name) is not None}
+        for name, content in contents.items():
+            if content is None:
+                continue
+            seen = self._seen.get(name)
+            if seen is None:
+                self._seen[name] = _Observed(content, self._parse(name, content), now_s)
+            elif seen.content != content:
+                seen.content, seen.lease, seen.changed_s = content, self._parse(name, content), now_s
+
+    def standings(self, topic_id: TopicId) -> dict[str, Standing]:
+        """Consumer -> standing, of the leases that name the topic; a consumer without a file is absent."""
+        now_s = self._clock()
+        return {
+            seen.lease.consumer: seen.standing(now_s)
+            for name, seen in self._seen.items()
+            if seen.lease is not None and topic_id in seen.lease.topics and name.endswith(".json")
+        }
+
+    def sweep(self) -> int:
+        """Delete the files that have run out as observed here and have not changed since.
+
+        A paused consumer that this hits writes its file anew when it wakes.
+
+        Returns:
+            How many files were deleted.
+        """
+        now_s = self._clock()
+        deleted = 0
+        for name, seen in list(self._seen.items()):
+            path = self._directory / name
+            if seen.standing(now_s) is Standing.RUN_OUT and _content(path) == seen.content:
+                with contextlib.suppress(FileNotFoundError):
+                    path.unlink()
+                    deleted += 1
+                del self._seen[name]
+        return deleted
+
+    def _parse(self, name: str, content: bytes) -> Lease | None:
+        return Lease.parse(content, self._directory / name)
+
+
+def _content(path: Path) -> bytes | None:
+    """The file's content; None if it is gone (a temporary file that was renamed meanwhile)."""
+    try:
+        return path.read_bytes()
+    except FileNotFoundError:
+        return None
+
+
+def _read(path: Path) -> Lease | None:
+    content = _content(path)
+    return None if content is None else Lease.parse(content, path)
+
+
+def _file_name(name: str) -> str:
+    """A file name for any text: short, readable, and different for different texts on any file system."""
+    readable = re.sub(r"[^A-Za-z0-9_-]", "_", name)[:60]
+    return f"{readable}-{hashlib.sha256(name.encode()).hexdigest()[:24]}"

@@ -1,0 +1,131 @@
+"""The positions that users give: `startingOffsets` and `endingOffsets`."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Literal, TypeVar
+
+from pulsar_on_spark.model.errors import InvalidArgumentError
+from pulsar_on_spark.model.ids import EntryId, LedgerId, Position
+from pulsar_on_spark.model.names import TopicName
+
+_MAX_INT64 = 2**63 - 1
+_T = TypeVar("_T")
+
+Point = Position | Literal["earliest", "latest"]
+"""A position (the next entry to read), the topic's first entry, or its end when the query starts."""
+
+
+@dataclass(frozen=True, slots=True)
+class UserOffsets:
+    """The value of `startingOffsets` or `endingOffsets`: a point for topics by full name, and one for all others."""
+
+    default: Point
+    topics: Mapping[str, Point]
+
+    def of(self, topic: TopicName) -> Point:
+        """The point of a topic. A partition not named itself has its partitioned topic's `earliest` or `latest`."""
+        own = self.topics.get(topic.full)
+        whole = self.topics.get(topic.partitioned_base.full)
+        if own is not None:
+            return own
+        return whole if whole == "earliest" or whole == "latest" else self.default
+
+    def unmatched(self, topics: Iterable[TopicName]) -> tuple[str, ...]:
+        """The names that apply to none of these topics, sorted: the caller refuses them.
+
+        A partitioned topic's own name applies to its partitions only with `earliest` or `latest`, because a position
+        lies in one partition.
+        """
+        used = set()
+        for topic in topics:
+            used.add(topic.full)
+            if not isinstance(self.topics.get(topic.partitioned_base.full), Position):
+                used.add(topic.partitioned_base.full)
+        return tuple(sorted(self.topics.keys() - used))
+
+
+def parse_starting_offsets(text: str, default: Point = "latest", option: str = "startingOffsets") -> UserOffsets:
+    """Read `startingOffsets`: `earliest`, `latest`, or JSON of topic names, short or full.
+
+    A topic's value is `earliest`, `latest`, `[ledger, entry]` or a message id `ledger:entry[:partition[:batch]]` as in
+    the column `__messageIdStr`. The start is inclusive, as in pulsar-spark, and entries are never split: the query
+    begins with the message's whole entry, so with a batch index it may begin with earlier messages of that entry.
+    A message id with a partition names that partition of the topic.
+
+    Args:
+        text: The option's value.
+        default: The point of topics that a JSON value does not name.
+        option: The option's name for error messages.
+
+    Raises:
+        InvalidArgumentError: the value is none of these; the message names option and value.
+    """
+    return _parse(text, default, option, lambda position: position, ("earliest", "latest"))
+
+
+def parse_ending_offsets(text: str, default: Point = "latest", option: str = "endingOffsets") -> UserOffsets:
+    """Read `endingOffsets`: `latest` or JSON as in `parse_starting_offsets`, without `earliest`.
+
+    The end is inclusive too, as in pulsar-spark (unlike Kafka's): the named message's whole entry is read. The
+    position that comes back is the entry after it.
+
+    Raises:
+        InvalidArgumentError: the value is none of these; the message names option and value.
+    """
+    return _parse(text, default, option, lambda last: Position(last.ledger, EntryId(last.entry + 1)), ("latest",))
+
+
+def _parse(
+    text: str, default: Point, option: str, use: Callable[[Position], Position], words: tuple[str, ...]
+) -> UserOffsets:
+    word = text.strip().lower()
+    if word in words:
+        return UserOffsets(_word(word), {})
+    try:
+        named = json.loads(text, object_pairs_hook=_distinct)
+        if not isinstance(named, dict) or not named:
+            raise ValueError(f"give {' or '.join(words)}, or a JSON object of topics")
+        topics: dict[str, Point] = {}
+        for name, value in named.items():
+            topic, point = _user_point(TopicName.parse(name), value, words)
+            if topic.full in topics:
+                raise ValueError(f"topic {topic.full!r} is named twice")
+            topics[topic.full] = use(point) if isinstance(point, Position) else point
+    except (ValueError, RecursionError) as error:
+        raise InvalidArgumentError(f"Option {option} has the value {text!r}, which cannot be used: {error}.") from error
+    return UserOffsets(default, topics)
+
+
+def _user_point(topic: TopicName, value: object, words: tuple[str, ...]) -> tuple[TopicName, Point]:
+    if isinstance(value, str) and value.lower() in words:
+        return topic, _word(value.lower())
+    match = re.fullmatch(r"([0-9]{1,19}):([0-9]{1,19})(?::(-1|[0-9]{1,10})(?::(-1|[0-9]{1,10}))?)?", str(value))
+    if isinstance(value, str) and match:
+        numbers = [int(match[1]), int(match[2])]
+        partition = int(match[3] or -1)
+    elif isinstance(value, list) and len(value) == 2 and all(type(number) is int for number in value):
+        numbers, partition = value, -1
+    else:
+        shape = "'ledger:entry[:partition[:batch]]' or [ledger, entry]"
+        raise ValueError(f"topic {topic.full!r} has {value!r}, not {' or '.join(words)}, {shape}")
+    if not all(0 <= number < _MAX_INT64 for number in numbers):
+        raise ValueError(f"topic {topic.full!r} has {value!r}, whose numbers are not ids")
+    if partition >= 0 and topic.partition_index < 0:
+        topic = topic.partition(partition)
+    if partition >= 0 and topic.partition_index != partition:
+        raise ValueError(f"topic {topic.full!r} has a message id of partition {partition}")
+    return topic, Position(LedgerId(numbers[0]), EntryId(numbers[1]))
+
+
+def _word(word: str) -> Literal["earliest", "latest"]:
+    return "earliest" if word == "earliest" else "latest"
+
+
+def _distinct(pairs: list[tuple[str, _T]]) -> dict[str, _T]:
+    if len(dict(pairs)) < len(pairs):
+        raise ValueError("a topic is named twice")
+    return dict(pairs)
