@@ -50,7 +50,7 @@ types: install ## mypy --strict
 
 .PHONY: imports
 imports: install ## import-linter: imports point down the house
-	@$(BIN)/lint-imports
+	@$(BIN)/lint-imports --no-logo
 
 .PHONY: unit
 unit: install ## pytest, without the long runs
