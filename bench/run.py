@@ -43,12 +43,13 @@ def main(
     if unknown:
         raise typer.BadParameter(f"no benchmark {', '.join(sorted(unknown))}: there are {', '.join(BENCHMARKS)}")
     facts = environment()
+    confs = _confs()
     with contextlib.ExitStack() as stack:
-        setting = _setting(stack, work.resolve(), rows, console)
+        setting = _setting(stack, work.resolve(), rows, confs, console)
         results = [measure(BENCHMARKS[name](setting), rounds, console.print) for name in only or BENCHMARKS]
     payload: dict[str, object] = {
         "payload": f"distinct JSON-like values of {VALUE_SIZE_BYTES} bytes, zstd level 1 ratio {zstd_ratio():.2f}",
-        "confs": ", ".join(f"{name}={value}" for name, value in _confs().items()),
+        "confs": ", ".join(f"{name}={value}" for name, value in confs.items()),
     }
     print_results(results, console)
     document = {"environment": facts, **payload, "rounds": rounds, "benchmarks": [each.as_json() for each in results]}
@@ -59,7 +60,7 @@ def main(
     console.print(f"written: {docs / 'benchmarks.md'}, benchmarks.json, benchmarks.png")
 
 
-def _setting(stack: contextlib.ExitStack, work: Path, rows: int, console: Console) -> Setting:
+def _setting(stack: contextlib.ExitStack, work: Path, rows: int, confs: dict[str, str], console: Console) -> Setting:
     work.mkdir(parents=True, exist_ok=True)
     kafka: Kafka | None = None
     missing = ""
@@ -69,10 +70,8 @@ def _setting(stack: contextlib.ExitStack, work: Path, rows: int, console: Consol
     except KafkaMissingError as error:
         missing = str(error)
         console.print(f"Kafka: not run: {missing}")
-    confs = _confs()
-    if kafka is not None:
-        confs["spark.jars"] = ",".join(kafka.spark_jars)
-    spark = spark_session("bench", delta=None, **confs)
+    jars = {"spark.jars": ",".join(kafka.spark_jars)} if kafka is not None else {}
+    spark = spark_session("bench", delta=None, **confs, **jars)
     stack.callback(spark.stop)
     spark.sparkContext.setLogLevel("OFF")
     shutil.rmtree(work / "root", ignore_errors=True)

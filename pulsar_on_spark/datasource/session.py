@@ -11,7 +11,7 @@ import re
 import shutil
 import subprocess
 import sys
-from importlib.util import find_spec
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 from pyspark.core.context import SparkContext
@@ -55,7 +55,7 @@ def session_confs(delta: bool | None = None) -> dict[str, str]:
     """
     confs = {"spark.python.unix.domain.socket.enabled": "true"}
     if delta is None:
-        delta = find_spec("delta") is not None
+        delta = _delta_is_installed()
     if delta:
         confs |= {
             "spark.jars.packages": DELTA_JAR,
@@ -117,6 +117,16 @@ def require_java() -> None:
             f"Spark needs Java {OLDEST_JAVA} or newer and {where} has {f'Java {found}' if found else 'none'}: install "
             "openjdk-17-jre-headless (Debian, Ubuntu) or run `brew install openjdk@17` (macOS)"
         )
+
+
+def _delta_is_installed() -> bool:
+    # Not by looking for the module: pyspark puts Delta's JAR, which holds one too, on this process's sys.path, and the
+    # session deletes it when it stops.
+    try:
+        version("delta-spark")
+    except PackageNotFoundError:
+        return False
+    return True
 
 
 def _why_not_started(with_packages: bool) -> str:
