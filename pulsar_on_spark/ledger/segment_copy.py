@@ -107,7 +107,7 @@ class SegmentCopy:
         try:
             step()
         except (OSError, StorageError) as error:
-            self.failure = f"{action} failed: {error}"
+            self.failure = f"{action} failed: {str(error).rstrip('.')}"
 
     def _open(self) -> None:
         self.path.check(self._files)

@@ -162,6 +162,7 @@ class SegmentFileWriter:
         return Tiles(tuple(self._lengths), tuple(self._crcs))
 
     def _append(self, tile: bytes) -> None:
+        assert not self._ended, "the writer was closed or aborted"
         # Failures are looked for first, so that the bytes so far are those of the tiles that all good copies have.
         if any(copy.failure is not None for copy in self._copies) or len(self._copies) < self._quorum.ack:
             self._change_ensemble()

@@ -91,6 +91,8 @@ def test_abort_leaves_nothing(store, batch):
         assert store.left_over()
     assert store.left_over() == []
     writer.abort()
+    with pytest.raises(AssertionError, match="closed or aborted"):
+        writer.write_batch(batch(10))
 
 
 def test_a_refused_batch_leaves_the_writer_usable(store, batch):
