@@ -17,10 +17,9 @@ from typing import Final, Literal, NoReturn
 
 from pulsar_on_spark.model.errors import FormatVersionError, InvalidArgumentError
 from pulsar_on_spark.model.ids import EARLIEST, EntryId, LedgerId, Position, TopicId
+from pulsar_on_spark.topic.entries import SLOTS
 
 FORMAT_VERSION: Final = 1
-SLOTS: Final = 64
-"""Slots of a Shared or Key_Shared subscription, fixed for good: stored positions depend on it."""
 ALL: Final = "all"
 """The whole topic, not divided into slots: no subscription, Exclusive and Failover."""
 Slots = tuple[int, ...] | Literal["all"]
@@ -262,7 +261,7 @@ def slots_from_text(text: object) -> tuple[int, ...]:
         _malformed(f"slots are {text!r}, not numbers and runs such as '0-31,40'")
     bounds = [[int(bound) for bound in run.split("-")] for run in text.split(",")]
     slots = tuple(slot for run in bounds for slot in range(run[0], run[-1] + 1))
-    if slots_text(slots) != text:
+    if slots_text(sorted(set(slots))) != text:
         _malformed(f"slots {text!r} are not in ascending, shortest form")
     return slots
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 
-from pulsar_on_spark.topic.offsets import SLOTS
+from pulsar_on_spark.topic.entries import SLOTS
 
 SLOTTED: Sequence[int] = range(SLOTS)
 UNDIVIDED: Sequence[int] = range(1)
