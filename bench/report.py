@@ -37,7 +37,8 @@ def write_markdown(
     """Write the page of the documentation."""
     lines = [HEAD.format(rounds=rounds)]
     for result in results:
-        lines.append(f"## {result.benchmark.name.capitalize()}\n\n{result.benchmark.work}.\n")
+        name = result.benchmark.name
+        lines.append(f"## {name[0].upper()}{name[1:]}\n\n{result.benchmark.work}.\n")
         lines += _table(["side", "median", "lowest", "highest", "unit", "copies and fsync"], _side_rows([result]))
         lines += _table(["ratio", "value", "goal"], _goal_rows([result]))
     lines.append("## Where this was measured\n")
