@@ -1,0 +1,162 @@
+"""What a read is about: the selected topics, their parts and declared schemas, and the positions to read between."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from pulsar_on_spark.datasource.options import ReadOptions, TopicSelection
+from pulsar_on_spark.metadata.records import SchemaRecord, TopicRecord
+from pulsar_on_spark.metadata.state import View
+from pulsar_on_spark.model.errors import DataLossError, InvalidArgumentError
+from pulsar_on_spark.model.ids import EARLIEST, EntryId, LedgerId, Position
+from pulsar_on_spark.model.names import TopicName
+from pulsar_on_spark.topic import catalog, chain
+from pulsar_on_spark.topic.catalog import TopicPart
+from pulsar_on_spark.topic.reading import SliceReader
+from pulsar_on_spark.topic.root import Root
+from pulsar_on_spark.topic.user_offsets import Point, parse_ending_offsets, parse_starting_offsets
+
+
+def selected(view: View, selection: TopicSelection) -> list[TopicRecord]:
+    """The topics that a read is about; a pattern may match none yet.
+
+    Raises:
+        TopicNotFoundError: a named topic does not exist.
+        InvalidArgumentError: a name or the pattern is illegal.
+    """
+    if selection.pattern is not None:
+        return catalog.matching(view, selection.pattern)
+    return [catalog.require_topic(view, name) for name in catalog.names(selection.names)]
+
+
+def selected_parts(view: View, selection: TopicSelection) -> list[TopicPart]:
+    """The partitions and unpartitioned topics of the selection, in order."""
+    return [part for topic in selected(view, selection) for part in catalog.parts(view, topic)]
+
+
+def common_schema(view: View, options: ReadOptions) -> SchemaRecord | None:
+    """The declared schema of the selected topics.
+
+    Raises:
+        InvalidArgumentError: they have different ones, and `allowDifferentTopicSchemas` is not set (with it, `value` is
+            read as bytes).
+    """
+    declared = [catalog.latest_schema(view, topic) for topic in selected(view, options.topics)]
+    texts = {(schema.type, schema.data) if schema else None for schema in declared}
+    if len(texts) <= 1:
+        return declared[0] if declared else None
+    if options.allow_different_schemas:
+        return None
+    raise InvalidArgumentError(
+        "The selected topics have different schemas: read them one by one, or set option allowDifferentTopicSchemas to "
+        "true to get value as bytes."
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Bounds:
+    """Where a read of a part starts and, for a batch, ends."""
+
+    part: TopicPart
+    start: Position
+    end: Position
+
+
+class UserPositions:
+    """Turns the options `startingOffsets`, `startingTime` and their counterparts into positions of parts."""
+
+    def __init__(self, root: Root, view: View, options: ReadOptions) -> None:
+        self._root = root
+        self._view = view
+        self._options = options
+
+    def starts(self, parts: Sequence[TopicPart], default: Point) -> dict[str, Position]:
+        """Where each part's read starts, by name; `default` where the options say nothing.
+
+        Raises:
+            InvalidArgumentError: an option names a topic that is not read, or no message is as young as asked for.
+            DataLossError: a position lies outside its topic.
+        """
+        options = self._options
+        if options.starting_time_ms is not None:
+            found = {}
+            for part in parts:
+                position = self._at_time(part, options.starting_time_ms)
+                if position is None and options.time_strategy == "error":
+                    raise InvalidArgumentError(
+                        f"Option startingTime: no message of {part.name} was published at or after "
+                        f"{options.starting_time_ms} ms; set startingOffsetsByTimestampStrategy to latest to start at the end."
+                    )
+                found[part.name] = chain.read_limit(self._view, part.topic_id) if position is None else position
+            return found
+        return self._resolve(parts, options.starting, "startingOffsets", parse_starting_offsets, default)
+
+    def ends(self, parts: Sequence[TopicPart]) -> dict[str, Position]:
+        """Where a batch read of each part ends (errors as `starts`)."""
+        if self._options.ending_time_ms is not None:
+            times = {part.name: self._at_time(part, self._options.ending_time_ms) for part in parts}
+            return {
+                part.name: times[part.name] or chain.read_limit(self._view, part.topic_id) for part in parts
+            }
+        return self._resolve(parts, self._options.ending, "endingOffsets", parse_ending_offsets, "latest")
+
+    def _resolve(
+        self, parts: Sequence[TopicPart], text: str | None, option: str, parse: Callable[..., object], default: Point
+    ) -> dict[str, Position]:
+        if text is None:
+            return {part.name: self._position(part, default, option) for part in parts}
+        given = parse_starting_offsets(text, default) if option == "startingOffsets" else parse_ending_offsets(text)
+        unmatched = given.unmatched(TopicName.parse(part.name) for part in parts)
+        if unmatched:
+            raise InvalidArgumentError(f"Option {option} names {unmatched[0]}, which is not read here: take it out.")
+        return {part.name: self._position(part, given.of(TopicName.parse(part.name)), option) for part in parts}
+
+    def _position(self, part: TopicPart, point: Point, option: str) -> Position:
+        if point == "earliest":
+            return EARLIEST
+        if point == "latest":
+            return chain.read_limit(self._view, part.topic_id)
+        try:
+            chain.require_ledger(self._view, part.name, part.topic_id, point)
+        except DataLossError as error:
+            raise DataLossError(f"Option {option}: {error}") from error
+        return point
+
+    def _at_time(self, part: TopicPart, time_ms: int) -> Position | None:
+        """The first entry with a message published at `time_ms` or later; None if there is none."""
+        end = chain.read_limit(self._view, part.topic_id)
+        plan = chain.plan_range(self._view, part.name, part.topic_id, part.partition, EARLIEST, end)
+        reader = SliceReader(self._root.path, self._root.storage_paths(self._view), ("entry_id", "publish_time"))
+        for slice_ in plan.slices:
+            if slice_.segment.publish_max_ms < time_ms:
+                continue
+            if slice_.segment.publish_min_ms >= time_ms:
+                return slice_.start_position
+            for found, batch in reader.read(slice_):
+                late = pc.greater_equal(batch.column("publish_time").cast(pa.int64()), time_ms)
+                entries = batch.column("entry_id").filter(late)
+                if len(entries):
+                    entry = pc.min(entries).as_py() + found.segment.entry_offset
+                    return Position(LedgerId(found.segment.ledger_id), EntryId(entry))
+        return None
+
+
+def pattern_description(selection: TopicSelection) -> str:
+    """The selection in words, for messages."""
+    return f"the pattern {selection.pattern!r}" if selection.pattern else ", ".join(selection.names)
+
+
+def subscription_safe(text: str) -> str:
+    """The text as part of a file name."""
+    return re.sub(r"[^0-9A-Za-z_-]", "_", text)
+
+
+def total(bounds: Iterable[chain.RangePlan]) -> tuple[int, int]:
+    """(messages, bytes) of several plans."""
+    plans = list(bounds)
+    return sum(plan.rows for plan in plans), sum(plan.bytes for plan in plans)

@@ -1,0 +1,219 @@
+"""Writing to topics from Spark, batch and streaming: tasks stage segment files, the driver attaches them in one commit."""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+import time
+import uuid
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyspark import TaskContext
+from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
+from pyspark.sql.types import StructType
+
+from pulsar_on_spark.datasource.options import WriteOptions
+from pulsar_on_spark.datasource.rows import FramePlan, check_frame, to_segment_rows
+from pulsar_on_spark.datasource.typed import TypedValues, typed_values
+from pulsar_on_spark.ledger.storage_path import StoragePath
+from pulsar_on_spark.metadata import keys
+from pulsar_on_spark.metadata.state import View
+from pulsar_on_spark.metadata.records import TopicRecord
+from pulsar_on_spark.model.errors import InvalidArgumentError
+from pulsar_on_spark.model.ids import WriteId
+from pulsar_on_spark.model.names import TopicName
+from pulsar_on_spark.model.quorum import Quorum
+from pulsar_on_spark.topic import catalog
+from pulsar_on_spark.topic.attach import TaskOutput, Transaction, attach
+from pulsar_on_spark.topic.root import Root
+from pulsar_on_spark.topic.routing import HashingScheme
+from pulsar_on_spark.topic.task_writer import TaskWriter, WriteTarget
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class Staged(WriterCommitMessage):
+    """A task's message to the driver: what it staged, under which write id and for which query."""
+
+    write_id: WriteId
+    query_id: str | None
+    output: TaskOutput
+
+
+@dataclass(frozen=True)
+class WritePlan:
+    """Everything that tasks need, fixed by the driver when the write begins. Picklable."""
+
+    write_id: WriteId
+    root: Path
+    paths: tuple[StoragePath, ...]
+    quorum: Quorum
+    scheme: HashingScheme
+    frame: FramePlan
+    targets: Mapping[str, WriteTarget]
+    topic: str | None
+    typed: TypedValues | None
+
+
+def plan_write(options: WriteOptions, schema: StructType) -> WritePlan:
+    """Check the frame and the options against the root; create root and topic where they are missing.
+
+    Raises:
+        InvalidArgumentError: the frame or an option can't be used; nothing was created.
+        NotARootError: the path holds something that is not a root.
+    """
+    topic = None if options.topic is None else TopicName.parse(options.topic)
+    root = Root.shared(options.root) if Root.is_occupied(options.root) else None
+    record = root.store.view().get(TopicRecord, topic.full) if root and topic else None
+    declared = catalog.latest_schema(root.store.view(), record) if root and record else None
+    typed = typed_values(options.typed, declared)
+    value_type = None if typed is None else typed.schema.write_type
+    frame = check_frame(schema, has_topic_option=topic is not None, value_type=value_type)
+    if root is None:
+        root = Root.open_or_create(options.root)
+    if topic is not None and record is None:
+        catalog.create_topic(root.store, topic, None, exist_ok=True)
+    view = root.store.view()
+    return WritePlan(
+        write_id=WriteId(uuid.uuid4().hex),
+        root=root.path,
+        paths=tuple(root.writable_paths(view)),
+        quorum=root.quorum,
+        scheme=HashingScheme(options.hashing_scheme),
+        frame=frame,
+        targets=_targets(view, topic),
+        topic=None if topic is None else topic.full,
+        typed=typed,
+    )
+
+
+def _targets(view: View, topic: TopicName | None) -> dict[str, WriteTarget]:
+    chosen = catalog.topics(view) if topic is None else [catalog.require_topic(view, topic)]
+    return {record.name: WriteTarget(tuple(catalog.parts(view, record))) for record in chosen}
+
+
+class _TaskRun:
+    """One task's run over its rows."""
+
+    def __init__(self, plan: WritePlan, write_id: WriteId, task: int) -> None:
+        self._plan = plan
+        self._targets = dict(plan.targets)
+        self._rows = 0
+        self._producer = f"spark-{write_id}"
+        self._writer = TaskWriter(write_id, task, plan.paths, plan.quorum, plan.scheme)
+
+    def write(self, batches: Iterator[pa.RecordBatch]) -> TaskOutput:
+        try:
+            for batch in batches:
+                self._add(batch)
+            return self._writer.finish()
+        except BaseException:
+            self._writer.abort()
+            raise
+
+    def _add(self, batch: pa.RecordBatch) -> None:
+        plan = self._plan
+        typed = plan.typed
+        found = to_segment_rows(
+            batch,
+            plan.frame,
+            producer_name=self._producer,
+            first_sequence_id=self._rows,
+            publish_time_ms=time.time_ns() // 1_000_000,
+            schema_version=None if typed is None else typed.schema_version,
+            encode=None if typed is None else typed.encode,
+        )
+        self._rows += batch.num_rows
+        if plan.topic is not None:
+            self._writer.add(self._targets[plan.topic], found.rows)
+            return
+        assert found.topics is not None, "a frame without option topic has the column __topic"
+        for name in pc.unique(found.topics).to_pylist():
+            rows = found.rows.filter(pc.equal(found.topics, name))
+            self._writer.add(self._target(TopicName.parse(name)), rows)
+
+    def _target(self, name: TopicName) -> WriteTarget:
+        """The topic that a row names; one that the driver didn't know is created, as everywhere in a write."""
+        if name.full not in self._targets:
+            store = Root.shared(self._plan.root).store
+            record = store.view().get(TopicRecord, name.full)
+            if record is None:
+                record = catalog.create_topic(store, name, None, exist_ok=True)
+            self._targets[name.full] = WriteTarget(tuple(catalog.parts(store.view(), record)))
+        return self._targets[name.full]
+
+
+class _Writing:
+    """What the batch writer and the stream writer share. Pickled to the tasks with its plan."""
+
+    def __init__(self, options: WriteOptions, schema: StructType, overwrite: bool) -> None:
+        if overwrite:
+            raise InvalidArgumentError(
+                "A topic can't be overwritten: use mode('append') for a batch and outputMode('append') or 'update' for a "
+                "stream; to start afresh, delete the topic first."
+            )
+        self._options = options
+        self._plan = plan_write(options, schema)
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
+        """Stage the task's rows durably (see `TaskWriter` for the errors)."""
+        context = TaskContext.get()
+        query_id = context.getLocalProperty("sql.streaming.queryId") if context else None
+        batch_id = context.getLocalProperty("streaming.sql.batchId") if context else None
+        write_id = self._plan.write_id
+        if query_id is not None:
+            # One writer may serve several micro-batches: each is a write of its own.
+            write_id = WriteId(hashlib.md5(f"{write_id}/{query_id}/{batch_id}".encode()).hexdigest())
+        task = context.partitionId() if context else 0
+        return Staged(write_id, query_id, _TaskRun(self._plan, write_id, task).write(iterator))
+
+    def _attach(self, messages: list[WriterCommitMessage | None], transaction: Transaction | None) -> None:
+        staged = [message for message in messages if isinstance(message, Staged)]
+        if not staged:
+            return
+        root = Root.shared(self._plan.root)
+        write_ids = {message.write_id for message in staged}
+        assert len(write_ids) == 1, f"one write has one write id, found {write_ids}"
+        if not attach(root.store, write_ids.pop(), [message.output for message in staged], transaction):
+            log.info("Write %s was committed before, or is empty.", staged[0].write_id)
+        failures = [failure for message in staged for failure in message.output.failures]
+        if failures:
+            for failure in failures:
+                log.warning("Storage path %d failed and is read-only from now on: %s", failure.path_id, failure.reason)
+            root.mark_failed(failures)
+
+
+class PulsarBatchWriter(_Writing, DataSourceArrowWriter):
+    """`df.write.format("pulsarpy")`."""
+
+    def commit(self, messages: list[WriterCommitMessage | None]) -> None:
+        """Attach what the tasks staged; with `txnAppId`, once for each `txnVersion`."""
+        options = self._options
+        transaction = None
+        if options.txn_app_id is not None and options.txn_version is not None:
+            transaction = Transaction(keys.application(options.txn_app_id), options.txn_version)
+        self._attach(messages, transaction)
+
+    def abort(self, messages: list[WriterCommitMessage | None]) -> None:
+        """Nothing to do: what tasks staged is named by no topic, and `maintain` collects it."""
+
+
+class PulsarStreamWriter(_Writing, DataSourceStreamArrowWriter):
+    """`df.writeStream.format("pulsarpy")`: each micro-batch is in its topics once and whole."""
+
+    def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
+        """Attach what the tasks staged under (query id, batch id); the replay of a committed batch changes nothing."""
+        query_ids = {message.query_id for message in messages if isinstance(message, Staged)}
+        if not query_ids:
+            return
+        (query_id,) = query_ids
+        assert query_id is not None, "a streaming task knows its query"
+        self._attach(messages, Transaction(keys.query(query_id), batchId))
+
+    def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
+        """Nothing to do: what tasks staged is named by no topic, and `maintain` collects it."""

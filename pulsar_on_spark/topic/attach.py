@@ -1,0 +1,175 @@
+"""Attaching a write: the one commit by which segments that tasks wrote become part of their topics.
+
+Everything decided here is decided from one view and committed under the topics' keys, the write's bucket and, where
+there is one, the application transaction: a batch is in the topics once and whole, or not at all.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+
+from pulsar_on_spark.ledger.segment_writer import PathFailure, WrittenFile
+from pulsar_on_spark.metadata import keys
+from pulsar_on_spark.metadata.records import IdsRecord, LedgerRecord, Record, SegmentRecord, TopicRecord, WriteRecord
+from pulsar_on_spark.metadata.state import View
+from pulsar_on_spark.metadata.store import Change, MetadataStore
+from pulsar_on_spark.model.errors import TopicNotFoundError, WriteAbortedError
+from pulsar_on_spark.model.ids import WriteId
+
+
+@dataclass(frozen=True, slots=True)
+class StagedSegment:
+    """A run of batches of a staged file that belongs to one topic; the fields are those of `SegmentRecord`."""
+
+    topic: str
+    topic_id: str
+    first_batch: int
+    batch_entries: tuple[int, ...]
+    entry_rows: tuple[tuple[int, int], ...]
+    entries: int
+    rows: int
+    bytes: int
+    publish_min_ms: int
+    publish_max_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class StagedFile:
+    """A durable file that no topic knows yet."""
+
+    written: WrittenFile
+    segments: tuple[StagedSegment, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class TaskOutput:
+    """What one task wrote: files in order. `task` orders the tasks of a write."""
+
+    task: int
+    files: tuple[StagedFile, ...]
+    failures: tuple[PathFailure, ...]
+
+    @property
+    def rows(self) -> int:
+        """Messages in all files."""
+        return sum(segment.rows for file in self.files for segment in file.segments)
+
+
+@dataclass(frozen=True, slots=True)
+class Transaction:
+    """The application transaction of a write: a `key` of `metadata.keys` and the version that this write gives it."""
+
+    key: str
+    version: int
+
+
+def attach(
+    store: MetadataStore, write_id: WriteId, outputs: Sequence[TaskOutput], transaction: Transaction | None
+) -> bool:
+    """Attach the outputs' segments to their topics in one commit.
+
+    Returns:
+        False where nothing was to do: the transaction or the write id is committed already (a replay), or the write is
+        empty.
+
+    Raises:
+        TopicNotFoundError: a topic was deleted, or deleted and created again, since the write began.
+        WriteAbortedError: garbage collection gave the write up (it lay uncommitted for longer than its limit).
+    """
+    ordered = sorted(outputs, key=lambda output: output.task)
+    files = [file for output in ordered for file in output.files]
+    if not files:
+        return False
+    attached = False
+
+    def decide(view: View) -> Change | None:
+        nonlocal attached
+        attached = False
+        if transaction is not None:
+            committed = store.key_version(transaction.key)
+            if committed is not None and committed >= transaction.version:
+                return None
+        verdict = view.get(WriteRecord, write_id)
+        if verdict is not None and verdict.status == "committed":
+            return None
+        if verdict is not None:
+            raise WriteAbortedError(
+                f"Write {write_id} was aborted by `pulsarpy maintain` because it lay uncommitted for too long: write again."
+            )
+        attached = True
+        return _change(view, write_id, files, transaction)
+
+    store.commit(decide)
+    return attached
+
+
+def _change(view: View, write_id: WriteId, files: Sequence[StagedFile], transaction: Transaction | None) -> Change:
+    puts: list[Record] = [WriteRecord(write_id=write_id, status="committed")]
+    moved: dict[str, int | None] = {keys.write_bucket(write_id): None}
+    if transaction is not None:
+        moved[transaction.key] = transaction.version
+    ids = view.get(IdsRecord, "ledger")
+    first_id = next_id = ids.next_ledger_id if ids else 1
+    ends: dict[str, tuple[int, int]] = {}
+    for file in files:
+        puts.append(file.written.record(write_id))
+        for staged in file.segments:
+            if staged.topic not in ends:
+                _require_topic(view, staged)
+                moved[keys.topic(staged.topic)] = None
+                end = _attached_end(view, staged.topic_id)
+                if end is None:
+                    end, next_id = (next_id, 0), next_id + 1
+                    puts.append(_ledger(staged.topic_id, end[0]))
+                ends[staged.topic] = end
+            ledger_id, first_entry = ends[staged.topic]
+            puts.append(_segment(staged, file.written.file_id, ledger_id, first_entry))
+            ends[staged.topic] = (ledger_id, first_entry + staged.entries)
+    if next_id > first_id:
+        # A block of exactly the needed size, taken in this commit: its ids are above everything in any chain.
+        puts.append(IdsRecord(next_ledger_id=next_id))
+        moved[keys.IDS] = None
+    return Change(puts=puts, keys=moved)
+
+
+def _require_topic(view: View, staged: StagedSegment) -> None:
+    topic = view.get(TopicRecord, staged.topic)
+    if topic is None or topic.topic_id != staged.topic_id:
+        raise TopicNotFoundError(
+            f"Topic {staged.topic} was deleted while it was written to: nothing was written, write again to the new topic."
+        )
+
+
+def _attached_end(view: View, topic_id: str) -> tuple[int, int] | None:
+    """(ledger, next entry) of the attached ledger that may grow: the chain's last, if it is an attached one."""
+    last = view.newest(LedgerRecord, topic_id)
+    if last is None or last.incarnation is not None:
+        return None
+    segment = view.newest(SegmentRecord, topic_id)
+    if segment is None or segment.ledger_id != last.ledger_id:
+        return None  # trimmed to nothing: its end is not known here, so a new ledger follows
+    return last.ledger_id, segment.first_entry + segment.entries
+
+
+def _ledger(topic_id: str, ledger_id: int) -> LedgerRecord:
+    return LedgerRecord(topic_id=topic_id, ledger_id=ledger_id, created_at=datetime.now(UTC))
+
+
+def _segment(staged: StagedSegment, file_id: str, ledger_id: int, first_entry: int) -> SegmentRecord:
+    return SegmentRecord(
+        topic_id=staged.topic_id,
+        ledger_id=ledger_id,
+        first_entry=first_entry,
+        entries=staged.entries,
+        rows=staged.rows,
+        bytes=staged.bytes,
+        file_id=file_id,
+        first_batch=staged.first_batch,
+        batch_entries=staged.batch_entries,
+        entry_rows=staged.entry_rows,
+        entry_offset=first_entry,
+        publish_min_ms=staged.publish_min_ms,
+        publish_max_ms=staged.publish_max_ms,
+    )
