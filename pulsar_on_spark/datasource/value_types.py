@@ -181,7 +181,8 @@ def _json_schema(text: str) -> StructType:
         return StructType.fromJson(json.loads(text))
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise InvalidArgumentError(
-            f"Option valueSchema is not a StructType's JSON ({type(error).__name__}: {error}): give df.schema.json() or DDL."
+            f"Option valueSchema is not the JSON of a StructType ({type(error).__name__}: {error}): give DDL, or "
+            "df.schema.json()."
         ) from error
 
 

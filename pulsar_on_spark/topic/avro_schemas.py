@@ -1,0 +1,225 @@
+"""Avro record schemas, the text of Pulsar's JSON and AVRO schema types, to Arrow types and back.
+
+| Avro | Arrow (and Spark, by pyspark's own mapping) |
+|---|---|
+| boolean, int, long, float, double, string, bytes | the same |
+| enum | string |
+| fixed | binary |
+| record, array, map | struct, list, map of string |
+| union of null and T | T, nullable |
+| union of int and long; of float and double | int64; double |
+| date, decimal, timestamp-millis and -micros | the same |
+| local-timestamp-millis and -micros | timestamp without zone |
+| time-millis, time-micros, duration, uuid, other logical types | the type that they annotate |
+
+It is the mapping of Spark's `from_avro`. Other unions, and records that hold themselves, have no Spark type and are
+refused.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from functools import lru_cache
+from typing import TypeAlias
+
+import pyarrow as pa
+
+from pulsar_on_spark.model.errors import InvalidArgumentError
+
+Json: TypeAlias = "dict[str, Json] | list[Json] | str | int | float | bool | None"
+
+_PRIMITIVES: Mapping[str, pa.DataType] = {
+    "null": pa.null(),
+    "boolean": pa.bool_(),
+    "int": pa.int32(),
+    "long": pa.int64(),
+    "float": pa.float32(),
+    "double": pa.float64(),
+    "bytes": pa.binary(),
+    "string": pa.string(),
+}
+_LOGICAL: Mapping[tuple[str, str], pa.DataType] = {
+    ("int", "date"): pa.date32(),
+    ("long", "timestamp-millis"): pa.timestamp("ms", "UTC"),
+    ("long", "timestamp-micros"): pa.timestamp("us", "UTC"),
+    ("long", "local-timestamp-millis"): pa.timestamp("ms"),
+    ("long", "local-timestamp-micros"): pa.timestamp("us"),
+}
+_WIDENED: Mapping[frozenset[str], pa.DataType] = {
+    frozenset({"int", "long"}): pa.int64(),
+    frozenset({"float", "double"}): pa.float64(),
+}
+_NAMED = ("record", "error", "enum", "fixed")
+_MAX_PRECISION = 38
+
+
+@lru_cache(maxsize=64)
+def arrow_of_avro(text: str, *, logical_types: bool = True) -> pa.StructType:
+    """The Arrow type of an Avro record schema; times have the unit of the schema.
+
+    Args:
+        text: The schema's JSON.
+        logical_types: False for JSON-encoded values, where a time is the bare number that Avro would hold.
+
+    Raises:
+        InvalidArgumentError: the text is not the JSON of a record schema, or has no Spark type.
+    """
+    try:
+        schema: Json = json.loads(text)
+    except ValueError as error:
+        raise InvalidArgumentError(
+            f"The Avro schema is not JSON ({error}): give the text of a record schema."
+        ) from error
+    if not isinstance(schema, dict) or schema.get("type") != "record":
+        raise InvalidArgumentError(
+            "The Avro schema is not a record: topics with typed values have records with fields."
+        )
+    kind, _ = _Reader(logical_types).read(schema, "")
+    return kind
+
+
+def avro_of_arrow(kind: pa.StructType, name: str = "Value") -> str:
+    """The JSON text of an Avro record schema for a struct; nullable fields are unions with null, and null by default.
+
+    Raises:
+        InvalidArgumentError: a type has no form in Avro.
+    """
+    return json.dumps(_avro_of(kind, name), separators=(",", ":"))
+
+
+class _Reader:
+    """One pass over a schema; `_known` holds the named types met so far, None while one is being read."""
+
+    def __init__(self, logical_types: bool) -> None:
+        self._logical_types = logical_types
+        self._known: dict[str, pa.DataType | None] = {}
+
+    def read(self, schema: Json, space: str) -> tuple[pa.DataType, bool]:
+        """The type, and whether it may be null."""
+        if isinstance(schema, str):
+            return self._by_name(schema, space), schema == "null"
+        if isinstance(schema, list):
+            return self._union(schema, space)
+        if not isinstance(schema, dict):
+            raise InvalidArgumentError(f"The Avro schema has {schema!r} where a type is expected: correct it.")
+        kind = schema.get("type")
+        if kind == "array":
+            element, nullable = self.read(schema.get("items"), space)
+            return pa.list_(pa.field("element", element, nullable)), False
+        if kind == "map":
+            item, nullable = self.read(schema.get("values"), space)
+            return pa.map_(pa.string(), pa.field("value", item, nullable)), False
+        if kind in _NAMED:
+            return self._named(schema, str(kind), space), False
+        if not isinstance(kind, str):
+            return self.read(kind, space)
+        return self._annotated(schema, kind, space), kind == "null"
+
+    def _union(self, members: list[Json], space: str) -> tuple[pa.DataType, bool]:
+        others = [member for member in members if member != "null"]
+        nullable = len(others) < len(members)
+        if len(others) == 1:
+            kind, inner = self.read(others[0], space)
+            return kind, nullable or inner
+        names = frozenset(member for member in others if isinstance(member, str))
+        if len(names) != len(others) or names not in _WIDENED:
+            raise InvalidArgumentError(
+                f"The Avro union {json.dumps(members)[:200]} has no Spark type: keep one type and null."
+            )
+        return _WIDENED[names], nullable
+
+    def _named(self, schema: dict[str, Json], kind: str, space: str) -> pa.DataType:
+        name = str(schema.get("name", ""))
+        space = str(schema.get("namespace", name.rpartition(".")[0] or space))
+        full = name if "." in name or not space else f"{space}.{name}"
+        self._known[full] = None
+        made: pa.DataType
+        if kind == "enum":
+            made = pa.string()
+        elif kind == "fixed":
+            made = self._decimal(schema) or pa.binary()
+        else:
+            made = pa.struct([self._field(field, space) for field in self._fields(schema)])
+        self._known[full] = made
+        return made
+
+    def _fields(self, schema: dict[str, Json]) -> list[dict[str, Json]]:
+        fields = schema.get("fields")
+        if not isinstance(fields, list):
+            raise InvalidArgumentError(
+                f"The Avro record {schema.get('name')!r} has no list of fields: correct the schema."
+            )
+        return [field for field in fields if isinstance(field, dict)]
+
+    def _field(self, field: dict[str, Json], space: str) -> pa.Field:
+        kind, nullable = self.read(field.get("type"), space)
+        return pa.field(str(field.get("name")), kind, nullable)
+
+    def _annotated(self, schema: dict[str, Json], kind: str, space: str) -> pa.DataType:
+        logical = (kind, str(schema.get("logicalType", "")))
+        if self._logical_types and logical in _LOGICAL:
+            return _LOGICAL[logical]
+        return (self._decimal(schema) if kind == "bytes" else None) or self._by_name(kind, space)
+
+    def _decimal(self, schema: dict[str, Json]) -> pa.DataType | None:
+        precision, scale = schema.get("precision"), schema.get("scale", 0)
+        if not self._logical_types or schema.get("logicalType") != "decimal":
+            return None
+        if (
+            not isinstance(precision, int)
+            or not isinstance(scale, int)
+            or not 0 <= scale <= precision <= _MAX_PRECISION
+        ):
+            return None
+        return pa.decimal128(precision, scale)
+
+    def _by_name(self, name: str, space: str) -> pa.DataType:
+        if name in _PRIMITIVES:
+            return _PRIMITIVES[name]
+        full = name if "." in name or not space else f"{space}.{name}"
+        if full not in self._known:
+            full = name
+        if full not in self._known:
+            raise InvalidArgumentError(
+                f"The Avro schema names the type {name!r} and does not define it before: correct it."
+            )
+        known = self._known[full]
+        if known is None:
+            raise InvalidArgumentError(f"The Avro record {name!r} holds itself, which no Spark type can: flatten it.")
+        return known
+
+
+def _avro_of(kind: pa.DataType, name: str) -> Json:
+    if pa.types.is_struct(kind):
+        fields: list[Json] = []
+        for field in kind:
+            inner = _avro_of(field.type, f"{name}_{field.name}")
+            fields.append(
+                {"name": field.name, "type": ["null", inner], "default": None}
+                if field.nullable
+                else {"name": field.name, "type": inner}
+            )
+        return {"type": "record", "name": name, "fields": fields}
+    if pa.types.is_list(kind):
+        return {"type": "array", "items": _or_null(kind.value_field, name)}
+    if pa.types.is_map(kind) and pa.types.is_string(kind.key_type):
+        return {"type": "map", "values": _or_null(kind.item_field, name)}
+    if pa.types.is_decimal(kind):
+        return {"type": "bytes", "logicalType": "decimal", "precision": kind.precision, "scale": kind.scale}
+    if pa.types.is_int8(kind) or pa.types.is_int16(kind):
+        return "int"
+    if pa.types.is_timestamp(kind):
+        logical = ("" if kind.tz else "local-") + ("timestamp-millis" if kind.unit == "ms" else "timestamp-micros")
+        return {"type": "long", "logicalType": logical}
+    if pa.types.is_date(kind):
+        return {"type": "int", "logicalType": "date"}
+    for avro, arrow in _PRIMITIVES.items():
+        if arrow == kind:
+            return avro
+    raise InvalidArgumentError(f"The field {name.partition('_')[2]!r} is {kind}, which Avro has no form for: cast it.")
+
+
+def _or_null(field: pa.Field, name: str) -> Json:
+    inner = _avro_of(field.type, f"{name}_{field.name}")
+    return ["null", inner] if field.nullable else inner
