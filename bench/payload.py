@@ -6,6 +6,8 @@ matrix, template first, then the parts that differ, so that millions of them tak
 
 from __future__ import annotations
 
+import shutil
+import zlib
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -52,11 +54,12 @@ def value_batches(rows: int, seed: int = 2013) -> Iterator[pa.RecordBatch]:
 
 
 def write_parquet(directory: Path, rows: int, rows_per_file: int) -> None:
-    """Write the rows as zstd Parquet files of `rows_per_file` each, unless a finished set is there."""
-    done = directory / f"_{rows}_rows_in_files_of_{rows_per_file}"
+    """Make the folder hold just these rows as zstd Parquet files of `rows_per_file` each, unless it does so already."""
+    done = directory / f"_done_{rows}_{rows_per_file}_{zlib.crc32(_TEMPLATE.encode()):08x}"
     if done.exists():
         return
-    directory.mkdir(parents=True, exist_ok=True)
+    shutil.rmtree(directory, ignore_errors=True)
+    directory.mkdir(parents=True)
     for number, first in enumerate(range(0, rows, rows_per_file)):
         with pq.ParquetWriter(
             directory / f"part-{number:03}.parquet",

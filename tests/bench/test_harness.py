@@ -1,11 +1,13 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 
+import pyarrow.parquet as pq
 import pytest
 
 from bench.harness import Benchmark, Goal, NotRunError, Side, measure, ratio, reached
-from bench.payload import VALUE_SIZE_BYTES, value_batches, zstd_ratio
+from bench.payload import VALUE_SIZE_BYTES, value_batches, write_parquet, zstd_ratio
 
 
 def test_rounds_alternate_after_a_warm_up_and_medians_are_taken():
@@ -49,3 +51,16 @@ def test_values_are_distinct_json_of_one_size_and_compress_like_events():
 def test_the_same_seed_makes_the_same_values():
     assert next(value_batches(100)).equals(next(value_batches(100)))
     assert not next(value_batches(100)).equals(next(value_batches(100, seed=1)))
+
+
+def test_a_folder_of_another_size_is_made_anew_and_one_that_fits_is_kept(tmp_path: Path):
+    def counts() -> list[int]:
+        return [pq.ParquetFile(file).metadata.num_rows for file in sorted(tmp_path.glob("data/*.parquet"))]
+
+    write_parquet(tmp_path / "data", rows=300, rows_per_file=100)
+    assert counts() == [100, 100, 100]
+    write_parquet(tmp_path / "data", rows=150, rows_per_file=100)
+    assert counts() == [100, 50]
+    (tmp_path / "data" / "part-000.parquet").unlink()
+    write_parquet(tmp_path / "data", rows=150, rows_per_file=100)
+    assert counts() == [50]
