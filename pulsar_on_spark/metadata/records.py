@@ -208,11 +208,15 @@ class SegmentRecord(Record):
 
 
 class WriteRecord(Record):
-    """The verdict on a write id: committed with its data, or aborted by garbage collection. Never both."""
+    """The verdict on a write id: committed with its data, or aborted by garbage collection. Never both.
+
+    `decided_at` is the committer's clock, by which verdicts that are no longer needed are cleared away.
+    """
 
     kind: ClassVar[str] = "write"
     write_id: str
     status: Literal["committed", "aborted"]
+    decided_at: datetime | None = None
 
     @property
     def record_id(self) -> str:

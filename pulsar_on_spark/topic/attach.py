@@ -106,7 +106,7 @@ def attach(
 
 
 def _change(view: View, write_id: WriteId, files: Sequence[StagedFile], transaction: Transaction | None) -> Change:
-    puts: list[Record] = [WriteRecord(write_id=write_id, status="committed")]
+    puts: list[Record] = [WriteRecord(write_id=write_id, status="committed", decided_at=datetime.now(UTC))]
     moved: dict[str, int | None] = {keys.write_bucket(write_id): None}
     if transaction is not None:
         moved[transaction.key] = transaction.version
