@@ -47,7 +47,7 @@ def create_topic(setting: Setting, name: str, partitions: int | None) -> None:
     """Create a pulsarpy topic (None: not partitioned), and the root with it."""
     from pulsar_on_spark import Root
 
-    root, _ = Root.open_or_create(setting.root)
+    root = Root.open_or_create(setting.root)
     root.create_topic(name, partitions=partitions)
 
 

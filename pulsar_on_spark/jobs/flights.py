@@ -130,7 +130,7 @@ def stage(table: pa.Table, directory: Path) -> None:
 
 def fresh_topic(root: Path) -> Path:
     """Make the root where it is missing, and the topic anew; returns the emptied folder for the demo's own files."""
-    opened, _ = Root.open_or_create(root)
+    opened = Root.open_or_create(root)
     with contextlib.suppress(TopicNotFoundError):
         opened.delete_topic(TOPIC, force=True)
     opened.create_topic(TOPIC, partitions=PARTITIONS)
