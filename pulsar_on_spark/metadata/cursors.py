@@ -35,18 +35,22 @@ class CursorRow:
 
 
 class Cursors:
-    """The cursor rows that count, by topic and subscription."""
+    """The cursor rows that count, by topic and subscription. Immutable."""
 
     def __init__(self) -> None:
         self._rows: dict[tuple[str, str], dict[int, CursorRow]] = {}
 
-    def apply(self, rows: Iterable[CursorRow]) -> None:
-        """Take in rows in any order, any number of times."""
+    def having(self, rows: Iterable[CursorRow]) -> Cursors:
+        """These with more rows taken in: in any order, any number of times."""
+        taken = Cursors()
+        taken._rows = dict(self._rows)
         for row in rows:
-            slots = self._rows.setdefault((row.topic_id, row.subscription), {})
+            subscription = (row.topic_id, row.subscription)
+            slots = taken._rows.get(subscription, {})
             known = slots.get(row.slot)
             if known is None or row.rank > known.rank:
-                slots[row.slot] = row
+                taken._rows[subscription] = {**slots, row.slot: row}
+        return taken
 
     def of(self, topic_id: str, subscription: str) -> tuple[CursorRow, ...]:
         """The counting rows of a subscription on a topic, one a slot, by slot."""

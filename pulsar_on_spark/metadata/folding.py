@@ -4,12 +4,13 @@ A fold takes S = version read - 64 and rewrites the rows with A < seq <= S by an
 a row only where a newer row of its record key is in the snapshot. Appends have a seq near the table's version, so they
 fall above S; if one lags so far that it falls inside, Delta fails one of the two, which decides anew.
 
-Two tiers keep it cheap: the base is rewritten only when the rows above it have grown to a quarter of it.
+Two tiers keep it cheap: the base is rewritten only when the rows above it have grown to a quarter of it. Only such a
+full fold may forget rows that nobody needs: docs/adr/0001 says which, and why no reader can bring them back.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -26,6 +27,9 @@ WORTH_FILES = 64
 """Files within reach of a fold that make one worth its cost."""
 _TIER_RATIO = 4
 
+Forgettable = Callable[[pa.Table], pa.Array]
+"""Of the newest row of each record key: a mask of those that a full fold leaves out."""
+
 
 class FoldableFile(Protocol):
     """What the plan needs to know of a data file."""
@@ -40,14 +44,10 @@ class FoldableFile(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Order:
-    """How rows of one record key are told apart: equal `key` columns, the largest `rank` counts.
-
-    `forget` are kinds whose tombstones a full fold drops at a certain age (see the ADR on tombstones).
-    """
+    """How rows of one record key are told apart: equal `key` columns, the largest `rank` counts."""
 
     key: tuple[str, ...]
     rank: tuple[str, ...]
-    forget: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,33 +80,57 @@ def plan(files: Sequence[FoldableFile], version: int) -> FoldPlan | None:
     return FoldPlan(base.max_seq if small_rest and not overlapped else -1, up_to)
 
 
-def fold(rows: pa.Table, range_: FoldPlan, order: Order, forget_before: pa.Scalar | None) -> pa.Table:
+def newest(rows: pa.Table, order: Order) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
+    """A mask of the rows that count: of each record key the one with the largest rank."""
+    keys = np.zeros(rows.num_rows, dtype=np.int64)
+    for name in order.key:
+        encoded = rows.column(name).combine_chunks().dictionary_encode()
+        keys = keys * len(encoded.dictionary) + encoded.indices.to_numpy(zero_copy_only=False)
+    ranked = pa.table({"_key": keys, **{name: rows.column(name) for name in order.rank}})
+    sorting = [("_key", "ascending"), *((name, "ascending") for name in order.rank)]
+    places = pc.sort_indices(ranked, sort_keys=sorting).to_numpy()
+    mask = np.zeros(rows.num_rows, dtype=np.bool_)
+    if len(places):
+        last_of_key = np.append(keys[places][1:] != keys[places][:-1], True)
+        mask[places[last_of_key]] = True
+    return mask
+
+
+def fold(rows: pa.Table, range_: FoldPlan, order: Order, forgettable: Forgettable | None = None) -> pa.Table:
     """The rows of the range that stay.
 
     Args:
-        rows: the whole snapshot.
+        rows: every row of the snapshot with seq > range_.above (rows below are older, hence never newer than those).
         range_: what is rewritten.
         order: the record key and the rank.
-        forget_before: tombstones of `order.forget` kinds committed before this time are dropped by a full fold; None
-            keeps all.
+        forgettable: what a full fold drops besides; None keeps all.
 
     Returns:
-        The kept rows, in the order of seq, all with range_.above < seq <= range_.up_to.
+        The kept rows, all with range_.above < seq <= range_.up_to.
     """
-    position = pa.array(np.arange(rows.num_rows, dtype=np.int64))
-    ranked = rows.select([*order.key, *order.rank]).append_column("_position", position)
-    ranked = ranked.sort_by([(name, "ascending") for name in (*order.key, *order.rank)])
-    same_as_next = None
-    for name in order.key:
-        column = ranked.column(name).combine_chunks()
-        equal = pc.equal(column.slice(0, max(len(column) - 1, 0)), column.slice(1))
-        same_as_next = equal if same_as_next is None else pc.and_(same_as_next, equal)
-    newest = pa.concat_arrays([pc.invert(same_as_next), pa.array([True] * min(1, rows.num_rows), pa.bool_())])
-    kept = rows.take(ranked.column("_position").filter(newest))
-    seq = kept.column("seq")
-    inside = pc.and_(pc.greater(seq, range_.above), pc.less_equal(seq, range_.up_to))
-    if range_.full and order.forget and forget_before is not None:
-        old = pc.and_(kept.column("deleted"), pc.less(kept.column("committed_at"), forget_before))
-        forgotten = pc.and_(old, pc.is_in(kept.column("kind"), pa.array(order.forget)))
-        inside = pc.and_(inside, pc.invert(forgotten))
-    return kept.filter(inside).sort_by("seq")
+    rows = rows.combine_chunks()
+    seq = rows.column("seq").to_numpy()
+    kept = rows.filter(pa.array(newest(rows, order) & (seq > range_.above) & (seq <= range_.up_to)))
+    if range_.full and forgettable is not None:
+        kept = kept.filter(pc.invert(forgettable(kept)))
+    return kept
+
+
+def old_tombstones(kinds: Collection[str], before: pa.Scalar) -> Forgettable:
+    """Tombstones of certain kinds committed before a time."""
+
+    def mask(rows: pa.Table) -> pa.Array:
+        old = pc.and_(rows.column("deleted"), pc.less(rows.column("committed_at"), before))
+        return pc.and_(old, pc.is_in(rows.column("kind"), pa.array(sorted(kinds), pa.string())))
+
+    return mask
+
+
+def ownerless_cursors(subscriptions: Collection[tuple[str, str]]) -> Forgettable:
+    """Cursor rows of subscriptions, (topic id, name), that are no longer among the live ones."""
+
+    def mask(rows: pa.Table) -> pa.Array:
+        owners = zip(rows.column("topic_id").to_pylist(), rows.column("subscription").to_pylist(), strict=True)
+        return pa.array([owner not in subscriptions for owner in owners], pa.bool_())
+
+    return mask

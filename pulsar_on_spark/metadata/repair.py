@@ -3,137 +3,200 @@
 delta-rs neither fsyncs nor checks: a 0-byte log entry reads as an empty commit, a cut one makes every open fail, an
 entry may outlive the data file that it adds. Only commits that nobody reported can be hit (`DeltaLog.sync_to` comes
 before every report), so cutting the log at the first broken entry loses nothing that was promised.
+
+A checkpoint is written only after every entry up to it is durable. So a break at or below one is not a power cut but
+damage to the medium, and what it hit may have been reported: then nothing is cut, and the error says so.
 """
 
 from __future__ import annotations
 
-import fcntl
 import json
+import logging
 import os
 import re
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from urllib.parse import unquote
 
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from pulsar_on_spark.metadata.durability import fsync_path, locked
+from pulsar_on_spark.metadata.log_entry import checkpoint_path, entry_path, read_entry
 from pulsar_on_spark.model.errors import MetadataError
 
 _ENTRY = re.compile(r"^(\d{20})\.json$")
 _CHECKPOINT = re.compile(r"^(\d{20})\.checkpoint\.parquet$")
+_POINTER = "_last_checkpoint"
 _PARQUET_MAGIC = b"PAR1"
-TOKEN_FIELD = "pulsarpyToken"
-"""Commit metadata: the random token by which a writer recognises its own commit."""
-KEYS_FIELD = "pulsarpyKeys"
-"""Commit metadata: the number of app transactions, so that an entry cut between two lines is recognised."""
+_LOGGER = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
-class LogEntry:
-    """What a log entry adds and removes (data file names) and whether it is complete."""
+class Damage:
+    """What keeps a log from being used.
 
-    version: int
-    added: tuple[tuple[str, int], ...]
-    removed: tuple[str, ...]
-    token: str | None
-    complete: bool
+    Attributes:
+        first_broken: the first log entry that must not be used; it and all after it go.
+        checkpoints: versions of checkpoints that are not whole.
+        pointer: whether `_last_checkpoint` is unreadable, or names a checkpoint that is not there.
+        missing_entry: version of the newest whole checkpoint if its log entry is gone: delta-rs reads such a table but
+            cannot commit to it.
+    """
+
+    first_broken: int | None
+    checkpoints: tuple[int, ...]
+    pointer: bool
+    missing_entry: int | None
+
+    def __bool__(self) -> bool:
+        return self != _WHOLE
 
 
-def entry_path(table: Path, version: int) -> Path:
-    """The log entry's file."""
-    return table / "_delta_log" / f"{version:020d}.json"
+_WHOLE = Damage(None, (), False, None)
 
 
-def read_entry(table: Path, version: int) -> LogEntry | None:
-    """Parse one log entry; None where the file does not exist (cleaned up, or not written yet)."""
+@dataclass(frozen=True, slots=True)
+class _Listing:
+    """The log directory as one look found it: concurrent clean-ups must not come between two looks."""
+
+    entries: tuple[int, ...]
+    checkpoints: tuple[int, ...]
+
+
+def _list(table: Path) -> _Listing:
     try:
-        text = entry_path(table, version).read_bytes()
+        names = os.listdir(table / "_delta_log")
     except FileNotFoundError:
-        return None
-    added: list[tuple[str, int]] = []
-    removed: list[str] = []
-    token: str | None = None
-    expected_keys: int | None = None
-    keys = 0
-    dataless = False  # creation and vacuum add no file
-    try:
-        for line in text.splitlines():
-            action = json.loads(line)
-            if "add" in action:
-                added.append((unquote(action["add"]["path"]), int(action["add"]["size"])))
-            elif "remove" in action:
-                removed.append(unquote(action["remove"]["path"]))
-            elif "txn" in action:
-                keys += 1
-            elif "commitInfo" in action:
-                token = action["commitInfo"].get(TOKEN_FIELD)
-                declared = action["commitInfo"].get(KEYS_FIELD)
-                expected_keys = None if declared is None else int(declared)
-                dataless = str(action["commitInfo"].get("operation", "")).startswith("VACUUM")
-            elif "metaData" in action:
-                dataless = True
-    except (ValueError, KeyError, TypeError):
-        return LogEntry(version, (), (), None, complete=False)
-    complete = bool(added or removed or dataless) and text.endswith((b"}", b"}\n"))
-    if expected_keys is not None:
-        complete = complete and keys == expected_keys
-    return LogEntry(version, tuple(added), tuple(removed), token, complete)
+        names = []
+    entries = sorted(int(match.group(1)) for name in names if (match := _ENTRY.match(name)))
+    checkpoints = sorted(int(match.group(1)) for name in names if (match := _CHECKPOINT.match(name)))
+    return _Listing(tuple(entries), tuple(checkpoints))
+
+
+def clean_up(table: Path, below: int) -> None:
+    """Delete log entries and checkpoints behind the newest checkpoint at or below a version. The caller holds the lock.
+
+    A whole checkpoint and every entry after it stay, so that damage to a newer checkpoint costs nothing.
+    """
+    listing = _list(table)
+    behind = [version for version in listing.checkpoints if version <= below]
+    if not behind or not _is_parquet(checkpoint_path(table, behind[-1])):
+        return
+    for version in listing.entries:  # oldest first: a crash in between leaves no hole
+        if version < behind[-1]:
+            entry_path(table, version).unlink(missing_ok=True)
+    for version in behind[:-1]:
+        checkpoint_path(table, version).unlink(missing_ok=True)
 
 
 def newest_checkpoint(table: Path) -> int | None:
     """The version of the newest checkpoint that is whole, or None."""
-    for version in sorted(_versions(table, _CHECKPOINT), reverse=True):
-        if _is_parquet(_checkpoint_path(table, version)):
+    for version in reversed(_list(table).checkpoints):
+        if _is_parquet(checkpoint_path(table, version)):
             return version
     return None
 
 
-def first_broken(table: Path) -> int | None:
-    """The first log entry after the newest whole checkpoint that must not be used, or None."""
-    checkpoint = newest_checkpoint(table)
-    versions = sorted(version for version in _versions(table, _ENTRY) if checkpoint is None or version > checkpoint)
-    expected = versions[0] if checkpoint is None and versions else (checkpoint or 0) + 1
-    entries: list[LogEntry] = []
+def pointed_checkpoint(table: Path) -> int | None:
+    """The version that `_last_checkpoint` names: one small read; None where there is none or it is unreadable."""
+    try:
+        return int(json.loads((table / "_delta_log" / _POINTER).read_bytes())["version"])
+    except (FileNotFoundError, ValueError, KeyError, TypeError):
+        return None
+
+
+def find_damage(table: Path, *, deep: bool = False) -> Damage:
+    """Look for what a power cut leaves behind.
+
+    Args:
+        table: the table's directory.
+        deep: read data files and checkpoints whole, not only their length and their ends; for when something failed.
+    """
+    listing = _list(table)
+    whole = [version for version in listing.checkpoints if _is_parquet(checkpoint_path(table, version), deep=deep)]
+    checkpoint = whole[-1] if whole else None
+    broken_checkpoints = tuple(version for version in listing.checkpoints if version not in whole)
+    entries = [version for version in listing.entries if checkpoint is None or version > checkpoint]
+    pointer = (table / "_delta_log" / _POINTER).exists() and pointed_checkpoint(table) not in whole
+    missing = checkpoint if checkpoint is not None and checkpoint not in listing.entries else None
+    return Damage(_first_broken(table, entries, checkpoint, deep=deep), broken_checkpoints, pointer, missing)
+
+
+def _first_broken(table: Path, versions: list[int], checkpoint: int | None, *, deep: bool) -> int | None:
+    if not versions:
+        return None
+    expected = versions[0] if checkpoint is None else checkpoint + 1
+    added: list[tuple[int, str, int]] = []
+    gone: set[str] = set()
+    broken: int | None = None
     for version in versions:
         entry = read_entry(table, version)
         if entry is None or version != expected or not entry.complete:
-            return min(version, expected)
-        entries.append(entry)
+            broken = expected
+            break
+        added += [(version, path, size) for path, size in entry.added]
+        gone.update(entry.removed)
         expected = version + 1
-    gone = {path for entry in entries for path in entry.removed}
-    for entry in entries:
-        for path, size in entry.added:
-            # A file that a later entry removed may have been vacuumed since.
-            if path not in gone and not _is_parquet(table / path, size):
-                return entry.version
-    return None
+    for version, path, size in added:
+        # A file that a later entry removed may have been vacuumed since.
+        if path not in gone and not _is_parquet(table / path, size, deep=deep):
+            return version
+    return broken
 
 
 def needs_repair(table: Path) -> bool:
     """Whether `repair` has something to do (a cheap look, without the lock)."""
-    return first_broken(table) is not None or bool(_broken_checkpoints(table))
+    return bool(find_damage(table))
 
 
-def repair(table: Path, lock_file: Path) -> Path | None:
+def repair(table: Path, lock_file: Path, *, deep: bool = False) -> Path | None:
     """Set the first broken log entry and all after it aside, and broken checkpoints; returns where they went.
 
-    Holds flock on `lock_file` and looks again under it, so that two processes never cut the same log twice.
+    Holds flock on `lock_file` and looks again under it, so that two processes never cut the same log twice, and no
+    clean-up runs meanwhile.
+
+    Raises:
+        MetadataError: what is broken may have been reported, or the table has no readable beginning.
     """
-    with _locked(lock_file):
-        doomed = _broken_checkpoints(table)
-        broken = first_broken(table)
-        if broken is not None:
-            doomed += [entry_path(table, v) for v in _versions(table, _ENTRY) if v >= broken]
-            doomed += [_checkpoint_path(table, v) for v in _versions(table, _CHECKPOINT) if v >= broken]
-        if not doomed:
+    with locked(lock_file):
+        damage = find_damage(table, deep=deep)
+        if not damage:
             return None
-        if broken == 0:
-            raise MetadataError(
-                f"The metadata table {table} has no readable first entry: restore the root from a backup, or remove "
-                "it if it was never used."
-            )
-        return _set_aside(table, sorted(set(doomed)))
+        listing = _list(table)
+        doomed = [checkpoint_path(table, version) for version in damage.checkpoints]
+        if damage.first_broken is not None:
+            _refuse_reported(table, damage.first_broken, listing)
+            doomed += [entry_path(table, version) for version in listing.entries if version >= damage.first_broken]
+        if damage.missing_entry is not None:
+            _replace_entry(table, damage.missing_entry)
+        if not doomed and not damage.pointer:
+            return None
+        aside = _set_aside(table, doomed)
+        _LOGGER.warning("The metadata table %s was repaired after a crash: %s went to %s.", table, damage, aside)
+        return aside
+
+
+def _refuse_reported(table: Path, broken: int, listing: _Listing) -> None:
+    if broken == 0:
+        raise MetadataError(
+            f"The metadata table {table} has no readable first entry: if the root was never used, run `pulsarpy init` "
+            "again, else restore it from a backup."
+        )
+    if any(version >= broken for version in listing.checkpoints):
+        raise MetadataError(
+            f"The metadata table {table} is damaged at version {broken}, which was durable once (a checkpoint covers "
+            "it): nothing was cut off; check the disk and restore the root's metadata from a backup."
+        )
+
+
+def _replace_entry(table: Path, version: int) -> None:
+    """Put an entry without actions where a checkpoint holds all that it said."""
+    path = entry_path(table, version)
+    with path.open("x") as file:
+        json.dump({"commitInfo": {"operation": "REPAIR", "operationParameters": {}}}, file)
+    fsync_path(path)
+    fsync_path(path.parent)
 
 
 def _set_aside(table: Path, doomed: list[Path]) -> Path:
@@ -142,42 +205,16 @@ def _set_aside(table: Path, doomed: list[Path]) -> Path:
     # Newest first: a crash in between leaves a log that is cut further down, never one with a hole.
     for path in sorted(doomed, key=lambda p: p.name, reverse=True):
         path.rename(aside / path.name)
-    last_checkpoint = table / "_delta_log" / "_last_checkpoint"
-    if last_checkpoint.exists():
-        last_checkpoint.rename(aside / last_checkpoint.name)
+    pointer = table / "_delta_log" / _POINTER
+    if pointer.exists():
+        pointer.rename(aside / _POINTER)
     for directory in (table / "_delta_log", aside, aside.parent, table.parent):
         fsync_path(directory)
     return aside
 
 
-def _broken_checkpoints(table: Path) -> list[Path]:
-    paths = [_checkpoint_path(table, version) for version in _versions(table, _CHECKPOINT)]
-    broken = [path for path in paths if not _is_parquet(path)]
-    pointer = table / "_delta_log" / "_last_checkpoint"
-    if pointer.exists():
-        try:
-            named = _checkpoint_path(table, int(json.loads(pointer.read_bytes())["version"]))
-            if not named.exists():
-                broken.append(pointer)
-        except (ValueError, KeyError, TypeError):
-            broken.append(pointer)
-    return broken
-
-
-def _checkpoint_path(table: Path, version: int) -> Path:
-    return table / "_delta_log" / f"{version:020d}.checkpoint.parquet"
-
-
-def _versions(table: Path, pattern: re.Pattern[str]) -> list[int]:
-    try:
-        names = os.listdir(table / "_delta_log")
-    except FileNotFoundError:
-        return []
-    return [int(match.group(1)) for name in names if (match := pattern.match(name))]
-
-
-def _is_parquet(path: Path, size: int | None = None) -> bool:
-    """Whether the file has the promised size and Parquet's magic at both ends."""
+def _is_parquet(path: Path, size: int | None = None, *, deep: bool = False) -> bool:
+    """Whether the file has the promised size and Parquet's magic at both ends; `deep`: whether all of it decodes."""
     try:
         with path.open("rb") as file:
             length = os.fstat(file.fileno()).st_size
@@ -185,22 +222,13 @@ def _is_parquet(path: Path, size: int | None = None) -> bool:
                 return False
             head = file.read(4)
             file.seek(length - 4)
-            return head == file.read(4) == _PARQUET_MAGIC
+            if not head == file.read(4) == _PARQUET_MAGIC:
+                return False
     except FileNotFoundError:
         return False
-
-
-@contextmanager
-def _locked(lock_file: Path) -> Iterator[None]:
-    with lock_file.open("a") as handle:
-        fcntl.flock(handle, fcntl.LOCK_EX)
-        yield
-
-
-def fsync_path(path: Path) -> None:
-    """Make a file's content, or a directory's names, durable."""
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
+    if deep:
+        try:
+            pq.ParquetFile(path).read()
+        except (pa.ArrowException, OSError):
+            return False
+    return True

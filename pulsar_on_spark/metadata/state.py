@@ -36,72 +36,116 @@ MAIN_SCHEMA = pa.schema(
 )
 """The main table. `seq` is the version that the row's writer read, plus one: of a record key the largest counts."""
 
-_READ_COLUMNS = ("kind", "id", "seq", "deleted", *COLUMN_FIELDS, "body")
+_READ_COLUMNS = ("kind", "id", "seq", "token", "deleted", *COLUMN_FIELDS, "body")
+_TOPIC_ID = COLUMN_FIELDS.index("topic_id")
+_BULK = 16
+"""Above one new id to this many known ones, an index is sorted again instead of inserted into."""
 
 
 class _Row:
-    """A stored row; its record is parsed when first asked for."""
+    """A stored row; its record is parsed when first asked for, by any thread."""
 
-    __slots__ = ("_fields", "_record", "deleted", "seq")
+    __slots__ = ("_fields", "_record", "deleted", "seq", "token", "topic_id")
 
-    def __init__(self, seq: int, deleted: bool, fields: tuple[object, ...]) -> None:
+    def __init__(self, seq: int, token: str, deleted: bool, fields: tuple[object, ...]) -> None:
         self.seq = seq
+        self.token = token
         self.deleted = deleted
+        self.topic_id = cast("str | None", fields[_TOPIC_ID])
         self._fields: tuple[object, ...] | None = fields
         self._record: Record | None = None
 
-    @property
-    def topic_id(self) -> str | None:
-        if self._fields is not None:
-            return cast("str | None", self._fields[0])
-        return cast("str | None", getattr(self._record, "topic_id", None))
+    def values(self) -> dict[str, object] | None:
+        """What is stored, as long as nobody has parsed it."""
+        fields = self._fields
+        if fields is None:
+            return None
+        values: dict[str, object] = json.loads(cast(str, fields[-1]))
+        values.update((name, value) for name, value in zip(COLUMN_FIELDS, fields, strict=False) if value is not None)
+        return values
 
     def record(self, cls: type[R]) -> R:
-        if self._record is None:
-            assert self._fields is not None
-            values = json.loads(cast(str, self._fields[-1]))
-            for name, value in zip(COLUMN_FIELDS, self._fields, strict=False):
-                if value is not None:
-                    values[name] = value
+        # In this order: another thread sets `_record` before it lets go of `_fields`.
+        values = self.values()
+        if values is not None and self._record is None:
             self._record = cls.model_validate(values)
             self._fields = None
         return cast(R, self._record)
 
 
 class State:
-    """Takes rows in any order, any number of times; answers with the newest of each record key."""
+    """Takes rows in any order, any number of times; answers with the newest of each record key.
+
+    Of rows with one record key and one seq (two commits that had no key in common, which no caller should make) the
+    one with the larger token counts, here as in a fold: all readers agree.
+    """
 
     def __init__(self) -> None:
         self._rows: dict[str, dict[str, _Row]] = {}
-        self._ids: dict[tuple[str, str | None], list[str]] = {}
+        self._ids: dict[str, dict[str | None, list[str]]] = {}
+        self._owned: set[str] = set()
+        self._owned_lists: set[tuple[str, str | None]] = set()
+        self._tokens: dict[str, str] = {}
+
+    def fork(self) -> State:
+        """A copy that may be changed while this one, from now on, stays as it is. What changes is copied then."""
+        fork = State()
+        fork._rows = dict(self._rows)
+        fork._ids = dict(self._ids)
+        return fork
 
     def apply(self, table: pa.Table) -> None:
         """Take in rows of the main table."""
+        added: dict[tuple[str, str | None], list[str]] = {}
         columns = [table.column(name).to_pylist() for name in _READ_COLUMNS]
-        for kind, record_id, seq, deleted, *fields in zip(*columns, strict=True):
-            known = self._rows.setdefault(kind, {}).get(record_id)
-            if known is not None and known.seq >= seq:
+        for kind in table.column("kind").unique().to_pylist():
+            self._own(kind)
+        for kind, record_id, seq, token, deleted, *fields in zip(*columns, strict=True):
+            rows = self._rows[kind]
+            known = rows.get(record_id)
+            if known is not None and (known.seq, known.token) >= (seq, token):
                 continue
-            row = _Row(seq, deleted, tuple(fields))
-            self._rows[kind][record_id] = row
-            if known is None or known.deleted:
-                if not deleted:
-                    self._index(kind, row.topic_id, record_id)
-            elif deleted:
-                self._unindex(kind, known.topic_id, record_id)
+            row = rows[record_id] = _Row(seq, self._tokens.setdefault(token, token), deleted, tuple(fields))
+            was = None if known is None or known.deleted else {None, known.topic_id}
+            now = None if deleted else {None, row.topic_id}
+            for scope in (was or set()) - (now or set()):
+                self._unindex(kind, scope, record_id, added)
+            for scope in (now or set()) - (was or set()):
+                added.setdefault((kind, scope), []).append(record_id)
+        for (kind, scope), record_ids in added.items():
+            self._index(kind, scope, record_ids)
+        self._tokens.clear()
 
-    def _index(self, kind: str, topic_id: str | None, record_id: str) -> None:
-        for scope in {None, topic_id}:
-            ids = self._ids.setdefault((kind, scope), [])
-            if not ids or ids[-1] < record_id:
-                ids.append(record_id)
-            else:
+    def _own(self, kind: str) -> None:
+        if kind not in self._owned:
+            self._rows[kind] = dict(self._rows.get(kind, ()))
+            self._ids[kind] = dict(self._ids.get(kind, ()))
+            self._owned.add(kind)
+
+    def _own_list(self, kind: str, scope: str | None) -> list[str]:
+        if (kind, scope) not in self._owned_lists:
+            self._ids[kind][scope] = list(self._ids[kind].get(scope, ()))
+            self._owned_lists.add((kind, scope))
+        return self._ids[kind][scope]
+
+    def _index(self, kind: str, scope: str | None, record_ids: list[str]) -> None:
+        ids = self._own_list(kind, scope)
+        if len(record_ids) * _BULK > len(ids):
+            ids += record_ids
+            ids.sort()
+        else:
+            for record_id in record_ids:
                 insort(ids, record_id)
 
-    def _unindex(self, kind: str, topic_id: str | None, record_id: str) -> None:
-        for scope in {None, topic_id}:
-            ids = self._ids[(kind, scope)]
-            del ids[bisect_left(ids, record_id)]
+    def _unindex(
+        self, kind: str, scope: str | None, record_id: str, added: dict[tuple[str, str | None], list[str]]
+    ) -> None:
+        pending = added.get((kind, scope), [])
+        if record_id in pending:  # came and went within this table
+            pending.remove(record_id)
+            return
+        ids = self._own_list(kind, scope)
+        del ids[bisect_left(ids, record_id)]
 
     def row(self, kind: str, record_id: str) -> _Row | None:
         """The newest row, deleted or not."""
@@ -109,12 +153,12 @@ class State:
 
     def ids(self, kind: str, topic_id: str | None = None) -> list[str]:
         """Ids of the live records of a kind (of one topic), sorted."""
-        return self._ids.get((kind, topic_id), [])
+        return self._ids.get(kind, {}).get(topic_id, [])
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False, slots=True, weakref_slot=True)
 class View:
-    """What a decision may look at: the main table at one version. Valid until the store's next refresh."""
+    """What a decision may look at: the main table at one version. It stays as it is, whatever the store does next."""
 
     state: State
     version: int

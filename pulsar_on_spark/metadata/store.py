@@ -2,29 +2,37 @@
 
 from __future__ import annotations
 
+import logging
+import os
 import random
 import threading
 import time
 import uuid
+import weakref
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from typing import TypeVar
 
 import pyarrow as pa
 
 from pulsar_on_spark.metadata import folding, state
 from pulsar_on_spark.metadata.cursors import CursorRow, Cursors
-from pulsar_on_spark.metadata.delta_log import DeltaLog, StaleHandleError
-from pulsar_on_spark.metadata.records import Record, RootRecord
+from pulsar_on_spark.metadata.delta_log import DeltaLog, StaleHandleError, check_location
+from pulsar_on_spark.metadata.durability import fsync_path, locked
+from pulsar_on_spark.metadata.records import Record, RootRecord, SubscriptionRecord
 from pulsar_on_spark.metadata.state import State, View
 from pulsar_on_spark.model.errors import CommitConflictError, FormatVersionError, MetadataError, NotARootError
 
 FORMAT_VERSION = 1
+_LOCK = "lock"
 _ATTEMPTS = 60
+_READ_ATTEMPTS = 10
 _BACKOFF_MAX_S = 0.5
 _HOUSEKEEPING_ENTRIES = 64
 """Log entries after the last checkpoint that make a committer fold and checkpoint."""
+_LOGGER = logging.getLogger(__name__)
 FORGET_TOMBSTONES_AFTER = timedelta(hours=24)
 
 CURSORS_SCHEMA = pa.schema(
@@ -44,8 +52,10 @@ CURSORS_SCHEMA = pa.schema(
 )
 """The cursors table: (ledger_id, entry_id) is the next entry to read; of a slot the largest (epoch, n) counts."""
 
-_MAIN_ORDER = folding.Order(key=("kind", "id"), rank=("seq",), forget=("segment", "file", "ledger", "write"))
+_MAIN_ORDER = folding.Order(key=("kind", "id"), rank=("seq", "token"))
 _CURSORS_ORDER = folding.Order(key=("topic_id", "subscription", "slot"), rank=("epoch", "n", "seq"))
+_FORGOTTEN_KINDS = ("segment", "file", "ledger", "write")
+"""Kinds whose records come and go without end, so that full folds forget their old tombstones (docs/adr/0001)."""
 
 
 @dataclass(frozen=True)
@@ -60,6 +70,7 @@ class Change:
     keys: Mapping[str, int | None] = field(default_factory=dict)
 
 
+_T = TypeVar("_T")
 Decide = Callable[[View], Change | None]
 
 
@@ -72,22 +83,32 @@ class MetadataStore:
         Raises:
             NotARootError: there are no metadata tables at `root`.
             FormatVersionError: a newer version of this project wrote them.
+            InvalidArgumentError: the Delta library cannot handle such a path.
+            MetadataError: the tables are damaged.
         """
-        self._root = root
+        self._root = Path(os.path.abspath(root))
         self._lock = threading.RLock()
         self._main = self._log("main")
         self._state = State()
+        self._views: weakref.WeakSet[View] = weakref.WeakSet()
         self._cursor_log: DeltaLog | None = None
         self._cursors = Cursors()
-        record = self.view().get(RootRecord, "root")
-        if record is None:
-            raise NotARootError(f"{root} has metadata tables but no root record: run `pulsarpy init {root}` again.")
-        if record.format_version > FORMAT_VERSION:
-            raise FormatVersionError(
-                f"The root {root} has format version {record.format_version}, and this version of pulsar_on_spark reads "
-                f"up to {FORMAT_VERSION}: upgrade pulsar_on_spark."
+        self.root_record = self._checked_root(self.view())
+
+    def _checked_root(self, view: View) -> RootRecord:
+        row = view.state.row(RootRecord.kind, "root")
+        if row is None or row.deleted:
+            raise NotARootError(
+                f"{self._root} has metadata tables but no root record: run `pulsarpy init {self._root}` again."
             )
-        self.root_record = record
+        # Before the record is parsed: a newer version may have given it other fields.
+        version = (row.values() or {}).get("format_version")
+        if isinstance(version, int) and version > FORMAT_VERSION:
+            raise FormatVersionError(
+                f"The root {self._root} has format version {version}, and this version of pulsar_on_spark reads up to "
+                f"{FORMAT_VERSION}: upgrade pulsar_on_spark."
+            )
+        return row.record(RootRecord)
 
     @staticmethod
     def exists(root: Path) -> bool:
@@ -96,15 +117,23 @@ class MetadataStore:
 
     @classmethod
     def create(cls, root: Path, first: Sequence[Record]) -> MetadataStore:
-        """Create the tables, the first commit holding `first`; goes on where an earlier attempt was cut off."""
-        for name, schema in (("cursors", CURSORS_SCHEMA), ("main", state.MAIN_SCHEMA)):
-            directory = root / "metadata" / name
-            if not (directory / "_delta_log" / f"{0:020d}.json").exists():
-                DeltaLog.create(directory, schema)
-        log = DeltaLog(root / "metadata" / "main", root / "lock")
-        if log.version == 0:
-            token = uuid.uuid4().hex
-            log.append(state.encode(((record, False) for record in first), 1, token, ("root",)), {"root": 1}, token)
+        """Create the tables, the first commit holding `first`; goes on where an earlier attempt was cut off.
+
+        Of several processes that create one root at once, one's `first` is taken.
+        """
+        root = Path(os.path.abspath(root))
+        check_location(root)
+        root.mkdir(parents=True, exist_ok=True)
+        lock_file = root / _LOCK
+        with locked(lock_file):
+            for name, schema in (("cursors", CURSORS_SCHEMA), ("main", state.MAIN_SCHEMA)):
+                DeltaLog.create(root / "metadata" / name, schema, lock_file)
+            for directory in (root, root.parent):
+                fsync_path(directory)
+            log = DeltaLog(root / "metadata" / "main", lock_file)
+            if log.version == 0:
+                token = uuid.uuid4().hex
+                log.append(state.encode(((record, False) for record in first), 1, token, ("root",)), {"root": 1}, token)
         return cls(root)
 
     def _log(self, name: str) -> DeltaLog:
@@ -114,7 +143,9 @@ class MetadataStore:
                 f"{self._root} is not a pulsar_on_spark root: give the path of one, or make it with "
                 f"`pulsarpy init {self._root}`."
             )
-        return DeltaLog(directory, self._root / "lock")
+        return DeltaLog(directory, self._root / _LOCK)
+
+    # -- main ------------------------------------------------------------------------------------------------------
 
     def view(self, *, durable: bool = False) -> View:
         """The main table now.
@@ -122,26 +153,44 @@ class MetadataStore:
         Args:
             durable: sync everything up to the returned version first; for whoever reports, deletes or skips on the
                 strength of what it reads.
-        """
-        with self._lock:
-            for _ in range(_ATTEMPTS):
-                try:
-                    rebuild, tables = self._main.refresh()
-                except StaleHandleError:
-                    self._reopen_main()
-                    continue
-                if rebuild:
-                    self._state = State()
-                for table in tables:
-                    self._state.apply(table)
-                if durable:
-                    self._main.sync_to(self._main.version)
-                return View(self._state, self._main.version)
-            raise MetadataError(f"The main table of {self._root} changes too fast to be read: try again.")
 
-    def _reopen_main(self) -> None:
-        self._main = self._log("main")
-        self._state = State()
+        Raises:
+            MetadataError: the table cannot be read, or its disk does not take it.
+        """
+
+        def read() -> View:
+            view = self._take_in(self._main.refresh())
+            if durable:
+                self._main.sync_to(view.version)
+            return view
+
+        with self._lock:
+            return self._retried("main", read)
+
+    def _take_in(self, news: tuple[bool, list[pa.Table]]) -> View:
+        rebuild, tables = news
+        if rebuild:
+            self._state = State()
+        elif tables and any(view.state is self._state for view in self._views):
+            self._state = self._state.fork()
+        for table in tables:
+            self._state.apply(table)
+        view = View(self._state, self._main.version)
+        self._views.add(view)
+        return view
+
+    def _retried(self, table: str, read: Callable[[], _T]) -> _T:
+        for attempt in range(_READ_ATTEMPTS):
+            try:
+                return read()
+            except StaleHandleError as error:
+                if attempt == _READ_ATTEMPTS - 1:
+                    raise MetadataError(
+                        f"The table {self._root}/metadata/{table} could not be read in {_READ_ATTEMPTS} attempts "
+                        f"({error}): try again, or check the disk."
+                    ) from error
+                time.sleep(random.uniform(0, 0.01 * 2**attempt))
+        raise AssertionError("unreachable")
 
     def key_version(self, key: str) -> int | None:
         """The version of a key as of the last view; None before its first commit."""
@@ -159,135 +208,165 @@ class MetadataStore:
 
         Raises:
             CommitConflictError: every one of 60 attempts lost to other writers.
+            MetadataError: the table cannot be read, or its disk does not take the commit.
         """
-        with self._lock:
-            for attempt in range(_ATTEMPTS):
-                view = self.view()
-                change = decide(view)
-                if change is None:
-                    self._main.sync_to(view.version)
-                    return view
-                if self._try_commit(view, change):
-                    self._housekeep_if_due()
-                    return self.view()
-                time.sleep(random.uniform(0, min(_BACKOFF_MAX_S, 0.01 * 2**attempt)))
-            raise CommitConflictError(
-                f"A commit to {self._root}/metadata/main lost {_ATTEMPTS} attempts to other writers: try again."
-            )
+        for attempt in range(_ATTEMPTS):
+            with self._lock:
+                done = self._attempt(decide)
+                if done is not None:
+                    return done
+            time.sleep(random.uniform(0, min(_BACKOFF_MAX_S, 0.01 * 2**attempt)))
+        raise CommitConflictError(
+            f"A commit to {self._root}/metadata/main lost {_ATTEMPTS} attempts to other writers: try again."
+        )
 
-    def _try_commit(self, view: View, change: Change) -> bool:
-        keys = {
-            key: (self._main.key_version(key) or 0) + 1 if version is None else version
-            for key, version in change.keys.items()
-        }
-        assert keys, "every commit to the main table is a compare-and-set"
+    def _attempt(self, decide: Decide) -> View | None:
+        view = self.view()
+        change = decide(view)
+        version = view.version
+        if self._main.version != version:
+            return None  # `decide` itself read or committed: what it was given is no longer what it would be checked by
+        if change is None:
+            self._main.sync_to(version)
+            return view
+        del view  # nobody else holding it, the state need not be copied
+        done = self._try_commit(change, version)
+        if done is not None:
+            self._housekeep_if_due()
+        return done
+
+    def _try_commit(self, change: Change, version: int) -> View | None:
+        assert change.keys, "every commit to the main table is a compare-and-set"
         rows = [*((record, False) for record in change.puts), *((record, True) for record in change.deletes)]
+        names = {(record.kind, record.record_id) for record, _ in rows}
+        assert len(names) == len(rows), "a change names a record once"
         token = uuid.uuid4().hex
-        table = state.encode(rows, view.version + 1, token, keys)
         try:
-            self._main.append(table, keys, token)
-            return True
+            keys = {
+                key: (self._main.key_version(key) or 0) + 1 if wanted is None else wanted
+                for key, wanted in change.keys.items()
+            }
+            table = state.encode(rows, version + 1, token, keys)
+            own = self._main.append(table, keys, token)
         except StaleHandleError:
             # The outcome is unknown: look for our token in the log before deciding anew.
-            self._reopen_main()
-            self._main.refresh()
-            found = self._main.find_commit(token, view.version)
-            self._reopen_main()
-            if found is not None:
-                self._main.sync_to(found)
-            return found is not None
+            view = self.view()
+            found = self._main.find_commit(token, version)
+            if found is None:
+                return None
+            self._main.sync_to(found)
+            return view
+        try:
+            rebuild, news = self._main.take_in(own)
+        except StaleHandleError:
+            return self.view()
+        return self._take_in((rebuild, news if rebuild or own is None else [table, *news]))
 
     # -- cursors ---------------------------------------------------------------------------------------------------
 
     def cursors(self) -> Cursors:
-        """The cursor rows that count, now."""
+        """The cursor rows that count, now.
+
+        Raises:
+            MetadataError: the table cannot be read.
+        """
         with self._lock:
-            for _ in range(_ATTEMPTS):
-                if self._cursor_log is None:
-                    self._cursor_log, self._cursors = self._log("cursors"), Cursors()
-                try:
-                    _, tables = self._cursor_log.refresh()
-                except StaleHandleError:
-                    self._cursor_log = None
-                    continue
-                for table in tables:
-                    self._cursors.apply(_decode_cursors(table))
+            log = self._opened_cursor_log()
+
+            def read() -> Cursors:
+                rebuild, tables = log.refresh()
+                if rebuild:
+                    self._cursors = Cursors()
+                self._cursors = self._cursors.having(row for table in tables for row in _decode_cursors(table))
                 return self._cursors
-            raise MetadataError(f"The cursors table of {self._root} changes too fast to be read: try again.")
+
+            return self._retried("cursors", read)
+
+    def _opened_cursor_log(self) -> DeltaLog:
+        if self._cursor_log is None:
+            self._cursor_log = self._log("cursors")
+        return self._cursor_log
 
     def append_cursors(self, rows: Sequence[CursorRow]) -> None:
-        """Append cursor rows durably. A blind append: appending one twice does no harm."""
-        with self._lock:
-            for attempt in range(_ATTEMPTS):
+        """Append cursor rows durably. A blind append: appending one twice does no harm.
+
+        Raises:
+            CommitConflictError: every one of 60 attempts met another writer.
+            MetadataError: the table cannot be read, or its disk does not take the commit.
+        """
+        if not rows:
+            return
+        for attempt in range(_ATTEMPTS):
+            with self._lock:
                 self.cursors()
-                log = self._cursor_log
-                assert log is not None
+                log = self._opened_cursor_log()
                 token = uuid.uuid4().hex
                 try:
                     log.append(_encode_cursors(rows, log.version + 1, token), {}, token)
+                except StaleHandleError:
+                    pass  # known or not, once more
+                else:
                     self._housekeep_if_due()
                     return
-                except StaleHandleError:
-                    self._cursor_log = None
-                    time.sleep(random.uniform(0, min(_BACKOFF_MAX_S, 0.01 * 2**attempt)))
-            raise CommitConflictError(
-                f"A commit to {self._root}/metadata/cursors lost {_ATTEMPTS} attempts to other writers: try again."
-            )
+            time.sleep(random.uniform(0, min(_BACKOFF_MAX_S, 0.01 * 2**attempt)))
+        raise CommitConflictError(
+            f"A commit to {self._root}/metadata/cursors lost {_ATTEMPTS} attempts to other writers: try again."
+        )
 
     # -- housekeeping ----------------------------------------------------------------------------------------------
 
     def _housekeep_if_due(self) -> None:
         """Fold and checkpoint now and then, in whichever process commits: opens and commits stay cheap."""
-        logs = [(self._main, _MAIN_ORDER)]
-        if self._cursor_log is not None:
-            logs.append((self._cursor_log, _CURSORS_ORDER))
-        for log, order in logs:
-            # Spread over processes: only commits at multiples pay.
-            if log.version % _HOUSEKEEPING_ENTRIES == 0:
-                self._housekeep(log, order)
+        for log in (self._main, self._cursor_log):
+            if log is None or log.entries_since_checkpoint() < _HOUSEKEEPING_ENTRIES:
+                continue
+            log.look_for_checkpoint()
+            if log.entries_since_checkpoint() < _HOUSEKEEPING_ENTRIES:
+                continue
+            try:
+                self._housekeep(log)
+            except MetadataError as error:
+                # The commit that came before is durable: it must not end in an error.
+                _LOGGER.warning("Housekeeping of %s/metadata failed and is put off: %s", self._root, error)
+                log.checkpointed = log.version - _HOUSEKEEPING_ENTRIES // 2
 
-    def _housekeep(self, log: DeltaLog, order: folding.Order) -> bool:
-        forget_before = pa.scalar(datetime.now(UTC) - FORGET_TOMBSTONES_AFTER, pa.timestamp("us", "UTC"))
+    def _housekeep(self, log: DeltaLog) -> bool:
+        """Fold and checkpoint; returns whether a fold happened."""
+        folded = False
         try:
-            self._apply_refresh(log)
-            folded = log.fold(order, forget_before)
-            log.checkpoint()
-        except StaleHandleError:
-            # Another process folded, checkpointed or cleaned up at the same moment: its work counts.
             if log is self._main:
-                self._reopen_main()
+                self.view()
+                before = pa.scalar(datetime.now(UTC) - FORGET_TOMBSTONES_AFTER, pa.timestamp("us", "UTC"))
+                folded = log.fold(_MAIN_ORDER, folding.old_tombstones(_FORGOTTEN_KINDS, before))
             else:
-                self._cursor_log = None
-            return False
+                self.cursors()
+                # Read after the cursors: a row's subscription was in main before it.
+                live = {(record.topic_id, record.name) for record in self.view().all(SubscriptionRecord)}
+                folded = log.fold(_CURSORS_ORDER, folding.ownerless_cursors(live))
+            log.checkpoint()
+        except StaleHandleError as error:
+            # Another process folded, checkpointed or cleaned up at the same moment: its work counts.
+            _LOGGER.info("Housekeeping of %s/metadata met another writer: %s", self._root, error)
         return folded
-
-    def _apply_refresh(self, log: DeltaLog) -> None:
-        if log is self._main:
-            self.view()
-        else:
-            self.cursors()
 
     def housekeep(self) -> bool:
         """One pass of fold and checkpoint over both tables; returns whether a fold happened."""
         with self._lock:
-            self.cursors()
-            cursor_log = self._cursor_log
-            assert cursor_log is not None
-            folded = self._housekeep(self._main, _MAIN_ORDER)
-            return self._housekeep(cursor_log, _CURSORS_ORDER) or folded
+            folded = self._housekeep(self._main)
+            return self._housekeep(self._opened_cursor_log()) or folded
 
     def vacuum(self) -> int:
         """Delete metadata files that no reader can still need; returns how many."""
         with self._lock:
             self.view()
             self.cursors()
-            assert self._cursor_log is not None
-            try:
-                return self._main.vacuum() + self._cursor_log.vacuum()
-            except StaleHandleError:
-                self._reopen_main()
-                self._cursor_log = None
-                return 0
+            count = 0
+            for log in (self._main, self._opened_cursor_log()):
+                try:
+                    count += log.vacuum()
+                except StaleHandleError as error:
+                    _LOGGER.info("A vacuum of %s/metadata met another writer: %s", self._root, error)
+            return count
 
 
 def _encode_cursors(rows: Sequence[CursorRow], seq: int, token: str) -> pa.Table:
