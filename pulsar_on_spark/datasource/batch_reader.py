@@ -11,6 +11,7 @@ from pulsar_on_spark.datasource.options import ReadOptions
 from pulsar_on_spark.datasource.scan import Scan, ScanPartition, ScanPiece, split
 from pulsar_on_spark.datasource.topics import Bounds, UserPositions, selected_parts
 from pulsar_on_spark.datasource.typed import ReadSchema
+from pulsar_on_spark.datasource.user_errors import one_sentence
 from pulsar_on_spark.metadata.state import View
 from pulsar_on_spark.model.errors import DataLossError, InvalidArgumentError
 from pulsar_on_spark.topic import chain
@@ -25,6 +26,7 @@ class PulsarBatchReader(DataSourceReader):
         self._options = options
         self._scan = Scan(options.root, schema, options.fail_on_data_loss)
 
+    @one_sentence
     def partitions(self) -> list[InputPartition]:
         """Plan: positions from the options, slices from the metadata, tasks from the sizes."""
         root = Root.shared(self._options.root)
@@ -35,6 +37,7 @@ class PulsarBatchReader(DataSourceReader):
         paths = root.storage_paths(view)
         return list(split(pieces, paths, self._options.min_partitions, self._options.max_records))
 
+    @one_sentence
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """One task's share (Spark passes a bare partition where there is nothing to read)."""
         if not isinstance(partition, ScanPartition):
@@ -76,7 +79,9 @@ def plan_slices(view: View, bounds: Sequence[Bounds], fail_on_data_loss: bool) -
 
 def _check(options: ReadOptions) -> None:
     if (options.starting or "").strip().lower() == "latest":
-        raise InvalidArgumentError("Option startingOffsets can't be latest in a batch read: there would be nothing to read.")
+        raise InvalidArgumentError(
+            "Option startingOffsets can't be latest in a batch read: there would be nothing to read."
+        )
     for name, value in (
         ("maxMessagesPerTrigger", options.max_messages),
         ("maxBytesPerTrigger", options.max_bytes),

@@ -33,14 +33,8 @@ _ALIASES = {
     "maxOffsetsPerTrigger": "maxMessagesPerTrigger",
     "includeHeaders": "includeMetadata",
 }
-_READ = (
-    "path topic topics topicsPattern startingOffsets endingOffsets startingTime endingTime "
-    "startingOffsetsByTimestampStrategy subscription subscriptionPrefix subscriptionType subscriptionInitialPosition "
-    "consumerName leaseDuration maxMessagesPerTrigger maxBytesPerTrigger minOffsetsPerTrigger maxTriggerDelay "
-    "minPartitions maxRecordsPerPartition failOnDataLoss includeMetadata columns valueFormat valueSchema mode "
-    "allowDifferentTopicSchemas waitingForNonExistedTopic pollTimeoutMs"
-).split()
-_WRITE = "path topic hashingScheme txnAppId txnVersion valueFormat valueSchema checkpointLocation".split()
+_READ = ["path", "topic", "topics", "topicsPattern", "startingOffsets", "endingOffsets", "startingTime", "endingTime", "startingOffsetsByTimestampStrategy", "subscription", "subscriptionPrefix", "subscriptionType", "subscriptionInitialPosition", "consumerName", "leaseDuration", "maxMessagesPerTrigger", "maxBytesPerTrigger", "minOffsetsPerTrigger", "maxTriggerDelay", "minPartitions", "maxRecordsPerPartition", "failOnDataLoss", "includeMetadata", "columns", "valueFormat", "valueSchema", "mode", "allowDifferentTopicSchemas", "waitingForNonExistedTopic", "pollTimeoutMs"]
+_WRITE = ["path", "topic", "hashingScheme", "txnAppId", "txnVersion", "valueFormat", "valueSchema", "checkpointLocation"]
 _WITHOUT_EFFECT = ("waitingForNonExistedTopic", "pollTimeoutMs")
 """pulsar-spark's options that wait for a broker: accepted, and there is nothing to wait for."""
 _REFUSED = {
@@ -87,9 +81,13 @@ class Options:
             else:
                 name = _ALIASES.get(known, known)
                 if self._values.setdefault(name, value) != value:
-                    raise InvalidArgumentError(f"Options {name} and {known} mean the same and differ: give one of them.")
+                    raise InvalidArgumentError(
+                        f"Options {name} and {known} mean the same and differ: give one of them."
+                    )
         if pass_through:
-            log.warning("Options %s configure a Pulsar client and have no effect here.", ", ".join(sorted(pass_through)))
+            log.warning(
+                "Options %s configure a Pulsar client and have no effect here.", ", ".join(sorted(pass_through))
+            )
 
     def _refuse(self, name: str, value: str) -> None:
         if name == "fsync" and value.strip().lower() == "true":
@@ -116,7 +114,7 @@ class Options:
         return found
 
     def flag(self, name: str, default: bool) -> bool:
-        """true or false."""
+        """True or false."""
         value = self.choice(name, ("true", "false"))
         return default if value is None else value == "true"
 
@@ -259,7 +257,8 @@ def read_options(given: Mapping[str, str]) -> ReadOptions:
         subscription_type=options.choice("subscriptionType", ("Exclusive", "Failover", "Shared", "Key_Shared"))
         or "Exclusive",
         initial_position=cast(
-            "Literal['earliest', 'latest'] | None", options.choice("subscriptionInitialPosition", ("earliest", "latest"))
+            "Literal['earliest', 'latest'] | None",
+            options.choice("subscriptionInitialPosition", ("earliest", "latest")),
         ),
         consumer_name=options.text("consumerName"),
         lease_duration_s=options.seconds("leaseDuration", 10.0),
@@ -304,13 +303,17 @@ def _selection(options: Options) -> TopicSelection:
     given = [name for name in ("topic", "topics", "topicsPattern") if options.text(name) is not None]
     if len(given) != 1:
         found = " and ".join(given) if given else "none"
-        raise InvalidArgumentError(f"Exactly one of the options topic, topics and topicsPattern is needed: {found} given.")
+        raise InvalidArgumentError(
+            f"Exactly one of the options topic, topics and topicsPattern is needed: {found} given."
+        )
     value = options.text(given[0]) or ""
     if given[0] == "topicsPattern":
         return TopicSelection(pattern=value)
     names = tuple(name.strip() for name in value.split(",")) if given[0] == "topics" else (value,)
     if not all(names):
-        raise options.bad(given[0], "give the name of a topic" + ("s, separated by commas" if given[0] == "topics" else ""))
+        raise options.bad(
+            given[0], "give the name of a topic" + ("s, separated by commas" if given[0] == "topics" else "")
+        )
     return TopicSelection(names=names)
 
 

@@ -64,7 +64,9 @@ def split(
     current: list[ScanPiece] = []
     size_bytes = rows = 0
     for piece in _batchwise(pieces, target, max_records):
-        if current and (size_bytes + piece.slice.bytes // 2 > target or (max_records and rows + piece.slice.rows > max_records)):
+        if current and (
+            size_bytes + piece.slice.bytes // 2 > target or (max_records and rows + piece.slice.rows > max_records)
+        ):
             partitions.append(ScanPartition(_joined(current), paths))
             current, size_bytes, rows = [], 0, 0
         current.append(piece)
@@ -112,7 +114,10 @@ class Scan:
 
     def run(self, partition: ScanPartition) -> Iterator[pa.RecordBatch]:
         """The partition's messages as batches in Spark's columns."""
-        needed = (*self.schema.selection.segment_columns, *(self.slot_filter.segment_columns if self.slot_filter else ()))
+        needed = (
+            *self.schema.selection.segment_columns,
+            *(self.slot_filter.segment_columns if self.slot_filter else ()),
+        )
         reader = SliceReader(self.root, partition.paths, tuple(dict.fromkeys(needed)), self.fail_on_data_loss)
         for piece in partition.pieces:
             for slice_, batch in reader.read(piece.slice):

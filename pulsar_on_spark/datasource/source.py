@@ -10,6 +10,7 @@ from pyspark.sql.types import StructType
 from pulsar_on_spark.datasource.batch_reader import PulsarBatchReader
 from pulsar_on_spark.datasource.options import read_options, write_options
 from pulsar_on_spark.datasource.typed import ReadSchema, read_schema
+from pulsar_on_spark.datasource.user_errors import one_sentence
 from pulsar_on_spark.datasource.writer import PulsarBatchWriter, PulsarStreamWriter
 
 if TYPE_CHECKING:
@@ -29,24 +30,29 @@ class PulsarDataSource(DataSource):
         """The format's name."""
         return "pulsarpy"
 
+    @one_sentence
     def schema(self) -> StructType:
         """The columns of a read, from the options and the topics' declared schema."""
         return self._read_schema().selection.spark_schema
 
+    @one_sentence
     def reader(self, schema: StructType) -> PulsarBatchReader:
         """A batch read."""
         return PulsarBatchReader(read_options(self.options), self._read_schema())
 
+    @one_sentence
     def streamReader(self, schema: StructType) -> PulsarStreamReader:
         """A streaming read."""
         from pulsar_on_spark.datasource.stream_reader import PulsarStreamReader
 
         return PulsarStreamReader(read_options(self.options), self._read_schema())
 
+    @one_sentence
     def writer(self, schema: StructType, overwrite: bool) -> PulsarBatchWriter:
         """A batch write."""
         return PulsarBatchWriter(write_options(self.options), schema, overwrite)
 
+    @one_sentence
     def streamWriter(self, schema: StructType, overwrite: bool) -> PulsarStreamWriter:
         """A streaming write."""
         return PulsarStreamWriter(write_options(self.options), schema, overwrite)

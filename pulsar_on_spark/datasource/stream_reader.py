@@ -30,6 +30,7 @@ from pulsar_on_spark.datasource.options import ReadOptions
 from pulsar_on_spark.datasource.scan import Scan, ScanPartition, ScanPiece, split
 from pulsar_on_spark.datasource.topics import UserPositions, selected_parts
 from pulsar_on_spark.datasource.typed import ReadSchema
+from pulsar_on_spark.datasource.user_errors import one_sentence
 from pulsar_on_spark.metadata.state import View
 from pulsar_on_spark.model.errors import CommitConflictError, DataLossError, InvalidArgumentError, StorageError
 from pulsar_on_spark.model.ids import EARLIEST, Position, TopicId
@@ -76,6 +77,7 @@ class PulsarStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     # -- Spark's interface -----------------------------------------------------------------------------------------
 
+    @one_sentence
     def initialOffset(self) -> Json:
         """Where a new query starts. Under a subscription its cursors are made here, and no lease is taken yet."""
         root, view = self._view()
@@ -96,6 +98,7 @@ class PulsarStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             return ReadMaxBytes(self._options.max_bytes)
         return ReadAllAvailable()
 
+    @one_sentence
     def prepareForTriggerAvailableNow(self) -> None:
         """Fix how far this run reads: what is there now."""
         _, view = self._view()
@@ -103,6 +106,7 @@ class PulsarStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             part.name: chain.read_limit(view, part.topic_id) for part in selected_parts(view, self._options.topics)
         }
 
+    @one_sentence
     def latestOffset(self, start: Json, limit: ReadLimit) -> Json:
         """The end of the next batch; `start` verbatim where there is nothing new. `start` is committed: cursors move."""
         committed = self._adopt(StreamOffset.from_json(start))
@@ -115,7 +119,9 @@ class PulsarStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             reading = self._whole_topics(committed, parts)
         else:
             self._acknowledge(committed)
-            self._create_subscriptions(root, view, [part for part in parts if part.name not in committed.topics], EARLIEST)
+            self._create_subscriptions(
+                root, view, [part for part in parts if part.name not in committed.topics], EARLIEST
+            )
             reading = self._owned_slots(root, parts, committed)
             _, view = self._view()
         end = self._advance(view, committed, parts, reading, limit)
@@ -127,6 +133,7 @@ class PulsarStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._planned = end
         return end.to_json()
 
+    @one_sentence
     def reportLatestOffset(self) -> Json | None:
         """The topics' ends, and the backlog behind the batch that is running: in `query.lastProgress`."""
         current = self._planned or self._committed
@@ -149,6 +156,7 @@ class PulsarStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             "topics": {name: [end.ledger, end.entry] for name, end in sorted(ends.items())},
         }
 
+    @one_sentence
     def partitions(self, start: Json, end: Json) -> Sequence[InputPartition]:
         """The tasks of a batch, from its end alone: the same messages at each replay."""
         offset = self._adopt(StreamOffset.from_json(end))
@@ -171,12 +179,14 @@ class PulsarStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 pieces += (ScanPiece(slice_, slots) for slice_ in plan.slices)
         return split(pieces, root.storage_paths(view), self._options.min_partitions, self._options.max_records)
 
+    @one_sentence
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """One task's share (Spark passes a bare partition where there is nothing to read)."""
         if not isinstance(partition, ScanPartition):
             return iter(())
         return self._scan.run(partition)
 
+    @one_sentence
     def commit(self, end: Json) -> None:
         """Move the cursors to a batch that Spark has committed, at most once a second."""
         self._acknowledge(self._adopt(StreamOffset.from_json(end)))
@@ -222,7 +232,9 @@ class PulsarStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def _lose(self, what: str) -> None:
         if self._options.fail_on_data_loss:
-            raise DataLossError(f"Messages may be lost: {what}; to go on without them, set option failOnDataLoss to false.")
+            raise DataLossError(
+                f"Messages may be lost: {what}; to go on without them, set option failOnDataLoss to false."
+            )
         log.warning("Messages may be lost, and failOnDataLoss is false: %s", what)
 
     def _whole_topics(self, committed: StreamOffset, parts: Sequence[TopicPart]) -> dict[str, TopicOffset]:
@@ -235,9 +247,7 @@ class PulsarStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             for name, topic in offset.topics.items()
         }
 
-    def _owned_slots(
-        self, root: Root, parts: Sequence[TopicPart], committed: StreamOffset
-    ) -> dict[str, TopicOffset]:
+    def _owned_slots(self, root: Root, parts: Sequence[TopicPart], committed: StreamOffset) -> dict[str, TopicOffset]:
         """Under a subscription: the slots that are this consumer's now, from where they stand."""
         consumer = self._joined(root)
         actions = consumer.turn(parts, committed, wait=self._targets is not None)

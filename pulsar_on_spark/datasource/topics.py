@@ -100,9 +100,7 @@ class UserPositions:
         """Where a batch read of each part ends (errors as `starts`)."""
         if self._options.ending_time_ms is not None:
             times = {part.name: self._at_time(part, self._options.ending_time_ms) for part in parts}
-            return {
-                part.name: times[part.name] or chain.read_limit(self._view, part.topic_id) for part in parts
-            }
+            return {part.name: times[part.name] or chain.read_limit(self._view, part.topic_id) for part in parts}
         return self._resolve(parts, self._options.ending, "endingOffsets", parse_ending_offsets, "latest")
 
     def _resolve(

@@ -19,10 +19,11 @@ from pyspark.sql.types import StructType
 from pulsar_on_spark.datasource.options import WriteOptions
 from pulsar_on_spark.datasource.rows import FramePlan, check_frame, to_segment_rows
 from pulsar_on_spark.datasource.typed import TypedValues, typed_values
+from pulsar_on_spark.datasource.user_errors import one_sentence
 from pulsar_on_spark.ledger.storage_path import StoragePath
 from pulsar_on_spark.metadata import keys
-from pulsar_on_spark.metadata.state import View
 from pulsar_on_spark.metadata.records import TopicRecord
+from pulsar_on_spark.metadata.state import View
 from pulsar_on_spark.model.errors import InvalidArgumentError
 from pulsar_on_spark.model.ids import WriteId
 from pulsar_on_spark.model.names import TopicName
@@ -160,6 +161,7 @@ class _Writing:
         self._options = options
         self._plan = plan_write(options, schema)
 
+    @one_sentence
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
         """Stage the task's rows durably (see `TaskWriter` for the errors)."""
         context = TaskContext.get()
@@ -191,6 +193,7 @@ class _Writing:
 class PulsarBatchWriter(_Writing, DataSourceArrowWriter):
     """`df.write.format("pulsarpy")`."""
 
+    @one_sentence
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
         """Attach what the tasks staged; with `txnAppId`, once for each `txnVersion`."""
         options = self._options
@@ -206,6 +209,7 @@ class PulsarBatchWriter(_Writing, DataSourceArrowWriter):
 class PulsarStreamWriter(_Writing, DataSourceStreamArrowWriter):
     """`df.writeStream.format("pulsarpy")`: each micro-batch is in its topics once and whole."""
 
+    @one_sentence
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
         """Attach what the tasks staged under (query id, batch id); the replay of a committed batch changes nothing."""
         query_ids = {message.query_id for message in messages if isinstance(message, Staged)}

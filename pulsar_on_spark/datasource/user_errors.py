@@ -1,0 +1,48 @@
+"""Errors as users see them: Spark shows the sentence, not the Python stack of the worker that raised it."""
+
+from __future__ import annotations
+
+import functools
+import os
+from collections.abc import Callable, Iterator
+from typing import ParamSpec, TypeVar, cast
+
+from pulsar_on_spark.model.errors import PulsarpyError
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+_IN_A_WORKER = ("PYTHON_WORKER_FACTORY_PORT", "PYTHON_WORKER_FACTORY_SOCK_PATH")
+_HIDE = "SPARK_HIDE_TRACEBACK"
+
+
+def one_sentence(method: Callable[P, T]) -> Callable[P, T]:
+    """Let an error of ours leave a Spark worker as its one sentence; any other error keeps its stack.
+
+    pyspark's `handle_worker_exception` looks at this variable when it reports the exception that ends the worker, so
+    that nobody else's errors lose theirs.
+    """
+
+    @functools.wraps(method)
+    def guarded(*args: P.args, **kwargs: P.kwargs) -> T:
+        try:
+            result = method(*args, **kwargs)
+        except PulsarpyError:
+            _hide_stack()
+            raise
+        return cast(T, _each(result)) if isinstance(result, Iterator) else result
+
+    return guarded
+
+
+def _each(results: Iterator[T]) -> Iterator[T]:
+    try:
+        yield from results
+    except PulsarpyError:
+        _hide_stack()
+        raise
+
+
+def _hide_stack() -> None:
+    if any(name in os.environ for name in _IN_A_WORKER):
+        os.environ[_HIDE] = "1"
