@@ -29,8 +29,6 @@ MAX_BUFFER_BYTES = 96 << 20
 """All open buffers of a task; the largest is written first when they reach it (LAYOUT.md allows 128 MiB)."""
 RUN_BYTES = 8 << 20
 """A task with a single partition writes as soon as it has so much."""
-BATCH_BYTES = 2 << 20
-"""Record batches hold about so many bytes of whole entries: zstd has a fixed cost for each of a batch's buffers."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,7 +156,7 @@ class _OpenFile:
             self._segments.append(_OpenSegment(part))
         segment = self._segments[-1]
         cut = cut_entries(rows, segment.entries, part.name)
-        for batch, entries in whole_entry_batches(cut):
+        for batch, entries in cut.record_batches():
             segment.add_batch(self.writer.write_batch(batch), entries)
         segment.add_rows(cut)
 
@@ -207,21 +205,3 @@ class _OpenSegment:
             publish_min_ms=min(self._publish),
             publish_max_ms=max(self._publish),
         )
-
-
-def whole_entry_batches(cut: CutRows) -> list[tuple[pa.RecordBatch, int]]:
-    """The cut rows as record batches of about 1 MiB of whole entries, each with its number of entries."""
-    row_ends = np.cumsum(cut.entry_rows)
-    bytes_per_row = max(cut.batch.nbytes / max(cut.batch.num_rows, 1), 1)
-    rows_a_batch = max(int(BATCH_BYTES / bytes_per_row), 1)
-    batches = []
-    first_row = first_entry = 0
-    while first_entry < len(row_ends):
-        end_entry = int(np.searchsorted(row_ends, first_row + rows_a_batch, side="right"))
-        end_entry = min(max(end_entry, first_entry + 1), len(row_ends))
-        end_row = int(row_ends[end_entry - 1])
-        batches.append((cut.batch.slice(first_row, end_row - first_row), end_entry - first_entry))
-        first_row, first_entry = end_row, end_entry
-    return batches
-
-

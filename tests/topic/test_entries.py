@@ -19,6 +19,7 @@ from pulsar_on_spark.topic.entries import (
     MAX_ENTRY_ROWS,
     MAX_MESSAGE_BYTES,
     NO_SLOT,
+    RECORD_BATCH_BYTES,
     CutRows,
     cut_entries,
     row_slots,
@@ -137,8 +138,8 @@ def test_record_batches_hold_whole_entries() -> None:
     for batch, entries in pieces:
         assert sorted(set(batch.column("entry_id").to_pylist())) == list(range(next_entry, next_entry + entries))
         next_entry += entries
-        assert batch.num_rows * 1001 <= 1.2 * 1024 * 1024
-    assert len(pieces) == 5
+        assert batch.num_rows * 1001 <= 1.2 * RECORD_BATCH_BYTES
+    assert len(pieces) == 3
     assert cut_entries(rows_of([]), 0, TOPIC).record_batches() == []
 
 
