@@ -15,6 +15,10 @@ class NotARootError(PulsarpyError):
     """The path is missing, or is not a root, where a root is needed."""
 
 
+class RootExistsError(PulsarpyError):
+    """There is a root where one shall be made."""
+
+
 class FormatVersionError(PulsarpyError):
     """Stored data was written by a newer version of this project."""
 

@@ -96,7 +96,8 @@ def attach(
             return None
         if verdict is not None:
             raise WriteAbortedError(
-                f"Write {write_id} was aborted by `pulsarpy maintain` because it lay uncommitted for too long: write again."
+                f"Write {write_id} was aborted by `pulsarpy maintain` because it lay uncommitted for too long: "
+                "write again."
             )
         attached = True
         return _change(view, write_id, files, transaction)
@@ -138,7 +139,8 @@ def _require_topic(view: View, staged: StagedSegment) -> None:
     topic = view.get(TopicRecord, staged.topic)
     if topic is None or topic.topic_id != staged.topic_id:
         raise TopicNotFoundError(
-            f"Topic {staged.topic} was deleted while it was written to: nothing was written, write again to the new topic."
+            f"Topic {staged.topic} was deleted while it was written to: nothing was written, write again to the new "
+            "topic."
         )
 
 

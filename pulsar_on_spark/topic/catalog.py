@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import json
 import re
 import uuid
 from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import UTC, datetime
+
+import fastavro
+from fastavro.schema import SchemaParseException, UnknownType
 
 from pulsar_on_spark.metadata import keys
 from pulsar_on_spark.metadata.records import (
@@ -22,10 +26,51 @@ from pulsar_on_spark.metadata.records import (
 )
 from pulsar_on_spark.metadata.state import View
 from pulsar_on_spark.metadata.store import Change, MetadataStore
-from pulsar_on_spark.model.errors import InvalidArgumentError, TopicExistsError, TopicNotFoundError
+from pulsar_on_spark.model.errors import (
+    IncompatibleSchemaError,
+    InvalidArgumentError,
+    TopicExistsError,
+    TopicNotFoundError,
+)
 from pulsar_on_spark.model.names import TopicName
+from pulsar_on_spark.topic.avro_schemas import arrow_of_avro
 
 MAX_PARTITIONS = 10_000
+
+
+@dataclass(frozen=True, slots=True)
+class TopicSchema:
+    """What a topic's values are made of: an Avro record schema, as both of Pulsar's structured types have it.
+
+    Attributes:
+        type: How values are encoded, JSON or AVRO.
+        data: The Avro schema, JSON text.
+    """
+
+    type: str
+    data: str
+
+    @classmethod
+    def parse(cls, type_: str, data: str) -> TopicSchema:
+        """Check a schema that somebody gives.
+
+        Raises:
+            InvalidArgumentError: the type is another, or the text is no Avro record schema.
+        """
+        if type_.upper() not in ("JSON", "AVRO"):
+            raise InvalidArgumentError(f"Schema type {type_!r} is not known: give JSON or AVRO.")
+        try:
+            fastavro.parse_schema(json.loads(data))
+        except (ValueError, TypeError, SchemaParseException, UnknownType) as error:
+            raise InvalidArgumentError(
+                f"The schema is not the JSON text of an Avro record schema ({error}): correct it."
+            ) from error
+        arrow_of_avro(data)
+        return cls(type_.upper(), data)
+
+    def declares(self, record: SchemaRecord) -> bool:
+        """Whether the stored schema is this one, however it is written."""
+        return bool((self.type, json.loads(self.data)) == (record.type, json.loads(record.data)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +82,14 @@ class TopicPart:
     partition: int
 
 
-def create_topic(store: MetadataStore, name: TopicName, partitions: int | None, *, exist_ok: bool = False) -> TopicRecord:
+def create_topic(
+    store: MetadataStore,
+    name: TopicName,
+    partitions: int | None,
+    *,
+    exist_ok: bool = False,
+    schema: TopicSchema | None = None,
+) -> TopicRecord:
     """Create a topic, its namespace and tenant where they are missing.
 
     Args:
@@ -45,13 +97,16 @@ def create_topic(store: MetadataStore, name: TopicName, partitions: int | None, 
         name: the topic.
         partitions: None for a topic without partitions, else 1 to 10,000.
         exist_ok: give the existing topic back, whatever its partitions.
+        schema: what its values are made of, if that is declared.
 
     Raises:
         TopicExistsError: the topic exists.
         InvalidArgumentError: the number of partitions is out of range, or the name is one of a partition.
     """
     if partitions is not None and not 1 <= partitions <= MAX_PARTITIONS:
-        raise InvalidArgumentError(f"Topic {name.full} cannot have {partitions} partitions: give 1 to {MAX_PARTITIONS}.")
+        raise InvalidArgumentError(
+            f"Topic {name.full} cannot have {partitions} partitions: give 1 to {MAX_PARTITIONS}."
+        )
     if name.partition_index >= 0:
         raise InvalidArgumentError(
             f"Topic {name.full} is named like a partition: create {name.partitioned_base.full} with partitions."
@@ -62,7 +117,10 @@ def create_topic(store: MetadataStore, name: TopicName, partitions: int | None, 
             if exist_ok:
                 return None
             raise TopicExistsError(f"Topic {name.full} exists already: choose another name, or delete it first.")
-        puts: list[Record] = [_topic(name, partitions, None)]
+        topic = _topic(name, partitions, None)
+        puts: list[Record] = [topic]
+        if schema is not None:
+            puts.append(_schema(topic, schema, 0))
         puts += [_topic(name.partition(index), None, name) for index in range(partitions or 0)]
         moved: dict[str, int | None] = {keys.namespace(name.namespace): None}
         moved |= {keys.topic(record.name): None for record in puts if isinstance(record, TopicRecord)}
@@ -129,10 +187,41 @@ def delete_topic(store: MetadataStore, name: TopicName, *, force: bool = False) 
                 )
             moved[keys.topic(record.name)] = None
             moved |= {keys.subscription(record.topic_id, found.name): None for found in subscriptions}
-            deletes += [*subscriptions, *view.all(LedgerRecord, record.topic_id), *view.all(SegmentRecord, record.topic_id)]
+            deletes += [
+                *subscriptions,
+                *view.all(LedgerRecord, record.topic_id),
+                *view.all(SegmentRecord, record.topic_id),
+            ]
         return Change(deletes=deletes, keys=moved)
 
     store.commit(decide)
+
+
+def declare_schema(store: MetadataStore, name: TopicName, schema: TopicSchema) -> SchemaRecord:
+    """Declare what a topic's values are made of; declaring the same again changes nothing.
+
+    Raises:
+        TopicNotFoundError: there is no such topic.
+        IncompatibleSchemaError: the topic has another schema: replacing one is still to come.
+    """
+    name = name.partitioned_base
+
+    def decide(view: View) -> Change | None:
+        topic = require_topic(view, name)
+        known = latest_schema(view, topic)
+        if known is None:
+            return Change(puts=[_schema(topic, schema, 0)], keys={keys.topic(name.full): None})
+        if not schema.declares(known):
+            raise IncompatibleSchemaError(
+                f"Topic {name.full} has another schema already ({known.type}, version {known.version}), and schemas "
+                "cannot be replaced yet: declare it on a new topic."
+            )
+        return None
+
+    view = store.commit(decide)
+    declared = latest_schema(view, require_topic(view, name))
+    assert declared is not None, "just declared"
+    return declared
 
 
 def require_topic(view: View, name: TopicName) -> TopicRecord:
@@ -143,14 +232,20 @@ def require_topic(view: View, name: TopicName) -> TopicRecord:
     """
     found = view.get(TopicRecord, name.full)
     if found is None:
-        raise TopicNotFoundError(f"Topic {name.full} does not exist: create it with `pulsarpy topics create`, or write to it.")
+        raise TopicNotFoundError(
+            f"Topic {name.full} does not exist: create it with `pulsarpy topics create`, or write to it."
+        )
     return found
 
 
 def parts(view: View, topic: TopicRecord) -> list[TopicPart]:
     """The topic's partitions in order, or the topic itself if it has none."""
     if topic.partitions is None:
-        return [TopicPart(topic.name, topic.topic_id, TopicName.parse(topic.name).partition_index if topic.partition_of else -1)]
+        return [
+            TopicPart(
+                topic.name, topic.topic_id, TopicName.parse(topic.name).partition_index if topic.partition_of else -1
+            )
+        ]
     records = _partition_records(view, topic)
     return [TopicPart(record.name, record.topic_id, index) for index, record in enumerate(records)]
 
@@ -204,6 +299,10 @@ def _topic(name: TopicName, partitions: int | None, partition_of: TopicName | No
         partition_of=partition_of.full if partition_of else None,
         created_at=datetime.now(UTC),
     )
+
+
+def _schema(topic: TopicRecord, schema: TopicSchema, version: int) -> SchemaRecord:
+    return SchemaRecord(name=topic.name, topic_id=topic.topic_id, version=version, type=schema.type, data=schema.data)
 
 
 def names(given: Iterable[str]) -> list[TopicName]:

@@ -20,7 +20,7 @@ from pulsar_on_spark.ledger.segment_reader import read_batches
 from pulsar_on_spark.ledger.storage_path import StoragePath
 from pulsar_on_spark.model.errors import CorruptSegmentError, DataLossError, SegmentGoneError
 from pulsar_on_spark.model.ids import EntryId, FileId, PathId, Position
-from pulsar_on_spark.topic.chain import SegmentSlice, SliceBatch, plan_range
+from pulsar_on_spark.topic.chain import Loss, SegmentSlice, SliceBatch, plan_range
 from pulsar_on_spark.topic.root import Root
 
 log = logging.getLogger(__name__)
@@ -62,14 +62,16 @@ class SliceReader:
                         yield slice_, batch
                 return
             except SegmentGoneError as error:
-                pieces = self._resolve(slice_.part(position, slice_.end))
+                pieces, losses = self._resolve(slice_.part(position, slice_.end))
                 moved = any(piece.file.file_id != slice_.file.file_id for piece in pieces)
-                if len(pieces) == 1 and moved and attempt + 1 < _RESOLVE_ATTEMPTS:
+                if len(pieces) == 1 and moved and not losses and attempt + 1 < _RESOLVE_ATTEMPTS:
                     slice_ = pieces[0]
                     continue
                 if moved:
                     for piece in pieces:
                         yield from self.read(piece)
+                    if losses:
+                        self._lose(slice_.part(position, slice_.end), losses[0].reason + ".")
                     return
                 self._lose(slice_.part(position, slice_.end), str(error))
                 return
@@ -121,17 +123,18 @@ class SliceReader:
         wanted = set(self.columns)
         return batch if set(batch.schema.names) <= wanted else batch.drop_columns(["entry_id"])
 
-    def _resolve(self, slice_: SegmentSlice) -> Sequence[SegmentSlice]:
+    def _resolve(self, slice_: SegmentSlice) -> tuple[Sequence[SegmentSlice], Sequence[Loss]]:
         start = slice_.start_position
         end = Position(start.ledger, EntryId(slice_.end))
         view = Root(self.root).store.view(durable=True)
-        return plan_range(view, slice_.topic, slice_.topic_id, slice_.partition, start, end).slices
+        plan = plan_range(view, slice_.topic, slice_.topic_id, slice_.partition, start, end)
+        return plan.slices, plan.losses
 
     def _lose(self, slice_: SegmentSlice, reason: str) -> None:
         if self.fail_on_data_loss:
             raise DataLossError(
-                f"{slice_.rows} messages of {slice_.topic} (entries {slice_.start_position} to {slice_.end - 1}) are lost: "
-                f"{reason} To read on without them, set option failOnDataLoss to false."
+                f"{slice_.rows} messages of {slice_.topic} (entries {slice_.start_position} to {slice_.end - 1}) are "
+                f"lost: {reason} To read on without them, set option failOnDataLoss to false."
             )
         text = f"{slice_.rows} messages of {slice_.topic} from {slice_.start_position} on were skipped: {reason}"
         log.warning("%s", text)

@@ -2,23 +2,40 @@
 
 from __future__ import annotations
 
-import json
 import logging
 import os
 import uuid
 from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
+from pulsar_on_spark.ledger.files import OS_FILES, make_directory, write_file
 from pulsar_on_spark.ledger.segment_writer import PathFailure
-from pulsar_on_spark.ledger.storage_path import IDENTITY_FILE, StoragePath
+from pulsar_on_spark.ledger.storage_path import StoragePath
 from pulsar_on_spark.metadata import keys
-from pulsar_on_spark.metadata.records import NamespaceRecord, PathRecord, RootRecord, TenantRecord
+from pulsar_on_spark.metadata.durability import locked
+from pulsar_on_spark.metadata.records import (
+    NamespaceRecord,
+    PathRecord,
+    RootRecord,
+    SchemaRecord,
+    TenantRecord,
+    TopicRecord,
+)
 from pulsar_on_spark.metadata.state import View
 from pulsar_on_spark.metadata.store import FORMAT_VERSION, Change, MetadataStore
-from pulsar_on_spark.model.errors import InvalidArgumentError, NotARootError
+from pulsar_on_spark.model.errors import InvalidArgumentError, NotARootError, RootExistsError
 from pulsar_on_spark.model.ids import PathId
-from pulsar_on_spark.model.names import DEFAULT_NAMESPACE, DEFAULT_TENANT
+from pulsar_on_spark.model.names import DEFAULT_NAMESPACE, DEFAULT_TENANT, TopicName
 from pulsar_on_spark.model.quorum import DEFAULT_QUORUM, Quorum
+from pulsar_on_spark.topic import catalog
+from pulsar_on_spark.topic.progress import Progress, silent
+
+if TYPE_CHECKING:
+    # These build on a root: `Root` hands over to them, and loads them when it does.
+    from pulsar_on_spark.topic.collect import Ages
+    from pulsar_on_spark.topic.maintain import MaintainReport
+    from pulsar_on_spark.topic.status import RootStatus, TopicSubscription
 
 log = logging.getLogger(__name__)
 
@@ -26,7 +43,7 @@ ROOT_VARIABLE = "PULSARPY_ROOT"
 """Environment variable that names the root where none is given."""
 _MAX_SHARED = 8
 _shared: dict[Path, tuple[object, Root]] = {}
-_OWN_NAMES = {"metadata", "leases", "reports", "storage", "lock"}
+_OWN_NAMES = {"metadata", "leases", "reports", "storage", "lock", "lost+found"}
 
 
 class Root:
@@ -65,43 +82,44 @@ class Root:
 
         Raises:
             NotARootError: the folder holds something else.
-            InvalidArgumentError: it is a root already, or there are fewer storage paths than the ensemble needs.
+            RootExistsError: it is a root already.
+            InvalidArgumentError: there are fewer different storage paths than the ensemble needs.
+            StoragePathError: a storage path holds something else, or cannot be written.
         """
         root = local_path(path)
-        if MetadataStore.exists(root) and _has_root_record(root):
-            raise InvalidArgumentError(f"{root} is a root already: open it, or choose another path.")
         if root.exists() and not root.is_dir():
             raise NotARootError(f"{root} is a file: give the path of a folder for the root.")
         foreign = sorted(set(os.listdir(root)) - _OWN_NAMES) if root.exists() else []
-        if foreign:
-            raise NotARootError(f"{root} is not empty (it holds {foreign[0]!r}) and is not a root: choose another path.")
+        if foreign and not MetadataStore.exists(root):
+            raise NotARootError(
+                f"{root} is not empty (it holds {foreign[0]!r}) and is not a root: choose another path."
+            )
         given = [local_path(each) for each in storage_paths]
         count = max(3, quorum.ensemble)
         uris = [str(each) for each in given] or [f"storage/{index}" for index in range(count)]
-        if len(set(uris)) < quorum.ensemble:
+        if len(set(uris)) < max(quorum.ensemble, len(uris)):
             raise InvalidArgumentError(
                 f"Quorum {quorum} needs {quorum.ensemble} different storage paths, and {len(set(uris))} are given: "
-                "give more --storage-path or a smaller --quorum."
+                "give each --storage-path once, give more of them or a smaller --quorum."
             )
-        for name in ("metadata", "leases", "reports"):
-            (root / name).mkdir(parents=True, exist_ok=True)
-        cluster_id = _cluster_id(root, uris)
-        records = [PathRecord(path_id=number, uri=uri) for number, uri in enumerate(uris)]
-        for record in records:
-            _storage_path(root, cluster_id, record).create()
-        first = RootRecord(format_version=FORMAT_VERSION, cluster_id=cluster_id, quorum=str(quorum))
-        tenant = TenantRecord(tenant=DEFAULT_TENANT)
-        namespace = NamespaceRecord(namespace=f"{DEFAULT_TENANT}/{DEFAULT_NAMESPACE}")
-        MetadataStore.create(root, [first, *records, tenant, namespace])
+        root.mkdir(parents=True, exist_ok=True)
+        with locked(root / "lock"):
+            if MetadataStore.exists(root) and _has_root_record(root):
+                raise RootExistsError(f"{root} is a root already: open it, or choose another path.")
+            _fill(root, uris, quorum)
         return cls(root)
 
     @classmethod
-    def open_or_create(cls, path: Path) -> Root:
+    def open_or_create(cls, path: str | Path) -> Root:
         """Open a root, or make one, with a warning in the log, where the path is absent or an empty folder."""
-        if cls.is_occupied(path):
-            return cls.shared(path)
-        created = cls.create(path)
-        log.warning("Created the root %s: there was nothing at this path.", path)
+        root = local_path(path)
+        if cls.is_occupied(root):
+            return cls.shared(root)
+        try:
+            created = cls.create(root)
+        except RootExistsError:  # another process came first
+            return cls.shared(root)
+        log.warning("Created the root %s: there was nothing at this path.", root)
         return created
 
     @staticmethod
@@ -135,14 +153,14 @@ class Root:
         }
 
     def writable_paths(self, view: View) -> list[StoragePath]:
-        """The storage paths to write to; those that failed before only where the others are fewer than the ack quorum."""
+        """The storage paths to write to; those that failed before only where the others are below the ack quorum."""
         records = [record for record in view.all(PathRecord) if record.state == "writable"]
         if len(records) < self.quorum.ack:
             records += [record for record in view.all(PathRecord) if record.state == "read-only" and record.reason]
         return [_storage_path(self.path, self.cluster_id, record) for record in records]
 
     def mark_failed(self, failures: Sequence[PathFailure]) -> None:
-        """Mark storage paths that failed under a write as read-only, with the reason, until `maintain` finds them well."""
+        """Mark storage paths that failed under a write as read-only until `maintain` finds them well again."""
         reasons = {failure.path_id: failure.reason for failure in failures}
 
         def decide(view: View) -> Change | None:
@@ -154,6 +172,82 @@ class Root:
             return Change(puts=failed, keys={keys.path(r.path_id): None for r in failed}) if failed else None
 
         self.store.commit(decide)
+
+    # --- the Python API ---
+
+    def create_topic(
+        self, name: str, partitions: int | None = None, *, schema: str | None = None, schema_type: str = "JSON"
+    ) -> TopicRecord:
+        """Create a topic.
+
+        Args:
+            name: short (`clicks`, `tenant/namespace/clicks`) or full (`persistent://...`).
+            partitions: 1 to 10,000; None for a topic without partitions.
+            schema: an Avro record schema, JSON text: what values are made of.
+            schema_type: how values are encoded, JSON or AVRO.
+
+        Raises:
+            TopicExistsError: the topic exists.
+            InvalidArgumentError: the name, the number of partitions or the schema is not acceptable.
+        """
+        declared = None if schema is None else catalog.TopicSchema.parse(schema_type, schema)
+        return catalog.create_topic(self.store, TopicName.parse(name), partitions, schema=declared)
+
+    def topics(self) -> list[TopicRecord]:
+        """All topics, by name; partitions are not listed on their own."""
+        return catalog.topics(self.store.view(durable=True))
+
+    def add_partitions(self, name: str, partitions: int) -> None:
+        """Let a partitioned topic grow to `partitions` (see `catalog.add_partitions` for the errors)."""
+        catalog.add_partitions(self.store, TopicName.parse(name), partitions)
+
+    def declare_schema(self, name: str, schema: str, schema_type: str = "JSON") -> SchemaRecord:
+        """Declare a topic's schema (see `catalog.declare_schema` for the errors)."""
+        return catalog.declare_schema(self.store, TopicName.parse(name), catalog.TopicSchema.parse(schema_type, schema))
+
+    def delete_topic(self, name: str, *, force: bool = False) -> None:
+        """Delete a topic with its partitions and data; with `force` also one that has subscriptions.
+
+        Raises:
+            TopicNotFoundError: there is no such topic.
+            InvalidArgumentError: it has subscriptions and `force` is not given, or it is a partition.
+        """
+        catalog.delete_topic(self.store, TopicName.parse(name), force=force)
+
+    def subscriptions(self) -> tuple[TopicSubscription, ...]:
+        """The subscriptions of all topics, with cursors and backlog."""
+        from pulsar_on_spark.topic.status import topic_subscriptions
+
+        return topic_subscriptions(self, self.store.view(durable=True))
+
+    def delete_subscription(self, topic: str, name: str, *, force: bool = False) -> None:
+        """Delete a subscription on a topic and its partitions.
+
+        A consumer whose lease may still run is waited for: one lease period tells whether it is alive.
+
+        Raises:
+            TopicNotFoundError, SubscriptionNotFoundError: there is no such topic or subscription.
+            ConsumerBusyError: a consumer is reading it, and `force` is not given.
+        """
+        from pulsar_on_spark.topic import subscriptions
+        from pulsar_on_spark.topic.leases import LeaseWatcher, lease_directory
+
+        view = self.store.view()
+        parts = catalog.parts(view, catalog.require_topic(view, TopicName.parse(topic)))
+        watcher = LeaseWatcher(lease_directory(self.path, name))
+        subscriptions.delete_subscription(self.store, name, parts, watcher, force=force)
+
+    def status(self, *, verify: bool = False, progress: Progress = silent) -> RootStatus:
+        """Storage paths, topics, subscriptions, missing and bad copies (see `status.status`)."""
+        from pulsar_on_spark.topic.status import status
+
+        return status(self, verify=verify, progress=progress)
+
+    def maintain(self, ages: Ages | None = None, progress: Progress = silent) -> MaintainReport:
+        """One pass of housekeeping (see `maintain.maintain`)."""
+        from pulsar_on_spark.topic import collect, maintain
+
+        return maintain.maintain(self, ages or collect.DEFAULT_AGES, progress)
 
 
 def local_path(given: str | Path) -> Path:
@@ -185,10 +279,22 @@ def _has_root_record(root: Path) -> bool:
     return True
 
 
-def _cluster_id(root: Path, uris: Sequence[str]) -> str:
-    """A fresh id, or the one that an attempt cut off before its metadata commit left on the root's own storage paths."""
-    for uri in uris:
-        identity = root / uri / IDENTITY_FILE
-        if not Path(uri).is_absolute() and identity.exists():
-            return str(json.loads(identity.read_bytes())["cluster_id"])
-    return uuid.uuid4().hex
+def _fill(root: Path, uris: Sequence[str], quorum: Quorum) -> None:
+    """Make everything a root consists of, the root record last: what was cut off before it is gone on with."""
+    for name in ("metadata", "leases", "reports"):
+        make_directory(OS_FILES, root / name)
+    cluster_id = _cluster_id(root / "metadata" / "cluster-id")
+    records = [PathRecord(path_id=number, uri=uri) for number, uri in enumerate(uris)]
+    for record in records:
+        _storage_path(root, cluster_id, record).create()
+    first = RootRecord(format_version=FORMAT_VERSION, cluster_id=cluster_id, quorum=str(quorum))
+    tenant = TenantRecord(tenant=DEFAULT_TENANT)
+    namespace = NamespaceRecord(namespace=f"{DEFAULT_TENANT}/{DEFAULT_NAMESPACE}")
+    MetadataStore.create(root, [first, *records, tenant, namespace])
+
+
+def _cluster_id(file: Path) -> str:
+    """A fresh id, or the one that an attempt which was cut off had written: its storage paths carry it."""
+    if not file.exists():
+        write_file(OS_FILES, file, uuid.uuid4().hex.encode())
+    return file.read_text().strip()
