@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -11,13 +12,16 @@ from pulsar_on_spark.metadata.cursors import Cursors
 from pulsar_on_spark.metadata.records import Record, SubscriptionRecord
 from pulsar_on_spark.metadata.state import View
 from pulsar_on_spark.metadata.store import Change, MetadataStore
-from pulsar_on_spark.model.errors import InvalidArgumentError, SubscriptionNotFoundError
+from pulsar_on_spark.model.errors import ConsumerBusyError, SubscriptionNotFoundError
 from pulsar_on_spark.model.ids import Position, TopicId
 from pulsar_on_spark.topic import chain
 from pulsar_on_spark.topic.catalog import TopicPart
 from pulsar_on_spark.topic.leases import LeaseWatcher
 from pulsar_on_spark.topic.ownership import Standing, SubscriptionType, current_position, mark_delete, next_epoch
 from pulsar_on_spark.topic.slots import slots_of
+
+_MAX_WAIT_S = 30.0
+_WAIT_STEP_S = 0.1
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,21 +82,29 @@ def delete_subscription(
 ) -> None:
     """Delete a subscription on topics.
 
+    Without `force`, a consumer whose lease may still run is watched for as long as the lease lasts (30 s at most).
+
     Raises:
         SubscriptionNotFoundError: none of the topics has it.
-        InvalidArgumentError: a consumer may be reading it, and `force` is not given.
+        ConsumerBusyError: a consumer is reading it, and `force` is not given.
     """
 
     def decide(view: View) -> Change:
         found = [(part, view.get(SubscriptionRecord, f"{part.topic_id}/{name}")) for part in parts]
         records = {part: record for part, record in found if record is not None}
         if not records:
-            raise SubscriptionNotFoundError(f"Subscription {name!r} does not exist on {parts[0].name}: check both names.")
+            raise SubscriptionNotFoundError(
+                f"Subscription {name!r} does not exist on {parts[0].name}: check both names."
+            )
         for part, record in records.items():
             standings = watcher.standings(TopicId(part.topic_id))
             for owner in record.owners:
-                if owner.consumer and standings.get(owner.consumer, Standing.RUN_OUT) is not Standing.RUN_OUT and not force:
-                    raise InvalidArgumentError(
+                if (
+                    owner.consumer
+                    and standings.get(owner.consumer, Standing.RUN_OUT) is not Standing.RUN_OUT
+                    and not force
+                ):
+                    raise ConsumerBusyError(
                         f"Subscription {name!r} on {part.name} is being read by consumer {owner.consumer!r}: stop it "
                         "first, or force the deletion."
                     )
@@ -102,7 +114,22 @@ def delete_subscription(
         return Change(deletes=list(records.values()), keys=moved)
 
     watcher.observe()
+    deadline_s = time.monotonic() + _MAX_WAIT_S
+    while not force and _is_uncertain(store.view(), name, parts, watcher) and time.monotonic() < deadline_s:
+        time.sleep(_WAIT_STEP_S)
+        watcher.observe()
     store.commit(decide)
+
+
+def _is_uncertain(view: View, name: str, parts: Sequence[TopicPart], watcher: LeaseWatcher) -> bool:
+    """Whether an owner has a lease that has not been watched for long enough to tell."""
+    for part in parts:
+        record = view.get(SubscriptionRecord, f"{part.topic_id}/{name}")
+        standings = watcher.standings(TopicId(part.topic_id))
+        for owner in record.owners if record is not None else ():
+            if owner.consumer is not None and standings.get(owner.consumer) is Standing.UNKNOWN:
+                return True
+    return False
 
 
 def retyped(record: SubscriptionRecord, cursors: Cursors, type_: SubscriptionType) -> SubscriptionRecord:

@@ -1,0 +1,202 @@
+"""The commands on a root as a whole, and the program's entry point."""
+
+from __future__ import annotations
+
+import logging
+import re
+import sys
+from importlib.metadata import version
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from pulsar_on_spark.cli import output
+from pulsar_on_spark.cli.arguments import AsJson, RootArgument, RootOption, open_root, root_path
+from pulsar_on_spark.cli.subscriptions import subscriptions_app
+from pulsar_on_spark.cli.topics import topics_app
+from pulsar_on_spark.model.errors import InvalidArgumentError, PulsarpyError
+from pulsar_on_spark.model.quorum import Quorum
+from pulsar_on_spark.topic.collect import Ages
+from pulsar_on_spark.topic.maintain import MaintainReport
+from pulsar_on_spark.topic.root import Root
+from pulsar_on_spark.topic.status import PathStatus, RootStatus
+
+app = typer.Typer(
+    name="pulsarpy",
+    help="Topics in a folder, the root: give it as the last argument, as --root, or in PULSARPY_ROOT.",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+)
+app.add_typer(topics_app, name="topics")
+app.add_typer(subscriptions_app, name="subscriptions")
+
+_DURATION = re.compile(r"(\d+(?:\.\d+)?)\s*(s|m|h|d)")
+_SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
+
+
+def main() -> None:
+    """Run the program: a failure is one sentence on standard error and exit code 1."""
+    logging.basicConfig(level=logging.ERROR)
+    try:
+        app()
+    except (PulsarpyError, OSError) as error:
+        output.fail(str(error))
+        sys.exit(1)
+
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        output.say(f"pulsarpy {version('pulsar-on-spark')}")
+        raise typer.Exit
+
+
+@app.callback()
+def program(
+    version_: Annotated[
+        bool, typer.Option("--version", help="Print the version and exit.", callback=_print_version, is_eager=True)
+    ] = False,
+) -> None:
+    """Options of the program itself."""
+
+
+@app.command()
+def init(
+    root: RootArgument = None,
+    root_option: RootOption = None,
+    storage_path: Annotated[
+        list[Path] | None,
+        typer.Option("--storage-path", help="A directory for copies of the data; give one for each disk."),
+    ] = None,
+    quorum: Annotated[str, typer.Option(metavar="E/W/A", help="Ensemble, write quorum and ack quorum.")] = "3/3/2",
+    as_json: AsJson = False,
+) -> None:
+    """Make a root in a folder that is absent or empty."""
+    made = Root.create(root_path(root, root_option), storage_path or (), Quorum.parse(quorum))
+    paths = made.storage_paths(made.store.view()).values()
+    if as_json:
+        output.print_json({"root": made.path, "cluster_id": made.cluster_id, "quorum": str(made.quorum)})
+        return
+    output.say(f"Made the root {made.path} with quorum {made.quorum} on {len(paths)} storage paths:")
+    for path in paths:
+        output.say(f"  {path.path_id}  {path.directory}")
+
+
+@app.command()
+def status(
+    root: RootArgument = None,
+    root_option: RootOption = None,
+    verify: Annotated[bool, typer.Option("--verify", help="Read every copy of every file in full first.")] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Show storage paths, topics and subscriptions, their backlog, and missing or bad copies."""
+    opened = open_root(root, root_option)
+    with output.progress(as_json) as progress:
+        found = opened.status(verify=verify, progress=progress)
+    if as_json:
+        output.print_json(found)
+    else:
+        _print_status(found)
+
+
+@app.command()
+def maintain(
+    root: RootArgument = None,
+    root_option: RootOption = None,
+    abort_after: Annotated[
+        str, typer.Option(help="Abort writes that lie uncommitted for longer, such as 24h, 90m or 30s.")
+    ] = "24h",
+    as_json: AsJson = False,
+) -> None:
+    """Do one pass of housekeeping: merge, collect garbage, expire, fold, checkpoint, vacuum."""
+    ages = Ages(abort_after_s=_seconds(abort_after))
+    opened = open_root(root, root_option)
+    with output.progress(as_json) as progress:
+        done = opened.maintain(ages, progress)
+    if as_json:
+        output.print_json(done)
+    else:
+        _print_maintained(done)
+    for problem in done.problems:
+        output.fail(problem)
+    if done.problems:
+        raise typer.Exit(1)
+
+
+def _seconds(text: str) -> float:
+    match = _DURATION.fullmatch(text.strip())
+    if match is None:
+        raise InvalidArgumentError(f"Option --abort-after is {text!r}: give a duration such as 24h, 90m or 30s.")
+    return float(match[1]) * _SECONDS[match[2]]
+
+
+def _print_status(found: RootStatus) -> None:
+    output.say(f"Root {found.root}, quorum {found.quorum}, cluster {found.cluster_id}")
+    output.table(
+        "Storage paths",
+        ("id", "directory", "state", "free", "copies", "size", "bad copies"),
+        (
+            (
+                str(p.path_id),
+                str(p.directory),
+                _state(p),
+                output.size(p.free_bytes),
+                p.copies,
+                output.size(p.bytes),
+                p.bad_copies,
+            )
+            for p in found.paths
+        ),
+    )
+    output.table(
+        "Topics",
+        ("name", "partitions", "schema", "messages", "size", "ledgers", "segments", "files"),
+        (
+            (t.name, t.partitions, t.schema, t.messages, output.size(t.bytes), t.ledgers, t.segments, t.files)
+            for t in found.topics
+        ),
+    )
+    output.table(
+        "Subscriptions",
+        ("topic", "name", "type", "consumers", "backlog", "backlog size"),
+        (
+            (s.topic, s.name, s.type, ", ".join(s.consumers) or None, s.backlog_messages, output.size(s.backlog_bytes))
+            for s in found.subscriptions
+        ),
+    )
+    for path in found.paths:
+        if problem := path.problem or path.reason:
+            output.say(f"Storage path {path.path_id}: {problem}")
+    for report in (*found.losses, *found.bad_copies):
+        where = "no good copy is left" if report.path_id is None else f"bad copy on storage path {report.path_id}"
+        output.say(f"File {report.file_id}: {where}: {report.reason}")
+    verified = "" if found.verified_copies is None else f", {found.verified_copies:,} copies verified as good"
+    output.say(f"Copies: {found.missing_copies:,} missing, {len(found.bad_copies):,} bad{verified}.")
+
+
+def _state(path: PathStatus) -> str:
+    return f"{path.state}, not reachable" if path.problem else path.state
+
+
+def _print_maintained(done: MaintainReport) -> None:
+    merged, collected = done.merge, done.collect
+    output.table(
+        "Maintained",
+        ("step", "done"),
+        (
+            ("storage paths well again", len(done.healed_paths)),
+            ("segments merged", merged.merged_segments),
+            ("into segments", merged.new_segments),
+            ("in files", merged.new_files),
+            ("segments left as they are", merged.skipped_segments),
+            ("subscriptions expired", done.expired_subscriptions),
+            ("writes aborted", collected.aborted_writes),
+            ("files deleted", collected.deleted_files),
+            ("bytes deleted", collected.deleted_bytes),
+            ("metadata folds", int(done.folded)),
+            ("metadata files deleted", done.vacuumed_files),
+            ("old leases deleted", done.swept_leases),
+        ),
+    )
+    for skipped in collected.skipped_paths:
+        output.fail(f"Garbage collection skipped a path: {skipped}")

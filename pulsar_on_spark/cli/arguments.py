@@ -1,0 +1,36 @@
+"""Arguments that all commands share: which root, and how results are printed."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from pulsar_on_spark.model.errors import InvalidArgumentError
+from pulsar_on_spark.topic.root import ROOT_VARIABLE, Root, local_path
+
+RootArgument = Annotated[str | None, typer.Argument(metavar="[ROOT]", help="The root's folder.", show_default=False)]
+RootOption = Annotated[
+    str | None, typer.Option("--root", help="The root's folder.", envvar=ROOT_VARIABLE, show_default=False)
+]
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON, for scripts.")]
+
+
+def root_path(argument: str | None, option: str | None) -> Path:
+    """The root that a command is about: its last argument, else option `--root`, else `PULSARPY_ROOT`.
+
+    Raises:
+        InvalidArgumentError: none is given.
+    """
+    given = argument or option
+    if given is None:
+        raise InvalidArgumentError(
+            f"No root is given: add its folder as the last argument or as --root, or set {ROOT_VARIABLE}."
+        )
+    return local_path(given)
+
+
+def open_root(argument: str | None, option: str | None) -> Root:
+    """Open the root that a command is about (errors as `root_path` and `Root`)."""
+    return Root.open(root_path(argument, option))

@@ -1,0 +1,104 @@
+"""What commands print: tables and progress for people, JSON for scripts, errors in one sentence."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import sys
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from datetime import datetime
+from pathlib import Path
+
+from pydantic import BaseModel
+from rich.console import Console
+from rich.filesize import decimal
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
+from rich.table import Table
+
+from pulsar_on_spark.topic.progress import Progress as Report
+
+Cell = str | int | None
+
+
+def out() -> Console:
+    """Where results go. Wide where nobody looks, so that a pipe gets whole lines."""
+    return Console(soft_wrap=not sys.stdout.isatty(), width=None if sys.stdout.isatty() else 200, highlight=False)
+
+
+def err() -> Console:
+    """Where progress and errors go."""
+    return Console(stderr=True, soft_wrap=True, highlight=False)
+
+
+def say(text: str) -> None:
+    """Print a line as it is."""
+    out().print(text, markup=False)
+
+
+def fail(text: str) -> None:
+    """Print an error as one line."""
+    err().print(f"pulsarpy: {' '.join(text.split())}", markup=False)
+
+
+def table(title: str, columns: Sequence[str], rows: Iterable[Sequence[Cell]]) -> None:
+    """Print rows; numbers are set to the right and get separators. Nothing but a line where there are none."""
+    cells = [list(row) for row in rows]
+    if not cells:
+        say(f"{title}: none")
+        return
+    shown = Table(title=title, title_justify="left", title_style="bold")
+    for index, name in enumerate(columns):
+        is_number = any(isinstance(row[index], int) for row in cells)
+        shown.add_column(name, justify="right" if is_number else "left", overflow="fold")
+    for row in cells:
+        shown.add_row(*(_text(cell) for cell in row))
+    out().print(shown)
+
+
+def size(size_bytes: int | None) -> str:
+    """Bytes for people."""
+    return "-" if size_bytes is None else decimal(size_bytes)
+
+
+def print_json(value: object) -> None:
+    """Print a value of the Python API as JSON: dataclasses and records by their fields."""
+    sys.stdout.write(json.dumps(_plain(value), indent=2) + "\n")
+
+
+@contextmanager
+def progress(quiet: bool) -> Iterator[Report]:
+    """Bars on standard error for the steps of long work; nothing if `quiet`, or where nobody looks."""
+    console = err()
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+    with Progress(*columns, console=console, transient=True, disable=quiet or not console.is_terminal) as bars:
+        tasks: dict[str, TaskID] = {}
+
+        def report(step: str, done: int, total: int) -> None:
+            if step not in tasks:
+                tasks[step] = bars.add_task(step, total=total)
+            bars.update(tasks[step], completed=done, total=total)
+
+        yield report
+
+
+def _text(cell: Cell) -> str:
+    from rich.markup import escape
+
+    if cell is None:
+        return "-"
+    return f"{cell:,}" if isinstance(cell, int) else escape(cell)
+
+
+def _plain(value: object) -> object:
+    if isinstance(value, BaseModel):
+        return value.model_dump(mode="json")
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        return {each.name: _plain(getattr(value, each.name)) for each in dataclasses.fields(value)}
+    if isinstance(value, dict):
+        return {str(key): _plain(each) for key, each in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(each) for each in value]
+    if isinstance(value, Path | datetime):
+        return str(value)
+    return value

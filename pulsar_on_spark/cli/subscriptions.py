@@ -1,0 +1,53 @@
+"""`pulsarpy subscriptions`: list, delete."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from pulsar_on_spark.cli import output
+from pulsar_on_spark.cli.arguments import AsJson, RootArgument, RootOption, open_root
+
+subscriptions_app = typer.Typer(help="List and delete subscriptions.", no_args_is_help=True)
+
+
+@subscriptions_app.command("list")
+def list_(root: RootArgument = None, root_option: RootOption = None, as_json: AsJson = False) -> None:
+    """List subscriptions with their cursors and backlog, one line a partition."""
+    found = open_root(root, root_option).subscriptions()
+    if as_json:
+        output.print_json(found)
+        return
+    output.table(
+        "Subscriptions",
+        ("topic", "name", "type", "consumers", "cursor", "backlog", "backlog size"),
+        (
+            (
+                cursor.topic,
+                cursor.name,
+                cursor.type,
+                ", ".join(cursor.consumers) or None,
+                str(cursor.mark_delete),
+                cursor.backlog_messages,
+                output.size(cursor.backlog_bytes),
+            )
+            for subscription in found
+            for cursor in subscription.cursors
+        ),
+    )
+
+
+@subscriptions_app.command()
+def delete(
+    topic: Annotated[str, typer.Argument(help="The topic.")],
+    name: Annotated[str, typer.Argument(help="The subscription.")],
+    root: RootArgument = None,
+    root_option: RootOption = None,
+    force: Annotated[bool, typer.Option("--force", help="Even if a consumer is reading it.")] = False,
+) -> None:
+    """Delete a subscription on a topic and its partitions."""
+    opened = open_root(root, root_option)
+    with output.err().status("looking whether a consumer is alive"):
+        opened.delete_subscription(topic, name, force=force)
+    output.say(f"Deleted subscription {name!r} on {topic}.")

@@ -1,0 +1,85 @@
+"""`pulsarpy topics`: create, list, add-partitions, delete."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from pulsar_on_spark.cli import output
+from pulsar_on_spark.cli.arguments import AsJson, RootArgument, RootOption, open_root
+from pulsar_on_spark.model.errors import InvalidArgumentError
+from pulsar_on_spark.model.names import TopicName
+
+topics_app = typer.Typer(help="Create, list, enlarge and delete topics.", no_args_is_help=True)
+
+Name = Annotated[str, typer.Argument(help="Short (clicks, tenant/namespace/clicks) or full (persistent://...).")]
+
+
+@topics_app.command()
+def create(
+    name: Name,
+    root: RootArgument = None,
+    root_option: RootOption = None,
+    partitions: Annotated[
+        int | None, typer.Option(help="1 to 10,000; leave out for a topic without partitions.")
+    ] = None,
+    schema: Annotated[Path | None, typer.Option(help="File with an Avro record schema of the values.")] = None,
+    schema_type: Annotated[str, typer.Option(help="How values are encoded: JSON or AVRO.")] = "JSON",
+    as_json: AsJson = False,
+) -> None:
+    """Create a topic."""
+    opened = open_root(root, root_option)
+    text = None if schema is None else _schema_text(schema)
+    created = opened.create_topic(name, partitions, schema=text, schema_type=schema_type)
+    if as_json:
+        output.print_json(created)
+        return
+    shape = "without partitions" if partitions is None else f"with {partitions} partitions"
+    output.say(f"Created {created.name} {shape}.")
+
+
+@topics_app.command("list")
+def list_(root: RootArgument = None, root_option: RootOption = None, as_json: AsJson = False) -> None:
+    """List topics."""
+    found = open_root(root, root_option).topics()
+    if as_json:
+        output.print_json(found)
+        return
+    output.table(
+        "Topics",
+        ("name", "partitions", "created"),
+        ((topic.name, topic.partitions, f"{topic.created_at:%Y-%m-%d %H:%M:%S} UTC") for topic in found),
+    )
+
+
+@topics_app.command()
+def add_partitions(
+    name: Name,
+    partitions: Annotated[int, typer.Argument(help="How many the topic has then.")],
+    root: RootArgument = None,
+    root_option: RootOption = None,
+) -> None:
+    """Let a partitioned topic grow."""
+    open_root(root, root_option).add_partitions(name, partitions)
+    output.say(f"{TopicName.parse(name).full} has {partitions} partitions.")
+
+
+@topics_app.command()
+def delete(
+    name: Name,
+    root: RootArgument = None,
+    root_option: RootOption = None,
+    force: Annotated[bool, typer.Option("--force", help="Delete its subscriptions too.")] = False,
+) -> None:
+    """Delete a topic with its partitions and data."""
+    open_root(root, root_option).delete_topic(name, force=force)
+    output.say(f"Deleted {TopicName.parse(name).full}; `pulsarpy maintain` frees its space.")
+
+
+def _schema_text(file: Path) -> str:
+    try:
+        return file.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise InvalidArgumentError(f"Option --schema {file} cannot be read: {error}.") from error
