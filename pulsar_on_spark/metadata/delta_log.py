@@ -112,12 +112,12 @@ class DeltaLog:
         directory.mkdir(parents=True, exist_ok=True)
         with locked(lock_file):
             first = entry_path(directory, 0)
-            names = os.listdir(first.parent) if first.parent.exists() else []
+            names = set(os.listdir(first.parent)) if first.parent.exists() else set()
             entry = read_entry(directory, 0)
-            if entry is not None and not entry.complete and not any(name > first.name for name in names):
+            if names == {first.name} and entry is not None and not entry.complete:
                 first.unlink()  # a power cut took the creation before anybody used the table
-                entry = None
-            if entry is None and not any(name.endswith((".json", ".checkpoint.parquet")) for name in names):
+                names.clear()
+            if not any(name.endswith((".json", ".checkpoint.parquet")) for name in names):
                 _create(directory, schema)
             for path in (first, first.parent, directory, directory.parent):
                 if path.exists():
