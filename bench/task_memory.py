@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import itertools
+import subprocess
+import sys
 import threading
 from collections.abc import Callable
 from types import TracebackType
@@ -15,16 +17,14 @@ from bench.topics import COPIES, create_topic, delete_topic, pulsarpy_read_topic
 
 INTERVAL_S = 0.02
 MIB = 1 << 20
+IDLE = "import pyspark.worker, pulsar_on_spark.datasource, psutil; print(psutil.Process().memory_info().rss)"
 NUMBERS = itertools.count(1)
 
 
 def benchmark(setting: Setting) -> Benchmark:
-    """The benchmark: MiB that the largest worker grew above an idle one's size."""
-
-    def idle() -> None:
-        # The same imports in the same workers, hardly any rows.
-        reader = setting.spark.read.format("pulsarpy").option("topic", pulsarpy_read_topic(setting))
-        reader.load(str(setting.root)).limit(1).collect()
+    """The benchmark: MiB that the largest worker grew above the size of a fresh interpreter with the same imports."""
+    # Not a worker's own size before the work: workers are used again, and one that has grown would flatter the result.
+    idle_bytes = int(subprocess.run([sys.executable, "-c", IDLE], capture_output=True, check=True).stdout)
 
     def read() -> None:
         reader = setting.spark.read.format("pulsarpy").option("topic", pulsarpy_read_topic(setting))
@@ -38,15 +38,10 @@ def benchmark(setting: Setting) -> Benchmark:
         delete_topic(setting, topic)
 
     def growth(work: Callable[[], None]) -> float:
-        setting.need_pulsarpy()
-        idle()
-        with WorkerMemory() as before:
-            idle()
+        pulsarpy_read_topic(setting)
         with WorkerMemory() as during:
             work()
-        if not during.peaks_bytes:
-            raise NotRunError("no Python worker was seen")
-        return (max(during.peaks_bytes.values()) - min(before.peaks_bytes.values(), default=0)) / MIB
+        return (during.largest_bytes() - idle_bytes) / MIB
 
     return Benchmark(
         name="memory of a task",
@@ -86,6 +81,16 @@ class WorkerMemory:
         """Stop sampling."""
         self._done.set()
         self._thread.join()
+
+    def largest_bytes(self) -> int:
+        """The size of the largest worker.
+
+        Raises:
+            NotRunError: None was seen.
+        """
+        if not self.peaks_bytes:
+            raise NotRunError("no Python worker was seen")
+        return max(self.peaks_bytes.values())
 
     def _sample(self) -> None:
         me = psutil.Process()

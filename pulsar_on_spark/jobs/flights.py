@@ -268,6 +268,7 @@ def save_chart(delays: Sequence[Row], file: Path) -> None:
         points = [(row.hour, row.mean_delay) for row in delays if row.origin == origin and row.mean_delay is not None]
         panel.plot(*zip(*points, strict=True), marker="o", label=origin)
     panel.set_title("Departure delay by scheduled hour, New York 2013", loc="left")
+    panel.set_xticks(range(0, 24, 3))
     panel.set_xlabel("scheduled hour of departure")
     panel.set_ylabel("mean delay in minutes")
     panel.spines[["top", "right"]].set_visible(False)
