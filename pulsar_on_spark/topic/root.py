@@ -43,7 +43,9 @@ ROOT_VARIABLE = "PULSARPY_ROOT"
 """Environment variable that names the root where none is given."""
 _MAX_SHARED = 8
 _shared: dict[Path, tuple[object, Root]] = {}
-_OWN_NAMES = {"metadata", "leases", "reports", "storage", "lock", "lost+found"}
+_LOCK = "lock"
+_LOST_AND_FOUND = "lost+found"
+_OWN_NAMES = {"metadata", "leases", "reports", "storage", _LOCK, _LOST_AND_FOUND}
 
 
 class Root:
@@ -89,11 +91,9 @@ class Root:
         root = local_path(path)
         if root.exists() and not root.is_dir():
             raise NotARootError(f"{root} is a file: give the path of a folder for the root.")
-        foreign = sorted(set(os.listdir(root)) - _OWN_NAMES) if root.exists() else []
-        if foreign and not MetadataStore.exists(root):
-            raise NotARootError(
-                f"{root} is not empty (it holds {foreign[0]!r}) and is not a root: choose another path."
-            )
+        if root.exists() and not _may_become_root(root) and not MetadataStore.exists(root):
+            held = sorted(set(os.listdir(root)) - {_LOST_AND_FOUND})[0]
+            raise NotARootError(f"{root} is not empty (it holds {held!r}) and is not a root: choose another path.")
         given = [local_path(each) for each in storage_paths]
         count = max(3, quorum.ensemble)
         uris = [str(each) for each in given] or [f"storage/{index}" for index in range(count)]
@@ -103,7 +103,7 @@ class Root:
                 "give each --storage-path once, give more of them or a smaller --quorum."
             )
         root.mkdir(parents=True, exist_ok=True)
-        with locked(root / "lock"):
+        with locked(root / _LOCK):
             if MetadataStore.exists(root) and _has_root_record(root):
                 raise RootExistsError(f"{root} is a root already: open it, or choose another path.")
             _fill(root, uris, quorum)
@@ -122,10 +122,21 @@ class Root:
         log.warning("Created the root %s: there was nothing at this path.", root)
         return created
 
-    @staticmethod
-    def is_occupied(path: Path) -> bool:
-        """Whether there is anything at the path: a write makes a root only where there is nothing."""
-        return path.exists() and (not path.is_dir() or any(path.iterdir()))
+    @classmethod
+    def is_occupied(cls, path: Path) -> bool:
+        """Whether there is a root or something foreign at the path: a write makes a root only where there is nothing.
+
+        A root whose making is under way, or was cut off, is nothing yet.
+        """
+        if not path.is_dir():
+            return path.exists()
+        if not _may_become_root(path):
+            return True
+        try:
+            cls.shared(path)
+        except NotARootError:
+            return False
+        return True
 
     @classmethod
     def shared(cls, path: Path) -> Root:
@@ -269,6 +280,12 @@ def local_path(given: str | Path) -> Path:
 
 def _storage_path(root: Path, cluster_id: str, record: PathRecord) -> StoragePath:
     return StoragePath(PathId(record.path_id), root / record.uri, cluster_id, record.label)
+
+
+def _may_become_root(folder: Path) -> bool:
+    """Whether it is empty, or holds what making a root leaves behind: the lock comes first."""
+    names = set(os.listdir(folder))
+    return names <= {_LOST_AND_FOUND} or (_LOCK in names and names <= _OWN_NAMES)
 
 
 def _has_root_record(root: Path) -> bool:

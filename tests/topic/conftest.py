@@ -1,0 +1,50 @@
+"""A real root in a temporary directory, and what tests do to the files under it."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from pulsar_on_spark.metadata.records import FileRecord
+from pulsar_on_spark.model.ids import FileId, PathId
+from pulsar_on_spark.topic.root import Root
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Root:
+    return Root.create(tmp_path / "root")
+
+
+@pytest.fixture
+def copy_of() -> Callable[[Root, FileRecord, int], Path]:
+    """Where a copy of a segment file lies."""
+
+    def locate(root: Root, file: FileRecord, path_id: int) -> Path:
+        return root.storage_paths(root.store.view())[PathId(path_id)].segment_file(FileId(file.file_id))
+
+    return locate
+
+
+@pytest.fixture
+def stored_files() -> Callable[[Root], list[str]]:
+    """Names of everything under the storage paths' segment directories."""
+
+    def find(root: Root) -> list[str]:
+        return sorted(path.name for path in root.path.glob("storage/*/segments/*/*"))
+
+    return find
+
+
+@pytest.fixture
+def start_python() -> Callable[..., subprocess.Popen[str]]:
+    """Start a script in a process of its own; its standard output is a pipe."""
+
+    def start(script: str, *arguments: object) -> subprocess.Popen[str]:
+        command = [sys.executable, "-c", script, *map(str, arguments)]
+        return subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+
+    return start

@@ -1,0 +1,177 @@
+"""Topics, partitions and schemas in the metadata."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from pulsar_on_spark.metadata.records import (
+    LedgerRecord,
+    NamespaceRecord,
+    SchemaRecord,
+    SegmentRecord,
+    SubscriptionRecord,
+    TenantRecord,
+    TopicRecord,
+)
+from pulsar_on_spark.model.errors import (
+    IncompatibleSchemaError,
+    InvalidArgumentError,
+    TopicExistsError,
+    TopicNotFoundError,
+)
+from pulsar_on_spark.model.ids import EARLIEST
+from pulsar_on_spark.model.names import TopicName
+from pulsar_on_spark.testing import messages
+from pulsar_on_spark.topic import catalog, subscriptions
+from pulsar_on_spark.topic.catalog import TopicSchema
+from pulsar_on_spark.topic.root import Root
+
+CLICK = json.dumps({"type": "record", "name": "Click", "fields": [{"name": "url", "type": "string"}]})
+OTHER = json.dumps({"type": "record", "name": "Click", "fields": [{"name": "page", "type": "string"}]})
+
+
+def test_topics_and_their_partitions(root: Root) -> None:
+    root.create_topic("b", 3)
+    root.create_topic("shop/orders/a")
+    view = root.store.view()
+
+    assert [topic.name for topic in root.topics()] == ["persistent://public/default/b", "persistent://shop/orders/a"]
+    parts = catalog.parts(view, catalog.require_topic(view, TopicName.parse("b")))
+    assert [part.name.rpartition("/")[2] for part in parts] == ["b-partition-0", "b-partition-1", "b-partition-2"]
+    assert [part.partition for part in parts] == [0, 1, 2]
+    (alone,) = catalog.parts(view, catalog.require_topic(view, TopicName.parse("shop/orders/a")))
+    assert alone.partition == -1
+    (second,) = catalog.parts(view, catalog.require_topic(view, TopicName.parse("b-partition-1")))
+    assert second == parts[1]
+    assert view.get(NamespaceRecord, "shop/orders") is not None
+    assert view.get(TenantRecord, "shop") is not None
+
+
+def test_creating_twice(root: Root) -> None:
+    first = root.create_topic("t", 2)
+    with pytest.raises(TopicExistsError, match="exists already"):
+        root.create_topic("persistent://public/default/t")
+    assert catalog.create_topic(root.store, TopicName.parse("t"), None, exist_ok=True) == first
+
+
+@pytest.mark.parametrize(("name", "partitions"), [("t", 0), ("t", 10_001), ("t-partition-1", None), ("a b/c", None)])
+def test_what_cannot_be_created(root: Root, name: str, partitions: int | None) -> None:
+    with pytest.raises(InvalidArgumentError):
+        root.create_topic(name, partitions)
+    assert root.topics() == []
+
+
+def test_partitions_are_added_and_never_taken(root: Root) -> None:
+    root.create_topic("t", 2)
+    root.create_topic("plain")
+    messages.write(root, "t", [b"a", b"b"])
+    before = messages.read(root, "t")
+
+    root.add_partitions("t", 4)
+
+    assert messages.read(root, "t") == before
+    assert len(messages.target(root, "t").parts) == 4
+    for name, partitions, error in (
+        ("t", 4, InvalidArgumentError),
+        ("t", 1, InvalidArgumentError),
+        ("t", 10_001, InvalidArgumentError),
+        ("plain", 2, InvalidArgumentError),
+        ("unknown", 2, TopicNotFoundError),
+    ):
+        with pytest.raises(error):
+            root.add_partitions(name, partitions)
+
+
+def test_deleting_takes_everything_with_it(root: Root) -> None:
+    root.create_topic("t", 2, schema=CLICK)
+    root.create_topic("stays")
+    messages.write(root, "t", [b"a", b"b"])
+    messages.write(root, "stays", [b"s"])
+    parts = messages.target(root, "t").parts
+    subscriptions.create_subscriptions(root.store, "sub", "Exclusive", dict.fromkeys(parts, EARLIEST))
+
+    with pytest.raises(InvalidArgumentError, match="subscription 'sub'"):
+        root.delete_topic("t")
+    with pytest.raises(InvalidArgumentError, match="is a partition"):
+        root.delete_topic("t-partition-0", force=True)
+    root.delete_topic("t", force=True)
+
+    view = root.store.view()
+    assert [topic.name for topic in view.all(TopicRecord)] == ["persistent://public/default/stays"]
+    assert view.all(SubscriptionRecord) == view.all(SchemaRecord) == []
+    assert len(view.all(LedgerRecord)) == len(view.all(SegmentRecord)) == 1
+    with pytest.raises(TopicNotFoundError, match="does not exist"):
+        root.delete_topic("t")
+
+
+def test_ids_only_grow_over_deletion_and_creation(root: Root) -> None:
+    last = None
+    for _ in range(3):
+        root.create_topic("t")
+        messages.write(root, "t", [b"a"])
+        messages.write(root, "t", [b"b", b"c"])
+        found = messages.read(root, "t")
+        assert [message.value for message in found] == [b"a", b"b", b"c"]
+        assert [message.id for message in found] == sorted(message.id for message in found)
+        assert last is None or found[0].id > last
+        last = found[-1].id
+        root.delete_topic("t")
+
+
+def test_patterns(root: Root) -> None:
+    for name in ("flights", "flights-2013", "shop/orders/flights"):
+        root.create_topic(name)
+    view = root.store.view()
+    found = {
+        pattern: [topic.name.removeprefix("persistent://") for topic in catalog.matching(view, pattern)]
+        for pattern in ("flights.*", "persistent://shop/.*", "shop/orders/flights", "nothing")
+    }
+    assert found == {
+        "flights.*": ["public/default/flights", "public/default/flights-2013"],
+        "persistent://shop/.*": ["shop/orders/flights"],
+        "shop/orders/flights": ["shop/orders/flights"],
+        "nothing": [],
+    }
+    with pytest.raises(InvalidArgumentError, match="not a regular expression"):
+        catalog.matching(view, "(")
+
+
+def test_a_schema_is_declared_once(root: Root) -> None:
+    root.create_topic("t", 2)
+    first = root.declare_schema("t", CLICK, "avro")
+    assert (first.version, first.type, first.data) == (0, "AVRO", CLICK)
+    assert root.declare_schema("t-partition-1", json.dumps(json.loads(CLICK), indent=2), "AVRO") == first
+    for data, kind in ((OTHER, "AVRO"), (CLICK, "JSON")):
+        with pytest.raises(IncompatibleSchemaError, match="cannot be replaced yet"):
+            root.declare_schema("t", data, kind)
+    topic = catalog.require_topic(root.store.view(), TopicName.parse("t-partition-0"))
+    assert catalog.latest_schema(root.store.view(), topic) == first
+
+
+def test_a_topic_is_created_with_its_schema_in_one_commit(root: Root) -> None:
+    before = root.store.view().version
+    created = root.create_topic("t", schema=CLICK)
+    view = root.store.view()
+    declared = catalog.latest_schema(view, created)
+    assert declared is not None
+    assert (declared.type, view.version) == ("JSON", before + 1)
+
+
+@pytest.mark.parametrize(
+    ("kind", "data"),
+    [
+        ("PROTOBUF", CLICK),
+        ("JSON", "{"),
+        ("JSON", '"string"'),
+        ("AVRO", "[]"),
+        ("AVRO", json.dumps({"type": "record", "name": "x"})),
+        ("AVRO", json.dumps({"type": "record", "name": "x", "fields": [{"name": "a", "type": "unknown"}]})),
+        ("AVRO", "null"),
+        ("AVRO", "7"),
+    ],
+)
+def test_schemas_that_are_none(kind: str, data: str) -> None:
+    with pytest.raises(InvalidArgumentError):
+        TopicSchema.parse(kind, data)
