@@ -9,18 +9,19 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 
 from pulsar_on_spark.metadata import keys
-from pulsar_on_spark.metadata.cursors import CursorRow
-from pulsar_on_spark.metadata.records import Record, SubscriptionRecord
+from pulsar_on_spark.metadata.cursors import CursorRow, Cursors
+from pulsar_on_spark.metadata.records import SubscriptionRecord
 from pulsar_on_spark.metadata.state import View
 from pulsar_on_spark.metadata.store import Change
-from pulsar_on_spark.model.errors import CommitConflictError, SubscriptionNotFoundError
-from pulsar_on_spark.model.ids import Position, TopicId
+from pulsar_on_spark.model.errors import SubscriptionNotFoundError
+from pulsar_on_spark.model.ids import TopicId
 from pulsar_on_spark.topic import ownership
 from pulsar_on_spark.topic.catalog import TopicPart
 from pulsar_on_spark.topic.leases import LeaseKeeper, LeaseWatcher, lease_directory
-from pulsar_on_spark.topic.offsets import StreamOffset, TopicOffset
+from pulsar_on_spark.topic.offsets import StreamOffset
 from pulsar_on_spark.topic.ownership import Action, Fenced, Refuse, Situation, Standby, Standing, SubscriptionType
 from pulsar_on_spark.topic.root import Root
 from pulsar_on_spark.topic.slots import slots_of
@@ -31,6 +32,26 @@ log = logging.getLogger(__name__)
 CURSOR_INTERVAL_S = 1.0
 """A cursor moves at most so often (Pulsar's own rate), and at once when there is nothing new to read."""
 _WAIT_STEP_S = 0.1
+
+
+@dataclass(frozen=True, slots=True)
+class Turn:
+    """What one decision says, by full topic name, and the view that it was made on.
+
+    Attributes:
+        view: The metadata.
+        actions: What to do in each topic.
+        changed: The records that are to be committed for it.
+    """
+
+    view: View
+    actions: Mapping[str, tuple[Action, ...]]
+    changed: tuple[SubscriptionRecord, ...]
+
+    @property
+    def standing_by(self) -> bool:
+        """Whether no slot of any topic is this consumer's."""
+        return all(isinstance(action, Standby) for found in self.actions.values() for action in found)
 
 
 class SubscriptionConsumer:
@@ -46,7 +67,7 @@ class SubscriptionConsumer:
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         directory = lease_directory(root.path, name)
-        self._root = root
+        self._store = root.store
         self._name = name
         self._type = type_
         self._consumer = consumer
@@ -56,7 +77,7 @@ class SubscriptionConsumer:
         self._watcher = LeaseWatcher(directory, clock)
         self._started = False
         self._held: dict[str, dict[int, int]] = {}
-        self._unsaved: StreamOffset | None = None
+        self._saved: tuple[StreamOffset, dict[str, dict[int, int]]] | None = None
         self._saved_at_s = float("-inf")
         self._moves = 0
 
@@ -66,121 +87,122 @@ class SubscriptionConsumer:
         Raises:
             ConsumerBusyError: another live consumer has the subscription.
             ConsumerFencedError: the cursor was reset since.
+            SubscriptionNotFoundError: it was deleted since.
         """
         self._join(parts)
         deadline_s = self._clock() + 2 * self._lease_s
         while True:
             self._watcher.observe()
-            view = self._root.store.view(durable=True)
-            actions = {part.name: self._decide(view, part, offset.topics.get(part.name)) for part in parts}
-            _raise_if_stopped(actions)
-            waiting = self._type == "Exclusive" and any(isinstance(a, Standby) for found in actions.values() for a in found)
+            turn = self._decided(self._store.view(durable=True), parts, offset)
+            waiting = self._type == "Exclusive" and any(Standby() in found for found in turn.actions.values())
             if not waiting or self._clock() > deadline_s:
                 return
             time.sleep(_WAIT_STEP_S)
 
-    def turn(self, parts: Sequence[TopicPart], committed: StreamOffset, *, wait: bool = False) -> dict[str, tuple[Action, ...]]:
+    def turn(self, view: View, parts: Sequence[TopicPart], committed: StreamOffset, *, wait: bool = False) -> Turn:
         """Decide, and commit what changes: which slots of which topics are read next, and from where.
 
         Args:
-            parts: the topics.
-            committed: the offset that Spark has committed.
-            wait: under Exclusive, wait out a predecessor's lease rather than stand by (at most two lease periods).
-
-        Returns:
-            The actions by topic name, committed.
+            view: A durable view; a newer one is taken where something changes hands.
+            parts: The topics.
+            committed: The offset that Spark has committed.
+            wait: Rather than stand by at once, wait until it is known whether the owners are alive: at most two lease
+                periods.
 
         Raises:
-            ConsumerBusyError, ConsumerFencedError: this consumer may not go on.
+            ConsumerBusyError, ConsumerFencedError, SubscriptionNotFoundError: this consumer may not go on.
         """
         self._join(parts)
         deadline_s = self._clock() + 2 * self._lease_s
         while True:
-            actions = self._turn_once(parts, committed)
-            idle = all(isinstance(action, Standby) for found in actions.values() for action in found)
-            if not (wait and idle and parts and self._type == "Exclusive") or self._clock() > deadline_s:
-                return actions
+            self._watcher.observe()
+            found = self._decided(view, parts, committed)
+            if found.changed:
+                found = self._commit(parts, committed)
+            # Where nothing changes hands, the records are as they were when this process took its slots.
+            self._held = {name: ownership.held_after(actions) for name, actions in found.actions.items()}
+            unknown = wait and found.standing_by and self._owners_unknown(found.view, parts)
+            if not unknown or self._clock() > deadline_s:
+                return found
             time.sleep(_WAIT_STEP_S)
-
-    def _turn_once(self, parts: Sequence[TopicPart], committed: StreamOffset) -> dict[str, tuple[Action, ...]]:
-        self._watcher.observe()
-        actions: dict[str, tuple[Action, ...]] = {}
-
-        def decide(view: View) -> Change | None:
-            nonlocal actions
-            actions = {part.name: self._decide(view, part, committed.topics.get(part.name)) for part in parts}
-            _raise_if_stopped(actions)
-            puts: list[Record] = []
-            for part in parts:
-                stored = _record(view, part, self._name)
-                record = ownership.apply(self._typed(stored, part), actions[part.name])
-                if record is not stored:
-                    puts.append(record)
-            moved: dict[str, int | None] = {
-                keys.subscription(record.topic_id, self._name): None
-                for record in puts
-                if isinstance(record, SubscriptionRecord)
-            }
-            return Change(puts=puts, keys=moved) if puts else None
-
-        self._root.store.commit(decide)
-        self._held = {name: ownership.held_after(found) for name, found in actions.items()}
-        return actions
+            view = self._store.view(durable=True)
 
     def acknowledge(self, committed: StreamOffset, *, now: bool = False) -> None:
         """Move the cursors to what Spark has committed: at most once a second, or `now`.
 
-        A move that fails for a passing reason is made up by the next one.
+        Raises:
+            MetadataError: it could not be made durable; the next call makes up for it.
         """
-        self._unsaved = committed
+        if self._saved == (committed, self._held):
+            return
         if now or self._clock() - self._saved_at_s >= CURSOR_INTERVAL_S:
             self._save(committed)
-
-    def flush(self) -> None:
-        """Make the newest acknowledged position durable."""
-        if self._unsaved is not None:
-            self._save(self._unsaved)
 
     def stop(self, parts: Sequence[TopicPart], committed: StreamOffset | None) -> None:
         """Give everything back at the committed position, and release the lease."""
         if not self._started:
             return
         try:
-            self.flush()
-            if committed is not None and self._held:
-                self._give_back(parts, committed)
+            if committed is not None and any(self._held.values()):
+                # The position goes with the slots, in the one commit that gives them back.
+                self._store.commit(lambda view: self._given_back(view, parts, committed))
         finally:
             self._keeper.stop()
 
-    def _give_back(self, parts: Sequence[TopicPart], committed: StreamOffset) -> None:
+    # -- deciding --------------------------------------------------------------------------------------------------
+
+    def _decided(self, view: View, parts: Sequence[TopicPart], committed: StreamOffset) -> Turn:
+        """What to do now; the cursors are read after the records, as `current_position` asks for."""
+        cursors = self._store.cursors()
+        actions: dict[str, tuple[Action, ...]] = {}
+        changed = []
+        for part in parts:
+            stored = self._stored(view, part)
+            record = self._typed(stored, part, cursors)
+            found = actions[part.name] = self._decide(record, cursors, part, committed)
+            for action in found:
+                if isinstance(action, Refuse | Fenced):
+                    raise action.error()
+            after = ownership.apply(record, found)
+            if after is not stored:
+                changed.append(after)
+        return Turn(view, actions, tuple(changed))
+
+    def _commit(self, parts: Sequence[TopicPart], committed: StreamOffset) -> Turn:
+        """Decide on a fresh view, and commit what changes hands; again where another consumer was faster."""
+        found: Turn | None = None
+
         def decide(view: View) -> Change | None:
-            puts = []
-            for part in parts:
-                stored = view.get(SubscriptionRecord, f"{part.topic_id}/{self._name}")
-                if stored is None or stored.type != self._type:
-                    continue
-                found = self._decide(view, part, committed.topics.get(part.name), stopping=True)
-                record = ownership.apply(stored, found)
-                if record is not stored:
-                    puts.append(record)
-            moved: dict[str, int | None] = {keys.subscription(r.topic_id, self._name): None for r in puts}
-            return Change(puts=puts, keys=moved) if puts else None
+            nonlocal found
+            found = self._decided(view, parts, committed)
+            return self._change(found.changed)
 
-        self._root.store.commit(decide)
+        view = self._store.commit(decide)
+        assert found is not None, "a commit decides at least once"
+        return Turn(view, found.actions, found.changed)
 
-    def _join(self, parts: Sequence[TopicPart]) -> None:
-        ids = [TopicId(part.topic_id) for part in parts]
-        if self._started:
-            self._keeper.hold(ids)
-        else:
-            self._keeper.start(ids)
-            self._started = True
+    def _given_back(self, view: View, parts: Sequence[TopicPart], committed: StreamOffset) -> Change | None:
+        cursors = self._store.cursors()
+        changed = []
+        for part in parts:
+            stored = view.get(SubscriptionRecord, self._record_id(part))
+            if stored is not None and stored.type == self._type:
+                after = ownership.apply(stored, self._decide(stored, cursors, part, committed, stopping=True))
+                if after is not stored:
+                    changed.append(after)
+        return self._change(changed)
 
     def _decide(
-        self, view: View, part: TopicPart, committed: TopicOffset | None, *, stopping: bool = False
+        self,
+        record: SubscriptionRecord,
+        cursors: Cursors,
+        part: TopicPart,
+        committed: StreamOffset,
+        *,
+        stopping: bool = False,
     ) -> tuple[Action, ...]:
-        record = self._typed(_record(view, part, self._name), part)
-        rows = self._root.store.cursors().of(part.topic_id, self._name)
+        rows = cursors.of(part.topic_id, self._name)
+        topic = committed.topics.get(part.name)
         return ownership.decide(
             Situation(
                 consumer=self._consumer,
@@ -190,58 +212,75 @@ class SubscriptionConsumer:
                 cursor={slot: ownership.current_position(record, rows, slot) for slot in slots_of(record.type)},
                 others=self._standings(part),
                 held=self._held.get(part.name, {}),
-                committed=committed,
+                committed=topic if topic is not None and topic.topic_id == part.topic_id else None,
                 stopping=stopping,
             )
         )
+
+    def _change(self, changed: Sequence[SubscriptionRecord]) -> Change | None:
+        if not changed:
+            return None
+        moved: dict[str, int | None] = {keys.subscription(record.topic_id, self._name): None for record in changed}
+        return Change(puts=changed, keys=moved)
+
+    # -- what it knows ---------------------------------------------------------------------------------------------
+
+    def _join(self, parts: Sequence[TopicPart]) -> None:
+        ids = [TopicId(part.topic_id) for part in parts]
+        if self._started:
+            self._keeper.hold(ids)
+        else:
+            self._keeper.start(ids)
+            self._started = True
+
+    def _record_id(self, part: TopicPart) -> str:
+        return f"{part.topic_id}/{self._name}"
+
+    def _stored(self, view: View, part: TopicPart) -> SubscriptionRecord:
+        record = view.get(SubscriptionRecord, self._record_id(part))
+        if record is None:
+            raise SubscriptionNotFoundError(
+                f"Subscription {self._name!r} on {part.name} was deleted under this query: restart it with a new "
+                "checkpointLocation."
+            )
+        return record
+
+    def _typed(self, record: SubscriptionRecord, part: TopicPart, cursors: Cursors) -> SubscriptionRecord:
+        """With no live consumer left, the next one decides the subscription's type, as in Pulsar."""
+        if record.type == self._type or record.face == "broker":
+            return record
+        if self._owner_standings(record, part) - {Standing.RUN_OUT}:
+            return record
+        return retyped(record, cursors, self._type)
 
     def _standings(self, part: TopicPart) -> Mapping[str, Standing]:
         found = self._watcher.standings(TopicId(part.topic_id))
         return {name: standing for name, standing in found.items() if name != self._consumer}
 
-    def _typed(self, record: SubscriptionRecord, part: TopicPart) -> SubscriptionRecord:
-        """With no live consumer left, the next one decides the subscription's type, as in Pulsar."""
-        if record.type == self._type or record.face == "broker":
-            return record
-        live = {name for name, standing in self._standings(part).items() if standing is not Standing.RUN_OUT}
-        if any(owner.consumer in live for owner in record.owners):
-            return record
-        return retyped(record, self._root.store.cursors(), self._type)
+    def _owner_standings(self, record: SubscriptionRecord, part: TopicPart) -> set[Standing]:
+        """What is known of the other consumers that own slots; who has no lease file is gone."""
+        standings = self._standings(part)
+        owners = {owner.consumer for owner in record.owners} - {None, self._consumer}
+        return {standings.get(owner or "", Standing.RUN_OUT) for owner in owners}
+
+    def _owners_unknown(self, view: View, parts: Sequence[TopicPart]) -> bool:
+        return any(Standing.UNKNOWN in self._owner_standings(self._stored(view, part), part) for part in parts)
+
+    # -- cursors ---------------------------------------------------------------------------------------------------
 
     def _save(self, committed: StreamOffset) -> None:
         rows: list[CursorRow] = []
-        store = self._root.store
-        view = store.view(durable=True)
+        view = self._store.view()
+        cursors = self._store.cursors()
         for name, held in self._held.items():
             topic = committed.topics.get(name)
             record = None if topic is None else view.get(SubscriptionRecord, f"{topic.topic_id}/{self._name}")
             if topic is None or record is None:
                 continue
-            known = store.cursors().of(record.topic_id, self._name)
+            known = cursors.of(record.topic_id, self._name)
             cursor = {slot: ownership.current_position(record, known, slot) for slot in slots_of(record.type)}
             self._moves += 1
             rows += ownership.cursor_moves(record, cursor, held, topic, self._moves)
         self._saved_at_s = self._clock()
-        self._unsaved = None
-        if rows:
-            try:
-                store.append_cursors(rows)
-            except CommitConflictError as error:
-                self._unsaved = committed
-                log.warning("Cursor of subscription %r was not moved, the next batch makes up for it: %s", self._name, error)
-
-
-def _record(view: View, part: TopicPart, name: str) -> SubscriptionRecord:
-    record = view.get(SubscriptionRecord, f"{part.topic_id}/{name}")
-    if record is None:
-        raise SubscriptionNotFoundError(
-            f"Subscription {name!r} on {part.name} was deleted under this query: restart it with a new checkpointLocation."
-        )
-    return record
-
-
-def _raise_if_stopped(actions: Mapping[str, tuple[Action, ...]]) -> None:
-    for found in actions.values():
-        for action in found:
-            if isinstance(action, Refuse | Fenced):
-                raise action.error()
+        self._store.append_cursors(rows)
+        self._saved = (committed, dict(self._held))

@@ -112,8 +112,8 @@ class Lost:
 class Standby:
     """No slot is this reader's now: return the start verbatim and look again later.
 
-    Under Exclusive it lasts one lease period at most, which an AvailableNow query waits out rather than end with
-    nothing.
+    While it is not known whether the slots' owners are alive, which takes one lease period at most, an AvailableNow
+    query waits rather than end with nothing.
     """
 
 
@@ -257,11 +257,15 @@ def _reset(situation: Situation) -> Fenced | None:
     )
 
 
-def _busy(situation: Situation) -> Refuse | None:
+def _busy(situation: Situation) -> Refuse | Standby | None:
     record = situation.record
     if record.face == "broker":
         return Refuse(f"{_name(situation)} is held by Pulsar clients: stop them, or use another subscription.")
     if record.type != situation.type:
+        owners = {owner.consumer for owner in record.owners} - {None, situation.consumer}
+        standings = {situation.others.get(owner or "", Standing.RUN_OUT) for owner in owners}
+        if Standing.UNKNOWN in standings and Standing.ALIVE not in standings and not situation.held:
+            return Standby()  # perhaps nobody reads it any more: then the type may be changed
         return Refuse(
             f"{_name(situation)} is {record.type}, and this query asks for {situation.type}: "
             f"set subscriptionType to {record.type}, or use another subscription."

@@ -1,0 +1,185 @@
+"""What a micro-batch reads: from offsets and a metadata view to ranges, backlogs and slices. Pure functions."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+
+from pulsar_on_spark.datasource.options import TopicSelection
+from pulsar_on_spark.datasource.scan import ScanPiece
+from pulsar_on_spark.metadata.records import TopicRecord
+from pulsar_on_spark.metadata.state import View
+from pulsar_on_spark.model.ids import EARLIEST, Position, TopicId
+from pulsar_on_spark.model.names import TopicName
+from pulsar_on_spark.topic import catalog, chain
+from pulsar_on_spark.topic.catalog import TopicPart
+from pulsar_on_spark.topic.offsets import ALL, SlotRange, StreamOffset, TopicOffset
+from pulsar_on_spark.topic.slots import SLOTTED
+
+
+def existing_parts(view: View, selection: TopicSelection) -> list[TopicPart]:
+    """The partitions and unpartitioned topics of the selection that are there now, in order."""
+    if selection.pattern is not None:
+        found = catalog.matching(view, selection.pattern)
+    else:
+        named = (view.get(TopicRecord, name.full) for name in catalog.names(selection.names))
+        found = [topic for topic in named if topic is not None]
+    return [part for topic in found for part in catalog.parts(view, topic)]
+
+
+def part_of(view: View, name: str, topic_id: TopicId) -> TopicPart | None:
+    """The topic that an offset names, None if it was deleted; whether the query's options still select it or not."""
+    record = view.get(TopicRecord, name)
+    if record is None or record.topic_id != topic_id:
+        return None
+    return TopicPart(name, topic_id, TopicName.parse(name).partition_index if record.partition_of else -1)
+
+
+def vanished(view: View, committed: StreamOffset, parts: Sequence[TopicPart]) -> list[str]:
+    """What happened to topics of the committed offset that are not read any more, each in words."""
+    _, changes = committed.reconcile({part.name: TopicId(part.topic_id) for part in parts})
+    reasons = []
+    for name in changes.vanished:
+        record = view.get(TopicRecord, name)
+        if record is None:
+            reasons.append(f"topic {name} was deleted under this query")
+        elif record.topic_id != committed.topics[name].topic_id:
+            reasons.append(f"topic {name} was deleted and created again under this query")
+        else:
+            reasons.append(f"topic {name} is in the query's checkpoint, and its options do not select it any more")
+    return reasons
+
+
+def unread(part: TopicPart, position: Position) -> TopicOffset:
+    """A whole topic of which nothing is read yet, from a position on."""
+    return TopicOffset(TopicId(part.topic_id), (SlotRange(ALL, 0, position, position),))
+
+
+def whole_topics(committed: StreamOffset, parts: Sequence[TopicPart]) -> dict[str, TopicOffset]:
+    """Without a subscription: every topic from where the last batch ended, new ones from the earliest message."""
+    offset, _ = committed.reconcile({part.name: TopicId(part.topic_id) for part in parts})
+    return {
+        name: TopicOffset(
+            topic.topic_id, tuple(SlotRange(r.slots, r.epoch, r.end, r.end, r.holes) for r in topic.ranges)
+        )
+        for name, topic in offset.topics.items()
+    }
+
+
+@dataclass(frozen=True, slots=True)
+class Backlog:
+    """What waits in a topic between two positions."""
+
+    part: TopicPart
+    plan: chain.RangePlan
+    start: Position
+    end: Position
+
+
+def backlogs(
+    view: View,
+    parts: Sequence[TopicPart],
+    reading: Mapping[str, TopicOffset],
+    targets: Mapping[str, Position] | None,
+) -> list[Backlog]:
+    """What waits in each topic that is read, from the slot that is furthest behind on.
+
+    Args:
+        view: The metadata.
+        parts: The topics.
+        reading: What is read of them, by full name; a topic without ranges is not read.
+        targets: Where an AvailableNow query ends; a topic that is absent came later.
+    """
+    found = []
+    for part in parts:
+        ranges = reading[part.name].ranges
+        if ranges:
+            start = min(range_.start for range_ in ranges)
+            end = chain.read_limit(view, part.topic_id)
+            if targets is not None:
+                end = min(end, targets.get(part.name, EARLIEST))
+            end = max(start, end)
+            found.append(Backlog(part, _plan(view, part, start, end), start, end))
+    return found
+
+
+def cut_off(view: View, parts: Sequence[TopicPart], reading: Mapping[str, TopicOffset]) -> list[str]:
+    """Topics that end before what was read of them, each in words: messages that were there are not any more."""
+    reasons = []
+    for part in parts:
+        end = chain.read_limit(view, part.topic_id)
+        furthest = max((range_.start for range_ in reading[part.name].ranges), default=EARLIEST)
+        if EARLIEST < end < furthest:
+            reasons.append(f"topic {part.name} ends at {end}, and this query has read it up to {furthest}")
+    return reasons
+
+
+def read_up_to(reading: Mapping[str, TopicOffset], ends: Mapping[str, Position]) -> dict[str, TopicOffset]:
+    """The ranges, each from where it stands up to its topic's end, never backwards."""
+    return {
+        name: TopicOffset(
+            topic.topic_id,
+            tuple(
+                SlotRange(r.slots, r.epoch, r.start, max(r.start, ends.get(name, r.start)), r.holes)
+                for r in topic.ranges
+            ),
+        )
+        for name, topic in reading.items()
+    }
+
+
+def batch_pieces(view: View, part: TopicPart, ranges: Sequence[SlotRange]) -> tuple[list[ScanPiece], list[chain.Loss]]:
+    """What tasks read of one topic, in order; every stored batch once, however the slots' ranges overlap."""
+    pieces: list[ScanPiece] = []
+    losses: list[chain.Loss] = []
+    for start, end, slots in _intervals(ranges):
+        plan = _plan(view, part, start, end)
+        pieces += (ScanPiece(slice_, slots) for slice_ in plan.slices)
+        losses += plan.losses
+    return pieces, losses
+
+
+def _intervals(ranges: Sequence[SlotRange]) -> list[tuple[Position, Position, frozenset[int] | None]]:
+    """(start, end, slots) in order, without overlaps; slots are None for the whole topic."""
+    if any(range_.slots == ALL for range_ in ranges):
+        return [(range_.start, range_.end, None) for range_ in ranges]
+    bounds = sorted({bound for range_ in ranges for bound in (range_.start, range_.end)})
+    found = []
+    for start, end in pairwise(bounds):
+        slots = frozenset(
+            slot for range_ in ranges if range_.start <= start and end <= range_.end for slot in range_.numbers
+        )
+        if slots:
+            found.append((start, end, slots))
+    return found
+
+
+def progress(view: View, offset: StreamOffset) -> dict[str, object]:
+    """The topics' ends and what waits behind an offset: messages exactly, a slot's as one 64th, and their bytes."""
+    messages = size = 0.0
+    ends: dict[str, list[int]] = {}
+    for name, topic in sorted(offset.topics.items()):
+        part = part_of(view, name, topic.topic_id)
+        if part is None:
+            continue
+        end = chain.read_limit(view, part.topic_id)
+        ends[name] = [end.ledger, end.entry]
+        for position, share in _shares(topic.ranges).items():
+            plan = _plan(view, part, position, end)
+            messages += plan.rows * share
+            size += plan.bytes * share
+    return {"backlogBytes": round(size), "backlogMessages": round(messages), "topics": ends}
+
+
+def _shares(ranges: Sequence[SlotRange]) -> dict[Position, float]:
+    """How much of the topic has been read up to which position."""
+    shares: dict[Position, float] = {}
+    for range_ in ranges:
+        share = 1.0 if range_.slots == ALL else len(range_.numbers) / len(SLOTTED)
+        shares[range_.end] = shares.get(range_.end, 0.0) + share
+    return shares
+
+
+def _plan(view: View, part: TopicPart, start: Position, end: Position) -> chain.RangePlan:
+    return chain.plan_range(view, part.name, part.topic_id, part.partition, start, end)
