@@ -15,6 +15,10 @@ from pulsar_on_spark.model.errors import DataLossError, MetadataError
 from pulsar_on_spark.model.ids import EARLIEST, EntryId, LedgerId, Position
 
 
+_UNLIMITED = 1e18
+"""More than anything here; unlike infinity it can be divided."""
+
+
 @dataclass(frozen=True, slots=True)
 class SegmentSlice:
     """Entries [first, end) of one segment of a topic; `partition` is -1 for a topic that is no partition."""
@@ -135,7 +139,9 @@ def plan_range(view: View, topic: str, topic_id: str, partition: int, start: Pos
         if first < stop:
             file = view.get(FileRecord, segment.file_id)
             if file is None:
-                raise MetadataError(f"Segment {segment.record_id} of {topic} names file {segment.file_id}, unknown here.")
+                raise MetadataError(
+                    f"Segment {segment.record_id} of {topic} names file {segment.file_id}, unknown here."
+                )
             found.append(SegmentSlice(topic, topic_id, partition, segment, file, first, stop))
     if position < end and end.entry > 0:
         lost.append(Loss(topic, f"entries {position} to {end} are gone"))
@@ -152,7 +158,9 @@ def require_ledger(view: View, topic: str, topic_id: str, position: Position) ->
         return
     ledger = view.get(LedgerRecord, f"{topic_id}/{position.ledger:020d}")
     if ledger is None:
-        raise DataLossError(f"Position {position} of {topic} lies outside the topic: ledger {position.ledger} is not there.")
+        raise DataLossError(
+            f"Position {position} of {topic} lies outside the topic: ledger {position.ledger} is not there."
+        )
     sealed = [s for s in view.all(SegmentRecord, topic_id) if s.ledger_id == position.ledger]
     if not is_open(view, ledger) and position.entry > (_end(sealed[-1]) if sealed else 0):
         raise DataLossError(
@@ -189,8 +197,8 @@ def advance(
         max_bytes: most key and value bytes, None for no limit.
         at_least_one: take the first entry even if it alone is above a limit.
     """
-    rows_left = float("inf") if max_rows is None else float(max_rows)
-    bytes_left = float("inf") if max_bytes is None else float(max_bytes)
+    rows_left = _UNLIMITED if max_rows is None else float(max_rows)
+    bytes_left = _UNLIMITED if max_bytes is None else float(max_bytes)
     position = start
     for slice_ in found:
         ledger = LedgerId(slice_.segment.ledger_id)
