@@ -71,7 +71,8 @@ def plan_slices(view: View, bounds: Sequence[Bounds], fail_on_data_loss: bool) -
         if plan.losses and fail_on_data_loss:
             loss = plan.losses[0]
             raise DataLossError(
-                f"Messages of {loss.topic} are lost: {loss.reason}; to read on without them, set option failOnDataLoss to false."
+                f"Messages of {loss.topic} are lost: {loss.reason}; to read on without them, set option "
+                "failOnDataLoss to false."
             )
         found += plan.slices
     return found

@@ -260,6 +260,9 @@ def _values(
             "The frame's columns are fields of a value, and no valueFormat says how to write them."
         )
     present = [(batch.column(position), field.name) for position, field in plan.fields if position is not None]
+    if not present:
+        # Arrow takes the length of structs from their fields.
+        return encode(pa.array([{}] * batch.num_rows, pa.struct([])))
     return encode(pa.StructArray.from_arrays([array for array, _ in present], [name for _, name in present]))
 
 

@@ -5,8 +5,11 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import pairwise
 from pathlib import Path
 
+import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 from pyspark.sql.datasource import InputPartition
 
@@ -22,6 +25,8 @@ MIN_SPLIT_BYTES = 1 << 20
 """Less than this isn't split further: a task costs more than it saves."""
 MAX_SPLIT_BYTES = 64 << 20
 """More than this is split, so that tasks stay short enough to be spread evenly."""
+MESSAGE_COST_BYTES = 64
+"""What a message costs beside its key and value, so that many small ones are split too."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,60 +52,89 @@ class ScanPartition(InputPartition):
 def split(
     pieces: Sequence[ScanPiece], paths: Paths, min_partitions: int | None, max_records: int | None
 ) -> list[ScanPartition]:
-    """Cut the pieces into tasks at batch boundaries.
+    """Cut the pieces into tasks of about equal size; together they are the pieces, in order, each entry once.
 
     Args:
         pieces: what to read, in order.
         paths: the storage paths.
-        min_partitions: at least so many tasks, if there are so many batches; by default the machine's cores.
-        max_records: at most so many messages a task, to the nearest batch.
+        min_partitions: at least so many tasks, if there are so many record batches; by default the machine's cores.
+        max_records: at most so many messages a task, or a single entry (up to 1,000 messages), which is never split.
     """
-    size = sum(piece.slice.bytes for piece in pieces)
-    wanted = min_partitions or os.cpu_count() or 1
-    target = max(-(-size // wanted), 1)
-    if min_partitions is None:
-        target = min(max(target, MIN_SPLIT_BYTES), MAX_SPLIT_BYTES)
-    partitions: list[ScanPartition] = []
-    current: list[ScanPiece] = []
-    size_bytes = rows = 0
-    for piece in _batchwise(pieces, target, max_records):
-        if current and (
-            size_bytes + piece.slice.bytes // 2 > target or (max_records and rows + piece.slice.rows > max_records)
-        ):
-            partitions.append(ScanPartition(_joined(current), paths))
-            current, size_bytes, rows = [], 0, 0
-        current.append(piece)
-        size_bytes += piece.slice.bytes
-        rows += piece.slice.rows
-    if current:
-        partitions.append(ScanPartition(_joined(current), paths))
-    return partitions
+    grains = [grain for piece in pieces for grain in _grains(piece, max_records)]
+    size = sum(grain.size for grain in grains)
+    wanted = min_partitions or min(os.cpu_count() or 1, -(-size // MIN_SPLIT_BYTES))
+    tasks = max(wanted, -(-size // MAX_SPLIT_BYTES))
+    return [ScanPartition(_joined(group), paths) for group in _groups(grains, size, tasks, max_records)]
 
 
-def _batchwise(pieces: Sequence[ScanPiece], target: int, max_records: int | None) -> Iterator[ScanPiece]:
-    for piece in pieces:
-        if piece.slice.bytes <= target // 2 and (max_records is None or piece.slice.rows <= max_records):
-            yield piece
-            continue
-        for batch in piece.slice.batches():
-            yield ScanPiece(piece.slice.part(batch.first, batch.end), piece.slots)
+@dataclass(frozen=True, slots=True)
+class _Grain:
+    """What is never split over tasks: the entries [first, end) of a piece, those of one record batch or fewer."""
+
+    piece: ScanPiece
+    first: int
+    end: int
+    rows: int
+    size: int
 
 
-def _joined(pieces: Sequence[ScanPiece]) -> list[ScanPiece]:
-    """Adjacent pieces of one segment as one piece again, so that a task opens its file once."""
-    joined: list[ScanPiece] = []
-    for piece in pieces:
-        last = joined[-1] if joined else None
-        if (
-            last is not None
-            and last.slots == piece.slots
-            and last.slice.segment is piece.slice.segment
-            and last.slice.end == piece.slice.first
-        ):
-            joined[-1] = ScanPiece(replace(last.slice, end=piece.slice.end), piece.slots)
+def _grains(piece: ScanPiece, max_records: int | None) -> Iterator[_Grain]:
+    slice_ = piece.slice
+    segment = slice_.segment
+    runs = np.array(segment.entry_rows, np.int64).reshape(-1, 2)
+    ends = np.concatenate(([0], np.cumsum(np.repeat(runs[:, 1], runs[:, 0]))))
+    bytes_a_row = segment.bytes / max(segment.rows, 1) + MESSAGE_COST_BYTES
+    for batch in slice_.batches():
+        bounds = [max(batch.first, slice_.first), min(batch.end, slice_.end)]
+        if max_records is not None:
+            bounds = _cut(
+                ends[bounds[0] - segment.first_entry : bounds[1] - segment.first_entry + 1], max_records, bounds
+            )
+        for first, end in pairwise(bounds):
+            rows = int(ends[end - segment.first_entry] - ends[first - segment.first_entry])
+            yield _Grain(piece, first, end, rows, round(rows * bytes_a_row))
+
+
+def _cut(row_ends: npt.NDArray[np.int64], max_records: int, bounds: Sequence[int]) -> list[int]:
+    """Bounds of runs of entries with at most `max_records` messages each, or a single entry."""
+    first, end = bounds
+    cuts = [first]
+    while cuts[-1] < end:
+        at = cuts[-1] - first
+        fitting = int(np.searchsorted(row_ends, row_ends[at] + max_records, side="right")) - 1
+        cuts.append(first + max(fitting, at + 1))
+    return cuts
+
+
+def _groups(grains: Sequence[_Grain], size: int, tasks: int, max_records: int | None) -> Iterator[list[_Grain]]:
+    """The grains as `tasks` groups of about equal size, fewer if there are fewer grains, more to keep `max_records`."""
+    group: list[_Grain] = []
+    group_size = rows = 0
+    left, tasks_left = size, tasks
+    for position, grain in enumerate(grains):
+        enough = tasks_left > 1 and (
+            group_size + grain.size / 2 > left / tasks_left or len(grains) - position < tasks_left
+        )
+        if group and (enough or (max_records is not None and rows + grain.rows > max_records)):
+            yield group
+            left, tasks_left = left - group_size, max(tasks_left - 1, 1)
+            group, group_size, rows = [], 0, 0
+        group.append(grain)
+        group_size += grain.size
+        rows += grain.rows
+    if group:
+        yield group
+
+
+def _joined(grains: Sequence[_Grain]) -> list[ScanPiece]:
+    """Adjacent grains of one piece as one again, so that a task opens its file once."""
+    joined: list[_Grain] = []
+    for grain in grains:
+        if joined and joined[-1].piece is grain.piece and joined[-1].end == grain.first:
+            joined[-1] = replace(joined[-1], end=grain.end)
         else:
-            joined.append(piece)
-    return joined
+            joined.append(grain)
+    return [ScanPiece(grain.piece.slice.part(grain.first, grain.end), grain.piece.slots) for grain in joined]
 
 
 @dataclass(frozen=True)

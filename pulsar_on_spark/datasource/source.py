@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NoReturn
 
-from pyspark.sql.datasource import DataSource
+from pyspark.sql.datasource import DataSource, DataSourceStreamReader, InputPartition
+from pyspark.sql.streaming.datasource import ReadLimit
 from pyspark.sql.types import StructType
 
 from pulsar_on_spark.datasource.batch_reader import PulsarBatchReader
-from pulsar_on_spark.datasource.options import read_options, write_options
+from pulsar_on_spark.datasource.option_names import warn_without_effect
+from pulsar_on_spark.datasource.options import ReadOptions, read_options, write_options
 from pulsar_on_spark.datasource.typed import ReadSchema, read_schema
 from pulsar_on_spark.datasource.user_errors import one_sentence
-from pulsar_on_spark.datasource.writer import PulsarBatchWriter, PulsarStreamWriter
+from pulsar_on_spark.datasource.writer import PulsarBatchWriter, PulsarStreamWriter, in_sink_runner
+from pulsar_on_spark.model.errors import InvalidArgumentError, PulsarpyError
 
 if TYPE_CHECKING:
     from pulsar_on_spark.datasource.stream_reader import PulsarStreamReader
@@ -33,29 +36,84 @@ class PulsarDataSource(DataSource):
     @one_sentence
     def schema(self) -> StructType:
         """The columns of a read, from the options and the topics' declared schema."""
-        return self._read_schema().selection.spark_schema
+        # Spark asks once for each `load`, in a process of its own, and parses the options again for all that follows.
+        warn_without_effect(self.options, "read")
+        return read_schema(read_options(self.options)).selection.spark_schema
 
     @one_sentence
     def reader(self, schema: StructType) -> PulsarBatchReader:
         """A batch read."""
-        return PulsarBatchReader(read_options(self.options), self._read_schema())
+        return PulsarBatchReader(*self._read(schema))
 
-    @one_sentence
-    def streamReader(self, schema: StructType) -> PulsarStreamReader:
-        """A streaming read."""
+    def streamReader(self, schema: StructType) -> PulsarStreamReader | RefusedStream:
+        """A streaming read; what can't be read comes back as a reader that says so when it is asked for offsets."""
         from pulsar_on_spark.datasource.stream_reader import PulsarStreamReader
 
-        return PulsarStreamReader(read_options(self.options), self._read_schema())
+        try:
+            return PulsarStreamReader(*self._read(schema))
+        except PulsarpyError as error:
+            return RefusedStream(error)
 
     @one_sentence
     def writer(self, schema: StructType, overwrite: bool) -> PulsarBatchWriter:
         """A batch write."""
+        warn_without_effect(self.options, "write")
         return PulsarBatchWriter(write_options(self.options), schema, overwrite)
 
     @one_sentence
     def streamWriter(self, schema: StructType, overwrite: bool) -> PulsarStreamWriter:
-        """A streaming write."""
+        """A streaming write: Spark makes a writer for each micro-batch, and another one to commit it."""
+        if not in_sink_runner():
+            self._warn_once()
         return PulsarStreamWriter(write_options(self.options), schema, overwrite)
 
-    def _read_schema(self) -> ReadSchema:
-        return read_schema(read_options(self.options))
+    def _read(self, schema: StructType) -> tuple[ReadOptions, ReadSchema]:
+        options = read_options(self.options)
+        found = read_schema(options)
+        if schema != found.selection.spark_schema:
+            raise InvalidArgumentError(
+                f"The columns of this read are {', '.join(found.selection.names)}, not {', '.join(schema.names)}: "
+                "leave out .schema(...), choose columns with option columns and type values with option valueSchema; "
+                "if the topic's schema has changed since load(), call it again."
+            )
+        return options, found
+
+    def _warn_once(self) -> None:
+        """Spark plans the micro-batches of a query in one process after the other, mostly the same one."""
+        given = tuple(sorted(self.options.items()))
+        if given not in _warned_of:
+            _warned_of.add(given)
+            warn_without_effect(self.options, "write")
+
+
+_warned_of: set[tuple[tuple[str, str], ...]] = set()
+
+
+class RefusedStream(DataSourceStreamReader):
+    """The error of a streaming read, kept until Spark can show it.
+
+    An error that `streamReader` itself raises is lost: pyspark 4.2.0's source runner then fails on its unassigned
+    `reader` in a `finally` clause.
+    """
+
+    def __init__(self, error: PulsarpyError) -> None:
+        self._error = error
+
+    @one_sentence
+    def initialOffset(self) -> NoReturn:
+        """Raise the error: a new query asks for this first."""
+        raise self._error
+
+    @one_sentence
+    def latestOffset(self, start: dict[str, object], limit: ReadLimit) -> NoReturn:
+        """Raise the error: a restarted query asks for this."""
+        raise self._error
+
+    @one_sentence
+    def partitions(self, start: dict[str, object], end: dict[str, object]) -> NoReturn:
+        """Raise the error: a query restarted within a batch asks for this."""
+        raise self._error
+
+    def read(self, partition: InputPartition) -> NoReturn:
+        """Raise the error: nobody asks for this."""
+        raise self._error

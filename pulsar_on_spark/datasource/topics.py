@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import pyarrow as pa
@@ -19,7 +18,7 @@ from pulsar_on_spark.topic import catalog, chain
 from pulsar_on_spark.topic.catalog import TopicPart
 from pulsar_on_spark.topic.reading import SliceReader
 from pulsar_on_spark.topic.root import Root
-from pulsar_on_spark.topic.user_offsets import Point, parse_ending_offsets, parse_starting_offsets
+from pulsar_on_spark.topic.user_offsets import Point, UserOffsets, parse_ending_offsets, parse_starting_offsets
 
 
 def selected(view: View, selection: TopicSelection) -> list[TopicRecord]:
@@ -35,8 +34,9 @@ def selected(view: View, selection: TopicSelection) -> list[TopicRecord]:
 
 
 def selected_parts(view: View, selection: TopicSelection) -> list[TopicPart]:
-    """The partitions and unpartitioned topics of the selection, in order."""
-    return [part for topic in selected(view, selection) for part in catalog.parts(view, topic)]
+    """The partitions and unpartitioned topics of the selection, in order; one named twice is there once."""
+    parts = (part for topic in selected(view, selection) for part in catalog.parts(view, topic))
+    return list(dict.fromkeys(parts))
 
 
 def common_schema(view: View, options: ReadOptions) -> SchemaRecord | None:
@@ -90,25 +90,26 @@ class UserPositions:
                 if position is None and options.time_strategy == "error":
                     raise InvalidArgumentError(
                         f"Option startingTime: no message of {part.name} was published at or after "
-                        f"{options.starting_time_ms} ms; set startingOffsetsByTimestampStrategy to latest to start at the end."
+                        f"{options.starting_time_ms} ms; set startingOffsetsByTimestampStrategy to latest to start at "
+                        "the end."
                     )
                 found[part.name] = chain.read_limit(self._view, part.topic_id) if position is None else position
             return found
-        return self._resolve(parts, options.starting, "startingOffsets", parse_starting_offsets, default)
+        given = UserOffsets(default, {})
+        if options.starting is not None:
+            given = parse_starting_offsets(options.starting, default)
+        return self._resolve(parts, given, "startingOffsets")
 
     def ends(self, parts: Sequence[TopicPart]) -> dict[str, Position]:
         """Where a batch read of each part ends (errors as `starts`)."""
         if self._options.ending_time_ms is not None:
             times = {part.name: self._at_time(part, self._options.ending_time_ms) for part in parts}
             return {part.name: times[part.name] or chain.read_limit(self._view, part.topic_id) for part in parts}
-        return self._resolve(parts, self._options.ending, "endingOffsets", parse_ending_offsets, "latest")
+        ending = self._options.ending
+        given = UserOffsets("latest", {}) if ending is None else parse_ending_offsets(ending)
+        return self._resolve(parts, given, "endingOffsets")
 
-    def _resolve(
-        self, parts: Sequence[TopicPart], text: str | None, option: str, parse: Callable[..., object], default: Point
-    ) -> dict[str, Position]:
-        if text is None:
-            return {part.name: self._position(part, default, option) for part in parts}
-        given = parse_starting_offsets(text, default) if option == "startingOffsets" else parse_ending_offsets(text)
+    def _resolve(self, parts: Sequence[TopicPart], given: UserOffsets, option: str) -> dict[str, Position]:
         unmatched = given.unmatched(TopicName.parse(part.name) for part in parts)
         if unmatched:
             raise InvalidArgumentError(f"Option {option} names {unmatched[0]}, which is not read here: take it out.")
@@ -142,19 +143,3 @@ class UserPositions:
                     entry = pc.min(entries).as_py() + found.segment.entry_offset
                     return Position(LedgerId(found.segment.ledger_id), EntryId(entry))
         return None
-
-
-def pattern_description(selection: TopicSelection) -> str:
-    """The selection in words, for messages."""
-    return f"the pattern {selection.pattern!r}" if selection.pattern else ", ".join(selection.names)
-
-
-def subscription_safe(text: str) -> str:
-    """The text as part of a file name."""
-    return re.sub(r"[^0-9A-Za-z_-]", "_", text)
-
-
-def total(bounds: Iterable[chain.RangePlan]) -> tuple[int, int]:
-    """(messages, bytes) of several plans."""
-    plans = list(bounds)
-    return sum(plan.rows for plan in plans), sum(plan.bytes for plan in plans)

@@ -12,7 +12,8 @@ from pulsar_on_spark.model.errors import PulsarpyError
 P = ParamSpec("P")
 T = TypeVar("T")
 
-_IN_A_WORKER = ("PYTHON_WORKER_FACTORY_PORT", "PYTHON_WORKER_FACTORY_SOCK_PATH")
+_RUNTIME = "SPARK_PYTHON_RUNTIME"
+"""Spark sets this to PYTHON_WORKER in every Python process that it starts, daemons and planners included."""
 _HIDE = "SPARK_HIDE_TRACEBACK"
 
 
@@ -44,5 +45,5 @@ def _each(results: Iterator[T]) -> Iterator[T]:
 
 
 def _hide_stack() -> None:
-    if any(name in os.environ for name in _IN_A_WORKER):
+    if os.environ.get(_RUNTIME) == "PYTHON_WORKER":
         os.environ[_HIDE] = "1"

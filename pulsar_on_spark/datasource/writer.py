@@ -1,17 +1,17 @@
-"""Writing to topics from Spark, batch and streaming: tasks stage segment files, the driver attaches them in one commit."""
+"""Writing to topics from Spark: tasks stage segment files, the driver attaches them in one commit."""
 
 from __future__ import annotations
 
 import hashlib
 import logging
+import sys
 import time
 import uuid
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import pyarrow as pa
-import pyarrow.compute as pc
 from pyspark import TaskContext
 from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
 from pyspark.sql.types import StructType
@@ -20,18 +20,19 @@ from pulsar_on_spark.datasource.options import WriteOptions
 from pulsar_on_spark.datasource.rows import FramePlan, check_frame, to_segment_rows
 from pulsar_on_spark.datasource.typed import TypedValues, typed_values
 from pulsar_on_spark.datasource.user_errors import one_sentence
+from pulsar_on_spark.ledger.segment_writer import PathFailure
 from pulsar_on_spark.ledger.storage_path import StoragePath
 from pulsar_on_spark.metadata import keys
 from pulsar_on_spark.metadata.records import TopicRecord
 from pulsar_on_spark.metadata.state import View
-from pulsar_on_spark.model.errors import InvalidArgumentError
+from pulsar_on_spark.model.errors import InvalidArgumentError, MetadataError
 from pulsar_on_spark.model.ids import WriteId
 from pulsar_on_spark.model.names import TopicName
 from pulsar_on_spark.model.quorum import Quorum
 from pulsar_on_spark.topic import catalog
 from pulsar_on_spark.topic.attach import TaskOutput, Transaction, attach
 from pulsar_on_spark.topic.root import Root
-from pulsar_on_spark.topic.routing import HashingScheme
+from pulsar_on_spark.topic.routing import HashingScheme, split_rows
 from pulsar_on_spark.topic.task_writer import TaskWriter, WriteTarget
 
 log = logging.getLogger(__name__)
@@ -70,8 +71,11 @@ def plan_write(options: WriteOptions, schema: StructType) -> WritePlan:
     """
     topic = None if options.topic is None else TopicName.parse(options.topic)
     root = Root.shared(options.root) if Root.is_occupied(options.root) else None
-    record = root.store.view().get(TopicRecord, topic.full) if root and topic else None
-    declared = catalog.latest_schema(root.store.view(), record) if root and record else None
+    view = root.store.view() if root else None
+    record = view.get(TopicRecord, topic.full) if view and topic else None
+    if topic is not None and record is None:
+        catalog.check_new_topic(topic, None)
+    declared = catalog.latest_schema(view, record) if view and record else None
     typed = typed_values(options.typed, declared)
     value_type = None if typed is None else typed.schema.write_type
     frame = check_frame(schema, has_topic_option=topic is not None, value_type=value_type)
@@ -79,7 +83,8 @@ def plan_write(options: WriteOptions, schema: StructType) -> WritePlan:
         root = Root.open_or_create(options.root)
     if topic is not None and record is None:
         catalog.create_topic(root.store, topic, None, exist_ok=True)
-    view = root.store.view()
+    if view is None or (topic is not None and record is None):
+        view = root.store.view()
     return WritePlan(
         write_id=WriteId(uuid.uuid4().hex),
         root=root.path,
@@ -91,6 +96,11 @@ def plan_write(options: WriteOptions, schema: StructType) -> WritePlan:
         topic=None if topic is None else topic.full,
         typed=typed,
     )
+
+
+def in_sink_runner() -> bool:
+    """Whether this is the process in which Spark commits micro-batches: a writer made here does nothing else."""
+    return any("python_streaming_sink_runner" in argument for argument in sys.orig_argv)
 
 
 def _targets(view: View, topic: TopicName | None) -> dict[str, WriteTarget]:
@@ -134,19 +144,28 @@ class _TaskRun:
             self._writer.add(self._targets[plan.topic], found.rows)
             return
         assert found.topics is not None, "a frame without option topic has the column __topic"
-        for name in pc.unique(found.topics).to_pylist():
-            rows = found.rows.filter(pc.equal(found.topics, name))
-            self._writer.add(self._target(TopicName.parse(name)), rows)
+        named = found.topics.dictionary_encode()
+        targets = [self._target(name) for name in named.dictionary.to_pylist()]
+        for index, rows in split_rows(found.rows, named.indices.to_numpy()):
+            self._writer.add(targets[index], rows)
 
-    def _target(self, name: TopicName) -> WriteTarget:
+    def _target(self, given: str) -> WriteTarget:
         """The topic that a row names; one that the driver didn't know is created, as everywhere in a write."""
+        known = self._targets.get(given)
+        if known is not None:
+            return known
+        name = TopicName.parse(given)
         if name.full not in self._targets:
             store = Root.shared(self._plan.root).store
-            record = store.view().get(TopicRecord, name.full)
+            view = store.view()
+            record = view.get(TopicRecord, name.full)
             if record is None:
                 record = catalog.create_topic(store, name, None, exist_ok=True)
-            self._targets[name.full] = WriteTarget(tuple(catalog.parts(store.view(), record)))
-        return self._targets[name.full]
+                view = store.view()
+            self._targets[name.full] = WriteTarget(tuple(catalog.parts(view, record)))
+        # As it was given, too: rows of every batch name it so.
+        self._targets[given] = self._targets[name.full]
+        return self._targets[given]
 
 
 class _Writing:
@@ -155,15 +174,16 @@ class _Writing:
     def __init__(self, options: WriteOptions, schema: StructType, overwrite: bool) -> None:
         if overwrite:
             raise InvalidArgumentError(
-                "A topic can't be overwritten: use mode('append') for a batch and outputMode('append') or 'update' for a "
-                "stream; to start afresh, delete the topic first."
+                "A topic can't be overwritten: use mode('append') for a batch and outputMode('append') or 'update' "
+                "for a stream; to start afresh, delete the topic first."
             )
         self._options = options
-        self._plan = plan_write(options, schema)
+        self._plan = None if in_sink_runner() else plan_write(options, schema)
 
     @one_sentence
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
         """Stage the task's rows durably (see `TaskWriter` for the errors)."""
+        assert self._plan is not None, "tasks get the writer that the driver planned"
         context = TaskContext.get()
         query_id = context.getLocalProperty("sql.streaming.queryId") if context else None
         batch_id = context.getLocalProperty("streaming.sql.batchId") if context else None
@@ -178,16 +198,24 @@ class _Writing:
         staged = [message for message in messages if isinstance(message, Staged)]
         if not staged:
             return
-        root = Root.shared(self._plan.root)
+        root = Root.shared(self._options.root)
         write_ids = {message.write_id for message in staged}
         assert len(write_ids) == 1, f"one write has one write id, found {write_ids}"
         if not attach(root.store, write_ids.pop(), [message.output for message in staged], transaction):
             log.info("Write %s was committed before, or is empty.", staged[0].write_id)
-        failures = [failure for message in staged for failure in message.output.failures]
-        if failures:
-            for failure in failures:
-                log.warning("Storage path %d failed and is read-only from now on: %s", failure.path_id, failure.reason)
-            root.mark_failed(failures)
+        _mark_failed(root, [failure for message in staged for failure in message.output.failures])
+
+
+def _mark_failed(root: Root, failures: Sequence[PathFailure]) -> None:
+    for failure in {failure.path_id: failure for failure in failures}.values():
+        log.warning("Storage path %d failed and is read-only from now on: %s", failure.path_id, failure.reason)
+    if not failures:
+        return
+    try:
+        root.mark_failed(failures)
+    except MetadataError as error:
+        # The messages are committed: an error now would have them written again. The next write meets the path anew.
+        log.warning("Storage paths could not be marked as failed: %s", error)
 
 
 class PulsarBatchWriter(_Writing, DataSourceArrowWriter):
@@ -208,6 +236,14 @@ class PulsarBatchWriter(_Writing, DataSourceArrowWriter):
 
 class PulsarStreamWriter(_Writing, DataSourceStreamArrowWriter):
     """`df.writeStream.format("pulsarpy")`: each micro-batch is in its topics once and whole."""
+
+    def __init__(self, options: WriteOptions, schema: StructType, overwrite: bool) -> None:
+        if options.txn_app_id is not None:
+            raise InvalidArgumentError(
+                "Options txnAppId and txnVersion belong to batch writes, and a stream's batches are known by query and "
+                "number: leave them out."
+            )
+        super().__init__(options, schema, overwrite)
 
     @one_sentence
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:

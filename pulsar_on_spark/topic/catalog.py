@@ -82,6 +82,22 @@ class TopicPart:
     partition: int
 
 
+def check_new_topic(name: TopicName, partitions: int | None) -> None:
+    """Refuse what `create_topic` would refuse of any root.
+
+    Raises:
+        InvalidArgumentError: the number of partitions is out of range, or the name is one of a partition.
+    """
+    if partitions is not None and not 1 <= partitions <= MAX_PARTITIONS:
+        raise InvalidArgumentError(
+            f"Topic {name.full} cannot have {partitions} partitions: give 1 to {MAX_PARTITIONS}."
+        )
+    if name.partition_index >= 0:
+        raise InvalidArgumentError(
+            f"Topic {name.full} is named like a partition: create {name.partitioned_base.full} with partitions."
+        )
+
+
 def create_topic(
     store: MetadataStore,
     name: TopicName,
@@ -103,14 +119,7 @@ def create_topic(
         TopicExistsError: the topic exists.
         InvalidArgumentError: the number of partitions is out of range, or the name is one of a partition.
     """
-    if partitions is not None and not 1 <= partitions <= MAX_PARTITIONS:
-        raise InvalidArgumentError(
-            f"Topic {name.full} cannot have {partitions} partitions: give 1 to {MAX_PARTITIONS}."
-        )
-    if name.partition_index >= 0:
-        raise InvalidArgumentError(
-            f"Topic {name.full} is named like a partition: create {name.partitioned_base.full} with partitions."
-        )
+    check_new_topic(name, partitions)
 
     def decide(view: View) -> Change | None:
         if view.get(TopicRecord, name.full) is not None:

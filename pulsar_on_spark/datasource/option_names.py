@@ -1,0 +1,152 @@
+"""The names of `format("pulsarpy")`'s options: aliases, directions, what is refused, and look-ups with a check.
+
+Spark hands options over with lower-cased names. Names follow pulsar-spark, with Kafka's as aliases.
+"""
+
+from __future__ import annotations
+
+import difflib
+import logging
+import re
+from collections.abc import Mapping
+from typing import Literal, TypeVar
+
+from pulsar_on_spark.model.errors import InvalidArgumentError
+
+log = logging.getLogger(__name__)
+
+Direction = Literal["read", "write"]
+
+ALIASES = {
+    "service.url": "path",
+    "serviceUrl": "path",
+    "subscribe": "topics",
+    "subscribePattern": "topicsPattern",
+    "predefinedSubscription": "subscription",
+    "startingTimestamp": "startingTime",
+    "endingTimestamp": "endingTime",
+    "maxOffsetsPerTrigger": "maxMessagesPerTrigger",
+    "includeHeaders": "includeMetadata",
+}
+_BOTH = ("path", "topic", "valueFormat", "valueSchema")
+READ_OPTIONS = (
+    *_BOTH,
+    *("topics", "topicsPattern", "startingOffsets", "endingOffsets", "startingTime", "endingTime"),
+    *("startingOffsetsByTimestampStrategy", "failOnDataLoss"),
+    *("subscription", "subscriptionPrefix", "subscriptionType", "subscriptionInitialPosition"),
+    *("consumerName", "leaseDuration"),
+    *("maxMessagesPerTrigger", "maxBytesPerTrigger", "minOffsetsPerTrigger", "maxTriggerDelay"),
+    *("minPartitions", "maxRecordsPerPartition", "includeMetadata", "columns", "mode"),
+    *("allowDifferentTopicSchemas", "waitingForNonExistedTopic", "pollTimeoutMs"),
+)
+"""`waitingForNonExistedTopic` and `pollTimeoutMs` are pulsar-spark's: accepted, and there is no broker to wait for."""
+WRITE_OPTIONS = (*_BOTH, "hashingScheme", "txnAppId", "txnVersion", "checkpointLocation")
+_ROOTS_QUORUM = "the quorum is the root's: see `pulsarpy init --quorum`"
+REFUSED = {
+    "readCompacted": "topic compaction is still to come",
+    "startingOffsetsByTimestamp": "one time for each partition is still to come: use startingTime or startingOffsets",
+    "endingOffsetsByTimestamp": "one time for each partition is still to come: use endingTime or endingOffsets",
+    "fsync": "every write is synced to disk before it is committed",
+    "compressionType": "segments are always zstd",
+    "ensembleSize": _ROOTS_QUORUM,
+    "writeQuorum": _ROOTS_QUORUM,
+    "ackQuorum": _ROOTS_QUORUM,
+}
+"""Features still to come, and whatever would relax durability: ignoring these would mislead."""
+_HARMLESS = {"fsync": "true", "compressionType": "zstd", "readCompacted": "false"}
+"""Values of refused options that ask for what is done anyway."""
+_CLIENT = ("pulsar.", "admin.url", "adminurl")
+"""Options that configure a client that isn't there: accepted, with a warning."""
+
+_KNOWN = {name.lower(): name for name in (*READ_OPTIONS, *WRITE_OPTIONS, *ALIASES, *REFUSED)}
+_C = TypeVar("_C", bound=str)
+_UNITS_S = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
+_UNIT_WORDS = {"millisecond": "ms", "sec": "s", "second": "s", "min": "m", "minute": "m", "hour": "h", "day": "d"}
+
+
+class GivenOptions:
+    """The options of one read or write, by their proper names; values are looked up with a check."""
+
+    def __init__(self, given: Mapping[str, str]) -> None:
+        """Sort out names.
+
+        Raises:
+            InvalidArgumentError: an option and its alias disagree, or an option is refused.
+        """
+        self._values: dict[str, str] = {}
+        for raw, value in given.items():
+            known = _KNOWN.get(raw.lower())
+            if known in REFUSED:
+                if _HARMLESS.get(known) != value.strip().lower():
+                    raise InvalidArgumentError(f"Option {known} is not supported: {REFUSED[known]}; leave it out.")
+            elif known is not None:
+                name = ALIASES.get(known, known)
+                if self._values.setdefault(name, value) != value:
+                    raise InvalidArgumentError(
+                        f"Options {name} and {known} mean the same and differ: give one of them."
+                    )
+
+    def text(self, name: str) -> str | None:
+        """The option's text, None where it isn't given."""
+        return self._values.get(name)
+
+    def choice(self, name: str, choices: tuple[_C, ...]) -> _C | None:
+        """One of `choices`, whatever its case."""
+        value = self.text(name)
+        if value is None:
+            return None
+        found = {choice.lower(): choice for choice in choices}.get(value.strip().lower())
+        if found is None:
+            raise self.bad(name, f"give one of {', '.join(choices)}")
+        return found
+
+    def flag(self, name: str, default: bool) -> bool:
+        """True or false."""
+        value = self.choice(name, ("true", "false"))
+        return default if value is None else value == "true"
+
+    def number(self, name: str, minimum: int = 1) -> int | None:
+        """A whole number from `minimum` on."""
+        value = self.text(name)
+        if value is None:
+            return None
+        if not re.fullmatch(r"\s*[0-9]{1,18}\s*", value) or int(value) < minimum:
+            raise self.bad(name, f"give a whole number from {minimum} on")
+        return int(value)
+
+    def seconds(self, name: str, default: float) -> float:
+        """A length of time such as `10s`, `500ms` or `2 minutes`; a bare number counts seconds."""
+        value = self.text(name)
+        if value is None:
+            return default
+        match = re.fullmatch(r"\s*([0-9]{1,12}(?:\.[0-9]{1,9})?)\s*([a-z]*)\s*", value.lower())
+        unit = (match.group(2) or "s") if match else ""
+        unit = unit if unit in _UNITS_S else _UNIT_WORDS.get(unit.removesuffix("s"), unit)
+        if match is None or unit not in _UNITS_S or float(match.group(1)) <= 0:
+            raise self.bad(name, "give a length of time such as 10s, 500ms or 2 minutes")
+        return float(match.group(1)) * _UNITS_S[unit]
+
+    def bad(self, name: str, remedy: str) -> InvalidArgumentError:
+        """The error for an option whose value can't be used."""
+        return InvalidArgumentError(f"Option {name} has the value {self.text(name)!r}: {remedy}.")
+
+    def only(self, name: str, why: str) -> None:
+        """Refuse an option that has no meaning here."""
+        if name in self._values:
+            raise InvalidArgumentError(f"Option {name} is not possible here: {why}.")
+
+
+def warn_without_effect(given: Mapping[str, str], direction: Direction) -> None:
+    """Log what is accepted and does nothing: once for each option, to be called once for each read or write."""
+    belongs = {name.lower() for name in (READ_OPTIONS if direction == "read" else WRITE_OPTIONS)}
+    client = sorted(name for name in given if name.lower().startswith(_CLIENT))
+    if client:
+        log.warning("Options %s configure a Pulsar client and have no effect here.", ", ".join(client))
+    for raw in sorted(set(given) - set(client)):
+        known = _KNOWN.get(raw.lower())
+        if known is None:
+            close = difflib.get_close_matches(raw.lower(), _KNOWN, n=1)
+            hint = f" Did you mean {_KNOWN[close[0]]}?" if close else ""
+            log.warning("Option %s is unknown to format pulsarpy and has no effect.%s", raw, hint)
+        elif known not in REFUSED and ALIASES.get(known, known).lower() not in belongs:
+            log.warning("Option %s has no effect on a %s.", known, direction)
