@@ -14,7 +14,6 @@ from pulsar_on_spark.metadata.state import View
 from pulsar_on_spark.model.errors import DataLossError, MetadataError
 from pulsar_on_spark.model.ids import EARLIEST, EntryId, LedgerId, Position
 
-
 _UNLIMITED = 1e18
 """More than anything here; unlike infinity it can be divided."""
 
@@ -121,6 +120,7 @@ def plan_range(view: View, topic: str, topic_id: str, partition: int, start: Pos
     found: list[SegmentSlice] = []
     lost: list[Loss] = []
     position = start
+    start_seen = False
     for segment in view.since(SegmentRecord, topic_id, f"{topic_id}/{start.ledger:020d}/{start.entry:020d}"):
         ledger = segment.ledger_id
         if ledger > end.ledger or (ledger == end.ledger and segment.first_entry >= end.entry):
@@ -132,9 +132,10 @@ def plan_range(view: View, topic: str, topic_id: str, partition: int, start: Pos
         begins_at = position.entry if ledger == position.ledger else 0
         if first > begins_at and (position != EARLIEST):
             lost.append(Loss(topic, f"entries {position} to {ledger}:{first} are gone"))
-        elif ledger > position.ledger == start.ledger and position == start != EARLIEST and not found:
+        elif ledger > start.ledger and not start_seen and start != EARLIEST:
             # Nothing of the start's ledger is left that would show whether it ended at the start.
             lost.append(Loss(topic, f"what followed {position} in its ledger is gone"))
+        start_seen = True
         position = Position(LedgerId(ledger), EntryId(max(stop, first)))
         if first < stop:
             file = view.get(FileRecord, segment.file_id)

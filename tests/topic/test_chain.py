@@ -106,6 +106,12 @@ def test_ranges_that_follow_each_other_are_the_whole(data: st.DataObject) -> Non
     assert sum(p.rows for p in plans) == 2 * len(entries)
 
 
+def test_a_range_that_starts_at_the_end_of_a_ledger() -> None:
+    found = plan(view_of(*TWO_LEDGERS), at(3, 9), at(7, 2))
+    assert [(s.segment.ledger_id, s.first, s.end) for s in found.slices] == [(7, 0, 2)]
+    assert found.losses == ()
+
+
 def test_a_slice_knows_its_batches() -> None:
     (one,) = plan(view_of(segment(3, 10, (2, 3, 4))), at(3, 11), at(3, 15)).slices
     assert one.batches() == [chain.SliceBatch(5, 10, 12), chain.SliceBatch(6, 12, 15)]
