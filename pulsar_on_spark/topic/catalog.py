@@ -274,7 +274,7 @@ def matching(view: View, pattern: str) -> list[TopicRecord]:
     """
     bare = pattern.removeprefix("persistent://")
     if "/" not in bare:
-        bare = f"public/default/{bare}"
+        bare = f"public/default/(?:{bare})"
     try:
         compiled = re.compile(bare)
     except re.error as error:
