@@ -100,7 +100,7 @@ class PulsarStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             view = root.store.view(durable=True)
             parts = selected_parts(view, self._options.topics)
             if self._subscribed:
-                self._joined(root, self._consumer_id).create_first(view, parts)
+                self._joined(root).create_first(view, parts)
                 topics = {part.name: TopicOffset(TopicId(part.topic_id)) for part in parts}
             else:
                 starts = UserPositions(root, view, self._options).starts(parts, "latest")
@@ -128,7 +128,7 @@ class PulsarStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     @one_sentence
     def latestOffset(self, start: Json, limit: ReadLimit) -> Json:
         """The end of the next batch, or `start` verbatim if there is none. `start` is committed, so cursors move."""
-        committed = StreamOffset.from_json(start)
+        committed = self._adopt(start)
         if self._polled_just_now(committed):
             return start
         self._planned = _Planned(committed, None)
@@ -137,7 +137,7 @@ class PulsarStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         parts = stream_plan.existing_parts(view, self._options.topics)
         self._lose_all(stream_plan.vanished(view, committed, parts))
         if self._subscribed:
-            subscription = self._joined(root, committed.consumer)
+            subscription = self._joined(root)
             subscription.acknowledge(committed)
             view, reading = subscription.turn(view, parts, committed, wait=self._targets is not None)
         else:
@@ -164,7 +164,7 @@ class PulsarStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     @one_sentence
     def partitions(self, start: Json, end: Json) -> Sequence[InputPartition]:
         """The tasks of a batch, from its end alone: the same messages at each replay."""
-        offset = StreamOffset.from_json(end)
+        offset = self._adopt(end)
         root = Root.shared(self._options.root)
         planned = self._planned
         view = planned.view if planned is not None and planned.offset == offset else None
@@ -174,7 +174,7 @@ class PulsarStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if planned is None and self._subscribed:
             # An earlier process planned this batch: make sure that nobody else has the subscription now.
             known = [part for part in parts.values() if part is not None]
-            self._joined(root, offset.consumer).admit(known, offset)
+            self._joined(root).admit(known, offset)
         self._planned = _Planned(offset, None)
         pieces: list[ScanPiece] = []
         for name, part in parts.items():
@@ -208,10 +208,16 @@ class PulsarStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     # -- steps -----------------------------------------------------------------------------------------------------
 
-    def _joined(self, root: Root, checkpointed: str) -> StreamSubscription:
-        """This query's part in its subscription; a restarted query is the consumer that its checkpoint names."""
+    def _adopt(self, offset: Json) -> StreamOffset:
+        """Parse; a restarted query is the consumer that its checkpoint names, unless the options name one."""
+        parsed = StreamOffset.from_json(offset)
         if self._subscription is None:
-            self._consumer_id = self._options.consumer_name or checkpointed
+            self._consumer_id = self._options.consumer_name or parsed.consumer
+        return parsed
+
+    def _joined(self, root: Root) -> StreamSubscription:
+        """This query's part in its subscription."""
+        if self._subscription is None:
             self._subscription = StreamSubscription(root, self._options, self._consumer_id)
         return self._subscription
 

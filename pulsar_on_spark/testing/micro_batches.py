@@ -69,7 +69,9 @@ class MicroBatchQuery:
     ) -> None:
         source = PulsarDataSource({name.lower(): value for name, value in {"path": str(root), **options}.items()})
         self.checkpoint = checkpoint
-        self.reader: PulsarStreamReader = source.streamReader(source.schema())
+        reader = source.streamReader(source.schema())
+        assert isinstance(reader, PulsarStreamReader), "the options are refused"
+        self.reader = reader
         if available_now:
             self.reader.prepareForTriggerAvailableNow()
         self._limit = ReadAllAvailable() if once else self.reader.getDefaultReadLimit()
