@@ -46,7 +46,7 @@ def main(root: str, process: str, commits: str, *tasks: str) -> None:
 def forever(root: str) -> None:
     """Commit ever new records and report each on a line of its own, to be killed or frozen at any moment."""
     store = MetadataStore(Path(root))
-    number = len(store.view().all(TenantRecord))
+    number = sum(record.tenant.startswith("r") for record in store.view().all(TenantRecord))
     while True:
         record = TenantRecord(tenant=f"r{number:06d}")
         store.commit(lambda view, record=record: Change(puts=[record], keys={f"key/{record.tenant[-1]}": None}))

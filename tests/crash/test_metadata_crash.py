@@ -1,0 +1,217 @@
+"""The metadata store under real crashes: killed at the n-th system call, cut from power, its disk refusing to sync."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+from deltalake import write_deltalake
+
+from pulsar_on_spark.metadata.records import RootRecord, TenantRecord
+from pulsar_on_spark.metadata.repair import find_damage
+from pulsar_on_spark.metadata.state import encode
+from pulsar_on_spark.metadata.store import Change, MetadataStore
+
+COMMITTING = [sys.executable, str(Path(__file__).parents[1] / "metadata" / "committing.py")]
+ROOT_RECORD = RootRecord(format_version=1, cluster_id="c" * 32, quorum="3/3/2")
+
+pytestmark = pytest.mark.root
+
+
+def _check(root: Path, reported: list[int]) -> None:
+    """Every reported commit is there, and the store goes on."""
+    store = MetadataStore(root)
+    found = {int(record.tenant[1:]) for record in store.view().all(TenantRecord) if record.tenant.startswith("r")}
+    assert set(reported) <= found
+    assert found == set(range(len(found)))
+    # A commit is reported after its cursor row, and one more of each may have been on the way.
+    cursor = store.cursors().of("t", "s")
+    assert not reported or cursor[0].n >= max(reported)
+    for number in range(2):
+        record = TenantRecord(tenant=f"after{number}")
+        store.commit(lambda view, record=record: Change(puts=[record], keys={"after": None}))
+    store.housekeep()
+    for name in ("main", "cursors"):
+        assert not find_damage(root / "metadata" / name, deep=True)
+
+
+def _strace(*options: str) -> list[str]:
+    return ["strace", "-f", "-qq", "--seccomp-bpf", *options]
+
+
+# -- killed ------------------------------------------------------------------------------------------------------------
+
+
+def _killed(root: Path, commits: int, call: str, number: int) -> list[int]:
+    """Let a writer report some commits, then kill it at the n-th call from now on (counted for each of its threads)."""
+    process = subprocess.Popen([*COMMITTING, "forever", str(root)], stdout=subprocess.PIPE)
+    assert process.stdout is not None
+    try:
+        reported = [int(process.stdout.readline()) for _ in range(commits)]
+        inject = ("-e", f"trace={call}", "-e", f"inject={call}:signal=SIGKILL:when={number}")
+        strace = subprocess.Popen(
+            ["strace", "-f", "-qq", "-o", os.devnull, *inject, "-p", str(process.pid)], stderr=subprocess.DEVNULL
+        )
+        try:
+            rest, _ = process.communicate(timeout=60)
+            assert process.returncode == -signal.SIGKILL
+        finally:
+            strace.kill()
+            strace.wait()
+        return [*reported, *map(int, rest.split())]
+    finally:
+        process.kill()
+        process.communicate()
+
+
+def test_killed_at_the_nth_call_of_each_kind(tmp_path: Path) -> None:
+    root = tmp_path / "root"
+    store = MetadataStore.create(root, [ROOT_RECORD])
+    for number in range(56):  # the housekeeping at 64 is soon due
+        record = TenantRecord(tenant="busy", note=number)
+        store.commit(lambda view, record=record: Change(puts=[record], keys={"busy": None}))
+    reported: list[int] = []
+    points = [
+        # The log entry gets its name by linkat, its temporary file goes by unlink, the data file comes by rename.
+        *((call, 1) for call in ("linkat", "unlink", "rename", "linkat", "unlink", "rename")),
+        *(("fsync", number) for number in (1, 2, 3, 4, 5, 8, 40, 90)),
+        *(("write", number) for number in (1, 4, 12)),
+        *(("openat", number) for number in (1, 3, 8, 20, 60)),
+    ]
+    for place, (call, number) in enumerate(points):
+        reported += _killed(root, 1 + place % 3, call, number)
+        _check(root, reported)
+    assert len(reported) > len(points)
+
+
+# -- fsync -------------------------------------------------------------------------------------------------------------
+
+
+def _fresh_root(tmp_path: Path) -> Path:
+    MetadataStore.create(tmp_path / "root", [ROOT_RECORD])
+    return tmp_path / "root"
+
+
+def test_a_commit_is_reported_after_all_that_it_rests_on_was_synced(tmp_path: Path) -> None:
+    root = _fresh_root(tmp_path)
+    main = root / "metadata" / "main"
+    # A commit of somebody who syncs nothing: version 2.
+    write_deltalake(str(main), encode([(TenantRecord(tenant="x"), False)], 2, "tok", ["k"]), mode="append")
+    log = tmp_path / "strace"
+    calls = ("-y", "-o", str(log), "-e", "trace=fsync,fdatasync,linkat,rename,write", "-e", "signal=none")
+    subprocess.run([*_strace(*calls), *COMMITTING, str(root), "0", "2"], check=True, capture_output=True)
+    synced: set[str] = set()
+    reports = 0
+    for line in log.read_text().splitlines():
+        if found := re.search(r"f(?:data)?sync\(\d+<(.*)>(?:\)|,| <unfinished)", line):
+            synced.add(found.group(1))
+        elif re.search(r"write\(1<.*p0|write\(1<.*shared", line):
+            reports += 1
+            entries = [f"{main}/_delta_log/{version:020d}.json" for version in range(1, 3 + reports)]
+            assert {str(main), f"{main}/_delta_log", *entries} <= synced
+            assert len({path for path in synced if path.endswith(".parquet")}) == len(entries)
+            synced -= {str(main), f"{main}/_delta_log"}  # each commit syncs the directories anew
+    assert reports == 2
+
+
+def test_what_the_disk_refuses_to_sync_is_not_reported_and_nothing_is_tried_again(tmp_path: Path) -> None:
+    root = _fresh_root(tmp_path)
+    # Four calls a commit, after those for the root's own: the third commit fails, as if the page were dropped.
+    inject = ("-o", os.devnull, "-e", "trace=fsync", "-e", "inject=fsync:error=EIO:when=11")
+    script = (
+        "import sys\n"
+        f"sys.path.insert(0, {str(Path(COMMITTING[1]).parent)!r})\n"
+        "from pathlib import Path\n"
+        "from committing import increment\n"
+        "from pulsar_on_spark.metadata.store import MetadataStore\n"
+        f"store = MetadataStore(Path({str(root)!r}))\n"
+        "for number in range(6):\n"
+        "    try:\n"
+        "        print('ok', increment(store, 'n', 'key'))\n"
+        "    except Exception as error:\n"
+        "        print(type(error).__name__, error)\n"
+    )
+    run = subprocess.run(
+        [*_strace(*inject), sys.executable, "-c", script], check=True, capture_output=True, text=True, timeout=60
+    )
+    lines = run.stdout.splitlines()
+    good = [line for line in lines if line.startswith("ok")]
+    assert 1 <= len(good) <= 3
+    assert lines[: len(good)] == good
+    for line in lines[len(good) :]:
+        assert line.startswith("MetadataError")
+        assert "could not be made durable" in line
+        assert "restart this process" in line
+    count = (MetadataStore(root).view().all(TenantRecord)[0].model_extra or {})["count"]
+    assert len(good) <= count <= len(good) + 1
+
+
+# -- power cuts --------------------------------------------------------------------------------------------------------
+
+
+@contextmanager
+def _mounted(image: Path, at: Path) -> Iterator[Path]:
+    at.mkdir(exist_ok=True)
+    mount = subprocess.run(["mount", "-o", "loop", str(image), str(at)], capture_output=True, text=True)
+    if mount.returncode:
+        pytest.skip(f"loop devices cannot be mounted here: {mount.stderr.strip()}")
+    try:
+        yield at
+    finally:
+        subprocess.run(["umount", "--lazy", str(at)], check=True)
+
+
+def _stopped(process: subprocess.Popen[bytes]) -> None:
+    process.send_signal(signal.SIGSTOP)
+    tasks = Path(f"/proc/{process.pid}/task")
+    for _ in range(1000):
+        states = [(task / "stat").read_text().rpartition(")")[2].split()[0] for task in tasks.iterdir()]
+        if set(states) == {"T"}:
+            return
+        time.sleep(0.002)
+    raise AssertionError(f"the writer did not stop: {states}")
+
+
+def test_power_cuts_keep_every_reported_commit(tmp_path: Path) -> None:
+    """What has reached the loop device's file is what a disk would hold; what the kernel still caches is lost."""
+    image, copy = tmp_path / "disk", tmp_path / "copy"
+    with image.open("wb") as file:
+        file.truncate(96 << 20)
+    subprocess.run(["mkfs.ext4", "-q", "-F", str(image)], check=True)
+    with _mounted(image, tmp_path / "mounted") as mounted:
+        root = mounted / "root"
+        MetadataStore.create(root, [ROOT_RECORD])
+        shutil.copyfile(image, copy)
+        with _mounted(copy, tmp_path / "after") as after:
+            _check(after / "root", [])
+        process = subprocess.Popen([*COMMITTING, "forever", str(root)], stdout=subprocess.PIPE)
+        assert process.stdout is not None
+        os.set_blocking(process.stdout.fileno(), False)
+        reported: list[int] = []
+        try:
+            for cut in range(6):
+                deadline = time.monotonic() + 30
+                enough = len(reported) + 3 + 7 * cut
+                while len(reported) < enough and time.monotonic() < deadline:
+                    time.sleep(0.003)
+                    reported += map(int, (process.stdout.read() or b"").split())
+                _stopped(process)
+                reported += map(int, (process.stdout.read() or b"").split())
+                shutil.copyfile(image, copy)
+                with _mounted(copy, tmp_path / "after") as after:
+                    _check(after / "root", reported)
+                process.send_signal(signal.SIGCONT)
+        finally:
+            process.kill()
+            process.wait()
+            process.stdout.close()
+        assert len(reported) > 60
