@@ -1,0 +1,181 @@
+"""Reading goes on with any good copy, finds merged entries again, and tells losses from skips."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from random import Random
+
+import pytest
+
+from pulsar_on_spark.ledger.reports import ReportKind, read_reports
+from pulsar_on_spark.ledger.segment_format import SEGMENT_SCHEMA
+from pulsar_on_spark.metadata.records import FileRecord, SegmentRecord
+from pulsar_on_spark.model.errors import DataLossError
+from pulsar_on_spark.model.ids import EARLIEST
+from pulsar_on_spark.testing import messages
+from pulsar_on_spark.topic import chain, merge
+from pulsar_on_spark.topic.collect import Ages, collect
+from pulsar_on_spark.topic.reading import SliceReader
+from pulsar_on_spark.topic.root import Root
+
+Locate = Callable[[Root, FileRecord, int], Path]
+
+
+def flip(file: Path, offset: int) -> None:
+    content = bytearray(file.read_bytes())
+    content[offset] ^= 0x10
+    file.write_bytes(content)
+
+
+def cut(file: Path, offset: int) -> None:
+    file.write_bytes(file.read_bytes()[:offset])
+
+
+def remove(file: Path, offset: int) -> None:
+    file.unlink()
+
+
+@pytest.fixture
+def written(root: Root) -> list[bytes]:
+    """A topic with one file of several batches."""
+    root.create_topic("t")
+    random = Random(3)
+    values = [random.randbytes(2_000) for _ in range(4_000)]
+    messages.write(root, "t", values)
+    (segment,) = root.store.view().all(SegmentRecord)
+    assert len(segment.batch_entries) > 2
+    return values
+
+
+def slices(root: Root, first: int | None = None, end: int | None = None) -> list[chain.SegmentSlice]:
+    view = root.store.view()
+    (part,) = messages.target(root, "t").parts
+    plan = chain.plan_range(view, part.name, part.topic_id, -1, EARLIEST, chain.read_limit(view, part.topic_id))
+    return [one.part(one.first if first is None else first, one.end if end is None else end) for one in plan.slices]
+
+
+def reader(root: Root, *columns: str, fail_on_data_loss: bool = True) -> SliceReader:
+    paths = root.storage_paths(root.store.view())
+    return SliceReader(root.path, paths, columns or tuple(SEGMENT_SCHEMA.names), fail_on_data_loss)
+
+
+def read(root: Root, one: chain.SegmentSlice, *, fail_on_data_loss: bool = True) -> list[bytes]:
+    found = reader(root, "value", fail_on_data_loss=fail_on_data_loss).read(one)
+    return [value for _, batch in found for value in batch.column("value").to_pylist()]
+
+
+def test_any_part_of_a_segment(root: Root, written: list[bytes]) -> None:
+    (whole,) = slices(root)
+    ends = [0]
+    for entries, rows in chain.entry_runs(whole):
+        ends += [ends[-1] + rows // entries * (n + 1) for n in range(entries)]
+    random = Random(4)
+    for _ in range(30):
+        first, end = sorted(random.sample(range(whole.end + 1), 2))
+        assert read(root, whole.part(first, end)) == written[ends[first] : ends[end]]
+
+
+def test_only_the_wanted_columns(root: Root, written: list[bytes]) -> None:
+    (whole,) = slices(root)
+    for one in (whole, whole.part(1, whole.end - 1)):
+        names = {tuple(batch.schema.names) for _, batch in reader(root, "publish_time", "value").read(one)}
+        assert names == {("publish_time", "value")}
+
+
+@pytest.mark.parametrize("damage", [flip, cut, remove])
+@pytest.mark.parametrize("part", [0.0, 0.2, 0.5, 0.8])
+def test_one_bad_copy_is_reported_and_another_is_used(
+    root: Root, written: list[bytes], copy_of: Locate, damage: Callable[[Path, int], None], part: float
+) -> None:
+    (file,) = root.store.view().all(FileRecord)
+    for path_id in file.copies:  # one of them is the one that readers of this file try first
+        copy = copy_of(root, file, path_id)
+        whole = copy.read_bytes()
+        damage(copy, int(file.length * part))
+        assert read(root, slices(root)[0]) == written
+        copy.write_bytes(whole)
+    (report,) = read_reports(root.path)
+    assert (report.kind, report.file_id) == (ReportKind.BAD_COPY, file.file_id)
+    assert root.status().bad_copies == (report,)
+
+
+def test_a_path_that_is_away_or_swapped(root: Root, written: list[bytes]) -> None:
+    storage = root.path / "storage"
+    shutil.rmtree(storage / "0")
+    assert read(root, slices(root)[0]) == written
+    shutil.copytree(storage / "1", storage / "0")
+    assert read(root, slices(root)[0]) == written
+
+
+def test_what_no_copy_gives_is_an_error(root: Root, written: list[bytes], copy_of: Locate) -> None:
+    (file,) = root.store.view().all(FileRecord)
+    for path_id in file.copies:
+        flip(copy_of(root, file, path_id), file.length // 2)
+    with pytest.raises(DataLossError, match=r"messages of .*default/t .*failOnDataLoss"):
+        read(root, slices(root)[0])
+
+
+def test_losses_may_be_skipped_with_a_count(
+    root: Root, written: list[bytes], copy_of: Locate, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Only the batch that is bad in every copy is left out."""
+    (file,) = root.store.view().all(FileRecord)
+    (whole,) = slices(root)
+    offset = sum(file.tile_lengths[:3]) + 100 if file.tile_lengths else file.length // 2
+    for path_id in file.copies:
+        flip(copy_of(root, file, path_id), offset)
+    found = read(root, whole, fail_on_data_loss=False)
+    lost = [value for value in written if value not in set(found)]
+    assert 0 < len(lost) < len(written) / 2
+    assert found == [value for value in written if value not in set(lost)]
+    assert f"{len(lost)} messages of" in caplog.text
+    (loss,) = root.status().losses
+    assert f"{len(lost)} messages" in loss.reason
+
+
+@pytest.mark.parametrize("allow", [False, True])
+def test_a_file_that_is_gone_from_everywhere(root: Root, written: list[bytes], copy_of: Locate, allow: bool) -> None:
+    (file,) = root.store.view().all(FileRecord)
+    for path_id in file.copies:
+        copy_of(root, file, path_id).unlink()
+    if allow:
+        assert read(root, slices(root)[0], fail_on_data_loss=False) == []
+    else:
+        with pytest.raises(DataLossError):
+            read(root, slices(root)[0])
+
+
+def test_entries_are_found_again_after_a_merge(root: Root) -> None:
+    """A plan made before a merge is read after the old files are gone, from its middle on too."""
+    root.create_topic("t")
+    for number in range(6):
+        messages.write(root, "t", [f"{number}-{row}".encode() for row in range(3)])
+    planned = slices(root)
+    assert len(planned) == 6
+    under_way = reader(root, "value").read(planned[3])
+    assert next(under_way)[1].column("value").to_pylist() == [b"3-0", b"3-1", b"3-2"]
+
+    merge.merge(root)
+    assert collect(root, Ages(keep_replaced_s=-1)).deleted_files == 18
+
+    assert list(under_way) == []
+    for number, one in enumerate(planned):
+        found = list(reader(root, "value", "entry_id").read(one))
+        assert [v for _, batch in found for v in batch.column("value").to_pylist()] == [
+            f"{number}-{row}".encode() for row in range(3)
+        ]
+        assert all(batch.column("entry_id")[0].as_py() + where.segment.entry_offset == number for where, batch in found)
+
+
+def test_a_topic_that_was_deleted_under_a_reader(root: Root, written: list[bytes]) -> None:
+    planned = slices(root)
+    root.delete_topic("t")
+    collect(root, Ages(keep_replaced_s=600))
+    assert read(root, planned[0]) == written
+    collect(root, Ages(keep_replaced_s=-1))
+    root.create_topic("t")
+    messages.write(root, "t", [b"of another topic"] * 4_000)
+    with pytest.raises(DataLossError):
+        read(root, planned[0])
