@@ -133,7 +133,7 @@ class SubscriptionConsumer:
         Raises:
             MetadataError: it could not be made durable; the next call makes up for it.
         """
-        if self._saved == (committed, self._held):
+        if self._saved == (committed, self._held) or not any(self._held.values()):
             return
         if now or self._clock() - self._saved_at_s >= CURSOR_INTERVAL_S:
             self._save(committed)
