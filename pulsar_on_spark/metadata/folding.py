@@ -35,11 +35,19 @@ class FoldableFile(Protocol):
     """What the plan needs to know of a data file."""
 
     @property
-    def rows(self) -> int: ...
+    def rows(self) -> int:
+        """How many rows it holds."""
+        ...
+
     @property
-    def min_seq(self) -> int: ...
+    def min_seq(self) -> int:
+        """Its smallest seq."""
+        ...
+
     @property
-    def max_seq(self) -> int: ...
+    def max_seq(self) -> int:
+        """Its largest seq."""
+        ...
 
 
 @dataclass(frozen=True, slots=True)

@@ -38,6 +38,7 @@ class RootRecord(Record):
 
     @property
     def record_id(self) -> str:
+        """There is one."""
         return "root"
 
 
@@ -53,6 +54,7 @@ class PathRecord(Record):
 
     @property
     def record_id(self) -> str:
+        """The path's number."""
         return str(self.path_id)
 
 
@@ -64,6 +66,7 @@ class IdsRecord(Record):
 
     @property
     def record_id(self) -> str:
+        """There is one counter."""
         return "ledger"
 
 
@@ -75,6 +78,7 @@ class TenantRecord(Record):
 
     @property
     def record_id(self) -> str:
+        """The name."""
         return self.tenant
 
 
@@ -86,6 +90,7 @@ class NamespaceRecord(Record):
 
     @property
     def record_id(self) -> str:
+        """`tenant/namespace`."""
         return self.namespace
 
 
@@ -104,6 +109,7 @@ class TopicRecord(Record):
 
     @property
     def record_id(self) -> str:
+        """The full name."""
         return self.name
 
 
@@ -120,6 +126,7 @@ class SchemaRecord(Record):
 
     @property
     def record_id(self) -> str:
+        """By topic, in the order of versions."""
         return f"{self.topic_id}/{self.version:020d}"
 
 
@@ -132,6 +139,7 @@ class IncarnationRecord(Record):
 
     @property
     def record_id(self) -> str:
+        """The incarnation's id."""
         return self.incarnation
 
 
@@ -151,6 +159,7 @@ class LedgerRecord(Record):
 
     @property
     def record_id(self) -> str:
+        """By topic, in the order of the chain."""
         return f"{self.topic_id}/{self.ledger_id:020d}"
 
 
@@ -175,6 +184,7 @@ class FileRecord(Record):
 
     @property
     def record_id(self) -> str:
+        """The file's id."""
         return self.file_id
 
 
@@ -204,6 +214,7 @@ class SegmentRecord(Record):
 
     @property
     def record_id(self) -> str:
+        """By topic, in the order of entries."""
         return f"{self.topic_id}/{self.ledger_id:020d}/{self.first_entry:020d}"
 
 
@@ -220,6 +231,7 @@ class WriteRecord(Record):
 
     @property
     def record_id(self) -> str:
+        """The write's id."""
         return self.write_id
 
 
@@ -227,7 +239,8 @@ class SlotOwner(BaseModel):
     """Slots of a subscription held by one consumer under one epoch (`consumer` None: free).
 
     `start_*` is the position at which the epoch began: it stands until a cursor row of this epoch or a later one
-    exists. With it an owner, its epoch and its position change in one commit, and no late row of an earlier owner counts.
+    exists. With it an owner, its epoch and its position change in one commit, and no late row of an earlier owner
+    counts.
     """
 
     model_config = ConfigDict(frozen=True, extra="allow")
@@ -259,4 +272,5 @@ class SubscriptionRecord(Record):
 
     @property
     def record_id(self) -> str:
+        """By topic, then name."""
         return f"{self.topic_id}/{self.name}"

@@ -11,6 +11,7 @@ from typing import TypeVar, cast
 
 import pyarrow as pa
 
+from pulsar_on_spark.metadata.folding import Order
 from pulsar_on_spark.metadata.records import COLUMN_FIELDS, Record
 
 R = TypeVar("R", bound=Record)
@@ -35,6 +36,8 @@ MAIN_SCHEMA = pa.schema(
     ]
 )
 """The main table. `seq` is the version that the row's writer read, plus one: of a record key the largest counts."""
+MAIN_ORDER = Order(key=("kind", "id"), rank=("seq", "token"))
+"""Which row of a record counts."""
 
 _READ_COLUMNS = ("kind", "id", "seq", "token", "deleted", *COLUMN_FIELDS, "body")
 _TOPIC_ID = COLUMN_FIELDS.index("topic_id")

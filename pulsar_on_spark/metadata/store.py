@@ -52,8 +52,7 @@ CURSORS_SCHEMA = pa.schema(
 )
 """The cursors table: (ledger_id, entry_id) is the next entry to read; of a slot the largest (epoch, n) counts."""
 
-_MAIN_ORDER = folding.Order(key=("kind", "id"), rank=("seq", "token"))
-_CURSORS_ORDER = folding.Order(key=("topic_id", "subscription", "slot"), rank=("epoch", "n", "seq"))
+CURSORS_ORDER = folding.Order(key=("topic_id", "subscription", "slot"), rank=("epoch", "n", "seq"))
 _FORGOTTEN_KINDS = ("segment", "file", "ledger", "write")
 """Kinds whose records come and go without end, so that full folds forget their old tombstones (docs/adr/0001)."""
 
@@ -337,12 +336,12 @@ class MetadataStore:
             if log is self._main:
                 self.view()
                 before = pa.scalar(datetime.now(UTC) - FORGET_TOMBSTONES_AFTER, pa.timestamp("us", "UTC"))
-                folded = log.fold(_MAIN_ORDER, folding.old_tombstones(_FORGOTTEN_KINDS, before))
+                folded = log.fold(state.MAIN_ORDER, folding.old_tombstones(_FORGOTTEN_KINDS, before))
             else:
                 self.cursors()
                 # Read after the cursors: a row's subscription was in main before it.
                 live = {(record.topic_id, record.name) for record in self.view().all(SubscriptionRecord)}
-                folded = log.fold(_CURSORS_ORDER, folding.ownerless_cursors(live))
+                folded = log.fold(CURSORS_ORDER, folding.ownerless_cursors(live))
             log.checkpoint()
         except StaleHandleError as error:
             # Another process folded, checkpointed or cleaned up at the same moment: its work counts.

@@ -11,6 +11,8 @@ import pytest
 from deltalake import DeltaTable
 
 from pulsar_on_spark.metadata import repair
+from pulsar_on_spark.metadata.durability import locked
+from pulsar_on_spark.metadata.folding import Order
 from pulsar_on_spark.metadata.log_entry import checkpoint_path, entry_path, read_entry
 from pulsar_on_spark.metadata.records import TenantRecord
 from pulsar_on_spark.metadata.repair import find_damage
@@ -167,12 +169,21 @@ def test_a_healthy_log_is_never_touched(ten_commits: Path, put: Put) -> None:
     _never_touched(ten_commits)
     store.housekeep()
     _never_touched(ten_commits)
-    # Files that a fold replaced are vacuumed while the entries that added them are still read.
-    for number in range(20):
-        put(store, "t1", note=number)
-    vacuumed = DeltaTable(str(_main(ten_commits)))
-    vacuumed.vacuum(retention_hours=0, enforce_retention_duration=False, dry_run=False, full=True)
+
+
+def test_files_that_a_fold_replaced_may_be_vacuumed_before_a_checkpoint(
+    ten_commits: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The entries that added them are still read then."""
+    monkeypatch.setattr("pulsar_on_spark.metadata.folding.LAG", 2)
+    monkeypatch.setattr("pulsar_on_spark.metadata.folding.WORTH_FILES", 2)
+    monkeypatch.setattr("pulsar_on_spark.metadata.delta_log.RETAIN_HOURS", 0)
+    store = MetadataStore(ten_commits)
+    assert store._main.fold(Order(key=("kind", "id"), rank=("seq",)), None)
+    assert store.vacuum() == 8
+    (ten_commits / "lock").touch()
     _never_touched(ten_commits)
+    assert len(_tenants(ten_commits)) == 9
 
 
 def test_entries_of_other_writers_do_not_break_a_log(ten_commits: Path, put: Put) -> None:
@@ -301,6 +312,18 @@ def test_processes_that_find_the_break_at_once_cut_it_once(
     store = MetadataStore(ten_commits)
     assert store.view().version == 8 + 9
     assert len(store.view().all(TenantRecord)) == 7 + 3 + 2
+
+
+def test_a_repair_waits_for_another_and_finds_its_work_done(ten_commits: Path) -> None:
+    _empty(ten_commits, 9)
+    with ThreadPoolExecutor(1) as pool:
+        with locked(ten_commits / "lock"):
+            waiting = pool.submit(MetadataStore, ten_commits)
+            with pytest.raises(TimeoutError):
+                waiting.result(timeout=0.3)
+            assert repair.repair(_main(ten_commits), ten_commits / "lock") is not None
+        assert waiting.result().view().version == 8
+    assert len(list((ten_commits / "metadata" / "set-aside").iterdir())) == 1
 
 
 def test_threads_with_stores_of_their_own_cut_it_once(ten_commits: Path) -> None:

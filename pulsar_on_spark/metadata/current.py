@@ -1,0 +1,110 @@
+"""The users' side of the metadata tables: their present rows, as an Arrow table or by SQL.
+
+The tables hold rows that newer ones have superseded, and tombstones; plain Delta shows them all. What is here leaves
+them out and otherwise gives every row as it is stored: fields without a column of their own are JSON in `body`.
+Reading repairs nothing, takes no lock and needs no write permission.
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+import pyarrow as pa
+import pyarrow.compute as pc
+from deltalake import DeltaTable
+from deltalake.exceptions import DeltaError
+
+from pulsar_on_spark.metadata import folding
+from pulsar_on_spark.metadata.delta_log import check_location
+from pulsar_on_spark.metadata.state import MAIN_ORDER, MAIN_SCHEMA
+from pulsar_on_spark.metadata.store import CURSORS_ORDER, CURSORS_SCHEMA
+from pulsar_on_spark.model.errors import InvalidArgumentError, MetadataError, NotARootError
+
+TableName = Literal["main", "cursors"]
+
+
+@dataclass(frozen=True, slots=True)
+class _Shape:
+    schema: pa.Schema
+    order: folding.Order
+
+
+_SHAPES = {"main": _Shape(MAIN_SCHEMA, MAIN_ORDER), "cursors": _Shape(CURSORS_SCHEMA, CURSORS_ORDER)}
+
+
+def current(root: Path | str, table: TableName, kind: str | None = None) -> pa.Table:
+    """The present rows of a metadata table: of each record key the newest, tombstones left out.
+
+    Args:
+        root: the root's path.
+        table: "main" (record key: kind, id) or "cursors" (topic_id, subscription, slot).
+        kind: of "main" only this kind, for example "topic", "segment", "subscription".
+
+    Returns:
+        The rows with all stored columns, in no particular order.
+
+    Raises:
+        InvalidArgumentError: no such table, or `kind` given for "cursors".
+        NotARootError: there is no such table at `root`.
+        MetadataError: the table cannot be read.
+    """
+    shape = _shape(table, kind)
+    directory = Path(os.path.abspath(root)) / "metadata" / table
+    check_location(directory)
+    if not (directory / "_delta_log").is_dir():
+        raise NotARootError(f"{root} is not a pulsar_on_spark root: give the path of one.")
+    try:
+        rows = DeltaTable(str(directory)).to_pyarrow_table()
+    except (DeltaError, OSError) as error:
+        raise MetadataError(
+            f"The metadata table {directory} cannot be read ({error}): open the root to repair it."
+        ) from error
+    if kind is not None:
+        rows = rows.filter(pc.equal(rows.column("kind"), kind))
+    rows = rows.filter(pa.array(folding.newest(rows, shape.order)))
+    return rows.filter(pc.invert(rows.column("deleted"))) if "deleted" in rows.column_names else rows
+
+
+def current_sql(root: Path | str, table: TableName, kind: str | None = None, source: str | None = None) -> str:
+    r"""A SELECT that gives what `current` gives, for Spark with Delta or any other engine with window functions.
+
+    For example, the segments of each topic by size:
+
+        spark.sql(f"SELECT topic_id, sum(bytes) FROM ({current_sql(root, 'main', 'segment')}) GROUP BY topic_id")
+
+    Args:
+        root: the root's path.
+        table: "main" or "cursors".
+        kind: of "main" only this kind.
+        source: what to select from; by default the table by its path, as Spark with Delta spells it.
+
+    Raises:
+        InvalidArgumentError: no such table, or `kind` given for "cursors".
+    """
+    shape = _shape(table, kind)
+    if source is None:
+        directory = str(Path(os.path.abspath(root)) / "metadata" / table).replace("`", "``")
+        source = f"delta.`{directory}`"
+    key = ", ".join(shape.order.key)
+    rank = ", ".join(f"{name} DESC" for name in shape.order.rank)
+    conditions = ["recency = 1"]
+    if "deleted" in shape.schema.names:
+        conditions.append("NOT deleted")
+    if kind is not None:
+        conditions.append("kind = '{}'".format(kind.replace("'", "''")))
+    return (
+        f"SELECT {', '.join(shape.schema.names)} FROM ("
+        f"SELECT *, row_number() OVER (PARTITION BY {key} ORDER BY {rank}) AS recency FROM {source}"
+        f") AS versions WHERE {' AND '.join(conditions)}"
+    )
+
+
+def _shape(table: str, kind: str | None) -> _Shape:
+    if table not in _SHAPES:
+        raise InvalidArgumentError(f"There is no metadata table {table!r}: choose main or cursors.")
+    if kind is not None and table != "main":
+        raise InvalidArgumentError(f"The metadata table {table} has no kinds: leave out kind={kind!r}.")
+    return _SHAPES[table]
