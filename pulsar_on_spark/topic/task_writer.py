@@ -25,7 +25,7 @@ from pulsar_on_spark.topic.entries import CutRows, cut_entries, run_lengths
 from pulsar_on_spark.topic.routing import HashingScheme, RoundRobin, route, split_rows
 
 MAX_FILE_BYTES = 256 << 20
-MAX_BUFFER_BYTES = 96 << 20
+MAX_BUFFER_BYTES = 64 << 20
 """All open buffers of a task; the largest is written first when they reach it (LAYOUT.md allows 128 MiB)."""
 RUN_BYTES = 8 << 20
 """A task with a single partition writes as soon as it has so much."""
@@ -74,7 +74,8 @@ class TaskWriter:
                 rows.column("key"), rows.num_rows, len(parts), self._scheme, turn, rows.column("key_b64")
             )
             for index, piece in split_rows(rows, chosen):
-                self._buffer(parts[index]).add(piece)
+                # A copy: a slice would keep the whole of Spark's batch in memory for as long as it waits.
+                self._buffer(parts[index]).add(pa.concat_batches([piece]))
         self._write_out()
 
     def finish(self) -> TaskOutput:
