@@ -174,8 +174,8 @@ class _Writing:
     def __init__(self, options: WriteOptions, schema: StructType, overwrite: bool) -> None:
         if overwrite:
             raise InvalidArgumentError(
-                "A topic can't be overwritten: use mode('append') for a batch and outputMode('append') or 'update' "
-                "for a stream; to start afresh, delete the topic first."
+                "A topic can't be overwritten: use mode('append') for a batch and outputMode('append') for a stream; "
+                "to start afresh, delete the topic first."
             )
         self._options = options
         self._plan = None if in_sink_runner() else plan_write(options, schema)

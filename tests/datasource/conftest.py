@@ -1,0 +1,48 @@
+"""Short forms of reading and writing topics, for tests with a Spark session."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Protocol
+
+import pytest
+from pyspark.sql import DataFrame, SparkSession
+
+
+class Write(Protocol):
+    def __call__(self, frame: DataFrame, topic: str | None = None, /, **options: object) -> None: ...
+
+
+class Read(Protocol):
+    def __call__(self, topic: str | None = None, /, **options: object) -> DataFrame: ...
+
+
+def _texts(topic: str | None, options: dict[str, object]) -> dict[str, str]:
+    given = {name: str(value) for name, value in options.items()}
+    return given if topic is None else given | {"topic": topic}
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    """Where the test's root is, once something is written."""
+    return tmp_path / "root"
+
+
+@pytest.fixture
+def write(root: Path) -> Write:
+    """Append a frame to topics of the root."""
+
+    def append(frame: DataFrame, topic: str | None = None, /, **options: object) -> None:
+        frame.write.format("pulsarpy").mode("append").options(**_texts(topic, options)).save(str(root))
+
+    return append
+
+
+@pytest.fixture
+def read(spark: SparkSession, root: Path) -> Read:
+    """A batch read of topics of the root."""
+
+    def load(topic: str | None = None, /, **options: object) -> DataFrame:
+        return spark.read.format("pulsarpy").options(**_texts(topic, options)).load(str(root))
+
+    return load

@@ -1,0 +1,230 @@
+"""The batch writer as Spark calls it, without Spark: attempts, replays, roots, failures."""
+
+from __future__ import annotations
+
+import logging
+import pickle
+import shutil
+from collections.abc import Sequence
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+from pyspark.sql.datasource import WriterCommitMessage
+from pyspark.sql.types import BinaryType, LongType, StringType, StructField, StructType
+
+from pulsar_on_spark import Root
+from pulsar_on_spark.datasource.options import write_options
+from pulsar_on_spark.datasource.writer import PulsarBatchWriter, PulsarStreamWriter
+from pulsar_on_spark.model.errors import (
+    InvalidArgumentError,
+    NotARootError,
+    NotEnoughCopiesError,
+    TopicNotFoundError,
+)
+from pulsar_on_spark.testing.messages import read, values
+
+VALUES = StructType([StructField("value", BinaryType())])
+WITH_TOPIC = StructType([StructField("value", StringType()), StructField("__topic", StringType())])
+
+
+def writer(root: Path, schema: StructType = VALUES, /, **options: str) -> PulsarBatchWriter:
+    """What the driver makes and tasks get."""
+    given = {"path": str(root), "topic": "x"} | options
+    return pickled(PulsarBatchWriter(write_options({n: v for n, v in given.items() if v}), schema, False))
+
+
+def pickled(made: PulsarBatchWriter) -> PulsarBatchWriter:
+    copied = pickle.loads(pickle.dumps(made))
+    assert isinstance(copied, PulsarBatchWriter)
+    return copied
+
+
+def batch(*payloads: bytes | None) -> pa.RecordBatch:
+    return pa.record_batch([pa.array(payloads, pa.binary())], names=["value"])
+
+
+def run(task: PulsarBatchWriter, *batches: pa.RecordBatch) -> WriterCommitMessage:
+    message = pickle.loads(pickle.dumps(pickled(task).write(iter(batches))))
+    assert isinstance(message, WriterCommitMessage)
+    return message
+
+
+def files(root: Path) -> Sequence[Path]:
+    return sorted(path for path in root.rglob("*") if path.is_file())
+
+
+def test_a_root_is_made_where_nothing_is_and_said_so(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.WARNING):
+        made = writer(tmp_path / "new")
+    assert f"Created the root {tmp_path / 'new'}" in caplog.text
+    made.commit([run(made, batch(b"a", None), batch(b"b"))])
+    assert values(Root.open(tmp_path / "new"), "x") == [b"a", None, b"b"]
+    caplog.clear()
+    writer(tmp_path / "new")
+    assert "Created" not in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("schema", "options", "said"),
+    [
+        (StructType([StructField("id", LongType())]), {}, "no column value"),
+        (StructType([StructField("value", LongType())]), {}, "Column 'value' is bigint: cast it to string or binary"),
+        (VALUES, {"topic": ""}, "No topic is named"),
+        (VALUES, {"topic": "a/b"}, "Topic name 'a/b' is not valid"),
+        (VALUES, {"topic": "x-partition-3"}, "is named like a partition"),
+        (VALUES, {"valueFormat": "json", "valueSchema": "a INT,"}, "cannot be read"),
+        (StructType([*VALUES.fields, StructField("__key", LongType())]), {}, "Column '__key' is bigint"),
+    ],
+)
+def test_a_refused_write_creates_nothing(
+    tmp_path: Path, schema: StructType, options: dict[str, str], said: str
+) -> None:
+    with pytest.raises(InvalidArgumentError, match=said):
+        writer(tmp_path / "new", schema, **options)
+    assert not (tmp_path / "new").exists()
+
+
+def test_what_is_not_a_root_stays_as_it_is(tmp_path: Path) -> None:
+    (tmp_path / "photos").mkdir()
+    (tmp_path / "photos" / "cat.jpg").write_bytes(b"meow")
+    (tmp_path / "file").write_bytes(b"not a folder")
+    for name in ("photos", "photos/cat.jpg", "file"):
+        with pytest.raises(NotARootError, match=name.split("/", maxsplit=1)[0]):
+            writer(tmp_path / name)
+    assert [path.name for path in files(tmp_path)] == ["file", "cat.jpg"]
+
+
+def test_of_two_attempts_of_a_task_one_is_committed(tmp_path: Path) -> None:
+    made = writer(tmp_path / "root")
+    first, lost = run(made, batch(b"a", b"b")), run(made, batch(b"c"))
+    again = run(made, batch(b"c"))
+    assert lost != again
+    made.commit([first, again])
+    assert values(Root.open(tmp_path / "root"), "x") == [b"a", b"b", b"c"]
+
+
+def test_a_commit_that_comes_twice_changes_nothing(tmp_path: Path) -> None:
+    made = writer(tmp_path / "root")
+    message = run(made, batch(b"a"))
+    pickled(made).commit([message])
+    pickled(made).commit([message])
+    assert values(Root.open(tmp_path / "root"), "x") == [b"a"]
+
+
+def test_a_write_that_is_aborted_leaves_no_message(tmp_path: Path) -> None:
+    made = writer(tmp_path / "root")
+    made.abort([run(made, batch(b"a")), None])
+    assert values(Root.open(tmp_path / "root"), "x") == []
+
+
+def test_a_task_without_rows_writes_no_file(tmp_path: Path) -> None:
+    made = writer(tmp_path / "root")
+    before = files(tmp_path)
+    made.commit([run(made), run(made, batch())])
+    assert [path for path in files(tmp_path) if path.suffix == ".arrow"] == []
+    assert [path for path in before if path not in files(tmp_path)] == []
+
+
+def test_transactions_are_of_one_application(tmp_path: Path) -> None:
+    for app, version in [("a", "2"), ("a", "1"), ("b", "1"), ("a", "3")]:
+        made = writer(tmp_path / "root", txnAppId=app, txnVersion=version)
+        made.commit([run(made, batch(f"{app}{version}".encode()))])
+    assert values(Root.open(tmp_path / "root"), "x") == [b"a2", b"b1", b"a3"]
+
+
+def test_a_row_above_the_limit_names_topic_and_size(tmp_path: Path) -> None:
+    made = writer(tmp_path / "root")
+    with pytest.raises(
+        InvalidArgumentError, match=r"'persistent://public/default/x' has 5242881 bytes .*maxMessageSize"
+    ):
+        made.write(iter([batch(b"fits"), batch(bytes(5 * 1024 * 1024 + 1))]))
+    assert [path for path in files(tmp_path) if "segments" in path.parts] == []
+    made.commit([run(made, batch(bytes(5 * 1024 * 1024)))])
+    assert len(read(Root.open(tmp_path / "root"), "x")) == 1
+
+
+def test_a_topic_deleted_while_it_is_written_to_fails_the_commit(tmp_path: Path) -> None:
+    root = Root.open_or_create(tmp_path / "root")
+    for again in (False, True):
+        made = writer(tmp_path / "root")
+        message = run(made, batch(b"a"))
+        root.delete_topic("x")
+        if again:
+            root.create_topic("x")
+        with pytest.raises(TopicNotFoundError, match="deleted while it was written to: nothing was written"):
+            made.commit([message])
+        assert [topic.name for topic in root.topics()] == ["persistent://public/default/x"] * again
+    assert values(root, "x") == []
+
+
+def test_the_driver_fixes_the_number_of_partitions(tmp_path: Path) -> None:
+    root = Root.open_or_create(tmp_path / "root")
+    root.create_topic("x", partitions=2)
+    made = writer(tmp_path / "root")
+    root.add_partitions("x", 4)
+    made.commit([run(made, batch(*[b"%d" % number for number in range(40)]))])
+    assert {message.id.partition for message in read(root, "x")} == {0, 1}
+
+
+def test_rows_of_many_topics_keep_their_order(tmp_path: Path) -> None:
+    root = tmp_path / "root"
+    made = writer(root, WITH_TOPIC, topic="")
+    names = [("a", "persistent://public/default/a", "t/n/b", "a")[number % 4] for number in range(400)]
+    rows = [pa.array([str(number) for number in range(400)]), pa.array(names)]
+    made.commit([run(made, pa.record_batch(rows, names=["value", "__topic"]))])
+    assert values(Root.open(root), "t/n/b") == [b"%d" % number for number in range(2, 400, 4)]
+    found = [int(value or b"") for value in values(Root.open(root), "a")]
+    assert sorted(found) == [number for number in range(400) if number % 4 != 2]
+
+
+@pytest.mark.parametrize(
+    ("topic", "said"),
+    [
+        (None, "Column __topic is null in a row"),
+        ("a//b", "Topic name 'a//b' is not valid"),
+        ("non-persistent://t/n/x", "not supported yet"),
+        ("x-partition-1", "is named like a partition"),
+    ],
+)
+def test_a_row_with_a_bad_topic_fails_the_task(tmp_path: Path, topic: str | None, said: str) -> None:
+    made = writer(tmp_path / "root", WITH_TOPIC, topic="")
+    rows = pa.record_batch([pa.array(["v"]), pa.array([topic], pa.string())], names=["value", "__topic"])
+    with pytest.raises(InvalidArgumentError, match=said):
+        made.write(iter([rows]))
+    assert Root.open(tmp_path / "root").topics() == []
+
+
+def test_a_storage_path_that_fails_is_replaced_and_marked(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    root = tmp_path / "root"
+    made = writer(root)
+    shutil.rmtree(root / "storage" / "1")
+    made.commit([run(made, batch(b"a")), run(made, batch(b"b"))])
+    assert values(Root.open(root), "x") == [b"a", b"b"]
+    assert len([record for record in caplog.records if "Storage path 1 failed and is read-only" in record.message]) == 1
+    assert {path.path_id: path.state for path in Root.open(root).status().paths}[1] == "read-only"
+
+
+def test_below_the_ack_quorum_nothing_is_written(tmp_path: Path) -> None:
+    root = tmp_path / "root"
+    made = writer(root)
+    for number in (0, 2):
+        shutil.rmtree(root / "storage" / str(number))
+    with pytest.raises(NotEnoughCopiesError, match="repair or add storage paths"):
+        made.write(iter([batch(b"a")]))
+    assert [path for path in files(root) if "segments" in path.parts] == []
+
+
+def test_a_stream_has_no_transaction_of_its_own_choice(tmp_path: Path) -> None:
+    options = write_options({"path": str(tmp_path / "root"), "topic": "x", "txnAppId": "a", "txnVersion": "1"})
+    with pytest.raises(InvalidArgumentError, match="txnAppId and txnVersion belong to batch writes"):
+        PulsarStreamWriter(options, VALUES, False)
+    assert not (tmp_path / "root").exists()
+
+
+def test_a_topic_cannot_be_overwritten(tmp_path: Path) -> None:
+    options = write_options({"path": str(tmp_path / "root"), "topic": "x"})
+    for made in (PulsarBatchWriter, PulsarStreamWriter):
+        with pytest.raises(InvalidArgumentError, match="can't be overwritten: use mode"):
+            made(options, VALUES, True)
+    assert not (tmp_path / "root").exists()
