@@ -22,7 +22,6 @@ import re
 import time
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING
@@ -228,19 +227,20 @@ def _replaced(view: View, ages: Ages, now_s: float) -> dict[str, FileRecord]:
 
 
 def _delete(doomed: Sequence[Nominee], progress: Progress) -> tuple[int, int]:
-    """Delete files; returns how many there were and their bytes. What cannot be deleted is left to the next pass."""
+    """Delete files; returns how many there were and their bytes. What cannot be deleted is left to the next pass.
+
+    Nothing is synced: a file that a power cut brings back is garbage as before.
+    """
     count = size_bytes = 0
     for number, each in enumerate(doomed):
         progress("collect", number, len(doomed))
         try:
-            if each.stored.is_tmp:
-                each.path.check()
-                with suppress(FileNotFoundError):
-                    OS_FILES.unlink(each.stored.path)
-            elif not each.path.delete_segment(each.stored.file_id):
-                continue  # it went with its sidecar, or another process was here
+            each.path.check()
+            OS_FILES.unlink(each.stored.path)
+        except FileNotFoundError:
+            continue  # another collection was here
         except (StoragePathError, OSError) as error:
-            log.warning("A file stays for now: %s", error)
+            log.warning("File %s stays for now: %s", each.stored.path, error)
             continue
         count += 1
         size_bytes += each.stored.size_bytes
