@@ -11,7 +11,6 @@ damage, and keeps what it knows only if the log still holds the entry that it la
 from __future__ import annotations
 
 import os
-import re
 import uuid
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -24,6 +23,7 @@ from deltalake import CommitProperties, DeltaTable, PostCommitHookProperties, Tr
 from deltalake.exceptions import DeltaError
 
 from pulsar_on_spark.metadata import folding, repair
+from pulsar_on_spark.metadata.creation import RETAIN_HOURS, check_location
 from pulsar_on_spark.metadata.durability import fsync_path, locked
 from pulsar_on_spark.metadata.log_entry import (
     KEYS_FIELD,
@@ -33,24 +33,23 @@ from pulsar_on_spark.metadata.log_entry import (
     entry_path,
     read_entry,
 )
-from pulsar_on_spark.model.errors import InvalidArgumentError, MetadataError
+from pulsar_on_spark.model.errors import MetadataError
 
 _NO_HOOKS = PostCommitHookProperties(create_checkpoint=False, cleanup_expired_logs=False)
 _MAX_REBASES = 100
 """delta-rs rebases a commit over foreign appends this often; a commit under the same key, or one that removes what
 this one read, ends it at once."""
 _MAX_PARSED = 4096
+_RECENT_ROWS = 512
+"""Data files up to this size are remembered for the next fold, which reads all of the last 128 and more."""
+_RECENT_FILES = 4 * folding.LAG
 _NONE = -1
 """The version before the first."""
 KEEP_ENTRIES = 512
 """Log entries that stay at least. By number, not by age (delta-rs's own clean-up keeps an hour): each refresh lists the
 log, 1 ms for 1,000 entries, and a commit must not cost more after 10,000 others. Who falls behind opens anew."""
-RETAIN_HOURS = 1
-"""Replaced data files stay at least this long, for handles that still read them."""
 ORPHAN_HOURS = 24
 """Data files that no log entry names (a commit that never happened) are vacuumed at this age."""
-_UNUSABLE = re.compile(r"[\x00-\x1f\x7f\\\[\]^|]|%[0-9a-fA-F]{2}")
-"""In deltalake 1.6.6 these make a path another one, or panic."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,24 +103,7 @@ class DeltaLog:
         self._synced = _NONE
         self._rebuild = True
         self._parsed: dict[int, LogEntry] = {}
-
-    @staticmethod
-    def create(directory: Path, schema: pa.Schema, lock_file: Path) -> None:
-        """Create the empty table durably; goes on where an earlier attempt was cut off, leaves a finished one alone."""
-        check_location(directory)
-        directory.mkdir(parents=True, exist_ok=True)
-        with locked(lock_file):
-            first = entry_path(directory, 0)
-            names = set(os.listdir(first.parent)) if first.parent.exists() else set()
-            entry = read_entry(directory, 0)
-            if names == {first.name} and entry is not None and not entry.complete:
-                first.unlink()  # a power cut took the creation before anybody used the table
-                names.clear()
-            if not any(name.endswith((".json", ".checkpoint.parquet")) for name in names):
-                _create(directory, schema)
-            for path in (first, first.parent, directory, directory.parent):
-                if path.exists():
-                    fsync_path(path)
+        self._recent: dict[str, pa.Table] = {}
 
     def _ensure_open(self) -> DeltaTable:
         if self._lost_durability is not None:
@@ -206,6 +188,7 @@ class DeltaLog:
         new = [file for file in active.values() if file.name not in known and (rebuild or file.name != own)]
         rows = [self._read(file.name) for file in sorted(new, key=lambda file: file.min_seq)]
         self._files = active
+        self._recent = {name: self._recent[name] for name in self._recent if name in active}
         self._rebuild = False
         version = self.version
         if self._identity is None or self._identity.version != version:
@@ -234,6 +217,15 @@ class DeltaLog:
         return DataFile(name, len(seq), bounds["min"] or 0, bounds["max"] or 0)
 
     def _read(self, name: str) -> pa.Table:
+        rows = self._recent.get(name)
+        return self._remember(name, self._read_file(name)) if rows is None else rows
+
+    def _remember(self, name: str, rows: pa.Table) -> pa.Table:
+        if rows.num_rows <= _RECENT_ROWS and len(self._recent) < _RECENT_FILES:
+            self._recent[name] = rows
+        return rows
+
+    def _read_file(self, name: str) -> pa.Table:
         path = self._directory / name
         try:
             with path.open("rb") as file:
@@ -289,13 +281,17 @@ class DeltaLog:
             StaleHandleError: the commit's outcome is unknown; after a refresh `find_commit` tells.
             MetadataError: the disk refused to make it durable.
         """
-        self._write(self._padded(rows), keys, token, None)
+        rows = self._padded(rows)
+        self._write(rows, keys, token, None)
         version = self.version
         self.sync_to(version)
         entry = self._entry(version)
         if entry is None or entry.token != token:
             raise self._stale(RuntimeError(f"entry {version} is another's"), "A commit went astray in")
-        return entry.added[0][0] if entry.added else None
+        if not entry.added:
+            return None
+        self._remember(entry.added[0][0], rows)
+        return entry.added[0][0]
 
     def _padded(self, rows: pa.Table) -> pa.Table:
         """Rows with nulls in the columns that a newer version of this project has added to the table."""
@@ -494,32 +490,5 @@ class DeltaLog:
         return sum(os.path.getsize(self._directory / file.name) for file in self.files)
 
 
-def check_location(directory: Path) -> None:
-    """Refuse paths that deltalake would take for others.
-
-    Raises:
-        InvalidArgumentError: naming the characters.
-    """
-    found = _UNUSABLE.search(str(directory))
-    if found is not None:
-        raise InvalidArgumentError(
-            f"The root's path {str(directory)!r} contains {found.group()!r}, which the Delta library cannot handle: "
-            "choose a path without control characters, backslash, brackets, ^, | and percent escapes."
-        )
-
-
 def _or_none(version: int | None) -> int:
     return _NONE if version is None else version
-
-
-def _create(directory: Path, schema: pa.Schema) -> None:
-    DeltaTable.create(
-        str(directory),
-        schema=schema,
-        configuration={
-            "delta.checkpointInterval": "1000000",  # checkpoints are made, and synced, by `DeltaLog.checkpoint`
-            "delta.logRetentionDuration": f"interval {RETAIN_HOURS} hours",
-            "delta.deletedFileRetentionDuration": f"interval {RETAIN_HOURS} hours",
-            "delta.dataSkippingStatsColumns": "seq",
-        },
-    )

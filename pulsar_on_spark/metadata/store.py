@@ -18,8 +18,9 @@ from typing import TypeVar
 import pyarrow as pa
 
 from pulsar_on_spark.metadata import folding, state
+from pulsar_on_spark.metadata.creation import check_location, create_table
 from pulsar_on_spark.metadata.cursors import CursorRow, Cursors
-from pulsar_on_spark.metadata.delta_log import DeltaLog, StaleHandleError, check_location
+from pulsar_on_spark.metadata.delta_log import DeltaLog, StaleHandleError
 from pulsar_on_spark.metadata.durability import fsync_path, locked
 from pulsar_on_spark.metadata.records import Record, RootRecord, SubscriptionRecord
 from pulsar_on_spark.metadata.state import State, View
@@ -126,7 +127,7 @@ class MetadataStore:
         lock_file = root / _LOCK
         with locked(lock_file):
             for name, schema in (("cursors", CURSORS_SCHEMA), ("main", state.MAIN_SCHEMA)):
-                DeltaLog.create(root / "metadata" / name, schema, lock_file)
+                create_table(root / "metadata" / name, schema, lock_file)
             for directory in (root, root.parent):
                 fsync_path(directory)
             log = DeltaLog(root / "metadata" / "main", lock_file)

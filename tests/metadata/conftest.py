@@ -37,6 +37,14 @@ def put() -> Callable[..., None]:
     return commit
 
 
+@pytest.fixture
+def short_folds(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Folds leave 8 versions alone instead of 64, and housekeeping comes as often: few commits will do."""
+    monkeypatch.setattr("pulsar_on_spark.metadata.folding.LAG", 8)
+    monkeypatch.setattr("pulsar_on_spark.metadata.folding.WORTH_FILES", 8)
+    monkeypatch.setattr("pulsar_on_spark.metadata.store._HOUSEKEEPING_ENTRIES", 8)
+
+
 @pytest.fixture(scope="session")
 def _ten_commits(tmp_path_factory: pytest.TempPathFactory) -> Path:
     root = tmp_path_factory.mktemp("ten") / "root"

@@ -7,9 +7,10 @@ import pytest
 from deltalake import DeltaTable, write_deltalake
 
 from pulsar_on_spark.metadata import folding
-from pulsar_on_spark.metadata.delta_log import KEEP_ENTRIES, DeltaLog, StaleHandleError, check_location
-from pulsar_on_spark.metadata.log_entry import entry_path, read_entry
-from pulsar_on_spark.model.errors import InvalidArgumentError, MetadataError
+from pulsar_on_spark.metadata.creation import create_table
+from pulsar_on_spark.metadata.delta_log import KEEP_ENTRIES, DeltaLog, StaleHandleError
+from pulsar_on_spark.metadata.log_entry import entry_path
+from pulsar_on_spark.model.errors import MetadataError
 
 SCHEMA = pa.schema(
     [
@@ -23,7 +24,7 @@ ORDER = folding.Order(key=("id",), rank=("seq", "token"))
 
 @pytest.fixture
 def table(tmp_path: Path) -> Path:
-    DeltaLog.create(tmp_path / "table", SCHEMA, tmp_path / "lock")
+    create_table(tmp_path / "table", SCHEMA, tmp_path / "lock")
     return tmp_path / "table"
 
 
@@ -204,13 +205,6 @@ def test_columns_of_a_later_version_are_written_as_null_and_kept_by_a_fold(table
 
 
 @pytest.fixture
-def short_folds(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Folds that leave 8 versions alone instead of 64, so that few commits will do."""
-    monkeypatch.setattr(folding, "LAG", 8)
-    monkeypatch.setattr(folding, "WORTH_FILES", 8)
-
-
-@pytest.fixture
 def long(table: Path, short_folds: None) -> DeltaLog:
     """40 commits to ten records after one that stays as it is: worth a fold."""
     log = _log(table)
@@ -300,7 +294,7 @@ def test_a_reader_that_missed_a_tombstone_does_not_keep_what_it_deleted(table: P
         assert rebuild
 
 
-# -- checkpoints, vacuum, places -------------------------------------------------------------------------------------
+# -- checkpoints and vacuum -------------------------------------------------------------------------------------------
 
 
 def test_a_checkpoint_keeps_a_bounded_log(table: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -326,39 +320,3 @@ def test_vacuum_takes_what_no_version_needs_and_nothing_else(long: DeltaLog, mon
     assert _ids(long) == before
     _append(long, "after")
     assert _log(long._directory).version == long.version
-
-
-@pytest.mark.parametrize(
-    "name", ["plain", "with space", "größe 日本", "50%", "a+b&c=d", "x#y?z", "~tilde'quote\"", "{a}"]
-)
-def test_roots_may_have_such_names(tmp_path: Path, name: str) -> None:
-    table = tmp_path / name / "table"
-    DeltaLog.create(table, SCHEMA, tmp_path / "lock")
-    log = _log(table)
-    _append(log, "a", "key")
-    log.checkpoint()
-    assert _ids(log) == ["a"]
-    assert {path.name for path in tmp_path.iterdir()} == {name, "lock"}
-
-
-@pytest.mark.parametrize("name", ["a%20b", "[x]", "a\\b", "a|b", "a^b", "tab\t"])
-def test_roots_may_not_have_such_names(name: str) -> None:
-    with pytest.raises(InvalidArgumentError, match="Delta library"):
-        check_location(Path("/data") / name)
-
-
-def test_creation_goes_on_where_a_power_cut_ended_it(tmp_path: Path) -> None:
-    table = tmp_path / "table"
-    (table / "_delta_log").mkdir(parents=True)
-    DeltaLog.create(table, SCHEMA, tmp_path / "lock")
-    entry_path(table, 0).write_bytes(b"")
-    DeltaLog.create(table, SCHEMA, tmp_path / "lock")
-    log = _log(table)
-    _append(log, "a")
-    DeltaLog.create(table, SCHEMA, tmp_path / "lock")
-    assert _ids(log) == ["a"]
-    log.checkpoint()
-    entry_path(table, 0).unlink()
-    DeltaLog.create(table, SCHEMA, tmp_path / "lock")
-    assert _ids(log) == ["a"]
-    assert read_entry(table, 0) is None

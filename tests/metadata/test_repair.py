@@ -158,13 +158,13 @@ def _never_touched(root: Path) -> None:
     assert _names(root) == before
 
 
-def test_a_healthy_log_is_never_touched(ten_commits: Path, put: Put) -> None:
+def test_a_healthy_log_is_never_touched(ten_commits: Path, put: Put, short_folds: None) -> None:
     (ten_commits / "lock").touch()
     _never_touched(ten_commits)
     store = MetadataStore(ten_commits)
     store.commit(lambda view: Change(keys={"q/1": 7}))
     _never_touched(ten_commits)
-    for number in range(140):
+    for number in range(25):
         put(store, "t0", note=number)
     _never_touched(ten_commits)
     store.housekeep()

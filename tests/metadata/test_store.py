@@ -12,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pulsar_on_spark.metadata import state
+from pulsar_on_spark.metadata.creation import create_table
 from pulsar_on_spark.metadata.cursors import CursorRow
 from pulsar_on_spark.metadata.delta_log import DeltaLog, StaleHandleError
 from pulsar_on_spark.metadata.records import (
@@ -78,7 +79,7 @@ def test_creation_is_for_once_and_goes_on_where_it_was_cut_off(tmp_path: Path) -
     assert MetadataStore.exists(tmp_path / "x")
     # Cut off before the first record.
     for name, schema in (("main", state.MAIN_SCHEMA),):
-        DeltaLog.create(tmp_path / "y" / "metadata" / name, schema, tmp_path / "lock")
+        create_table(tmp_path / "y" / "metadata" / name, schema, tmp_path / "lock")
     with pytest.raises(NotARootError, match="no root record"):
         MetadataStore(tmp_path / "y")
     assert MetadataStore.create(tmp_path / "y", [ROOT_RECORD]).root_record == ROOT_RECORD
@@ -237,15 +238,15 @@ def test_an_error_in_a_decision_changes_nothing(store: MetadataStore, put: Put) 
 
 
 def test_a_commit_that_is_durable_does_not_fail_because_housekeeping_does(
-    store: MetadataStore, monkeypatch: pytest.MonkeyPatch, put: Put
+    store: MetadataStore, monkeypatch: pytest.MonkeyPatch, put: Put, short_folds: None
 ) -> None:
     def full(*_: object) -> bool:
         raise MetadataError("the disk is full")
 
     monkeypatch.setattr(store._main, "checkpoint", full)
-    for number in range(70):
+    for number in range(12):
         put(store, "n", note=number)
-    assert _note(store.view(), "n") == 69
+    assert _note(store.view(), "n") == 11
 
 
 # -- views -----------------------------------------------------------------------------------------------------------
@@ -328,37 +329,39 @@ class LaterKind(Record):
         return self.name
 
 
-def test_unknown_kinds_and_fields_survive_folding(root: Path, store: MetadataStore, put: Put) -> None:
+def test_unknown_kinds_and_fields_survive_folding(
+    root: Path, store: MetadataStore, put: Put, short_folds: None
+) -> None:
     record = LaterKind(name="x", strange=[1, {"deep": "ü"}])
     store.commit(lambda view: Change(puts=[record], keys={"key": None}))
     put(store, "n", note={"from": ["later"]})
-    for number in range(200):
+    for number in range(40):
         put(store, "busy", note=number)
     reopened = MetadataStore(root).view()
-    assert len(store._main.files) < 150
+    assert len(store._main.files) < 30
     assert reopened.get(LaterKind, "x") == record
     assert _note(reopened, "n") == {"from": ["later"]}
-    assert _note(reopened, "busy") == 199
+    assert _note(reopened, "busy") == 39
 
 
 def test_housekeeping_is_done_by_whoever_commits_and_keeps_the_table_small(
-    root: Path, store: MetadataStore, put: Put
+    root: Path, store: MetadataStore, put: Put, short_folds: None
 ) -> None:
     """Two processes take turns, so that either sees only every other version."""
     other = MetadataStore(root)
-    for number in range(150):
+    for number in range(40):
         put(store, "a", note=number)
         put(other, "b", note=number)
-        assert store._main.entries_since_checkpoint() <= 66
-        assert len(store._main.files) <= 3 * 64 + 2
-    assert _note(MetadataStore(root).view(), "a") == 149
+        assert store._main.entries_since_checkpoint() <= 8 + 2
+        assert len(store._main.files) <= 3 * 8 + 2
+    assert _note(MetadataStore(root).view(), "a") == 39
 
 
-def test_an_idle_cursor_table_is_left_alone(root: Path, store: MetadataStore, put: Put) -> None:
+def test_an_idle_cursor_table_is_left_alone(root: Path, store: MetadataStore, put: Put, short_folds: None) -> None:
     store.cursors()
     log = root / "metadata" / "cursors" / "_delta_log"
     before = sorted(path.name for path in log.iterdir())
-    for number in range(70):
+    for number in range(20):
         put(store, "a", note=number)
     assert sorted(path.name for path in log.iterdir()) == before
 
@@ -423,7 +426,7 @@ def test_after_any_sequence_of_commits_and_folds_the_table_is_what_a_dict_says(
 
 
 def test_old_tombstones_are_forgotten_and_a_reader_that_missed_them_brings_nothing_back(
-    root: Path, store: MetadataStore, monkeypatch: pytest.MonkeyPatch, put: Put
+    root: Path, store: MetadataStore, monkeypatch: pytest.MonkeyPatch, put: Put, short_folds: None
 ) -> None:
     monkeypatch.setattr("pulsar_on_spark.metadata.store.FORGET_TOMBSTONES_AFTER", timedelta(0))
     files = [FileRecord(file_id=f"f{n}", write_id="w", copies=(1,), length=1, batches=1) for n in range(50)]
@@ -431,10 +434,10 @@ def test_old_tombstones_are_forgotten_and_a_reader_that_missed_them_brings_nothi
     lagging = MetadataStore(root)
     held = lagging.view()
     store.commit(lambda view: Change(deletes=files, keys={"key": None}))
-    for number in range(140):
+    for number in range(20):
         put(store, "busy", note=number)
     store.housekeep()
-    assert sum(file.rows for file in store._main.files) < 100
+    assert sum(file.rows for file in store._main.files) < 30
     assert MetadataStore(root).view().last(FileRecord, "f1") is None
     assert lagging.view().all(FileRecord) == []
     assert lagging.view().last(FileRecord, "f1") is None
@@ -465,14 +468,16 @@ def test_cursor_rows_are_there_after_a_reopen_and_the_newest_counts(root: Path, 
         assert reader.cursors().of("t", "other") == ()
 
 
-def test_cursors_are_folded_and_those_of_deleted_subscriptions_go(root: Path, store: MetadataStore) -> None:
+def test_cursors_are_folded_and_those_of_deleted_subscriptions_go(
+    root: Path, store: MetadataStore, short_folds: None
+) -> None:
     store.commit(lambda view: Change(puts=[_subscription("s")], keys={"key": None}))
     reader = MetadataStore(root)
     store.append_cursors([CursorRow("t", "gone", 0, 1, 1, 1, 1)])
-    for n in range(200):
+    for n in range(40):
         store.append_cursors([CursorRow("t", "s", 0, 1, n, 5, n)])
         assert reader.cursors().of("t", "s")[0].n == n
     store.housekeep()
-    assert len(store._cursor_log.files) < 150  # type: ignore[union-attr]
+    assert len(store._cursor_log.files) < 30  # type: ignore[union-attr]
     assert reader.cursors().of("t", "gone") == ()
-    assert MetadataStore(root).cursors().of("t", "s")[0].n == 199
+    assert MetadataStore(root).cursors().of("t", "s")[0].n == 39
