@@ -1,0 +1,193 @@
+"""The command line as people and scripts use it: results on standard output, failures in one sentence with code 1."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from pulsar_on_spark import cli
+from pulsar_on_spark.model.ids import EARLIEST
+from pulsar_on_spark.testing import messages
+from pulsar_on_spark.topic import subscriptions
+from pulsar_on_spark.topic.root import Root
+
+
+@dataclass(frozen=True)
+class Done:
+    code: int
+    out: str
+    err: str
+
+
+Run = Callable[..., Done]
+
+
+@pytest.fixture
+def run(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Run:
+    monkeypatch.delenv("PULSARPY_ROOT", raising=False)
+
+    def call(*arguments: object) -> Done:
+        monkeypatch.setattr(sys, "argv", ["pulsarpy", *map(str, arguments)])
+        code: object = 0
+        try:
+            cli.main()
+        except SystemExit as end:
+            code = end.code
+        captured = capsys.readouterr()
+        assert isinstance(code, int | None)
+        assert "Traceback" not in captured.err
+        return Done(code or 0, captured.out, captured.err)
+
+    return call
+
+
+def ok(done: Done) -> str:
+    assert (done.code, done.err) == (0, "")
+    return done.out
+
+
+def test_from_init_to_delete(run: Run, tmp_path: Path) -> None:
+    root = tmp_path / "root"
+    assert "quorum 3/3/2 on 3 storage paths" in ok(run("init", root))
+    assert "with 4 partitions" in ok(run("topics", "create", "clicks", root, "--partitions", 4))
+    assert "without partitions" in ok(run("topics", "create", "shop/orders/a", root))
+    assert "has 6 partitions" in ok(run("topics", "add-partitions", "clicks", 6, root))
+    listed = ok(run("topics", "list", root))
+    assert "persistent://public/default/clicks" in listed
+    assert "persistent://shop/orders/a" in listed
+    opened = Root.open(root)
+    messages.write(opened, "clicks", [b"12345"] * 1_500)
+    parts = messages.target(opened, "clicks").parts
+    subscriptions.create_subscriptions(opened.store, "delays", "Exclusive", dict.fromkeys(parts, EARLIEST))
+    shown = ok(run("status", root))
+    for text in ("writable", "1,500", "7.5 kB", "delays", "Exclusive", "Copies: 0 missing, 0 bad."):
+        assert text in shown
+    assert "3 copies verified as good" in ok(run("status", root, "--verify"))
+    assert "delays" in ok(run("subscriptions", "list", root))
+    assert "segments merged" in ok(run("maintain", root))
+    assert "Deleted subscription 'delays'" in ok(run("subscriptions", "delete", "clicks", "delays", root))
+    assert "Subscriptions: none" in ok(run("subscriptions", "list", root))
+    assert "Deleted persistent://public/default/clicks" in ok(run("topics", "delete", "clicks", root))
+    assert "clicks" not in ok(run("topics", "list", root))
+
+
+def test_init_with_paths_and_quorum(run: Run, tmp_path: Path) -> None:
+    disks = [argument for name in "abc" for argument in ("--storage-path", tmp_path / name)]
+    made = json.loads(ok(run("init", tmp_path / "root", *disks, "--quorum", "3/2/1", "--json")))
+    assert made["quorum"] == "3/2/1"
+    status = json.loads(ok(run("status", tmp_path / "root", "--json")))
+    assert [path["directory"] for path in status["paths"]] == [str(tmp_path / name) for name in "abc"]
+
+
+def test_the_root_may_be_an_argument_an_option_or_a_variable(
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ok(run("init", "--root", tmp_path / "root"))
+    ok(run("topics", "create", "one", tmp_path / "root"))
+    ok(run("topics", "create", "two", "--root", tmp_path / "root"))
+    monkeypatch.setenv("PULSARPY_ROOT", str(tmp_path / "root"))
+    ok(run("topics", "create", "three"))
+    names = [topic["name"].rpartition("/")[2] for topic in json.loads(ok(run("topics", "list", "--json")))]
+    assert names == ["one", "three", "two"]
+    done = run("status", tmp_path / "other")
+    assert (done.code, str(tmp_path / "other") in done.err) == (1, True)
+
+
+def test_json_holds_what_the_tables_show(run: Run, tmp_path: Path) -> None:
+    root = Root.create(tmp_path / "root")
+    root.create_topic("t", 2)
+    messages.write(root, "t", [b"v"] * 10)
+    parts = messages.target(root, "t").parts
+    subscriptions.create_subscriptions(root.store, "sub", "Shared", dict.fromkeys(parts, EARLIEST))
+    status = json.loads(ok(run("status", root.path, "--json", "--verify")))
+    assert status["topics"][0]["messages"] == 10
+    assert status["verified_copies"] == 3
+    assert status["subscriptions"][0]["backlog_messages"] == 10
+    (found,) = json.loads(ok(run("subscriptions", "list", root.path, "--json")))
+    assert len(found["cursors"]) == 2
+    done = json.loads(ok(run("maintain", root.path, "--json", "--abort-after", "90m")))
+    assert done["problems"] == []
+
+
+def test_a_schema_from_a_file(run: Run, tmp_path: Path) -> None:
+    ok(run("init", tmp_path / "root"))
+    file = tmp_path / "click.avsc"
+    file.write_text('{"type": "record", "name": "Click", "fields": [{"name": "url", "type": "string"}]}')
+    ok(run("topics", "create", "t", tmp_path / "root", "--schema", file, "--schema-type", "avro"))
+    assert json.loads(ok(run("status", tmp_path / "root", "--json")))["topics"][0]["schema"] == "AVRO"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["status", "{tmp}/nowhere"], "does not exist"),
+        (["status"], "No root is given"),
+        (["init", "{root}"], "is a root already"),
+        (["init", "{tmp}/file"], "is a file"),
+        (["init", "{tmp}/new", "--quorum", "2/3/1"], "Quorum 2/3/1 is not possible"),
+        (["init", "{tmp}/new", "--quorum", "many"], "is not ENSEMBLE/WRITE/ACK"),
+        (["init", "{tmp}/file/new"], "Not a directory"),
+        (["topics", "create", "t", "{root}"], "exists already"),
+        (["topics", "create", "n", "{root}", "--partitions", "0"], "0 partitions"),
+        (["topics", "create", "a/b", "{root}"], "a/b"),
+        (["topics", "create", "n", "{root}", "--schema", "{tmp}/missing"], "--schema"),
+        (["topics", "create", "n", "{root}", "--schema", "{tmp}/file"], "schema"),
+        (["topics", "add-partitions", "t", "5", "{root}"], "has no partitions"),
+        (["topics", "delete", "unknown", "{root}"], "does not exist"),
+        (["subscriptions", "delete", "t", "unknown", "{root}"], "does not exist"),
+        (["maintain", "{root}", "--abort-after", "soon"], "--abort-after"),
+    ],
+)
+def test_a_failure_is_one_sentence_on_standard_error(
+    run: Run, tmp_path: Path, arguments: Sequence[str], message: str
+) -> None:
+    root = Root.create(tmp_path / "root")
+    root.create_topic("t")
+    (tmp_path / "file").write_text("no root")
+    done = run(*(each.format(tmp=tmp_path, root=root.path) for each in arguments))
+    assert (done.code, done.out) == (1, "")
+    assert message in done.err
+    assert done.err.startswith("pulsarpy: ")
+    assert done.err.count("\n") == 1
+
+
+def test_wrong_usage_is_told_apart(run: Run) -> None:
+    assert run("topics", "create").code == 2
+    assert run("nonsense").code == 2
+
+
+def test_a_pass_with_problems_fails(run: Run, tmp_path: Path) -> None:
+    root = Root.create(tmp_path / "root")
+    root.create_topic("t")
+    for value in (b"a", b"b"):
+        messages.write(root, "t", [value])
+    for number in (0, 1):
+        (root.path / "storage" / str(number)).rename(tmp_path / f"away{number}")
+    done = run("maintain", root.path)
+    assert done.code == 1
+    assert "pulsarpy: merge:" in done.err
+
+
+def test_the_installed_program(tmp_path: Path) -> None:
+    """It starts without Spark, prints its version and help, and completes for shells."""
+    program = Path(sys.executable).with_name("pulsarpy")
+    version = subprocess.run([program, "--version"], capture_output=True, text=True, check=True)
+    assert version.stdout.startswith("pulsarpy 0.")
+    helped = subprocess.run([program, "--help"], capture_output=True, text=True, check=True)
+    for command in ("init", "topics", "subscriptions", "status", "maintain", "--install-completion"):
+        assert command in helped.stdout
+    environment = {**os.environ, "_PULSARPY_COMPLETE": "complete_bash", "COMP_WORDS": "pulsarpy to", "COMP_CWORD": "1"}
+    completed = subprocess.run([program], env=environment, capture_output=True, text=True, check=False)
+    assert "topics" in completed.stdout
+    failed = subprocess.run([program, "status", tmp_path / "no"], capture_output=True, text=True, check=False)
+    assert (failed.returncode, failed.stdout, failed.stderr.count("\n")) == (1, "", 1)
+    light = "import sys; import pulsar_on_spark.cli; print('pyspark' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", light], capture_output=True, text=True, check=True)
+    assert done.stdout == "False\n"
