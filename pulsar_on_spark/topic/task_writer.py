@@ -188,7 +188,7 @@ class _OpenSegment:
         self.entries += len(cut.entry_rows)
         self._entry_rows.append(cut.entry_rows)
         self._bytes += cut.bytes
-        times = pc.min_max(cut.batch.column("publish_time").cast(pa.int64())).as_py()
+        times = pc.min_max(cut.batch.column("publish_time").view(pa.int64())).as_py()
         self._publish += [times["min"], times["max"]]
 
     def staged(self) -> StagedSegment:

@@ -41,10 +41,10 @@ def stored_files() -> Callable[[Root], list[str]]:
 
 @pytest.fixture
 def start_python() -> Callable[..., subprocess.Popen[str]]:
-    """Start a script in a process of its own; its standard output is a pipe."""
+    """Start a script in a process of its own; its standard input and output are pipes."""
 
     def start(script: str, *arguments: object) -> subprocess.Popen[str]:
         command = [sys.executable, "-c", script, *map(str, arguments)]
-        return subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+        return subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
 
     return start

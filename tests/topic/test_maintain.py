@@ -183,6 +183,7 @@ from pulsar_on_spark.topic.collect import Ages
 from pulsar_on_spark.topic.root import Root
 root = Root.open(sys.argv[1])
 print("ready", flush=True)
+sys.stdin.readline()
 for number in range(10_000):
     label = f"{sys.argv[2]}-{number}"
     rows = range(12)
@@ -201,7 +202,10 @@ def kill_again_and_again(root: Root, rounds: int, start_python: Callable[..., su
     for number in range(rounds):
         process = successor
         assert process.stdout is not None
+        assert process.stdin is not None
         assert process.stdout.readline() == "ready\n"
+        process.stdin.write("go\n")
+        process.stdin.flush()
         if number + 1 < rounds:
             successor = start_python(KILLED, root.path, f"round {number + 1}")
         time.sleep(dice.uniform(0.0, 1.2))

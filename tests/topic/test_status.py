@@ -33,7 +33,7 @@ def test_a_new_root(root: Root) -> None:
 def test_topics_are_summed_over_their_partitions(root: Root) -> None:
     root.create_topic("t", 3)
     root.create_topic("empty")
-    for number in range(4):
+    for _ in range(4):
         messages.write(root, "t", [b"12345"] * 30, [f"k{row}".encode() for row in range(30)])
     empty, topic = root.status().topics
     assert (empty.name, empty.partitions, empty.messages, empty.ledgers) == (
