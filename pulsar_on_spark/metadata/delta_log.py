@@ -161,11 +161,27 @@ class DeltaLog:
     def refresh(self) -> tuple[bool, list[pa.Table]]:
         """Move to the newest version and take it in: see `take_in`."""
         table = self._ensure_open()
+        if self._is_newest(int(table.version())):
+            return False, []
         try:
             table.update_incremental()
         except DeltaError as error:
             raise self._stale(error, "The log was cleaned up under a reader of") from error
         return self.take_in()
+
+    def _is_newest(self, version: int) -> bool:
+        """Whether all is taken in and no entry follows: two stats instead of delta-rs's look, 4 ms at 10,000 keys.
+
+        Logs are cleaned up from their beginning, so while an entry is there, the one after it has not been cleaned up.
+        """
+        known = self._identity
+        return (
+            not self._rebuild
+            and known is not None
+            and known.version == version
+            and not entry_path(self._directory, version + 1).exists()
+            and self._identify(version) == known
+        )
 
     def take_in(self, own: str | None = None) -> tuple[bool, list[pa.Table]]:
         """What is new at this handle's version.

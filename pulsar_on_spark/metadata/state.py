@@ -41,6 +41,7 @@ MAIN_ORDER = Order(key=("kind", "id"), rank=("seq", "token"))
 
 _READ_COLUMNS = ("kind", "id", "seq", "token", "deleted", *COLUMN_FIELDS, "body")
 _TOPIC_ID = COLUMN_FIELDS.index("topic_id")
+_ROWS_AT_ONCE = 4096
 _BULK = 16
 """Above one new id to this many known ones, an index is sorted again instead of inserted into."""
 
@@ -50,11 +51,11 @@ class _Row:
 
     __slots__ = ("_fields", "_record", "deleted", "seq", "token", "topic_id")
 
-    def __init__(self, seq: int, token: str, deleted: bool, fields: tuple[object, ...]) -> None:
+    def __init__(self, seq: int, token: str, deleted: bool, fields: tuple[object, ...], topic_id: str | None) -> None:
         self.seq = seq
         self.token = token
         self.deleted = deleted
-        self.topic_id = cast("str | None", fields[_TOPIC_ID])
+        self.topic_id = topic_id
         self._fields: tuple[object, ...] | None = fields
         self._record: Record | None = None
 
@@ -88,7 +89,7 @@ class State:
         self._ids: dict[str, dict[str | None, list[str]]] = {}
         self._owned: set[str] = set()
         self._owned_lists: set[tuple[str, str | None]] = set()
-        self._tokens: dict[str, str] = {}
+        self._strings: dict[str, str] = {}
 
     def fork(self) -> State:
         """A copy that may be changed while this one, from now on, stays as it is. What changes is copied then."""
@@ -100,24 +101,35 @@ class State:
     def apply(self, table: pa.Table) -> None:
         """Take in rows of the main table."""
         added: dict[tuple[str, str | None], list[str]] = {}
-        columns = [table.column(name).to_pylist() for name in _READ_COLUMNS]
         for kind in table.column("kind").unique().to_pylist():
             self._own(kind)
-        for kind, record_id, seq, token, deleted, *fields in zip(*columns, strict=True):
-            rows = self._rows[kind]
-            known = rows.get(record_id)
-            if known is not None and (known.seq, known.token) >= (seq, token):
-                continue
-            row = rows[record_id] = _Row(seq, self._tokens.setdefault(token, token), deleted, tuple(fields))
-            was = None if known is None or known.deleted else {None, known.topic_id}
-            now = None if deleted else {None, row.topic_id}
-            for scope in (was or set()) - (now or set()):
-                self._unindex(kind, scope, record_id, added)
-            for scope in (now or set()) - (was or set()):
-                added.setdefault((kind, scope), []).append(record_id)
+        for batch in table.select(_READ_COLUMNS).to_batches(_ROWS_AT_ONCE):
+            for kind, record_id, seq, token, deleted, *fields in zip(
+                *(column.to_pylist() for column in batch.columns), strict=True
+            ):
+                fields[_TOPIC_ID] = topic_id = self._shared(fields[_TOPIC_ID])
+                row = _Row(seq, self._shared(token), deleted, tuple(fields), topic_id)
+                self._apply_row(kind, record_id, row, added)
         for (kind, scope), record_ids in added.items():
             self._index(kind, scope, record_ids)
-        self._tokens.clear()
+        self._strings.clear()
+
+    def _shared(self, text: str) -> str:
+        """One object for equal strings: half of a table's memory would be its topic ids and tokens."""
+        return self._strings.setdefault(text, text)
+
+    def _apply_row(self, kind: str, record_id: str, row: _Row, added: dict[tuple[str, str | None], list[str]]) -> None:
+        rows = self._rows[kind]
+        known = rows.get(record_id)
+        if known is not None and (known.seq, known.token) >= (row.seq, row.token):
+            return
+        rows[record_id] = row
+        scopes_before: set[str | None] = set() if known is None or known.deleted else {None, known.topic_id}
+        scopes_now: set[str | None] = set() if row.deleted else {None, row.topic_id}
+        for scope in scopes_before - scopes_now:
+            self._unindex(kind, scope, record_id, added)
+        for scope in scopes_now - scopes_before:
+            added.setdefault((kind, scope), []).append(record_id)
 
     def _own(self, kind: str) -> None:
         if kind not in self._owned:

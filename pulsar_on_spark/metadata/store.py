@@ -34,7 +34,7 @@ _BACKOFF_MAX_S = 0.5
 _HOUSEKEEPING_ENTRIES = 64
 """Log entries after the last checkpoint that make a committer fold and checkpoint."""
 _LOGGER = logging.getLogger(__name__)
-FORGET_TOMBSTONES_AFTER = timedelta(hours=24)
+FORGET_TOMBSTONES_AFTER = timedelta(hours=1)
 
 CURSORS_SCHEMA = pa.schema(
     [
@@ -175,6 +175,10 @@ class MetadataStore:
             self._state = self._state.fork()
         for table in tables:
             self._state.apply(table)
+        if rebuild:
+            # A large table was decoded: Arrow would keep its 100 MB at 50,000 rows for a next time.
+            tables.clear()
+            pa.default_memory_pool().release_unused()
         view = View(self._state, self._main.version)
         self._views.add(view)
         return view
