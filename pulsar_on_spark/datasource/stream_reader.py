@@ -129,8 +129,7 @@ class PulsarStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def latestOffset(self, start: Json, limit: ReadLimit) -> Json:
         """The end of the next batch, or `start` verbatim if there is none. `start` is committed, so cursors move."""
         committed = self._adopt(start)
-        if self._polled_just_now(committed):
-            return start
+        self._pace(committed)
         self._planned = _Planned(committed, None)
         root = Root.shared(self._options.root)
         view = root.store.view(durable=True)
@@ -221,11 +220,14 @@ class PulsarStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             self._subscription = StreamSubscription(root, self._options, self._consumer_id)
         return self._subscription
 
-    def _polled_just_now(self, committed: StreamOffset) -> bool:
-        """Whether this poll comes so soon after an idle one that it isn't worth a look."""
-        same = committed == self._committed
+    def _pace(self, committed: StreamOffset) -> None:
+        """Wait before one looks again so soon after an idle look.
+
+        Every poll looks: Spark's `processAllAvailable` takes one that finds nothing for the proof that all is read.
+        """
+        if committed == self._committed and self._targets is None:
+            time.sleep(max(self._looked_at_s + IDLE_POLL_S - time.monotonic(), 0))
         self._committed = committed
-        return same and self._targets is None and time.monotonic() - self._looked_at_s < IDLE_POLL_S
 
     def _next(
         self,

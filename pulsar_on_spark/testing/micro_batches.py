@@ -6,7 +6,6 @@ Interleavings of several queries are cheap to test so. What Spark keeps in a che
 from __future__ import annotations
 
 import json
-import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import Enum
@@ -15,7 +14,7 @@ from pathlib import Path
 from pyspark.sql.streaming.datasource import ReadAllAvailable
 
 from pulsar_on_spark.datasource.source import PulsarDataSource
-from pulsar_on_spark.datasource.stream_reader import IDLE_POLL_S, PulsarStreamReader
+from pulsar_on_spark.datasource.stream_reader import PulsarStreamReader
 
 Row = dict[str, object]
 
@@ -80,24 +79,26 @@ class MicroBatchQuery:
     def run(self, stop_at: Point | None = None) -> bool:
         """One look at the source, and a micro-batch if there is something new (first the one that was cut off).
 
+        As in Spark a query's very first batch runs even if there is nothing new.
+
         Args:
             stop_at: End there, as a killed process does: call nothing of this query afterwards but `kill`.
 
         Returns:
-            Whether there was a batch.
+            Whether there was something new.
         """
         kept = self.checkpoint
         number = kept.commits
-        if len(kept.offsets) == number:
-            if self._idle:
-                time.sleep(IDLE_POLL_S)  # the reader looks no sooner
+        if len(kept.offsets) > number:
+            self._idle = False
+        else:
             start = kept.offsets[-1] if kept.offsets else _text(self.reader.initialOffset())
             end = _text(self.reader.latestOffset(json.loads(start), self._limit))
             self.reader.reportLatestOffset()
             self._idle = end == start
-            if self._idle:
+            if self._idle and number:
                 return False
-            kept.offsets.append(end)
+            kept.offsets.append(end)  # batch 0 runs even if it is empty
             if number:
                 self.reader.commit(json.loads(start))
         if stop_at is Point.LOGGED:
@@ -113,7 +114,7 @@ class MicroBatchQuery:
         if stop_at is Point.WRITTEN:
             return True
         kept.commits += 1
-        return True
+        return not self._idle
 
     def run_all(self, most: int = 1_000) -> int:
         """Micro-batches until there is nothing new; returns how many.

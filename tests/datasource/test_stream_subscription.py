@@ -227,10 +227,9 @@ def test_a_second_live_query_is_refused_within_a_lease_period_or_so(root: Root):
     second = query(root, Checkpoint())
     began_s = time.monotonic()
     with pytest.raises(ConsumerBusyError, match=r"'s' on topic .* is Exclusive and consumer '.*' is reading it: stop"):
-        while time.monotonic() < began_s + 5:
-            second.run()
+        run_for(second, 5)
     assert LEASE_S <= time.monotonic() - began_s < 3 * LEASE_S
-    assert not second.checkpoint.offsets
+    assert not second.checkpoint.values
     active.run()
     # Trigger.AvailableNow is refused as well, rather than end with nothing.
     with pytest.raises(ConsumerBusyError):
@@ -251,8 +250,7 @@ def test_the_same_consumer_takes_it_back_at_once(root: Root):
     named = query(root, Checkpoint(), leaseDuration="1 hour", consumerName=json.loads(kept.offsets[0])["consumer"])
     named.run_all()
     with pytest.raises(ConsumerFencedError, match="another process took over as the same consumer"):
-        again.run()
-        again.run()
+        again.run_all()
 
 
 def test_a_killed_querys_lease_runs_out(root: Root):
@@ -327,7 +325,7 @@ def test_a_standby_makes_no_batches_and_takes_over_at_the_cursor(root: Root, kil
     first.run()
     second = query(root, standby, "Failover")
     assert run_for(second, 2 * LEASE_S) == 0
-    assert not standby.offsets
+    assert len(standby.offsets) == 1  # Spark's own empty batch 0
     first.run_all()
     write(root, "t", numbered(10, 10))
     assert run_for(second, LEASE_S) == 0
@@ -519,7 +517,7 @@ def test_a_subscription_deleted_under_a_query_is_said_so(root: Root):
     run.run_all()
     root.delete_subscription("t", "s", force=True)
     with pytest.raises(
-        SubscriptionNotFoundError, match="'s' on .* was deleted under this query: restart it with a new"
+        SubscriptionNotFoundError, match=r"'s' on .* was deleted under this query: restart it with a new"
     ):
         run.run()
     run.stop()  # and nothing comes back by that

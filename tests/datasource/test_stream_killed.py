@@ -1,0 +1,225 @@
+"""Spark applications that are killed, and two applications under one subscription."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+from pyspark.sql import SparkSession
+from pyspark.sql.streaming.query import StreamingQuery
+
+from pulsar_on_spark.metadata.records import SubscriptionRecord
+from pulsar_on_spark.testing.messages import values, write
+from pulsar_on_spark.topic.root import Root
+
+APP = Path(__file__).with_name("stream_app.py")
+TIMEOUT_S = 120.0
+
+
+class App:
+    """A Spark application in a session of its own: driver, JVM and Python workers can be killed together."""
+
+    def __init__(self, root: Root, specs: list[dict[str, object]], log: Path) -> None:
+        self._log = log
+        with log.open("wb") as output:
+            self._process = subprocess.Popen(
+                [sys.executable, str(APP), str(root.path), json.dumps(specs)],
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                stdin=subprocess.DEVNULL,
+                start_new_session=True,
+            )
+
+    def check(self) -> None:
+        assert self._process.poll() is None, self._log.read_text()[-3_000:]
+
+    def kill(self) -> None:
+        """SIGKILL to every process of the session; workers have process groups of their own."""
+        for _ in range(2):  # who was just being forked is found the second time
+            for process in psutil.process_iter():
+                try:
+                    if os.getsid(process.pid) == self._process.pid:
+                        os.kill(process.pid, signal.SIGKILL)
+                except ProcessLookupError:
+                    continue
+        self._process.wait(30)
+
+
+@pytest.fixture
+def apps(tmp_path: Path) -> Iterator[Callable[..., App]]:
+    started: list[App] = []
+
+    def start(root: Root, *specs: dict[str, object]) -> App:
+        started.append(App(root, list(specs), tmp_path / f"app-{len(started)}.log"))
+        return started[-1]
+
+    yield start
+    for app in started:
+        app.kill()
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Root:
+    made = Root.create(tmp_path / "root")
+    for name in ("in", "out", "batches", "twice", "k-ours", "k-theirs", "f-ours", "f-theirs"):
+        made.create_topic(name)
+    return made
+
+
+def numbered(first: int, count: int) -> list[bytes]:
+    return [b"%06d" % number for number in range(first, first + count)]
+
+
+def keyed(root: Root, first: int, count: int) -> None:
+    found = numbered(first, count)
+    write(root, "in", found, [b"key-%d" % (int(value) % 50) for value in found])
+
+
+def wait_for(what: Callable[[], bool], why: str, app: App | None = None, seconds: float = TIMEOUT_S) -> None:
+    until_s = time.monotonic() + seconds
+    while not what():
+        if app is not None:
+            app.check()
+        assert time.monotonic() < until_s, why
+        time.sleep(0.05)
+
+
+def start_here(
+    spark: SparkSession, root: Root, checkpoint: str, read: dict[str, str], sink: str, *, available_now: bool = False
+) -> StreamingQuery:
+    frame = spark.readStream.format("pulsarpy").options(**read).load(str(root.path)).select("__key", "value")
+    writer = frame.writeStream.format("pulsarpy").option("topic", sink).option("path", str(root.path))
+    writer = writer.option("checkpointLocation", checkpoint)
+    return (writer.trigger(availableNow=True) if available_now else writer).start()
+
+
+PLACES = {"before": "true", "after": "false"}
+"""Where a sink waits to be killed: before its commit, and between it and Spark's commit log."""
+KINDS = {"k": "Key_Shared", "f": "Failover"}
+
+
+def test_an_application_is_killed_and_another_goes_on(
+    spark: SparkSession, root: Root, apps: Callable[..., App], tmp_path: Path
+):
+    """One application runs two queries whose sinks stop in the midst of batch 2, a Key_Shared consumer and an active
+    Failover consumer; this one a Key_Shared consumer and a Failover standby. Then the other is killed by SIGKILL.
+    """
+    for first in range(0, 40, 10):
+        write(root, "batches", numbered(first, 10))
+    batches = {"topic": "batches", "startingOffsets": "earliest", "maxMessagesPerTrigger": "10", "leaseDuration": "2s"}
+    shared = {
+        name: {
+            "topic": "in",
+            "subscription": name,
+            "subscriptionType": type_,
+            "startingOffsets": "earliest",
+            "leaseDuration": "2s",
+        }
+        for name, type_ in KINDS.items()
+    }
+    app = apps(
+        root,
+        *(
+            {
+                "read": {**batches, "subscription": place},
+                "sink": "stopping",
+                "write": {"topic": "twice", "stopAt": "2", "stopBefore": before, "marker": str(tmp_path / place)},
+                "checkpoint": str(tmp_path / f"checkpoint-{place}"),
+            }
+            for place, before in PLACES.items()
+        ),
+        *(
+            {"read": shared[name], "write": {"topic": f"{name}-theirs"}, "checkpoint": str(tmp_path / f"theirs-{name}")}
+            for name in KINDS
+        ),
+    )
+    wait_for(lambda: _shares(root, "f") == [1], "the other application doesn't read", app)
+    queries = [start_here(spark, root, str(tmp_path / f"ours-{name}"), shared[name], f"{name}-ours") for name in KINDS]
+    try:
+        # Without takeovers every message comes exactly once, and a standby reads nothing.
+        wait_for(lambda: _shares(root, "k") == [32, 32], "the slots are not shared", app)
+        for first in range(0, 300, 100):
+            keyed(root, first, 100)
+        wait_for(lambda: len(both(root, "k")) >= 300, "messages are missing", app)
+        wait_for(lambda: len(values(root, "f-theirs")) >= 300, "the active consumer is missing messages", app)
+        assert sorted(both(root, "k")) == numbered(0, 300)
+        assert values(root, "k-ours")
+        assert values(root, "k-theirs")
+        assert values(root, "f-ours") == []
+        wait_for(lambda: all((tmp_path / place).exists() for place in PLACES), "no sink is at batch 2", app)
+        app.kill()
+        keyed(root, 300, 100)
+
+        # Exactly once within one checkpoint: the queries are restarted at once, as the consumers that they were.
+        written = Counter(values(root, "twice"))
+        assert [written[value] for value in numbered(0, 40)] == [2] * 20 + [1] * 10 + [0] * 10
+        for place in PLACES:
+            commits = os.listdir(tmp_path / f"checkpoint-{place}" / "commits")
+            assert "1" in commits
+            assert "2" not in commits
+            reading = {**batches, "subscription": place}
+            checkpoint = str(tmp_path / f"checkpoint-{place}")
+            queries.append(start_here(spark, root, checkpoint, reading, "twice", available_now=True))
+        for query in queries[2:]:
+            query.awaitTermination(int(TIMEOUT_S))
+        assert Counter(values(root, "twice")) == Counter(dict.fromkeys(numbered(0, 40), 2))
+
+        # At least once across the takeover, and nothing lost.
+        wait_for(lambda: _shares(root, "k") == [64], "the killed consumer's slots were not taken over")
+        wait_for(lambda: set(both(root, "k")) == set(numbered(0, 400)), "messages are lost")
+        wait_for(lambda: set(both(root, "f")) == set(numbered(0, 400)), "messages are lost to the standby")
+        assert max(Counter(both(root, "k")).values()) <= 2
+    finally:
+        for query in queries:
+            query.stop()
+
+
+def both(root: Root, name: str) -> list[bytes | None]:
+    """What the two applications' sinks have."""
+    return values(root, f"{name}-theirs") + values(root, f"{name}-ours")
+
+
+def _shares(root: Root, subscription: str) -> list[int]:
+    records = [record for record in root.store.view().all(SubscriptionRecord) if record.name == subscription]
+    owners = Counter(owner.consumer for record in records for owner in record.owners for _ in owner.slots)
+    return sorted(owners.values())
+
+
+@pytest.mark.soak
+def test_an_application_killed_again_and_again_leaves_each_message_once(
+    root: Root, apps: Callable[..., App], tmp_path: Path
+):
+    chance = random.Random(20130101)
+    written = 0
+    spec: dict[str, object] = {
+        "read": {"topic": "in", "subscription": "s", "startingOffsets": "earliest", "maxMessagesPerTrigger": "20"},
+        "write": {"topic": "out"},
+        "checkpoint": str(tmp_path / "checkpoint"),
+    }
+    for _ in range(20):
+        app = apps(root, spec)
+        seen = len(values(root, "out"))
+        wait_for(lambda seen=seen: _more(root, seen), "the application doesn't get on", app)
+        until_s = time.monotonic() + chance.uniform(0, 5)
+        while time.monotonic() < until_s:
+            write(root, "in", numbered(written, 7))
+            written += 7
+        app.kill()
+    app = apps(root, spec)
+    wait_for(lambda: len(values(root, "out")) >= written, "messages are missing", app)
+    assert values(root, "out") == numbered(0, written)
+
+
+def _more(root: Root, seen: int) -> bool:
+    """Give the application something to do, and see whether it has done something."""
+    return len(values(root, "out")) > seen or len(values(root, "in")) == seen
