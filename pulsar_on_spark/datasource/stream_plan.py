@@ -145,7 +145,7 @@ def _intervals(ranges: Sequence[SlotRange]) -> list[tuple[Position, Position, fr
     if any(range_.slots == ALL for range_ in ranges):
         return [(range_.start, range_.end, None) for range_ in ranges]
     bounds = sorted({bound for range_ in ranges for bound in (range_.start, range_.end)})
-    found = []
+    found: list[tuple[Position, Position, frozenset[int] | None]] = []
     for start, end in pairwise(bounds):
         slots = frozenset(
             slot for range_ in ranges if range_.start <= start and end <= range_.end for slot in range_.numbers

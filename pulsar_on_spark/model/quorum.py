@@ -18,7 +18,7 @@ class Quorum:
     def __post_init__(self) -> None:
         if not self.ensemble >= self.write >= self.ack >= 1:
             raise InvalidArgumentError(
-                f"Quorum {self} is not possible: give ENSEMBLE/WRITE/ACK with ensemble >= write >= ack >= 1, such as 3/3/2."
+                f"Quorum {self} is not possible: give ENSEMBLE/WRITE/ACK, none above the one before it, such as 3/3/2."
             )
 
     def __str__(self) -> str:

@@ -47,7 +47,7 @@ def _block_slots(batch: pa.RecordBatch, slice_: SegmentSlice) -> npt.NDArray[np.
     first, last = int(entries[0]), int(entries[-1])
     ledger = LedgerId(slice_.segment.ledger_id)
     of_entry = slots_of_entries(ledger, first + slice_.segment.entry_offset, last - first + 1)
-    return of_entry[entries - first]
+    return np.asarray(of_entry[entries - first], np.uint8)
 
 
 def _key_slots(batch: pa.RecordBatch) -> npt.NDArray[np.uint8]:
@@ -60,7 +60,9 @@ def _key_slots(batch: pa.RecordBatch) -> npt.NDArray[np.uint8]:
     starts = np.concatenate(([0], np.flatnonzero(np.diff(entries)) + 1))
     heads = batch.select(["producer_name", "sequence_id"]).take(pa.array(starts))
     names = pc.binary_join_element_wise(
-        pc.fill_null(heads.column("producer_name"), ""), pc.cast(pc.fill_null(heads.column("sequence_id"), 0), pa.string()), "-"
+        pc.fill_null(heads.column("producer_name"), ""),
+        pc.cast(pc.fill_null(heads.column("sequence_id"), 0), pa.string()),
+        "-",
     )
     of_entry = (murmur3_32(names) % np.uint32(SLOTS)).astype(np.uint8)
     of_row = np.repeat(of_entry, np.diff([*starts, len(entries)]))
