@@ -74,7 +74,8 @@ def spark_session(app_name: str = "pulsar_on_spark", delta: bool | None = None, 
 
     Args:
         app_name: The application's name.
-        delta: As in `session_confs`. Fetching Delta's JARs needs a Maven repository the first time only.
+        delta: As in `session_confs`. Fetching Delta's JARs needs a Maven repository the first time only. A running
+            session keeps what it has.
         confs: Spark confs that are added, or replace those of `session_confs`; most have dots in their names:
             `spark_session(**{"spark.master": "local[2]"})`.
 
@@ -83,19 +84,24 @@ def spark_session(app_name: str = "pulsar_on_spark", delta: bool | None = None, 
             without Delta runs already where `delta` is true.
     """
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
-    wanted = session_confs(delta) | confs
-    if SparkContext._gateway is None:  # no JVM yet
+    running = SparkContext._active_spark_context
+    if running is not None:
+        if delta and DELTA_EXTENSION not in running.getConf().get("spark.sql.extensions", ""):
+            raise SparkSessionError(
+                "a Spark session without Delta already runs in this process: stop it, then start again"
+            )
+        # JARs no longer reach it: without them, the conf of Delta's catalog would break every query.
+        delta = False
+    elif SparkContext._gateway is None:  # no JVM yet
         require_java()
+    wanted = session_confs(delta) | confs
     builder = SparkSession.builder.appName(app_name)
     for name, value in wanted.items():
         builder = builder.config(name, value)
     try:
-        session = builder.getOrCreate()
+        return builder.getOrCreate()
     except PySparkRuntimeError as error:
         raise SparkSessionError(_why_not_started("spark.jars.packages" in wanted)) from error
-    if delta and DELTA_EXTENSION not in (session.conf.get("spark.sql.extensions", "") or ""):
-        raise SparkSessionError("a Spark session without Delta already runs in this process: stop it, then start again")
-    return session
 
 
 def require_java() -> None:

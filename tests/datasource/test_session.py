@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
-from pulsar_on_spark.datasource.session import DELTA_JAR, require_java, session_confs
+from pulsar_on_spark.datasource.session import DELTA_JAR, require_java, session_confs, spark_session
 from pulsar_on_spark.model.errors import SparkSessionError
 
 
@@ -70,3 +70,13 @@ def test_jars_that_cannot_be_fetched_are_named_with_the_remedy(tmp_path: Path):
     run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert run.returncode == 1
     assert "pass delta=False to work without Delta's SQL" in run.stderr.strip().splitlines()[-1]
+
+
+def test_asking_again_gives_the_running_session_and_leaves_its_catalog_alone(spark: SparkSession):
+    before = spark.conf.get("spark.sql.catalog.spark_catalog", None)
+    assert spark_session("again").sparkContext is spark.sparkContext
+    assert spark.conf.get("spark.sql.catalog.spark_catalog", None) == before
+    assert spark.sql("SELECT max(id) FROM range(3)").first()[0] == 2
+    if before is None:
+        with pytest.raises(SparkSessionError, match="without Delta already runs"):
+            spark_session("again", delta=True)
