@@ -5,15 +5,18 @@ from __future__ import annotations
 import json
 import re
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from pyspark.errors import AnalysisException, PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming import StreamingQuery
 
 from pulsar_on_spark import Root
+from pulsar_on_spark.ledger.reports import ReportKind, read_reports
 from pulsar_on_spark.testing import messages
 from tests.datasource.conftest import Read, Write
 
@@ -75,8 +78,6 @@ def test_a_root_of_a_newer_format(read: Read, write: Write, root: Path, one: Dat
 
 def raise_format_version(file: Path, entry: Path) -> None:
     """What a newer version would have written as the root's first record."""
-    import pyarrow.parquet as pq
-
     table = pq.read_table(file)
     bodies = [re.sub(r'"format_version":\d+', '"format_version":99', body) for body in table["body"].to_pylist()]
     position = table.schema.get_field_index("body")
@@ -143,6 +144,35 @@ def test_writes_that_fail_in_tasks_write_nothing(spark: SparkSession, write: Wri
         assert all(messages.values(Root.open(root), topic.name) == [] for topic in Root.open(root).topics())
     unfinished = [path for path in root.rglob("*") if ".tmp-" in path.name and path.suffix != ".json"]
     assert unfinished == []
+
+
+def test_a_topic_deleted_while_it_is_written_to(spark: SparkSession, write: Write, root: Path, one: DataFrame) -> None:
+    write(one, "x")
+    place = str(root)
+
+    def delete_the_topic(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        Root.open(place).delete_topic("x")
+        yield from batches
+
+    frame = one.coalesce(1).mapInArrow(delete_the_topic, "value STRING")
+    said = sentence(lambda: write(frame, "x"))
+    assert "Topic persistent://public/default/x was deleted while it was written to: nothing was written" in said
+    assert Root.open(root).topics() == []
+
+
+def test_segments_that_are_damaged_in_every_copy(spark: SparkSession, write: Write, read: Read, root: Path) -> None:
+    write(spark.range(0, 1_000, 1, 1).selectExpr("CAST(id AS STRING) value"), "x")
+    first = sorted(root.glob("storage/*/segments/*/*.arrow"))
+    write(spark.range(1_000, 1_500, 1, 1).selectExpr("CAST(id AS STRING) value"), "x")
+    for copy in first[:2]:
+        copy.write_bytes(copy.read_bytes()[:-1])
+    assert read("x").count() == 1_500
+    first[2].unlink()
+    said = sentence(lambda: read("x").count())
+    assert said.startswith("DataLossError: 1000 messages of persistent://public/default/x")
+    assert "set option failOnDataLoss to false" in said
+    assert read("x", failOnDataLoss=False).count() == 500
+    assert any("1000 messages" in report.reason for report in read_reports(root) if report.kind is ReportKind.LOSS)
 
 
 def test_save_modes(one: DataFrame, write: Write, read: Read, root: Path) -> None:

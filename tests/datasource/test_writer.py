@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import multiprocessing
 import pickle
 import shutil
 from collections.abc import Sequence
@@ -228,3 +229,21 @@ def test_a_topic_cannot_be_overwritten(tmp_path: Path) -> None:
         with pytest.raises(InvalidArgumentError, match="can't be overwritten: use mode"):
             made(options, VALUES, True)
     assert not (tmp_path / "root").exists()
+
+
+def first_write(root: Path, number: int) -> None:
+    made = writer(root)
+    made.commit([run(made, batch(b"%d" % number))])
+
+
+def test_first_writes_at_once_make_one_root_and_one_topic(tmp_path: Path) -> None:
+    spawn = multiprocessing.get_context("spawn")
+    processes = [spawn.Process(target=first_write, args=(tmp_path / "root", number)) for number in range(4)]
+    for process in processes:
+        process.start()
+    for process in processes:
+        process.join(60)
+    assert [process.exitcode for process in processes] == [0] * 4
+    root = Root.open(tmp_path / "root")
+    assert sorted(value or b"" for value in values(root, "x")) == [b"0", b"1", b"2", b"3"]
+    assert len(root.topics()) == 1
