@@ -24,6 +24,8 @@ from pulsar_on_spark.topic.root import Root
 
 APP = Path(__file__).with_name("stream_app.py")
 TIMEOUT_S = 120.0
+KILLS = 15
+"""How often the soak test kills."""
 
 
 class App:
@@ -71,7 +73,7 @@ def apps(tmp_path: Path) -> Iterator[Callable[..., App]]:
 @pytest.fixture
 def root(tmp_path: Path) -> Root:
     made = Root.create(tmp_path / "root")
-    for name in ("in", "out", "batches", "twice", "k-ours", "k-theirs", "f-ours", "f-theirs"):
+    for name in ("in", "out", "batches", "twice", *(f"{name}-{side}" for name in KINDS for side in ("ours", "theirs"))):
         made.create_topic(name)
     return made
 
@@ -105,14 +107,14 @@ def start_here(
 
 PLACES = {"before": "true", "after": "false"}
 """Where a sink waits to be killed: before its commit, and between it and Spark's commit log."""
-KINDS = {"k": "Key_Shared", "f": "Failover"}
+KINDS = {"k": "Key_Shared", "s": "Shared", "f": "Failover"}
 
 
 def test_an_application_is_killed_and_another_goes_on(
     spark: SparkSession, root: Root, apps: Callable[..., App], tmp_path: Path
 ):
-    """One application runs two queries whose sinks stop in the midst of batch 2, a Key_Shared consumer and an active
-    Failover consumer; this one a Key_Shared consumer and a Failover standby. Then the other is killed by SIGKILL.
+    """One application runs two queries whose sinks stop in the midst of batch 2, and a consumer of each kind; this one
+    runs the other consumer of each kind, a standby under Failover. Then the other is killed by SIGKILL.
     """
     for first in range(0, 40, 10):
         write(root, "batches", numbered(first, 10))
@@ -147,15 +149,15 @@ def test_an_application_is_killed_and_another_goes_on(
     queries = [start_here(spark, root, str(tmp_path / f"ours-{name}"), shared[name], f"{name}-ours") for name in KINDS]
     try:
         # Without takeovers every message comes exactly once, and a standby reads nothing.
-        wait_for(lambda: _shares(root, "k") == [32, 32], "the slots are not shared", app)
+        for name in ("k", "s"):
+            wait_for(lambda name=name: _shares(root, name) == [32, 32], f"the slots of {name} are not shared", app)
         for first in range(0, 300, 100):
             keyed(root, first, 100)
-        wait_for(lambda: len(both(root, "k")) >= 300, "messages are missing", app)
-        wait_for(lambda: len(values(root, "f-theirs")) >= 300, "the active consumer is missing messages", app)
-        assert sorted(both(root, "k")) == numbered(0, 300)
-        assert values(root, "k-ours")
-        assert values(root, "k-theirs")
-        assert values(root, "f-ours") == []
+        for name in KINDS:
+            wait_for(lambda name=name: len(both(root, name)) >= 300, f"messages are missing under {name}", app)
+            assert sorted(both(root, name)) == numbered(0, 300)
+            assert values(root, f"{name}-theirs")
+            assert bool(values(root, f"{name}-ours")) == (name != "f")
         wait_for(lambda: all((tmp_path / place).exists() for place in PLACES), "no sink is at batch 2", app)
         app.kill()
         keyed(root, 300, 100)
@@ -170,15 +172,16 @@ def test_an_application_is_killed_and_another_goes_on(
             reading = {**batches, "subscription": place}
             checkpoint = str(tmp_path / f"checkpoint-{place}")
             queries.append(start_here(spark, root, checkpoint, reading, "twice", available_now=True))
-        for query in queries[2:]:
+        for query in queries[len(KINDS) :]:
             query.awaitTermination(int(TIMEOUT_S))
         assert Counter(values(root, "twice")) == Counter(dict.fromkeys(numbered(0, 40), 2))
 
         # At least once across the takeover, and nothing lost.
-        wait_for(lambda: _shares(root, "k") == [64], "the killed consumer's slots were not taken over")
-        wait_for(lambda: set(both(root, "k")) == set(numbered(0, 400)), "messages are lost")
-        wait_for(lambda: set(both(root, "f")) == set(numbered(0, 400)), "messages are lost to the standby")
-        assert max(Counter(both(root, "k")).values()) <= 2
+        for name in KINDS:
+            whole = [1] if name == "f" else [64]
+            wait_for(lambda name=name, whole=whole: _shares(root, name) == whole, f"nobody took {name} over")
+            wait_for(lambda name=name: set(both(root, name)) == set(numbered(0, 400)), f"messages are lost by {name}")
+            assert max(Counter(both(root, name)).values()) <= 2
     finally:
         for query in queries:
             query.stop()
@@ -206,10 +209,12 @@ def test_an_application_killed_again_and_again_leaves_each_message_once(
         "write": {"topic": "out"},
         "checkpoint": str(tmp_path / "checkpoint"),
     }
-    for _ in range(20):
-        app = apps(root, spec)
+    for _ in range(KILLS):
+        write(root, "in", numbered(written, 7))
+        written += 7
         seen = len(values(root, "out"))
-        wait_for(lambda seen=seen: _more(root, seen), "the application doesn't get on", app)
+        app = apps(root, spec)
+        wait_for(lambda seen=seen: len(values(root, "out")) > seen, "the application doesn't get on", app)
         until_s = time.monotonic() + chance.uniform(0, 5)
         while time.monotonic() < until_s:
             write(root, "in", numbered(written, 7))
@@ -218,8 +223,3 @@ def test_an_application_killed_again_and_again_leaves_each_message_once(
     app = apps(root, spec)
     wait_for(lambda: len(values(root, "out")) >= written, "messages are missing", app)
     assert values(root, "out") == numbered(0, written)
-
-
-def _more(root: Root, seen: int) -> bool:
-    """Give the application something to do, and see whether it has done something."""
-    return len(values(root, "out")) > seen or len(values(root, "in")) == seen

@@ -1,0 +1,86 @@
+from __future__ import annotations
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from pulsar_on_spark.datasource.options import TopicSelection
+from pulsar_on_spark.datasource.stream_plan import backlogs, batch_pieces, existing_parts, part_of, progress, unread
+from pulsar_on_spark.model.ids import EARLIEST, EntryId, LedgerId, Position, TopicId
+from pulsar_on_spark.testing.messages import write
+from pulsar_on_spark.topic.offsets import SlotRange, StreamOffset, TopicOffset
+from pulsar_on_spark.topic.root import Root
+
+ENTRIES = 12
+NAME = "persistent://public/default/t"
+
+
+@pytest.fixture(scope="module")
+def root(tmp_path_factory: pytest.TempPathFactory) -> Root:
+    made = Root.create(tmp_path_factory.mktemp("plan") / "root")
+    made.create_topic("t")
+    made.create_topic("p", 2)
+    for _ in range(ENTRIES):
+        write(made, "t", [b"0123456789"] * 5)
+    return made
+
+
+def at(entry: int) -> Position:
+    return Position(LedgerId(1), EntryId(entry)) if entry else EARLIEST
+
+
+bounds = st.tuples(st.integers(0, ENTRIES), st.integers(0, ENTRIES)).map(sorted)
+slot_bounds = st.dictionaries(st.integers(0, 63), bounds, max_size=8)
+
+
+@given(slot_bounds)
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
+def test_slots_get_exactly_their_entries_and_nothing_is_read_twice(root: Root, given_bounds: dict[int, list[int]]):
+    view = root.store.view()
+    (part,) = existing_parts(view, TopicSelection(("t",)))
+    ranges = [SlotRange((slot,), 1, at(start), at(end)) for slot, (start, end) in given_bounds.items()]
+    pieces, losses = batch_pieces(view, part, ranges)
+    assert not losses
+    places = [(entry, piece.slots) for piece in pieces for entry in range(piece.slice.first, piece.slice.end)]
+    assert len({entry for entry, _ in places}) == len(places)
+    assert [entry for entry, _ in places] == sorted(entry for entry, _ in places)
+    found = {(entry, slot) for entry, slots in places for slot in slots or ()}
+    assert found == {(entry, slot) for slot, (start, end) in given_bounds.items() for entry in range(start, end)}
+
+
+def test_a_whole_topic_is_read_without_a_filter(root: Root):
+    view = root.store.view()
+    (part,) = existing_parts(view, TopicSelection(("t",)))
+    (found,), _ = batch_pieces(view, part, [SlotRange("all", 0, at(3), at(4))])
+    assert (found.slice.first, found.slice.end, found.slots) == (3, 4, None)
+
+
+def test_parts_are_those_that_exist_now(root: Root):
+    view = root.store.view()
+    assert [part.name for part in existing_parts(view, TopicSelection(("t", "nothing")))] == [NAME]
+    partitions = existing_parts(view, TopicSelection(pattern="p"))
+    assert [part.partition for part in partitions] == [0, 1]
+    for part in partitions:
+        assert part_of(view, part.name, TopicId(part.topic_id)) == part
+    assert part_of(view, NAME, TopicId("0" * 32)) is None
+    assert part_of(view, "persistent://public/default/nothing", TopicId("0" * 32)) is None
+
+
+def test_targets_bound_a_backlog(root: Root):
+    view = root.store.view()
+    (part,) = existing_parts(view, TopicSelection(("t",)))
+    reading = {NAME: unread(part, at(2))}
+    assert [found.end for found in backlogs(view, [part], reading, None)] == [at(ENTRIES)]
+    assert [found.end for found in backlogs(view, [part], reading, {NAME: at(5)})] == [at(5)]
+    assert [found.end for found in backlogs(view, [part], reading, {NAME: at(1)})] == [at(2)]  # never backwards
+    assert [found.end for found in backlogs(view, [part], reading, {})] == [at(2)]
+    assert backlogs(view, [part], {NAME: TopicOffset(TopicId(part.topic_id))}, None) == []
+
+
+def test_progress_counts_a_slots_share(root: Root):
+    view = root.store.view()
+    (part,) = existing_parts(view, TopicSelection(("t",)))
+    half, quarter = tuple(range(32)), tuple(range(32, 48))
+    ranges = (SlotRange(half, 1, at(0), at(2)), SlotRange(quarter, 1, at(0), at(4)))
+    found = progress(view, StreamOffset("c", {NAME: TopicOffset(TopicId(part.topic_id), ranges)}))
+    assert found == {"backlogMessages": 25 + 10, "backlogBytes": 250 + 100, "topics": {NAME: [1, ENTRIES]}}
