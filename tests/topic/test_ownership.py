@@ -278,8 +278,7 @@ rows_of_a_slot = st.builds(row, st.integers(0, 2), st.integers(0, 5), st.integer
 @given(st.lists(rows_of_a_slot, unique_by=lambda r: (r.slot, r.rank)), st.integers(0, 5), st.integers(0, 5))
 def test_folded_rows_say_what_all_rows_say(rows: list[CursorRow], epoch: int, start_epoch: int) -> None:
     record = subscription("Shared", owned("a", epoch, 7, (0, 1)), start_epoch=start_epoch)
-    folded = Cursors()
-    folded.apply(rows)
+    folded = Cursors().having(rows)
     for slot in range(3):
         assert current_position(record, rows, slot) == current_position(record, folded.of(TOPIC, "s"), slot)
 
