@@ -119,7 +119,6 @@ def test_options_of_a_read(write: Write, read: Read, one: DataFrame, options: di
         ("SELECT 'v' value", {"topic": "x", "fsync": "false"}, "Option fsync is not supported: every write is synced"),
         ("SELECT 'v' value", {"topic": "x", "ackQuorum": "1"}, "Option ackQuorum is not supported: the quorum is the"),
         ("SELECT 'v' value", {"topic": "x", "hashingScheme": "md5"}, "Option hashingScheme has the value 'md5'"),
-        ("SELECT 'v' value", {"topic": "x", "txnAppId": "a"}, "txnAppId and txnVersion belong together"),
     ],
 )
 def test_writes_that_are_refused_make_no_root(

@@ -155,6 +155,18 @@ def test_typed_values_are_packed_in_the_types_order() -> None:
     assert made.rows.column("schema_version").to_pylist() == [bytes(8), bytes(8)]
 
 
+def test_a_frame_that_lacks_every_field_still_has_its_rows() -> None:
+    schema, value_type = frame(__key="string"), frame(city="string", delay="double")
+    plan = check_frame(schema, has_topic_option=True, value_type=value_type)
+    batch = pa.record_batch([pa.array(["a", "b", "c"])], names=["__key"])
+
+    def encode(structs: pa.StructArray) -> pa.BinaryArray:
+        return pa.array([b"{}"] * len(structs))
+
+    made = to_segment_rows(batch, plan, producer_name="spark-1", first_sequence_id=0, publish_time_ms=0, encode=encode)
+    assert made.rows.column("value").to_pylist() == [b"{}"] * 3
+
+
 def test_values_encoded_already_may_be_written_to_a_topic_with_a_schema() -> None:
     assert check_frame(frame(value="binary"), has_topic_option=True, value_type=frame(city="string")).value == 0
 
