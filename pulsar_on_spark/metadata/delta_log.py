@@ -10,7 +10,10 @@ damage, and keeps what it knows only if the log still holds the entry that it la
 
 from __future__ import annotations
 
+import errno
 import os
+import re
+import shutil
 import uuid
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -71,8 +74,22 @@ class _Identity:
     modified_ns: int
 
 
+_OS_ERROR = re.compile(r"os error (\d+)")
+_REFUSALS = frozenset((errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES, errno.EPERM, errno.EIO))
+RESERVE_BYTES = 1 << 20
+"""With less free space on the root's disk nothing is committed."""
+
+
 class StaleHandleError(MetadataError):
-    """What this handle knows no longer holds, or the outcome of its commit is unknown: refresh and decide anew."""
+    """What this handle knows no longer holds, or the outcome of its commit is unknown: refresh and decide anew.
+
+    Attributes:
+        refused: The operating system refused the write: trying again helps only when the disk is well again.
+    """
+
+    def __init__(self, message: str, *, refused: bool = False) -> None:
+        super().__init__(message)
+        self.refused = refused
 
 
 class DeltaLog:
@@ -144,7 +161,9 @@ class DeltaLog:
 
     def _stale(self, error: Exception, what: str) -> StaleHandleError:
         self._handle = None
-        return StaleHandleError(f"{what} {self._directory}: {error}")
+        found = _OS_ERROR.search(str(error))
+        number = int(found.group(1)) if found else getattr(error, "errno", None)
+        return StaleHandleError(f"{what} {self._directory}: {error}", refused=number in _REFUSALS)
 
     @property
     def version(self) -> int:
@@ -196,6 +215,8 @@ class DeltaLog:
 
         Raises:
             StaleHandleError: the table moved on while it was read; refresh again.
+
+        The owner calls `taken_in` when it has the rows; until then the next call gives the whole table.
         """
         active = self._active_files()
         base = min(self._files.values(), key=lambda file: file.min_seq, default=None)
@@ -205,11 +226,16 @@ class DeltaLog:
         rows = [self._read(file.name) for file in sorted(new, key=lambda file: file.min_seq)]
         self._files = active
         self._recent = {name: self._recent[name] for name in self._recent if name in active}
-        self._rebuild = False
+        # Until the owner says that it has the rows: an interrupt in between would leave it without them for good.
+        self._rebuild = True
         version = self.version
         if self._identity is None or self._identity.version != version:
             self._identity = self._identify(version)
         return rebuild, rows
+
+    def taken_in(self) -> None:
+        """The owner has the rows that the last `refresh` or `take_in` gave it."""
+        self._rebuild = False
 
     def _active_files(self) -> dict[str, DataFile]:
         try:
@@ -319,6 +345,7 @@ class DeltaLog:
 
     def _write(self, rows: pa.Table, keys: Mapping[str, int], token: str, predicate: str | None) -> None:
         table = self._ensure_open()
+        self._require_space()
         self._handle = None  # until the outcome is known
         properties = CommitProperties(
             custom_metadata={TOKEN_FIELD: token, KEYS_FIELD: str(len(keys))},
@@ -342,6 +369,14 @@ class DeltaLog:
         except (DeltaError, OSError) as error:
             raise self._stale(error, "A commit ended in an error in") from error
         self._handle = table
+
+    def _require_space(self) -> None:
+        """Refuse while the disk still has room for what is under way: a full one makes delta-rs panic."""
+        if shutil.disk_usage(self._directory).free < RESERVE_BYTES:
+            raise MetadataError(
+                f"The disk of {self._directory} is full: free some space (nothing was committed; commits go on from "
+                f"{RESERVE_BYTES >> 20} MiB of free space)."
+            )
 
     def find_commit(self, token: str, after_version: int) -> int | None:
         """The version of the commit that carries `token`, looked for above `after_version`; None if there is none.
@@ -432,7 +467,9 @@ class DeltaLog:
         self._write(self._padded(kept), {folding.FOLD_KEY: (previous or 0) + 1}, token, plan.predicate)
         version = self.version
         self.sync_to(version)
-        # This handle's owner has the rows of the new base already: no rebuild here.
+        # A full fold may have forgotten rows, which its own process must forget too.
+        self._rebuild = self._rebuild or plan.full
+        # The rows of any other are known to this handle's owner already.
         entry = self._entry(version)
         active = self._active_files()
         own = {name for name, _ in entry.added} if entry is not None and entry.token == token else set()

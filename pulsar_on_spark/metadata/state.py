@@ -69,6 +69,8 @@ class _Row:
         return values
 
     def record(self, cls: type[R]) -> R:
+        if self._fields is None:
+            return cast(R, self._record)
         # In this order: another thread sets `_record` before it lets go of `_fields`.
         values = self.values()
         if values is not None and self._record is None:
@@ -170,6 +172,11 @@ class State:
         """Ids of the live records of a kind (of one topic), sorted."""
         return self._ids.get(kind, {}).get(topic_id, [])
 
+    def records(self, cls: type[R], record_ids: Iterable[str]) -> list[R]:
+        """The records of a kind by ids that `ids` gave: long lists are read again and again."""
+        rows = self._rows.get(cls.kind, {})
+        return [rows[record_id].record(cls) for record_id in record_ids]
+
 
 @dataclass(frozen=True, eq=False, slots=True, weakref_slot=True)
 class View:
@@ -190,7 +197,7 @@ class View:
 
     def all(self, cls: type[R], topic_id: str | None = None) -> list[R]:
         """The live records of a kind, or of one topic of a kind, by id."""
-        return [self._live(cls, record_id) for record_id in self.state.ids(cls.kind, topic_id)]
+        return self.state.records(cls, self.state.ids(cls.kind, topic_id))
 
     def newest(self, cls: type[R], topic_id: str) -> R | None:
         """The live record with the largest id of a topic: the end of a chain."""
@@ -203,7 +210,7 @@ class View:
         start = bisect_left(ids, record_id)
         if start == len(ids) or ids[start] != record_id:
             start = max(start - 1, 0)
-        return [self._live(cls, found) for found in ids[start:]]
+        return self.state.records(cls, ids[start:])
 
     def _live(self, cls: type[R], record_id: str) -> R:
         record = self.get(cls, record_id)

@@ -179,6 +179,7 @@ class MetadataStore:
             # A large table was decoded: Arrow would keep its 100 MB at 50,000 rows for a next time.
             tables.clear()
             pa.default_memory_pool().release_unused()
+        self._main.taken_in()
         view = View(self._state, self._main.version)
         self._views.add(view)
         return view
@@ -252,10 +253,12 @@ class MetadataStore:
             }
             table = state.encode(rows, version + 1, token, keys)
             own = self._main.append(table, keys, token)
-        except StaleHandleError:
+        except StaleHandleError as error:
             # The outcome is unknown: look for our token in the log before deciding anew.
             view = self.view()
             found = self._main.find_commit(token, version)
+            if found is None and error.refused:
+                raise MetadataError(_refusal(self._root, error)) from error
             if found is None:
                 return None
             self._main.sync_to(found)
@@ -282,6 +285,7 @@ class MetadataStore:
                 if rebuild:
                     self._cursors = Cursors()
                 self._cursors = self._cursors.having(row for table in tables for row in _decode_cursors(table))
+                log.taken_in()
                 return self._cursors
 
             return self._retried("cursors", read)
@@ -307,8 +311,10 @@ class MetadataStore:
                 token = uuid.uuid4().hex
                 try:
                     log.append(_encode_cursors(rows, log.version + 1, token), {}, token)
-                except StaleHandleError:
-                    pass  # known or not, once more
+                except StaleHandleError as error:
+                    if error.refused:
+                        raise MetadataError(_refusal(self._root, error)) from error
+                    # Whether it is there or not: once more.
                 else:
                     self._housekeep_if_due()
                     return
@@ -324,12 +330,11 @@ class MetadataStore:
         for log in (self._main, self._cursor_log):
             if log is None or log.entries_since_checkpoint() < _HOUSEKEEPING_ENTRIES:
                 continue
-            log.look_for_checkpoint()
-            if log.entries_since_checkpoint() < _HOUSEKEEPING_ENTRIES:
-                continue
             try:
-                self._housekeep(log)
-            except MetadataError as error:
+                log.look_for_checkpoint()
+                if log.entries_since_checkpoint() >= _HOUSEKEEPING_ENTRIES:
+                    self._housekeep(log)
+            except (MetadataError, OSError) as error:
                 # The commit that came before is durable: it must not end in an error.
                 _LOGGER.warning("Housekeeping of %s/metadata failed and is put off: %s", self._root, error)
                 log.checkpointed = log.version - _HOUSEKEEPING_ENTRIES // 2
@@ -371,6 +376,13 @@ class MetadataStore:
                 except StaleHandleError as error:
                     _LOGGER.info("A vacuum of %s/metadata met another writer: %s", self._root, error)
             return count
+
+
+def _refusal(root: Path, error: StaleHandleError) -> str:
+    return (
+        f"The metadata of {root} cannot be written ({error}): nothing was committed; make room on its disk, or make it "
+        "writable, and try again."
+    )
 
 
 def _encode_cursors(rows: Sequence[CursorRow], seq: int, token: str) -> pa.Table:

@@ -13,9 +13,16 @@ from pulsar_on_spark.model.errors import InvalidArgumentError
 SCHEMA = pa.schema([pa.field("id", pa.string(), nullable=False), pa.field("seq", pa.int64(), nullable=False)])
 
 
+def _refreshed(log: DeltaLog) -> tuple[bool, list[pa.Table]]:
+    """What is new, taken in as an owner does."""
+    news = log.refresh()
+    log.taken_in()
+    return news
+
+
 def _log(table: Path) -> DeltaLog:
     log = DeltaLog(table, table.parent / "lock")
-    log.refresh()
+    _refreshed(log)
     return log
 
 
@@ -25,7 +32,7 @@ def _rows(name: str) -> pa.Table:
 
 def _ids(log: DeltaLog) -> list[str]:
     fresh = DeltaLog(log._directory, log._lock_file)
-    _, tables = fresh.refresh()
+    _, tables = _refreshed(fresh)
     return sorted(name for rows in tables for name in rows.column("id").to_pylist())
 
 

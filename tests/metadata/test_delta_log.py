@@ -30,7 +30,7 @@ def table(tmp_path: Path) -> Path:
 
 def _log(table: Path) -> DeltaLog:
     log = DeltaLog(table, table.parent / "lock")
-    log.refresh()
+    _refreshed(log)
     return log
 
 
@@ -50,14 +50,21 @@ def _ids(log: DeltaLog) -> list[str]:
     return sorted(name for file in fresh.files for name in fresh._read(file.name).column("id").to_pylist())
 
 
+def _refreshed(log: DeltaLog) -> tuple[bool, list[pa.Table]]:
+    """What is new, taken in as an owner does."""
+    news = log.refresh()
+    log.taken_in()
+    return news
+
+
 def test_refresh_gives_each_file_once(table: Path) -> None:
     writer, reader = _log(table), _log(table)
     for number in range(3):
         _append(writer, f"r{number}")
-    rebuild, tables = reader.refresh()
+    rebuild, tables = _refreshed(reader)
     assert not rebuild
     assert [rows.column("id").to_pylist() for rows in tables] == [["r0"], ["r1"], ["r2"]]
-    assert reader.refresh() == (False, [])
+    assert _refreshed(reader) == (False, [])
     assert [(file.rows, file.min_seq, file.max_seq) for file in sorted(reader.files, key=lambda f: f.min_seq)] == [
         (1, seq, seq) for seq in (1, 2, 3)
     ]
@@ -65,7 +72,7 @@ def test_refresh_gives_each_file_once(table: Path) -> None:
 
 def test_a_first_refresh_is_a_rebuild(table: Path) -> None:
     _append(_log(table), "r")
-    rebuild, tables = DeltaLog(table, table.parent / "lock").refresh()
+    rebuild, tables = _refreshed(DeltaLog(table, table.parent / "lock"))
     assert rebuild
     assert len(tables) == 1
 
@@ -75,19 +82,30 @@ def test_own_rows_are_not_read_again_but_those_of_others_in_between_are(table: P
     _append(other, "theirs")
     own = mine.append(_rows("mine", 1, "m"), {}, "m")
     rebuild, tables = mine.take_in(own)
+    mine.taken_in()
     assert not rebuild
     assert [rows.column("id").to_pylist() for rows in tables] == [["theirs"]]
-    assert mine.refresh() == (False, [])
+    assert _refreshed(mine) == (False, [])
 
 
 def test_files_without_statistics_are_measured(table: Path) -> None:
     log = _log(table)
     DeltaTable(str(table)).alter.set_table_properties({"delta.dataSkippingStatsColumns": "id"})
-    log.refresh()
+    _refreshed(log)
     write_deltalake(str(table), pa.concat_tables([_rows("a", 4), _rows("b", 9)]), mode="append")
-    _, tables = log.refresh()
+    _, tables = _refreshed(log)
     assert sum(rows.num_rows for rows in tables) == 2
     assert [(file.rows, file.min_seq, file.max_seq) for file in log.files] == [(2, 4, 9)]
+
+
+def test_rows_that_the_owner_did_not_take_in_are_given_again(table: Path) -> None:
+    writer, reader = _log(table), _log(table)
+    _append(writer, "first")
+    reader.refresh()  # and the owner is interrupted before it has taken them in
+    rebuild, tables = _refreshed(reader)
+    assert rebuild
+    assert [rows.column("id").to_pylist() for rows in tables] == [["first"]]
+    assert _refreshed(reader) == (False, [])
 
 
 # -- compare and set -------------------------------------------------------------------------------------------------
@@ -100,7 +118,7 @@ def test_the_second_of_two_commits_under_one_key_fails_and_under_two_keys_passes
         _append(second, "b", "key")
     _append(third, "c", "other")
     assert _ids(first) == ["a", "c"]
-    second.refresh()
+    _refreshed(second)
     assert second.find_commit("b@0", 0) is None
     assert second.key_version("key") == 1
 
@@ -109,9 +127,9 @@ def test_remembered_key_versions_move_on_with_the_commits_of_others(table: Path)
     mine, other = _log(table), _log(table)
     assert mine.key_version("key") is None
     for expected in (1, 2, 3):
-        other.refresh()
+        _refreshed(other)
         _append(other, "a", "key")
-        mine.refresh()
+        _refreshed(mine)
         assert mine.key_version("key") == expected
     assert mine.key_version("never") is None
 
@@ -124,7 +142,7 @@ def test_remembered_key_versions_are_given_up_where_the_log_was_cleaned(table: P
     other.checkpoint()
     for version in (0, 1):
         entry_path(table, version).unlink()
-    mine.refresh()
+    _refreshed(mine)
     assert mine.key_version("key") == 1
 
 
@@ -133,7 +151,7 @@ def test_a_commit_whose_outcome_was_not_seen_is_found_by_its_token(table: Path) 
     _append(log, "a", "key")
     _append(log, "b", "key")
     log._handle = None  # as after any error
-    log.refresh()
+    _refreshed(log)
     assert log.find_commit("a@0", 0) == 1
     assert log.find_commit("b@1", 0) == 2
     assert log.find_commit("b@1", 2) is None
@@ -166,9 +184,9 @@ def test_a_process_that_stood_still_while_the_log_was_cleaned_catches_up(table: 
     with pytest.raises(StaleHandleError):
         _append(zombie, "zombie", "key")
     assert sorted(path.name for path in (table / "_delta_log").iterdir()) == before
-    _, tables = reader.refresh()
+    _, tables = _refreshed(reader)
     assert sum(rows.num_rows for rows in tables) == 21
-    _, tables = zombie.refresh()
+    _, tables = _refreshed(zombie)
     assert sum(rows.num_rows for rows in tables) == 21
     assert zombie.key_version("key") is None
 
@@ -177,13 +195,13 @@ def test_a_handle_notices_that_its_log_was_cut_and_grew_again(table: Path) -> No
     stays, other = _log(table), _log(table)
     for number in range(4):
         _append(other, f"r{number}")
-    stays.refresh()
+    _refreshed(stays)
     for version in (3, 4):
         entry_path(table, version).unlink()
     for name in ("new3", "new4", "new5"):
         _append(_log(table), name)
     stays._handle = None  # as after any error
-    rebuild, tables = stays.refresh()
+    rebuild, tables = _refreshed(stays)
     assert rebuild
     assert sorted(rows.column("id").to_pylist()[0] for rows in tables) == ["new3", "new4", "new5", "r0", "r1"]
 
@@ -195,6 +213,7 @@ def test_columns_of_a_later_version_are_written_as_null_and_kept_by_a_fold(table
     for _ in range(30):
         _append(log, "mine")
         log.take_in()
+        log.taken_in()
     assert log.fold(ORDER, None)
     fresh = _log(table)
     rows = pa.concat_tables([fresh._read(file.name) for file in fresh.files], promote_options="default").to_pylist()
@@ -212,15 +231,18 @@ def long(table: Path, short_folds: None) -> DeltaLog:
     _append(log, "once")
     for number in range(40):
         _append(log, f"r{number % 10}")
-    log.refresh()
+    _refreshed(log)
     return log
 
 
 def test_a_fold_leaves_the_newest_of_each_record_and_the_last_versions(long: DeltaLog) -> None:
     _append(long, "own")
     long.take_in()
+    long.taken_in()
     assert long.fold(ORDER, None)
-    assert long.refresh() == (False, [])  # its owner has the rows already
+    rebuild, tables = _refreshed(long)  # its owner too forgets what a full fold forgot
+    assert rebuild
+    assert sum(rows.num_rows for rows in tables) == sum(file.rows for file in long.files)
     assert len(long.files) == 1 + folding.LAG
     assert _ids(long) == sorted(["once", "own", *(f"r{number}" for number in range(10))])
     assert not long.fold(ORDER, None)
@@ -229,7 +251,7 @@ def test_a_fold_leaves_the_newest_of_each_record_and_the_last_versions(long: Del
 def test_readers_rebuild_after_a_full_fold_and_only_then(long: DeltaLog) -> None:
     reader = _log(long._directory)
     assert long.fold(ORDER, None)
-    rebuild, tables = reader.refresh()
+    rebuild, tables = _refreshed(reader)
     assert rebuild
     assert sum(rows.num_rows for rows in tables) == sum(file.rows for file in long.files)
 
@@ -238,8 +260,7 @@ def test_an_append_outside_its_range_does_not_stop_a_fold_and_the_append_is_kept
     other = _log(long._directory)
     _append(other, "theirs", "key")
     assert long.fold(ORDER, None)
-    _, tables = long.refresh()
-    assert [rows.column("id").to_pylist() for rows in tables] == [["theirs"]]
+    _refreshed(long)
     assert _ids(long).count("theirs") == 1
 
 
@@ -248,7 +269,7 @@ def test_an_append_that_lagged_into_its_range_stops_a_fold(long: DeltaLog) -> No
     _append(_log(long._directory), "late", "key", seq=3)
     with pytest.raises(StaleHandleError):
         long.fold(ORDER, None)
-    long.refresh()
+    _refreshed(long)
     assert _ids(long) == sorted([*before, "late"])
     assert long.fold(ORDER, None)
     assert _ids(long).count("late") == 1
@@ -260,7 +281,7 @@ def test_the_second_of_two_folds_fails_and_no_row_is_doubled(long: DeltaLog) -> 
     after = _ids(long)
     with pytest.raises(StaleHandleError):
         long.fold(ORDER, None)
-    long.refresh()
+    _refreshed(long)
     assert _ids(long) == after
 
 
@@ -269,7 +290,7 @@ def test_an_append_that_a_fold_overtook_decides_anew(long: DeltaLog) -> None:
     assert long.fold(ORDER, None)
     with pytest.raises(StaleHandleError):
         _append(other, "theirs", "key")
-    other.refresh()
+    _refreshed(other)
     _append(other, "theirs", "key")
     assert _ids(long).count("theirs") == 1
 
@@ -283,7 +304,7 @@ def test_a_reader_that_missed_a_tombstone_does_not_keep_what_it_deleted(table: P
         _append(log, f"r{number}")
         if number % 10 == 0:
             readers.append(_log(table))
-    log.refresh()
+    _refreshed(log)
 
     def forgets_doomed(rows: pa.Table) -> pa.Array:
         return pa.array([name == "doomed" for name in rows.column("id").to_pylist()], pa.bool_())
@@ -291,7 +312,7 @@ def test_a_reader_that_missed_a_tombstone_does_not_keep_what_it_deleted(table: P
     assert log.fold(ORDER, forgets_doomed)
     assert "doomed" not in _ids(log)
     for reader in readers:
-        rebuild, _ = reader.refresh()
+        rebuild, _ = _refreshed(reader)
         assert rebuild
 
 

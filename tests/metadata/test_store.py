@@ -1,6 +1,9 @@
 from __future__ import annotations
 
+import contextlib
+import subprocess
 import threading
+import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime, timedelta
@@ -18,12 +21,14 @@ from pulsar_on_spark.metadata.delta_log import DeltaLog, StaleHandleError
 from pulsar_on_spark.metadata.records import (
     FileRecord,
     LedgerRecord,
+    NamespaceRecord,
     Record,
     RootRecord,
     SubscriptionRecord,
     TenantRecord,
+    WriteRecord,
 )
-from pulsar_on_spark.metadata.state import View
+from pulsar_on_spark.metadata.state import State, View
 from pulsar_on_spark.metadata.store import Change, MetadataStore
 from pulsar_on_spark.model.errors import (
     CommitConflictError,
@@ -481,3 +486,68 @@ def test_cursors_are_folded_and_those_of_deleted_subscriptions_go(
     assert len(store._cursor_log.files) < 30  # type: ignore[union-attr]
     assert reader.cursors().of("t", "gone") == ()
     assert MetadataStore(root).cursors().of("t", "s")[0].n == 39
+
+
+def test_an_interrupt_while_rows_are_taken_in_loses_none_of_them(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    theirs, mine = MetadataStore(root), MetadataStore(root)
+    theirs.commit(lambda view: Change([NamespaceRecord(namespace="a/fresh")], keys={"namespace/a/fresh": None}))
+    with monkeypatch.context() as patched:
+
+        def interrupted(self: State, table: pa.Table) -> None:
+            raise KeyboardInterrupt
+
+        patched.setattr(State, "apply", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            mine.view()
+    assert mine.view().get(NamespaceRecord, "a/fresh") is not None
+
+
+@pytest.mark.root
+def test_a_full_disk_is_named_at_once_and_loses_nothing(tmp_path: Path) -> None:
+    mount = tmp_path / "disk"
+    mount.mkdir()
+    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=4m", "tmpfs", mount], check=True)
+    try:
+        store = MetadataStore.create(mount / "root", [RootRecord(format_version=1, cluster_id="c", quorum="3/3/2")])
+        with (mount / "fill").open("wb", buffering=0) as fill, contextlib.suppress(OSError):
+            while True:
+                fill.write(bytes(4096))
+        change = Change([NamespaceRecord(namespace="a/b")], keys={"namespace/a/b": None})
+        before = time.monotonic()
+        with pytest.raises(MetadataError, match="is full: free some space"):
+            store.commit(lambda view: change)
+        assert time.monotonic() - before < 5
+        (mount / "fill").unlink()
+        assert store.commit(lambda view: change).get(NamespaceRecord, "a/b") is not None
+    finally:
+        subprocess.run(["umount", "-l", mount], check=True)
+
+
+@pytest.mark.root
+def test_a_disk_that_turned_read_only_is_named_at_once(tmp_path: Path) -> None:
+    mount = tmp_path / "disk"
+    mount.mkdir()
+    subprocess.run(["mount", "-t", "tmpfs", "tmpfs", mount], check=True)
+    try:
+        store = MetadataStore.create(mount / "root", [RootRecord(format_version=1, cluster_id="c", quorum="3/3/2")])
+        subprocess.run(["mount", "-o", "remount,ro", mount], check=True)
+        with pytest.raises(MetadataError, match="Read-only file system"):
+            store.commit(lambda view: Change([NamespaceRecord(namespace="a/b")], keys={"namespace/a/b": None}))
+        assert store.view().get(NamespaceRecord, "a/b") is None
+    finally:
+        subprocess.run(["umount", "-l", mount], check=True)
+
+
+def test_a_process_forgets_the_tombstones_that_its_own_folds_forgot(
+    root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("pulsar_on_spark.metadata.store.FORGET_TOMBSTONES_AFTER", timedelta(hours=-1))
+    monkeypatch.setattr("pulsar_on_spark.metadata.folding.LAG", 4)
+    monkeypatch.setattr("pulsar_on_spark.metadata.folding.WORTH_FILES", 4)
+    store = MetadataStore(root)
+    for number in range(30):
+        verdict = WriteRecord(write_id=f"w{number}", status="committed")
+        store.commit(lambda view, verdict=verdict: Change([verdict], keys={"write/1": None}))
+        store.commit(lambda view, verdict=verdict: Change(deletes=[verdict], keys={"write/1": None}))
+    assert store.housekeep()
+    assert sum(store.view().last(WriteRecord, f"w{number}") is not None for number in range(30)) <= 4
