@@ -3,19 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 
-from pulsar_on_spark.datasource.stream_plan import Backlog
+from pulsar_on_spark.datasource.stream_plan import Backlog, Budget
 from pulsar_on_spark.model.ids import Position
-from pulsar_on_spark.topic.chain import RangePlan, advance
-
-
-@dataclass(frozen=True, slots=True)
-class Budget:
-    """Most messages and bytes of a batch, None for no limit. Soft: a batch has at least one entry."""
-
-    rows: int | None
-    bytes: int | None
+from pulsar_on_spark.topic.chain import SegmentSlice, advance
 
 
 def admit(backlogs: Sequence[Backlog], budget: Budget, passed_over: Mapping[str, int]) -> dict[str, Position]:
@@ -29,20 +20,19 @@ def admit(backlogs: Sequence[Backlog], budget: Budget, passed_over: Mapping[str,
         budget: The limits.
         passed_over: How many batches in a row a topic had messages and got none.
     """
-    if budget.rows is None and budget.bytes is None:
+    if budget.is_unlimited:
         return {backlog.part.name: backlog.end for backlog in backlogs}
     ends = {backlog.part.name: backlog.start for backlog in backlogs}
-    waiting = {backlog.part.name: (backlog, backlog.plan.rows) for backlog in backlogs if backlog.start < backlog.end}
-    total = sum(rows for _, rows in waiting.values())
-    order = sorted(waiting, key=lambda name: (-passed_over.get(name, 0), -waiting[name][1], name))
+    waiting = [backlog for backlog in backlogs if backlog.start < backlog.end]
+    total = sum(backlog.rows for backlog in waiting)
+    waiting.sort(key=lambda backlog: (-passed_over.get(backlog.part.name, 0), -backlog.rows, backlog.part.name))
     rows_left, bytes_left = budget.rows, budget.bytes
-    for place, name in enumerate(order):
-        backlog, waiting_rows = waiting[name]
-        rows = None if rows_left is None else min(_share(budget.rows, waiting_rows, total), rows_left)
-        size = None if bytes_left is None else min(_share(budget.bytes, waiting_rows, total), bytes_left)
-        reached = advance(backlog.plan.slices, backlog.start, backlog.end, rows, size, at_least_one=place == 0)
-        ends[name] = reached
-        taken_rows, taken_bytes = _before(backlog.plan, reached)
+    for place, backlog in enumerate(waiting):
+        rows = None if rows_left is None else min(_share(budget.rows, backlog.rows, total), rows_left)
+        size = None if bytes_left is None else min(_share(budget.bytes, backlog.rows, total), bytes_left)
+        reached = advance(backlog.slices, backlog.start, backlog.enough, rows, size, at_least_one=place == 0)
+        ends[backlog.part.name] = reached
+        taken_rows, taken_bytes = _before(backlog.slices, reached)
         rows_left = None if rows_left is None else max(rows_left - taken_rows, 0)
         bytes_left = None if bytes_left is None else max(bytes_left - taken_bytes, 0)
     return ends
@@ -64,10 +54,10 @@ def _share(whole: int | None, rows: int, total: int) -> int:
     return -(-(whole or 0) * rows // max(total, 1))
 
 
-def _before(plan: RangePlan, end: Position) -> tuple[int, int]:
-    """(messages, bytes) of the plan's entries before `end`."""
+def _before(slices: Sequence[SegmentSlice], end: Position) -> tuple[int, int]:
+    """(messages, bytes) of the slices before `end`."""
     rows = size = 0
-    for slice_ in plan.slices:
+    for slice_ in slices:
         ledger = slice_.segment.ledger_id
         if (ledger, slice_.first) >= (end.ledger, end.entry):
             break

@@ -68,13 +68,37 @@ def whole_topics(committed: StreamOffset, parts: Sequence[TopicPart]) -> dict[st
 
 
 @dataclass(frozen=True, slots=True)
+class Budget:
+    """Most messages and bytes of a batch, None for no limit. Soft: a batch has at least one entry."""
+
+    rows: int | None
+    bytes: int | None
+
+    @property
+    def is_unlimited(self) -> bool:
+        """Whether a batch takes all that waits."""
+        return self.rows is None and self.bytes is None
+
+
+@dataclass(frozen=True, slots=True)
 class Backlog:
-    """What waits in a topic between two positions."""
+    """What waits in a topic between two positions.
+
+    Attributes:
+        part: The topic.
+        start: From where.
+        end: Up to where.
+        rows: Messages between the two.
+        slices: As much of it, from the start on, as a batch could take under its budget; none if that is unlimited.
+        enough: Where the slices end.
+    """
 
     part: TopicPart
-    plan: chain.RangePlan
     start: Position
     end: Position
+    rows: int
+    slices: tuple[chain.SegmentSlice, ...]
+    enough: Position
 
 
 def backlogs(
@@ -82,6 +106,7 @@ def backlogs(
     parts: Sequence[TopicPart],
     reading: Mapping[str, TopicOffset],
     targets: Mapping[str, Position] | None,
+    budget: Budget,
 ) -> list[Backlog]:
     """What waits in each topic that is read, from the slot that is furthest behind on.
 
@@ -90,6 +115,7 @@ def backlogs(
         parts: The topics.
         reading: What is read of them, by full name; a topic without ranges is not read.
         targets: Where an AvailableNow query ends; a topic that is absent came later.
+        budget: The limits of a batch.
     """
     found = []
     for part in parts:
@@ -100,7 +126,9 @@ def backlogs(
             if targets is not None:
                 end = min(end, targets.get(part.name, EARLIEST))
             end = max(start, end)
-            found.append(Backlog(part, _plan(view, part, start, end), start, end))
+            waiting = chain.waiting(view, part.topic_id, start, end, budget.rows, budget.bytes)
+            slices = () if budget.is_unlimited else _plan(view, part, start, waiting.enough).slices
+            found.append(Backlog(part, start, end, waiting.rows, slices, waiting.enough))
     return found
 
 
@@ -166,9 +194,9 @@ def progress(view: View, offset: StreamOffset) -> dict[str, object]:
         end = chain.read_limit(view, part.topic_id)
         ends[name] = [end.ledger, end.entry]
         for position, share in _shares(topic.ranges).items():
-            plan = _plan(view, part, position, end)
-            messages += plan.rows * share
-            size += plan.bytes * share
+            waiting = chain.waiting(view, part.topic_id, position, end)
+            messages += waiting.rows * share
+            size += waiting.bytes * share
     return {"backlogBytes": round(size), "backlogMessages": round(messages), "topics": ends}
 
 

@@ -29,7 +29,7 @@ from pyspark.sql.streaming.datasource import (
 )
 
 from pulsar_on_spark.datasource import stream_plan
-from pulsar_on_spark.datasource.admission import Budget, admit, count_passed_over
+from pulsar_on_spark.datasource.admission import admit, count_passed_over
 from pulsar_on_spark.datasource.options import ReadOptions
 from pulsar_on_spark.datasource.scan import Scan, ScanPartition, ScanPiece, split
 from pulsar_on_spark.datasource.stream_subscription import StreamSubscription
@@ -238,25 +238,26 @@ class PulsarStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         limit: ReadLimit,
     ) -> StreamOffset | None:
         """The next end offset under the limits; None where there is nothing to read."""
-        waiting = stream_plan.backlogs(view, parts, reading, self._targets)
+        budget = self._budget(limit)
+        waiting = stream_plan.backlogs(view, parts, reading, self._targets, budget)
         if self._wait_for_more(waiting, limit):
             return None
-        ends = admit(waiting, self._budget(limit), self._passed_over)
+        ends = admit(waiting, budget, self._passed_over)
         self._passed_over = count_passed_over(waiting, ends, self._passed_over)
         end = committed.next(stream_plan.read_up_to(reading, ends))
         return None if end is committed else replace(end, consumer=self._consumer_id)
 
-    def _budget(self, limit: ReadLimit) -> Budget:
+    def _budget(self, limit: ReadLimit) -> stream_plan.Budget:
         if isinstance(limit, ReadAllAvailable):
-            return Budget(None, None)
-        return Budget(self._options.max_messages, self._options.max_bytes)
+            return stream_plan.Budget(None, None)
+        return stream_plan.Budget(self._options.max_messages, self._options.max_bytes)
 
     def _wait_for_more(self, waiting: Sequence[stream_plan.Backlog], limit: ReadLimit) -> bool:
         """minOffsetsPerTrigger: wait for so many messages, at most maxTriggerDelay; AvailableNow does not wait."""
         wanted = self._options.min_messages
         if wanted is None or self._targets is not None or isinstance(limit, ReadAllAvailable):
             return False
-        if sum(backlog.plan.rows for backlog in waiting) >= wanted:
+        if sum(backlog.rows for backlog in waiting) >= wanted:
             return False
         return time.monotonic() - self._delivered_at_s < self._options.max_delay_s
 

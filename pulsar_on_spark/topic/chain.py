@@ -38,6 +38,8 @@ class SegmentSlice:
     @property
     def rows(self) -> int:
         """Exact number of messages in the slice."""
+        if self.first == self.segment.first_entry and self.end == _end(self.segment):
+            return self.segment.rows
         return sum(rows for _, rows in entry_runs(self))
 
     @property
@@ -149,6 +151,53 @@ def plan_range(view: View, topic: str, topic_id: str, partition: int, start: Pos
     return RangePlan(tuple(found), tuple(lost))
 
 
+@dataclass(frozen=True, slots=True)
+class Waiting:
+    """What lies between two positions, counted without planning it.
+
+    Attributes:
+        rows: Exact number of messages.
+        bytes: Key and value bytes.
+        enough: A position by which the limits that were asked for are reached, or the range's end.
+    """
+
+    rows: int
+    bytes: int
+    enough: Position
+
+
+def waiting(
+    view: View,
+    topic_id: str,
+    start: Position,
+    end: Position,
+    max_rows: int | None = None,
+    max_bytes: int | None = None,
+) -> Waiting:
+    """Count the entries of [start, end): cheap also for a long backlog of small segments."""
+    rows = size = 0
+    enough = end
+    if start >= end:
+        return Waiting(0, 0, end)
+    for segment in view.since(SegmentRecord, topic_id, f"{topic_id}/{start.ledger:020d}/{start.entry:020d}"):
+        ledger, first, stop = segment.ledger_id, segment.first_entry, _end(segment)
+        if (ledger, first) >= (end.ledger, end.entry):
+            break
+        if (ledger, stop) <= (start.ledger, start.entry):
+            continue
+        segment_rows = segment.rows
+        if (ledger, first) < (start.ledger, start.entry) or (ledger, stop) > (end.ledger, end.entry):
+            after = start.entry if ledger == start.ledger else 0
+            before = end.entry if ledger == end.ledger else stop
+            segment_rows = sum(rows for _, rows in _runs(segment, after, before))
+        rows += segment_rows
+        size += segment.bytes * segment_rows // max(segment.rows, 1)
+        reached = (max_rows is not None and rows >= max_rows) or (max_bytes is not None and size >= max_bytes)
+        if reached and enough == end:
+            enough = min(Position(LedgerId(ledger), EntryId(stop)), end)
+    return Waiting(rows, size, enough)
+
+
 def require_ledger(view: View, topic: str, topic_id: str, position: Position) -> None:
     """Make sure that a position lies in the topic: its ledger is in the chain, its entry at or before the ledger's end.
 
@@ -171,12 +220,7 @@ def require_ledger(view: View, topic: str, topic_id: str, position: Position) ->
 
 def entry_runs(slice_: SegmentSlice) -> Iterator[tuple[int, int]]:
     """Runs (entries, messages in all of them) of the slice, in entry order."""
-    entry = slice_.segment.first_entry
-    for count, rows in slice_.segment.entry_rows:
-        taken = min(entry + count, slice_.end) - max(entry, slice_.first)
-        if taken > 0:
-            yield taken, taken * rows
-        entry += count
+    return _runs(slice_.segment, slice_.first, slice_.end)
 
 
 def advance(
@@ -218,6 +262,15 @@ def advance(
             bytes_left -= entries * bytes_each
             position = Position(ledger, EntryId(entry))
     return end
+
+
+def _runs(segment: SegmentRecord, first: int, end: int) -> Iterator[tuple[int, int]]:
+    entry = segment.first_entry
+    for count, rows in segment.entry_rows:
+        taken = min(entry + count, end) - max(entry, first)
+        if taken > 0:
+            yield taken, taken * rows
+        entry += count
 
 
 def _end(segment: SegmentRecord) -> int:

@@ -5,12 +5,12 @@ from dataclasses import dataclass
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pulsar_on_spark.datasource.admission import Budget, admit, count_passed_over
-from pulsar_on_spark.datasource.stream_plan import Backlog
+from pulsar_on_spark.datasource.admission import admit, count_passed_over
+from pulsar_on_spark.datasource.stream_plan import Backlog, Budget
 from pulsar_on_spark.metadata.records import FileRecord, SegmentRecord
 from pulsar_on_spark.model.ids import EntryId, LedgerId, Position
 from pulsar_on_spark.topic.catalog import TopicPart
-from pulsar_on_spark.topic.chain import RangePlan, SegmentSlice
+from pulsar_on_spark.topic.chain import SegmentSlice
 
 FILE = FileRecord(file_id="f", write_id="w", copies=(0,), length=1, batches=1)
 
@@ -36,7 +36,7 @@ class Topic:
         )  # fmt: skip
         end = len(self.entries)
         slices = (SegmentSlice(self.name, self.name, -1, segment, FILE, self.read, end),) if self.read < end else ()
-        return Backlog(part, RangePlan(slices, ()), at(self.read), at(end))
+        return Backlog(part, at(self.read), at(end), sum(self.entries[self.read :]), slices, at(end))
 
     def rows(self, end: Position) -> int:
         return sum(self.entries[self.read : end.entry])

@@ -5,13 +5,23 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from pulsar_on_spark.datasource.options import TopicSelection
-from pulsar_on_spark.datasource.stream_plan import backlogs, batch_pieces, existing_parts, part_of, progress, unread
+from pulsar_on_spark.datasource.stream_plan import (
+    Budget,
+    backlogs,
+    batch_pieces,
+    existing_parts,
+    part_of,
+    progress,
+    unread,
+)
 from pulsar_on_spark.model.ids import EARLIEST, EntryId, LedgerId, Position, TopicId
 from pulsar_on_spark.testing.messages import write
+from pulsar_on_spark.topic import chain
 from pulsar_on_spark.topic.offsets import SlotRange, StreamOffset, TopicOffset
 from pulsar_on_spark.topic.root import Root
 
 ENTRIES = 12
+ALL = Budget(None, None)
 NAME = "persistent://public/default/t"
 
 
@@ -20,8 +30,11 @@ def root(tmp_path_factory: pytest.TempPathFactory) -> Root:
     made = Root.create(tmp_path_factory.mktemp("plan") / "root")
     made.create_topic("t")
     made.create_topic("p", 2)
+    made.create_topic("several")
     for _ in range(ENTRIES):
         write(made, "t", [b"0123456789"] * 5)
+    for rows in (2_500, 1, 1_001):
+        write(made, "several", [b"0123456789"] * rows)  # entries of 1,000 and what is left
     return made
 
 
@@ -70,11 +83,43 @@ def test_targets_bound_a_backlog(root: Root):
     view = root.store.view()
     (part,) = existing_parts(view, TopicSelection(("t",)))
     reading = {NAME: unread(part, at(2))}
-    assert [found.end for found in backlogs(view, [part], reading, None)] == [at(ENTRIES)]
-    assert [found.end for found in backlogs(view, [part], reading, {NAME: at(5)})] == [at(5)]
-    assert [found.end for found in backlogs(view, [part], reading, {NAME: at(1)})] == [at(2)]  # never backwards
-    assert [found.end for found in backlogs(view, [part], reading, {})] == [at(2)]
-    assert backlogs(view, [part], {NAME: TopicOffset(TopicId(part.topic_id))}, None) == []
+    assert [found.end for found in backlogs(view, [part], reading, None, ALL)] == [at(ENTRIES)]
+    assert [found.end for found in backlogs(view, [part], reading, {NAME: at(5)}, ALL)] == [at(5)]
+    assert [found.end for found in backlogs(view, [part], reading, {NAME: at(1)}, ALL)] == [at(2)]  # never backwards
+    assert [found.end for found in backlogs(view, [part], reading, {}, ALL)] == [at(2)]
+    assert backlogs(view, [part], {NAME: TopicOffset(TopicId(part.topic_id))}, None, ALL) == []
+
+
+@given(bounds, st.one_of(st.none(), st.integers(1, 70)), st.one_of(st.none(), st.integers(1, 700)))
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
+def test_a_backlog_is_counted_whole_and_planned_as_far_as_a_batch_goes(
+    root: Root, given_bounds: list[int], rows: int | None, size: int | None
+):
+    view = root.store.view()
+    (part,) = existing_parts(view, TopicSelection(("t",)))
+    start, end = given_bounds
+    (found,) = backlogs(view, [part], {NAME: unread(part, at(start))}, {NAME: at(end)}, Budget(rows, size))
+    assert found.rows == 5 * (end - start)
+    if rows is None and size is None:
+        assert found.enough == at(end)
+        assert not found.slices
+    else:
+        planned = sum(slice_.rows for slice_ in found.slices)
+        least = min(rows or found.rows, -(-(size or 10 * found.rows) // 10), found.rows)
+        assert least <= planned <= least + 5
+        assert planned == found.rows or found.enough < at(end)
+
+
+@given(st.tuples(st.integers(0, 6), st.integers(0, 6)).map(sorted))
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
+def test_counting_a_range_says_what_planning_it_says(root: Root, given_bounds: list[int]):
+    view = root.store.view()
+    (part,) = existing_parts(view, TopicSelection(("several",)))
+    ledger = chain.read_limit(view, part.topic_id).ledger
+    start, end = (Position(ledger, EntryId(entry)) for entry in given_bounds)
+    plan = chain.plan_range(view, part.name, part.topic_id, part.partition, start, end)
+    counted = chain.waiting(view, part.topic_id, start, end)
+    assert (counted.rows, counted.bytes) == (plan.rows, plan.bytes)
 
 
 def test_progress_counts_a_slots_share(root: Root):
