@@ -32,6 +32,8 @@ FORMAT_VERSION: Final = 1
 DEFAULT_DURATION_S: Final = 10.0
 MAX_CONSUMERS: Final = 1_000
 """Lease files of one subscription; a further consumer is refused."""
+TIDY_ABOVE: Final = 64
+"""With so many files of others a new consumer deletes those that are released: each look reads them all."""
 
 _log = logging.getLogger(__name__)
 
@@ -123,7 +125,10 @@ class LeaseKeeper:
         directory = self._path.parent
         try:
             directory.mkdir(parents=True, exist_ok=True)
-            others = sum(1 for entry in os.scandir(directory) if entry.name != self._path.name)
+            others = self._count_others()
+            if others >= TIDY_ABOVE:
+                _delete_released(directory)
+                others = self._count_others()
             if others >= MAX_CONSUMERS:
                 raise ConsumerBusyError(
                     f"{directory} holds {others} leases already: stop consumers, or delete old files."
@@ -135,6 +140,9 @@ class LeaseKeeper:
             ) from error
         self._thread = threading.Thread(target=self._run, name="pulsarpy-lease", daemon=True)
         self._thread.start()
+
+    def _count_others(self) -> int:
+        return sum(1 for entry in os.scandir(self._path.parent) if entry.name != self._path.name)
 
     def hold(self, topics: Iterable[TopicId]) -> None:
         """Let the lease name these topics, at once: before a slot of a further topic is taken."""
@@ -274,6 +282,17 @@ class LeaseWatcher:
 
     def _parse(self, name: str, content: bytes) -> Lease | None:
         return Lease.parse(content, self._directory / name)
+
+
+def _delete_released(directory: Path) -> None:
+    """Delete the leases of consumers that have ended, as those of many short runs without a checkpoint.
+
+    A consumer that comes back in this very moment writes its file anew when it renews.
+    """
+    for path in sorted(directory.glob("*.json")):
+        lease = _read(path)
+        if lease is not None and lease.released:
+            path.unlink(missing_ok=True)
 
 
 def _content(path: Path) -> bytes | None:

@@ -190,6 +190,20 @@ def test_too_many_consumers_are_refused(keeper: LeaseKeeper, directory: Path, mo
         LeaseKeeper(directory, "b").start([T])
 
 
+def test_ended_consumers_make_room_for_new_ones(directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(leases, "TIDY_ABOVE", 3)
+    alive = LeaseKeeper(directory, "alive")
+    alive.start([T])
+    for number in range(10):
+        ended = LeaseKeeper(directory, f"ended-{number}")
+        ended.start([T])
+        ended.stop()
+    assert alive.renew()
+    assert len(list(directory.glob("alive-*.json"))) == 1
+    assert len(list(directory.glob("*.json"))) <= 4
+    alive.stop()
+
+
 def test_a_sweep_deletes_what_has_run_out_and_nothing_else(keeper: LeaseKeeper, watch: Watch, directory: Path) -> None:
     LeaseKeeper(directory, "dead", duration_s=3_000).start([T])
     (directory / "dead.tmp").write_text("a process died here")
