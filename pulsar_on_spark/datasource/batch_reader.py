@@ -55,6 +55,13 @@ def batch_bounds(root: Root, view: View, options: ReadOptions) -> list[Bounds]:
     positions = UserPositions(root, view, options)
     starts = positions.starts(parts, "earliest")
     ends = positions.ends(parts)
+    for part in parts:
+        named = options.starting is not None and options.ending is not None
+        if named and starts[part.name] > ends[part.name]:
+            raise InvalidArgumentError(
+                f"The read of {part.name} starts at {starts[part.name]}, after its end at {ends[part.name]}: give "
+                "startingOffsets at or before endingOffsets."
+            )
     return [Bounds(part, starts[part.name], ends[part.name]) for part in parts]
 
 

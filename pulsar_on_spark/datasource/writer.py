@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import json
 import logging
 import sys
 import time
@@ -25,13 +26,13 @@ from pulsar_on_spark.ledger.storage_path import StoragePath
 from pulsar_on_spark.metadata import keys
 from pulsar_on_spark.metadata.records import TopicRecord
 from pulsar_on_spark.metadata.state import View
-from pulsar_on_spark.model.errors import InvalidArgumentError, MetadataError
+from pulsar_on_spark.model.errors import InvalidArgumentError, MetadataError, TopicNotFoundError
 from pulsar_on_spark.model.ids import WriteId
 from pulsar_on_spark.model.names import TopicName
 from pulsar_on_spark.model.quorum import Quorum
 from pulsar_on_spark.topic import catalog
 from pulsar_on_spark.topic.attach import TaskOutput, Transaction, attach
-from pulsar_on_spark.topic.root import Root
+from pulsar_on_spark.topic.root import Root, local_path
 from pulsar_on_spark.topic.routing import HashingScheme, split_rows
 from pulsar_on_spark.topic.task_writer import TaskWriter, WriteTarget
 
@@ -68,6 +69,7 @@ def plan_write(options: WriteOptions, schema: StructType) -> WritePlan:
     Raises:
         InvalidArgumentError: the frame or an option can't be used; nothing was created.
         NotARootError: the path holds something that is not a root.
+        TopicNotFoundError: a streaming query has written before, and its topic is gone.
     """
     topic = None if options.topic is None else TopicName.parse(options.topic)
     root = Root.shared(options.root) if Root.is_occupied(options.root) else None
@@ -75,6 +77,11 @@ def plan_write(options: WriteOptions, schema: StructType) -> WritePlan:
     record = view.get(TopicRecord, topic.full) if view and topic else None
     if topic is not None and record is None:
         catalog.check_new_topic(topic, None)
+        if root is not None and _has_committed(root, options.checkpoint_location):
+            raise TopicNotFoundError(
+                f"Topic {topic.full} was deleted under the streaming query that writes to it: create it again as it "
+                "shall be and restart the query, or start it with a new checkpointLocation."
+            )
     declared = catalog.latest_schema(view, record) if view and record else None
     typed = typed_values(options.typed, declared)
     value_type = None if typed is None else typed.schema.write_type
@@ -96,6 +103,18 @@ def plan_write(options: WriteOptions, schema: StructType) -> WritePlan:
         topic=None if topic is None else topic.full,
         typed=typed,
     )
+
+
+def _has_committed(root: Root, checkpoint_location: str | None) -> bool:
+    """Whether the query of a checkpoint has committed a batch here: then its topic was there, and isn't made anew."""
+    if checkpoint_location is None:
+        return False
+    try:
+        content = (local_path(checkpoint_location) / "metadata").read_text(encoding="utf-8")
+        query_id = str(json.loads(content)["id"])
+    except (OSError, ValueError, KeyError, TypeError):
+        return False  # a first start, or a checkpoint that is no local folder
+    return root.store.key_version(keys.query(query_id)) is not None
 
 
 def in_sink_runner() -> bool:

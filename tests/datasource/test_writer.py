@@ -7,6 +7,7 @@ import multiprocessing
 import pickle
 import shutil
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import pyarrow as pa
@@ -16,7 +17,7 @@ from pyspark.sql.types import BinaryType, LongType, StringType, StructField, Str
 
 from pulsar_on_spark import Root
 from pulsar_on_spark.datasource.options import write_options
-from pulsar_on_spark.datasource.writer import PulsarBatchWriter, PulsarStreamWriter
+from pulsar_on_spark.datasource.writer import PulsarBatchWriter, PulsarStreamWriter, Staged
 from pulsar_on_spark.model.errors import (
     InvalidArgumentError,
     NotARootError,
@@ -247,3 +248,22 @@ def test_first_writes_at_once_make_one_root_and_one_topic(tmp_path: Path) -> Non
     root = Root.open(tmp_path / "root")
     assert sorted(value or b"" for value in values(root, "x")) == [b"0", b"1", b"2", b"3"]
     assert len(root.topics()) == 1
+
+
+def test_a_streaming_query_does_not_make_its_deleted_topic_anew(tmp_path: Path) -> None:
+    root = Root.create(tmp_path / "root")
+    root.create_topic("x", partitions=3)
+    checkpoint = tmp_path / "checkpoint"
+    checkpoint.mkdir()
+    (checkpoint / "metadata").write_text('{"id":"3f6d"}')
+    options = write_options({"path": str(root.path), "topic": "x", "checkpointLocation": checkpoint.as_uri()})
+    staged = PulsarStreamWriter(options, VALUES, False).write(iter([batch(b"a")]))
+    assert isinstance(staged, Staged)
+    PulsarStreamWriter(options, VALUES, False).commit([replace(staged, query_id="3f6d")], 0)
+    root.delete_topic("x")
+    with pytest.raises(TopicNotFoundError, match="was deleted under the streaming query"):
+        PulsarStreamWriter(options, VALUES, False)
+    assert root.topics() == []
+    (checkpoint / "metadata").write_text('{"id":"another"}')
+    PulsarStreamWriter(options, VALUES, False)
+    assert [topic.name for topic in root.topics()] == ["persistent://public/default/x"]
