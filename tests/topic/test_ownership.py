@@ -162,6 +162,16 @@ def test_another_type_is_refused() -> None:
     assert "set subscriptionType to Shared" in refusal.text
 
 
+@pytest.mark.parametrize(
+    ("standing", "found"), [(UNKNOWN, Standby), (ALIVE, Refuse), (RUN_OUT, Refuse)], ids=["unknown", "alive", "gone"]
+)
+def test_another_type_is_waited_for_until_it_is_known_whether_it_is_read(standing: Standing, found: type) -> None:
+    """With nobody left the caller changes the type before it asks."""
+    looking = replace(situation(subscription("Shared", owned("a", 3)), others={"a": standing}), type="Failover")
+    (action,) = decide(looking)
+    assert isinstance(action, found)
+
+
 @pytest.mark.parametrize("kind", ["Exclusive", "Failover", "Shared"])
 @pytest.mark.parametrize("state", [{"held": {0: 4}}, {"committed": read(4, 0, 25)}], ids=["running", "restarted"])
 def test_a_reset_cursor_fences_the_query(kind: str, state: dict[str, object]) -> None:
