@@ -19,13 +19,13 @@ from pulsar_on_spark.topic.slots import SLOTTED
 
 
 def existing_parts(view: View, selection: TopicSelection) -> list[TopicPart]:
-    """The partitions and unpartitioned topics of the selection that are there now, in order."""
+    """The partitions and unpartitioned topics of the selection that are there now, in order, each once."""
     if selection.pattern is not None:
         found = catalog.matching(view, selection.pattern)
     else:
         named = (view.get(TopicRecord, name.full) for name in catalog.names(selection.names))
         found = [topic for topic in named if topic is not None]
-    return [part for topic in found for part in catalog.parts(view, topic)]
+    return list(dict.fromkeys(part for topic in found for part in catalog.parts(view, topic)))
 
 
 def part_of(view: View, name: str, topic_id: TopicId) -> TopicPart | None:

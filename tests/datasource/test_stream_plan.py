@@ -129,3 +129,8 @@ def test_progress_counts_a_slots_share(root: Root):
     ranges = (SlotRange(half, 1, at(0), at(2)), SlotRange(quarter, 1, at(0), at(4)))
     found = progress(view, StreamOffset("c", {NAME: TopicOffset(TopicId(part.topic_id), ranges)}))
     assert found == {"backlogMessages": 25 + 10, "backlogBytes": 250 + 100, "topics": {NAME: [1, ENTRIES]}}
+
+
+def test_a_topic_that_is_named_with_its_partition_is_read_once(root: Root):
+    parts = existing_parts(root.store.view(), TopicSelection(("p", "p-partition-0", "t", "t")))
+    assert [part.name.rpartition("/")[2] for part in parts] == ["p-partition-0", "p-partition-1", "t"]
