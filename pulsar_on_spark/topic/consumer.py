@@ -76,6 +76,8 @@ class SubscriptionConsumer:
         self._keeper = LeaseKeeper(directory, consumer, lease_s)
         self._watcher = LeaseWatcher(directory, clock)
         self._started = False
+        self._may_expire = True
+        """Whether the subscription expires; its lease file then says when it was used last. So until it is known."""
         self._held: dict[str, dict[int, int]] = {}
         self._saved: tuple[StreamOffset, dict[str, dict[int, int]]] | None = None
         self._saved_at_s = float("-inf")
@@ -147,22 +149,27 @@ class SubscriptionConsumer:
                 # The position goes with the slots, in the one commit that gives them back.
                 self._store.commit(lambda view: self._given_back(view, parts, committed))
         finally:
-            self._keeper.stop()
+            self._keeper.stop(keep_file=self._may_expire)
 
     # -- deciding --------------------------------------------------------------------------------------------------
 
     def _decided(self, view: View, parts: Sequence[TopicPart], committed: StreamOffset) -> Turn:
         """What to do now; the cursors are read after the records, as `current_position` asks for."""
+        records = {part: self._stored(view, part) for part in parts}
+        self._may_expire = any(record.expires_after_s is not None for record in records.values())
         cursors = self._store.cursors()
         actions: dict[str, tuple[Action, ...]] = {}
         changed = []
-        for part in parts:
-            stored = self._stored(view, part)
+        for part, stored in records.items():
             record = self._typed(stored, part, cursors)
-            found = actions[part.name] = self._decide(record, cursors, part, committed)
+            found = self._decide(record, cursors, part, committed)
             for action in found:
                 if isinstance(action, Refuse | Fenced):
                     raise action.error()
+            if part.topic_id not in self._keeper.topics:
+                # The lease could not be written: others see none on this topic and would take the slots at once.
+                record, found = stored, (Standby(),)
+            actions[part.name] = found
             after = ownership.apply(record, found)
             if after is not stored:
                 changed.append(after)
@@ -226,6 +233,7 @@ class SubscriptionConsumer:
     # -- what it knows ---------------------------------------------------------------------------------------------
 
     def _join(self, parts: Sequence[TopicPart]) -> None:
+        """Let the lease name the topics; where it cannot, `_decided` takes nothing in those that it does not name."""
         ids = [TopicId(part.topic_id) for part in parts]
         if self._started:
             self._keeper.hold(ids)

@@ -44,7 +44,7 @@ def expire_subscriptions(root: Root, clock: float | None = None) -> int:
 def sweep_leases(root: Root, clock: float | None = None) -> int:
     """Delete the lease files that no consumer renewed for a day and no subscription's expiry needs; returns how many.
 
-    A paused consumer that this hits writes its file anew when it wakes.
+    Empty directories go, too. A paused consumer that this hits writes its file anew when it wakes.
     """
     now_s = time.time() if clock is None else clock
     subscriptions = root.store.view().all(SubscriptionRecord)
@@ -55,6 +55,9 @@ def sweep_leases(root: Root, clock: float | None = None) -> int:
             if now_s - path.stat().st_mtime > keep_s:
                 path.unlink()
                 swept += 1
+    for directory in (root.path / "leases").glob("*/"):
+        with suppress(OSError):  # it is not empty, or another pass was faster
+            directory.rmdir()
     return swept
 
 

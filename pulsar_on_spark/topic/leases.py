@@ -2,9 +2,9 @@
 
 Each consumer renews its own file by write and rename, from a thread, because a micro-batch may take an hour. Nobody
 compares clocks of two machines: an observer reads the files again and again, and a lease whose content stayed the same
-for its duration on the observer's own monotonic clock has run out. A lease decides only how soon another takes over;
-what keeps a paused consumer from harm are the epochs (`ownership.py`). So nothing here is synced: after a power cut
-nobody is alive.
+for its duration on the observer's own monotonic clock has run out. So has one that is gone, as a consumer that ends
+removes its own, or that says that it was released. A lease decides only how soon another takes over; what keeps a
+paused consumer from harm are the epochs (`ownership.py`). So nothing here is synced: after a power cut nobody is alive.
 """
 
 from __future__ import annotations
@@ -31,9 +31,11 @@ from pulsar_on_spark.topic.ownership import Standing
 FORMAT_VERSION: Final = 1
 DEFAULT_DURATION_S: Final = 10.0
 MAX_CONSUMERS: Final = 1_000
-"""Lease files of one subscription; a further consumer is refused."""
-TIDY_ABOVE: Final = 64
-"""With so many files of others a new consumer deletes those that are released: each look reads them all."""
+"""Live consumers of one subscription; a further one is refused."""
+LIVE_PERIODS: Final = 3
+"""For that limit alone, a lease not renewed for more of its durations by the wall clock is a dead consumer's."""
+UNFINISHED_S: Final = 60.0
+"""A temporary file this old was left by a process that was killed: writing one takes milliseconds."""
 
 _log = logging.getLogger(__name__)
 
@@ -120,19 +122,15 @@ class LeaseKeeper:
 
         Raises:
             StorageError: the lease file cannot be written.
-            ConsumerBusyError: the subscription has `MAX_CONSUMERS` lease files.
+            ConsumerBusyError: the subscription has `MAX_CONSUMERS` live consumers.
         """
         directory = self._path.parent
         try:
             directory.mkdir(parents=True, exist_ok=True)
-            others = self._count_others()
-            if others >= TIDY_ABOVE:
-                _delete_released(directory)
-                others = self._count_others()
+            _remove_unfinished(directory, time.time())
+            others = _count_live(directory, self._path.name, time.time())
             if others >= MAX_CONSUMERS:
-                raise ConsumerBusyError(
-                    f"{directory} holds {others} leases already: stop consumers, or delete old files."
-                )
+                raise ConsumerBusyError(f"{directory} holds {others} live leases already: stop some of the consumers.")
             self._write(replace(self._lease, topics=tuple(topics), counter=1))
         except OSError as error:
             raise StorageError(
@@ -141,15 +139,19 @@ class LeaseKeeper:
         self._thread = threading.Thread(target=self._run, name="pulsarpy-lease", daemon=True)
         self._thread.start()
 
-    def _count_others(self) -> int:
-        return sum(1 for entry in os.scandir(self._path.parent) if entry.name != self._path.name)
+    @property
+    def topics(self) -> tuple[TopicId, ...]:
+        """The topics that the lease file names, as it was written last."""
+        return self._lease.topics
 
-    def hold(self, topics: Iterable[TopicId]) -> None:
-        """Let the lease name these topics, at once: before a slot of a further topic is taken."""
-        with self._lock:
-            known, self._lease = self._lease.topics, replace(self._lease, topics=tuple(topics))
-        if known != self._lease.topics:
-            self.renew()
+    def hold(self, topics: Iterable[TopicId]) -> bool:
+        """Let the lease name these topics, at once: before a slot of a further topic is taken.
+
+        Returns:
+            Whether it does. If not, others don't see this consumer on a further topic: take nothing there, try again.
+        """
+        wanted = tuple(topics)
+        return self._lease.topics == wanted or self._renew(wanted)
 
     def renew(self) -> bool:
         """Renew once, as the thread does.
@@ -157,16 +159,44 @@ class LeaseKeeper:
         Returns:
             Whether the lease is this process's and the file was written.
         """
+        return self._renew(None)
+
+    def stop(self, *, keep_file: bool = False) -> None:
+        """Renew no more, and give the lease up. Does nothing the second time.
+
+        Args:
+            keep_file: Leave the file and say in it that it was released: its age is that of the last use.
+        """
+        if self._thread is None or self._stopping.is_set():
+            return
+        self._stopping.set()
+        self._thread.join(timeout=self._lease.duration_s)
         with self._lock:
-            if self.superseded:
+            try:
+                if self._is_mine():
+                    # Another process of this consumer may come in between: then its next renewal makes the file anew.
+                    if keep_file:
+                        self._write(replace(self._lease, counter=self._lease.counter + 1, released=True))
+                    else:
+                        self._path.unlink(missing_ok=True)
+                self._temporary.unlink(missing_ok=True)
+            except (OSError, FormatVersionError) as error:
+                _log.warning("Lease %s could not be given up, it runs out by itself: %s", self._path, error)
+
+    def _run(self) -> None:
+        while not self.superseded and not self._stopping.wait(self._lease.duration_s / 3):
+            self.renew()
+
+    def _renew(self, topics: tuple[TopicId, ...] | None) -> bool:
+        """Write the file anew, with other topics if some are given."""
+        with self._lock:
+            if self._stopping.is_set():
                 return False
             try:
-                found = _read(self._path)
-                if found is not None and found.token != self._lease.token:
-                    self.superseded = True
-                    _log.warning("Lease %s was taken by another process of consumer %s.", self._path, found.consumer)
+                if not self._is_mine():
                     return False
-                self._write(replace(self._lease, counter=self._lease.counter + 1))
+                named = self._lease.topics if topics is None else topics
+                self._write(replace(self._lease, topics=named, counter=self._lease.counter + 1))
             except (OSError, FormatVersionError) as error:
                 self.failures += 1
                 self.last_error = str(error)
@@ -174,24 +204,24 @@ class LeaseKeeper:
                 return False
             return True
 
-    def stop(self) -> None:
-        """Renew no more, and tell others that the lease is released. Does nothing the second time."""
-        if self._thread is None or self._stopping.is_set():
-            return
-        self._stopping.set()
-        self._thread.join(timeout=self._lease.duration_s)
-        with self._lock:
-            self._lease = replace(self._lease, released=True)
-        self.renew()
+    def _is_mine(self) -> bool:
+        """Whether no other process of this consumer has the file; once one has, this one leaves it alone."""
+        if not self.superseded:
+            found = _read(self._path)
+            if found is not None and found.token != self._lease.token:
+                self.superseded = True
+                _log.warning("Lease %s was taken by another process of consumer %s.", self._path, found.consumer)
+        return not self.superseded
 
-    def _run(self) -> None:
-        while not self.superseded and not self._stopping.wait(self._lease.duration_s / 3):
-            self.renew()
+    @property
+    def _temporary(self) -> Path:
+        return self._path.with_suffix(f".{self._lease.token}.tmp")
 
     def _write(self, lease: Lease) -> None:
-        temporary = self._path.with_suffix(f".{lease.token}.tmp")
-        temporary.write_text(lease.text(), encoding="utf-8")
-        os.replace(temporary, self._path)
+        # `maintain` removes the directory when it is empty. Not the root's: what is gone is not made anew.
+        self._path.parent.mkdir(exist_ok=True)
+        self._temporary.write_text(lease.text(), encoding="utf-8")
+        os.replace(self._temporary, self._path)
         self._lease = lease
 
 
@@ -236,7 +266,8 @@ class LeaseWatcher:
             StorageError: the directory or a file in it cannot be read.
         """
         try:
-            contents = {path.name: _content(path) for path in sorted(self._directory.iterdir())}
+            found = sorted(path for path in self._directory.iterdir() if path.suffix == ".json")
+            contents = {path.name: _content(path) for path in found}
         except FileNotFoundError:
             contents = {}
         except OSError as error:
@@ -257,46 +288,16 @@ class LeaseWatcher:
         now_s = self._clock()
         return {
             seen.lease.consumer: seen.standing(now_s)
-            for name, seen in self._seen.items()
-            if seen.lease is not None and topic_id in seen.lease.topics and name.endswith(".json")
+            for seen in self._seen.values()
+            if seen.lease is not None and topic_id in seen.lease.topics
         }
-
-    def sweep(self) -> int:
-        """Delete the files that have run out as observed here and have not changed since.
-
-        A paused consumer that this hits writes its file anew when it wakes.
-
-        Returns:
-            How many files were deleted.
-        """
-        now_s = self._clock()
-        deleted = 0
-        for name, seen in list(self._seen.items()):
-            path = self._directory / name
-            if seen.standing(now_s) is Standing.RUN_OUT and _content(path) == seen.content:
-                with contextlib.suppress(FileNotFoundError):
-                    path.unlink()
-                    deleted += 1
-                del self._seen[name]
-        return deleted
 
     def _parse(self, name: str, content: bytes) -> Lease | None:
         return Lease.parse(content, self._directory / name)
 
 
-def _delete_released(directory: Path) -> None:
-    """Delete the leases of consumers that have ended, as those of many short runs without a checkpoint.
-
-    A consumer that comes back in this very moment writes its file anew when it renews.
-    """
-    for path in sorted(directory.glob("*.json")):
-        lease = _read(path)
-        if lease is not None and lease.released:
-            path.unlink(missing_ok=True)
-
-
 def _content(path: Path) -> bytes | None:
-    """The file's content; None if it is gone (a temporary file that was renamed meanwhile)."""
+    """The file's content; None if it is gone (its consumer has ended meanwhile)."""
     try:
         return path.read_bytes()
     except FileNotFoundError:
@@ -306,6 +307,24 @@ def _content(path: Path) -> bytes | None:
 def _read(path: Path) -> Lease | None:
     content = _content(path)
     return None if content is None else Lease.parse(content, path)
+
+
+def _count_live(directory: Path, own_name: str, now_s: float) -> int:
+    """How many other consumers look alive: not released, and renewed of late by the wall clock."""
+    live = 0
+    for path in directory.glob("*.json"):
+        with contextlib.suppress(FileNotFoundError):
+            lease = _read(path) if path.name != own_name else None
+            if lease is not None and not lease.released:
+                live += abs(now_s - path.stat().st_mtime) <= LIVE_PERIODS * lease.duration_s
+    return live
+
+
+def _remove_unfinished(directory: Path, now_s: float) -> None:
+    for path in directory.glob("*.tmp"):
+        with contextlib.suppress(FileNotFoundError):
+            if now_s - path.stat().st_mtime > UNFINISHED_S:
+                path.unlink()
 
 
 def _file_name(name: str) -> str:

@@ -60,6 +60,11 @@ def lease_file(directory: Path) -> Path:
     return path
 
 
+def lease_of(directory: Path, consumer: str) -> Path:
+    (path,) = (p for p in directory.glob("*.json") if Lease.parse(p.read_bytes(), p).consumer == consumer)
+    return path
+
+
 def test_the_file_says_what_the_lease_is(keeper: LeaseKeeper, directory: Path) -> None:
     keeper.renew()
     fields = json.loads(lease_file(directory).read_text())
@@ -111,20 +116,47 @@ def test_an_observer_that_slept_sees_a_change_as_life(keeper: LeaseKeeper, watch
     assert watch.after(100_000) == {"a": Standing.RUN_OUT}
 
 
-def test_a_released_lease_is_free_at_once_and_a_missing_one_is_gone(
+def test_a_stopped_consumer_is_gone_at_once_and_leaves_nothing(
     keeper: LeaseKeeper, watch: Watch, directory: Path
 ) -> None:
     watch.after()
     keeper.stop()
-    assert watch.after() == {"a": Standing.RUN_OUT}
-    keeper.stop()
-    lease_file(directory).unlink()
     assert watch.after() == {}
+    assert list(directory.iterdir()) == []
+    keeper.stop()
+    assert keeper.renew() is False
+    assert keeper.hold([T, U]) is False
+    assert list(directory.iterdir()) == [], "it doesn't come back"
+
+
+def test_a_stopped_consumer_may_leave_a_released_lease(keeper: LeaseKeeper, watch: Watch, directory: Path) -> None:
+    watch.after()
+    keeper.stop(keep_file=True)
+    assert watch.after() == {"a": Standing.RUN_OUT}
+    assert Lease.parse(lease_file(directory).read_bytes(), directory).released
 
 
 def test_a_consumer_counts_for_the_topics_that_it_reads(keeper: LeaseKeeper, watch: Watch) -> None:
     assert watch.after(topic=U) == {}
-    keeper.hold([T, U])
+    assert keeper.hold([T, U])
+    assert watch.after(topic=U) == {"a": Standing.UNKNOWN}
+    assert keeper.topics == (T, U)
+
+
+def test_a_topic_that_the_file_could_not_name_is_not_held_and_tried_again(
+    keeper: LeaseKeeper, watch: Watch, directory: Path
+) -> None:
+    aside = directory.rename(directory.with_suffix(".aside"))
+    directory.write_text("in the way")
+    assert keeper.hold([T, U]) is False
+    assert keeper.hold([T, U]) is False, "the first failure is not forgotten"
+    assert keeper.topics == (T,)
+    assert keeper.hold([T])
+    directory.unlink()
+    aside.rename(directory)
+    keeper.renew()
+    assert watch.after(topic=U) == {}
+    assert keeper.hold([T, U])
     assert watch.after(topic=U) == {"a": Standing.UNKNOWN}
 
 
@@ -136,10 +168,8 @@ def test_the_thread_renews_while_the_process_is_busy_and_ends_when_told(director
         assert time.monotonic() < until, "the thread does not renew"
         time.sleep(0.005)
     keeper.stop()
-    last = lease_file(directory).read_bytes()
-    assert Lease.parse(last, directory).released
     time.sleep(0.1)
-    assert lease_file(directory).read_bytes() == last
+    assert list(directory.iterdir()) == []
     assert keeper.failures == 0
 
 
@@ -152,6 +182,40 @@ def test_a_later_process_of_the_consumer_has_the_lease(keeper: LeaseKeeper, dire
     keeper.stop()
     assert lease_file(directory).read_bytes() == content, "the later one is not released by the earlier one"
     assert later.renew()
+
+
+def test_stopping_does_not_take_the_lease_from_a_later_process_not_yet_noticed(
+    keeper: LeaseKeeper, directory: Path
+) -> None:
+    later = LeaseKeeper(directory, "a", duration_s=3_000)
+    later.start([T])
+    content = lease_file(directory).read_bytes()
+    keeper.stop()
+    assert lease_file(directory).read_bytes() == content
+
+
+def test_a_lease_that_cannot_be_removed_is_logged_and_runs_out(
+    keeper: LeaseKeeper, directory: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    file = lease_file(directory)
+    file.unlink()
+    file.mkdir()
+    keeper.stop()
+    assert "could not be given up" in caplog.text
+
+
+def test_a_directory_that_was_swept_is_made_anew_and_a_root_that_is_gone_is_not(
+    keeper: LeaseKeeper, watch: Watch, directory: Path
+) -> None:
+    lease_file(directory).unlink()
+    directory.rmdir()
+    assert keeper.renew()
+    assert watch.after() == {"a": Standing.UNKNOWN}
+    lease_file(directory).unlink()
+    directory.rmdir()
+    directory.parent.rmdir()
+    assert keeper.renew() is False
+    assert not directory.parent.exists()
 
 
 def test_a_renewal_that_fails_is_counted_and_the_next_may_succeed(
@@ -186,12 +250,33 @@ def test_a_root_that_cannot_be_written_is_named(tmp_path: Path) -> None:
 def test_too_many_consumers_are_refused(keeper: LeaseKeeper, directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(leases, "MAX_CONSUMERS", 1)
     LeaseKeeper(directory, "a").start([T])  # has a file already
-    with pytest.raises(ConsumerBusyError, match="holds 1 leases already"):
+    with pytest.raises(ConsumerBusyError, match="holds 1 live leases already"):
         LeaseKeeper(directory, "b").start([T])
+    assert len(list(directory.iterdir())) == 1
 
 
-def test_ended_consumers_make_room_for_new_ones(directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(leases, "TIDY_ABOVE", 3)
+def test_consumers_that_came_and_went_do_not_fill_the_limit(directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A job that is a new consumer each time: stopped, stopped with a trace, killed, killed while it wrote."""
+    monkeypatch.setattr(leases, "MAX_CONSUMERS", 2)
+    for number in range(12):
+        keeper = LeaseKeeper(directory, f"run {number}", duration_s=3_000)
+        keeper.start([T])
+        if number % 3 == 2:
+            for age_s in (-9_100, 9_100):  # the clock may have been set back since
+                os.utime(lease_of(directory, f"run {number}"), (time.time() + age_s,) * 2)
+        else:
+            keeper.stop(keep_file=number % 3 == 1)
+        (directory / f"run-{number}.{number}.tmp").write_text("a process died here")
+    assert len(list(directory.glob("*.json"))) == 8
+    for number in range(2):
+        LeaseKeeper(directory, f"live {number}", duration_s=3_000).start([T])
+    late = lease_of(directory, "live 0")
+    os.utime(late, (time.time() - 8_900,) * 2)  # missed renewals, not yet given up
+    with pytest.raises(ConsumerBusyError, match="holds 2 live leases already"):
+        LeaseKeeper(directory, "one more").start([T])
+
+
+def test_ended_consumers_make_room_for_new_ones(directory: Path) -> None:
     alive = LeaseKeeper(directory, "alive")
     alive.start([T])
     for number in range(10):
@@ -199,30 +284,18 @@ def test_ended_consumers_make_room_for_new_ones(directory: Path, monkeypatch: py
         ended.start([T])
         ended.stop()
     assert alive.renew()
-    assert len(list(directory.glob("alive-*.json"))) == 1
-    assert len(list(directory.glob("*.json"))) <= 4
+    assert [path.name for path in directory.iterdir()] == [lease_of(directory, "alive").name]
     alive.stop()
 
 
-def test_a_sweep_deletes_what_has_run_out_and_nothing_else(keeper: LeaseKeeper, watch: Watch, directory: Path) -> None:
-    LeaseKeeper(directory, "dead", duration_s=3_000).start([T])
-    (directory / "dead.tmp").write_text("a process died here")
-    watch.after()
-    assert watch.watcher.sweep() == 0
-    keeper.renew()
-    watch.after(2_999)
-    watch.after(1)
-    assert watch.watcher.sweep() == 2
-    assert watch.after() == {"a": Standing.ALIVE}
-    assert len(list(directory.iterdir())) == 1
-
-
-def test_a_lease_that_changed_since_it_was_observed_is_not_swept(keeper: LeaseKeeper, watch: Watch) -> None:
-    watch.after()
-    watch.after(3_000)
-    keeper.renew()
-    assert watch.watcher.sweep() == 0
-    assert watch.after() == {"a": Standing.ALIVE}
+def test_what_a_killed_process_left_unfinished_is_removed(directory: Path) -> None:
+    directory.mkdir(parents=True)
+    old, young = directory / "x.1.tmp", directory / "y.2.tmp"
+    for path in (old, young):
+        path.write_text("a process died here, or is writing")
+    os.utime(old, (time.time() - leases.UNFINISHED_S - 1,) * 2)
+    LeaseKeeper(directory, "a", duration_s=3_000).start([T])
+    assert (old.exists(), young.exists()) == (False, True)
 
 
 @pytest.mark.parametrize("content", [b"", b"{", b"[]", b"null", b"{}", b'{"v": 1}', b"\xff\xfe", b'{"v": "x"}'])

@@ -271,7 +271,7 @@ def renew(root: Root, record: SubscriptionRecord, age_s: float, topic_id: str | 
     directory = lease_directory(root.path, record.name)
     keeper = LeaseKeeper(directory, "me", 3.0)
     keeper.start([TopicId(topic_id or record.topic_id)])
-    keeper.stop()
+    keeper.stop(keep_file=True)
     (file,) = directory.glob("*.json")
     os.utime(file, (time.time() - age_s,) * 2)
     return file
@@ -300,7 +300,19 @@ def test_old_lease_files_are_swept_unless_an_expiry_needs_them(root: Root) -> No
     old = renew(root, subscribe(root, "plain", None), age_s=day + 60)
     young = renew(root, subscribe(root, "other", None), age_s=day - 60)
     assert root.maintain().swept_leases == 1
-    assert (old.exists(), young.exists()) == (False, True)
+    assert (old.parent.exists(), young.exists()) == (False, True)
     slow = renew(root, subscribe(root, "slow", 3 * day), age_s=2 * day)
     assert json.loads(slow.read_text())["consumer"] == "me"
     assert root.maintain().swept_leases == 0
+
+
+def test_directories_without_leases_are_swept(root: Root) -> None:
+    """Each query without a checkpoint of a `subscriptionPrefix` had one."""
+    directory = lease_directory(root.path, "gone")
+    keeper = LeaseKeeper(directory, "me", 3_000.0)
+    keeper.start([])
+    assert expiry.sweep_leases(root) == 0
+    assert directory.exists()
+    keeper.stop()
+    assert expiry.sweep_leases(root) == 0
+    assert list((root.path / "leases").iterdir()) == []
