@@ -24,7 +24,6 @@ from pulsar_on_spark.topic.leases import LeaseKeeper, LeaseWatcher, lease_direct
 from pulsar_on_spark.topic.offsets import StreamOffset
 from pulsar_on_spark.topic.ownership import Action, Fenced, Refuse, Situation, Standby, Standing, SubscriptionType
 from pulsar_on_spark.topic.root import Root
-from pulsar_on_spark.topic.slots import slots_of
 from pulsar_on_spark.topic.subscriptions import retyped
 
 log = logging.getLogger(__name__)
@@ -154,7 +153,7 @@ class SubscriptionConsumer:
     # -- deciding --------------------------------------------------------------------------------------------------
 
     def _decided(self, view: View, parts: Sequence[TopicPart], committed: StreamOffset) -> Turn:
-        """What to do now; the cursors are read after the records, as `current_position` asks for."""
+        """What to do now; the cursors are read after the records, as `current_positions` asks for."""
         records = {part: self._stored(view, part) for part in parts}
         self._may_expire = any(record.expires_after_s is not None for record in records.values())
         cursors = self._store.cursors()
@@ -216,7 +215,7 @@ class SubscriptionConsumer:
                 type=self._type,
                 topic=part.name,
                 record=record,
-                cursor={slot: ownership.current_position(record, rows, slot) for slot in slots_of(record.type)},
+                cursor=ownership.current_positions(record, rows),
                 others=self._standings(part),
                 held=self._held.get(part.name, {}),
                 committed=topic if topic is not None and topic.topic_id == part.topic_id else None,
@@ -286,7 +285,7 @@ class SubscriptionConsumer:
             if topic is None or record is None:
                 continue
             known = cursors.of(record.topic_id, self._name)
-            cursor = {slot: ownership.current_position(record, known, slot) for slot in slots_of(record.type)}
+            cursor = ownership.current_positions(record, known)
             self._moves += 1
             rows += ownership.cursor_moves(record, cursor, held, topic, self._moves)
         self._saved_at_s = self._clock()

@@ -57,7 +57,7 @@ class Situation:
         type: The subscription type that the query asks for.
         topic: The topic's full name, for error messages.
         record: The subscription as it is now.
-        cursor: `current_position` of each slot.
+        cursor: `current_positions`.
         others: Standing of the consumers that read this topic under the subscription (this one's does not matter);
             one that is absent has no lease file, hence is gone.
         held: Slot -> epoch that this process took (`held_after` the last decision that was committed).
@@ -360,31 +360,37 @@ def _name(situation: Situation) -> str:
 # --- cursors ---
 
 
-def current_position(record: SubscriptionRecord, rows: Iterable[CursorRow], slot: int) -> Position:
-    """The next entry to read in a slot: all before it is acknowledged.
-
-    Of the slot's rows the one with the largest (epoch, n) counts, if it is not older than the epoch that the slot has
-    in the record; else the position at which that epoch began, or the subscription's start.
+def current_positions(record: SubscriptionRecord, rows: Iterable[CursorRow]) -> dict[int, Position]:
+    """The next entry to read in each slot: all before it is acknowledged.
 
     Args:
         record: The subscription, read before the rows.
         rows: Rows of this subscription on this topic, of any slots, in any order.
-        slot: The slot.
     """
-    owner = owners_by_slot(record).get(slot)
+    owners = owners_by_slot(record)
+    by_slot: dict[int, list[CursorRow]] = {}
+    for row in rows:
+        by_slot.setdefault(row.slot, []).append(row)
+    return {slot: current_position(record, owners.get(slot), by_slot.get(slot, ())) for slot in slots_of(record.type)}
+
+
+def current_position(record: SubscriptionRecord, owner: SlotOwner | None, rows: Iterable[CursorRow]) -> Position:
+    """The next entry to read in one slot, from its owner in the record and its rows.
+
+    The row with the largest (epoch, n) counts, if it is not older than the epoch that the slot has in the record; else
+    the position at which that epoch began, or the subscription's start.
+    """
     if owner is None or owner.epoch < record.start_epoch:
         since, start = record.start_epoch, _position(record.start_ledger, record.start_entry)
     else:
         since, start = owner.epoch, _start_of(owner)
-    newest = max(
-        (row for row in rows if row.slot == slot and row.epoch >= since), key=lambda row: row.rank, default=None
-    )
+    newest = max((row for row in rows if row.epoch >= since), key=lambda row: row.rank, default=None)
     return start if newest is None else _position(newest.ledger, newest.entry)
 
 
 def mark_delete(record: SubscriptionRecord, rows: Sequence[CursorRow]) -> Position:
     """The position before which every slot is acknowledged; nothing from it on may be trimmed."""
-    return min(current_position(record, rows, slot) for slot in slots_of(record.type))
+    return min(current_positions(record, rows).values())
 
 
 def cursor_moves(
@@ -400,7 +406,7 @@ def cursor_moves(
 
     Args:
         record: The subscription.
-        cursor: `current_position` of each slot, or the last position that this process wrote.
+        cursor: `current_positions`, or the last position that this process wrote.
         held: Slot -> epoch that this process holds.
         committed: What the committed batch read of the topic.
         n: This process's counter, larger at each call: of rows of one epoch the largest n counts.

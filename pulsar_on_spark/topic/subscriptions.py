@@ -17,7 +17,7 @@ from pulsar_on_spark.model.ids import Position, TopicId
 from pulsar_on_spark.topic import chain
 from pulsar_on_spark.topic.catalog import TopicPart
 from pulsar_on_spark.topic.leases import LeaseWatcher
-from pulsar_on_spark.topic.ownership import Standing, SubscriptionType, current_position, mark_delete, next_epoch
+from pulsar_on_spark.topic.ownership import Standing, SubscriptionType, current_positions, mark_delete, next_epoch
 from pulsar_on_spark.topic.slots import slots_of
 
 _MAX_WAIT_S = 30.0
@@ -154,7 +154,7 @@ def status(view: View, cursors: Cursors, part: TopicPart, record: SubscriptionRe
     rows = cursors.of(record.topic_id, record.name)
     end = chain.read_limit(view, part.topic_id)
     slots = slots_of(record.type)
-    positions = [current_position(record, rows, slot) for slot in slots]
+    positions = list(current_positions(record, rows).values())
     messages = size = 0
     for position in sorted(set(positions)):
         plan = chain.plan_range(view, part.name, part.topic_id, part.partition, position, end)

@@ -23,7 +23,7 @@ from pulsar_on_spark.topic.ownership import (
     Standing,
     Take,
     apply,
-    current_position,
+    current_positions,
     cursor_moves,
     decide,
     held_after,
@@ -270,15 +270,15 @@ def row(slot: int, epoch: int, n: int, entry: int) -> CursorRow:
 def test_the_largest_epoch_and_then_the_largest_n_counts() -> None:
     record = subscription("Shared", owned("a", 4, 10, (0, 1)))
     rows = [row(0, 4, 2, 30), row(0, 4, 1, 20), row(0, 3, 99, 70), row(1, 3, 1, 80)]
-    assert current_position(record, rows, 0) == at(30)
-    assert current_position(record, rows, 1) == at(10), "the start of its epoch"
-    assert current_position(record, rows, 2) == at(0), "the subscription's start"
+    assert current_positions(record, rows)[0] == at(30)
+    assert current_positions(record, rows)[1] == at(10), "the start of its epoch"
+    assert current_positions(record, rows)[2] == at(0), "the subscription's start"
     assert mark_delete(record, rows) == at(0)
 
 
 def test_a_reset_forgets_owners_and_rows_of_older_epochs() -> None:
     record = subscription("Exclusive", owned("a", 4, 10), start_epoch=5, start_entry=3)
-    assert current_position(record, [row(0, 4, 1, 30)], 0) == at(3)
+    assert current_positions(record, [row(0, 4, 1, 30)])[0] == at(3)
     assert next_epoch(record) == 6
 
 
@@ -290,7 +290,7 @@ def test_folded_rows_say_what_all_rows_say(rows: list[CursorRow], epoch: int, st
     record = subscription("Shared", owned("a", epoch, 7, (0, 1)), start_epoch=start_epoch)
     folded = Cursors().having(rows)
     for slot in range(3):
-        assert current_position(record, rows, slot) == current_position(record, folded.of(TOPIC, "s"), slot)
+        assert current_positions(record, rows)[slot] == current_positions(record, folded.of(TOPIC, "s"))[slot]
 
 
 def test_only_slots_read_under_the_epoch_held_move_and_only_forward() -> None:

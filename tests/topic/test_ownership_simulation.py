@@ -14,7 +14,7 @@ from datetime import UTC, datetime
 import pytest
 
 from pulsar_on_spark.metadata.cursors import CursorRow
-from pulsar_on_spark.metadata.records import SubscriptionRecord
+from pulsar_on_spark.metadata.records import SlotOwner, SubscriptionRecord
 from pulsar_on_spark.model.ids import EntryId, LedgerId, Position, TopicId
 from pulsar_on_spark.topic import ownership
 from pulsar_on_spark.topic.offsets import TopicOffset
@@ -82,7 +82,8 @@ class World:
     # --- what a process sees and does ---
 
     def positions(self) -> dict[int, Position]:
-        return {slot: ownership.current_position(self.record, self.rows[slot], slot) for slot in self.slots}
+        owners = ownership.owners_by_slot(self.record)
+        return {slot: ownership.current_position(self.record, owners.get(slot), self.rows[slot]) for slot in self.slots}
 
     def standings(self, me: str) -> dict[str, Standing]:
         seen = {}
@@ -145,7 +146,7 @@ class World:
         for row in ownership.cursor_moves(self.record, before, process.held, committed, process.n):
             self.rows[row.slot].append(row)
             counts = owners[row.slot].epoch == row.epoch >= self.record.start_epoch
-            position = ownership.current_position(self.record, self.rows[row.slot], row.slot)
+            position = ownership.current_position(self.record, owners[row.slot], self.rows[row.slot])
             if position != (at(row.entry) if counts else before[row.slot]):
                 raise BrokenPromiseError(f"the row {row} {'does not count' if counts else 'is stale and counts'}")
         self.check_cursor()
@@ -370,13 +371,13 @@ def same_epoch(record: SubscriptionRecord) -> int:
     return ORIGINAL_NEXT_EPOCH(record) - 1 if record.owners else 2
 
 
-def n_before_epoch(record: SubscriptionRecord, rows: list[CursorRow], slot: int) -> Position:
-    return ORIGINAL_POSITION(record, [max(rows, key=lambda row: (row.n, row.epoch))] if rows else [], slot)
+def n_before_epoch(record: SubscriptionRecord, owner: SlotOwner | None, rows: list[CursorRow]) -> Position:
+    return ORIGINAL_POSITION(record, owner, [max(rows, key=lambda row: (row.n, row.epoch))] if rows else [])
 
 
-def any_row_counts(record: SubscriptionRecord, rows: list[CursorRow], slot: int) -> Position:
+def any_row_counts(record: SubscriptionRecord, owner: SlotOwner | None, rows: list[CursorRow]) -> Position:
     if not rows:
-        return ORIGINAL_POSITION(record, rows, slot)
+        return ORIGINAL_POSITION(record, owner, rows)
     newest = max(rows, key=lambda row: row.rank)
     return at(newest.entry)
 

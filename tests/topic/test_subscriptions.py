@@ -16,7 +16,7 @@ from pulsar_on_spark.testing import messages
 from pulsar_on_spark.topic import subscriptions
 from pulsar_on_spark.topic.catalog import TopicPart
 from pulsar_on_spark.topic.leases import LeaseKeeper, lease_directory
-from pulsar_on_spark.topic.ownership import current_position
+from pulsar_on_spark.topic.ownership import current_positions
 from pulsar_on_spark.topic.root import Root
 
 
@@ -64,7 +64,7 @@ def test_a_subscription_of_the_same_name_starts_afresh(root: Root, parts: tuple[
     subscriptions.create_subscriptions(root.store, "sub", "Exclusive", dict.fromkeys(parts, EARLIEST))
     record = record_of(root, parts[0])
     assert record is not None
-    assert current_position(record, root.store.cursors().of(parts[0].topic_id, "sub"), 0) == EARLIEST
+    assert current_positions(record, root.store.cursors().of(parts[0].topic_id, "sub"))[0] == EARLIEST
 
 
 def test_deleting_what_is_not_there(root: Root, parts: tuple[TopicPart, ...]) -> None:
@@ -120,6 +120,6 @@ def test_another_type_begins_where_all_slots_are_acknowledged(root: Root, parts:
     assert record is not None
     changed = subscriptions.retyped(record, root.store.cursors(), "Exclusive")
     assert (changed.type, changed.start_ledger, changed.start_entry, changed.start_epoch) == ("Exclusive", 5, 10, 2)
-    assert current_position(changed, root.store.cursors().of(parts[0].topic_id, "sub"), 0) == Position(
+    assert current_positions(changed, root.store.cursors().of(parts[0].topic_id, "sub"))[0] == Position(
         LedgerId(5), EntryId(10)
     )
