@@ -1,7 +1,8 @@
 """Reports of bad copies and losses: small files under the root that readers leave for status, audit and repair.
 
 A reading task must not commit metadata, so what it finds goes into one JSON file a finding. The name says which
-copy of which file it is about: a repeat overwrites, a thousand tasks that meet one bad copy leave one report.
+copy of which file, or which of its batches, it is about: a repeat overwrites, a thousand tasks that meet one bad copy
+leave one report. Losses found by several tasks may overlap; `sum_losses` counts each batch once.
 """
 
 from __future__ import annotations
@@ -10,8 +11,10 @@ import json
 import logging
 import os
 import re
+from collections import defaultdict
+from collections.abc import Iterable
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from pathlib import Path
 
@@ -23,7 +26,10 @@ MAX_REPORTS = 1000
 """Above so many, new findings are dropped: the first ones are enough to start a repair."""
 
 _DIRECTORY = "reports"
-_NAME = re.compile(r"(?P<kind>bad-copy|loss)\.(?P<file_id>[0-9A-Za-z_-]+)\.(?P<path_id>\d+|all)\.json")
+_NAME = re.compile(
+    r"(?P<kind>bad-copy|loss)\.(?P<file_id>[0-9A-Za-z_-]+)\."
+    r"(?:all|(?P<path_id>\d+)|(?P<first>\d{1,6})-(?P<end>\d{1,6}))\.json"
+)
 _log = logging.getLogger(__name__)
 
 
@@ -37,19 +43,52 @@ class ReportKind(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
+class LostBatches:
+    """Adjacent batches of a file that no copy gives: all of one topic (a batch holds but one).
+
+    Attributes:
+        topic: Full name.
+        first: Number of the first batch in the file.
+        rows: Messages of each batch.
+    """
+
+    topic: str
+    first: int
+    rows: tuple[int, ...]
+
+    @property
+    def end(self) -> int:
+        """Number of the batch after the last."""
+        return self.first + len(self.rows)
+
+
+@dataclass(frozen=True, slots=True)
 class Report:
-    """A finding. `path_id` is None for a loss, which is about all copies; `found_at_ms` is the finder's clock."""
+    """A finding.
+
+    Attributes:
+        kind: What was found.
+        file_id: The file.
+        path_id: Where the copy is; None for a loss, which is about all copies.
+        reason: Why, in words.
+        found_at_ms: When, on the finder's clock, in milliseconds since 1970.
+        lost: Which batches are lost, if the finder knows.
+    """
 
     kind: ReportKind
     file_id: FileId
     path_id: PathId | None
     reason: str
     found_at_ms: int
+    lost: LostBatches | None = None
 
     @property
     def file_name(self) -> str:
-        """The name of the report's file: the same for the same kind, file and path."""
-        return f"{self.kind}.{self.file_id}.{'all' if self.path_id is None else self.path_id}.json"
+        """The name of the report's file: the same for the same kind, file, and path or batches."""
+        what = "all" if self.path_id is None else str(self.path_id)
+        if self.lost is not None:
+            what = f"{self.lost.first}-{self.lost.end}"
+        return f"{self.kind}.{self.file_id}.{what}.json"
 
 
 def write_report(root: Path, report: Report, files: FileOps = OS_FILES) -> bool:
@@ -59,7 +98,10 @@ def write_report(root: Path, report: Report, files: FileOps = OS_FILES) -> bool:
     reading goes on without it.
     """
     directory = root / _DIRECTORY
-    content = json.dumps({"format_version": 1, "reason": report.reason, "found_at_ms": report.found_at_ms})
+    fields: dict[str, object] = {"format_version": 1, "reason": report.reason, "found_at_ms": report.found_at_ms}
+    if report.lost is not None:
+        fields |= {"topic": report.lost.topic, "rows": report.lost.rows}
+    content = json.dumps(fields)
     try:
         make_directory(files, directory)
         others = set(os.listdir(directory)) - {report.file_name}
@@ -91,6 +133,30 @@ def read_reports(root: Path, files: FileOps = OS_FILES) -> list[Report]:
     return reports
 
 
+def sum_losses(reports: Iterable[Report]) -> list[Report]:
+    """The losses among the reports, one of each file and topic, whose reason begins with the total of its messages.
+
+    A batch counts once, in however many reports it is. Losses of unknown batches follow as they are.
+    """
+    rows: dict[tuple[FileId, str], dict[int, int]] = defaultdict(dict)
+    found: dict[tuple[FileId, str], Report] = {}
+    others = []
+    for report in reports:
+        if report.kind is not ReportKind.LOSS:
+            continue
+        if report.lost is None:
+            others.append(report)
+            continue
+        key = (report.file_id, report.lost.topic)
+        found.setdefault(key, report)
+        rows[key] |= dict(enumerate(report.lost.rows, report.lost.first))
+    summed = [
+        replace(report, reason=f"{sum(rows[key].values())} messages of {key[1]} are lost: {report.reason}", lost=None)
+        for key, report in found.items()
+    ]
+    return summed + others
+
+
 def clear_report(root: Path, report: Report, files: FileOps = OS_FILES) -> None:
     """Remove a report whose finding was dealt with; harmless if it is gone.
 
@@ -109,7 +175,20 @@ def _parse(name: re.Match[str], content: bytes) -> Report:
     try:
         fields = json.loads(content)
         reason, found_at_ms = str(fields["reason"]), int(fields["found_at_ms"])
+        lost = None if name["first"] is None else _parse_lost(name, str(fields["topic"]), fields["rows"])
     except (ValueError, KeyError, TypeError):
         reason, found_at_ms = "the report's content is damaged", 0
-    path_id = None if name["path_id"] == "all" else PathId(int(name["path_id"]))
-    return Report(ReportKind(name["kind"]), FileId(name["file_id"]), path_id, reason, found_at_ms)
+        lost = None if name["first"] is None else LostBatches("an unknown topic", int(name["first"]), _no_rows(name))
+    path_id = None if name["path_id"] is None else PathId(int(name["path_id"]))
+    return Report(ReportKind(name["kind"]), FileId(name["file_id"]), path_id, reason, found_at_ms, lost)
+
+
+def _parse_lost(name: re.Match[str], topic: str, rows: Iterable[object]) -> LostBatches:
+    lost = LostBatches(topic, int(name["first"]), tuple(int(str(count)) for count in rows))
+    if lost.end != int(name["end"]):
+        raise ValueError("the name and the content disagree")
+    return lost
+
+
+def _no_rows(name: re.Match[str]) -> tuple[int, ...]:
+    return (0,) * (int(name["end"]) - int(name["first"]))

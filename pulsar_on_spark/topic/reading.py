@@ -9,13 +9,13 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from pulsar_on_spark.ledger.reports import Report, ReportKind, write_report
+from pulsar_on_spark.ledger.reports import LostBatches, Report, ReportKind, write_report
 from pulsar_on_spark.ledger.segment_reader import read_batches
 from pulsar_on_spark.ledger.storage_path import StoragePath
 from pulsar_on_spark.model.errors import CorruptSegmentError, DataLossError, SegmentGoneError
@@ -53,54 +53,64 @@ class SliceReader:
         Raises:
             DataLossError: no copy of a part is good, and `fail_on_data_loss` is set.
         """
+        findings = _Findings(self.root, self.fail_on_data_loss)
+        try:
+            yield from self._read(slice_, findings)
+        finally:
+            findings.close()
+
+    def _read(self, slice_: SegmentSlice, findings: _Findings) -> Iterator[tuple[SegmentSlice, pa.RecordBatch]]:
         position = slice_.first
         for attempt in range(_RESOLVE_ATTEMPTS):
             try:
-                for end, batch in self._read_on(slice_.part(position, slice_.end)):
+                for end, batch in self._read_on(slice_.part(position, slice_.end), findings):
                     position = end
                     if batch is not None:
                         yield slice_, batch
                 return
             except SegmentGoneError as error:
-                pieces, losses = self._resolve(slice_.part(position, slice_.end))
+                rest = slice_.part(position, slice_.end)
+                pieces, losses = self._resolve(rest)
                 moved = any(piece.file.file_id != slice_.file.file_id for piece in pieces)
                 if len(pieces) == 1 and moved and not losses and attempt + 1 < _RESOLVE_ATTEMPTS:
                     slice_ = pieces[0]
                     continue
-                if moved:
-                    for piece in pieces:
-                        yield from self.read(piece)
-                    if losses:
-                        self._lose(slice_.part(position, slice_.end), losses[0].reason + ".")
+                if not moved:
+                    findings.lose(rest, rest.batches(), str(error))
                     return
-                self._lose(slice_.part(position, slice_.end), str(error))
+                for piece in pieces:
+                    yield from self._read(piece, findings)
+                if losses:
+                    findings.miss(rest, rest.rows - sum(piece.rows for piece in pieces), losses[0].reason + ".")
                 return
 
-    def _read_on(self, slice_: SegmentSlice) -> Iterator[tuple[int, pa.RecordBatch | None]]:
+    def _read_on(self, slice_: SegmentSlice, findings: _Findings) -> Iterator[tuple[int, pa.RecordBatch | None]]:
         """(end of what is read, batch; None where it is lost), all batches from one open file while they are good."""
         todo = slice_.batches()
         while todo:
             done = 0
             try:
-                for batch in self._decoded(slice_, todo):
+                for batch in self._decoded(slice_, todo, findings):
                     yield todo[done].end, self._cut(slice_, todo[done], batch)
                     done += 1
                 return
             except SegmentGoneError:
                 raise
-            except CorruptSegmentError as error:
+            except CorruptSegmentError:
                 # The error is about a group of batches: only the one that can't be read alone either is lost.
                 bad, todo = todo[done], todo[done + 1 :]
-                yield bad.end, self._read_alone(slice_, bad, error)
+                yield bad.end, self._read_alone(slice_, bad, findings)
 
-    def _read_alone(self, slice_: SegmentSlice, where: SliceBatch, error: CorruptSegmentError) -> pa.RecordBatch | None:
+    def _read_alone(self, slice_: SegmentSlice, where: SliceBatch, findings: _Findings) -> pa.RecordBatch | None:
         try:
-            return self._cut(slice_, where, next(self._decoded(slice_, [where])))
-        except CorruptSegmentError:
-            self._lose(slice_.part(where.first, where.end), str(error))
+            return self._cut(slice_, where, next(self._decoded(slice_, [where], findings)))
+        except CorruptSegmentError as error:
+            findings.lose(slice_.part(where.first, where.end), [where], str(error))
             return None
 
-    def _decoded(self, slice_: SegmentSlice, batches: Sequence[SliceBatch]) -> Iterator[pa.RecordBatch]:
+    def _decoded(
+        self, slice_: SegmentSlice, batches: Sequence[SliceBatch], findings: _Findings
+    ) -> Iterator[pa.RecordBatch]:
         columns = self.columns if "entry_id" in self.columns else (*self.columns, "entry_id")
         cut = any(where.first < slice_.first or where.end > slice_.end for where in batches)
         first = batches[0]
@@ -110,7 +120,7 @@ class SliceReader:
             first.number,
             len(batches),
             columns if cut else self.columns,
-            lambda path, reason: self._report(slice_.file.file_id, path, reason),
+            lambda path, reason: findings.bad_copy(FileId(slice_.file.file_id), path, reason),
             at_stake=f"{slice_.topic} entries {slice_.segment.ledger_id}:{first.first} to {batches[-1].end - 1}",
         )
 
@@ -130,19 +140,87 @@ class SliceReader:
         plan = plan_range(view, slice_.topic, slice_.topic_id, slice_.partition, start, end)
         return plan.slices, plan.losses
 
-    def _lose(self, slice_: SegmentSlice, reason: str) -> None:
-        if self.fail_on_data_loss:
-            raise DataLossError(
-                f"{slice_.rows} messages of {slice_.topic} (entries {slice_.start_position} to {slice_.end - 1}) are "
-                f"lost: {reason} To read on without them, set option failOnDataLoss to false."
-            )
-        text = f"{slice_.rows} messages of {slice_.topic} from {slice_.start_position} on were skipped: {reason}"
-        log.warning("%s", text)
-        write_report(self.root, Report(ReportKind.LOSS, FileId(slice_.file.file_id), None, text, _now_ms()))
 
-    def _report(self, file_id: str, path: PathId, reason: str) -> None:
-        log.warning("Copy of file %s on storage path %d is bad, another one is used: %s", file_id, path, reason)
-        write_report(self.root, Report(ReportKind.BAD_COPY, FileId(file_id), path, reason, _now_ms()))
+class _Findings:
+    """What is wrong with what one read needs: each bad copy is said once, and adjacent lost batches together."""
+
+    def __init__(self, root: Path, fail_on_data_loss: bool) -> None:
+        self._root = root
+        self._fail_on_data_loss = fail_on_data_loss
+        self._bad_copies: set[tuple[FileId, PathId]] = set()
+        self._loss: _Loss | None = None
+
+    def bad_copy(self, file_id: FileId, path: PathId, reason: str) -> None:
+        """A copy is bad or missing; others may be good or not."""
+        if (file_id, path) in self._bad_copies:
+            return
+        self._bad_copies.add((file_id, path))
+        log.warning("Copy of file %s on storage path %d is bad: %s", file_id, path, reason)
+        write_report(self._root, Report(ReportKind.BAD_COPY, file_id, path, reason, _now_ms()))
+
+    def lose(self, wanted: SegmentSlice, batches: Sequence[SliceBatch], reason: str) -> None:
+        """No copy gives these batches.
+
+        Raises:
+            DataLossError: losses are not allowed.
+        """
+        if self._fail_on_data_loss:
+            raise _loss_error(wanted, wanted.rows, reason)
+        # Of a batch that is read in part all is lost: a report says the same wherever a read was cut.
+        rows = tuple(replace(wanted, first=batch.first, end=batch.end).rows for batch in batches)
+        file_id, first = FileId(wanted.file.file_id), batches[0].number
+        before = self._loss
+        if before is not None and before.is_followed_by(file_id, wanted.topic, first):
+            before.lost = replace(before.lost, rows=before.lost.rows + rows)
+            before.skipped += wanted.rows
+        else:
+            self.close()
+            lost = LostBatches(wanted.topic, first, rows)
+            self._loss = _Loss(file_id, lost, wanted.start_position, reason, wanted.rows)
+
+    def miss(self, wanted: SegmentSlice, rows: int, reason: str) -> None:
+        """So many messages of a range are in no file that the metadata knows, hence in no file's report.
+
+        Raises:
+            DataLossError: losses are not allowed.
+        """
+        if self._fail_on_data_loss:
+            raise _loss_error(wanted, rows, reason)
+        _log_skipped(rows, wanted.topic, wanted.start_position, reason)
+
+    def close(self) -> None:
+        """Say and report what is lost up to here."""
+        loss, self._loss = self._loss, None
+        if loss is not None:
+            _log_skipped(loss.skipped, loss.lost.topic, loss.start, loss.reason)
+            report = Report(ReportKind.LOSS, loss.file_id, None, loss.reason, _now_ms(), loss.lost)
+            write_report(self._root, report)
+
+
+@dataclass(slots=True)
+class _Loss:
+    """Adjacent batches that are lost, why the first one is, and how many of their messages were wanted."""
+
+    file_id: FileId
+    lost: LostBatches
+    start: Position
+    reason: str
+    skipped: int
+
+    def is_followed_by(self, file_id: FileId, topic: str, batch: int) -> bool:
+        """Whether a batch lies right behind these."""
+        return (self.file_id, self.lost.topic, self.lost.end) == (file_id, topic, batch)
+
+
+def _loss_error(wanted: SegmentSlice, rows: int, reason: str) -> DataLossError:
+    return DataLossError(
+        f"{rows} messages of {wanted.topic} (entries {wanted.start_position} to {wanted.end - 1}) are lost: {reason} "
+        "To read on without them, set option failOnDataLoss to false."
+    )
+
+
+def _log_skipped(rows: int, topic: str, start: Position, reason: str) -> None:
+    log.warning("%d messages of %s from %s on were skipped: %s", rows, topic, start, reason)
 
 
 def _now_ms() -> int:

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import time
 from collections import Counter, defaultdict
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from pulsar_on_spark.ledger.reports import Report, ReportKind, clear_report, read_reports, write_report
+from pulsar_on_spark.ledger.reports import Report, ReportKind, clear_report, read_reports, sum_losses, write_report
 from pulsar_on_spark.ledger.segment_reader import verify_file
 from pulsar_on_spark.ledger.storage_path import StoragePath
 from pulsar_on_spark.metadata.records import (
@@ -96,9 +96,10 @@ class RootStatus:
         paths: Its storage paths.
         topics: Its topics, partitions summed up.
         subscriptions: Their subscriptions.
-        missing_copies: How many copies live files lack to the write quorum.
+        missing_copies: How many copies live files lack to the write quorum. Those on paths that cannot be reached count
+            as missing; the `problem` of such a path says why.
         bad_copies: Reports of copies of live files that are bad or missing, while another is good.
-        losses: Reports of messages of live files that no copy gives.
+        losses: What of live files no copy gives: one of each file and topic, with the total of its messages.
         verified_copies: Copies that were read in full; None if that was not asked for.
     """
 
@@ -131,16 +132,17 @@ def status(root: Root, *, verify: bool = False, progress: Progress = silent) -> 
     verified = _verify(root, view, files, progress) if verify else None
     reports = [report for report in read_reports(root.path) if report.file_id in files]
     bad = tuple(report for report in reports if report.kind is ReportKind.BAD_COPY)
+    paths = _paths(root, view, files, Counter(report.path_id for report in bad if report.path_id is not None))
     return RootStatus(
         root=root.path,
         cluster_id=root.cluster_id,
         quorum=str(root.quorum),
-        paths=_paths(root, view, files, Counter(report.path_id for report in bad if report.path_id is not None)),
+        paths=paths,
         topics=tuple(_topic(view, topic) for topic in catalog.topics(view)),
         subscriptions=topic_subscriptions(root, view),
-        missing_copies=sum(max(root.quorum.write - len(file.copies), 0) for file in files.values()),
+        missing_copies=_missing_copies(root, files, {path.path_id for path in paths if not path.problem}),
         bad_copies=bad,
-        losses=tuple(report for report in reports if report.kind is ReportKind.LOSS),
+        losses=tuple(sum_losses(reports)),
         verified_copies=verified,
     )
 
@@ -212,6 +214,11 @@ def _paths(root: Root, view: View, files: Mapping[str, FileRecord], bad: Counter
             )
         )
     return tuple(found)
+
+
+def _missing_copies(root: Root, files: Mapping[str, FileRecord], reachable: Collection[int]) -> int:
+    there = (sum(1 for path_id in file.copies if path_id in reachable) for file in files.values())
+    return sum(max(root.quorum.write - copies, 0) for copies in there)
 
 
 def _look(path: StoragePath) -> tuple[str, int | None]:

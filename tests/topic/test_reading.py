@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Callable
+from itertools import pairwise
 from pathlib import Path
 from random import Random
 
@@ -11,11 +12,14 @@ import pytest
 
 from pulsar_on_spark.ledger.reports import ReportKind, read_reports
 from pulsar_on_spark.ledger.segment_format import SEGMENT_SCHEMA
+from pulsar_on_spark.metadata import keys
 from pulsar_on_spark.metadata.records import FileRecord, SegmentRecord
+from pulsar_on_spark.metadata.store import Change
 from pulsar_on_spark.model.errors import DataLossError
 from pulsar_on_spark.model.ids import EARLIEST
 from pulsar_on_spark.testing import messages
 from pulsar_on_spark.topic import chain, merge
+from pulsar_on_spark.topic.attach import attach
 from pulsar_on_spark.topic.collect import Ages, collect
 from pulsar_on_spark.topic.reading import SliceReader
 from pulsar_on_spark.topic.root import Root
@@ -135,6 +139,99 @@ def test_losses_may_be_skipped_with_a_count(
     assert f"{len(lost)} messages" in loss.reason
 
 
+def spoil(root: Root, copy_of: Locate, file: FileRecord, *batches: int) -> None:
+    """Damage batches (by number) in every copy."""
+    for batch in batches:
+        for path_id in file.copies:
+            flip(copy_of(root, file, path_id), sum(file.tile_lengths[: batch + 1]) + 100)
+
+
+def segment_rows(segment: SegmentRecord, batch: int) -> int:
+    """Messages in a batch (by its number in the file)."""
+    rows = [rows for count, rows in segment.entry_rows for _ in range(count)]
+    first = sum(segment.batch_entries[: batch - segment.first_batch])
+    return sum(rows[first : first + segment.batch_entries[batch - segment.first_batch]])
+
+
+def test_a_loss_report_holds_the_total_of_its_file_and_topic(root: Root, copy_of: Locate) -> None:
+    """Two topics in one file, and batches that are not adjacent; the same read again adds nothing."""
+    for topic in ("t", "u"):
+        root.create_topic(topic)
+    random = Random(5)
+    rows = {topic: messages.make_rows([random.randbytes(2_000) for _ in range(4_000)]) for topic in ("t", "u")}
+    write_id = messages.new_write_id()
+    attach(root.store, write_id, [messages.stage(root, rows, write_id)], None)
+    (file,) = root.store.view().all(FileRecord)
+    by_topic = {}
+    for topic in ("t", "u"):
+        (part,) = messages.target(root, topic).parts
+        (by_topic[topic],) = root.store.view().all(SegmentRecord, part.topic_id)
+    bad = {topic: [segment.first_batch, segment.first_batch + 2] for topic, segment in by_topic.items()}
+    assert file.tile_lengths, "the test needs few enough batches"
+    spoil(root, copy_of, file, *bad["t"], *bad["u"])
+
+    for _ in range(2):
+        for topic, segment in by_topic.items():
+            gone = 4_000 - len(messages.read(root, topic, fail_on_data_loss=False))
+            assert gone == sum(segment_rows(segment, batch) for batch in bad[topic]) > 0
+        found = {report.reason.partition(" are lost: ")[0]: report.file_id for report in root.status().losses}
+        totals = {name: sum(segment_rows(by_topic[name], batch) for batch in bad[name]) for name in bad}
+        assert found == {
+            f"{total} messages of persistent://public/default/{name}": file.file_id for name, total in totals.items()
+        }
+
+
+def test_the_total_does_not_depend_on_how_a_read_is_cut(root: Root, written: list[bytes], copy_of: Locate) -> None:
+    (file,) = root.store.view().all(FileRecord)
+    (whole,) = slices(root)
+    spoil(root, copy_of, file, 0, 1, 3)
+    batches = whole.batches()
+    total = sum(segment_rows(whole.segment, batch) for batch in (0, 1, 3))
+    for cuts in ([], [batches[1].first], [batches[1].first - 1, batches[3].first + 1]):
+        ends = [0, *cuts, whole.end]
+        found = [
+            value
+            for first, end in pairwise(ends)
+            for value in read(root, whole.part(first, end), fail_on_data_loss=False)
+        ]
+        assert len(found) == len(written) - total
+        (loss,) = root.status().losses
+        assert loss.reason.startswith(f"{total} messages of ")
+
+
+def test_a_file_gone_from_everywhere_is_one_loss(root: Root, written: list[bytes], copy_of: Locate) -> None:
+    (file,) = root.store.view().all(FileRecord)
+    for path_id in file.copies:
+        copy_of(root, file, path_id).unlink()
+    for _ in range(2):
+        assert read(root, slices(root)[0], fail_on_data_loss=False) == []
+    (report,) = read_reports(root.path)
+    assert report.lost is not None
+    assert sum(report.lost.rows) == len(written)
+    (loss,) = root.status().losses
+    assert loss.reason.startswith(f"{len(written)} messages of ")
+
+
+@pytest.mark.parametrize("allow", [False, True])
+def test_the_log_says_only_what_is_true_where_all_copies_are_bad(
+    root: Root, written: list[bytes], copy_of: Locate, caplog: pytest.LogCaptureFixture, allow: bool
+) -> None:
+    """Each bad copy is said once, and none is said to be replaced by another."""
+    (file,) = root.store.view().all(FileRecord)
+    spoil(root, copy_of, file, *range(file.batches))
+    if allow:
+        assert read(root, slices(root)[0], fail_on_data_loss=False) == []
+    else:
+        with pytest.raises(DataLossError):
+            read(root, slices(root)[0])
+    assert "another one is used" not in caplog.text
+    said = [record.getMessage() for record in caplog.records]
+    assert len([text for text in said if text.startswith(f"Copy of file {file.file_id}")]) == len(file.copies)
+    skipped = [text for text in said if "were skipped" in text]
+    assert len(skipped) == allow
+    assert all(text.startswith(f"{len(written)} messages of ") for text in skipped)
+
+
 @pytest.mark.parametrize("allow", [False, True])
 def test_a_file_that_is_gone_from_everywhere(root: Root, written: list[bytes], copy_of: Locate, allow: bool) -> None:
     (file,) = root.store.view().all(FileRecord)
@@ -167,6 +264,36 @@ def test_entries_are_found_again_after_a_merge(root: Root) -> None:
             f"{number}-{row}".encode() for row in range(3)
         ]
         assert all(batch.column("entry_id")[0].as_py() + where.segment.entry_offset == number for where, batch in found)
+
+
+@pytest.mark.parametrize("allow", [False, True])
+def test_a_loss_that_is_found_when_a_place_is_resolved_again(
+    root: Root, copy_of: Locate, caplog: pytest.LogCaptureFixture, allow: bool
+) -> None:
+    """What was planned as one segment lies in two others now, and what was between them is gone."""
+    root.create_topic("t")
+    for number in range(3):
+        messages.write(root, "t", [f"{number}-{row}".encode() for row in range(4)])
+    before = root.store.view()
+    apart = before.all(SegmentRecord)
+    merge.merge(root)
+    (planned,) = slices(root)
+    assert planned.segment.entries == 3
+    kept = [apart[0], apart[2]]
+    files = [before.get(FileRecord, segment.file_id) for segment in kept]
+    (topic,) = root.topics()
+    change = Change(puts=[*kept, *(file for file in files if file is not None)], keys={keys.topic(topic.name): None})
+    root.store.commit(lambda _: change)
+    for path_id in planned.file.copies:
+        copy_of(root, planned.file, path_id).unlink()
+
+    if not allow:
+        with pytest.raises(DataLossError, match=rf"4 messages of {topic.name} .* lost: entries 1:1 to 1:2 are gone"):
+            read(root, planned)
+        return
+    assert read(root, planned, fail_on_data_loss=False) == [f"{n}-{row}".encode() for n in (0, 2) for row in range(4)]
+    assert f"4 messages of {topic.name} " in caplog.text
+    assert "were skipped" in caplog.text
 
 
 def test_a_topic_that_was_deleted_under_a_reader(root: Root, written: list[bytes]) -> None:

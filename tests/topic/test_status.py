@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 
@@ -63,7 +64,22 @@ def test_paths_say_what_they_should_hold_and_what_is_wrong(root: Root) -> None:
     assert (bad.state, bad.copies, bad.bytes, bad.free_bytes) == ("read-only", 1, file.length, None)
     assert bad.reason == "gone under a write"
     assert "Storage path 2" in bad.problem
-    assert found.missing_copies == 1
+    assert found.missing_copies == 2, "one that was not written, and one that is away"
+
+    (root.path / "away").rename(root.path / "storage" / "2")
+    assert root.status().missing_copies == 1
+
+
+def test_copies_on_a_path_that_is_another_one_are_missing(root: Root) -> None:
+    root.create_topic("t")
+    for number in range(2):
+        messages.write(root, "t", [str(number).encode()])
+    storage = root.path / "storage"
+    shutil.rmtree(storage / "0")
+    shutil.copytree(storage / "1", storage / "0")
+    found = root.status()
+    assert found.missing_copies == 2
+    assert "mount the right disk" in found.paths[0].problem
 
 
 def test_reports_of_files_that_are_no_more_do_not_count(root: Root) -> None:
