@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import random
-import signal
 import subprocess
 import sys
 import time
+import uuid
 from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -22,6 +23,7 @@ from pulsar_on_spark.metadata.records import SubscriptionRecord
 from pulsar_on_spark.testing.messages import values, write
 from pulsar_on_spark.topic.root import Root
 
+MARK = "PULSARPY_TEST_APPLICATION"
 APP = Path(__file__).with_name("stream_app.py")
 TIMEOUT_S = 120.0
 KILLS = 15
@@ -29,10 +31,15 @@ KILLS = 15
 
 
 class App:
-    """A Spark application in a session of its own: driver, JVM and Python workers can be killed together."""
+    """A Spark application: driver, JVM and Python workers can be killed together.
+
+    Its processes are known by a variable of their environment: workers have process groups of their own, and numbers of
+    processes that have ended are given anew.
+    """
 
     def __init__(self, root: Root, specs: list[dict[str, object]], log: Path) -> None:
         self._log = log
+        self._mark = uuid.uuid4().hex
         with log.open("wb") as output:
             self._process = subprocess.Popen(
                 [sys.executable, str(APP), str(root.path), json.dumps(specs)],
@@ -40,20 +47,19 @@ class App:
                 stderr=subprocess.STDOUT,
                 stdin=subprocess.DEVNULL,
                 start_new_session=True,
+                env=os.environ | {MARK: self._mark},
             )
 
     def check(self) -> None:
         assert self._process.poll() is None, self._log.read_text()[-3_000:]
 
     def kill(self) -> None:
-        """SIGKILL to every process of the session; workers have process groups of their own."""
+        """SIGKILL to every process."""
         for _ in range(2):  # who was just being forked is found the second time
             for process in psutil.process_iter():
-                try:
-                    if os.getsid(process.pid) == self._process.pid:
-                        os.kill(process.pid, signal.SIGKILL)
-                except ProcessLookupError:
-                    continue
+                with contextlib.suppress(psutil.Error):
+                    if process.environ().get(MARK) == self._mark:
+                        process.kill()
         self._process.wait(30)
 
 
