@@ -31,6 +31,7 @@ from pyspark.sql.streaming.datasource import (
 from pulsar_on_spark.datasource import stream_plan
 from pulsar_on_spark.datasource.admission import admit, count_passed_over
 from pulsar_on_spark.datasource.options import ReadOptions
+from pulsar_on_spark.datasource.report_log import ReportLog
 from pulsar_on_spark.datasource.scan import Scan, ScanPartition, ScanPiece, split
 from pulsar_on_spark.datasource.stream_subscription import StreamSubscription
 from pulsar_on_spark.datasource.topics import UserPositions, selected_parts
@@ -81,6 +82,7 @@ class PulsarStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._targets: dict[str, Position] | None = None
         self._looked_at_s = float("-inf")
         self._delivered_at_s = time.monotonic()
+        self._reports: ReportLog | None = None
         self._passed_over: Mapping[str, int] = {}
         self._told: set[str] = set()
         if any(_RUNNER in argument for argument in sys.orig_argv):
@@ -165,6 +167,7 @@ class PulsarStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """The tasks of a batch, from its end alone: the same messages at each replay."""
         offset = self._adopt(end)
         root = Root.shared(self._options.root)
+        self._reports = self._reports or ReportLog(root.path)
         planned = self._planned
         view = planned.view if planned is not None and planned.offset == offset else None
         if view is None:
@@ -195,7 +198,9 @@ class PulsarStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     @one_sentence
     def commit(self, end: Json) -> None:
-        """Move the cursors to a batch that Spark has committed, at most once a second."""
+        """Move the cursors to a batch that Spark has committed, at most once a second; log what its tasks reported."""
+        if self._reports is not None:
+            self._reports.look()
         if self._subscription is not None:
             self._subscription.acknowledge(StreamOffset.from_json(end))
 

@@ -25,7 +25,8 @@ from pulsar_on_spark.model.ids import FileId, PathId
 MAX_REPORTS = 1000
 """Above so many, new findings are dropped: the first ones are enough to start a repair."""
 
-_DIRECTORY = "reports"
+REPORTS_DIRECTORY = "reports"
+"""Under the root."""
 _NAME = re.compile(
     r"(?P<kind>bad-copy|loss)\.(?P<file_id>[0-9A-Za-z_-]+)\."
     r"(?:all|(?P<path_id>\d+)|(?P<first>\d{1,6})-(?P<end>\d{1,6}))\.json"
@@ -97,7 +98,7 @@ def write_report(root: Path, report: Report, files: FileOps = OS_FILES) -> bool:
     It is dropped, with a warning in the log, when there are `MAX_REPORTS` others or the root cannot be written:
     reading goes on without it.
     """
-    directory = root / _DIRECTORY
+    directory = root / REPORTS_DIRECTORY
     fields: dict[str, object] = {"format_version": 1, "reason": report.reason, "found_at_ms": report.found_at_ms}
     if report.lost is not None:
         fields |= {"topic": report.lost.topic, "rows": report.lost.rows}
@@ -121,7 +122,7 @@ def read_reports(root: Path, files: FileOps = OS_FILES) -> list[Report]:
     Raises:
         StorageError: the directory cannot be read.
     """
-    directory = root / _DIRECTORY
+    directory = root / REPORTS_DIRECTORY
     reports = []
     try:
         for name in sorted(os.listdir(directory)) if directory.is_dir() else ():
@@ -163,7 +164,7 @@ def clear_report(root: Path, report: Report, files: FileOps = OS_FILES) -> None:
     Raises:
         StorageError: the report's file cannot be removed.
     """
-    path = root / _DIRECTORY / report.file_name
+    path = root / REPORTS_DIRECTORY / report.file_name
     try:
         with suppress(FileNotFoundError):
             files.unlink(path)

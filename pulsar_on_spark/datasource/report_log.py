@@ -1,0 +1,48 @@
+"""The driver's log of what its tasks found: bad copies and losses, which tasks leave as files under the root."""
+
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+
+from pulsar_on_spark.ledger.reports import REPORTS_DIRECTORY, read_reports
+from pulsar_on_spark.model.errors import StorageError
+
+log = logging.getLogger(__name__)
+
+
+class ReportLog:
+    """Logs reports that are new since it was made or last looked, each once. A look costs one stat while none is."""
+
+    def __init__(self, root: Path) -> None:
+        self._root = root
+        self._changed_ns = self._changed()
+        self._known: dict[str, str] = {}
+        self._known = self._read()
+
+    def look(self) -> None:
+        """Log what is new. Reports that can't be read are left to `pulsarpy status`."""
+        changed_ns = self._changed()
+        if changed_ns == self._changed_ns:
+            return
+        self._changed_ns = changed_ns
+        found = self._read()
+        for name in sorted(found.keys() - self._known.keys()):
+            log.warning("A task reported: %s", found[name])
+        self._known = found
+
+    def _changed(self) -> int:
+        try:
+            return (self._root / REPORTS_DIRECTORY).stat().st_mtime_ns
+        except OSError:
+            return 0
+
+    def _read(self) -> dict[str, str]:
+        try:
+            return {
+                report.file_name: f"{report.kind} of file {report.file_id}"
+                f"{'' if report.path_id is None else f' on storage path {report.path_id}'}: {report.reason}"
+                for report in read_reports(self._root)
+            }
+        except StorageError:
+            return self._known
