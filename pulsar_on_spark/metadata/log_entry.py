@@ -73,9 +73,10 @@ def parse_entry(version: int, text: bytes) -> LogEntry:
                 token = info.get(TOKEN_FIELD)
                 metrics = info.get("operationMetrics") or {}
                 numbers = (metrics.get("num_added_files"), metrics.get("num_removed_files"), info.get(KEYS_FIELD))
+                counted: tuple[Sized, ...] = (added, removed, keys)
                 announced = [
                     (int(number), actions)
-                    for number, actions in zip(numbers, (added, removed, keys), strict=True)
+                    for number, actions in zip(numbers, counted, strict=True)
                     if number is not None
                 ]
     except (ValueError, KeyError, TypeError, AttributeError):
