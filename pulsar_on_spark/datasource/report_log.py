@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from pathlib import Path
 
-from pulsar_on_spark.ledger.reports import REPORTS_DIRECTORY, read_reports
+from pulsar_on_spark.ledger.reports import REPORTS_DIRECTORY, Report, read_reports
 from pulsar_on_spark.model.errors import StorageError
 
 log = logging.getLogger(__name__)
@@ -39,10 +39,12 @@ class ReportLog:
 
     def _read(self) -> dict[str, str]:
         try:
-            return {
-                report.file_name: f"{report.kind} of file {report.file_id}"
-                f"{'' if report.path_id is None else f' on storage path {report.path_id}'}: {report.reason}"
-                for report in read_reports(self._root)
-            }
+            return {report.file_name: _words(report) for report in read_reports(self._root)}
         except StorageError:
             return self._known
+
+
+def _words(report: Report) -> str:
+    where = "" if report.path_id is None else f" on storage path {report.path_id}"
+    lost = "" if report.lost is None else f"{sum(report.lost.rows)} messages of {report.lost.topic} are lost: "
+    return f"{report.kind} of file {report.file_id}{where}: {lost}{report.reason}"
