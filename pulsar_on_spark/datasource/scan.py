@@ -23,7 +23,7 @@ from pulsar_on_spark.topic.slot_filter import SlotFilter
 
 MIN_SPLIT_BYTES = 1 << 20
 """Less than this isn't split further: a task costs more than it saves."""
-MAX_SPLIT_BYTES = 64 << 20
+MAX_SPLIT_BYTES = 256 << 20
 """More than this is split, so that tasks stay short enough to be spread evenly."""
 MESSAGE_COST_BYTES = 64
 """What a message costs beside its key and value, so that many small ones are split too."""
