@@ -11,7 +11,6 @@ damage, and keeps what it knows only if the log still holds the entry that it la
 from __future__ import annotations
 
 import errno
-import os
 import re
 import shutil
 import uuid
@@ -536,11 +535,6 @@ class DeltaLog:
         self._handle = table
         self.sync_to(self.version)
         return count
-
-    @property
-    def size_bytes(self) -> int:
-        """Bytes of the active data files."""
-        return sum(os.path.getsize(self._directory / file.name) for file in self.files)
 
 
 def _or_none(version: int | None) -> int:
