@@ -19,8 +19,8 @@ from deltalake.exceptions import DeltaError
 
 from pulsar_on_spark.metadata import folding
 from pulsar_on_spark.metadata.creation import check_location
+from pulsar_on_spark.metadata.cursors_table import CURSORS_ORDER, CURSORS_SCHEMA
 from pulsar_on_spark.metadata.state import MAIN_ORDER, MAIN_SCHEMA
-from pulsar_on_spark.metadata.store import CURSORS_ORDER, CURSORS_SCHEMA
 from pulsar_on_spark.model.errors import InvalidArgumentError, MetadataError, NotARootError
 
 TableName = Literal["main", "cursors"]

@@ -4,6 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import Final
+
+WHOLE: Final = -1
+"""The slot of a row that stands for all slots: a broker's snapshot, which has ack holes instead of slots."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -37,6 +37,19 @@ def subscription(topic_id: str, name: str) -> str:
     return f"sub/{topic_id}/{name}"
 
 
+def incarnation_log(incarnation: str) -> str:
+    """Key of what an incarnation's journal consists of: its state, its fragments, its end."""
+    return f"incarnation/{incarnation}/log"
+
+
+def incarnation_seal(incarnation: str) -> str:
+    """Key of all that is committed on behalf of an incarnation: ledgers opened and closed, seals, trims.
+
+    A takeover moves it together with the log's key, which fences the incarnation's sealer and trimmer.
+    """
+    return f"incarnation/{incarnation}/seal"
+
+
 def query(query_id: str) -> str:
     """Key of a streaming query's writes; its version is the batch id."""
     return f"q/{query_id}"

@@ -20,11 +20,14 @@ import pyarrow as pa
 from pulsar_on_spark.metadata import folding, state
 from pulsar_on_spark.metadata.creation import check_location, create_table
 from pulsar_on_spark.metadata.cursors import CursorRow, Cursors
-from pulsar_on_spark.metadata.delta_log import DeltaLog, StaleHandleError
+from pulsar_on_spark.metadata.cursors_table import CURSORS_ORDER, CURSORS_SCHEMA, decode_cursors, encode_cursors
+from pulsar_on_spark.metadata.delta_handle import StaleHandleError
+from pulsar_on_spark.metadata.delta_log import DeltaLog
 from pulsar_on_spark.metadata.durability import fsync_path, locked
 from pulsar_on_spark.metadata.records import Record, RootRecord, SubscriptionRecord
 from pulsar_on_spark.metadata.state import State, View
 from pulsar_on_spark.model.errors import CommitConflictError, FormatVersionError, MetadataError, NotARootError
+from pulsar_on_spark.model.latencies import Latencies
 
 FORMAT_VERSION = 1
 _LOCK = "lock"
@@ -36,25 +39,7 @@ _HOUSEKEEPING_ENTRIES = 64
 _LOGGER = logging.getLogger(__name__)
 FORGET_TOMBSTONES_AFTER = timedelta(hours=1)
 
-CURSORS_SCHEMA = pa.schema(
-    [
-        pa.field("topic_id", pa.string(), nullable=False),
-        pa.field("subscription", pa.string(), nullable=False),
-        pa.field("slot", pa.int32(), nullable=False),
-        pa.field("epoch", pa.int64(), nullable=False),
-        pa.field("n", pa.int64(), nullable=False),
-        pa.field("ledger_id", pa.int64(), nullable=False),
-        pa.field("entry_id", pa.int64(), nullable=False),
-        pa.field("ack_holes", pa.binary()),
-        pa.field("seq", pa.int64(), nullable=False),
-        pa.field("token", pa.string(), nullable=False),
-        pa.field("committed_at", pa.timestamp("us", "UTC"), nullable=False),
-    ]
-)
-"""The cursors table: (ledger_id, entry_id) is the next entry to read; of a slot the largest (epoch, n) counts."""
-
-CURSORS_ORDER = folding.Order(key=("topic_id", "subscription", "slot"), rank=("epoch", "n", "seq"))
-_FORGOTTEN_KINDS = ("segment", "file", "ledger", "write")
+_FORGOTTEN_KINDS = ("segment", "file", "ledger", "write", "seal")
 """Kinds whose records come and go without end, so that full folds forget their old tombstones (docs/adr/0001)."""
 
 
@@ -88,6 +73,10 @@ class MetadataStore:
         """
         self._root = Path(os.path.abspath(root))
         self._lock = threading.RLock()
+        self.commits = Latencies()
+        """How long commits to the main table took, attempts that lost to others included."""
+        self.cursor_commits = Latencies()
+        """The same of appends to `cursors`."""
         self._main = self._log("main")
         self._state = State()
         self._views: weakref.WeakSet[View] = weakref.WeakSet()
@@ -170,7 +159,7 @@ class MetadataStore:
     def _take_in(self, news: tuple[bool, list[pa.Table]]) -> View:
         rebuild, tables = news
         if rebuild:
-            self._state = State()
+            self._state = State(after=self._state)
         elif tables and any(view.state is self._state for view in self._views):
             self._state = self._state.fork()
         for table in tables:
@@ -215,10 +204,12 @@ class MetadataStore:
             CommitConflictError: every one of 60 attempts lost to other writers.
             MetadataError: the table cannot be read, or its disk does not take the commit.
         """
+        began_s = time.perf_counter()
         for attempt in range(_ATTEMPTS):
             with self._lock:
                 done = self._attempt(decide)
                 if done is not None:
+                    self.commits.observe(time.perf_counter() - began_s)
                     return done
             time.sleep(random.uniform(0, min(_BACKOFF_MAX_S, 0.01 * 2**attempt)))
         raise CommitConflictError(
@@ -271,11 +262,14 @@ class MetadataStore:
 
     # -- cursors ---------------------------------------------------------------------------------------------------
 
-    def cursors(self) -> Cursors:
+    def cursors(self, *, durable: bool = False) -> Cursors:
         """The cursor rows that count, now.
 
+        Args:
+            durable: as for `view`.
+
         Raises:
-            MetadataError: the table cannot be read.
+            MetadataError: the table cannot be read, or its disk does not take it.
         """
         with self._lock:
             log = self._opened_cursor_log()
@@ -284,8 +278,10 @@ class MetadataStore:
                 rebuild, tables = log.refresh()
                 if rebuild:
                     self._cursors = Cursors()
-                self._cursors = self._cursors.having(row for table in tables for row in _decode_cursors(table))
+                self._cursors = self._cursors.having(row for table in tables for row in decode_cursors(table))
                 log.taken_in()
+                if durable:
+                    log.sync_to(log.version)
                 return self._cursors
 
             return self._retried("cursors", read)
@@ -304,19 +300,21 @@ class MetadataStore:
         """
         if not rows:
             return
+        began_s = time.perf_counter()
         for attempt in range(_ATTEMPTS):
             with self._lock:
                 self.cursors()
                 log = self._opened_cursor_log()
                 token = uuid.uuid4().hex
                 try:
-                    log.append(_encode_cursors(rows, log.version + 1, token), {}, token)
+                    log.append(encode_cursors(rows, log.version + 1, token), {}, token)
                 except StaleHandleError as error:
                     if error.refused:
                         raise MetadataError(_refusal(self._root, error)) from error
                     # Whether it is there or not: once more.
                 else:
                     self._housekeep_if_due()
+                    self.cursor_commits.observe(time.perf_counter() - began_s)
                     return
             time.sleep(random.uniform(0, min(_BACKOFF_MAX_S, 0.01 * 2**attempt)))
         raise CommitConflictError(
@@ -383,31 +381,3 @@ def _refusal(root: Path, error: StaleHandleError) -> str:
         f"The metadata of {root} cannot be written ({error}): nothing was committed; make room on its disk, or make it "
         "writable, and try again."
     )
-
-
-def _encode_cursors(rows: Sequence[CursorRow], seq: int, token: str) -> pa.Table:
-    now = datetime.now(UTC)
-    return pa.Table.from_pylist(
-        [
-            {
-                "topic_id": row.topic_id,
-                "subscription": row.subscription,
-                "slot": row.slot,
-                "epoch": row.epoch,
-                "n": row.n,
-                "ledger_id": row.ledger,
-                "entry_id": row.entry,
-                "ack_holes": row.ack_holes,
-                "seq": seq,
-                "token": token,
-                "committed_at": now,
-            }
-            for row in rows
-        ],
-        schema=CURSORS_SCHEMA,
-    )
-
-
-def _decode_cursors(table: pa.Table) -> list[CursorRow]:
-    names = ("topic_id", "subscription", "slot", "epoch", "n", "ledger_id", "entry_id", "ack_holes")
-    return [CursorRow(*values) for values in zip(*(table.column(name).to_pylist() for name in names), strict=True)]

@@ -1,5 +1,5 @@
-"""Plain frozen data: names, ids, positions, hashes of keys, quorums and the tree of errors; nothing here does IO.
+"""Plain frozen data: names, ids, positions, hashes of keys, quorums and the tree of errors.
 
-Imports nothing from the other packages, and of the libraries only numpy and Arrow (in `hashing`). Start with `ids`,
-then `names`.
+Nothing here does IO but `clock`, which tells the time. It imports nothing from the other packages, and of the libraries
+only numpy and Arrow (in `hashing`). Start with `ids`, then `names`.
 """

@@ -19,6 +19,14 @@ class RootExistsError(PulsarpyError):
     """There is a root where one shall be made."""
 
 
+class BrokerRunningError(PulsarpyError):
+    """Another broker serves the root."""
+
+
+class AccessDeniedError(PulsarpyError):
+    """A client is not who it must be, or may not do what it asks."""
+
+
 class FormatVersionError(PulsarpyError):
     """Stored data was written by a newer version of this project."""
 
@@ -27,8 +35,28 @@ class TopicNotFoundError(PulsarpyError):
     """No such topic in this root."""
 
 
+class NamespaceNotFoundError(PulsarpyError):
+    """No such tenant or namespace in this root."""
+
+
+class NamespaceExistsError(PulsarpyError):
+    """The tenant or namespace exists already, or still has something in it."""
+
+
 class TopicExistsError(PulsarpyError):
     """The topic exists already, or exists in another form."""
+
+
+class TopicTerminatedError(PulsarpyError):
+    """The topic was terminated: it takes no messages any more, and can be read."""
+
+
+class TopicBusyError(PulsarpyError):
+    """The topic is in use by clients, and is not deleted under them."""
+
+
+class TopicOwnedElsewhereError(PulsarpyError):
+    """Another broker incarnation has the topic's ledger open."""
 
 
 class SubscriptionNotFoundError(PulsarpyError):
@@ -37,6 +65,10 @@ class SubscriptionNotFoundError(PulsarpyError):
 
 class ConsumerBusyError(PulsarpyError):
     """The subscription is held by another consumer or by the other face (Pulsar's ConsumerBusy)."""
+
+
+class ConsumerAssignError(PulsarpyError):
+    """A Key_Shared consumer cannot have the hash ranges that it names (Pulsar's ConsumerAssignException)."""
 
 
 class ConsumerFencedError(PulsarpyError):
@@ -67,8 +99,36 @@ class SegmentGoneError(CorruptSegmentError):
     """No copy of a segment file is there any more: it may have been merged into another, so resolve the place again."""
 
 
+class CorruptJournalError(StorageError):
+    """Bytes of a copy of a journal file are not what a writer of the journal wrote."""
+
+
+class JournalGoneError(CorruptJournalError):
+    """No copy of a journal file is there any more: its entries were sealed, so resolve the place again."""
+
+
+class JournalUnavailableError(StorageError):
+    """The journal takes nothing now: it is full, closing, or short of paths. Nothing was written; try again later."""
+
+
+class JournalFencedError(StorageError):
+    """The journal's incarnation was taken over, or lost its record: this process must not serve any longer."""
+
+
+class JournalUndecidedError(StorageError):
+    """It cannot be told now what a journal has acknowledged: recovery would have to guess, and stops."""
+
+
+class UnbuildableEntryError(PulsarpyError):
+    """The stored rows of an entry are not all there, or cannot be made into an entry of at most maxMessageSize."""
+
+
 class MetadataError(PulsarpyError):
     """The metadata tables cannot be read or written."""
+
+
+class CorruptCursorError(MetadataError):
+    """The bytes of a cursor record or of its ack holes are damaged, or records that it needs are missing."""
 
 
 class CommitConflictError(MetadataError):
@@ -81,6 +141,10 @@ class WriteAbortedError(PulsarpyError):
 
 class IncompatibleSchemaError(PulsarpyError):
     """The frame's columns, or a schema, do not fit the topic's schema."""
+
+
+class ProtocolError(PulsarpyError):
+    """A peer's bytes are not Pulsar's protocol: the connection cannot go on."""
 
 
 class SparkSessionError(PulsarpyError):

@@ -1,7 +1,8 @@
 """Topic and subscription names, read as Pulsar's `TopicName` reads them (`tests/golden/topic_names.json`).
 
-Two deliberate differences: control characters are refused (they break listings, offsets and file names), and
-`non-persistent://` is refused for now. A full name always comes out in its one form, `persistent://t/n/x`.
+One deliberate difference: control characters are refused (they break listings, offsets and file names). A full name
+always comes out in its one form, `persistent://t/n/x`. Topics that are not persistent live in a broker's memory alone:
+only the broker reads their names.
 """
 
 from __future__ import annotations
@@ -16,7 +17,9 @@ DEFAULT_TENANT = "public"
 DEFAULT_NAMESPACE = "default"
 PARTITION_SUFFIX = "-partition-"
 
-_DOMAIN = "persistent"
+PERSISTENT = "persistent"
+NON_PERSISTENT = "non-persistent"
+
 _ENTITY = re.compile(r"[-=:.A-Za-z0-9_]+")
 _NOT_BLANK_SPACES = "\u00a0\u2007\u202f"
 """Spaces that Java's `Character.isWhitespace` does not count as white."""
@@ -33,12 +36,14 @@ class TopicName:
         namespace: Tenant and namespace, such as `public/default`.
         local: What follows the namespace; nearly free text.
         partition_index: N where the name ends in `-partition-N`, else -1.
+        domain: `persistent` or `non-persistent`.
     """
 
     tenant: str
     namespace: str
     local: str
     partition_index: int = field(compare=False, default=-1)
+    domain: str = PERSISTENT
 
     @classmethod
     def parse(cls, name: str) -> TopicName:
@@ -48,7 +53,15 @@ class TopicName:
             InvalidArgumentError: Pulsar refuses such a name, or it holds control characters or names a
                 non-persistent topic.
         """
-        tenant, namespace, local = _split(name)
+        parsed = cls.parse_any(name)
+        if not parsed.is_persistent:
+            raise _invalid(name, "a topic that is not persistent is in a broker's memory alone, and not in a root")
+        return parsed
+
+    @classmethod
+    def parse_any(cls, name: str) -> TopicName:
+        """As `parse`, and `non-persistent://tenant/namespace/x` too."""
+        domain, tenant, namespace, local = _split(name)
         for part in (tenant, namespace):
             if not _ENTITY.fullmatch(part):
                 raise _invalid(name, f"{part!r} may hold only the letters a-z and A-Z, digits and _ - = : .")
@@ -59,12 +72,17 @@ class TopicName:
         partition_index = _partition_index(local)
         if partition_index >= 0 and local.startswith(PARTITION_SUFFIX) and local.count(PARTITION_SUFFIX) == 1:
             raise _invalid(name, f"nothing stands before {PARTITION_SUFFIX!r}")
-        return cls(tenant, f"{tenant}/{namespace}", local, partition_index)
+        return cls(tenant, f"{tenant}/{namespace}", local, partition_index, domain)
+
+    @property
+    def is_persistent(self) -> bool:
+        """Whether the topic is stored."""
+        return self.domain == PERSISTENT
 
     @property
     def full(self) -> str:
         """The complete name, `persistent://tenant/namespace/local`: the key of everything that is stored."""
-        return f"{_DOMAIN}://{self.namespace}/{self.local}"
+        return f"{self.domain}://{self.namespace}/{self.local}"
 
     @property
     def partitioned_base(self) -> TopicName:
@@ -72,7 +90,7 @@ class TopicName:
         if self.partition_index < 0:
             return self
         base = self.local[: self.local.rindex(PARTITION_SUFFIX)]
-        return TopicName(self.tenant, self.namespace, base, _partition_index(base))
+        return TopicName(self.tenant, self.namespace, base, _partition_index(base), self.domain)
 
     def partition(self, index: int) -> TopicName:
         """The topic that is partition `index` of this one.
@@ -82,10 +100,38 @@ class TopicName:
         """
         if not 0 <= index <= _MAX_PARTITION_INDEX:
             raise InvalidArgumentError(f"Topic {self.full!r} cannot have a partition {index}: count partitions from 0.")
-        return TopicName(self.tenant, self.namespace, f"{self.local}{PARTITION_SUFFIX}{index}", index)
+        return TopicName(self.tenant, self.namespace, f"{self.local}{PARTITION_SUFFIX}{index}", index, self.domain)
 
     def __str__(self) -> str:
         return self.full
+
+
+def check_tenant(name: str) -> str:
+    """Give a tenant's name back if it is one.
+
+    Raises:
+        InvalidArgumentError: it is not.
+    """
+    if not _ENTITY.fullmatch(name):
+        raise InvalidArgumentError(
+            f"Tenant name {name!r} is not valid: use the letters a-z and A-Z, digits and _ - = : . only."
+        )
+    return name
+
+
+def check_namespace(name: str) -> str:
+    """Give a namespace's name back if it is `tenant/namespace`.
+
+    Raises:
+        InvalidArgumentError: it is not.
+    """
+    parts = name.split("/")
+    if len(parts) != 2 or not all(_ENTITY.fullmatch(part) for part in parts):
+        raise InvalidArgumentError(
+            f"Namespace name {name!r} is not valid: give <tenant>/<namespace>, of the letters a-z and A-Z, digits and "
+            "_ - = : . only."
+        )
+    return name
 
 
 def check_subscription_name(name: str) -> str:
@@ -104,23 +150,22 @@ def check_subscription_name(name: str) -> str:
     return name
 
 
-def _split(name: str) -> tuple[str, str, str]:
+def _split(name: str) -> tuple[str, str, str, str]:
+    """Domain, tenant, namespace and local name."""
     domain, separator, rest = name.partition("://")
     if not separator:
         parts = name.split("/")
         if len(parts) == 1:
-            return DEFAULT_TENANT, DEFAULT_NAMESPACE, name
+            return PERSISTENT, DEFAULT_TENANT, DEFAULT_NAMESPACE, name
         if len(parts) != 3:
             raise _invalid(name, "a short name is <topic> or <tenant>/<namespace>/<topic>")
-    else:
-        if domain.lower() == "non-persistent":
-            raise _invalid(name, "non-persistent topics are not supported yet")
-        if domain.lower() != _DOMAIN:
-            raise _invalid(name, f"a full name begins with {_DOMAIN}://")
-        parts = rest.split("/")
-        if len(parts) != 3:
-            raise _invalid(name, f"a full name is {_DOMAIN}://<tenant>/<namespace>/<topic>")
-    return parts[0], parts[1], parts[2]
+        return PERSISTENT, parts[0], parts[1], parts[2]
+    if domain.lower() not in (PERSISTENT, NON_PERSISTENT):
+        raise _invalid(name, f"a full name begins with {PERSISTENT}:// or {NON_PERSISTENT}://")
+    parts = rest.split("/")
+    if len(parts) != 3:
+        raise _invalid(name, f"a full name is {domain.lower()}://<tenant>/<namespace>/<topic>")
+    return domain.lower(), parts[0], parts[1], parts[2]
 
 
 def _partition_index(local: str) -> int:

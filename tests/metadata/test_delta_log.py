@@ -8,7 +8,8 @@ from deltalake import DeltaTable, write_deltalake
 
 from pulsar_on_spark.metadata import folding
 from pulsar_on_spark.metadata.creation import create_table
-from pulsar_on_spark.metadata.delta_log import KEEP_ENTRIES, DeltaLog, StaleHandleError
+from pulsar_on_spark.metadata.delta_handle import StaleHandleError
+from pulsar_on_spark.metadata.delta_log import KEEP_ENTRIES, DeltaLog
 from pulsar_on_spark.metadata.log_entry import entry_path
 from pulsar_on_spark.model.errors import MetadataError
 

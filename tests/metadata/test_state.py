@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pulsar_on_spark.metadata.records import LedgerRecord, Record, SegmentRecord, TopicRecord
-from pulsar_on_spark.metadata.state import State, View, encode
+from pulsar_on_spark.metadata.state import ChangedChains, State, View, encode
 
 AT = datetime(2026, 1, 1, tzinfo=UTC)
 
@@ -117,7 +117,7 @@ def test_since_starts_at_the_record_that_holds_the_place() -> None:
     assert firsts(segment("x", 15).record_id) == [10, 30]
     assert firsts(segment("x", 99).record_id) == [30]
     assert firsts("") == [0, 10, 30]
-    assert view.since(SegmentRecord, "other", "") == []
+    assert list(view.since(SegmentRecord, "other", "")) == []
 
 
 def test_every_field_comes_back_also_those_that_this_version_does_not_know() -> None:
@@ -152,3 +152,27 @@ def test_typed_columns_hold_what_sql_needs() -> None:
         "ledger_id": 3,
         "rows": 20,
     }
+
+
+def test_a_grouped_commit_names_its_keys_once() -> None:
+    keys = [f"topic/{number}" for number in range(200)]
+    rows = encode([(segment("x", number), False) for number in range(200)], 7, "tok", keys).to_pylist()
+    assert [row["cas_keys"] for row in rows] == [sorted(keys)] + [None] * 199
+    assert {row["token"] for row in rows} == {"tok"}
+
+
+def test_topics_whose_chains_changed_are_known_by_revision() -> None:
+    state = State()
+    state.apply(encode([(ledger("x", 1), False), (segment("y", 0), False)], 1, "1", ["k"]))
+    first = state.revision
+    assert state.chains_since(first) == ChangedChains(frozenset(), frozenset())
+    state.apply(encode([(segment("x", 10), False), (topic("p", "z"), False)], 2, "2", ["k"]))
+    state = state.fork()
+    state.apply(encode([(segment("y", 0), True)], 3, "3", ["k"]))
+    state.apply(encode([(ledger("x", 1), False)], 1, "1", ["k"]))  # known already
+    assert state.chains_since(first) == ChangedChains(shaped=frozenset("y"), grown=frozenset("x"))
+    assert state.chains_since(first + 1) == ChangedChains(shaped=frozenset("y"), grown=frozenset())
+    anew = State(after=state)
+    anew.apply(encode([(ledger("x", 1), False)], 1, "1", ["k"]))
+    assert anew.chains_since(state.revision) is None, "what was dropped for good is in no row"
+    assert anew.revision > state.revision

@@ -17,7 +17,8 @@ from hypothesis import strategies as st
 from pulsar_on_spark.metadata import state
 from pulsar_on_spark.metadata.creation import create_table
 from pulsar_on_spark.metadata.cursors import CursorRow
-from pulsar_on_spark.metadata.delta_log import DeltaLog, StaleHandleError
+from pulsar_on_spark.metadata.delta_handle import StaleHandleError
+from pulsar_on_spark.metadata.delta_log import DeltaLog
 from pulsar_on_spark.metadata.records import (
     FileRecord,
     LedgerRecord,

@@ -47,8 +47,17 @@ def test_short_and_full_forms_are_one_topic() -> None:
 
 
 def test_non_persistent_is_refused_by_name() -> None:
-    with pytest.raises(InvalidArgumentError, match="not supported yet"):
+    with pytest.raises(InvalidArgumentError, match="not persistent"):
         TopicName.parse("non-persistent://t/n/x")
+
+
+def test_a_broker_reads_names_of_both_domains() -> None:
+    name = TopicName.parse_any("non-persistent://t/n/x")
+    assert not name.is_persistent
+    assert name.full == "non-persistent://t/n/x"
+    assert name.partition(3).full == "non-persistent://t/n/x-partition-3"
+    assert name.partition(3).partitioned_base == name
+    assert name != TopicName.parse_any("t/n/x")
 
 
 def test_a_partition_knows_its_topic() -> None:

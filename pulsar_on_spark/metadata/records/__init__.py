@@ -1,0 +1,64 @@
+"""The typed records of the main table: one class a kind, each with its record id and its compare-and-set keys.
+
+A record is a frozen pydantic model. Fields that the table has as columns of their own (`COLUMN_FIELDS`) are stored
+there, so that SQL can use them; all others are in the JSON column `body`. Fields that this version does not know
+survive: models keep extras, and folding copies rows as they are.
+"""
+
+from __future__ import annotations
+
+from pulsar_on_spark.metadata.records.journals import (
+    GivenUpFrames,
+    IncarnationRecord,
+    JournalFragment,
+    LostEntries,
+    SealRecord,
+)
+from pulsar_on_spark.metadata.records.ledgers import (
+    CompactedFile,
+    CompactionRecord,
+    FileRecord,
+    LedgerRecord,
+    SegmentRecord,
+    WriteRecord,
+)
+from pulsar_on_spark.metadata.records.record import COLUMN_FIELDS, Record
+from pulsar_on_spark.metadata.records.root import IdsRecord, PathRecord, RootRecord
+from pulsar_on_spark.metadata.records.subscriptions import SlotOwner, SubscriptionRecord
+from pulsar_on_spark.metadata.records.topics import (
+    CursorMark,
+    DedupRecord,
+    NamespaceRecord,
+    SchemaRecord,
+    TenantRecord,
+    TopicRecord,
+    TrimRecord,
+)
+
+__all__ = [
+    "COLUMN_FIELDS",
+    "CompactedFile",
+    "CompactionRecord",
+    "CursorMark",
+    "DedupRecord",
+    "FileRecord",
+    "GivenUpFrames",
+    "IdsRecord",
+    "IncarnationRecord",
+    "JournalFragment",
+    "LedgerRecord",
+    "LostEntries",
+    "NamespaceRecord",
+    "PathRecord",
+    "Record",
+    "RootRecord",
+    "SchemaRecord",
+    "SealRecord",
+    "SegmentRecord",
+    "SlotOwner",
+    "SubscriptionRecord",
+    "TenantRecord",
+    "TopicRecord",
+    "TrimRecord",
+    "WriteRecord",
+]

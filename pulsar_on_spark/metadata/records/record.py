@@ -1,0 +1,22 @@
+"""What all records of the main table have in common."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from pydantic import BaseModel, ConfigDict
+
+COLUMN_FIELDS = ("topic_id", "ledger_id", "first_entry", "entries", "rows", "bytes", "file_id")
+"""Record fields stored as typed columns of the main table (null where a kind lacks them)."""
+
+
+class Record(BaseModel):
+    """One current row of the main table; (`kind`, `record_id`) is its record key."""
+
+    model_config = ConfigDict(frozen=True, extra="allow")
+    kind: ClassVar[str]
+
+    @property
+    def record_id(self) -> str:
+        """The id within the kind; ids of one topic sort in the order of the chain."""
+        raise NotImplementedError

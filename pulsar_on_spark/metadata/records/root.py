@@ -1,0 +1,62 @@
+"""The root: what it is, where its files lie, and the counter of its ledgers."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import ClassVar, Literal
+
+from pulsar_on_spark.metadata.records.record import Record
+
+
+class RootRecord(Record):
+    """What the root is: written once by `init`."""
+
+    kind: ClassVar[str] = "root"
+    format_version: int
+    cluster_id: str
+    quorum: str
+
+    @property
+    def record_id(self) -> str:
+        """There is one."""
+        return "root"
+
+
+class PathRecord(Record):
+    """A storage path. `uri` is relative to the root for paths inside it, else absolute.
+
+    Attributes:
+        path_id: Its number, never given twice: a retired path keeps its record.
+        uri: Where it is.
+        state: See `topic.repair.storage_paths`.
+        label: Its rack; copies of a file are kept apart by it.
+        reason: Why a write, or an audit, made it read-only.
+        failed_at: When that was, on its finder's clock.
+        check_since: When it came back; its copies do not count before they were all read in full. None otherwise.
+    """
+
+    kind: ClassVar[str] = "path"
+    path_id: int
+    uri: str
+    state: Literal["writable", "read-only", "draining", "lost", "retired"] = "writable"
+    label: str = ""
+    reason: str = ""
+    failed_at: datetime | None = None
+    check_since: datetime | None = None
+
+    @property
+    def record_id(self) -> str:
+        """The path's number."""
+        return str(self.path_id)
+
+
+class IdsRecord(Record):
+    """The counter that ledger ids come from; `next_ledger_id` is the first free one."""
+
+    kind: ClassVar[str] = "ids"
+    next_ledger_id: int
+
+    @property
+    def record_id(self) -> str:
+        """There is one counter."""
+        return "ledger"

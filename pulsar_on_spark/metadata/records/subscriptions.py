@@ -1,0 +1,55 @@
+"""Subscriptions, and who has them."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import ClassVar, Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from pulsar_on_spark.metadata.records.record import Record
+
+
+class SlotOwner(BaseModel):
+    """Slots of a subscription held by one consumer under one epoch (`consumer` None: free).
+
+    `start_*` is the position at which the epoch began: it stands until a cursor row of this epoch or a later one
+    exists. With it an owner, its epoch and its position change in one commit, and no late row of an earlier owner
+    counts.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="allow")
+    consumer: str | None
+    epoch: int
+    start_ledger: int
+    start_entry: int
+    slots: tuple[int, ...]
+
+
+class SubscriptionRecord(Record):
+    """A subscription on one topic (one partition), the face that owns it and, within Spark, who holds which slot.
+
+    Exclusive and Failover have the one slot 0, Shared and Key_Shared have 64. `start_*` is the position at creation
+    or at the last reset, which also set `start_epoch`: cursor rows of an older epoch no longer count. `properties` are
+    those that the client gave when it was created. `holes_since_epoch` is the oldest epoch whose rows' ack holes still
+    count; None for `start_epoch`.
+    """
+
+    kind: ClassVar[str] = "subscription"
+    topic_id: str
+    name: str
+    type: Literal["Exclusive", "Failover", "Shared", "Key_Shared"]
+    face: Literal["spark", "broker"] | None = "spark"
+    owners: tuple[SlotOwner, ...] = ()
+    start_ledger: int
+    start_entry: int
+    start_epoch: int
+    holes_since_epoch: int | None = None
+    expires_after_s: float | None = None
+    properties: dict[str, str] = Field(default_factory=dict)
+    created_at: datetime
+
+    @property
+    def record_id(self) -> str:
+        """By topic, then name."""
+        return f"{self.topic_id}/{self.name}"

@@ -1,0 +1,15 @@
+"""The time as Pulsar counts it. What decides gets it as a value; only shells ask for it."""
+
+from __future__ import annotations
+
+import time
+
+
+def current_ms() -> int:
+    """Milliseconds since 1970, as in publish times."""
+    return time.time_ns() // 1_000_000
+
+
+def monotonic_ms() -> int:
+    """Milliseconds of a clock that never goes back, for durations."""
+    return time.monotonic_ns() // 1_000_000
