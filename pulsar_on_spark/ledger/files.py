@@ -7,8 +7,10 @@ failed fsync the kernel has marked the pages clean, so a second one would report
 
 from __future__ import annotations
 
+import errno
 import os
 import secrets
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -27,11 +29,17 @@ class FileOps(Protocol):
     def write(self, fd: int, data: bytes) -> None:
         """Append all of `data`."""
 
+    def write_buffers(self, fd: int, buffers: Sequence[bytes | bytearray | memoryview]) -> None:
+        """Append up to 1,024 buffers, one behind the other; fewer bytes than given is an error, too."""
+
     def read_into(self, fd: int, offset: int, target: memoryview) -> int:
         """Fill `target` from `offset` on; returns the bytes read, fewer than asked only at the file's end."""
 
     def size(self, fd: int) -> int:
         """The file's length in bytes."""
+
+    def identity(self, file: int | Path) -> tuple[int, int]:
+        """Device and inode of an open file, or of what has this name; `FileNotFoundError` if nothing has it."""
 
     def fdatasync(self, fd: int) -> None:
         """Return when the file's bytes and length are durable."""
@@ -70,6 +78,13 @@ class OsFiles:
         while view:
             view = view[os.write(fd, view) :]
 
+    def write_buffers(self, fd: int, buffers: Sequence[bytes | bytearray | memoryview]) -> None:
+        """See `FileOps`. A short write is no call to go on: it is how a full or failing disk begins to say so."""
+        wanted = sum(map(len, buffers))
+        written = os.writev(fd, buffers)
+        if written != wanted:
+            raise OSError(errno.EIO, f"only {written} of {wanted} bytes were written")
+
     def read_into(self, fd: int, offset: int, target: memoryview) -> int:
         """See `FileOps`."""
         done = 0
@@ -83,6 +98,11 @@ class OsFiles:
     def size(self, fd: int) -> int:
         """See `FileOps`."""
         return os.fstat(fd).st_size
+
+    def identity(self, file: int | Path) -> tuple[int, int]:
+        """See `FileOps`."""
+        found = os.stat(file)
+        return found.st_dev, found.st_ino
 
     def fdatasync(self, fd: int) -> None:
         """See `FileOps`."""

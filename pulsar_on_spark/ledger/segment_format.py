@@ -16,7 +16,8 @@ from crc32c import crc32c
 
 from pulsar_on_spark.model.errors import CorruptSegmentError, FormatVersionError, InvalidArgumentError
 
-SEGMENT_FORMAT = 1
+SEGMENT_FORMAT = 2
+"""1: each batch is of one segment. 2: segments of several ledgers may share a batch (docs/adr/0008)."""
 FORMAT_KEY = b"pulsarpy.segment_format"
 INLINE_BATCHES = 16
 """Up to so many batches the tiles stand in the file's metadata record, above that in a sidecar file."""

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from itertools import pairwise
 
 import pyarrow as pa
 from crc32c import crc32c
@@ -31,22 +32,20 @@ _VERIFY_BYTES = 1024 * 1024
 def read_batches(
     file: FileRecord,
     paths: Mapping[PathId, StoragePath],
-    first_batch: int,
-    batch_count: int,
+    numbers: Sequence[int],
     columns: Sequence[str] | None,
     on_bad_copy: Callable[[PathId, str], None],
     files: FileOps = OS_FILES,
     at_stake: str = "",
 ) -> Iterator[pa.RecordBatch]:
-    """Read batches [first_batch, first_batch + batch_count) of a file, from one copy and then another if it is bad.
+    """Read batches of a file, from one copy and then another if it is bad.
 
     Only the wanted columns are decompressed. Memory is one group of encoded batches and one decoded batch.
 
     Args:
         file: the file's record.
         paths: the root's storage paths.
-        first_batch: number of the first batch in the file.
-        batch_count: how many batches.
+        numbers: which batches, rising; adjacent ones are read together.
         columns: names from `SEGMENT_SCHEMA`; the batches have them in the order of that schema. None for all.
         on_bad_copy: called once for each copy that turns out to be bad or missing while another is good, or while
             all are bad; not where the file is gone from everywhere.
@@ -59,27 +58,56 @@ def read_batches(
         FormatVersionError: a newer version wrote the file.
         InvalidArgumentError: no such batches or columns.
     """
-    if first_batch < 0 or batch_count < 0 or first_batch + batch_count > file.batches:
-        raise InvalidArgumentError(
-            f"Segment file {file.file_id} has {file.batches} batches: {batch_count} from number {first_batch} on are "
-            "not in it."
-        )
     fields = _field_indexes(columns)
+    if not numbers:
+        return
+    if numbers[0] < 0 or numbers[-1] >= file.batches or any(after <= before for before, after in pairwise(numbers)):
+        raise InvalidArgumentError(
+            f"Segment file {file.file_id} has {file.batches} batches: {_named(numbers)} are not rising numbers in it."
+        )
     options = pa.ipc.IpcReadOptions(included_fields=fields, use_threads=False)
-    what = f"batches {first_batch} to {first_batch + batch_count - 1}" + (f" ({at_stake})" if at_stake else "")
+    what = f"batches {_named(numbers)}" + (f" ({at_stake})" if at_stake else "")
     copies = _Copies(file, paths, files, on_bad_copy, what)
     try:
-        next_batch, end = first_batch, first_batch + batch_count
-        while next_batch < end:
-            count, stream = copies.read_group(next_batch, end)
-            yield from _decode(stream, count, options, f"Segment file {file.file_id}")
-            next_batch += count
+        for next_batch, end in adjacent(numbers):
+            while next_batch < end:
+                count, stream = copies.read_group(next_batch, end)
+                yield from _decode(stream, count, options, f"Segment file {file.file_id}")
+                next_batch += count
     finally:
         copies.close()
 
 
-def verify_file(file: FileRecord, path: StoragePath, files: FileOps = OS_FILES) -> None:
+def adjacent(numbers: Iterable[int]) -> Iterator[tuple[int, int]]:
+    """Rising numbers as the ranges [first, end) that they make."""
+    first = end = None
+    for number in numbers:
+        if first is None or number != end:
+            if first is not None and end is not None:
+                yield first, end
+            first = number
+        end = number + 1
+    if first is not None and end is not None:
+        yield first, end
+
+
+def _named(numbers: Sequence[int]) -> str:
+    return f"{numbers[0]} to {numbers[-1]}"
+
+
+def verify_file(
+    file: FileRecord,
+    path: StoragePath,
+    files: FileOps = OS_FILES,
+    pace: Callable[[int], None] = lambda size_bytes: None,
+) -> None:
     """Check every byte of one copy, sidecar and footer included.
+
+    Args:
+        file: the file's record.
+        path: where the copy is.
+        files: the operating system.
+        pace: called with the bytes of each piece that was read, to slow down.
 
     Raises:
         SegmentGoneError: the path is the right one and has no such file.
@@ -87,7 +115,7 @@ def verify_file(file: FileRecord, path: StoragePath, files: FileOps = OS_FILES) 
         StoragePathError: the path cannot be examined.
         FormatVersionError: a newer version wrote the sidecar.
     """
-    copy = _Copy(file, path, files)
+    copy = OpenCopy(file, path, files)
     try:
         buffer = memoryview(bytearray(min(_VERIFY_BYTES, file.length)))
         offset = 0
@@ -98,14 +126,19 @@ def verify_file(file: FileRecord, path: StoragePath, files: FileOps = OS_FILES) 
                 copy.read_into(offset, piece)
                 value = crc32c(piece, value)
                 offset += len(piece)
+                pace(len(piece))
             if value != crc:
                 raise CorruptSegmentError(f"{copy.name} fails the checksum of tile {number}.")
     finally:
         copy.close()
 
 
-class _Copy:
-    """An open copy whose identity, length and table of tiles have been checked."""
+class OpenCopy:
+    """An open copy whose identity, length and table of tiles have been checked.
+
+    Raises:
+        SegmentGoneError, CorruptSegmentError, StoragePathError, FormatVersionError: as `verify_file`.
+    """
 
     def __init__(self, file: FileRecord, path: StoragePath, files: FileOps) -> None:
         self._files = files
@@ -140,6 +173,17 @@ class _Copy:
             self._check(batch + 1, view[position : position + length])
             position += length
         return buffer.slice(STREAM_OFFSET)
+
+    def read_tile(self, tile: int) -> bytearray:
+        """One tile, checked.
+
+        Raises:
+            CorruptSegmentError: its bytes are not those that were written, or cannot be read.
+        """
+        content = bytearray(self.tiles.lengths[tile])
+        self.read_into(self._offsets[tile], memoryview(content))
+        self._check(tile, memoryview(content))
+        return content
 
     def read_into(self, offset: int, target: memoryview) -> None:
         """Fill `target` from the file."""
@@ -196,7 +240,7 @@ class _Copies:
         self._on_bad_copy = on_bad_copy
         self._what = what
         self._untried = _spread(file)
-        self._current: _Copy | None = None
+        self._current: OpenCopy | None = None
         self._current_id = PathId(-1)
         self._causes: dict[PathId, Exception] = {}
         self._unreported: dict[PathId, Exception] = {}
@@ -221,12 +265,12 @@ class _Copies:
             self._current.close()
             self._current = None
 
-    def _open_next(self) -> _Copy:
+    def _open_next(self) -> OpenCopy:
         self._current_id = self._untried.pop(0)
         path = self._paths.get(self._current_id)
         if path is None:
             raise StoragePathError(f"Storage path {self._current_id} is not known to the root.")
-        return _Copy(self._file, path, self._files)
+        return OpenCopy(self._file, path, self._files)
 
     def _give_up(self, error: Exception) -> None:
         self.close()

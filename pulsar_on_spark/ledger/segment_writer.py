@@ -10,6 +10,7 @@ import pyarrow as pa
 from crc32c import crc32c
 
 from pulsar_on_spark.ledger.files import OS_FILES, FileOps
+from pulsar_on_spark.ledger.placement import next_apart, preferred
 from pulsar_on_spark.ledger.segment_copy import SegmentCopy
 from pulsar_on_spark.ledger.segment_format import INLINE_BATCHES, SegmentEncoder, Tiles, encode_sidecar
 from pulsar_on_spark.ledger.storage_path import StoragePath
@@ -27,6 +28,14 @@ class PathFailure:
     reason: str
 
 
+class FileNotWrittenError(NotEnoughCopiesError):
+    """A segment file did not get enough copies; `failures` are the storage paths on which that is, and why."""
+
+    def __init__(self, message: str, failures: tuple[PathFailure, ...]) -> None:
+        super().__init__(message)
+        self.failures = failures
+
+
 @dataclass(frozen=True, slots=True)
 class WrittenFile:
     """What a finished segment file is, and which paths hold a durable copy; see `FileRecord` for the fields."""
@@ -39,6 +48,7 @@ class WrittenFile:
     sidecar_length: int
     sidecar_crc: int
     copies: tuple[PathId, ...]
+    write_quorum: int
     failures: tuple[PathFailure, ...]
 
     def record(self, write_id: WriteId) -> FileRecord:
@@ -47,6 +57,7 @@ class WrittenFile:
             file_id=self.file_id,
             write_id=write_id,
             copies=self.copies,
+            write_quorum=self.write_quorum,
             length=self.length,
             batches=self.batches,
             tile_lengths=self.tile_lengths,
@@ -66,12 +77,13 @@ class SegmentFileWriter:
 
     Args:
         file_id: fresh for this writer, `<write id>-<number>`.
-        paths: the candidates. Their order does not matter: where a file starts in it depends on its id.
+        paths: the candidates. Their order does not matter: which are taken depends on the file's id, on weights and
+            on labels.
         quorum: how many copies to write, and how many must be durable.
         files: the operating system.
 
     Raises:
-        NotEnoughCopiesError: fewer than ack-quorum paths can be opened.
+        FileNotWrittenError: fewer than ack-quorum paths can be opened.
     """
 
     def __init__(
@@ -80,7 +92,7 @@ class SegmentFileWriter:
         self._file_id = file_id
         self._quorum = quorum
         self._files = files
-        self._spares = rotated(paths, file_id)
+        self._spares = preferred(paths, file_id)
         self._copies: list[SegmentCopy] = []
         self._failures: list[PathFailure] = []
         self._lengths: list[int] = []
@@ -109,7 +121,7 @@ class SegmentFileWriter:
 
         Raises:
             InvalidArgumentError: the batch has another schema.
-            NotEnoughCopiesError: fewer than ack-quorum copies are left; the file is aborted.
+            FileNotWrittenError: fewer than ack-quorum copies are left; the file is aborted.
         """
         self._append(self._encoder.encode(batch))
         return len(self._lengths) - 2
@@ -118,7 +130,7 @@ class SegmentFileWriter:
         """Make the file durable and visible under its final name, waiting for every copy or its failure.
 
         Raises:
-            NotEnoughCopiesError: fewer than ack-quorum copies became durable; what was written is deleted.
+            FileNotWrittenError: fewer than ack-quorum copies became durable; what was written is deleted.
         """
         self._append(self._encoder.finish())
         tiles = self._tiles()
@@ -142,6 +154,7 @@ class SegmentFileWriter:
             sidecar_length=len(sidecar or b""),
             sidecar_crc=crc32c(sidecar) if sidecar else 0,
             copies=tuple(copy.path.path_id for copy in self._copies),
+            write_quorum=self._quorum.write,
             failures=self.failures,
         )
 
@@ -177,7 +190,9 @@ class SegmentFileWriter:
         self._drain()
         self._retire_failed()
         while self._spares and len(self._copies) < self._quorum.write and (self._copies or not self._lengths):
-            copy = SegmentCopy(self._spares.pop(0), self._file_id, self._files)
+            spare = next_apart(self._spares, [copy.path.label for copy in self._copies])
+            self._spares.remove(spare)
+            copy = SegmentCopy(spare, self._file_id, self._files)
             if self._lengths:
                 self._catch_up(copy)
             copy.drain()
@@ -185,7 +200,7 @@ class SegmentFileWriter:
             self._retire_failed()
         if len(self._copies) < self._quorum.ack:
             self._release(delete=True)
-            raise NotEnoughCopiesError(self._shortage())
+            raise FileNotWrittenError(self._shortage(), self.failures)
 
     def _catch_up(self, copy: SegmentCopy) -> None:
         """Give a new copy the tiles so far, from another source wherever one turns out to be bad."""
@@ -219,13 +234,3 @@ class SegmentFileWriter:
             f"(quorum {self._quorum}; {causes or 'no path failed, too few are given'}): repair or add storage paths "
             "and write again."
         )
-
-
-def rotated(paths: Sequence[StoragePath], file_id: FileId) -> list[StoragePath]:
-    """The candidates in the order in which a file tries them: by id, starting where the file's id says.
-
-    The start is a hash of the file id, so that files spread over the paths and no state is shared.
-    """
-    ordered = sorted(paths, key=lambda path: path.path_id)
-    start = crc32c(file_id.encode()) % len(ordered) if ordered else 0
-    return ordered[start:] + ordered[:start]

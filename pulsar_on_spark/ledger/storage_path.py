@@ -12,7 +12,7 @@ import re
 import shutil
 from collections.abc import Iterator
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from pulsar_on_spark.ledger.files import OS_FILES, TMP_INFIX, FileOps, make_directory, read_file, write_file
@@ -43,12 +43,21 @@ class StoredFile:
 
 @dataclass(frozen=True, slots=True)
 class StoragePath:
-    """A storage path as the root's metadata knows it; `label` is its rack. Picklable, holds no open file."""
+    """A storage path as the root's metadata knows it. Picklable, holds no open file.
+
+    Attributes:
+        path_id: Its id in the root.
+        directory: Where it is.
+        cluster_id: The root's identity.
+        label: Its rack.
+        weight: Its share of new files: the bytes that were free when somebody looked.
+    """
 
     path_id: PathId
     directory: Path
     cluster_id: str
     label: str = ""
+    weight: int = field(default=1, compare=False)
 
     def __str__(self) -> str:
         return f"storage path {self.path_id} ({self.directory})"

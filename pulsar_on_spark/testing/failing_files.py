@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
@@ -63,6 +64,11 @@ class FailingFiles:
         self._step("write", self._open_files[fd])
         OS_FILES.write(fd, data)
 
+    def write_buffers(self, fd: int, buffers: Sequence[bytes | bytearray | memoryview]) -> None:
+        """See `FileOps`; counts as `write`."""
+        self._step("write", self._open_files[fd])
+        OS_FILES.write_buffers(fd, buffers)
+
     def read_into(self, fd: int, offset: int, target: memoryview) -> int:
         """See `FileOps`."""
         self._step("read_into", self._open_files[fd])
@@ -71,6 +77,10 @@ class FailingFiles:
     def size(self, fd: int) -> int:
         """See `FileOps`."""
         return OS_FILES.size(fd)
+
+    def identity(self, file: int | Path) -> tuple[int, int]:
+        """See `FileOps`."""
+        return OS_FILES.identity(file)
 
     def fdatasync(self, fd: int) -> None:
         """See `FileOps`."""

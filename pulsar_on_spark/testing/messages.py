@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import time
+import logging
 import uuid
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -10,15 +10,20 @@ from dataclasses import dataclass
 import pyarrow as pa
 
 from pulsar_on_spark.ledger.segment_format import SEGMENT_SCHEMA
+from pulsar_on_spark.metadata.records import CompactionRecord
 from pulsar_on_spark.metadata.state import View
+from pulsar_on_spark.model.clock import current_ms
 from pulsar_on_spark.model.ids import EARLIEST, EntryId, LedgerId, MessageId, WriteId
 from pulsar_on_spark.model.names import TopicName
 from pulsar_on_spark.topic import catalog, chain
 from pulsar_on_spark.topic.attach import TaskOutput, Transaction, attach
+from pulsar_on_spark.topic.compaction.reading import compacted_slices
 from pulsar_on_spark.topic.reading import SliceReader
 from pulsar_on_spark.topic.root import Root
 from pulsar_on_spark.topic.routing import HashingScheme
 from pulsar_on_spark.topic.task_writer import TaskWriter, WriteTarget
+
+log = logging.getLogger(__name__)
 
 ROW_SCHEMA = pa.schema(
     [field for field in SEGMENT_SCHEMA if field.name not in ("ledger_id", "entry_id", "batch_index")]
@@ -50,7 +55,7 @@ def make_rows(values: Sequence[bytes | None], keys: Sequence[bytes | None] | Non
     """Rows in `ROW_SCHEMA` with these payloads and keys, published now."""
     count = len(values)
     columns: dict[str, Sequence[object]] = {
-        "publish_time": [time.time_ns() // 1_000_000] * count,
+        "publish_time": [current_ms()] * count,
         "producer_name": ["test"] * count,
         "sequence_id": range(count),
         "key_b64": [False] * count,
@@ -111,6 +116,22 @@ def read(root: Root, topic: str, *, fail_on_data_loss: bool = True, view: View |
 def values(root: Root, topic: str) -> list[bytes | None]:
     """The payloads of every message of a topic, partition by partition, in order."""
     return [message.value for message in read(root, topic)]
+
+
+def read_compacted(root: Root, topic: str) -> list[Message]:
+    """Every message of a topic's compacted ledgers, partition by partition, in order."""
+    view = root.store.view(durable=True)
+    paths = root.storage_paths(view)
+    found: list[Message] = []
+    for part in catalog.parts(view, catalog.require_topic(view, TopicName.parse(topic))):
+        record = view.get(CompactionRecord, part.topic_id)
+        for slice_ in () if record is None else compacted_slices(view, part, record):
+            for ledger, batch in slice_.read(paths, None, lambda *bad: log.warning("%s", bad)):
+                for row in batch.to_pylist(maps_as_pydicts="strict"):
+                    assert row.pop("ledger_id") == ledger
+                    id_ = MessageId(ledger, EntryId(row.pop("entry_id")), part.partition, row.pop("batch_index"))
+                    found.append(Message(id_, tuple(row.items())))
+    return found
 
 
 def _messages(where: chain.SegmentSlice, batch: pa.RecordBatch) -> list[Message]:

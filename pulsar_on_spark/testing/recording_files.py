@@ -76,6 +76,10 @@ class RecordingFiles:
             self._os.write(fd, data)
             self._note(Step("write", path, file=file, data=bytes(data)))
 
+    def write_buffers(self, fd: int, buffers: Sequence[bytes | bytearray | memoryview]) -> None:
+        """See `FileOps`; one step."""
+        self.write(fd, b"".join(buffers))
+
     def read_into(self, fd: int, offset: int, target: memoryview) -> int:
         """See `FileOps`."""
         return self._os.read_into(fd, offset, target)
@@ -83,6 +87,10 @@ class RecordingFiles:
     def size(self, fd: int) -> int:
         """See `FileOps`."""
         return self._os.size(fd)
+
+    def identity(self, file: int | Path) -> tuple[int, int]:
+        """See `FileOps`."""
+        return self._os.identity(file)
 
     def fdatasync(self, fd: int) -> None:
         """See `FileOps`."""
@@ -120,13 +128,14 @@ class RecordingFiles:
             self._os.unlink(path)
             self._note(Step("unlink", path))
 
-    def recording(self) -> Recording:
-        """What was recorded so far."""
+    def recording(self, before: Path | None = None) -> Recording:
+        """What was recorded so far; `before` is a copy of the recorded directory as it was then."""
         steps = []
-        with open(self.log, "rb") as log:
-            while log.peek(1):
-                steps.append(pickle.load(log))
-        return Recording(steps)
+        if self.log.exists():
+            with open(self.log, "rb") as log:
+                while log.peek(1):
+                    steps.append(pickle.load(log))
+        return Recording(steps, before)
 
     def _locked(self) -> _LogLock:
         return _LogLock(self.log)
@@ -165,14 +174,15 @@ _Names = dict[Path, _File | None]
 class Recording:
     """Recorded steps, replayed in memory."""
 
-    def __init__(self, steps: Sequence[Step]) -> None:
+    def __init__(self, steps: Sequence[Step], before: Path | None = None) -> None:
         self.steps = tuple(steps)
+        self._before = before
 
     def materialise(self, step_count: int, crash: Crash, base: Path, target: Path) -> None:
         """Build under `target` what is under `base` after the first `step_count` steps and then a crash.
 
-        What stood under `base` before the recording is not known here: record from an empty directory on. Steps
-        outside of `base` are left out.
+        What stood under `base` before the recording is durable, and known by the copy of it; without one, record from
+        an empty directory on. Steps outside of `base` are left out.
 
         Args:
             step_count: how many steps were done, 0 to `len(steps)`.
@@ -180,15 +190,25 @@ class Recording:
             base: the recorded directory.
             target: replaced if it is there.
         """
-        names, durable_names = _replay(self.steps[:step_count], base, torn=crash is Crash.TORN)
+        known = {} if self._before is None else _standing(self._before, base)
+        names, durable_names = _replay(self.steps[:step_count], known, base, torn=crash is Crash.TORN)
         kept = durable_names if crash in (Crash.DROP_NAMES, Crash.DROP_ALL) else names
         _build(kept, base, target, synced_only=crash in (Crash.DROP_DATA, Crash.DROP_ALL))
 
 
-def _replay(steps: Sequence[Step], base: Path, *, torn: bool) -> tuple[_Names, _Names]:
-    """The names under `base` after the steps, and those of them that are durable."""
+def _standing(before: Path, base: Path) -> _Names:
+    """What is under a copy of `base`, all of it durable."""
     names: _Names = {}
-    durable_names: _Names = {}
+    for found in before.rglob("*"):
+        content = None if found.is_dir() else bytearray(found.read_bytes())
+        names[base / found.relative_to(before)] = None if content is None else _File(content, len(content))
+    return names
+
+
+def _replay(steps: Sequence[Step], known: _Names, base: Path, *, torn: bool) -> tuple[_Names, _Names]:
+    """The names under `base` after the steps, and those of them that are durable."""
+    names = dict(known)
+    durable_names = dict(known)
     files: dict[str, _File] = {}
     for number, step in enumerate(steps, start=1):
         if not step.path.is_relative_to(base):

@@ -73,17 +73,16 @@ class Store:
     def read(
         self,
         file: FileRecord,
-        first: int = 0,
-        count: int | None = None,
+        numbers: Sequence[int] | None = None,
         columns: Sequence[str] | None = None,
         files: FileOps = OS_FILES,
     ) -> list[pa.RecordBatch]:
-        count = file.batches - first if count is None else count
+        numbers = range(file.batches) if numbers is None else numbers
 
         def on_bad_copy(path_id: PathId, reason: str) -> None:
             self.reports.append((path_id, reason))
 
-        return list(read_batches(file, self.by_id, first, count, columns, on_bad_copy, files, at_stake="ledger 7"))
+        return list(read_batches(file, self.by_id, numbers, columns, on_bad_copy, files, at_stake="ledger 7"))
 
     def location(self, file: FileRecord, path_id: int) -> Path:
         return self.by_id[PathId(path_id)].segment_file(FileId(file.file_id))

@@ -24,7 +24,7 @@ def test_the_tiles_are_an_arrow_file_and_a_stream(batch):
     tiles = [encoder.header, *(encoder.encode(one) for one in batches), encoder.finish()]
     reader = pa.ipc.open_file(pa.py_buffer(b"".join(tiles)))
     assert [reader.get_batch(number) for number in range(reader.num_record_batches)] == batches
-    assert reader.schema.metadata == {FORMAT_KEY: b"1"}
+    assert reader.schema.metadata == {FORMAT_KEY: b"2"}
     for number, one in enumerate(batches, start=1):
         stream = (tiles[0] + tiles[number])[STREAM_OFFSET:]
         assert pa.ipc.open_stream(pa.py_buffer(stream)).read_next_batch() == one
@@ -50,8 +50,9 @@ def test_other_schemas_are_refused(batch):
 
 def test_newer_and_foreign_formats_are_refused():
     check_segment_format(SEGMENT_SCHEMA, "File f")
-    with pytest.raises(FormatVersionError, match=r"File f has segment format 2.*upgrade"):
-        check_segment_format(SEGMENT_SCHEMA.with_metadata({FORMAT_KEY: b"2"}), "File f")
+    with pytest.raises(FormatVersionError, match=r"File f has segment format 3.*upgrade"):
+        check_segment_format(SEGMENT_SCHEMA.with_metadata({FORMAT_KEY: b"3"}), "File f")
+    check_segment_format(SEGMENT_SCHEMA.with_metadata({FORMAT_KEY: b"1"}), "File f")
     for metadata in (None, {FORMAT_KEY: b"x"}):
         with pytest.raises(CorruptSegmentError, match="File f"):
             check_segment_format(SEGMENT_SCHEMA.with_metadata(metadata), "File f")

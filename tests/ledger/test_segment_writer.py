@@ -9,9 +9,10 @@ from itertools import combinations
 import pyarrow as pa
 import pytest
 
+from pulsar_on_spark.ledger.placement import preferred
 from pulsar_on_spark.ledger.segment_format import INLINE_BATCHES
 from pulsar_on_spark.ledger.segment_reader import verify_file
-from pulsar_on_spark.ledger.segment_writer import SegmentFileWriter, rotated
+from pulsar_on_spark.ledger.segment_writer import SegmentFileWriter
 from pulsar_on_spark.ledger.storage_path import IDENTITY_FILE, StoragePath
 from pulsar_on_spark.model.errors import InvalidArgumentError, NotEnoughCopiesError
 from pulsar_on_spark.model.ids import FileId, PathId, WriteId
@@ -72,10 +73,10 @@ def test_size_grows_to_the_length(store, batch):
 
 def test_files_spread_over_the_paths(new_store):
     paths = new_store(4).paths
-    starts = [rotated(paths[::-1], FileId(f"{WRITE_ID}-{number}"))[0].path_id for number in range(400)]
+    starts = [preferred(paths[::-1], FileId(f"{WRITE_ID}-{number}"))[0].path_id for number in range(400)]
     assert all(starts.count(path.path_id) > 60 for path in paths)
-    assert rotated(paths, FileId("ab")) == rotated(paths[::-1], FileId("ab"))
-    assert rotated([], FileId("ab")) == []
+    assert preferred(paths, FileId("ab")) == preferred(paths[::-1], FileId("ab"))
+    assert preferred([], FileId("ab")) == []
 
 
 def test_write_quorum_of_more_paths(new_store, batch):
@@ -115,7 +116,7 @@ def test_a_file_is_put_once(store, batch):
 @pytest.mark.parametrize("sidecar", [False, True])
 def test_the_next_path_takes_the_place_of_a_failed_one(new_store, batch, action, skip, error_number, sidecar):
     store = new_store(4)
-    bad = rotated(store.paths, FileId(f"{WRITE_ID}-0"))[1]
+    bad = preferred(store.paths, FileId(f"{WRITE_ID}-0"))[1]
     files = FailingFiles((bad.directory,), action, skip, error_number)
     batches = [batch(10, seed) for seed in range(INLINE_BATCHES + 1 if sidecar else 3)]
     written = store.write(batches, files=files)
@@ -154,7 +155,7 @@ def test_under_ack_quorum_nothing_is_left(store, batch, action, skip):
 def test_all_first_paths_may_fail_at_the_start_only(new_store, batch, action, skip):
     """Once no good copy holds the bytes so far, spare paths cannot help."""
     store = new_store(6)
-    bad = rotated(store.paths, FileId(f"{WRITE_ID}-0"))[:3]
+    bad = preferred(store.paths, FileId(f"{WRITE_ID}-0"))[:3]
     files = FailingFiles(tuple(path.directory for path in bad), action, skip, errno.EIO)
     before_the_first_byte = action in ("create", "mkdir", "open") or (action, skip) == ("fsync_directory", 0)
     if before_the_first_byte:
@@ -167,7 +168,7 @@ def test_all_first_paths_may_fail_at_the_start_only(new_store, batch, action, sk
 
 def test_spare_paths_that_fail_too_are_passed_over(new_store, batch):
     store = new_store(6)
-    order = rotated(store.paths, FileId(f"{WRITE_ID}-0"))
+    order = preferred(store.paths, FileId(f"{WRITE_ID}-0"))
     bad = (order[0], order[3], order[4])
     files = FailingFiles(tuple(path.directory for path in bad), "fdatasync", 0, errno.EIO)
     written = store.write([batch(10)] * 3, files=files)
@@ -178,7 +179,7 @@ def test_spare_paths_that_fail_too_are_passed_over(new_store, batch):
 def test_a_source_that_cannot_be_read_back_is_replaced_too(new_store, batch):
     """Path 0 of the order fails, path 1 cannot be read, path 2 is the source for both spare paths."""
     store = new_store(5)
-    order = rotated(store.paths, FileId(f"{WRITE_ID}-0"))
+    order = preferred(store.paths, FileId(f"{WRITE_ID}-0"))
     with SegmentFileWriter(
         FileId(f"{WRITE_ID}-0"),
         store.paths,
@@ -314,7 +315,7 @@ with SegmentFileWriter("ab-0", list(paths.values()), DEFAULT_QUORUM) as writer:
         writer.write_batch(batch)
     written = writer.close()
 wrote = rss_bytes()
-for one in read_batches(written.record("w"), paths, 0, written.batches, None, print):
+for one in read_batches(written.record("w"), paths, range(written.batches), None, print):
     assert one.num_rows == 1024
 print(written.length, wrote - idle, rss_bytes() - idle)
 """

@@ -1,0 +1,81 @@
+"""The one encoding of an uncompressed Arrow record batch that frames use, built and checked without a parser.
+
+An encapsulated IPC message is a flatbuffer with the number of rows and the places of the columns' buffers, then the
+buffers. For a fixed schema the flatbuffer has a fixed shape, so it is packed by one `struct`; and because there is one
+encoding, a reader compares it with what must stand there instead of parsing it. Any Arrow reader that is given the
+schema can read the message. The shape is part of the journal's format: it changes with the format version only.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Sequence
+from itertools import accumulate
+
+ALIGNMENT = 8
+"""Arrow's least alignment of a buffer, in bytes."""
+
+_METADATA_V5 = 4
+_RECORD_BATCH = 3
+_CONTINUATION = 0xFFFFFFFF
+
+_TABLES = (
+    "II"  # continuation mark, bytes of the flatbuffer
+    "I"  # where its root, the table Message, is
+    "6H"  # vtable of Message: bytes of the vtable, of the table; where version, header type, header, body length are
+    "iHBxIxxxxq"  # Message: way back to its vtable, those four
+    "5Hxx"  # vtable of RecordBatch: sizes as above; where length, nodes, buffers are
+    "iqII"  # RecordBatch: way back to its vtable, rows, way to the nodes, way to the buffers
+    "xxxx"
+)
+_NODES_AT = 76
+"""Where the vector of nodes starts in the flatbuffer."""
+
+
+def padded(size_bytes: int) -> int:
+    """`size_bytes` rounded up to the alignment."""
+    return -(-size_bytes // ALIGNMENT) * ALIGNMENT
+
+
+class BatchLayout:
+    """The record batch messages of one schema whose columns have no nulls.
+
+    Args:
+        buffers_by_column: how many buffers each column has beside its validity: 1 for fixed width, 2 for binary.
+    """
+
+    def __init__(self, buffers_by_column: Sequence[int]) -> None:
+        columns = len(buffers_by_column)
+        buffers = columns + sum(buffers_by_column)
+        buffers_at = _NODES_AT + 4 + 16 * columns + 4
+        self._columns = columns
+        self._buffers_by_column = tuple(buffers_by_column)
+        self._struct = struct.Struct(f"<{_TABLES}I{2 * columns}qxxxxI{2 * buffers}q")
+        self._way_to_buffers = buffers_at - 68
+        self.message_bytes = self._struct.size
+        """The length of the message without its body."""
+
+    def message(self, rows: int, lengths: Sequence[int]) -> bytes:
+        """The message for a batch, to be followed by the columns' buffers, each padded with zeros to the alignment.
+
+        Args:
+            rows: the number of rows.
+            lengths: the bytes of each buffer without its padding, in the schema's order, validities left out.
+        """
+        starts = list(accumulate(map(padded, lengths), initial=0))
+        spans: list[int] = []
+        number = 0
+        for count in self._buffers_by_column:
+            spans += (starts[number], 0)  # The validity: no bytes, as there are no nulls.
+            for _ in range(count):
+                spans += (starts[number], lengths[number])
+                number += 1
+        return self._struct.pack(
+            *(_CONTINUATION, self.message_bytes - 8, 16),
+            *(12, 24, 4, 6, 8, 16),
+            *(12, _METADATA_V5, _RECORD_BATCH, 28, starts[-1]),
+            *(10, 20, 4, 12, 16),
+            *(12, rows, _NODES_AT - 64, self._way_to_buffers),
+            *(self._columns, *((rows, 0) * self._columns)),
+            *(len(spans) // 2, *spans),
+        )

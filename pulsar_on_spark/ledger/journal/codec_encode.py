@@ -1,0 +1,210 @@
+"""Encoding frames: the hot path of group commit, at a cost per group and not per entry wherever that can be."""
+
+from __future__ import annotations
+
+import struct
+import sys
+from array import array
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import accumulate, pairwise
+from operator import itemgetter
+from typing import Literal, TypeAlias
+
+import numpy as np
+from crc32c import crc32c
+
+from pulsar_on_spark.ledger.journal.codec_batch import padded
+from pulsar_on_spark.ledger.journal.frame_header import (
+    HEADER_BYTES,
+    MAX_FRAME_BYTES,
+    ChainPoint,
+    FrameHeader,
+    pack_header,
+)
+from pulsar_on_spark.ledger.journal.frames import CURSOR, ENTRIES, ROLL, entries_columns, payload_start
+from pulsar_on_spark.ledger.journal.log import FrameKind, FrameNumber
+from pulsar_on_spark.model.errors import InvalidArgumentError
+from pulsar_on_spark.model.ids import EntryId, LedgerId
+
+JOIN_BELOW_BYTES = 16 * 1024
+"""Payloads that are smaller on average are copied into one buffer, larger ones are written from where they are.
+
+Measured for one checksum and three writes (2-core AMD EPYC): 100 payloads of 1 KiB cost 29 µs joined and 48 µs apart,
+8 of 128 KiB 150 µs joined and 134 µs apart; 16 KiB is about even.
+"""
+
+MAX_BUFFERS = 512
+"""An encoded frame has no more buffers: writev takes 1,024 (IOV_MAX on Linux)."""
+
+_RUN = struct.Struct("<qqIIII")
+"""An item of the directory, as `frames.RUN`."""
+_LARGEST_INT64 = 2**63 - 1
+_LARGEST_INT32 = 2**31 - 1
+
+Payload: TypeAlias = bytes | bytearray | memoryview
+"""Contiguous bytes; a memoryview is one of single bytes. They must not change until the frame is written."""
+_Row: TypeAlias = tuple[LedgerId, EntryId, int, int, Payload]
+"""An entry as `EntryGroup.add` gets it."""
+
+
+@dataclass(frozen=True, slots=True)
+class EncodedFrame:
+    """A frame's bytes, to be appended to every copy; where the caller's payloads are large, the buffers are these."""
+
+    header: FrameHeader
+    buffers: tuple[Payload, ...]
+
+
+class EntryGroup:
+    """Entries of any ledgers on their way into one frame; payloads are kept, not copied.
+
+    A row for each entry, and nothing for each ledger but a number: a group of 4,096 entries may be of as many ledgers,
+    and a few containers for each of them would halve the throughput. `entries` counts the rows, `payload_bytes` is the
+    payloads' total size.
+    """
+
+    __slots__ = ("_next", "_rows", "entries", "payload_bytes")
+
+    def __init__(self) -> None:
+        self._rows: list[_Row] = []
+        self._next: dict[LedgerId, int] = {}
+        self.entries = 0
+        self.payload_bytes = 0
+
+    def add(
+        self, ledger_id: LedgerId, entry_id: EntryId, message_count: int, publish_time_ms: int, payload: Payload
+    ) -> None:
+        """Add a ledger's next entry.
+
+        Raises:
+            InvalidArgumentError: the entry does not follow the ledger's last one in the group, or a number is out of
+                range. The group is as before.
+        """
+        if not (0 <= publish_time_ms <= _LARGEST_INT64 and 0 <= message_count <= _LARGEST_INT32):
+            raise InvalidArgumentError(
+                f"Entry {ledger_id}:{entry_id} has {message_count} messages and publish time {publish_time_ms} ms: "
+                "these are counts from 0 to 2^31-1 and 2^63-1."
+            )
+        following = self._next.get(ledger_id, entry_id)
+        if entry_id != following:
+            raise InvalidArgumentError(
+                f"Entry {ledger_id}:{entry_id} does not follow entry {following - 1}: "
+                "add the entries of a ledger in order and without gap."
+            )
+        self._next[ledger_id] = entry_id + 1
+        self._rows.append((ledger_id, entry_id, message_count, publish_time_ms, payload))
+        self.entries += 1
+        self.payload_bytes += len(payload)
+
+    def by_ledger(self) -> tuple[list[_Row], Mapping[LedgerId, int]]:
+        """The rows, a ledger's together and in order; and of each ledger, in this order, how many it has."""
+        if len(self._next) == 1:
+            return self._rows, dict.fromkeys(self._next, self.entries)
+        rows = sorted(self._rows, key=itemgetter(0))
+        return rows, Counter(map(itemgetter(0), rows))
+
+
+def encode_entries(group: EntryGroup, at: ChainPoint, lac: FrameNumber) -> EncodedFrame:
+    """The ENTRIES frame of a group with at least one entry; `lac` is the last frame acknowledged so far, or -1.
+
+    Raises:
+        InvalidArgumentError: the group is empty, or the frame would be longer than `MAX_FRAME_BYTES`.
+    """
+    if not group.entries:
+        raise InvalidArgumentError("A frame of entries needs an entry: give a group that is not empty.")
+    rows = group.entries
+    ordered, entries_of = group.by_ledger()
+    ledger_ids, entry_ids, message_counts, publish_times_ms, payloads = zip(*ordered, strict=True)
+    start = payload_start(len(entries_of), rows)
+    _check_length(start + group.payload_bytes, f"{rows} entries")
+
+    offsets = list(accumulate(map(len, payloads), initial=0))
+    columns = (
+        *(_column("q", ledger_ids), _column("q", entry_ids)),
+        *(_column("i", message_counts), _column("q", publish_times_ms), _column("i", offsets)),
+    )
+    message = ENTRIES.message(rows, (*entries_columns(rows), offsets[-1]))
+    directory = _directory(entries_of, entry_ids, offsets, start)
+    return _encode(FrameKind.ENTRIES, at, lac, rows, directory, [b"".join((message, *columns)), *payloads])
+
+
+def _directory(
+    entries_of: Mapping[LedgerId, int], entry_ids: Sequence[EntryId], offsets: Sequence[int], start: int
+) -> bytes:
+    """An item for each ledger; `start` is where in the frame the payloads start."""
+    bounds = list(accumulate(entries_of.values(), initial=0))
+    places = [offsets[row] + start for row in bounds]
+    return b"".join(
+        map(
+            _RUN.pack,
+            *(entries_of, [entry_ids[row] for row in bounds[:-1]], entries_of.values(), bounds, places),
+            [end - begin for begin, end in pairwise(places)],
+        )
+    )
+
+
+def encode_cursor(records: Sequence[tuple[bytes, bytes]], at: ChainPoint, lac: FrameNumber) -> EncodedFrame:
+    """The CURSOR frame of at least one (subscription key, cursor record).
+
+    Raises:
+        InvalidArgumentError: there is no record, or the frame would be longer than `MAX_FRAME_BYTES`.
+    """
+    if not records:
+        raise InvalidArgumentError("A cursor frame needs a record: give at least one.")
+    rows = len(records)
+    lengths: list[int] = []
+    buffers: list[bytes] = []
+    for parts in zip(*records, strict=True):
+        sizes = np.fromiter(map(len, parts), np.int64, rows)
+        _check_length(HEADER_BYTES + CURSOR.message_bytes + int(sizes.sum()), f"{rows} cursor records")
+        offsets = np.zeros(rows + 1, "<i4")
+        np.cumsum(sizes, out=offsets[1:])
+        lengths += (offsets.nbytes, int(offsets[-1]))
+        buffers += (_aligned(offsets.tobytes()), _aligned(b"".join(parts)))
+    return _encode(FrameKind.CURSOR, at, lac, rows, b"", [CURSOR.message(rows, lengths), *buffers])
+
+
+def encode_lac(at: ChainPoint, lac: FrameNumber) -> EncodedFrame:
+    """The frame that only says which frame was acknowledged last, for readers of an idle log's tail."""
+    return _encode(FrameKind.LAC, at, lac, 0, b"", [])
+
+
+def encode_roll(next_fragment: int, at: ChainPoint, lac: FrameNumber) -> EncodedFrame:
+    """The last frame of a fragment, which names the one that goes on."""
+    return _encode(FrameKind.ROLL, at, lac, 0, b"", [ROLL.pack(next_fragment)])
+
+
+def _encode(
+    kind: FrameKind, at: ChainPoint, lac: FrameNumber, rows: int, directory: bytes, pieces: list[Payload]
+) -> EncodedFrame:
+    content_bytes = sum(map(len, pieces))
+    pieces.append(bytes(padded(content_bytes) - content_bytes))
+    content_bytes = padded(content_bytes)
+    _check_length(HEADER_BYTES + len(directory) + content_bytes, f"{rows} rows")
+    if len(pieces) >= MAX_BUFFERS or content_bytes < JOIN_BELOW_BYTES * len(pieces):
+        pieces = [b"".join(pieces)]
+    content_crc = 0
+    for piece in pieces:
+        content_crc = crc32c(piece, content_crc)
+    packed, header = pack_header(kind, at, lac, rows, directory, content_bytes, content_crc)
+    return EncodedFrame(header, (packed + directory, *pieces))
+
+
+def _check_length(size_bytes: int, what: str) -> None:
+    if size_bytes > MAX_FRAME_BYTES:
+        raise InvalidArgumentError(
+            f"A frame of {what} would have {size_bytes} bytes, more than {MAX_FRAME_BYTES}: put fewer into one."
+        )
+
+
+def _column(kind: Literal["i", "q"], values: Sequence[int]) -> bytes:
+    column = array(kind, values)
+    if sys.byteorder == "big":
+        column.byteswap()
+    return _aligned(column.tobytes())
+
+
+def _aligned(column: bytes) -> bytes:
+    return column + bytes(padded(len(column)) - len(column))

@@ -1,0 +1,298 @@
+"""The scan over a journal file's frames, which says exactly how it ended.
+
+The outcomes are what the protocol needs to tell "no such frame" from "I cannot know": a file that ends between frames
+or within one may be all that was ever written there, while a bad frame with later ones behind it certainly existed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import TypeAlias
+
+import numpy as np
+import pyarrow as pa
+from crc32c import crc32c
+
+from pulsar_on_spark.ledger.files import OS_FILES, FileOps
+from pulsar_on_spark.ledger.journal.files import ScanPosition
+from pulsar_on_spark.ledger.journal.frame_header import (
+    HEADER_BYTES,
+    MAGIC,
+    FrameHeader,
+    follow_headers,
+    is_intact,
+    number_in,
+    parse_header,
+)
+from pulsar_on_spark.ledger.journal.frames import Frame, FrameHead, LedgerRun
+from pulsar_on_spark.ledger.journal.log import NO_FRAME, FrameNumber
+from pulsar_on_spark.model.errors import CorruptJournalError, InvalidArgumentError, StoragePathError
+
+WINDOW_BYTES = 1024 * 1024
+"""Read at once where contents are read; a longer frame is read whole."""
+HEADS_WINDOW_BYTES = 16 * 1024
+"""Read at once where contents are skipped."""
+SECTOR_BYTES = 512
+"""What a disk writes whole or not at all."""
+
+
+@dataclass(frozen=True, slots=True)
+class CleanEnd:
+    """The file ends between two frames."""
+
+    position: ScanPosition
+
+
+@dataclass(frozen=True, slots=True)
+class TornEnd:
+    """The file ends within a frame: its writer is about to write the rest, or it was stopped there."""
+
+    position: ScanPosition
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class BadFrame:
+    """The bytes at the position are not the next frame.
+
+    With `is_last` no intact header of that or a later frame is behind them, so the end of the file may have been lost
+    in a crash before it was synced. Without it there was a frame here that cannot be read: never "no such frame". So it
+    is with `is_written`: the frame's own header is intact and the file long enough, or what stands in the header's
+    place is no hole. Blocks that a crash kept from the disk read as zeros; other bytes were there and were damaged.
+    """
+
+    position: ScanPosition
+    reason: str
+    is_last: bool
+    is_written: bool = False
+
+
+ScanEnd: TypeAlias = CleanEnd | TornEnd | BadFrame
+
+
+class FrameScanner:
+    """Reads the frames of one file in order; after an end it may be asked again, as the file may have grown.
+
+    What was read is not read again but for the bytes of a torn or bad frame. Memory is one window of bytes, or one
+    frame where that is longer; frames are views of it and keep it alive. No header is believed whose checksum, number
+    and link to the frame before are not right, and nothing is allocated for bytes that the file has not.
+
+    Args:
+        fd: the open file.
+        position: where to start, from `read_file_header` or another scanner's `position`.
+        name: which file it is, for errors: "Journal file <where>".
+        files: the operating system.
+        checked_before: that all checksums of the part to be scanned were found right since it was last written; only
+            then may contents be skipped.
+    """
+
+    def __init__(
+        self, fd: int, position: ScanPosition, name: str, files: FileOps = OS_FILES, *, checked_before: bool = False
+    ) -> None:
+        self._fd = fd
+        self._position = position
+        self._name = name
+        self._files = files
+        self._checked_before = checked_before
+        self._window_bytes = HEADS_WINDOW_BYTES if checked_before else WINDOW_BYTES
+        self._window = memoryview(b"")
+        self._window_start = 0
+        self._size_bytes = 0
+
+    @property
+    def position(self) -> ScanPosition:
+        """Behind the last frame that was returned."""
+        return self._position
+
+    def next_frame(self) -> Frame | ScanEnd:
+        """The next frame, all of it checked.
+
+        Raises:
+            FormatVersionError: a newer version wrote the frame.
+            StoragePathError: the file cannot be read.
+        """
+        found = self._header()
+        if not isinstance(found, FrameHeader):
+            return found
+        offset = self._position.offset
+        data = self._read(offset, found.size_bytes)
+        if data is None:
+            return self._torn()
+        directory = data[HEADER_BYTES : found.head_bytes]
+        if crc32c(directory) != found.directory_crc or crc32c(data[found.head_bytes :]) != found.content_crc:
+            return self._bad(f"frame {found.number} fails its checksum", offset + found.size_bytes, is_written=True)
+        self._advance(found)
+        return Frame(found, self._name, offset, directory, data)
+
+    def next_head(self) -> FrameHead | ScanEnd:
+        """Header and directory of the next frame, which are checked; its content is not read.
+
+        Raises:
+            InvalidArgumentError: the scanner was not told that the checksums were checked before.
+            FormatVersionError: a newer version wrote the frame.
+            StoragePathError: the file cannot be read.
+        """
+        if not self._checked_before:
+            raise InvalidArgumentError(f"{self._name} must be checked before contents are skipped: use next_frame.")
+        found = self._header()
+        if not isinstance(found, FrameHeader):
+            return found
+        offset = self._position.offset
+        head = self._read(offset, found.head_bytes)
+        if offset + found.size_bytes > self._size_bytes:
+            self._refresh_size()
+        if head is None or offset + found.size_bytes > self._size_bytes:
+            return self._torn()
+        if crc32c(head[HEADER_BYTES:]) != found.directory_crc:
+            what = f"frame {found.number} has a directory that fails its checksum"
+            return self._bad(what, offset + found.size_bytes, is_written=True)
+        self._advance(found)
+        return FrameHead(found, self._name, offset, head[HEADER_BYTES:])
+
+    def follow(self) -> FrameNumber:
+        """Go over whole frames by their headers alone, for one window; returns the highest LAC in them, or -1.
+
+        Where it goes no further, `next_head` tells why.
+
+        Raises:
+            InvalidArgumentError: the scanner was not told that the checksums were checked before.
+            StoragePathError: the file cannot be read.
+        """
+        if not self._checked_before:
+            raise InvalidArgumentError(f"{self._name} must be checked before contents are skipped: use next_frame.")
+        offset, chain = self._position.offset, self._position.chain
+        if self._read(offset, HEADER_BYTES) is None:
+            return NO_FRAME
+        window = self._window[offset - self._window_start :]
+        passed, chain, lac = follow_headers(window, chain, self._size_bytes - offset)
+        self._position = ScanPosition(offset + passed, chain)
+        return lac
+
+    def seek(self, number: FrameNumber) -> ScanEnd | None:
+        """Go to a frame at or behind the position; None when it is the next one, else the end that came before.
+
+        Raises:
+            InvalidArgumentError: the frame is before the position.
+            FormatVersionError: a newer version wrote a frame.
+            StoragePathError: the file cannot be read.
+        """
+        next_number = self._position.chain.next_number
+        if number < next_number:
+            raise InvalidArgumentError(f"{self._name} is at frame {next_number}: scan it anew for frame {number}.")
+        for _ in range(number - next_number):
+            found = self.next_head() if self._checked_before else self.next_frame()
+            if not isinstance(found, FrameHead):
+                return found
+        return None
+
+    def _header(self) -> FrameHeader | ScanEnd:
+        offset, chain = self._position.offset, self._position.chain
+        data = self._read(offset, HEADER_BYTES)
+        if data is None:
+            rest = self._size_bytes - offset
+            if rest < 0:
+                return BadFrame(self._position, f"{self._name} has shrunk to {self._size_bytes} bytes", is_last=False)
+            return self._torn() if rest else CleanEnd(self._position)
+        try:
+            header = parse_header(data, f"{self._name}, byte {offset}")
+        except CorruptJournalError:
+            return self._bad("no frame starts", offset + 8, is_written=not _has_hole(data, offset))
+        if header.number != chain.next_number:
+            what = f"frame {header.number} stands instead of frame {chain.next_number}"
+            return self._bad(what, offset, is_written=True)
+        if header.previous_crc != chain.crc:
+            what = f"frame {header.number} follows another frame than the one before it"
+            return self._bad(what, offset + 8, is_written=True)
+        return header
+
+    def _advance(self, header: FrameHeader) -> None:
+        self._position = ScanPosition(self._position.offset + header.size_bytes, header.after)
+
+    def _torn(self) -> TornEnd:
+        return TornEnd(
+            self._position,
+            f"{self._name} ends at byte {self._size_bytes}, within the frame that starts at {self._position.offset}",
+        )
+
+    def _bad(self, what: str, search_from: int, *, is_written: bool = False) -> BadFrame:
+        is_last = not self._later_frame_from(search_from)
+        # The next attempt shall read from the file, not from a window that may hold half of a write.
+        self._window = memoryview(b"")
+        reason = f"{self._name}: {what} at byte {self._position.offset}"
+        return BadFrame(self._position, reason, is_last, is_written)
+
+    def _later_frame_from(self, start: int) -> bool:
+        """Whether an intact header of the missing or a later frame is anywhere behind `start`.
+
+        It may be part of a payload: then "don't know" is said where "no" would have been right, which is safe.
+        """
+        while self._read(start, HEADER_BYTES) is not None:
+            window = bytes(self._window)[start - self._window_start :]
+            at = window.find(MAGIC)
+            while 0 <= at <= len(window) - HEADER_BYTES:
+                header = memoryview(window)[at : at + HEADER_BYTES]
+                if is_intact(header) and number_in(header) >= self._position.chain.next_number:
+                    return True
+                at = window.find(MAGIC, at + 1)
+            start += len(window) - HEADER_BYTES + 1
+        return False
+
+    def _refresh_size(self) -> None:
+        with _reading(self._name):
+            self._size_bytes = self._files.size(self._fd)
+
+    def _read(self, offset: int, length: int) -> memoryview | None:
+        """Bytes of the file, None if it has not so many."""
+        start = offset - self._window_start
+        if start >= 0 and start + length <= len(self._window):
+            return self._window[start : start + length]
+        self._refresh_size()
+        if offset + length > self._size_bytes:
+            return None
+        window = np.empty(max(length, min(self._window_bytes, self._size_bytes - offset)), np.uint8).data
+        with _reading(self._name):
+            count = self._files.read_into(self._fd, offset, window)
+        self._window, self._window_start = window[:count].toreadonly(), offset
+        if count < length:
+            self._size_bytes = offset + count
+            return None
+        return self._window[:length]
+
+
+def _has_hole(header: memoryview, offset: int) -> bool:
+    """Whether a sector's part of a frame's header is all zeros, which of an intact one no part is (magic, checksum)."""
+    border = SECTOR_BYTES - offset % SECTOR_BYTES
+    return any(part and not any(part) for part in (header[:border], header[border:]))
+
+
+def read_run(fd: int, head: FrameHead, run: LedgerRun, files: FileOps = OS_FILES) -> pa.RecordBatch:
+    """The rows of one ledger in a frame, in `ENTRIES_SCHEMA`, without reading the payloads of others.
+
+    The frame's checksums cover the whole of it, so they cannot be checked here: see `checked_before`.
+
+    Raises:
+        CorruptJournalError: the bytes are not what a writer makes.
+        StoragePathError: the file cannot be read.
+    """
+    parts = []
+    for start, end in (
+        (head.header.head_bytes, head.columns_end),
+        (run.payload_offset, run.payload_offset + run.payload_bytes),
+    ):
+        part = np.empty(end - start, np.uint8).data
+        with _reading(head.file):
+            count = files.read_into(fd, head.offset + start, part)
+        if count < len(part):
+            raise CorruptJournalError(f"{head.name} is cut short: read another copy.")
+        parts.append(part.toreadonly())
+    return head.batch_of(run, *parts)
+
+
+@contextmanager
+def _reading(name: str) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise StoragePathError(f"{name} cannot be read ({error}): check its disk, or read another copy.") from error

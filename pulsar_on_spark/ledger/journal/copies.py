@@ -1,0 +1,319 @@
+"""Writing journal files: one thread for each storage path, which serves the `CopyAppender` of every file on it.
+
+A disk that hangs holds up its own thread and nobody else's. What was queued meanwhile is written at once and synced
+once, so a path that falls behind catches up with fewer, larger writes.
+"""
+
+from __future__ import annotations
+
+import logging
+import queue
+import threading
+from collections import deque
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Protocol, TypeAlias
+
+from pulsar_on_spark.ledger.files import OS_FILES, FileOps
+from pulsar_on_spark.ledger.journal.codec_encode import Payload
+from pulsar_on_spark.ledger.journal.files import create_journal_file, file_directory, open_name
+from pulsar_on_spark.ledger.journal.log import Copy, FrameNumber
+from pulsar_on_spark.ledger.journal.path import (
+    AppendEvent,
+    AppendFrames,
+    Check,
+    Checked,
+    CopyAppender,
+    IoFailed,
+    Lost,
+    Ok,
+    Sync,
+    Synced,
+    Write,
+    Written,
+)
+from pulsar_on_spark.ledger.storage_path import StoragePath
+from pulsar_on_spark.model.errors import PulsarpyError
+from pulsar_on_spark.model.ids import IncarnationId, JournalFileId
+from pulsar_on_spark.model.latencies import Latencies
+
+WRITE_BYTES = 8 * 1024 * 1024
+"""Frames are written in pieces of about this size; of those that are read to be written, no more is held."""
+ROUND_BYTES = 8 * 1024 * 1024
+"""About so much is written and synced at once, so that a slow disk with much to do is seen to move."""
+_MAX_WRITTEN = 1024
+"""Buffers that one write takes (IOV_MAX on Linux)."""
+_LOGGER = logging.getLogger(__name__)
+
+
+class FrameBytes(Protocol):
+    """A frame that can be appended: `EncodedFrame`, or one that is read when its turn comes."""
+
+    @property
+    def buffers(self) -> Sequence[Payload]:
+        """Its bytes, fewer buffers than one write takes."""
+
+
+@dataclass(frozen=True, slots=True)
+class CopyOk:
+    """All frames up to `watermark` count on this copy."""
+
+    copy: Copy
+    watermark: FrameNumber
+
+
+@dataclass(frozen=True, slots=True)
+class CopyLost:
+    """Nothing more will count on this copy.
+
+    Attributes:
+        copy: Which.
+        reason: For people.
+        is_fenced: Its name was gone or another file's; else its disk failed.
+    """
+
+    copy: Copy
+    reason: str
+    is_fenced: bool = False
+
+
+Report: TypeAlias = CopyOk | CopyLost
+
+
+@dataclass(frozen=True, slots=True)
+class _Begin:
+    copy: Copy
+    fd: int
+    first: FrameNumber
+    header: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class _Append:
+    copy: Copy
+    first: FrameNumber
+    frames: Sequence[FrameBytes]
+    size_bytes: int
+    sync: bool
+
+
+@dataclass(frozen=True, slots=True)
+class _Release:
+    copy: Copy
+
+
+@dataclass(frozen=True, slots=True)
+class _Stop:
+    pass
+
+
+_Order: TypeAlias = _Begin | _Append | _Release | _Stop
+
+
+@dataclass(slots=True)
+class _OpenFile:
+    copy: Copy
+    fd: int
+    name: Path
+    appender: CopyAppender
+    header: bytes
+    identity: tuple[int, int] | None = None
+    wanted: AppendFrames | None = None
+    frames: dict[FrameNumber, FrameBytes] = field(default_factory=dict)
+    error: str = ""
+
+
+def create_copy(path: StoragePath, incarnation: IncarnationId, copy: Copy, files: FileOps = OS_FILES) -> int:
+    """Check the path's identity and make the file; returns its descriptor.
+
+    Raises:
+        StoragePathError: the directory is not the path.
+        OSError: the file cannot be made.
+    """
+    path.check(files)
+    return create_journal_file(path.directory, incarnation, JournalFileId(copy.file), files)
+
+
+class PathThread:
+    """The files that this process writes on one storage path. The methods never block and may be called by one thread.
+
+    Args:
+        path: where the files are.
+        incarnation: whose.
+        report: called in the path's thread, once for each round of a file.
+        files: the operating system.
+
+    Attributes:
+        syncs: How long each `fdatasync` took.
+    """
+
+    def __init__(
+        self,
+        path: StoragePath,
+        incarnation: IncarnationId,
+        report: Callable[[Report], None],
+        files: FileOps = OS_FILES,
+    ) -> None:
+        self._path = path
+        self._incarnation = incarnation
+        self._report = report
+        self._files = files
+        self.syncs = Latencies()
+        self._orders: queue.SimpleQueue[_Order] = queue.SimpleQueue()
+        self._open: dict[Copy, _OpenFile] = {}
+        self._abandoned = False
+        self._thread = threading.Thread(target=self._run, name=f"journal-path-{path.path_id}", daemon=True)
+        self._thread.start()
+
+    def begin(self, copy: Copy, fd: int, first: FrameNumber, header: bytes) -> None:
+        """Take over the descriptor of a file that `create_copy` made; `header` goes in front of frame `first`."""
+        self._orders.put(_Begin(copy, fd, first, header))
+
+    def append(
+        self, copy: Copy, first: FrameNumber, frames: Sequence[FrameBytes], size_bytes: int, *, sync: bool
+    ) -> None:
+        """Append frames, `first` being the number of the first one and `size_bytes` about the size of all."""
+        self._orders.put(_Append(copy, first, frames, size_bytes, sync))
+
+    def release(self, copy: Copy) -> None:
+        """Close the file when all before is done; nothing is reported of it afterwards."""
+        self._orders.put(_Release(copy))
+
+    def stop(self) -> None:
+        """End the thread when all before is done; a disk that hangs is not waited for."""
+        self._orders.put(_Stop())
+
+    def abandon(self) -> None:
+        """End the thread as soon as it is able to: the path was given up, and nothing of what is queued counts."""
+        self._abandoned = True
+        self.stop()
+
+    # -- in the thread -------------------------------------------------------------------------------------------------
+
+    def _run(self) -> None:
+        try:
+            while self._serve(self._waiting()):
+                pass
+        except Exception as error:  # a defect here must not look like a slow disk
+            _LOGGER.exception("The journal's thread of %s has failed", self._path)
+            for file in self._open.values():
+                self._report(CopyLost(file.copy, f"the journal's thread has failed: {error!r}"))
+        finally:
+            for file in self._open.values():
+                self._close(file)
+
+    def _waiting(self) -> list[_Order]:
+        """What is queued, at least one order, up to a round's bytes."""
+        orders: list[_Order] = []
+        size_bytes = 0
+        while not orders or (size_bytes < ROUND_BYTES and not self._orders.empty()):
+            order = self._orders.get()
+            orders.append(order)
+            if isinstance(order, _Append):
+                size_bytes += order.size_bytes
+        return orders
+
+    def _serve(self, orders: Sequence[_Order]) -> bool:
+        """Carry orders out, all appends to one file as one; False at the end."""
+        for order in orders:
+            if self._abandoned:
+                return False
+            match order:
+                case _Append():
+                    self._gather(order)
+                case _Begin():
+                    self._begin(order)
+                case _Release(copy):
+                    self._flush()
+                    file = self._open.pop(copy, None)
+                    if file is not None:
+                        self._close(file)
+                case _Stop():
+                    self._flush()
+                    return False
+        self._flush()
+        return True
+
+    def _begin(self, order: _Begin) -> None:
+        name = open_name(file_directory(self._path.directory, self._incarnation, JournalFileId(order.copy.file)))
+        file = _OpenFile(order.copy, order.fd, name, CopyAppender(order.first), order.header)
+        self._open[order.copy] = file
+
+    def _gather(self, order: _Append) -> None:
+        file = self._open.get(order.copy)
+        if file is None or file.appender.is_lost:
+            return
+        last = order.first + len(order.frames) - 1
+        file.frames.update(enumerate(order.frames, order.first))
+        if file.wanted is None:
+            file.wanted = AppendFrames(order.first, last, order.sync)
+        else:
+            assert order.first == file.wanted.last + 1, "frames are given in order"
+            file.wanted = AppendFrames(file.wanted.first, last, file.wanted.sync or order.sync)
+
+    def _flush(self) -> None:
+        for file in self._open.values():
+            if file.wanted is not None:
+                event, file.wanted = file.wanted, None
+                self._drive(file, event)
+
+    def _drive(self, file: _OpenFile, event: AppendEvent) -> None:
+        effects = deque(file.appender.handle(event))
+        while effects:
+            match effects.popleft():
+                case Ok(watermark):
+                    self._report(CopyOk(file.copy, watermark))
+                    continue
+                case Lost(reason):
+                    file.frames.clear()
+                    self._report(CopyLost(file.copy, file.error or reason, is_fenced=not file.error))
+                    return
+                case Write(first, last):
+                    outcome = self._write(file, first, last)
+                case Sync():
+                    outcome = self._sync(file)
+                case Check():
+                    outcome = self._check(file)
+            effects.extend(file.appender.handle(outcome))
+
+    def _write(self, file: _OpenFile, first: FrameNumber, last: FrameNumber) -> AppendEvent:
+        buffers: list[Payload] = [file.header] if file.header else []
+        size_bytes = 0
+        try:
+            for number in range(first, last + 1):
+                frame = file.frames.pop(number).buffers
+                if buffers and (len(buffers) + len(frame) > _MAX_WRITTEN or size_bytes >= WRITE_BYTES):
+                    self._files.write_buffers(file.fd, buffers)
+                    buffers, size_bytes = [], 0
+                buffers += frame
+                size_bytes += sum(map(len, frame))
+            self._files.write_buffers(file.fd, buffers)
+        except (OSError, PulsarpyError) as error:
+            file.error = f"{file.name} cannot be written: {error}"
+            return IoFailed()
+        file.header = b""
+        return Written()
+
+    def _sync(self, file: _OpenFile) -> AppendEvent:
+        try:
+            with self.syncs.timed():
+                self._files.fdatasync(file.fd)
+        except OSError as error:
+            file.error = f"{file.name} cannot be synced: {error}"
+            return IoFailed()
+        return Synced()
+
+    def _check(self, file: _OpenFile) -> AppendEvent:
+        """Whatever keeps the name from being looked at, the answer is no: permission is positive."""
+        try:
+            if file.identity is None:  # an open file keeps it
+                file.identity = self._files.identity(file.fd)
+            return Checked(self._files.identity(file.name) == file.identity)
+        except OSError:
+            return Checked(is_my_file=False)
+
+    def _close(self, file: _OpenFile) -> None:
+        with suppress(OSError):
+            self._files.close(file.fd)

@@ -1,0 +1,280 @@
+"""Reading one copy of a journal file for a recovery: the shell around `CopyReader`, in the thread of its path."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+
+from pulsar_on_spark.ledger.files import OS_FILES, FileOps
+from pulsar_on_spark.ledger.journal.codec_encode import Payload
+from pulsar_on_spark.ledger.journal.codec_scan import BadFrame, CleanEnd, FrameScanner, TornEnd
+from pulsar_on_spark.ledger.journal.codec_scan import ScanEnd as FileEnd
+from pulsar_on_spark.ledger.journal.files import (
+    JournalFileHeader,
+    ScanPosition,
+    fenced_name,
+    file_directory,
+    open_journal_file,
+    open_name,
+    read_file_header,
+)
+from pulsar_on_spark.ledger.journal.frame_header import ChainPoint
+from pulsar_on_spark.ledger.journal.frames import FrameHead
+from pulsar_on_spark.ledger.journal.log import NO_FRAME, Copy, FrameFacts, FrameNumber
+from pulsar_on_spark.ledger.journal.path import (
+    CheckIdentity,
+    CopyReader,
+    DirectorySynced,
+    FenceAnswer,
+    FenceFirst,
+    FileRenamed,
+    IdentityChecked,
+    ReadAnswer,
+    ReadEffect,
+    ReadEvent,
+    ReadFrames,
+    Rename,
+    Renamed,
+    Scan,
+    ScanEnd,
+    Scanned,
+    SyncDirectory,
+)
+from pulsar_on_spark.ledger.storage_path import StoragePath
+from pulsar_on_spark.model.errors import CorruptJournalError, FormatVersionError, PulsarpyError, StoragePathError
+from pulsar_on_spark.model.ids import IncarnationId, JournalFileId
+
+READ_BYTES = 8 * 1024 * 1024
+"""One answer covers no more than about so many bytes of frames."""
+_MARK_BYTES = 4 * 1024 * 1024
+"""At such distances the first scan keeps positions, so that a later one need not begin at the front."""
+
+
+@dataclass(frozen=True, slots=True)
+class PlacedFrame:
+    """A frame in a file, which is read, and checked again, when its bytes are asked for; in any thread."""
+
+    file: CopyFile
+    position: ScanPosition
+
+    @property
+    def buffers(self) -> Sequence[Payload]:
+        """The frame's bytes.
+
+        Raises:
+            CorruptJournalError: they are not any more what they were.
+            StoragePathError: they cannot be read, or the recovery is over.
+        """
+        return (self.file.frame_at(self.position),)
+
+
+class CopyFile:
+    """One copy, as a recovery sees it; used and closed by one thread, except for the frames that it has placed.
+
+    Args:
+        path: where it is.
+        incarnation: whose log.
+        copy: which file.
+        progress: called with the bytes that were scanned since the last call.
+        files: the operating system.
+    """
+
+    def __init__(
+        self,
+        path: StoragePath,
+        incarnation: IncarnationId,
+        copy: Copy,
+        progress: Callable[[int], None],
+        files: FileOps = OS_FILES,
+    ) -> None:
+        self._path = path
+        self._incarnation = incarnation
+        self._copy = copy
+        self._directory = file_directory(path.directory, incarnation, JournalFileId(copy.file))
+        self._name = f"Journal file {self._directory}"
+        self._progress = progress
+        self._files = files
+        self._core = CopyReader()
+        self._fd: int | None = None
+        self._closing = threading.Lock()
+        self._marks: list[ScanPosition] = []
+        self.placed: dict[FrameNumber, PlacedFrame] = {}
+        self.problem = ""
+        """Why the last request was not answered, or not to the end; for people."""
+
+    def answer(self, request: FenceFirst | ReadFrames) -> FenceAnswer | ReadAnswer:
+        """Serve a request to its end."""
+        event: ReadEvent = request
+        while True:
+            (effect,) = self._core.handle(event)
+            if isinstance(effect, FenceAnswer | ReadAnswer):
+                return effect
+            event = self._serve(effect)
+
+    def close(self) -> None:
+        """Give the descriptor back; placed frames cannot be read afterwards."""
+        with self._closing:
+            fd, self._fd = self._fd, None
+        if fd is not None:
+            with suppress(OSError):
+                self._files.close(fd)
+
+    def frame_at(self, position: ScanPosition) -> bytes:
+        """See `PlacedFrame.buffers`. The descriptor stays open meanwhile: its number may be another file's next."""
+        with self._closing:
+            if self._fd is None:
+                raise StoragePathError(f"{self._name} is closed: the recovery that read it is over.")
+            found = FrameScanner(self._fd, position, self._name, self._files).next_frame()
+        if isinstance(found, FrameHead):
+            return bytes(found.data)  # not the window that it is a view of
+        raise CorruptJournalError(f"{self._name} has changed at byte {position.offset}: check its disk.")
+
+    def _serve(self, effect: ReadEffect) -> ReadEvent:
+        match effect:
+            case CheckIdentity():
+                return IdentityChecked(self._is_path())
+            case Rename():
+                return FileRenamed(self._renamed())
+            case SyncDirectory():
+                return DirectorySynced(self._is_fence_durable())
+            case Scan(start, limit):
+                try:
+                    return self._scan(start, limit)
+                except (OSError, PulsarpyError) as error:
+                    self.problem = str(error)
+                    return Scanned(None, (), ScanEnd.DAMAGED)
+            case _:
+                raise AssertionError(f"nobody serves {effect}")
+
+    def _is_path(self) -> bool:
+        try:
+            self._path.check(self._files)
+        except StoragePathError as error:
+            self.problem = str(error)
+            return False
+        return True
+
+    def _renamed(self) -> Renamed:
+        try:
+            self._files.rename(open_name(self._directory), fenced_name(self._directory))
+        except FileNotFoundError:
+            try:
+                self._files.identity(fenced_name(self._directory))
+            except FileNotFoundError:
+                self.problem = f"{self._name} is not there"
+                return Renamed.MISSING
+            except OSError as error:
+                self.problem = f"{self._name} cannot be fenced: {error}"
+                return Renamed.FAILED
+            return Renamed.ALREADY
+        except OSError as error:
+            self.problem = f"{self._name} cannot be fenced: {error}"
+            return Renamed.FAILED
+        return Renamed.DONE
+
+    def _is_fence_durable(self) -> bool:
+        try:
+            self._files.fsync_directory(self._directory)
+            self._files.identity(fenced_name(self._directory))
+        except OSError as error:
+            self.problem = f"{self._name} cannot be fenced durably: {error}"
+            return False
+        return True
+
+    # -- scanning ------------------------------------------------------------------------------------------------------
+
+    def _scan(self, start: FrameNumber, limit: int) -> Scanned:
+        if self._fd is None:
+            self._fd = open_journal_file(self._directory, self._files)
+        if not self._marks:
+            begun = self._first_position()
+            if isinstance(begun, Scanned):
+                return begun
+            self._marks.append(begun)
+        if limit == 0:
+            return self._scan_heads()
+        return self._scan_frames(start, limit)
+
+    def _first_position(self) -> ScanPosition | Scanned:
+        """Behind the header, or what a file is without a good one."""
+        assert self._fd is not None
+        if self._files.size(self._fd) == 0:
+            return Scanned(None, (), ScanEnd.CLEAN)
+        try:
+            header, position = read_file_header(self._fd, self._name, self._files)
+        except FormatVersionError:
+            raise
+        except CorruptJournalError as error:
+            # Cut short before its first sync, or damaged: frames behind it tell.
+            self.problem = str(error)
+            nowhere = ScanPosition(0, ChainPoint(0, 0))
+            found = FrameScanner(self._fd, nowhere, self._name, self._files).next_frame()
+            is_torn = isinstance(found, TornEnd) or (isinstance(found, BadFrame) and found.is_last)
+            return Scanned(None, (), ScanEnd.TORN if is_torn else ScanEnd.DAMAGED)
+        wanted = JournalFileHeader(self._incarnation, JournalFileId(self._copy.file), header.first)
+        if header != wanted:
+            self.problem = f"{self._name} is file {header.file} of {header.incarnation}"
+            return Scanned(None, (), ScanEnd.DAMAGED)
+        return position
+
+    @property
+    def _first(self) -> FrameNumber:
+        return self._marks[0].chain.next_number
+
+    def _scan_heads(self) -> Scanned:
+        """All headers: for the LAC, which is but a hint, contents need not be read. They are before they count."""
+        assert self._fd is not None
+        scanner = FrameScanner(self._fd, self._marks[0], self._name, self._files, checked_before=True)
+        lac, seen = NO_FRAME, self._marks[0].offset
+        while True:
+            before = scanner.position
+            lac = max(lac, scanner.follow())
+            if scanner.position == before:
+                found = scanner.next_head()
+                if not isinstance(found, FrameHead):
+                    break
+                lac = max(lac, found.header.lac)  # it has grown meanwhile
+            if scanner.position.offset - seen >= _MARK_BYTES:
+                self._marks.append(scanner.position)
+                self._progress(scanner.position.offset - seen)
+                seen = scanner.position.offset
+        self._progress(scanner.position.offset - seen)
+        return Scanned(self._first, (), self._end(found), lac)
+
+    def _scan_frames(self, start: FrameNumber, limit: int) -> Scanned:
+        if start < self._first:
+            return Scanned(self._first, (), ScanEnd.CLEAN)
+        assert self._fd is not None
+        mark = max((m for m in self._marks if m.chain.next_number <= start), key=lambda m: m.offset)
+        skipper = FrameScanner(self._fd, mark, self._name, self._files, checked_before=True)
+        ended = skipper.seek(start)
+        if ended is not None:
+            return Scanned(self._first, (), self._end(ended))
+        scanner = FrameScanner(self._fd, skipper.position, self._name, self._files)
+        facts: list[FrameFacts] = []
+        first_offset = scanner.position.offset
+        while len(facts) < limit and scanner.position.offset - first_offset < READ_BYTES:
+            position = scanner.position
+            found = scanner.next_frame()
+            if not isinstance(found, FrameHead):
+                self._progress(position.offset - first_offset)
+                return Scanned(self._first, tuple(facts), self._end(found))
+            header = found.header
+            facts.append(FrameFacts(header.number, header.kind, header.lac))
+            self.placed[header.number] = PlacedFrame(self, position)
+        self._marks.append(scanner.position)
+        self._progress(scanner.position.offset - first_offset)
+        return Scanned(self._first, tuple(facts), ScanEnd.LIMIT)
+
+    def _end(self, found: FileEnd) -> ScanEnd:
+        match found:
+            case CleanEnd():
+                return ScanEnd.CLEAN
+            case TornEnd(_, reason):
+                self.problem = reason
+                return ScanEnd.TORN
+            case BadFrame(_, reason, is_last, is_written):
+                self.problem = reason
+                return ScanEnd.TORN if is_last and not is_written else ScanEnd.DAMAGED

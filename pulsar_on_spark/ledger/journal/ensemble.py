@@ -1,0 +1,274 @@
+"""The journal files that a process writes, path by path: what is on its way to each, and which paths are too slow."""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import TypeAlias
+
+from pulsar_on_spark.ledger.files import OS_FILES, FileOps
+from pulsar_on_spark.ledger.journal.copies import CopyLost, CopyOk, FrameBytes, PathThread, create_copy
+from pulsar_on_spark.ledger.journal.log import Copy, FrameNumber
+from pulsar_on_spark.ledger.storage_path import StoragePath
+from pulsar_on_spark.model.errors import PulsarpyError
+from pulsar_on_spark.model.ids import IncarnationId, PathId
+from pulsar_on_spark.model.latencies import Latencies
+
+
+@dataclass(frozen=True, slots=True)
+class CopyCreated:
+    """A file was made; its descriptor."""
+
+    copy: Copy
+    fd: int
+
+
+@dataclass(frozen=True, slots=True)
+class CopyNotCreated:
+    """A file could not be made.
+
+    Attributes:
+        is_there: It exists already. File ids are never given twice, so another process writes this incarnation's log.
+    """
+
+    copy: Copy
+    reason: str
+    is_there: bool = False
+
+
+EnsembleReport: TypeAlias = CopyOk | CopyLost | CopyCreated | CopyNotCreated
+
+
+@dataclass(slots=True)
+class _PathState:
+    """A path in use: frames that it was given and has not confirmed, by file, as (number, bytes).
+
+    A file that is `released` gets nothing more; it still counts for the backlog until the path has caught up.
+    `behind_ticks` grows with each tick at which the path is far behind while the others have nothing to do.
+    """
+
+    thread: PathThread
+    outstanding: dict[Copy, deque[tuple[FrameNumber, int]]] = field(default_factory=dict)
+    released: set[Copy] = field(default_factory=set)
+    backlog_bytes: int = 0
+    quiet_ticks: int = 0
+    behind_ticks: int = 0
+
+    @property
+    def is_busy(self) -> bool:
+        return any(self.outstanding.values())
+
+
+class Ensemble:
+    """All files that this process writes in one incarnation's log. Used by one thread.
+
+    Args:
+        paths: all storage paths that it may meet.
+        incarnation: whose log it is.
+        post: takes reports, called in other threads; the owner hands those of `created` and `acked` back.
+        files: the operating system.
+    """
+
+    def __init__(
+        self,
+        paths: Mapping[PathId, StoragePath],
+        incarnation: IncarnationId,
+        post: Callable[[EnsembleReport], None],
+        files: FileOps = OS_FILES,
+    ) -> None:
+        self._paths = dict(paths)
+        self._incarnation = incarnation
+        self._post = post
+        self._files = files
+        self._states: dict[PathId, _PathState] = {}
+        self._creating: dict[Copy, int] = {}
+        self._created: dict[Copy, int] = {}
+
+    @property
+    def backlog_bytes(self) -> int:
+        """What the path that is furthest behind has not confirmed."""
+        return max((state.backlog_bytes for state in self._states.values()), default=0)
+
+    def sync_latencies(self) -> dict[PathId, Latencies]:
+        """How long `fdatasync` takes on each path in use."""
+        return {path: state.thread.syncs for path, state in self._states.items()}
+
+    def know(self, path: StoragePath) -> None:
+        """A path may be used from now on."""
+        self._paths[path.path_id] = path
+
+    def free(self, copies: Iterable[Copy]) -> int:
+        """How many of these copies are on paths that have nothing to do."""
+        states = (self._states.get(copy.path) for copy in copies)
+        return sum(state is not None and not state.is_busy for state in states)
+
+    # -- files ---------------------------------------------------------------------------------------------------------
+
+    def create(self, copy: Copy) -> None:
+        """Make a file, in a thread of its own: a disk that hangs holds nobody else up. Posts how it came out."""
+        path, incarnation, files, post = self._paths[copy.path], self._incarnation, self._files, self._post
+
+        def work() -> None:
+            try:
+                fd = create_copy(path, incarnation, copy, files)
+            except (OSError, PulsarpyError) as error:
+                is_there = isinstance(error, FileExistsError)
+                post(CopyNotCreated(copy, f"a journal file cannot be made: {error}", is_there))
+            else:
+                post(CopyCreated(copy, fd))
+
+        self._creating[copy] = 0
+        threading.Thread(target=work, name=f"journal-create-{copy.path}", daemon=True).start()
+
+    def created(self, report: CopyCreated | CopyNotCreated) -> bool:
+        """Take in how a creation came out; False if nobody waits for it any more."""
+        waited_for = self._creating.pop(report.copy, None) is not None
+        if isinstance(report, CopyCreated):
+            if waited_for:
+                self._created[report.copy] = report.fd
+            else:
+                self._close(report.fd)
+        return waited_for
+
+    def begin(self, copy: Copy, first: FrameNumber, header: bytes) -> None:
+        """The created file begins with this frame; one whose path was given up meanwhile does not."""
+        fd = self._created.pop(copy, None)
+        if fd is None:
+            return
+        state = self._states.get(copy.path)
+        if state is None:
+            thread = PathThread(self._paths[copy.path], self._incarnation, self._post, self._files)
+            state = self._states[copy.path] = _PathState(thread)
+        state.outstanding[copy] = deque()
+        state.thread.begin(copy, fd, first, header)
+
+    def append(
+        self, copy: Copy, first: FrameNumber, frames: Sequence[FrameBytes], size_bytes: int, *, sync: bool
+    ) -> None:
+        """Append frames to a begun file; those of a file that was lost go nowhere."""
+        state = self._states.get(copy.path)
+        waiting = None if state is None else state.outstanding.get(copy)
+        if state is None or waiting is None:
+            return
+        if sync:
+            waiting.append((first + len(frames) - 1, size_bytes))
+            state.backlog_bytes += size_bytes
+        state.thread.append(copy, first, frames, size_bytes, sync=sync)
+
+    def acked(self, report: CopyOk) -> None:
+        """A path has confirmed frames."""
+        state = self._states.get(report.copy.path)
+        waiting = None if state is None else state.outstanding.get(report.copy)
+        if state is None or waiting is None:
+            return
+        state.quiet_ticks = 0
+        while waiting and waiting[0][0] <= report.watermark:
+            state.backlog_bytes -= waiting.popleft()[1]
+        if not waiting and report.copy in state.released:
+            state.released.discard(report.copy)
+            del state.outstanding[report.copy]
+
+    def lost(self, report: CopyLost) -> bool:
+        """Take in that a file counts no more; whether its path is ill: the report isn't stale, and the file is needed.
+
+        A file of a fragment that has ended may be trimmed away while its path is still behind.
+        """
+        state = self._states.get(report.copy.path)
+        if state is None or report.copy not in state.outstanding:
+            return False
+        if not (report.is_fenced and report.copy in state.released):
+            return True
+        state.backlog_bytes -= sum(size_bytes for _, size_bytes in state.outstanding.pop(report.copy))
+        state.released.discard(report.copy)
+        return False
+
+    def release(self, copies: Iterable[Copy]) -> None:
+        """These files get nothing more."""
+        for copy in copies:
+            self._creating.pop(copy, None)
+            if copy in self._created:
+                self._close(self._created.pop(copy))
+            state = self._states.get(copy.path)
+            if state is not None and copy in state.outstanding:
+                state.thread.release(copy)
+                state.released.add(copy)
+                if not state.outstanding[copy]:
+                    state.released.discard(copy)
+                    del state.outstanding[copy]
+
+    # -- paths ---------------------------------------------------------------------------------------------------------
+
+    def quiet(self, ticks: int) -> list[Copy]:
+        """One tick of time has passed: a file on each path on which nothing has moved for so many, though it should.
+
+        Ticks, not a clock: they stand still where the whole process does.
+        """
+        found = []
+        for state in self._states.values():
+            state.quiet_ticks = state.quiet_ticks + 1 if state.is_busy else 0
+            if state.quiet_ticks > ticks:
+                found.append(next(copy for copy, waiting in state.outstanding.items() if waiting))
+        for copy in self._creating:
+            self._creating[copy] += 1
+            if self._creating[copy] > ticks:
+                found.append(copy)
+        return found
+
+    def holding_back(self, copies: Sequence[Copy], ack_quorum: int, far_bytes: int, ticks: int) -> list[Copy]:
+        """One tick of time has passed: a file on each path that has held the others back for so many in sum.
+
+        Args:
+            copies: Where groups go now.
+            ack_quorum: So many of these paths are enough; a path without which they are not is never found.
+            far_bytes: A path is far behind if it has not confirmed so many.
+            ticks: At which it was far behind and enough others idle, less those at which they were busy. So a path is
+                found that has less than half of their speed, and none for being a little slower.
+        """
+        found = []
+        for path, state in self._states.items():
+            if state.backlog_bytes < far_bytes:
+                state.behind_ticks = 0
+                continue
+            are_others_idle = self.free(copy for copy in copies if copy.path != path) >= ack_quorum
+            state.behind_ticks = max(0, state.behind_ticks + (1 if are_others_idle else -1))
+            if state.behind_ticks > ticks:
+                found.append(next(copy for copy, waiting in state.outstanding.items() if waiting))
+        return found
+
+    def give_up(self, path: PathId) -> Copy | None:
+        """Nothing more is asked of this path; what it says later is about files that do not count.
+
+        Returns:
+            One of the path's files that were not released, if it has any: what to tell the core.
+        """
+        known = [copy for copy in (*self._creating, *self._created) if copy.path == path]
+        if path in self._states:
+            known += [copy for copy in self._states[path].outstanding if copy not in self._states[path].released]
+        for copy in [copy for copy in self._creating if copy.path == path]:
+            del self._creating[copy]
+        for copy in [copy for copy in self._created if copy.path == path]:
+            self._close(self._created.pop(copy))
+        state = self._states.pop(path, None)
+        if state is not None:
+            state.thread.abandon()
+        return next(iter(known), None)
+
+    def shut_down(self, *, at_once: bool = False) -> None:
+        """End all threads when what they were given is done, or `at_once`; a disk that hangs is not waited for."""
+        self._creating.clear()
+        for fd in self._created.values():
+            self._close(fd)
+        self._created.clear()
+        for state in self._states.values():
+            if at_once:
+                state.thread.abandon()
+            else:
+                state.thread.stop()
+        self._states.clear()
+
+    def _close(self, fd: int) -> None:
+        with suppress(OSError):
+            self._files.close(fd)

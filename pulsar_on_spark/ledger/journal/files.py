@@ -1,0 +1,178 @@
+"""The journal file: where it is on a storage path, its header, and the scan over its frames.
+
+    <storage path>/journal/<incarnation>/<file>/frames.open      written by its one writer
+    <storage path>/journal/<incarnation>/<file>/frames.fenced    after the fence, a rename within the directory
+
+A file has a directory of its own, so that syncing the fence's rename waits for nobody else. It starts with a header
+that says which log and file it is and where in the chain of frames it begins; frames follow without gap.
+"""
+
+from __future__ import annotations
+
+import re
+import struct
+from dataclasses import dataclass
+from pathlib import Path
+
+from crc32c import crc32c
+
+from pulsar_on_spark.ledger.files import OS_FILES, FileOps, make_directory
+from pulsar_on_spark.ledger.journal.codec_batch import padded
+from pulsar_on_spark.ledger.journal.frame_header import ChainPoint
+from pulsar_on_spark.model.errors import CorruptJournalError, FormatVersionError, InvalidArgumentError
+from pulsar_on_spark.model.ids import IncarnationId, JournalFileId
+
+JOURNAL_FORMAT = 1
+JOURNAL = "journal"
+"""The directory of all journal files on a storage path."""
+OPEN_NAME = "frames.open"
+FENCED_NAME = "frames.fenced"
+
+_LEGAL_NAME = re.compile(r"[0-9A-Za-z][0-9A-Za-z_-]{0,126}")
+_MAGIC = b"PULSARPJ"
+_HEADER = struct.Struct("<8sHHBBxxQII")
+"""Magic, format version, the header's bytes, length of the incarnation's id, of the file's, number of the first frame,
+CRC of the frame before it, CRC of the rest of the header. Both ids follow, and zeros up to a multiple of 8 bytes.
+
+Magic, format version, header length and the place of the CRC stay in every version."""
+_CRC_AT = _HEADER.size - 4
+_MAX_HEADER_BYTES = 512
+
+
+def file_directory(storage_path: Path, incarnation: IncarnationId, file: JournalFileId) -> Path:
+    """The directory of a journal file on a storage path.
+
+    Raises:
+        InvalidArgumentError: an id is not fit for a file name.
+    """
+    return incarnation_directory(storage_path, incarnation) / _legal(file)
+
+
+def incarnation_directory(storage_path: Path, incarnation: IncarnationId) -> Path:
+    """The directory of all files of an incarnation's log on a storage path (raises as `file_directory`)."""
+    return storage_path / JOURNAL / _legal(incarnation)
+
+
+def open_name(directory: Path) -> Path:
+    """The name of the file in its directory while it may be written."""
+    return directory / OPEN_NAME
+
+
+def fenced_name(directory: Path) -> Path:
+    """The name of the file in its directory after the fence."""
+    return directory / FENCED_NAME
+
+
+def log_start(incarnation: IncarnationId) -> ChainPoint:
+    """Where the chain of an incarnation's log begins: no frame of another log fits there."""
+    return ChainPoint(0, crc32c(incarnation.encode()))
+
+
+@dataclass(frozen=True, slots=True)
+class JournalFileHeader:
+    """Which file of which log this is, and the place in the chain at which it begins."""
+
+    incarnation: IncarnationId
+    file: JournalFileId
+    first: ChainPoint
+
+    def encode(self) -> bytes:
+        """The header's bytes (raises as `file_directory`)."""
+        ids = (_legal(self.incarnation).encode(), _legal(self.file).encode())
+        size_bytes = padded(_HEADER.size + sum(map(len, ids)))
+        fixed = _HEADER.pack(
+            *(_MAGIC, JOURNAL_FORMAT, size_bytes, *map(len, ids), self.first.next_number, self.first.crc, 0)
+        )
+        rest = b"".join(ids).ljust(size_bytes - _HEADER.size, b"\0")
+        return fixed[:_CRC_AT] + _header_crc(fixed + rest).to_bytes(4, "little") + rest
+
+
+@dataclass(frozen=True, slots=True)
+class ScanPosition:
+    """Where in a file the next frame is to be looked for, and what it must link to; a scan may go on there."""
+
+    offset: int
+    chain: ChainPoint
+
+
+def read_file_header(fd: int, name: str, files: FileOps = OS_FILES) -> tuple[JournalFileHeader, ScanPosition]:
+    """The header of a journal file and the position of its first frame; `name` says which file it is.
+
+    Raises:
+        CorruptJournalError: the header is cut short or fails its checksum. This says nothing about the file's frames.
+        FormatVersionError: a newer version wrote it.
+        OSError: the file cannot be read.
+    """
+    content = bytearray(_MAX_HEADER_BYTES)
+    content = content[: files.read_into(fd, 0, memoryview(content))]
+    if content[: len(_MAGIC)] != _MAGIC[: len(content)]:
+        raise CorruptJournalError(f"{name} is not a journal file: read another copy.")
+    size_bytes = int.from_bytes(content[10:12], "little")
+    if len(content) < _HEADER.size or not _HEADER.size <= size_bytes <= len(content):
+        raise CorruptJournalError(f"{name} is cut short in its header: read another copy.")
+    header = bytes(content[:size_bytes])
+    if _header_crc(header) != int.from_bytes(header[_CRC_AT : _HEADER.size], "little"):
+        raise CorruptJournalError(f"{name} has a header that fails its checksum: read another copy.")
+    _, version, _, incarnation_bytes, file_bytes, first_frame, seed, _ = _HEADER.unpack_from(header)
+    if version > JOURNAL_FORMAT:
+        raise FormatVersionError(
+            f"{name} has journal format {version}, this program knows up to {JOURNAL_FORMAT}: upgrade it."
+        )
+    ids = header[_HEADER.size :]
+    incarnation = IncarnationId(ids[:incarnation_bytes].decode("latin-1"))
+    file = JournalFileId(ids[incarnation_bytes : incarnation_bytes + file_bytes].decode("latin-1"))
+    if padded(_HEADER.size + incarnation_bytes + file_bytes) != size_bytes or not (
+        _LEGAL_NAME.fullmatch(incarnation) and _LEGAL_NAME.fullmatch(file)
+    ):
+        raise CorruptJournalError(f"{name} has a header that no writer makes: read another copy.")
+    first = ChainPoint(first_frame, seed)
+    return JournalFileHeader(incarnation, file, first), ScanPosition(size_bytes, first)
+
+
+def create_journal_file(
+    storage_path: Path, incarnation: IncarnationId, file: JournalFileId, files: FileOps = OS_FILES
+) -> int:
+    """Make an empty journal file, durably, and return its descriptor; the header goes in front of its first frames.
+
+    A file may be made long before it is known with which frame it begins. The caller has checked that the directory
+    is the storage path (`StoragePath.check`).
+
+    Raises:
+        FileExistsError: the file is there already; a file has one writer ever.
+        OSError: it cannot be made; nothing that counts is left behind.
+    """
+    directory = file_directory(storage_path, incarnation, file)
+    make_directory(files, directory.parent)
+    # Not "if missing": a directory that is there belongs to a writer, even if its file was fenced or deleted.
+    files.mkdir(directory)
+    files.fsync_directory(directory.parent)
+    fd = files.create(open_name(directory))
+    try:
+        files.fsync_directory(directory)
+    except OSError:
+        files.close(fd)
+        raise
+    return fd
+
+
+def open_journal_file(directory: Path, files: FileOps = OS_FILES) -> int:
+    """Open a file for reading under either name.
+
+    Raises:
+        FileNotFoundError: it has neither. Whether that means anything is for the caller to know (see `StoragePath`).
+    """
+    try:
+        return files.open(open_name(directory))
+    except FileNotFoundError:
+        # The fence only ever renames in this direction, so a file that was not there under the first name is here.
+        return files.open(fenced_name(directory))
+
+
+def _header_crc(header: bytes) -> int:
+    return crc32c(header[_HEADER.size :], crc32c(header[:_CRC_AT]))
+
+
+def _legal(name: str) -> str:
+    if not _LEGAL_NAME.fullmatch(name):
+        raise InvalidArgumentError(f"{name!r} is not fit for a file name: use letters, digits, _ and -, up to 127.")
+    return name

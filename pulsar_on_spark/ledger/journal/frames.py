@@ -1,0 +1,278 @@
+"""The frame, which is the entry of an incarnation's log: its bytes, written once and the same on every storage path.
+
+    header      56 bytes, see `frame_header`; its CRC covers the two CRCs below and so the whole frame
+    directory   32 bytes for each ledger with entries in the frame, see `RUN`
+    content     ENTRIES and CURSOR: an uncompressed Arrow record batch message; ROLL: the next fragment's number
+    padding     zeros up to a multiple of 8 bytes
+
+Everything is little-endian.
+"""
+
+from __future__ import annotations
+
+import struct
+from dataclasses import dataclass
+from itertools import accumulate, pairwise
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from pulsar_on_spark.ledger.journal.codec_batch import BatchLayout, padded
+from pulsar_on_spark.ledger.journal.frame_header import DIRECTORY_ITEM_BYTES, HEADER_BYTES, FrameHeader
+from pulsar_on_spark.ledger.journal.log import FrameKind
+from pulsar_on_spark.model.errors import CorruptJournalError
+from pulsar_on_spark.model.ids import EntryId, LedgerId
+
+ENTRIES_SCHEMA = pa.schema(
+    [
+        pa.field("ledger_id", pa.int64(), nullable=False),
+        pa.field("entry_id", pa.int64(), nullable=False),
+        pa.field("message_count", pa.int32(), nullable=False),
+        pa.field("publish_time", pa.timestamp("ms", "UTC"), nullable=False),
+        pa.field("payload", pa.binary(), nullable=False),
+    ]
+)
+"""One row an entry, a ledger's rows together and in order.
+
+The ids repeat the directory, so that the batch says all to an Arrow reader that has nothing else. Backlogs and
+retention need the number of messages and the time without a look into the payload, which is as received.
+"""
+
+CURSOR_SCHEMA = pa.schema(
+    [
+        pa.field("subscription", pa.binary(), nullable=False),
+        pa.field("record", pa.binary(), nullable=False),
+    ]
+)
+"""One row a cursor record; both are opaque here."""
+
+ENTRIES = BatchLayout((1, 1, 1, 1, 2))
+CURSOR = BatchLayout((2, 2))
+ROLL = struct.Struct("<Q")
+
+_LARGEST_INT64 = 2**63 - 1
+
+RUN = np.dtype(
+    [
+        ("ledger_id", "<i8"),
+        ("first_entry", "<i8"),
+        ("entries", "<u4"),
+        ("first_row", "<u4"),
+        ("payload_offset", "<u4"),
+        ("payload_bytes", "<u4"),
+    ]
+)
+"""An item of the directory; see `LedgerRun`."""
+assert RUN.itemsize == DIRECTORY_ITEM_BYTES, "a header counts directory items of this length"
+
+
+@dataclass(frozen=True, slots=True)
+class LedgerRun:
+    """The entries of one ledger in a frame: rows [first_row, first_row + entries) of its batch.
+
+    `payload_offset` is where their payloads start in the frame, one behind the other, `payload_bytes` long.
+    """
+
+    ledger_id: LedgerId
+    first_entry: EntryId
+    entries: int
+    first_row: int
+    payload_offset: int
+    payload_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class FrameHead:
+    """A frame's header and directory: enough to know what is in the frame, and where. `file` names the file."""
+
+    header: FrameHeader
+    file: str
+    offset: int
+    directory: memoryview
+
+    @property
+    def name(self) -> str:
+        """What to call the frame in an error."""
+        return f"Frame {self.header.number} of {self.file}, at byte {self.offset},"
+
+    def runs(self) -> tuple[LedgerRun, ...]:
+        """The ledgers that have entries in the frame.
+
+        Raises:
+            CorruptJournalError: the directory does not fit the frame.
+        """
+        return tuple(LedgerRun(*item) for item in self._items().tolist())
+
+    @property
+    def columns_end(self) -> int:
+        """Where in an ENTRIES frame the payloads start: before are header, directory and all other columns."""
+        return payload_start(self.header.runs, self.header.rows)
+
+    def batch_of(self, run: LedgerRun, columns: memoryview, payloads: memoryview) -> pa.RecordBatch:
+        """The rows of one ledger in `ENTRIES_SCHEMA`, made of bytes that the caller read; payloads are not copied.
+
+        Args:
+            run: one of `runs()`.
+            columns: the frame's bytes from `header.head_bytes` to `columns_end`.
+            payloads: the frame's bytes of the run.
+
+        Raises:
+            CorruptJournalError: the bytes are not what a writer makes for this head.
+        """
+        items = self._items()
+        ids = (
+            np.full(run.entries, run.ledger_id),
+            np.arange(run.first_entry, run.first_entry + run.entries),
+        )
+        bounds = np.array((0, run.entries)), np.array((0, run.payload_bytes)) + run.payload_offset - self.columns_end
+        return self._batch(int(items["payload_bytes"].sum()), columns, run.first_row, ids, bounds, payloads)
+
+    def _batch(
+        self,
+        all_payload_bytes: int,
+        columns: memoryview,
+        first_row: int,
+        ids: tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]],
+        bounds: tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]],
+        payloads: memoryview,
+    ) -> pa.RecordBatch:
+        """Rows from `first_row` on that shall have these ids, and at some rows these payload offsets."""
+        lengths = entries_columns(self.header.rows)
+        rows = len(ids[0])
+        self._expect(len(columns) == self.columns_end - self.header.head_bytes, "fewer or more columns")
+        self._expect(
+            columns[: ENTRIES.message_bytes] == ENTRIES.message(self.header.rows, (*lengths, all_payload_bytes)),
+            "another layout of the batch",
+        )
+        starts = list(accumulate(map(padded, lengths), initial=ENTRIES.message_bytes))
+        ledger_ids, entry_ids, counts, times, offsets = (
+            np.frombuffer(columns, dtype, rows + extra, start + np.dtype(dtype).itemsize * first_row)
+            for start, dtype, extra in zip(starts, ("<i8", "<i8", "<i4", "<i8", "<i4"), (0, 0, 0, 0, 1), strict=False)
+        )
+        self._expect(np.array_equal(ledger_ids, ids[0]) and np.array_equal(entry_ids, ids[1]), "other entries")
+        self._expect(
+            np.array_equal(offsets[bounds[0]], bounds[1])
+            and bool((np.diff(offsets) >= 0).all())
+            and len(payloads) == offsets[-1] - offsets[0],
+            "other payload offsets",
+        )
+        if offsets[0]:
+            offsets = offsets - offsets[0]
+        columns_of = [(ledger_ids,), (entry_ids,), (counts,), (times,), (offsets, payloads)]
+        return pa.RecordBatch.from_arrays(
+            [
+                pa.Array.from_buffers(field.type, rows, [None, *map(pa.py_buffer, buffers)])
+                for field, buffers in zip(ENTRIES_SCHEMA, columns_of, strict=True)
+            ],
+            schema=ENTRIES_SCHEMA,
+        )
+
+    def _items(self) -> npt.NDArray[np.void]:
+        header = self.header
+        self._expect(header.kind is FrameKind.ENTRIES, f"no directory, being of kind {header.kind.name}")
+        items = np.frombuffer(self.directory, RUN)
+        entries, payload_bytes = items["entries"].astype(np.int64), items["payload_bytes"].astype(np.int64)
+        end = self.columns_end + int(payload_bytes.sum())
+        self._expect(
+            bool(entries.all() and (items["first_entry"] >= 0).all())
+            and bool((items["first_entry"] <= _LARGEST_INT64 - entries).all())
+            and entries.sum() == header.rows
+            and np.array_equal(items["first_row"], np.cumsum(entries) - entries)
+            and np.array_equal(items["payload_offset"], np.cumsum(payload_bytes) - payload_bytes + self.columns_end)
+            and padded(end) == header.size_bytes
+            and len(np.unique(items["ledger_id"])) == len(items),
+            "another directory",
+        )
+        return items
+
+    def _expect(self, is_so: bool, otherwise: str) -> None:
+        if not is_so:
+            raise CorruptJournalError(f"{self.name} has {otherwise} than a writer makes: read another copy.")
+
+
+@dataclass(frozen=True, slots=True)
+class Frame(FrameHead):
+    """A whole frame whose checksums were checked; `data` is all its bytes, as they are on every copy."""
+
+    data: memoryview
+
+    @property
+    def content(self) -> memoryview:
+        """What is behind header and directory, with the padding."""
+        return self.data[self.header.head_bytes :]
+
+    def record_batch(self) -> pa.RecordBatch:
+        """All entries of an ENTRIES frame in `ENTRIES_SCHEMA`; no column is copied.
+
+        Raises:
+            CorruptJournalError: the frame is of another kind, or not what a writer makes.
+        """
+        items = self._items()
+        end = self.columns_end
+        bytes_before = items["payload_offset"].astype(np.int64) - end
+        total = int(items["payload_bytes"].sum())
+        bounds = np.append(items["first_row"], self.header.rows), np.append(bytes_before, total)
+        columns = self.data[self.header.head_bytes : end]
+        return self._batch(total, columns, 0, id_columns(items), bounds, self.data[end : end + total])
+
+    def cursor_records(self) -> list[tuple[bytes, bytes]]:
+        """The (subscription key, cursor record) pairs of a CURSOR frame.
+
+        Raises:
+            CorruptJournalError: the frame is of another kind, or not what a writer makes.
+        """
+        self._expect(self.header.kind is FrameKind.CURSOR, f"no cursor records, being of kind {self.header.kind.name}")
+        rows, content = self.header.rows, self.content
+        start, lengths, columns = CURSOR.message_bytes, [], []
+        for _ in CURSOR_SCHEMA:
+            data_start = start + padded(4 * (rows + 1))
+            self._expect(data_start <= len(content), "fewer records")
+            offsets = np.frombuffer(content, "<i4", rows + 1, start)
+            data_bytes = int(offsets[-1])
+            self._expect(offsets[0] == 0 and bool((np.diff(offsets) >= 0).all()), "other offsets")
+            self._expect(data_start + padded(data_bytes) <= len(content), "shorter records")
+            lengths += [offsets.nbytes, data_bytes]
+            columns.append([bytes(content[data_start + a : data_start + b]) for a, b in pairwise(offsets.tolist())])
+            start = data_start + padded(data_bytes)
+        self._expect(start == len(content), "more bytes")
+        self._expect(content[: CURSOR.message_bytes] == CURSOR.message(rows, lengths), "another layout of the batch")
+        return list(zip(*columns, strict=True))
+
+    def next_fragment(self) -> int:
+        """The number of the fragment that a ROLL frame names.
+
+        Raises:
+            CorruptJournalError: the frame is of another kind, or not what a writer makes.
+        """
+        self._expect(self.header.kind is FrameKind.ROLL, f"no next fragment, being of kind {self.header.kind.name}")
+        self._expect(len(self.content) == ROLL.size, "another length")
+        (number,) = ROLL.unpack(self.content)
+        return int(number)
+
+
+def payload_views(batch: pa.RecordBatch) -> list[memoryview]:
+    """The payloads of a batch in `ENTRIES_SCHEMA`, as views of the bytes that the batch holds."""
+    column = batch.column("payload")
+    _, offsets, data = column.buffers()
+    bounds = np.frombuffer(offsets, "<i4", len(column) + 1, 4 * column.offset).tolist()
+    view = memoryview(data)
+    return [view[start:end] for start, end in pairwise(bounds)]
+
+
+def entries_columns(rows: int) -> tuple[int, ...]:
+    """The bytes of each buffer of an ENTRIES batch but the payloads', without padding."""
+    return (8 * rows, 8 * rows, 4 * rows, 8 * rows, 4 * (rows + 1))
+
+
+def payload_start(runs: int, rows: int) -> int:
+    """Where in an ENTRIES frame the payloads start."""
+    return HEADER_BYTES + RUN.itemsize * runs + ENTRIES.message_bytes + sum(map(padded, entries_columns(rows)))
+
+
+def id_columns(directory: npt.NDArray[np.void]) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+    """The ledger and entry ids of all rows of a frame with this directory."""
+    entries = directory["entries"].astype(np.int64)
+    ledger_ids = np.repeat(directory["ledger_id"], entries)
+    first_entries = np.repeat(directory["first_entry"] - directory["first_row"], entries)
+    return ledger_ids, first_entries + np.arange(len(ledger_ids))

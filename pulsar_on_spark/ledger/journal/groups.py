@@ -1,0 +1,171 @@
+"""Groups on their way into frames: what fills while the last one is being written, and how much may wait."""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass, field
+from typing import TypeAlias
+
+from pulsar_on_spark.ledger.journal.codec_encode import (
+    EncodedFrame,
+    EntryGroup,
+    Payload,
+    encode_cursor,
+    encode_entries,
+)
+from pulsar_on_spark.ledger.journal.frame_header import ChainPoint
+from pulsar_on_spark.ledger.journal.log import FrameKind, FrameNumber
+from pulsar_on_spark.model.ids import EntryId, LedgerId
+
+MIB = 1024 * 1024
+_FRAME_OVERHEAD_BYTES = 512
+_ENTRY_OVERHEAD_BYTES = 32
+"""About what an entry adds to a frame beside its payload."""
+
+
+@dataclass(frozen=True, slots=True)
+class JournalLimits:
+    """Bounds of a journal; the defaults suit a broker with a few disks.
+
+    Attributes:
+        group_bytes: A group of this size closes although no path is free.
+        group_entries: A group of so many entries or records closes, too.
+        waiting_bytes: Of payloads that are not acknowledged, and of what any one path is behind: producers wait above.
+        waiting_entries: Entries and records that are not acknowledged.
+        entry_bytes: The largest entry or record.
+        frames_in_flight: Frames that are sent and not acknowledged.
+        roll_bytes: Size of a journal file at which the next one takes over. It bounds the time that a recovery takes.
+        slow_path_s: A path on which nothing moves for so long is given up; and one that is half of `waiting_bytes`
+            behind while, for so long in sum, the others idle.
+        idle_lac_s: Idle for so long, the journal tells tail readers of the last acknowledged frame.
+        metadata_wait_s: A journal that can acknowledge nothing before its record is changed is over when the metadata
+            cannot be read for so long. One that only prepares its next file goes on in the last one.
+    """
+
+    group_bytes: int = 1 * MIB
+    group_entries: int = 4096
+    waiting_bytes: int = 64 * MIB
+    waiting_entries: int = 200_000
+    entry_bytes: int = 16 * MIB
+    frames_in_flight: int = 64
+    roll_bytes: int = 512 * MIB
+    slow_path_s: float = 10.0
+    idle_lac_s: float = 0.01
+    metadata_wait_s: float = 30.0
+
+
+@dataclass(slots=True)
+class EntriesGroup:
+    """Entries that will be one frame, and the contexts of those who wait for them, in order."""
+
+    group: EntryGroup = field(default_factory=EntryGroup)
+    contexts: list[object] = field(default_factory=list)
+    kind = FrameKind.ENTRIES
+
+    @property
+    def payload_bytes(self) -> int:
+        """Payloads only."""
+        return self.group.payload_bytes
+
+    @property
+    def frame_bytes(self) -> int:
+        """About the size of the frame."""
+        return self.payload_bytes + _ENTRY_OVERHEAD_BYTES * len(self.contexts) + _FRAME_OVERHEAD_BYTES
+
+    def encode(self, at: ChainPoint, lac: FrameNumber) -> EncodedFrame:
+        """The frame."""
+        return encode_entries(self.group, at, lac)
+
+
+@dataclass(slots=True)
+class CursorGroup:
+    """Cursor records that will be one frame; see `EntriesGroup`."""
+
+    records: list[tuple[bytes, bytes]] = field(default_factory=list)
+    contexts: list[object] = field(default_factory=list)
+    payload_bytes: int = 0
+    kind = FrameKind.CURSOR
+
+    @property
+    def frame_bytes(self) -> int:
+        """About the size of the frame."""
+        return self.payload_bytes + _ENTRY_OVERHEAD_BYTES * len(self.contexts) + _FRAME_OVERHEAD_BYTES
+
+    def encode(self, at: ChainPoint, lac: FrameNumber) -> EncodedFrame:
+        """The frame."""
+        return encode_cursor(self.records, at, lac)
+
+
+Group: TypeAlias = EntriesGroup | CursorGroup
+
+
+class Filling:
+    """The groups that are not sent yet, first come first out."""
+
+    def __init__(self, limits: JournalLimits) -> None:
+        self._limits = limits
+        self._entries = EntriesGroup()
+        self._cursors = CursorGroup()
+        self._closed: deque[Group] = deque()
+
+    @property
+    def has_closed(self) -> bool:
+        """Whether a group is full and need not wait for a free path."""
+        return bool(self._closed)
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether nothing waits to be sent."""
+        return not (self._closed or self._entries.contexts or self._cursors.contexts)
+
+    def add_entry(
+        self,
+        ledger_id: LedgerId,
+        entry_id: EntryId,
+        message_count: int,
+        publish_time_ms: int,
+        payload: Payload,
+        context: object,
+    ) -> None:
+        """Add an entry (see `EntryGroup.add` for the errors)."""
+        filling = self._entries
+        group = filling.group
+        group.add(ledger_id, entry_id, message_count, publish_time_ms, payload)
+        filling.contexts.append(context)
+        if group.payload_bytes >= self._limits.group_bytes or group.entries >= self._limits.group_entries:
+            self._close_entries()
+
+    def add_cursor(self, subscription: bytes, record: bytes, context: object) -> None:
+        """Add a cursor record."""
+        filling = self._cursors
+        filling.records.append((subscription, record))
+        filling.contexts.append(context)
+        filling.payload_bytes += len(subscription) + len(record)
+        if filling.payload_bytes >= self._limits.group_bytes or len(filling.contexts) >= self._limits.group_entries:
+            self._close_cursors()
+
+    def next_closed(self) -> Group:
+        """Take the oldest full group."""
+        return self._closed.popleft()
+
+    def close(self) -> None:
+        """A path is free: what there is makes a group of each kind."""
+        if self._entries.contexts:
+            self._close_entries()
+        if self._cursors.contexts:
+            self._close_cursors()
+
+    def take_contexts(self) -> list[object]:
+        """Give up everything; returns the contexts of those who wait."""
+        self.close()
+        contexts = [context for group in self._closed for context in group.contexts]
+        self._closed.clear()
+        return contexts
+
+    def _close_entries(self) -> None:
+        self._closed.append(self._entries)
+        self._entries = EntriesGroup()
+
+    def _close_cursors(self) -> None:
+        self._closed.append(self._cursors)
+        self._cursors = CursorGroup()

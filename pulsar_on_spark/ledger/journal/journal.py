@@ -1,0 +1,301 @@
+"""The journal of one broker incarnation: what an event loop acknowledges from.
+
+    add_entry, add_cursor -> the filling groups
+    a path is free        -> one frame, one write and one fdatasync for each path; the next group fills meanwhile
+    paths answer          -> listener.acknowledged(contexts), in the order of the frames
+
+Here stands what its users see: life, groups, room. How a group becomes durable stands in `writer_shell`. All methods
+belong to the event loop's thread. Nothing here is done for each entry but putting it into its group.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Sequence
+
+from pulsar_on_spark.ledger.files import OS_FILES, FileOps
+from pulsar_on_spark.ledger.journal.codec_encode import Payload
+from pulsar_on_spark.ledger.journal.groups import Filling, Group, JournalLimits
+from pulsar_on_spark.ledger.journal.listener import JournalListener
+from pulsar_on_spark.ledger.journal.local_disk import require_local
+from pulsar_on_spark.ledger.journal.log import FrameNumber
+from pulsar_on_spark.ledger.journal.meter import JournalMeter
+from pulsar_on_spark.ledger.journal.register import LogRegister
+from pulsar_on_spark.ledger.journal.writer_shell import WriterShell
+from pulsar_on_spark.ledger.segment_writer import PathFailure
+from pulsar_on_spark.ledger.storage_path import StoragePath
+from pulsar_on_spark.model.errors import (
+    InvalidArgumentError,
+    JournalFencedError,
+    JournalUnavailableError,
+    NotEnoughCopiesError,
+)
+from pulsar_on_spark.model.ids import EntryId, LedgerId, PathId
+from pulsar_on_spark.model.latencies import Latencies
+from pulsar_on_spark.model.quorum import Quorum
+
+_LOGGER = logging.getLogger(__name__)
+
+
+class Journal:
+    """One incarnation's journal with one quorum setting, for any number of topics.
+
+    Args:
+        register: the incarnation's register.
+        paths: the storage paths to use, best ones first.
+        quorum: copies of each frame; the ensemble is the write quorum.
+        listener: who is told.
+        mark_failed: marks paths that were given up, with the reason, so that nobody offers them again but an operator;
+            called in the metadata's thread.
+        limits: bounds.
+        files: the operating system.
+        allow_network_paths: the user's word that all processes that use these paths run on one host.
+
+    Raises:
+        StoragePathError: a path is on a network file system, and `allow_network_paths` is not given.
+    """
+
+    def __init__(
+        self,
+        register: LogRegister,
+        paths: Sequence[StoragePath],
+        quorum: Quorum,
+        listener: JournalListener,
+        *,
+        mark_failed: Callable[[Sequence[PathFailure]], None],
+        limits: JournalLimits | None = None,
+        files: FileOps = OS_FILES,
+        allow_network_paths: bool = False,
+    ) -> None:
+        if not allow_network_paths:
+            for path in paths:
+                require_local(path.directory)
+        self._allow_network_paths = allow_network_paths
+        self._incarnation = register.incarnation
+        self._listener = listener
+        self._limits = limits or JournalLimits()
+        self._shell = WriterShell(register, paths, quorum, self, mark_failed, self._limits, files)
+        self._filling = Filling(self._limits)
+        self._waiting_bytes = 0
+        self._waiting = 0
+        self._is_flush_due = False
+        self._has_free_path = False
+        self._is_idle_due = False
+        self._is_closing = False
+        self.meter = JournalMeter()
+        self.can_add = False
+        """Whether an entry is welcome now; `room` tells when it is again."""
+
+    # -- life ----------------------------------------------------------------------------------------------------------
+
+    async def open(self) -> None:
+        """Open the log; entries are welcome afterwards.
+
+        Raises:
+            NotEnoughCopiesError: journal files could be made on fewer paths than the ack quorum.
+            JournalFencedError: the incarnation has a log already, or its record cannot be committed.
+        """
+        self._loop = asyncio.get_running_loop()
+        self._opened: asyncio.Future[None] = self._loop.create_future()
+        self._closed: asyncio.Future[None] = self._loop.create_future()
+        self._shell.start()
+        await self._opened
+
+    async def close(self) -> None:
+        """Acknowledge what was added, then close the log for good. Nothing can be added from now on.
+
+        It waits as long as too few paths are left; whoever cannot wait may cancel, and leave the log to a recovery.
+
+        Raises:
+            JournalFencedError: the incarnation is over.
+        """
+        self._is_closing = True
+        self._update_room()
+        self._flush()
+        await asyncio.shield(self._closed)
+
+    def abandon(self) -> None:
+        """Leave an opened log at once, as a crash would: it stays OPEN for a recovery, and nothing more is written.
+
+        Entries that are not acknowledged yet never will be: the listener gets them as `unknown`, and `ended`.
+        """
+        self._shell.abandon()
+
+    def offer_spare(self, path: StoragePath) -> None:
+        """A path may be written to from now on, a new one or one that was given up and is well again.
+
+        Raises:
+            StoragePathError: as `Journal`.
+        """
+        if not self._allow_network_paths:
+            require_local(path.directory)
+        self._shell.offer_spare(path)
+        self._flush()
+
+    def withdraw(self, path: PathId) -> None:
+        """Leave a path: its files count as before, the next group goes elsewhere if enough other paths are there."""
+        self._shell.withdraw(path)
+
+    def trimmed(self, before: FrameNumber) -> None:
+        """Files of all frames below are deleted: the record need not name them longer."""
+        self._shell.trimmed(before)
+
+    @property
+    def waiting_bytes(self) -> int:
+        """Of payloads that are not acknowledged."""
+        return self._waiting_bytes
+
+    def sync_latencies(self) -> dict[PathId, Latencies]:
+        """How long `fdatasync` takes on each path in use, since it came into use."""
+        return self._shell.sync_latencies()
+
+    # -- adding --------------------------------------------------------------------------------------------------------
+
+    def add_entry(
+        self,
+        ledger_id: LedgerId,
+        entry_id: EntryId,
+        message_count: int,
+        publish_time_ms: int,
+        payload: Payload,
+        context: object,
+    ) -> None:
+        """Add a ledger's next entry; the listener gets `context` back with the outcome.
+
+        Args:
+            ledger_id: an open ledger of this incarnation.
+            entry_id: follows the ledger's last one.
+            message_count: messages in it, for backlogs.
+            publish_time_ms: the broker's, milliseconds since 1970.
+            payload: bytes that nobody changes until the outcome.
+            context: anything.
+
+        Raises:
+            JournalUnavailableError: `can_add` is False. The entry was not added.
+            InvalidArgumentError: the entry is too large, or not the ledger's next. It was not added.
+        """
+        size_bytes = len(payload)
+        if not self.can_add or size_bytes > self._limits.entry_bytes:
+            self._refuse(size_bytes)
+        self._filling.add_entry(ledger_id, entry_id, message_count, publish_time_ms, payload, context)
+        self._added(size_bytes)
+
+    def add_cursor(self, subscription: bytes, record: bytes, context: object) -> None:
+        """Add a cursor record, as `add_entry` adds an entry (the errors are the same)."""
+        size_bytes = len(subscription) + len(record)
+        if not self.can_add or size_bytes > self._limits.entry_bytes:
+            self._refuse(size_bytes)
+        self._filling.add_cursor(subscription, record, context)
+        self._added(size_bytes)
+
+    def _refuse(self, size_bytes: int) -> None:
+        if size_bytes > self._limits.entry_bytes:
+            raise InvalidArgumentError(
+                f"{size_bytes} bytes are more than the {self._limits.entry_bytes} that an entry of the journal of "
+                f"{self._incarnation} may have: send smaller messages."
+            )
+        state = "is over" if self._shell.is_over else "is closing" if self._is_closing else "has no room"
+        raise JournalUnavailableError(f"The journal of {self._incarnation} {state}: wait until it takes entries again.")
+
+    def _added(self, size_bytes: int) -> None:
+        self._waiting += 1
+        self._waiting_bytes += size_bytes
+        if self._waiting_bytes >= self._limits.waiting_bytes or self._waiting >= self._limits.waiting_entries:
+            self.can_add = False
+        if not self._is_flush_due and (self._has_free_path or self._filling.has_closed):
+            # Not at once: what else this turn of the loop adds shall be in the same group.
+            self._is_flush_due = True
+            self._loop.call_soon(self._flush)
+
+    def _flush(self) -> None:
+        self._is_flush_due = False
+        shell = self._shell
+        if not self._filling.has_closed and shell.are_paths_free:
+            self._filling.close()
+        while self._filling.has_closed and shell.can_send:
+            group = self._filling.next_closed()
+            self.meter.sent(group)
+            shell.send(group)
+        self._has_free_path = shell.are_paths_free
+        shell.expect()
+        if self._is_closing and self._filling.is_empty and shell.can_send:
+            shell.close_log()
+
+    def _update_room(self) -> None:
+        """Room comes back at half of what closes it, lest it flap; and not while a path is too far behind."""
+        limits = self._limits
+        is_well = self._shell.is_well and not (self._is_closing or self._shell.is_behind)
+        share = 1 if self.can_add else 2
+        has_room = self._waiting_bytes * share < limits.waiting_bytes and self._waiting * share < limits.waiting_entries
+        had_room, self.can_add = self.can_add, is_well and has_room
+        if self.can_add and not had_room:
+            self._listener.room()
+
+    # -- what the shell tells ------------------------------------------------------------------------------------------
+
+    def opened(self) -> None:
+        """See `ShellOwner`."""
+        self._opened.set_result(None)
+
+    def acknowledged(self, groups: Sequence[Group]) -> None:
+        """See `ShellOwner`."""
+        self.meter.acknowledged(groups)
+        for group in groups:
+            self._waiting -= len(group.contexts)
+            self._waiting_bytes -= group.payload_bytes
+        for group in groups:
+            self._listener.acknowledged(group.contexts)
+
+    def starved(self) -> None:
+        """See `ShellOwner`."""
+        if self._opened.done():
+            self.can_add = False
+            self._listener.starved()
+            return
+        reason = "fewer paths than the ack quorum take journal files: check the storage paths."
+        self._opened.set_exception(NotEnoughCopiesError(f"The journal of {self._incarnation} is not open: {reason}"))
+        self._shell.end(reason)
+
+    def turned(self) -> None:
+        """See `ShellOwner`."""
+        self._flush()
+        self._update_room()
+        if not self._is_idle_due and self._is_idle():
+            self._await_idleness()
+
+    def over(self, reason: str | None, groups: Sequence[Group]) -> None:
+        """See `ShellOwner`."""
+        self.can_add = False
+        contexts = [context for group in groups for context in group.contexts] + self._filling.take_contexts()
+        if reason is None:
+            self._closed.set_result(None)
+            return
+        _LOGGER.error("The journal of %s has ended: %s", self._incarnation, reason)
+        error = JournalFencedError(f"The journal of {self._incarnation} has ended ({reason}): start a new incarnation.")
+        for future in (self._opened, self._closed):
+            if not future.done():
+                future.set_exception(error)
+                future.exception()  # nobody need wait for it
+        if contexts:
+            self._listener.unknown(contexts)
+        self._listener.ended(reason)
+
+    # -- idleness ------------------------------------------------------------------------------------------------------
+
+    def _is_idle(self) -> bool:
+        """All is acknowledged, and the last frame said less than that."""
+        return self._filling.is_empty and self._shell.is_quiet
+
+    def _await_idleness(self) -> None:
+        self._is_idle_due = True
+        self._loop.call_later(self._limits.idle_lac_s, self._idle, self._shell.next_frame)
+
+    def _idle(self, next_frame: FrameNumber) -> None:
+        self._is_idle_due = False
+        if self._shell.is_over or not self._is_idle():
+            return
+        if next_frame == self._shell.next_frame:
+            self._shell.idle()
+        else:
+            self._await_idleness()

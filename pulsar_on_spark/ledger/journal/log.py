@@ -1,0 +1,156 @@
+"""Plain values of the journal's protocol: the incarnation's record, its fragments and copies, and a frame's facts.
+
+Words (BookKeeper's in brackets): the *incarnation log* [ledger] is what one broker incarnation wrote for one quorum
+setting. Its *frames* [entries] are numbered from 0 without gap over all its files. A *fragment* is a run of frames
+with one set of *copies* [ensemble]: files, one on each of its storage paths. The *LAC* [last add confirmed] is the
+highest frame that was acknowledged, -1 before the first; all below it are acknowledged too.
+
+The record changes only by compare-and-set on the version of the incarnation's `log` key:
+
+    state         who may commit                      what it may change
+    ------------  ----------------------------------  --------------------------------------------------------------
+    (none)        the writer                          OPEN, with the first fragment
+    OPEN          the writer                          roll, ensemble change; CLOSED, which moves the `seal` key too
+    OPEN          any recoverer                       IN_RECOVERY; moves the `seal` key in the same commit
+    IN_RECOVERY   any recoverer                       IN_RECOVERY again: each start moves the version, so that only
+                                                      the latest recoverer can close (BookKeeper's TLA+ specification)
+    IN_RECOVERY   the recoverer that started last     CLOSED
+    CLOSED        nobody                              -
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum, IntEnum
+from itertools import pairwise
+from typing import TypeAlias
+
+from pulsar_on_spark.model.ids import PathId
+
+FrameNumber: TypeAlias = int
+"""A frame's number; the protocol does arithmetic on it throughout."""
+
+NO_FRAME: FrameNumber = -1
+"""The LAC of a log that has acknowledged nothing, and the last frame of an empty one."""
+
+
+class LogState(Enum):
+    """State of an incarnation's log."""
+
+    OPEN = "OPEN"
+    IN_RECOVERY = "IN_RECOVERY"
+    CLOSED = "CLOSED"
+
+
+class FrameKind(IntEnum):
+    """What a frame carries. A new kind is a new format version."""
+
+    ENTRIES = 1
+    CURSOR = 2
+    LAC = 3
+    ROLL = 4
+    ATTACH = 5
+    """Reserved, as is TXN: read as a frame of this kind, never written by this version."""
+    TXN = 6
+
+
+@dataclass(frozen=True, slots=True)
+class FrameFacts:
+    """A frame's header as far as the protocol needs it; `lac` is the LAC when it was first sent."""
+
+    number: FrameNumber
+    kind: FrameKind
+    lac: FrameNumber
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Copy:
+    """A journal file: `file` names its directory below the incarnation's on the path. It has one writer ever."""
+
+    path: PathId
+    file: str
+
+
+@dataclass(frozen=True, slots=True)
+class Fragment:
+    """A run of frames and the files that hold it.
+
+    `first` is None for a fragment that was prepared ahead: it begins behind the ROLL frame of the one before it.
+    A file may belong to several fragments: those of surviving paths go on over an ensemble change.
+    """
+
+    first: FrameNumber | None
+    copies: tuple[Copy, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class LogRecord:
+    """The register of an incarnation's log.
+
+    Attributes:
+        state: See the table above.
+        write_quorum: Copies of each fragment where enough paths are left.
+        ack_quorum: Durable copies that acknowledge a frame, or close a log.
+        fragments: In order; trimmed ones may be left out at the front.
+        last_frame: Of a CLOSED log; None before.
+        token: By whom and which proposal this is: whoever meets an unknown outcome recognises its own by it.
+        given_up: Of a CLOSED log: storage paths whose copies could not be read to their end, which an operator accepted
+            as lost. Acknowledged frames behind `last_frame` may have been on them, and on none of the others.
+    """
+
+    state: LogState
+    write_quorum: int
+    ack_quorum: int
+    fragments: tuple[Fragment, ...]
+    last_frame: FrameNumber | None = None
+    token: str = ""
+    given_up: tuple[PathId, ...] = ()
+
+
+def ended_before(record: LogRecord) -> FrameNumber:
+    """First frame of the last fragment whose predecessor has ended: everything below it is acknowledged.
+
+    No recovery starts below it (BookKeeper #2615).
+    """
+    return max((fragment.first for fragment in record.fragments if fragment.first is not None), default=0)
+
+
+def unended_fragments(record: LogRecord) -> tuple[Fragment, ...]:
+    """The fragments that a live writer may still append to: the last that began, and one prepared behind it."""
+    floor = ended_before(record)
+    return tuple(fragment for fragment in record.fragments if fragment.first is None or fragment.first >= floor)
+
+
+def fragment_of(record: LogRecord, number: FrameNumber) -> Fragment | None:
+    """The last fragment that begins at or before the frame; None if it was trimmed away."""
+    holding = None
+    for fragment in record.fragments:
+        if fragment.first is not None and fragment.first <= number:
+            holding = fragment
+    return holding
+
+
+def copies_of(record: LogRecord) -> frozenset[Copy]:
+    """Every file that the record names."""
+    return frozenset(copy for fragment in record.fragments for copy in fragment.copies)
+
+
+def fault_in(record: LogRecord) -> str | None:
+    """What is wrong with a record, before it is committed and after it is read; None if nothing is."""
+    firsts = [fragment.first for fragment in record.fragments]
+    known = [first for first in firsts if first is not None]
+    if None in firsts[:-1] or (firsts and firsts[0] is None):
+        return "a fragment without first frame is not the last one"
+    if any(first >= later for first, later in pairwise(known)):
+        return "fragments are not in rising order"
+    if any(len(fragment.copies) < record.ack_quorum for fragment in record.fragments):
+        return "a fragment has fewer copies than the ack quorum"
+    if any(len({copy.path for copy in f.copies}) < len(f.copies) for f in record.fragments):
+        return "a fragment has two copies on one path"
+    if (record.state is LogState.CLOSED) != (record.last_frame is not None):
+        return "last_frame belongs to CLOSED records only"
+    if record.given_up and record.state is not LogState.CLOSED:
+        return "paths are given up in CLOSED records only"
+    if record.last_frame is not None and (None in firsts or any(first > record.last_frame for first in known)):
+        return "a fragment begins after the last frame"
+    return None

@@ -1,0 +1,261 @@
+"""Reading the frames of one log in order from any good copy: the shell around `LogWalk`."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from typing import Generic, TypeVar
+
+from crc32c import crc32c
+
+from pulsar_on_spark.ledger.files import OS_FILES, FileOps
+from pulsar_on_spark.ledger.journal.codec_scan import BadFrame, FrameScanner, ScanEnd
+from pulsar_on_spark.ledger.journal.files import ScanPosition, file_directory, open_journal_file, read_file_header
+from pulsar_on_spark.ledger.journal.frame_header import ChainPoint
+from pulsar_on_spark.ledger.journal.frames import Frame, FrameHead
+from pulsar_on_spark.ledger.journal.log import Copy, FrameNumber, LogRecord
+from pulsar_on_spark.ledger.journal.tail import LogWalk
+from pulsar_on_spark.ledger.storage_path import StoragePath
+from pulsar_on_spark.model.errors import CorruptJournalError, InvalidArgumentError, StorageError, StoragePathError
+from pulsar_on_spark.model.ids import IncarnationId, JournalFileId, PathId
+
+log = logging.getLogger(__name__)
+
+F = TypeVar("F", bound=FrameHead)
+_KEPT_PROBLEMS = 8
+
+
+class OpenJournalFile:
+    """A journal file that is open for reading, on a path whose identity was checked."""
+
+    def __init__(
+        self, path: StoragePath, incarnation: IncarnationId, file: JournalFileId, files: FileOps = OS_FILES
+    ) -> None:
+        """Open it under either name.
+
+        Raises:
+            StoragePathError: the path is away, or it is another one.
+            FileNotFoundError: it is not there.
+            OSError: it cannot be opened.
+        """
+        path.check(files)
+        directory = file_directory(path.directory, incarnation, file)
+        self.name = f"Journal file {directory}"
+        self._expected = (incarnation, file)
+        self._files = files
+        self.fd = open_journal_file(directory, files)
+        self._start: ScanPosition | None = None
+
+    def start(self) -> ScanPosition:
+        """Where its first frame is.
+
+        Raises:
+            CorruptJournalError: it has no header yet, or a damaged one, or another file's.
+            FormatVersionError: a newer version wrote it.
+            OSError: it cannot be read.
+        """
+        if self._start is None:
+            header, start = read_file_header(self.fd, self.name, self._files)
+            if (header.incarnation, header.file) != self._expected:
+                raise CorruptJournalError(f"{self.name} says that it is another file ({header}): read another copy.")
+            self._start = start
+        return self._start
+
+    def scanner_at(
+        self, number: FrameNumber, hint: ScanPosition | None = None, *, heads_only: bool = True
+    ) -> FrameScanner | None:
+        """A scanner whose next frame is this one; None if the file begins later or ends before.
+
+        Args:
+            number: The frame's number.
+            hint: Where in the file this frame is, or one before it.
+            heads_only: Scan heads; contents are then not checked.
+
+        Raises:
+            StorageError, OSError: the file is damaged, or cannot be read.
+        """
+        start = hint if hint is not None and hint.chain.next_number <= number else self.start()
+        if start.chain.next_number > number:
+            return None
+        scanner = FrameScanner(self.fd, start, self.name, self._files, checked_before=heads_only)
+        return scanner if scanner.seek(number) is None else None
+
+    def size_bytes(self) -> int:
+        """Its length now."""
+        return self._files.size(self.fd)
+
+    def close(self) -> None:
+        """Give the descriptor back."""
+        self._files.close(self.fd)
+
+
+def position_of(head: FrameHead) -> ScanPosition:
+    """Where the frame is in its file."""
+    return ScanPosition(head.offset, ChainPoint(head.header.number, head.header.previous_crc))
+
+
+class LogReader(Generic[F]):
+    """The frames of one log as they come. Not for several threads; `next` returns None where there is none yet.
+
+    Attributes:
+        walk: Which frame is next, and what is proved to be acknowledged.
+        paths: The root's storage paths.
+        problems: Why copies were left, newest last; for errors.
+    """
+
+    def __init__(
+        self,
+        incarnation: IncarnationId,
+        paths: Mapping[PathId, StoragePath],
+        frames: type[F],
+        begin: FrameNumber = 0,
+        files: FileOps = OS_FILES,
+    ) -> None:
+        """A reader that has nothing open.
+
+        Args:
+            incarnation: Whose log.
+            paths: The root's storage paths.
+            frames: `Frame`: every byte is checked; `FrameHead`: headers and directories are, contents are not read.
+            begin: The first frame.
+            files: The operating system.
+        """
+        self.incarnation = incarnation
+        self.walk = LogWalk(begin, crc32c(incarnation.encode()))
+        self.paths = paths
+        self.problems: list[str] = []
+        self._frames = frames
+        self._heads_only = frames is not Frame
+        self._files = files
+        self._open: dict[Copy, OpenJournalFile] = {}
+        self._scanner: FrameScanner | None = None
+        self._source: tuple[Copy, OpenJournalFile] | None = None
+
+    @property
+    def offset(self) -> int:
+        """Where in the copy in use the next frame begins; 0 if none is in use."""
+        return 0 if self._scanner is None or self.walk.copy is None else self._scanner.position.offset
+
+    def main_read(self, record: LogRecord, begin: FrameNumber) -> None:
+        """Take what main says now; files that are needed no more are closed (arguments as of `LogWalk.main_read`)."""
+        self.walk.main_read(record, begin)
+        self._close_passed()
+
+    def open_files(self) -> None:
+        """Open what is still to be opened; `LogWalk.is_ready` tells whether main must be read again then."""
+        while (copy := self.walk.to_open()) is not None:
+            self._file(copy)
+
+    def next(self, *, every: bool = False) -> F | None:
+        """The next frame; None if no copy has it, or it need not exist yet and the copy in use has not got it.
+
+        Args:
+            every: Look in each copy, even if the frame need not exist.
+
+        Raises:
+            FormatVersionError: a newer version wrote it.
+        """
+        walk, found = self.walk, None
+        if self._source is not None and walk.copy != self._source[0]:
+            self._close_passed()
+        if walk.copy is not None:
+            found = self._read(walk.copy)
+            if isinstance(found, self._frames):
+                return self._taken(found)
+        # A bad frame may have been a good one: others may have it, and what is behind it.
+        for copy in walk.others(every=every or isinstance(found, BadFrame)):
+            if self._enter(copy):
+                found = self._read(copy)
+                if isinstance(found, self._frames):
+                    return self._taken(found)
+        walk.found_none()
+        return None
+
+    @property
+    def source(self) -> tuple[Copy, OpenJournalFile]:
+        """The copy that the last frame was read from, until the next is asked for."""
+        assert self._source is not None, "a frame was read"
+        return self._source
+
+    def rewind(self, frame: F) -> None:
+        """Let a frame that was read come next."""
+        copy = self.walk.copy
+        self.walk.rewind(frame.header.number)
+        file = self._open.get(copy) if copy is not None and copy == self.walk.copy else None
+        if file is not None and file.name == frame.file:
+            self._scanner = file.scanner_at(frame.header.number, position_of(frame), heads_only=self._heads_only)
+        else:
+            self.close()
+
+    def close(self) -> None:
+        """Close all files; reading on opens them again."""
+        for file in self._open.values():
+            file.close()
+        self._open.clear()
+        self._scanner = self._source = None
+        self.walk.all_closed()
+
+    # -- copies --------------------------------------------------------------------------------------------------------
+
+    def _taken(self, found: F) -> F:
+        walk, header = self.walk, found.header
+        assert walk.copy is not None, "it was read from a copy"
+        self._source = walk.copy, self._open[walk.copy]
+        walk.took(header.number, header.lac)
+        return found
+
+    def _read(self, copy: Copy) -> FrameHead | ScanEnd | None:
+        scanner = self._scanner
+        assert scanner is not None, "the copy was entered"
+        try:
+            found = scanner.next_head() if self._heads_only else scanner.next_frame()
+        except StoragePathError as error:
+            self._note(copy, error)
+            self._open.pop(copy).close()  # a descriptor that fails is dead: the path may have been mounted anew
+            self.walk.lost(copy)
+            return None
+        if isinstance(found, BadFrame):
+            self._note(copy, found.reason)
+        return found
+
+    def _enter(self, copy: Copy) -> bool:
+        """Go to the next frame's place in a copy."""
+        file = self._file(copy)
+        if file is None:
+            return False
+        try:
+            # Frames before are passed over by their heads: one of them may be damaged here and was read elsewhere.
+            scanner = file.scanner_at(self.walk.next)
+            if scanner is not None and not self._heads_only:
+                scanner = file.scanner_at(self.walk.next, scanner.position, heads_only=False)
+        except (StorageError, OSError) as error:
+            self._note(copy, error)
+            return False
+        if scanner is None:
+            self._note(copy, f"frame {self.walk.next} is not in it")
+            return False
+        self._scanner = scanner
+        self.walk.use(copy, file.start().chain.next_number)
+        return True
+
+    def _file(self, copy: Copy) -> OpenJournalFile | None:
+        if not self.walk.has_tried(copy):
+            path = self.paths.get(copy.path)
+            try:
+                if path is None:
+                    raise StoragePathError(f"Storage path {copy.path} is not known to the root.")
+                self._open[copy] = OpenJournalFile(path, self.incarnation, JournalFileId(copy.file), self._files)
+            except (StorageError, OSError, InvalidArgumentError) as error:
+                self._note(copy, error)
+            self.walk.opened(copy, copy in self._open)
+        return self._open.get(copy)
+
+    def _close_passed(self) -> None:
+        self._source = None
+        for copy in self.walk.passed_files():
+            self._open.pop(copy).close()
+
+    def _note(self, copy: Copy, problem: object) -> None:
+        log.debug("Copy %s of the journal of %s is passed over: %s", copy, self.incarnation, problem)
+        self.problems.append(f"path {copy.path}: {str(problem).rstrip('.')}")
+        del self.problems[:-_KEPT_PROBLEMS]

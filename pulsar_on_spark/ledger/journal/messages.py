@@ -1,0 +1,384 @@
+"""Events and effects of `JournalWriter` and `Recovery`: all that a shell serves, except within a path (`path`).
+
+A shell keeps the frames' bytes by number; the cores know numbers only. Each effect that ends in "outcome:" is
+answered by exactly one of the events named there. A path that does not answer in time is reported as failed; what
+it says later is ignored.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TypeAlias
+
+from pulsar_on_spark.ledger.journal.log import Copy, FrameFacts, FrameKind, FrameNumber, LogRecord
+from pulsar_on_spark.ledger.journal.path import End
+from pulsar_on_spark.model.ids import PathId
+
+# -- the register ------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class CommitLog:
+    """Effect: compare-and-set the record. Outcome: LogCommitted, LogConflict or LogCommitUnknown.
+
+    Attributes:
+        record: The new value.
+        expected_version: Version of the incarnation's `log` key that it replaces; 0: there is none yet.
+        moves_seal: The same commit moves the `seal` key: a takeover fences the dead writer's sealer and trimmer by it,
+            and a clean close whoever decided to open a ledger before it.
+    """
+
+    record: LogRecord
+    expected_version: int
+    moves_seal: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class ReadLog:
+    """Effect: read the record, after a pause if commits have failed before. Outcome: LogRead."""
+
+
+@dataclass(frozen=True, slots=True)
+class LogCommitted:
+    """Event: the record is committed and durable, under this version."""
+
+    version: int
+
+
+@dataclass(frozen=True, slots=True)
+class LogConflict:
+    """Event: nothing was committed; this is the record now."""
+
+    record: LogRecord
+    version: int
+
+
+@dataclass(frozen=True, slots=True)
+class LogCommitUnknown:
+    """Event: the commit may be there, may come yet, or may not; `reason` is for people."""
+
+    reason: str = field(default="", compare=False, repr=False)
+
+
+@dataclass(frozen=True, slots=True)
+class LogRead:
+    """Event: the record as it was at some moment since the read was asked for; None if there is none."""
+
+    record: LogRecord | None
+    version: int
+
+
+# -- files and frames --------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class CreateFile:
+    """Effect: check the path's identity, create the empty `frames.open`, sync it and its directories.
+
+    Outcome: FileCreated or FileNotCreated.
+    """
+
+    copy: Copy
+
+
+@dataclass(frozen=True, slots=True)
+class BeginFiles:
+    """Effect: these created files begin with frame `first` (their header says so); their appends follow."""
+
+    copies: tuple[Copy, ...]
+    first: FrameNumber
+
+
+@dataclass(frozen=True, slots=True)
+class Append:
+    """Effect: encode the next frame (a group, or LAC or ROLL) and append it to these files.
+
+    Outcome, at any time later and for many frames at once: CopyAcked, or CopyFailed. `sync` False: an idle frame,
+    which nobody waits for.
+    """
+
+    copies: tuple[Copy, ...]
+    frame: FrameFacts
+    sync: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Resend:
+    """Effect: append frames that were sent before, the same bytes, to this file too. Outcome as of `Append`."""
+
+    copy: Copy
+    first: FrameNumber
+    last: FrameNumber
+
+
+@dataclass(frozen=True, slots=True)
+class ReleaseFiles:
+    """Effect: these files get nothing more: write what is queued for them, which nobody waits for, and close them."""
+
+    copies: tuple[Copy, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class FileCreated:
+    """Event: the file is there, durably."""
+
+    copy: Copy
+
+
+@dataclass(frozen=True, slots=True)
+class FileNotCreated:
+    """Event: it could not be created, or that takes too long."""
+
+    copy: Copy
+
+
+@dataclass(frozen=True, slots=True)
+class CopyAcked:
+    """Event: all frames up to `watermark` count on this file (`path.Ok`)."""
+
+    copy: Copy
+    watermark: FrameNumber
+
+
+@dataclass(frozen=True, slots=True)
+class CopyFailed:
+    """Event: nothing more will count on this file (`path.Lost`: an error, no room, fenced; or it is too slow)."""
+
+    copy: Copy
+
+
+# -- the writer only ---------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class StartLog:
+    """Event: open the log on the first of these paths, best ones first."""
+
+    paths: tuple[PathId, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class AddGroup:
+    """Event: a group of entries or cursor records to append as one frame of about this size."""
+
+    kind: FrameKind
+    size_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class BecameIdle:
+    """Event: no group is waiting: tail readers should see the last one."""
+
+
+@dataclass(frozen=True, slots=True)
+class SpareOffered:
+    """Event: this path may be used, or used again."""
+
+    path: PathId
+
+
+@dataclass(frozen=True, slots=True)
+class PathWithdrawn:
+    """Event: no new file is to be made on this path. Its files count as before; groups leave it at the next roll."""
+
+    path: PathId
+
+
+@dataclass(frozen=True, slots=True)
+class FragmentsTrimmed:
+    """Event: files of all frames below `before` are trimmed and deleted; the record need not name them longer."""
+
+    before: FrameNumber
+
+
+@dataclass(frozen=True, slots=True)
+class CloseLog:
+    """Event: no more groups will come; close when those in flight are acknowledged."""
+
+
+@dataclass(frozen=True, slots=True)
+class LogOpened:
+    """Effect: groups are welcome."""
+
+
+@dataclass(frozen=True, slots=True)
+class Acknowledged:
+    """Effect: all frames up to `lac` are acknowledged: only files that lag still need their bytes."""
+
+    lac: FrameNumber
+
+
+@dataclass(frozen=True, slots=True)
+class Starved:
+    """Effect: fewer paths than the ack quorum are left: producers get a retryable error until one is offered."""
+
+
+@dataclass(frozen=True, slots=True)
+class LogClosed:
+    """Effect: the log is closed for good at this frame."""
+
+    last_frame: FrameNumber
+
+
+@dataclass(frozen=True, slots=True)
+class LogFenced:
+    """Effect: another has taken over: this incarnation is over. Outcome of frames above `lac` is unknown for good."""
+
+    lac: FrameNumber
+
+
+@dataclass(frozen=True, slots=True)
+class LogAbandoned:
+    """Effect: the record could not be committed in many attempts: this incarnation is over, as with LogFenced."""
+
+    lac: FrameNumber
+
+
+WriterEvent: TypeAlias = (
+    AddGroup
+    | CopyAcked
+    | CopyFailed
+    | BecameIdle
+    | FileCreated
+    | FileNotCreated
+    | LogCommitted
+    | LogConflict
+    | LogCommitUnknown
+    | LogRead
+    | SpareOffered
+    | PathWithdrawn
+    | FragmentsTrimmed
+    | StartLog
+    | CloseLog
+)
+WriterEffect: TypeAlias = (
+    Append
+    | Acknowledged
+    | Resend
+    | CreateFile
+    | BeginFiles
+    | ReleaseFiles
+    | CommitLog
+    | ReadLog
+    | LogOpened
+    | Starved
+    | LogClosed
+    | LogFenced
+    | LogAbandoned
+)
+
+# -- recovery only -----------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class StartRecovery:
+    """Event: recover the log."""
+
+
+@dataclass(frozen=True, slots=True)
+class GiveUpPath:
+    """Event: an operator accepts that what cannot be read on this path is lost. Comes before StartRecovery only."""
+
+    path: PathId
+
+
+@dataclass(frozen=True, slots=True)
+class FenceCopy:
+    """Effect: fence this file and learn its LAC (`path.FenceFirst`). Outcome: CopyFenced or CopySilent."""
+
+    copy: Copy
+
+
+@dataclass(frozen=True, slots=True)
+class ReadCopy:
+    """Effect: fence and read this file (`path.ReadFrames`). Outcome: CopyRead or CopySilent.
+
+    The bytes read are kept until they are written back or the recovery ends.
+    """
+
+    copy: Copy
+    start: FrameNumber
+    limit: int
+
+
+@dataclass(frozen=True, slots=True)
+class CopyFenced:
+    """Event: `path.FenceAnswer`."""
+
+    copy: Copy
+    fenced: bool
+    first: FrameNumber | None
+    lac: FrameNumber
+
+
+@dataclass(frozen=True, slots=True)
+class CopyRead:
+    """Event: `path.ReadAnswer`."""
+
+    copy: Copy
+    start: FrameNumber
+    frames: tuple[FrameFacts, ...]
+    end: End
+
+
+@dataclass(frozen=True, slots=True)
+class CopySilent:
+    """Event: the path does not answer the request that this copy has open."""
+
+    copy: Copy
+
+
+@dataclass(frozen=True, slots=True)
+class WriteBack:
+    """Effect: append frames that were read from `source` to a file of this recovery. Outcome as of `Append`."""
+
+    copy: Copy
+    source: Copy
+    first: FrameNumber
+    last: FrameNumber
+
+
+@dataclass(frozen=True, slots=True)
+class LogRecovered:
+    """Effect: the log is CLOSED, by this recovery or another's; this is its record for good."""
+
+    record: LogRecord
+
+
+@dataclass(frozen=True, slots=True)
+class RecoveryStopped:
+    """Effect: it cannot be decided now what was acknowledged, or another recovers: start again later.
+
+    Guessing could lose acknowledged frames; the log stays IN_RECOVERY, which costs nothing but time.
+    """
+
+    reason: str
+
+
+RecoveryEvent: TypeAlias = (
+    StartRecovery
+    | GiveUpPath
+    | CopyFenced
+    | CopyRead
+    | CopySilent
+    | FileCreated
+    | FileNotCreated
+    | CopyAcked
+    | CopyFailed
+    | LogCommitted
+    | LogConflict
+    | LogCommitUnknown
+    | LogRead
+)
+RecoveryEffect: TypeAlias = (
+    CommitLog
+    | ReadLog
+    | FenceCopy
+    | ReadCopy
+    | CreateFile
+    | BeginFiles
+    | WriteBack
+    | ReleaseFiles
+    | LogRecovered
+    | RecoveryStopped
+)

@@ -1,0 +1,39 @@
+"""What a journal has done, counted once for each group: for whoever watches it."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Sequence
+from time import perf_counter
+
+from pulsar_on_spark.ledger.journal.groups import Group
+from pulsar_on_spark.model.latencies import Latencies
+
+
+class JournalMeter:
+    """Counters of one journal. Methods belong to the journal's event loop.
+
+    Attributes:
+        groups: Groups that were sent; each is one frame.
+        records: Entries and cursor records in them.
+        payload_bytes: Bytes of these.
+        writes: From when a group was sent until it counted: an ack quorum of paths had synced it.
+    """
+
+    def __init__(self) -> None:
+        self.groups = self.records = self.payload_bytes = 0
+        self.writes = Latencies()
+        self._sent_s: deque[float] = deque()
+
+    def sent(self, group: Group) -> None:
+        """A group is on its way to the paths."""
+        self.groups += 1
+        self.records += len(group.contexts)
+        self.payload_bytes += group.payload_bytes
+        self._sent_s.append(perf_counter())
+
+    def acknowledged(self, groups: Sequence[Group]) -> None:
+        """The next ones, in the order in which they were sent, are durable."""
+        now_s = perf_counter()
+        for _ in groups:
+            self.writes.observe(now_s - self._sent_s.popleft())

@@ -1,0 +1,391 @@
+"""What one file on one storage path does and may answer: `CopyAppender` for its writer, `CopyReader` for all others.
+
+The two share nothing but the file system. The fence is a rename of `frames.open`, so the writer may count a frame
+only on positive permission: the name is still the file that it holds. Its absence (renamed, trimmed away, unmounted,
+another disk in the path's place) always reads as "fenced". Order of one round, and of a fencing read:
+
+    appender   write -> fdatasync (of what was written before it began) -> is `frames.open` my file? -> Ok(watermark)
+    reader     identity -> rename -> fsync of the directory -> scan -> answer
+
+If the appender's check comes out positive, its bytes were in the file before any rename, so whoever renames first and
+reads then finds them. This holds on one kernel; network file systems cache names and are refused elsewhere.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+from typing import TypeAlias
+
+from pulsar_on_spark.ledger.journal.log import NO_FRAME, FrameFacts, FrameNumber
+
+MAX_AHEAD = 64
+"""Appends that arrive before their predecessor; more of them mean that one is lost."""
+
+# -- the writer's side -------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class AppendFrames:
+    """Event: take frames `first` to `last`. Those of `sync` False wait for the next sync that others need."""
+
+    first: FrameNumber
+    last: FrameNumber
+    sync: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Written:
+    """Event: the `Write` has returned, all of it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Synced:
+    """Event: the `Sync` has returned without error."""
+
+
+@dataclass(frozen=True, slots=True)
+class Checked:
+    """Event: whether `frames.open` was the very file (device, inode), looked at after the `Check` was asked for."""
+
+    is_my_file: bool
+
+
+@dataclass(frozen=True, slots=True)
+class IoFailed:
+    """Event: a write was short or failed, or fdatasync failed. It is never retried: pages may be marked clean."""
+
+
+@dataclass(frozen=True, slots=True)
+class Write:
+    """Effect: append these frames' bytes."""
+
+    first: FrameNumber
+    last: FrameNumber
+
+
+@dataclass(frozen=True, slots=True)
+class Sync:
+    """Effect: fdatasync."""
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """Effect: look whether `frames.open` is the file that is being appended to."""
+
+
+@dataclass(frozen=True, slots=True)
+class Ok:
+    """Effect: tell the writer that all frames up to `watermark` count on this path."""
+
+    watermark: FrameNumber
+
+
+@dataclass(frozen=True, slots=True)
+class Lost:
+    """Effect: tell the writer that nothing more will count here; what was not answered Ok is unknown."""
+
+    reason: str
+
+
+AppendEvent: TypeAlias = AppendFrames | Written | Synced | Checked | IoFailed
+AppendEffect: TypeAlias = Write | Sync | Check | Ok | Lost
+
+
+class CopyAppender:
+    """One file of a writer: a prefix without holes, one watermark, and nothing after an error.
+
+    Writes go on while a sync runs; one round of sync and check at a time.
+    """
+
+    def __init__(self, first: FrameNumber) -> None:
+        """The file's first frame will be `first`."""
+        self._queued = first - 1
+        self._ahead: list[AppendFrames] = []
+        self._writing_to: FrameNumber | None = None
+        self._written = first - 1
+        self._sync_wanted = first - 1
+        self._round_to: FrameNumber | None = None
+        self._watermark = first - 1
+        self.is_lost = False
+
+    def handle(self, event: AppendEvent) -> list[AppendEffect]:
+        """Take an event; a lost file ignores all."""
+        if self.is_lost:
+            return []
+        match event:
+            case AppendFrames():
+                return self._append(event)
+            case Written():
+                assert self._writing_to is not None, "a write that returned was asked for"
+                self._written, self._writing_to = self._writing_to, None
+                return self._next_write() + self._next_round()
+            case Synced():
+                return self._synced()
+            case Checked():
+                return self._checked(event.is_my_file)
+            case IoFailed():
+                return self._lose("a write or a sync failed")
+
+    def _append(self, event: AppendFrames) -> list[AppendEffect]:
+        if event.first > self._queued + 1:
+            if len(self._ahead) >= MAX_AHEAD:
+                return self._lose("a frame is missing")
+            self._ahead.append(event)
+            return []
+        self._queue(event)
+        while self._ahead and (following := min(self._ahead, key=lambda ahead: ahead.first)).first <= self._queued + 1:
+            self._ahead.remove(following)
+            self._queue(following)
+        return self._next_write()
+
+    def _queue(self, event: AppendFrames) -> None:
+        """What of it is not queued yet; ranges may overlap, as a frame may be sent again with others."""
+        if event.last > self._queued:
+            self._queued = event.last
+            if event.sync:
+                self._sync_wanted = event.last
+
+    def _next_write(self) -> list[AppendEffect]:
+        if self._writing_to is not None or self._queued == self._written:
+            return []
+        self._writing_to = self._queued
+        return [Write(self._written + 1, self._queued)]
+
+    def _next_round(self) -> list[AppendEffect]:
+        if self._round_to is not None or min(self._sync_wanted, self._written) <= self._watermark:
+            return []
+        self._round_to = self._written
+        return self._begin_round()
+
+    def _begin_round(self) -> list[AppendEffect]:
+        return [Sync()]
+
+    def _synced(self) -> list[AppendEffect]:
+        return [Check()]
+
+    def _checked(self, is_my_file: bool) -> list[AppendEffect]:
+        if not self._may_count(is_my_file):
+            return self._lose("fenced: frames.open is not this file any more")
+        return self._round_done()
+
+    def _may_count(self, is_my_file: bool) -> bool:
+        """Positive permission, never the absence of a prohibition."""
+        return is_my_file
+
+    def _round_done(self) -> list[AppendEffect]:
+        assert self._round_to is not None, "a check belongs to a round"
+        self._watermark, self._round_to = self._round_to, None
+        return [Ok(self._watermark), *self._next_round()]
+
+    def _lose(self, reason: str) -> list[AppendEffect]:
+        self.is_lost = True
+        self._ahead.clear()
+        return [Lost(reason)]
+
+
+# -- everybody else's side ---------------------------------------------------------------------------------------------
+
+
+class End(Enum):
+    """What a copy says about the frame behind those that it gave.
+
+    Only `NO` and, if the whole write set was read, `TORN` speak against the frame (BookKeeper's NoSuchEntry);
+    everything else is no answer at all.
+    """
+
+    MORE = "there is more to read"
+    NO = "the file was fenced before it was read, is intact, and ends here"
+    TORN = "as NO, but a short frame or a hole in a header's place stands at its very end"
+    UNKNOWN = "cannot tell"
+
+
+class ScanEnd(Enum):
+    """How a scan of a file came to its end."""
+
+    LIMIT = "as many frames as were asked for"
+    CLEAN = "the end of the file, behind a whole frame"
+    TORN = "a short frame or a hole in a header's place, with nothing behind it"
+    DAMAGED = "a whole frame whose content is bad, a damaged header, a bad frame that others follow, or an IO error"
+
+
+class Renamed(Enum):
+    """How a rename of `frames.open` to `frames.fenced` came out."""
+
+    DONE = "fenced now"
+    ALREADY = "frames.fenced is there"
+    MISSING = "neither name is there"
+    FAILED = "an IO error"
+
+
+@dataclass(frozen=True, slots=True)
+class FenceFirst:
+    """Event: fence the copy and say what LAC it knows."""
+
+
+@dataclass(frozen=True, slots=True)
+class ReadFrames:
+    """Event: fence the copy if it is not yet, then give up to `limit` frames from `start` on (BookKeeper #2614).
+
+    Where the fence fails the frames are given none the less: a yes needs none.
+    """
+
+    start: FrameNumber
+    limit: int
+
+
+@dataclass(frozen=True, slots=True)
+class IdentityChecked:
+    """Event: whether the path's identity file (cookie) is there and is this path's."""
+
+    intact: bool
+
+
+@dataclass(frozen=True, slots=True)
+class FileRenamed:
+    """Event: how the rename came out."""
+
+    result: Renamed
+
+
+@dataclass(frozen=True, slots=True)
+class DirectorySynced:
+    """Event: whether fsync of the file's directory succeeded, and `frames.fenced` was there after it."""
+
+    ok: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Scanned:
+    """Event: what the file holds.
+
+    Attributes:
+        first: Number of its first frame by its header; None if it has neither frame nor header.
+        frames: Good frames from the wanted start on, without gap.
+        end: How the scan ended.
+        lac: The highest LAC in the headers that were read.
+    """
+
+    first: FrameNumber | None
+    frames: tuple[FrameFacts, ...]
+    end: ScanEnd
+    lac: FrameNumber = NO_FRAME
+
+
+@dataclass(frozen=True, slots=True)
+class CheckIdentity:
+    """Effect: read the path's identity file."""
+
+
+@dataclass(frozen=True, slots=True)
+class Rename:
+    """Effect: rename `frames.open` to `frames.fenced`, if it is not yet."""
+
+
+@dataclass(frozen=True, slots=True)
+class SyncDirectory:
+    """Effect: fsync the file's directory, then look for `frames.fenced`: a crash may have undone the rename."""
+
+
+@dataclass(frozen=True, slots=True)
+class Scan:
+    """Effect: open the file under either name and check its frames; give those from `start` on, up to `limit`."""
+
+    start: FrameNumber
+    limit: int
+
+
+@dataclass(frozen=True, slots=True)
+class FenceAnswer:
+    """Effect: answer to `FenceFirst`; `fenced` False: no answer. `first` is the file's first frame, if it has any."""
+
+    fenced: bool
+    first: FrameNumber | None
+    lac: FrameNumber
+
+
+@dataclass(frozen=True, slots=True)
+class ReadAnswer:
+    """Effect: answer to `ReadFrames`: good frames from `start` on (a yes always counts), and what is behind them."""
+
+    start: FrameNumber
+    frames: tuple[FrameFacts, ...]
+    end: End
+
+
+ReadEvent: TypeAlias = FenceFirst | ReadFrames | IdentityChecked | FileRenamed | DirectorySynced | Scanned
+ReadEffect: TypeAlias = CheckIdentity | Rename | SyncDirectory | Scan | FenceAnswer | ReadAnswer
+
+_ALL_FRAMES = 1 << 62
+
+
+class CopyReader:
+    """A recoverer's view of one copy; one request at a time."""
+
+    def __init__(self) -> None:
+        self._fenced = False
+        self._request: FenceFirst | ReadFrames | None = None
+
+    def handle(self, event: ReadEvent) -> list[ReadEffect]:
+        """Take a request, or the outcome of the effect before."""
+        match event:
+            case FenceFirst() | ReadFrames():
+                assert self._request is None, "one request at a time"
+                self._request = event
+                return [CheckIdentity()]
+            case IdentityChecked(intact):
+                if not intact:
+                    return self._no_answer()
+                return [Rename()] if not self._fenced and self._fences(self._current) else self._scan()
+            case FileRenamed(result):
+                if result is Renamed.MISSING:
+                    return self._missing()
+                return self._scan() if result is Renamed.FAILED else [SyncDirectory()]
+            case DirectorySynced(ok):
+                self._fenced = ok
+                return self._scan()
+            case Scanned():
+                return self._answer(event)
+
+    @property
+    def _current(self) -> FenceFirst | ReadFrames:
+        assert self._request is not None, "an outcome belongs to a request"
+        return self._request
+
+    def _fences(self, request: FenceFirst | ReadFrames) -> bool:
+        """Reads fence too: a path may have been away when the others were fenced (BookKeeper #2614)."""
+        return True
+
+    def _missing(self) -> list[ReadEffect]:
+        """A file that the record names was there once: it is lost, and its absence says nothing about frames."""
+        return self._no_answer()
+
+    def _scan(self) -> list[ReadEffect]:
+        request = self._current
+        if isinstance(request, ReadFrames):
+            return [Scan(request.start, request.limit)]
+        return [Scan(_ALL_FRAMES, 0)]
+
+    def _no_answer(self) -> list[ReadEffect]:
+        request, self._request = self._current, None
+        if isinstance(request, ReadFrames):
+            return [ReadAnswer(request.start, (), End.UNKNOWN)]
+        return [FenceAnswer(fenced=False, first=None, lac=NO_FRAME)]
+
+    def _answer(self, scanned: Scanned) -> list[ReadEffect]:
+        request, self._request = self._current, None
+        if isinstance(request, FenceFirst):
+            return [FenceAnswer(self._fenced, scanned.first, scanned.lac)]
+        return [ReadAnswer(request.start, scanned.frames, self._end(scanned, request.start))]
+
+    def _end(self, scanned: Scanned, start: FrameNumber) -> End:
+        if scanned.end is ScanEnd.LIMIT:
+            return End.MORE
+        begins_later = scanned.first is not None and scanned.first > start
+        if begins_later or not self._may_say_no(scanned):
+            return End.UNKNOWN
+        return End.TORN if scanned.end is ScanEnd.TORN else End.NO
+
+    def _may_say_no(self, scanned: Scanned) -> bool:
+        """A no needs the fence before the read, and a file that could be read to its end."""
+        return self._fenced and scanned.end in (ScanEnd.CLEAN, ScanEnd.TORN)

@@ -1,0 +1,65 @@
+"""On which storage paths a writer's new files are made. No IO, no clock."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable
+
+from pulsar_on_spark.ledger.journal.log import Copy
+from pulsar_on_spark.model.ids import PathId
+from pulsar_on_spark.model.quorum import Quorum
+
+
+class Placement:
+    """The paths that may be used, best ones first, without those that have failed; file names are never given twice."""
+
+    def __init__(self, quorum: Quorum) -> None:
+        """Without any path; `offer` them."""
+        self._quorum = quorum
+        self._paths: list[PathId] = []
+        self._failed: set[PathId] = set()
+        self._files = 0
+
+    def offer(self, path: PathId) -> None:
+        """A new path, or one that failed and comes back; what was lost on it stays so."""
+        self._failed.discard(path)
+        if path not in self._paths:
+            self._paths.append(path)
+
+    def fail(self, path: PathId) -> None:
+        """No file is made there until it is offered again: it failed, or is to be left."""
+        self._failed.add(path)
+
+    def can_leave(self, copies: Collection[Copy]) -> bool:
+        """Whether some of these are on paths that are to be left, and an ack quorum of others is there."""
+        return any(copy.path in self._failed for copy in copies) and (
+            len(set(self._paths) - self._failed) >= self._quorum.ack
+        )
+
+    def can_widen(self, copies: Collection[Copy]) -> bool:
+        """Whether these are fewer than the write quorum, and there is a path for one more."""
+        used = {copy.path for copy in copies}
+        return len(copies) < self._quorum.write and not self._failed.union(used).issuperset(self._paths)
+
+    def placed(
+        self, copies: tuple[Copy, ...], lost: Collection[Copy], preferred: Iterable[PathId]
+    ) -> tuple[Copy, ...] | None:
+        """The copies with the lost ones replaced, by spares as far as there are any; the very same if none is lost.
+
+        Args:
+            copies: Of a fragment; none for a new one.
+            lost: Files that count no more.
+            preferred: Paths to take before others.
+
+        Returns:
+            None if there are fewer than the ack quorum.
+        """
+        kept = {copy.path for copy in copies if copy not in lost}
+        if len(kept) == len(copies) > 0:
+            return copies
+        order = dict.fromkeys([*preferred, *self._paths])
+        spares = [path for path in order if path not in self._failed and path not in kept]
+        self._files += 1
+        new = iter([Copy(path, str(self._files)) for path in spares[: self._quorum.write - len(kept)]])
+        replaced = [next(new, None) if copy in lost else copy for copy in copies]
+        placed = (*(copy for copy in replaced if copy is not None), *new)
+        return placed if len(placed) >= self._quorum.ack else None

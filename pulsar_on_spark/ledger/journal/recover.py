@@ -1,0 +1,334 @@
+"""Recovering the log of a writer that is gone: the shell around `Recovery`. Anyone may call it, at any time.
+
+A thread for each storage path fences and reads the copies there, another writes back; the caller's thread decides and
+commits. Only positions of frames are kept, and a few MiB for each path: what is written back is read again for it.
+"""
+
+from __future__ import annotations
+
+import logging
+import queue
+import threading
+import uuid
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TypeAlias
+
+from pulsar_on_spark.ledger.files import OS_FILES, FileOps
+from pulsar_on_spark.ledger.journal.copies import CopyLost, CopyOk
+from pulsar_on_spark.ledger.journal.copy_reader import CopyFile
+from pulsar_on_spark.ledger.journal.ensemble import CopyCreated, CopyNotCreated, Ensemble, EnsembleReport
+from pulsar_on_spark.ledger.journal.files import JournalFileHeader
+from pulsar_on_spark.ledger.journal.frame_header import ChainPoint
+from pulsar_on_spark.ledger.journal.log import Copy, FrameNumber, LogRecord
+from pulsar_on_spark.ledger.journal.messages import (
+    BeginFiles,
+    CommitLog,
+    CopyAcked,
+    CopyFailed,
+    CopyFenced,
+    CopyRead,
+    CopySilent,
+    CreateFile,
+    FenceCopy,
+    FileCreated,
+    FileNotCreated,
+    GiveUpPath,
+    LogCommitUnknown,
+    LogRecovered,
+    ReadCopy,
+    ReadLog,
+    RecoveryEffect,
+    RecoveryEvent,
+    RecoveryStopped,
+    ReleaseFiles,
+    StartRecovery,
+    WriteBack,
+)
+from pulsar_on_spark.ledger.journal.path import FenceAnswer, FenceFirst, ReadFrames
+from pulsar_on_spark.ledger.journal.recovery import Recovery
+from pulsar_on_spark.ledger.journal.register import LogRegister
+from pulsar_on_spark.ledger.storage_path import StoragePath
+from pulsar_on_spark.model.errors import JournalUndecidedError
+from pulsar_on_spark.model.ids import IncarnationId, JournalFileId, PathId
+
+TICK_S = 0.25
+SILENT_AFTER_S = 30.0
+"""A path on which nothing moves for so long does not answer."""
+_LOGGER = logging.getLogger(__name__)
+
+Progress: TypeAlias = Callable[[int], None]
+"""Gets the bytes that were scanned, now and then; called in several threads."""
+
+
+def ignore_progress(scanned_bytes: int) -> None:
+    """For those who need no progress."""
+
+
+def recover(
+    register: LogRegister,
+    paths: Mapping[PathId, StoragePath],
+    writable: Sequence[PathId],
+    *,
+    give_up: Collection[PathId] = (),
+    progress: Progress = ignore_progress,
+    files: FileOps = OS_FILES,
+    silent_after_s: float = SILENT_AFTER_S,
+) -> LogRecord:
+    """Close the log for good: fence its writer, find its end, make sure that every acknowledged frame is kept.
+
+    Running it twice, or twice at once, does no harm; a log that is CLOSED is left as it is.
+
+    Args:
+        register: the incarnation's register.
+        paths: all storage paths of the root.
+        writable: those that may be written to, best ones first; frames that may not have been acknowledged, but may
+            have been, are copied there.
+        give_up: paths that an operator accepts as lost for good: what cannot be read on them counts as not there, and
+            the record says so. Acknowledged frames that only these paths had are lost then. The others are still asked.
+        progress: told of bytes read.
+        files: the operating system.
+        silent_after_s: a path on which nothing moves for so long does not answer.
+
+    Returns:
+        The closed record.
+
+    Raises:
+        JournalUndecidedError: it cannot be told now what was acknowledged, or another recovery has taken over. Nothing
+            is lost and nothing guessed: the writer is fenced, and the log stays IN_RECOVERY until a later attempt.
+        MetadataError: the record cannot be read or written.
+    """
+    targets = [path for path in writable if path in paths and path not in give_up]
+    return _Recovering(register, paths, targets, progress, files, silent_after_s).run(give_up)
+
+
+@dataclass(frozen=True, slots=True)
+class _Answered:
+    """A copy has answered this very request; `problem` is for people."""
+
+    request: FenceFirst | ReadFrames
+    event: CopyFenced | CopyRead
+    problem: str
+
+
+_Message: TypeAlias = EnsembleReport | _Answered
+
+
+class _ReaderThread:
+    """Serves the requests to the copies on one path, one after the other, and closes their files at the end."""
+
+    def __init__(self, post: Callable[[_Message], None]) -> None:
+        self._post = post
+        self._requests: queue.SimpleQueue[tuple[CopyFile, Copy, FenceFirst | ReadFrames] | None] = queue.SimpleQueue()
+        self._moved = False
+        self.waiting: dict[Copy, FenceFirst | ReadFrames] = {}
+        self.quiet_ticks = 0
+        threading.Thread(target=self._run, name="journal-recover", daemon=True).start()
+
+    def ask(self, file: CopyFile, copy: Copy, request: FenceFirst | ReadFrames) -> None:
+        """Queue a request."""
+        self.waiting[copy] = request
+        self._requests.put((file, copy, request))
+
+    def moved(self) -> None:
+        """Bytes were read; called in the thread."""
+        self._moved = True
+
+    def tick(self) -> int:
+        """How many ticks nothing has moved, though it should."""
+        self.quiet_ticks = 0 if self._moved or not self.waiting else self.quiet_ticks + 1
+        self._moved = False
+        return self.quiet_ticks
+
+    def stop(self) -> None:
+        """End the thread when it has served what is queued; a disk that hangs is not waited for."""
+        self._requests.put(None)
+
+    def _run(self) -> None:
+        files: set[CopyFile] = set()
+        try:
+            while (request := self._requests.get()) is not None:
+                files.add(request[0])
+                self._answer(*request)
+        finally:
+            for file in files:
+                file.close()
+
+    def _answer(self, file: CopyFile, copy: Copy, wanted: FenceFirst | ReadFrames) -> None:
+        answer = file.answer(wanted)
+        event: CopyFenced | CopyRead
+        if isinstance(answer, FenceAnswer):
+            event = CopyFenced(copy, answer.fenced, answer.first, answer.lac)
+        else:
+            event = CopyRead(copy, answer.start, answer.frames, answer.end)
+        self._post(_Answered(wanted, event, file.problem))
+
+
+class _Recovering:
+    """One attempt."""
+
+    def __init__(
+        self,
+        register: LogRegister,
+        paths: Mapping[PathId, StoragePath],
+        writable: Sequence[PathId],
+        progress: Progress,
+        files: FileOps,
+        silent_after_s: float,
+    ) -> None:
+        self._register = register
+        self._incarnation: IncarnationId = register.incarnation
+        self._paths = paths
+        self._progress = progress
+        self._files = files
+        self._quiet_ticks = round(silent_after_s / TICK_S)
+        self._core = Recovery(f"r-{uuid.uuid4().hex}", tuple(writable))
+        self._inbox: queue.SimpleQueue[_Message] = queue.SimpleQueue()
+        self._ensemble = Ensemble(paths, self._incarnation, self._inbox.put, files)
+        self._copies: dict[Copy, CopyFile] = {}
+        self._readers: dict[PathId, _ReaderThread] = {}
+        self._problems: dict[Copy, str] = {}
+        self._metadata_problem = ""
+        self._begun: dict[Copy, FrameNumber] = {}
+        self._result: LogRecord | None = None
+
+    def run(self, give_up: Collection[PathId]) -> LogRecord:
+        """To the end."""
+        try:
+            for path in sorted(give_up):
+                self._feed(GiveUpPath(path))
+            self._feed(StartRecovery())
+            while self._result is None:
+                try:
+                    message = self._inbox.get(timeout=TICK_S)
+                except queue.Empty:
+                    self._tick()
+                else:
+                    self._take(message)
+        finally:
+            self._ensemble.shut_down()
+            for reader in self._readers.values():
+                reader.stop()
+        return self._result
+
+    def _feed(self, event: RecoveryEvent) -> None:
+        events = [event]
+        while events:
+            for effect in self._core.handle(events.pop(0)):
+                answer = self._serve(effect)
+                if answer is not None:
+                    events.append(answer)
+
+    def _serve(self, effect: RecoveryEffect) -> RecoveryEvent | None:
+        match effect:
+            case ReadLog():
+                return self._register.read()
+            case CommitLog():
+                answer = self._register.commit(effect)
+                self._metadata_problem = answer.reason if isinstance(answer, LogCommitUnknown) else ""
+                return answer
+            case FenceCopy(copy):
+                return self._ask(copy, FenceFirst())
+            case ReadCopy(copy, start, limit):
+                return self._ask(copy, ReadFrames(start, limit))
+            case CreateFile(copy):
+                self._ensemble.create(copy)
+            case BeginFiles(copies, first):
+                self._begun.update(dict.fromkeys(copies, first))
+            case WriteBack():
+                self._write_back(effect)
+            case ReleaseFiles(copies):
+                self._ensemble.release(copies)
+            case LogRecovered(record):
+                self._result = record
+                _LOGGER.info("The journal of %s is recovered up to frame %s", self._incarnation, record.last_frame)
+            case RecoveryStopped(reason):
+                raise JournalUndecidedError(self._explained(reason))
+        return None
+
+    def _ask(self, copy: Copy, request: FenceFirst | ReadFrames) -> CopySilent | None:
+        path = self._paths.get(copy.path)
+        if path is None:
+            self._problems[copy] = f"storage path {copy.path} is not known to the root"
+            return CopySilent(copy)
+        reader = self._readers.get(copy.path)
+        if reader is None:
+            reader = self._readers[copy.path] = _ReaderThread(self._inbox.put)
+        if copy not in self._copies:
+            self._copies[copy] = CopyFile(path, self._incarnation, copy, self._watched(reader), self._files)
+        reader.ask(self._copies[copy], copy, request)
+        return None
+
+    def _watched(self, reader: _ReaderThread) -> Progress:
+        def progress(scanned_bytes: int) -> None:
+            reader.moved()
+            self._progress(scanned_bytes)
+
+        return progress
+
+    def _write_back(self, effect: WriteBack) -> None:
+        placed = self._copies[effect.source].placed
+        frames = [placed[number] for number in range(effect.first, effect.last + 1)]
+        first = self._begun.pop(effect.copy, None)
+        if first is not None:
+            assert first == effect.first, "a file begins with the first frame that is written back"
+            crc = frames[0].position.chain.crc
+            header = JournalFileHeader(self._incarnation, JournalFileId(effect.copy.file), ChainPoint(first, crc))
+            self._ensemble.begin(effect.copy, first, header.encode())
+        self._ensemble.append(effect.copy, effect.first, frames, 0, sync=True)
+
+    def _take(self, message: _Message) -> None:
+        match message:
+            case _Answered(request, event, problem):
+                copy = event.copy
+                waiting = self._readers[copy.path].waiting
+                if waiting.get(copy) is not request:
+                    return  # it was given up, and the next one may be on its way
+                del waiting[copy]
+                if problem:
+                    self._problems[copy] = problem
+                self._feed(event)
+            case CopyOk(copy, watermark):
+                self._ensemble.acked(message)
+                self._feed(CopyAcked(copy, watermark))
+            case CopyCreated(copy):
+                if self._ensemble.created(message):
+                    self._feed(FileCreated(copy))
+            case CopyNotCreated(copy, reason):
+                if self._ensemble.created(message):
+                    self._lost(copy, reason, FileNotCreated(copy))
+            case CopyLost(copy, reason):
+                if self._ensemble.lost(message):
+                    self._lost(copy, reason, CopyFailed(copy))
+
+    def _lost(self, copy: Copy, reason: str, event: CopyFailed | FileNotCreated) -> None:
+        self._problems[copy] = reason
+        self._ensemble.give_up(copy.path)
+        self._feed(event)
+
+    def _tick(self) -> None:
+        for path, reader in self._readers.items():
+            if reader.tick() > self._quiet_ticks:
+                reader.quiet_ticks = 0
+                silent, reader.waiting = reader.waiting, {}
+                for copy in sorted(silent):
+                    self._problems[copy] = f"storage path {path} does not answer"
+                    self._feed(CopySilent(copy))
+        for copy in self._ensemble.quiet(self._quiet_ticks):
+            self._lost(copy, f"storage path {copy.path} does not answer", CopyFailed(copy))
+
+    def _explained(self, reason: str) -> str:
+        problems = "; ".join(
+            f"{self._paths.get(copy.path, f'storage path {copy.path}')}: {problem}"
+            for copy, problem in sorted(self._problems.items())
+        )
+        if self._metadata_problem:
+            return (
+                f"The journal of {self._incarnation} is not recovered: {reason}, the last one: {self._metadata_problem}"
+            )
+        seen = f" ({problems})" if problems else ""
+        return (
+            f"The journal of {self._incarnation} is not recovered: {reason}{seen}. Bring its storage paths back and "
+            "try again, or give up those that are lost for good (`pulsarpy recover --give-up-path`); what was "
+            "acknowledged is not touched."
+        )

@@ -1,0 +1,164 @@
+"""What the copies have said to a recovery, and what may be concluded from it. No IO, no clock.
+
+A yes of one copy is enough. A no needs so many that the frame can never reach its ack quorum on the others; what
+nobody can tell is a no only where an operator has given the path up, and every other copy has answered.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import dataclass
+
+from pulsar_on_spark.ledger.journal.log import Copy, FrameKind, FrameNumber
+from pulsar_on_spark.ledger.journal.messages import CopyFenced, CopyRead, CopySilent, ReadCopy
+from pulsar_on_spark.ledger.journal.path import End
+from pulsar_on_spark.model.ids import PathId
+
+
+@dataclass(slots=True)
+class Source:
+    """What one copy has said: it holds all frames up to `last`; then comes `end` (None: not asked, or asked now)."""
+
+    last: FrameNumber
+    asked: bool = False
+    end: End | None = None
+    roll_at: FrameNumber | None = None
+
+
+class Answers:
+    """See above.
+
+    Attributes:
+        given_up: Paths that an operator has given up.
+    """
+
+    def __init__(self) -> None:
+        self.given_up: set[PathId] = set()
+        self._ack_quorum = 0
+        self._fences: dict[Copy, CopyFenced | CopySilent | None] = {}
+        self._sources: dict[Copy, Source] = {}
+
+    # -- fences --------------------------------------------------------------------------------------------------------
+
+    def expect_fences(self, copies: Iterable[Copy], ack_quorum: int) -> None:
+        """These copies, of all fragments that may still be written to, are asked to be fenced."""
+        self._ack_quorum = ack_quorum
+        self._fences = dict.fromkeys(copies)
+
+    @property
+    def asked_to_fence(self) -> Collection[Copy]:
+        """The copies that `expect_fences` was given."""
+        return self._fences
+
+    def lacks_fence(self, copy: Copy) -> bool:
+        """Whether the copy was asked and has not answered yet."""
+        return copy in self._fences and self._fences[copy] is None
+
+    def fenced(self, answer: CopyFenced | CopySilent) -> None:
+        """A copy answered, or will not."""
+        self._fences[answer.copy] = answer
+
+    def is_fenced(self, copies: Collection[Copy]) -> bool:
+        """No frame can reach its ack quorum on these copies any more, or what is not fenced was given up."""
+        unfenced = [copy for copy in copies if not (isinstance(got := self._fences[copy], CopyFenced) and got.fenced)]
+        if len(copies) - len(unfenced) >= self._threshold(len(copies)):
+            return True
+        return self.have_answered(copies) and self.given_up.issuperset(copy.path for copy in unfenced)
+
+    def have_answered(self, copies: Iterable[Copy]) -> bool:
+        """Whether none of these is waited for."""
+        return all(self._fences[copy] is not None for copy in copies)
+
+    def known_lacs(self) -> list[FrameNumber]:
+        """The LAC of each copy that answered."""
+        return [answer.lac for answer in self._fences.values() if isinstance(answer, CopyFenced)]
+
+    def first_frames(self, copies: Iterable[Copy]) -> list[FrameNumber]:
+        """The first frame that each of these copies says to have begun with; an empty file says none."""
+        answers = [self._fences[copy] for copy in copies]
+        firsts = [answer.first for answer in answers if isinstance(answer, CopyFenced)]
+        return [first for first in firsts if first is not None]
+
+    def _threshold(self, copies: int) -> int:
+        """So many copies without a frame that it cannot reach the ack quorum on the others."""
+        return copies - self._ack_quorum + 1
+
+    # -- frames --------------------------------------------------------------------------------------------------------
+
+    def begin(self, copies: Sequence[Copy], next_frame: FrameNumber) -> None:
+        """These copies of one fragment are read from this frame on; those that are being fenced are asked later."""
+        self._sources = {copy: Source(next_frame - 1, asked=self._fences[copy] is None) for copy in copies}
+
+    def late(self, answer: CopyFenced | CopySilent) -> bool:
+        """A straggler: one request at a time goes to a copy, so it is read only now. False: it is not read."""
+        source = self._sources.get(answer.copy)
+        if source is None:
+            return False
+        source.asked = False
+        source.end = End.UNKNOWN if isinstance(answer, CopySilent) else source.end
+        return True
+
+    def read(self, answer: CopyRead | CopySilent) -> bool:
+        """A copy that was asked for frames answered, or will not. False: nobody waits for it."""
+        source = self._sources.get(answer.copy)
+        if source is None or not source.asked:
+            return False
+        source.asked = False
+        if isinstance(answer, CopySilent):
+            source.end = End.UNKNOWN
+            return True
+        if answer.frames:
+            source.last = answer.frames[-1].number
+            if answer.frames[-1].kind is FrameKind.ROLL:
+                source.roll_at = source.last
+        source.end = None if answer.end is End.MORE else answer.end
+        return True
+
+    def holder(self, frame: FrameNumber) -> tuple[Copy, Source] | None:
+        """A copy that has the frame."""
+        return next(((copy, source) for copy, source in self._sources.items() if source.last >= frame), None)
+
+    def ask(self, frame: FrameNumber, limit: int) -> list[ReadCopy]:
+        """Ask every copy that may have the frame and is not asked already."""
+        effects = []
+        for copy, source in self._sources.items():
+            if source.end is None and not source.asked:
+                source.asked, source.last = True, frame - 1
+                effects.append(ReadCopy(copy, frame, limit))
+        return effects
+
+    @property
+    def is_waiting(self) -> bool:
+        """Whether a copy was asked and has not answered."""
+        return any(source.asked for source in self._sources.values())
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether every copy has come to an end."""
+        return all(source.end is not None for source in self._sources.values())
+
+    def is_negative(self) -> bool:
+        """The frame that is asked for can never have been acknowledged, or its loss is accepted.
+
+        A short or bad last frame may be an acknowledged one that was damaged since: it is a no only if the whole
+        write set was read, so that a good copy would have been found.
+        """
+        noes = sum(source.end is End.NO for source in self._sources.values())
+        torn = sum(source.end is End.TORN for source in self._sources.values())
+        copies = len(self._sources)
+        if noes >= self._threshold(copies) or self._torn_counts(noes, torn, copies):
+            return True
+        unknown = self._unknown()
+        return noes + torn + len(unknown) == copies and self.given_up.issuperset(copy.path for copy in unknown)
+
+    @property
+    def misses_given_up(self) -> bool:
+        """Whether a path that was given up is among those that cannot tell."""
+        return not self.given_up.isdisjoint(copy.path for copy in self._unknown())
+
+    def _unknown(self) -> list[Copy]:
+        """The copies that cannot tell."""
+        return [copy for copy, source in self._sources.items() if source.end is End.UNKNOWN]
+
+    def _torn_counts(self, noes: int, torn: int, copies: int) -> bool:
+        return noes + torn == copies

@@ -1,0 +1,150 @@
+"""The thread in which a journal's register is served, so that no commit holds the event loop up."""
+
+from __future__ import annotations
+
+import logging
+import queue
+import threading
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TypeAlias
+
+from pulsar_on_spark.ledger.journal.log import LogState
+from pulsar_on_spark.ledger.journal.messages import (
+    CommitLog,
+    LogCommitted,
+    LogCommitUnknown,
+    LogConflict,
+    LogRead,
+)
+from pulsar_on_spark.ledger.journal.register import LogRegister
+from pulsar_on_spark.ledger.segment_writer import PathFailure
+from pulsar_on_spark.model.errors import MetadataError, PulsarpyError
+
+_LOGGER = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Looked:
+    """The record's state at some moment after the look was asked for; None if there is none."""
+
+    state: LogState | None
+
+
+@dataclass(frozen=True, slots=True)
+class RegisterSilent:
+    """The record could not be read for as long as the thread tries."""
+
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class RegisterLost:
+    """The thread has failed: a defect."""
+
+    reason: str
+
+
+RegisterReport: TypeAlias = (
+    LogCommitted | LogConflict | LogCommitUnknown | LogRead | Looked | RegisterSilent | RegisterLost
+)
+
+
+class RegisterThread:
+    """Does one thing after the other; the methods never block.
+
+    Args:
+        register: whose.
+        mark_failed: marks paths that were given up.
+        post: takes the reports, called in the thread.
+        wait_s: how long a read is tried.
+    """
+
+    def __init__(
+        self,
+        register: LogRegister,
+        mark_failed: Callable[[Sequence[PathFailure]], None],
+        post: Callable[[RegisterReport], None],
+        wait_s: float,
+    ) -> None:
+        self._register = register
+        self._mark_failed = mark_failed
+        self._post = post
+        self._wait_s = wait_s
+        self._work: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
+        self._is_stopped = False
+        self._unknown_commits = 0
+        threading.Thread(target=self._run, name="journal-register", daemon=True).start()
+
+    def commit(self, commit: CommitLog) -> None:
+        """Posts LogCommitted, LogConflict or LogCommitUnknown."""
+        self._work.put(lambda: self._do_commit(commit))
+
+    def read(self) -> None:
+        """Posts LogRead or RegisterSilent; the later, the more commits came out unknown in a row."""
+        self._work.put(self._do_read)
+
+    def look(self) -> None:
+        """Posts Looked; nothing if the record cannot be read."""
+        self._work.put(self._do_look)
+
+    def mark(self, failures: Sequence[PathFailure]) -> None:
+        """Mark paths as failed, with the reasons; a mark that fails is logged."""
+        self._work.put(lambda: self._do_mark(failures))
+
+    def stop(self) -> None:
+        """End the thread when it has done what was asked; reads are not repeated any more."""
+        self._is_stopped = True
+        self._work.put(None)
+
+    def _run(self) -> None:
+        while (work := self._work.get()) is not None:
+            try:
+                work()
+            except Exception as error:  # a defect: without its answer the core would wait for ever
+                _LOGGER.exception("The register of %s is lost", self._register.incarnation)
+                self._post(RegisterLost(repr(error)))
+
+    def _do_commit(self, commit: CommitLog) -> None:
+        answer = self._register.commit(commit)
+        self._unknown_commits = self._unknown_commits + 1 if isinstance(answer, LogCommitUnknown) else 0
+        if isinstance(answer, LogCommitUnknown):
+            _LOGGER.warning(
+                "A commit of the record of %s may have failed: %s", self._register.incarnation, answer.reason
+            )
+        self._post(answer)
+
+    def _do_read(self) -> None:
+        if self._unknown_commits > 0 and not self._is_stopped:
+            time.sleep(_pause_s(self._unknown_commits - 1))
+        self._post(self._read())
+
+    def _do_look(self) -> None:
+        found = self._read()
+        if isinstance(found, LogRead):
+            self._post(Looked(None if found.record is None else found.record.state))
+
+    def _read(self) -> LogRead | RegisterSilent:
+        end_s = time.monotonic() + self._wait_s
+        failures = 0
+        while True:
+            try:
+                return self._register.read()
+            except MetadataError as error:
+                _LOGGER.warning("The record of %s cannot be read: %s", self._register.incarnation, error)
+                if self._is_stopped or time.monotonic() >= end_s:
+                    return RegisterSilent(f"its record could not be read for {self._wait_s:g} s, at last: {error}")
+            time.sleep(_pause_s(failures))
+            failures += 1
+
+    def _do_mark(self, failures: Sequence[PathFailure]) -> None:
+        try:
+            self._mark_failed(failures)
+        except PulsarpyError as error:
+            _LOGGER.warning("Storage paths could not be marked as failed: %s", error)
+
+
+def _pause_s(failures: int) -> float:
+    """A metadata store that is ill is asked once a second."""
+    return min(1.0, 0.05 * 2.0 ** min(failures, 5))

@@ -1,0 +1,244 @@
+"""Going over a log's frames in order, beside its writer, sealer, trimmer and recovery: `LogWalk`, without IO.
+
+    main -> open a file of each fragment that it names -> main again, until nothing was opened -> frame by frame
+
+Files first, metadata after: what was sealed, trimmed and deleted before the files were opened is then known to be
+sealed. The other way round, what is sealed in between is in neither. An open file can be read after its deletion.
+
+One good copy of a frame is enough, whoever wrote it: a number means the same frame in every file of a log. A copy that
+has it damaged, or lacks it, is left for another. A frame that is not there may come yet, unless it is proved to be
+acknowledged: then it is due, and missing it is an error, never a skip. Frames are taken in order, so that a file is
+left only where its fragment ends: what was written behind its last look is never taken for a hole.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from itertools import zip_longest
+
+from pulsar_on_spark.ledger.journal.log import (
+    NO_FRAME,
+    Copy,
+    Fragment,
+    FrameNumber,
+    LogRecord,
+    LogState,
+    fragment_of,
+)
+from pulsar_on_spark.ledger.journal.sealing import readable_to
+
+_NOTHING_YET = LogRecord(LogState.OPEN, 0, 0, ())
+
+
+class LogWalk:
+    """Which frame is next, which copies may have it, and what is proved to be acknowledged.
+
+    Attributes:
+        next: The number of the next frame.
+        lac: The highest LAC that the frames so far prove.
+        copy: The copy in use: the next frame is looked for there first. None: any will do.
+    """
+
+    def __init__(self, begin: FrameNumber = 0, spread: int = 0) -> None:
+        """A walk that has not read main.
+
+        Args:
+            begin: The first frame of interest.
+            spread: Any number: logs with different ones begin with different copies.
+        """
+        self.next = begin
+        self.lac: FrameNumber = NO_FRAME
+        self.copy: Copy | None = None
+        self._spread = spread
+        self._record = _NOTHING_YET
+        self._resolved = _NOTHING_YET
+        self._fragment: Fragment | None = None
+        self._fragment_end: FrameNumber | None = None
+        self._firsts: dict[Copy, FrameNumber] = {}
+        self._files: dict[Copy, bool] = {}
+        self._opened_since_main = False
+        self._found_none = False
+
+    # -- main and files ------------------------------------------------------------------------------------------------
+
+    def main_read(self, record: LogRecord, begin: FrameNumber) -> None:
+        """Take what main says now.
+
+        Args:
+            record: The log's record.
+            begin: The first frame that is not sealed, of the same view: those before are of no interest.
+        """
+        self._record = record
+        self._opened_since_main = self._found_none = False
+        if self.next < begin:
+            self.next, self.copy = begin, None
+        self._enter()
+
+    @property
+    def is_ready(self) -> bool:
+        """Whether main was read after all files that it names were opened, or could not be: frames may be read."""
+        return not self._opened_since_main and self.to_open() is None
+
+    def to_open(self) -> Copy | None:
+        """The file to open next, so that one of each fragment is open whose frames are still to be read."""
+        for fragment in self._ahead():
+            if not any(self._files.get(copy) for copy in fragment.copies):
+                untried = [copy for copy in self._in_order(fragment) if copy not in self._files]
+                if untried:
+                    return untried[0]
+        return None
+
+    def opened(self, copy: Copy, is_open: bool) -> None:
+        """A file is open, under either name, on a path whose identity was checked; or it is not."""
+        self._files[copy] = is_open
+        self._opened_since_main = True
+
+    def has_tried(self, copy: Copy) -> bool:
+        """Whether it was tried to open the file, since failures were forgotten."""
+        return copy in self._files
+
+    def lost(self, copy: Copy) -> None:
+        """A file that was open cannot be read any more, and was closed."""
+        self._files[copy] = False
+        if self.copy == copy:
+            self.copy = None
+
+    def all_closed(self) -> None:
+        """No file is open any more: each may be opened again."""
+        self._files.clear()
+        self.copy = None
+
+    def passed_files(self) -> list[Copy]:
+        """The open files that are needed no more; they are closed now."""
+        needed = {copy for fragment in self._ahead() for copy in fragment.copies}
+        passed = [copy for copy in self._files if copy not in needed]
+        return [copy for copy in passed if self._files.pop(copy)]
+
+    def forget_failures(self) -> None:
+        """Let files be tried again that could not be opened."""
+        self._files = {copy: is_open for copy, is_open in self._files.items() if is_open}
+
+    # -- frames --------------------------------------------------------------------------------------------------------
+
+    @property
+    def limit(self) -> FrameNumber:
+        """The last frame that may be read: never past the LAC that there is proof of."""
+        return readable_to(self._record, self.lac)
+
+    @property
+    def is_due(self) -> bool:
+        """Whether the next frame is acknowledged, so that some copy must have it."""
+        return self.next <= self.limit
+
+    @property
+    def is_stuck(self) -> bool:
+        """Whether it is due and no copy has it."""
+        return self._found_none and self.is_due
+
+    def others(self, *, every: bool = False) -> Sequence[Copy]:
+        """Where to look for the next frame when the copy in use has not got it, in this order.
+
+        A fragment that was prepared ahead begins where its files say, which may be before main does.
+
+        Args:
+            every: In each copy, even if the frame need not exist.
+        """
+        if self._fragment is None:
+            return ()
+        prepared = self._in_order(self._prepared) if self._prepared is not None and self._fragment_end is None else []
+        if self.copy is not None and not every and not self.is_due:
+            return prepared
+        return [*(copy for copy in self._in_order(self._fragment) if copy != self.copy), *prepared]
+
+    def use(self, copy: Copy, first: FrameNumber) -> None:
+        """This copy, whose first frame is `first`, has all before the next frame: it is the one in use now."""
+        assert first <= self.next, "a file has no frame before its first"
+        self._firsts[copy] = first
+        self.copy = copy
+        self._enter()
+
+    def took(self, number: FrameNumber, lac: FrameNumber) -> None:
+        """The next frame was read from the copy in use."""
+        assert number == self.next, "frames come in order"
+        self.next = number + 1
+        if lac > self.lac:
+            self.lac = lac
+        if self.next == self._fragment_end:
+            self._enter()
+
+    def found_none(self) -> None:
+        """Neither the copy in use nor the others have the next frame, as far as they were looked at."""
+        self._found_none = True
+
+    def rewind(self, number: FrameNumber) -> None:
+        """Let a frame that was read come next."""
+        self.next = number
+        self._enter()
+
+    def restart(self) -> None:
+        """Begin again where main says next."""
+        self.next, self.copy = 0, None
+
+    def skip_hole(self) -> FrameNumber | None:
+        """Go on in the next fragment if the next frame is lost; the first frame there, None if nothing can be skipped.
+
+        For a reader that was told to do without what is lost.
+        """
+        later = [f.first for f in self._resolved.fragments if f.first is not None and f.first > self.next]
+        if not self.is_due or not later:
+            return None
+        self.rewind(later[0])
+        return later[0]
+
+    @property
+    def resolved(self) -> LogRecord:
+        """The record with the first frame of the prepared fragment, if one of its files was found to have begun.
+
+        It says where frames are. What is acknowledged the record alone proves: the frames before may not be.
+        """
+        return self._resolved
+
+    # -- places --------------------------------------------------------------------------------------------------------
+
+    def _enter(self) -> None:
+        """Find the fragment of the next frame, and whether the copy in use goes on in it."""
+        self._resolved = self._with_prepared()
+        last = self._record.last_frame
+        ended = last is not None and self.next > last
+        self._fragment = None if ended else fragment_of(self._resolved, self.next)
+        self._fragment_end = next((first for first in self._begins() if first > self.next), None)
+        if self._fragment is None or self.copy not in self._fragment.copies:
+            self.copy = None
+
+    @property
+    def _prepared(self) -> Fragment | None:
+        """The fragment that was prepared ahead, while nobody knows where it begins."""
+        last = self._resolved.fragments[-1] if self._resolved.fragments else None
+        return last if last is not None and last.first is None else None
+
+    def _with_prepared(self) -> LogRecord:
+        *known, last = self._record.fragments or (None,)
+        if last is None or last.first is not None:
+            return self._record
+        first = next((self._firsts[copy] for copy in last.copies if copy in self._firsts), None)
+        return replace(self._record, fragments=(*known, Fragment(first, last.copies)))
+
+    def _begins(self) -> list[FrameNumber]:
+        """Where fragments begin, and behind them where a CLOSED log ends."""
+        last = self._record.last_frame
+        firsts = [fragment.first for fragment in self._resolved.fragments if fragment.first is not None]
+        return firsts if last is None else [*firsts, last + 1]
+
+    def _ahead(self) -> Iterator[Fragment]:
+        """Fragments with frames that were not read yet."""
+        ends = self._begins()[1:]
+        for fragment, end in zip_longest(self._resolved.fragments, ends):
+            if end is None or end > self.next:
+                yield fragment
+
+    def _in_order(self, fragment: Fragment) -> list[Copy]:
+        """Those that are open, then the others, spread over the logs."""
+        start = self._spread % len(fragment.copies)
+        spread = (*fragment.copies[start:], *fragment.copies[:start])
+        return sorted(spread, key=lambda copy: not self._files.get(copy))

@@ -1,0 +1,243 @@
+"""The fragments of a log that is being written: which files each is on, and what those files have. No IO, no clock.
+
+    ended      acknowledged to the last frame; the record has them as they will stay
+    running    one; two from a ROLL frame until all before it is acknowledged
+    prepared   the files of the one ahead, which the record names before a byte goes into them
+
+`JournalWriter` decides when to roll, to change the record and to acknowledge; here stands what that means for files.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import Enum
+
+from pulsar_on_spark.ledger.journal.log import NO_FRAME, Copy, Fragment, FrameNumber, LogRecord
+from pulsar_on_spark.ledger.journal.messages import BeginFiles, ReleaseFiles, Resend, WriterEffect
+from pulsar_on_spark.ledger.journal.placement import Placement
+from pulsar_on_spark.model.ids import PathId
+from pulsar_on_spark.model.quorum import Quorum
+
+
+class Purpose(Enum):
+    """What the record is changed for."""
+
+    OPEN = "the first fragment"
+    CHANGE = "an ensemble change"
+    PREPARE = "the next fragment, ahead of time"
+    CLOSE = "a clean close"
+
+
+@dataclass(slots=True)
+class Run:
+    """A fragment that is being written to."""
+
+    first: FrameNumber
+    copies: tuple[Copy, ...]
+    last: FrameNumber
+    watermarks: dict[Copy, FrameNumber]
+    size_bytes: int = 0
+    rolled: bool = False
+
+
+@dataclass(slots=True)
+class Change:
+    """A change of the record under way: files first, then the commit.
+
+    `runs` are the copies that each run gets, `prepared` those of the fragment ahead.
+    """
+
+    purpose: Purpose
+    runs: list[tuple[Copy, ...]]
+    prepared: tuple[Copy, ...] | None
+    new: tuple[Copy, ...]
+    creating: set[Copy] = field(default_factory=set)
+    proposed: LogRecord | None = None
+    attempts: int = 0
+
+
+class WriterFragments:
+    """See above; none at first.
+
+    Attributes:
+        ended: The record's first fragments, as far as it still names them.
+        runs: Those that are written to, in order.
+        prepared: The files of the one ahead; None while there is none.
+        lost: Files in use that have failed.
+    """
+
+    def __init__(self, quorum: Quorum) -> None:
+        self._quorum = quorum
+        self._placement = Placement(quorum)
+        self.ended: list[Fragment] = []
+        self.runs: list[Run] = []
+        self.prepared: tuple[Copy, ...] | None = None
+        self.lost: set[Copy] = set()
+
+    @property
+    def is_hurt(self) -> bool:
+        """Whether a file that is written to has failed."""
+        return any(copy in self.lost for run in self.runs for copy in run.copies)
+
+    def used(self) -> set[Copy]:
+        """The files of the runs and of the fragment ahead."""
+        return {copy for run in self.runs for copy in run.copies} | set(self.prepared or ())
+
+    def sound_copies(self) -> tuple[Copy, ...]:
+        """The files that the next frame goes to."""
+        copies = self.runs[-1].copies
+        return tuple(copy for copy in copies if copy not in self.lost) if self.lost else copies
+
+    # -- frames --------------------------------------------------------------------------------------------------------
+
+    def acked(self, copy: Copy, watermark: FrameNumber) -> None:
+        """A file has all frames up to the watermark, durably."""
+        for run in self.runs:
+            if watermark > run.watermarks.get(copy, watermark):
+                run.watermarks[copy] = watermark
+
+    def durable(self, run: Run) -> FrameNumber:
+        """The frame up to which an ack quorum of the run's current copies has all."""
+        return sorted(run.watermarks[copy] for copy in run.copies)[-self._quorum.ack]
+
+    def roll(self, first: FrameNumber) -> BeginFiles:
+        """The run ends with the frame before `first`, and the fragment ahead goes on."""
+        assert self.prepared is not None, "a roll has somewhere to go"
+        copies, self.prepared = self.prepared, None
+        self.runs[0].rolled = True
+        self.runs.append(Run(first, copies, first - 1, dict.fromkeys(copies, first - 1)))
+        return BeginFiles(copies, first)
+
+    def end_first(self) -> list[WriterEffect]:
+        """The first run has rolled, and all of it is acknowledged."""
+        run = self.runs.pop(0)
+        self.ended.append(Fragment(run.first, run.copies))
+        return self._released(run.copies)
+
+    def forget(self, before: FrameNumber) -> None:
+        """The record need not name fragments whose frames are all below."""
+        firsts = [fragment.first or 0 for fragment in self.ended[1:]] + [run.first for run in self.runs[:1]]
+        self.ended = [f for f, end in zip(self.ended, firsts, strict=False) if end > before]
+
+    # -- paths ---------------------------------------------------------------------------------------------------------
+
+    def offer(self, path: PathId) -> None:
+        """A path that files may be made on, a new one or one that comes back."""
+        self._placement.offer(path)
+
+    def fail(self, path: PathId, known: set[Copy]) -> None:
+        """A path is given up, and with it all its files among the known ones."""
+        self._placement.fail(path)
+        self.lost |= {copy for copy in known if copy.path == path}
+
+    def withdraw(self, path: PathId) -> None:
+        """No new file is made on this path; what is written there goes on until the next roll."""
+        self._placement.fail(path)
+
+    @property
+    def is_left_by_roll(self) -> bool:
+        """Whether the run writes to a path that is to be left, and the fragment ahead does not."""
+        return (
+            self.prepared is not None
+            and self._placement.can_leave(self.runs[0].copies)
+            and not self._placement.can_leave(self.prepared)
+        )
+
+    def drop_unfit_prepared(self) -> list[WriterEffect]:
+        """Nothing stands in the fragment ahead, so it is prepared anew if it can be on better paths.
+
+        That is if a copy is lost, if one more has a path, or if one is on a path that is to be left.
+        """
+        if self.prepared is None:
+            return []
+        can_be_better = self._placement.can_widen(self.prepared) or self._placement.can_leave(self.prepared)
+        if self.lost.isdisjoint(self.prepared) and not can_be_better:
+            return []
+        dropped, self.prepared = self.prepared, None
+        self.lost &= self.used()
+        return self._released(dropped)
+
+    # -- changes of the record -----------------------------------------------------------------------------------------
+
+    def planned(self, purpose: Purpose) -> Change | None:
+        """Copies for every fragment in use; None if too few paths are left for one of them."""
+        runs = [self._placed(run.copies) for run in self.runs]
+        prepared = self._placed(self.prepared) if self.prepared else None
+        if purpose is Purpose.OPEN:
+            runs = [self._placed(())]
+        elif purpose is Purpose.PREPARE:
+            prepared = self._placed(())
+        placed = [copies for copies in runs if copies is not None]
+        if len(placed) < len(runs) or (purpose is Purpose.PREPARE and prepared is None):
+            return None
+        used = self.used()
+        new = {copy for copies in (*placed, prepared or ()) for copy in copies if copy not in used}
+        return Change(purpose, placed, prepared, tuple(sorted(new)))
+
+    def _placed(self, copies: tuple[Copy, ...]) -> tuple[Copy, ...] | None:
+        """The copies with the lost ones replaced, on paths that are in use where that can be."""
+        return self._placement.placed(copies, self.lost, [copy.path for run in self.runs for copy in run.copies])
+
+    def proposed(self, change: Change, lac: FrameNumber) -> tuple[Fragment, ...]:
+        """What the record shall name once the change is made."""
+        fragments = list(self.ended)
+        if change.purpose is Purpose.OPEN:
+            fragments.append(Fragment(0, change.runs[0]))
+        elif change.purpose is Purpose.CLOSE:
+            fragments += [Fragment(run.first, run.copies) for run in self.runs if run.first <= lac]
+        else:
+            fragments += self._running(change, lac)
+        return tuple(fragments)
+
+    def _running(self, change: Change, lac: FrameNumber) -> list[Fragment]:
+        """The first run's predecessor has ended, so its first frame is known for good; the others' is not yet."""
+        fragments = []
+        start = lac + 1
+        for index, (run, copies) in enumerate(zip(self.runs, change.runs, strict=True)):
+            if index > 0:
+                fragments.append(Fragment(None, copies))
+            elif copies != run.copies and start > run.first:
+                fragments += [Fragment(run.first, run.copies), Fragment(start, copies)]
+            else:
+                fragments.append(Fragment(run.first, copies))
+        return [*fragments, Fragment(None, change.prepared)] if change.prepared else fragments
+
+    def adopt(self, change: Change, lac: FrameNumber) -> list[WriterEffect]:
+        """The record names the new copies: they are used from now on, and get what is not acknowledged yet."""
+        before = self.used()
+        effects: list[WriterEffect] = []
+        if change.purpose is Purpose.OPEN:
+            copies = change.runs[0]
+            self.runs = [Run(0, copies, NO_FRAME, dict.fromkeys(copies, NO_FRAME))]
+            effects.append(BeginFiles(copies, 0))
+        elif change.purpose is Purpose.CHANGE:
+            for index, (run, copies) in enumerate(zip(list(self.runs), change.runs, strict=True)):
+                effects += self._replace(run, copies, lac, has_begun=index == 0)
+        self.prepared = change.prepared
+        effects += self._released(tuple(before))
+        self.lost &= self.used()
+        return effects
+
+    def _replace(self, run: Run, copies: tuple[Copy, ...], lac: FrameNumber, *, has_begun: bool) -> list[WriterEffect]:
+        if copies == run.copies:
+            return []
+        begin = max(lac + 1, run.first)
+        if has_begun and begin > run.first:
+            self.ended.append(Fragment(run.first, run.copies))
+            run.first = begin
+        run.watermarks = self._watermarks(run, copies, begin)
+        new = tuple(copy for copy in copies if copy not in run.copies)
+        run.copies = copies
+        effects: list[WriterEffect] = [BeginFiles(new, begin)] if new else []
+        if run.last >= begin:
+            effects += [Resend(copy, begin, run.last) for copy in new]
+        return effects
+
+    def _watermarks(self, run: Run, copies: tuple[Copy, ...], begin: FrameNumber) -> dict[Copy, FrameNumber]:
+        """A copy that comes in has acknowledged nothing yet."""
+        return {copy: run.watermarks.get(copy, begin - 1) for copy in copies}
+
+    def _released(self, copies: tuple[Copy, ...]) -> list[WriterEffect]:
+        used = self.used()
+        left = tuple(sorted(copy for copy in copies if copy not in used))
+        return [ReleaseFiles(left)] if left else []

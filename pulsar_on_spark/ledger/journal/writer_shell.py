@@ -1,0 +1,391 @@
+"""The shell around `JournalWriter`: serves its effects with files, threads and commits, and brings it their answers.
+
+    send(group) ─> the core ─> frames on their way to each path's thread ─┐
+                      ^                                                    │ what threads say comes through the inbox
+                      └────────────── copies' answers, commits' outcomes <─┘
+                      └─> owner.acknowledged(groups), in the order of the frames
+
+A path is given up at its first failure, whole. Before it is marked as failed, a look at the record tells whether the
+path is ill, or the log was taken over: then its files were fenced, and the path is well.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import uuid
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from typing import Protocol, TypeAlias
+
+from pulsar_on_spark.ledger.files import FileOps
+from pulsar_on_spark.ledger.journal.copies import CopyLost, CopyOk
+from pulsar_on_spark.ledger.journal.ensemble import CopyCreated, CopyNotCreated, Ensemble, EnsembleReport
+from pulsar_on_spark.ledger.journal.files import JournalFileHeader
+from pulsar_on_spark.ledger.journal.groups import Group, JournalLimits
+from pulsar_on_spark.ledger.journal.in_flight import FramesInFlight
+from pulsar_on_spark.ledger.journal.inbox import Inbox
+from pulsar_on_spark.ledger.journal.log import NO_FRAME, Copy, FrameKind, FrameNumber, LogState
+from pulsar_on_spark.ledger.journal.messages import (
+    Acknowledged,
+    AddGroup,
+    Append,
+    BecameIdle,
+    BeginFiles,
+    CloseLog,
+    CommitLog,
+    CopyAcked,
+    CopyFailed,
+    CreateFile,
+    FileCreated,
+    FileNotCreated,
+    FragmentsTrimmed,
+    LogAbandoned,
+    LogClosed,
+    LogFenced,
+    LogOpened,
+    PathWithdrawn,
+    ReadLog,
+    ReleaseFiles,
+    Resend,
+    SpareOffered,
+    StartLog,
+    Starved,
+    WriterEffect,
+    WriterEvent,
+)
+from pulsar_on_spark.ledger.journal.register import LogRegister
+from pulsar_on_spark.ledger.journal.register_thread import (
+    Looked,
+    RegisterLost,
+    RegisterReport,
+    RegisterSilent,
+    RegisterThread,
+)
+from pulsar_on_spark.ledger.journal.writer import MAX_COMMIT_ATTEMPTS, JournalWriter
+from pulsar_on_spark.ledger.segment_writer import PathFailure
+from pulsar_on_spark.ledger.storage_path import StoragePath
+from pulsar_on_spark.model.ids import JournalFileId, PathId
+from pulsar_on_spark.model.latencies import Latencies
+from pulsar_on_spark.model.quorum import Quorum
+
+TICK_S = 0.25
+"""How often it looks for paths on which nothing moves."""
+_LOGGER = logging.getLogger(__name__)
+_GROUP_KINDS = (FrameKind.ENTRIES, FrameKind.CURSOR)
+
+_Post: TypeAlias = EnsembleReport | RegisterReport
+
+
+class ShellOwner(Protocol):
+    """Who is told; called in the event loop."""
+
+    def opened(self) -> None:
+        """The log is open: groups may be sent."""
+
+    def acknowledged(self, groups: Sequence[Group]) -> None:
+        """These are durable, in the order in which they were sent."""
+
+    def starved(self) -> None:
+        """Too few paths are left to acknowledge anything, or to open the log."""
+
+    def turned(self) -> None:
+        """Something came in, or time has passed: perhaps a group can be sent now."""
+
+    def over(self, reason: str | None, groups: Sequence[Group]) -> None:
+        """The log is closed, or lost for a reason; these groups were not acknowledged and never will be. Once."""
+
+
+class WriterShell:
+    """One incarnation's log as it is being written; see `Journal` for the arguments."""
+
+    def __init__(
+        self,
+        register: LogRegister,
+        paths: Sequence[StoragePath],
+        quorum: Quorum,
+        owner: ShellOwner,
+        mark_failed: Callable[[Sequence[PathFailure]], None],
+        limits: JournalLimits,
+        files: FileOps,
+    ) -> None:
+        self._incarnation = register.incarnation
+        self._given_register = register
+        self._paths = {path.path_id: path for path in paths}
+        self._owner = owner
+        self._mark_failed = mark_failed
+        self._limits = limits
+        self._quorum = quorum
+        name = f"{self._incarnation}/{uuid.uuid4().hex}"
+        self._core = JournalWriter(name, quorum, limits.roll_bytes, limits.frames_in_flight)
+        self._inbox: Inbox[_Post] = Inbox(self._wake, quorum.ack)
+        self._ensemble = Ensemble(self._paths, self._incarnation, self._inbox.post, files)
+        self._sending: Group | None = None
+        self._in_flight = FramesInFlight(self._incarnation)
+        self._deferred: list[BeginFiles] = []
+        self._failures: list[PathFailure] = []
+        self._failures_to_mark: list[PathFailure] = []
+        self._is_opened = False
+        self.is_over = False
+
+    # -- what the owner asks -------------------------------------------------------------------------------------------
+
+    def start(self) -> None:
+        """Begin to open the log, in the running event loop."""
+        self._loop = asyncio.get_running_loop()
+        self._register = RegisterThread(
+            self._given_register, self._mark_failed, self._inbox.post, self._limits.metadata_wait_s
+        )
+        self._ticker = self._loop.call_later(TICK_S, self._tick)
+        self._feed(StartLog(tuple(self._paths)))
+
+    @property
+    def can_send(self) -> bool:
+        """Whether `send` is welcome."""
+        return self._core.can_add
+
+    @property
+    def is_well(self) -> bool:
+        """Whether the log is open, and enough paths are left to acknowledge what is sent."""
+        return not (self.is_over or self._core.is_starved) and bool(self._core.copies)
+
+    @property
+    def are_paths_free(self) -> bool:
+        """Whether a group shall be sent now: with less than an ack quorum free it would wait, and better grows."""
+        return self._ensemble.free(self._core.copies) >= self._quorum.ack
+
+    @property
+    def is_behind(self) -> bool:
+        """Whether a path has not confirmed so much that nothing is welcome before it has."""
+        return self._ensemble.backlog_bytes >= self._limits.waiting_bytes
+
+    @property
+    def is_quiet(self) -> bool:
+        """Whether all that was ever sent is acknowledged."""
+        return not self._in_flight and self._core.lac > NO_FRAME
+
+    @property
+    def next_frame(self) -> FrameNumber:
+        """The number of the next frame."""
+        return self._in_flight.next_number
+
+    def sync_latencies(self) -> dict[PathId, Latencies]:
+        """See `Journal`."""
+        return self._ensemble.sync_latencies()
+
+    def send(self, group: Group) -> None:
+        """A group becomes the next frame."""
+        self._sending = group
+        self._feed(AddGroup(group.kind, group.frame_bytes))
+
+    def expect(self) -> None:
+        """All that could be sent was sent: be woken when an ack quorum has the next frame, not before."""
+        self._inbox.expect(None if self.is_behind else self._core.awaited)
+
+    def idle(self) -> None:
+        """Nothing has been sent for a while: tell readers of the tail what is acknowledged."""
+        self._feed(BecameIdle())
+
+    def close_log(self) -> None:
+        """Close the log when all that was sent is acknowledged."""
+        self._feed(CloseLog())
+
+    def trimmed(self, before: FrameNumber) -> None:
+        """Files of all frames below are deleted."""
+        self._feed(FragmentsTrimmed(before))
+
+    def offer_spare(self, path: StoragePath) -> None:
+        """A path may be written to from now on."""
+        self._ensemble.know(path)
+        self._paths[path.path_id] = path
+        self._feed(SpareOffered(path.path_id))
+
+    def withdraw(self, path: PathId) -> None:
+        """No new file is made on this path, until it is offered again."""
+        self._feed(PathWithdrawn(path))
+
+    def abandon(self) -> None:
+        """Leave the log as a crash would; nothing more is written."""
+        if not self.is_over:
+            self._ensemble.shut_down(at_once=True)
+            self.end("it was abandoned")
+
+    def end(self, reason: str | None) -> None:
+        """The log is closed (`reason` None) or lost; nothing is acknowledged afterwards. Once."""
+        if self.is_over:
+            return
+        self.is_over = True
+        self._ticker.cancel()
+        self._ensemble.shut_down()
+        self._mark_failures()
+        self._register.stop()
+        self._owner.over(reason, self._in_flight.take_groups())
+
+    # -- the core's effects --------------------------------------------------------------------------------------------
+
+    def _feed(self, event: WriterEvent) -> None:
+        if self.is_over:
+            return
+        acknowledged: list[Group] = []
+        for effect in self._core.handle(event):
+            match effect:
+                case Append():
+                    self._append(effect)
+                case Acknowledged(lac):
+                    acknowledged += self._in_flight.acknowledged(lac)
+                case _:
+                    self._serve(effect)
+        if acknowledged:
+            self._owner.acknowledged(acknowledged)
+
+    def _serve(self, effect: WriterEffect) -> None:
+        match effect:
+            case BeginFiles():
+                self._begin(effect)
+            case Resend(copy, first, last):
+                for frame in self._in_flight.between(first, last):
+                    self._ensemble.append(copy, frame.header.number, (frame,), frame.header.size_bytes, sync=True)
+            case CreateFile(copy):
+                self._ensemble.create(copy)
+            case ReleaseFiles(copies):
+                self._ensemble.release(copies)
+            case CommitLog() as commit:
+                self._register.commit(commit)
+            case ReadLog():
+                self._register.read()
+            case LogOpened():
+                _LOGGER.info("The journal of %s is open", self._incarnation)
+                self._is_opened = True
+                self._owner.opened()
+            case Starved():
+                _LOGGER.error("The journal of %s has fewer paths left than its ack quorum", self._incarnation)
+                self._owner.starved()
+            case LogClosed(last_frame):
+                _LOGGER.info("The journal of %s is closed at frame %d", self._incarnation, last_frame)
+                self.end(None)
+            case LogFenced() | LogAbandoned():
+                self._lost(effect)
+            case _:
+                raise AssertionError(f"nobody serves {effect}")
+
+    def _append(self, effect: Append) -> None:
+        facts = effect.frame
+        group, self._sending = (self._sending, None) if facts.kind in _GROUP_KINDS else (None, self._sending)
+        frame = self._in_flight.append(facts, group)
+        for copy in effect.copies:
+            self._ensemble.append(copy, facts.number, (frame,), frame.header.size_bytes, sync=effect.sync)
+        deferred, self._deferred = self._deferred, []
+        for begin in deferred:
+            self._begin(begin)
+
+    def _begin(self, effect: BeginFiles) -> None:
+        """The header names the frame before the first one; if that is still to be encoded, the header waits for it."""
+        point = self._in_flight.point_before(effect.first)
+        if point is None:
+            self._deferred.append(effect)
+            return
+        for copy in effect.copies:
+            header = JournalFileHeader(self._incarnation, JournalFileId(copy.file), point)
+            self._ensemble.begin(copy, effect.first, header.encode())
+
+    def _lost(self, end: LogFenced | LogAbandoned) -> None:
+        if isinstance(end, LogFenced):
+            self._taken_over()
+        else:
+            self.end(f"its record could not be committed in {MAX_COMMIT_ATTEMPTS} attempts")
+
+    def _taken_over(self) -> None:
+        self.end(f"incarnation {self._incarnation} was taken over")
+
+    # -- what other threads say ----------------------------------------------------------------------------------------
+
+    def _wake(self) -> None:
+        """Called in any thread."""
+        with suppress(RuntimeError):  # the loop is closed
+            self._loop.call_soon_threadsafe(self._drain)
+
+    def _drain(self) -> None:
+        for message in self._inbox.take():
+            self._take(message)
+        if not self.is_over:
+            self._owner.turned()
+
+    def _take(self, message: _Post) -> None:
+        match message:
+            case CopyOk(copy, watermark):
+                self._ensemble.acked(message)
+                self._feed(CopyAcked(copy, watermark))
+            case CopyLost(copy, reason):
+                if self._ensemble.lost(message):
+                    self._give_up(copy, reason)
+            case CopyCreated(copy):
+                if self._ensemble.created(message):
+                    self._feed(FileCreated(copy))
+            case CopyNotCreated():
+                self._not_created(message)
+            case RegisterSilent(reason):
+                self._unreadable(reason)
+            case RegisterLost(reason):
+                self.end(reason)
+            case Looked(state):
+                self._looked(state)
+            case _:
+                self._feed(message)
+
+    def _not_created(self, report: CopyNotCreated) -> None:
+        if not self._ensemble.created(report):
+            return
+        if report.is_there:
+            self.end("it has journal files already")
+        else:
+            self._give_up(report.copy, report.reason, FileNotCreated(report.copy))
+
+    def _unreadable(self, reason: str) -> None:
+        """The metadata is away: without the next fragment the log grows on in the last one."""
+        if self._core.waits_for_record:
+            self.end(reason)
+        else:
+            self._register.read()
+
+    # -- paths that fail -----------------------------------------------------------------------------------------------
+
+    def _give_up(self, copy: Copy, reason: str, event: CopyFailed | FileNotCreated | None = None) -> None:
+        """The whole path is given up at its first failure; nothing is tried on it again."""
+        if self.is_over:
+            return
+        _LOGGER.warning("The journal of %s gives %s up: %s", self._incarnation, self._paths[copy.path], reason)
+        self._failures.append(PathFailure(copy.path, reason))
+        known = self._ensemble.give_up(copy.path)
+        self._feed(event or CopyFailed(known or copy))
+        self._register.look()
+
+    def _looked(self, state: LogState | None) -> None:
+        """After a failure: either the log was taken over, or it is ours and the path is really ill."""
+        if self.is_over:
+            return
+        if state is LogState.OPEN or (state is None and not self._is_opened):
+            failures, self._failures = self._failures, []
+            self._failures_to_mark += failures
+        else:
+            self._taken_over()
+
+    def _tick(self) -> None:
+        self._drain()
+        if self.is_over:
+            return
+        self._ticker = self._loop.call_later(TICK_S, self._tick)
+        slow_path_s, far_bytes = self._limits.slow_path_s, self._limits.waiting_bytes // 2
+        ticks = round(slow_path_s / TICK_S)
+        for copy in self._ensemble.quiet(ticks):
+            self._give_up(copy, f"nothing has moved on it for {slow_path_s} s")
+        for copy in self._ensemble.holding_back(self._core.copies, self._quorum.ack, far_bytes, ticks):
+            self._give_up(
+                copy, f"it is {far_bytes} bytes or more behind, and the other paths had to wait for {slow_path_s} s"
+            )
+        # Not sooner: the commit that replaces the path comes first.
+        self._mark_failures()
+
+    def _mark_failures(self) -> None:
+        failures, self._failures_to_mark = self._failures_to_mark, []
+        if failures:
+            self._register.mark(failures)

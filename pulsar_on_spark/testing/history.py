@@ -1,0 +1,186 @@
+"""What clients of a broker saw while it was killed and started, and a judge that says what was wrong with it. Pure.
+
+Clients append events as they happen; one list for all of them gives the order in which they were noted. The judge
+holds a history against Pulsar's promises: at-least-once delivery of everything that has a receipt, in order, and
+nothing again whose acknowledgement was confirmed.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import Counter, defaultdict
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final, Literal
+
+ORDERED: Final = "ordered"
+BY_KEY: Final = "by key"
+ANY: Final = "any"
+Order = Literal["ordered", "by key", "any"]
+"""What a subscription promises: all messages of a producer in order, those of each key, or nothing."""
+
+
+@dataclass(frozen=True, slots=True)
+class Message:
+    """Which message: its producer and a number that grows with each that this producer sends."""
+
+    producer: str
+    number: int
+    key: str = ""
+
+    def __str__(self) -> str:
+        return f"{self.producer}/{self.number}"
+
+
+@dataclass(frozen=True, slots=True)
+class Sent:
+    """A send; `stored` says that its receipt has come."""
+
+    message: Message
+    stored: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Received:
+    """A message that a consumer of the subscription was given."""
+
+    subscription: str
+    message: Message
+
+
+@dataclass(frozen=True, slots=True)
+class Acknowledged:
+    """The broker confirmed that the subscription's acknowledgement is durable."""
+
+    subscription: str
+    message: Message
+
+
+@dataclass(frozen=True, slots=True)
+class Restarted:
+    """A broker that was killed has a successor; what was delivered before has been noted before."""
+
+
+Event = Sent | Received | Acknowledged | Restarted
+
+
+class History:
+    """Events in the order in which they were noted, by any number of threads."""
+
+    def __init__(self) -> None:
+        self._events: list[Event] = []
+        self._stored: set[Message] = set()
+        self._received: defaultdict[str, set[Message]] = defaultdict(set)
+        self._lock = threading.Lock()
+
+    def note(self, event: Event) -> None:
+        """One more."""
+        with self._lock:
+            self._events.append(event)
+            if isinstance(event, Sent) and event.stored:
+                self._stored.add(event.message)
+            elif isinstance(event, Received):
+                self._received[event.subscription].add(event.message)
+
+    def events(self) -> Sequence[Event]:
+        """Those up to now."""
+        with self._lock:
+            return tuple(self._events)
+
+    def stored_count(self) -> int:
+        """How many messages have a receipt."""
+        with self._lock:
+            return len(self._stored)
+
+    def is_all_received(self, subscription: str) -> bool:
+        """Whether the subscription's consumers were given all that has a receipt."""
+        with self._lock:
+            return self._stored <= self._received[subscription]
+
+
+def violations(
+    events: Sequence[Event], subscriptions: Mapping[str, Order], kept: Sequence[Message], exactly_once: bool
+) -> list[str]:
+    """What was wrong, a sentence each; empty if nothing was.
+
+    Args:
+        events: The history, to its end: every subscription was there from before the first message, and its consumers
+            went on until nothing more came.
+        subscriptions: Each with what it promises.
+        kept: What the topic holds in the end, in its order.
+        exactly_once: Whether producers are deduplicated.
+    """
+    tried = {event.message for event in events if isinstance(event, Sent)}
+    promised = {event.message for event in events if isinstance(event, Sent) and event.stored}
+    counts = Counter(kept)
+    return [
+        *_of_topic(tried, promised, kept, counts, exactly_once),
+        *(
+            each
+            for name, order in subscriptions.items()
+            for each in _of_subscription(events, name, order, tried, counts)
+        ),
+        *(
+            f"{message} has a receipt and did not reach subscription {name}"
+            for name in subscriptions
+            for message in _sorted(promised - _received(events, name))
+        ),
+    ]
+
+
+def _of_topic(
+    tried: set[Message], promised: set[Message], kept: Sequence[Message], counts: Counter[Message], exactly_once: bool
+) -> Iterator[str]:
+    yield from (f"{message} has a receipt and is not in the topic" for message in _sorted(promised - counts.keys()))
+    yield from (f"{message} is in the topic and nobody sent it" for message in _sorted(counts.keys() - tried))
+    if exactly_once:
+        yield from (f"{message} is in the topic {count} times" for message, count in counts.items() if count > 1)
+    yield from _out_of_order("the topic", kept, lambda message: message.producer)
+
+
+def _of_subscription(
+    events: Sequence[Event], name: str, order: Order, tried: set[Message], counts: Counter[Message]
+) -> Iterator[str]:
+    received: list[Message] = []
+    confirmed: set[Message] = set()
+    settled: set[Message] = set()
+    """Confirmed before the last restart: nothing that a client still had at hand explains another delivery."""
+    for event in events:
+        match event:
+            case Restarted():
+                settled |= confirmed
+            case Acknowledged(subscription, message) if subscription == name:
+                confirmed.add(message)
+            case Received(subscription, message) if subscription == name:
+                received.append(message)
+                if message in settled and counts[message] == 1:  # what was stored again is another message
+                    yield f"{message} came again to subscription {name}, which had acknowledged it before the restart"
+    yield from (f"{message} came to subscription {name} and nobody sent it" for message in _sorted({*received} - tried))
+    if order == ORDERED:
+        yield from _out_of_order(f"subscription {name}", received, lambda message: message.producer)
+    elif order == BY_KEY:
+        keyed = (message for message in received if message.key)
+        yield from _out_of_order(f"subscription {name}", keyed, lambda message: (message.producer, message.key))
+
+
+def _out_of_order(where: str, messages: Iterable[Message], line: Callable[[Message], Hashable]) -> Iterator[str]:
+    """First occurrences that come behind a later message of their line; what comes again may come at any place."""
+    last: dict[Hashable, Message] = {}
+    seen: set[Message] = set()
+    for message in messages:
+        if message in seen:
+            continue
+        seen.add(message)
+        before = last.get(line(message))
+        if before is not None and message.number < before.number:
+            yield f"{message} is behind {before} in {where}"
+        else:
+            last[line(message)] = message
+
+
+def _received(events: Sequence[Event], name: str) -> set[Message]:
+    return {event.message for event in events if isinstance(event, Received) and event.subscription == name}
+
+
+def _sorted(messages: Iterable[Message]) -> list[Message]:
+    return sorted(messages, key=lambda message: (message.producer, message.number))

@@ -1,0 +1,190 @@
+"""Clients that no library would be: `python -m pulsar_on_spark.testing.rude_clients HOW pulsar://host:port TOPIC`.
+
+A process of its own, so that what the broker's other clients notice of it is the broker's doing. It says `at work`
+once it is, and goes on until it is killed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import os
+import sys
+from collections.abc import Callable, Coroutine
+from typing import Any, Final
+
+from pulsar_on_spark.protocol.commands import (
+    BaseCommand,
+    CommandConnect,
+    CommandFlow,
+    CommandProducer,
+    CommandSend,
+    CommandSubscribe,
+)
+from pulsar_on_spark.protocol.frames import frame_of
+from pulsar_on_spark.testing.pulsar_entries import ClientMessage, single_entry
+
+CONNECTIONS: Final = 2_000
+_ENTRY: Final = single_entry(ClientMessage(b"x" * 1_000))
+_UNKNOWN: Final = BaseCommand.FromString(b"\x08\x7f")
+"""A command that no version of the protocol has."""
+
+
+class Rude:
+    """One connection."""
+
+    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self.reader = reader
+        self.writer = writer
+
+    @classmethod
+    async def connected(cls, url: str) -> Rude:
+        """Connected, and greeted."""
+        rude = await cls.plain(url)
+        connect = CommandConnect(client_version="rude", protocol_version=21)
+        await rude.ask(BaseCommand(type=BaseCommand.CONNECT, connect=connect))
+        return rude
+
+    @classmethod
+    async def plain(cls, url: str) -> Rude:
+        """Connected, and nothing said."""
+        host, _, port = url.removeprefix("pulsar://").partition(":")
+        return cls(*await asyncio.open_connection(host, int(port)))
+
+    def send(self, command: BaseCommand, entry: bytes = b"") -> None:
+        """One frame."""
+        self.writer.write(frame_of(command.SerializeToString(), len(entry)) + entry)
+
+    async def ask(self, command: BaseCommand) -> BaseCommand:
+        """One frame, and the one that comes back."""
+        self.send(command)
+        size = int.from_bytes(await self.reader.readexactly(4), "big")
+        body = await self.reader.readexactly(size)
+        return BaseCommand.FromString(body[4 : 4 + int.from_bytes(body[:4], "big")])
+
+    async def subscribe(self, topic: str, permits: int) -> None:
+        """A Shared consumer with so many permits, of a subscription of its own."""
+        subscribe = CommandSubscribe(
+            topic=topic,
+            subscription="rude",
+            subType=CommandSubscribe.Shared,
+            initialPosition=CommandSubscribe.Earliest,
+            consumer_id=1,
+            request_id=1,
+        )
+        await self.ask(BaseCommand(type=BaseCommand.SUBSCRIBE, subscribe=subscribe))
+        self.send(BaseCommand(type=BaseCommand.FLOW, flow=CommandFlow(consumer_id=1, messagePermits=permits)))
+
+    async def produce(self, topic: str) -> None:
+        """A producer."""
+        await self.ask(
+            BaseCommand(type=BaseCommand.PRODUCER, producer=CommandProducer(topic=topic, producer_id=1, request_id=1))
+        )
+
+
+async def never_read(url: str, topic: str) -> None:
+    """Consume without reading what comes, and publish without reading receipts."""
+    consumer, producer = await Rude.connected(url), await Rude.connected(url)
+    await consumer.subscribe(topic, 1_000_000)
+    await producer.produce(topic)
+    _at_work()
+    for number in itertools.count():
+        send = CommandSend(producer_id=1, sequence_id=number, num_messages=1)
+        producer.send(BaseCommand(type=BaseCommand.SEND, send=send), _ENTRY)
+        await producer.writer.drain()
+
+
+async def never_acknowledge(url: str, topic: str) -> None:
+    """Take everything, and give none of it back."""
+    consumer = await Rude.connected(url)
+    await consumer.subscribe(topic, 1_000_000)
+    _at_work()
+    while await consumer.reader.read(1 << 16):
+        pass
+
+
+async def stall_in_a_frame(url: str, topic: str) -> None:
+    """Say that much is coming, send half of it, and wait."""
+    stalled = [await Rude.connected(url) for _ in range(100)]
+    for each in stalled:
+        await each.produce(topic)
+        each.writer.write((5 << 20).to_bytes(4, "big") + bytes(1 << 20))
+    _at_work()
+    await asyncio.Event().wait()
+
+
+async def garbage(url: str, topic: str) -> None:
+    """Random bytes, again and again."""
+
+    async def send() -> None:
+        rude = await Rude.plain(url)
+        rude.writer.write(os.urandom(10_000))
+        await rude.writer.drain()
+        await rude.reader.read()
+        rude.writer.close()
+
+    await _again_and_again(send)
+
+
+async def lie_about_lengths(url: str, topic: str) -> None:
+    """Frames of 4 GiB, of nothing, and with commands longer than themselves."""
+
+    async def send() -> None:
+        for lie in (b"\xff\xff\xff\xff", b"\0\0\0\0", b"\0\0\0\x08\0\0\xff\xff\0\0\0\0"):
+            rude = await Rude.connected(url)
+            rude.writer.write(lie)
+            await rude.writer.drain()
+            await asyncio.wait((asyncio.ensure_future(rude.reader.read()),), timeout=0.05)
+            rude.writer.close()
+
+    await _again_and_again(send)
+
+
+async def many_connections(url: str, topic: str) -> None:
+    """Two thousand of them, a producer on each."""
+    held = []
+    for _ in range(CONNECTIONS // 50):
+        held += await asyncio.gather(*(Rude.connected(url) for _ in range(50)))
+    await asyncio.gather(*(each.produce(topic) for each in held))
+    _at_work()
+    await asyncio.Event().wait()
+
+
+async def flood_of_unknown_commands(url: str, topic: str) -> None:
+    """As fast as they go out."""
+    rude = await Rude.connected(url)
+    frames = frame_of(_UNKNOWN.SerializeToString()) * 1_000
+    _at_work()
+    while True:
+        rude.writer.write(frames)
+        await rude.writer.drain()
+
+
+HOW: Final[dict[str, Callable[[str, str], Coroutine[Any, Any, None]]]] = {
+    each.__name__: each
+    for each in (
+        never_read,
+        never_acknowledge,
+        stall_in_a_frame,
+        garbage,
+        lie_about_lengths,
+        many_connections,
+        flood_of_unknown_commands,
+    )
+}
+
+
+async def _again_and_again(once: Callable[[], Coroutine[Any, Any, None]]) -> None:
+    await once()
+    _at_work()
+    while True:
+        # The broker hangs up while the rest is still being sent.
+        await asyncio.gather(*(once() for _ in range(10)), return_exceptions=True)
+
+
+def _at_work() -> None:
+    print("at work", flush=True)
+
+
+if __name__ == "__main__":
+    asyncio.run(HOW[sys.argv[1]](sys.argv[2], sys.argv[3]))

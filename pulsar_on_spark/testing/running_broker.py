@@ -1,0 +1,96 @@
+"""A broker in a process of its own, as `pulsarpy standalone` starts it, for tests with official clients."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Mapping
+from pathlib import Path
+from types import TracebackType
+
+START_TIMEOUT_S = 60.0
+STOP_TIMEOUT_S = 90.0
+"""A drain lasts a minute at most."""
+_SERVING = re.compile(r"^Serving .* at (pulsar://\S+?)(?: and (http://\S+))?$")
+
+
+class RunningBroker:
+    """`pulsarpy standalone` on free ports; `stop` is SIGTERM, `kill` is SIGKILL.
+
+    Args:
+        root: The root; made if it is not there.
+        settings: Of `BrokerSettings`, given in the environment.
+
+    Attributes:
+        url: What clients connect to.
+        web_url: Where HTTP is served; empty if it is not.
+
+    Raises:
+        RuntimeError: it did not start; the message holds what it said.
+    """
+
+    def __init__(self, root: Path, settings: Mapping[str, object] | None = None) -> None:
+        self.root = root
+        given = {"broker_service_port": 0, "web_service_port": 0, **(settings or {})}
+        environment = os.environ | {f"PULSARPY_{name.upper()}": str(value) for name, value in given.items()}
+        command = [sys.executable, "-m", "pulsar_on_spark.cli", "standalone", str(root)]
+        self._said: list[str] = []
+        self._process = subprocess.Popen(
+            command, env=environment, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT
+        )
+        self._is_known = threading.Event()
+        self.url = self.web_url = ""
+        # A pipe that nobody empties would hold the broker up.
+        self._listening = threading.Thread(target=self._listen, daemon=True)
+        self._listening.start()
+        self._is_known.wait(START_TIMEOUT_S)
+        if not self.url:
+            self.kill()
+            raise RuntimeError(f"the broker did not start: {self.said}")
+
+    def __enter__(self) -> RunningBroker:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.stop()
+
+    @property
+    def pid(self) -> int:
+        """The process."""
+        return self._process.pid
+
+    @property
+    def said(self) -> str:
+        """What it has printed and logged so far."""
+        return "".join(self._said)
+
+    def stop(self) -> int:
+        """End it as an operator does; returns its exit code."""
+        self._process.send_signal(signal.SIGTERM)
+        return self.wait()
+
+    def kill(self) -> None:
+        """End it at once."""
+        self._process.kill()
+        self.wait()
+
+    def wait(self) -> int:
+        """Until it has ended; returns its exit code."""
+        code = self._process.wait(STOP_TIMEOUT_S)
+        self._listening.join(STOP_TIMEOUT_S)
+        return code
+
+    def _listen(self) -> None:
+        assert self._process.stdout is not None, "it is a pipe"
+        for line in self._process.stdout:
+            self._said.append(line)
+            if (match := _SERVING.match(line)) is not None:
+                self.url, self.web_url = match[1], match[2] or ""
+                self._is_known.set()
+        self._is_known.set()

@@ -1,0 +1,484 @@
+"""Recovery on real files: what a dead writer acknowledged is kept, whatever one copy has suffered."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import random
+import shutil
+import threading
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+import uvloop
+
+from pulsar_on_spark.ledger.files import OS_FILES, OsFiles
+from pulsar_on_spark.ledger.journal.groups import JournalLimits
+from pulsar_on_spark.ledger.journal.log import LogRecord, LogState
+from pulsar_on_spark.ledger.journal.messages import LogCommitUnknown
+from pulsar_on_spark.ledger.journal.recover import recover
+from pulsar_on_spark.ledger.journal.register import LogRegister
+from pulsar_on_spark.ledger.storage_path import IDENTITY_FILE
+from pulsar_on_spark.model.errors import JournalUndecidedError, StorageError
+from pulsar_on_spark.model.quorum import Quorum
+from tests.ledger.journal.journal_runs import QUORUM, Entry, Listener, Place, add, entries_in
+
+
+def write(place: Place, count: int = 30, limits: JournalLimits | None = None, quorum: Quorum = QUORUM) -> list[Entry]:
+    """A writer that acknowledges some entries and then is gone, its files left open."""
+
+    async def run() -> list[Entry]:
+        listener = Listener()
+        journal = place.journal(listener, quorum, limits or JournalLimits(idle_lac_s=10))
+        await journal.open()
+        added = []
+        for number in range(count):
+            added.append(add(journal, 1 + number % 3, number // 3, os.urandom(300)))
+            if number % 4 == 0:
+                await listener.wait(lambda: listener.acked == added)
+        await listener.wait(lambda: listener.acked == added)
+        await asyncio.sleep(0.05)  # the next fragment
+        while journal._shell._ensemble.backlog_bytes:  # the third path
+            await asyncio.sleep(0.005)
+        journal.abandon()
+        return added
+
+    return asyncio.run(run())
+
+
+def file_of(place: Place, path: int, file: str = "1"):
+    (directory,) = [d for d in (place.paths[path].directory / "journal" / "broker-1").iterdir() if d.name == file]
+    (found,) = directory.iterdir()
+    return found
+
+
+def test_a_dead_writers_log_is_closed_with_all_that_it_acknowledged(tmp_path):
+    place = Place(tmp_path)
+    added = write(place)
+    record = place.recover()
+    assert record.state is LogState.CLOSED
+    assert sorted(entries_in(place.log(record))) == sorted(added)
+    assert {path.name for path in tmp_path.glob("p*/journal/broker-1/[12]/*")} == {"frames.fenced"}
+    assert place.recover() == record
+
+
+def test_a_closed_log_is_left_as_it_is(tmp_path):
+    place = Place(tmp_path)
+
+    async def run() -> None:
+        journal = place.journal(Listener())
+        await journal.open()
+        await journal.close()
+
+    asyncio.run(run())
+    before = place.register.read()
+    assert place.recover() == before.record
+    assert place.register.read() == before
+
+
+def test_a_log_that_nobody_opened_cannot_be_recovered(tmp_path):
+    with pytest.raises(JournalUndecidedError, match="broker-1 is not recovered: there is no record of this log"):
+        Place(tmp_path).recover()
+
+
+def test_metadata_that_take_no_commit_are_named(tmp_path):
+    class Full(LogRegister):
+        def commit(self, commit):
+            return LogCommitUnknown("no space left on device.")
+
+    place = Place(tmp_path)
+    write(place)
+    with pytest.raises(JournalUndecidedError, match=r"20 commits of the record failed, the last one: no space left"):
+        recover(Full(place.store, place.register.incarnation), place.paths, list(place.paths))
+
+
+def test_two_recoveries_at_once_agree(tmp_path):
+    place = Place(tmp_path)
+    added = write(place)
+    results: list[LogRecord | JournalUndecidedError] = []
+
+    def work() -> None:
+        try:
+            results.append(Place(tmp_path).recover())
+        except JournalUndecidedError as error:
+            results.append(error)
+
+    threads = [threading.Thread(target=work) for _ in range(3)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    record = place.recover()
+    assert {result for result in results if isinstance(result, LogRecord)} <= {record}
+    assert sorted(entries_in(place.log(record))) == sorted(added)
+
+
+@pytest.mark.parametrize("run_in_loop", [asyncio.run, uvloop.run], ids=["asyncio", "uvloop"])
+def test_a_living_writer_is_fenced_and_acknowledges_nothing_more(tmp_path, run_in_loop):
+    place = Place(tmp_path)
+
+    async def run() -> tuple[Listener, LogRecord]:
+        listener = Listener()
+        journal = place.journal(listener)
+        await journal.open()
+        loop = asyncio.get_running_loop()
+        recovery = loop.run_in_executor(None, lambda: Place(tmp_path).recover())
+        number = 0
+        while not any(word.startswith("ended") for word in listener.said):
+            if journal.can_add:
+                add(journal, 1, number, b"%d" % number)
+                number += 1
+            await asyncio.sleep(0)
+        assert not journal.can_add
+        assert len(listener.acked) + len(listener.lost) == number
+        return listener, await recovery
+
+    listener, record = run_in_loop(run())
+    assert listener.said[-1] == "ended: incarnation broker-1 was taken over"
+    stored = entries_in(place.log(record))
+    assert stored[: len(listener.acked)] == listener.acked
+    assert set(stored[len(listener.acked) :]) <= set(listener.lost)
+    assert place.failures == []
+
+
+@pytest.mark.parametrize("quorum", ["3/3/2", "1/1/1"])
+def test_recovery_goes_over_rolls_and_prepared_fragments(tmp_path, quorum):
+    place = Place(tmp_path)
+    added = write(place, 200, JournalLimits(roll_bytes=5000), Quorum.parse(quorum))
+    record = place.recover()
+    assert len(record.fragments) > 2
+    assert sorted(entries_in(place.log(record))) == sorted(added)
+
+
+# -- one copy ----------------------------------------------------------------------------------------------------------
+
+
+def harm_flip(path, rng):
+    data = bytearray(path.read_bytes())
+    bit = rng.randrange(8 * len(data))
+    data[bit // 8] ^= 1 << bit % 8
+    path.write_bytes(data)
+
+
+def harm_cut(path, rng):
+    os.truncate(path, rng.randrange(path.stat().st_size))
+
+
+def harm_delete(path, rng):
+    path.unlink()
+
+
+def harm_delete_all(path, rng):
+    shutil.rmtree(path.parent.parent.parent)
+
+
+def harm_disk(path, rng):
+    directory = path.parents[3]
+    shutil.rmtree(directory)
+    directory.mkdir()
+
+
+def harm_swap(path, rng):
+    identity = path.parents[3] / IDENTITY_FILE
+    identity.write_text(identity.read_text().replace('"path_id": ', '"path_id": 7'))
+
+
+def harm_foreign(path, rng):
+    path.write_bytes(rng.randbytes(5000))
+
+
+HARMS = [harm_flip, harm_cut, harm_delete, harm_delete_all, harm_disk, harm_swap, harm_foreign]
+
+
+@pytest.mark.parametrize("harm", HARMS)
+def test_one_harmed_copy_costs_nothing(tmp_path, harm):
+    rng = random.Random(1)
+    place = Place(tmp_path / "place")
+    added = write(place)
+    for attempt in range(6 if harm in (harm_flip, harm_cut) else 1):
+        base = tmp_path / f"harmed{attempt}"
+        shutil.copytree(tmp_path / "place", base)
+        harmed = Place(base)
+        harm(file_of(harmed, attempt % 3), rng)
+        record = harmed.recover()
+        assert sorted(read_any(harmed, record)) == sorted(added)
+
+
+def read_any(place: Place, record: LogRecord) -> list[Entry]:
+    """The entries of a closed log whose copies may be harmed: of each frame the first good one."""
+    frames = {}
+    for fragment in record.fragments:
+        for copy in fragment.copies:
+            try:
+                place.paths[copy.path].check()
+                found = place.frames(copy)
+            except (StorageError, OSError):
+                continue
+            for frame in found:
+                frames.setdefault(frame.header.number, frame)
+    return entries_in([frames[number] for number in range(record.last_frame + 1)])
+
+
+# -- all copies --------------------------------------------------------------------------------------------------------
+
+
+def test_a_last_frame_that_is_bad_in_every_copy_that_answers_is_refused_while_one_is_away(tmp_path):
+    place = Place(tmp_path)
+    write(place)
+    for path in (0, 1):
+        file = file_of(place, path)
+        os.truncate(file, file.stat().st_size - 8)
+    away = place.paths[2].directory
+    away.rename(away.with_name("away"))
+    with pytest.raises(
+        JournalUndecidedError, match=r"it cannot be told whether frame .* storage path 2 .* has no puls"
+    ):
+        place.recover()
+    assert place.register.read().record.state is LogState.IN_RECOVERY
+    away.with_name("away").rename(away)
+    assert len(entries_in(place.log(place.recover()))) == 30
+
+
+@pytest.mark.parametrize("quorum", ["3/3/2", "1/1/1"])
+def test_a_whole_last_frame_that_is_damaged_in_all_copies_is_refused(tmp_path, quorum):
+    """It was acknowledged; its intact header says that it was there."""
+    place = Place(tmp_path, paths=3)
+    write(place, quorum=Quorum.parse(quorum))
+    for path in range(3 if quorum == "3/3/2" else 1):
+        file = file_of(place, path)
+        data = bytearray(file.read_bytes())
+        data[-40] ^= 1
+        file.write_bytes(data)
+    with pytest.raises(JournalUndecidedError, match="cannot be told"):
+        place.recover()
+
+
+@pytest.mark.parametrize("quorum", ["3/3/2", "1/1/1"])
+def test_a_last_header_that_is_damaged_in_all_copies_is_refused_and_one_that_was_not_written_is_the_end(
+    tmp_path, quorum
+):
+    place = Place(tmp_path / "place", paths=3)
+    added = write(place, quorum=Quorum.parse(quorum))
+    for name, harm in (("flipped", lambda data: data[:9] + bytes([data[9] ^ 1]) + data[10:]), ("hole", lambda _: None)):
+        base = tmp_path / name
+        shutil.copytree(tmp_path / "place", base)
+        harmed = Place(base, paths=3)
+        for path in range(3 if quorum == "3/3/2" else 1):
+            file = file_of(harmed, path)
+            at = harmed.offsets(file)[-1]
+            data = file.read_bytes()
+            file.write_bytes(data[:at] + (harm(data[at:]) or bytes(len(data) - at)))
+        if name == "flipped":
+            with pytest.raises(JournalUndecidedError, match="cannot be told"):
+                harmed.recover()
+        else:
+            kept = entries_in(harmed.log(harmed.recover()))
+            assert len(added) - 4 <= len(kept) < len(added)
+
+
+def test_damage_before_the_end_of_all_copies_is_refused(tmp_path):
+    """Frames behind the bad one show that it was there: never "no such entry"."""
+    place = Place(tmp_path)
+    write(place)
+    for path in range(3):
+        file = file_of(place, path)
+        frames = place.offsets(file)
+        data = bytearray(file.read_bytes())
+        data[frames[-2]] ^= 1
+        file.write_bytes(data)
+    with pytest.raises(JournalUndecidedError, match="cannot be told"):
+        place.recover()
+
+
+def test_with_too_few_paths_recovery_says_which_are_missing(tmp_path):
+    place = Place(tmp_path)
+    write(place)
+    for path in (0, 1):
+        place.paths[path].directory.rename(tmp_path / f"away{path}")
+    with pytest.raises(JournalUndecidedError, match=r"too few copies.*storage path 0.*storage path 1.*try again"):
+        place.recover()
+
+
+def test_write_back_needs_an_ack_quorum_of_paths(tmp_path):
+    place = Place(tmp_path)
+    added = write(place)
+    with pytest.raises(JournalUndecidedError, match="fewer paths can be written to"):
+        place.recover(writable=[3])
+    record = place.recover(writable=[3, 0])
+    assert sorted(entries_in(place.log(record))) == sorted(added)
+
+
+# -- paths that are given up -------------------------------------------------------------------------------------------
+
+
+def test_after_a_power_cut_and_the_loss_of_a_disk_an_operator_can_have_the_log_closed(tmp_path):
+    """The last frame was being written: path 1 has half of it, path 2 nothing, and path 0 is lost."""
+    place = Place(tmp_path)
+    added = write(place)
+    half, none = file_of(place, 1), file_of(place, 2)
+    os.truncate(half, half.stat().st_size - 8)
+    os.truncate(none, place.offsets(none)[-1])
+    harm_disk(file_of(place, 0), random.Random(1))
+    with pytest.raises(JournalUndecidedError, match=r"storage path 0.*give up those that are lost for good"):
+        place.recover()
+    with pytest.raises(JournalUndecidedError, match="cannot be told"):
+        place.recover(give_up=[3])
+
+    record = place.recover(give_up=[0])
+
+    kept = sorted(read_any(place, record))
+    assert set(kept) < set(added)
+    assert len(added) - len(kept) in (1, 2, 3, 4), "the last group"
+    assert record.given_up == (0,)
+    assert place.register.read().record == record
+    assert place.recover() == record
+
+
+@pytest.mark.parametrize("quorum", ["3/3/2", "1/1/1"])
+def test_a_last_frame_that_is_holed_in_every_copy_is_cut_off_if_an_operator_says_so(tmp_path, quorum):
+    place = Place(tmp_path, paths=3)
+    added = write(place, quorum=Quorum.parse(quorum))
+    copies = range(3 if quorum == "3/3/2" else 1)
+    for path in copies:
+        file = file_of(place, path)
+        data = bytearray(file.read_bytes())
+        data[-200:-40] = bytes(160)
+        file.write_bytes(data)
+    with pytest.raises(JournalUndecidedError, match="cannot be told"):
+        place.recover()
+
+    record = place.recover(give_up=copies)
+
+    kept = entries_in(place.log(record))
+    assert 0 < len(kept) < len(added)
+    assert set(kept) < set(added)
+    assert record.given_up == tuple(copies)
+
+
+def test_what_a_given_up_path_can_still_be_read_is_kept(tmp_path):
+    place = Place(tmp_path)
+    added = write(place)
+    assert sorted(entries_in(place.log(place.recover(give_up=[0, 1])))) == sorted(added)
+
+
+# -- slow paths --------------------------------------------------------------------------------------------------------
+
+
+class _SlowPaths:
+    """The operating system, with a path whose first rename takes long, and one whose first reads do."""
+
+    def __init__(self, renames: Path, delay_s: float, reads: Path, read_count: int) -> None:
+        self._renames = renames
+        self._delay_s = delay_s
+        self._reads = reads
+        self._read_count = read_count
+        self._slow_fds: set[int] = set()
+
+    def __getattr__(self, name: str):
+        return getattr(OS_FILES, name)
+
+    def rename(self, source: Path, target: Path) -> None:
+        if self._renames in source.parents:
+            delay_s, self._delay_s = self._delay_s, 0.0
+            time.sleep(delay_s)
+        OS_FILES.rename(source, target)
+
+    def open(self, path: Path) -> int:
+        fd = OS_FILES.open(path)
+        if self._reads in path.parents:
+            self._slow_fds.add(fd)
+        return fd
+
+    def read_into(self, fd: int, offset: int, target: memoryview) -> int:
+        if fd in self._slow_fds and self._read_count > 0:
+            self._read_count -= 1
+            time.sleep(0.15)
+        return OS_FILES.read_into(fd, offset, target)
+
+
+@dataclass(frozen=True, slots=True)
+class _StuckReads(OsFiles):
+    """Reads under one directory wait for `gate`; notes descriptors that are closed while they are read from."""
+
+    directory: Path = Path()
+    gate: threading.Event = field(default_factory=threading.Event)
+    held: set[int] = field(default_factory=set)
+    reading: set[int] = field(default_factory=set)
+    closed_while_reading: list[int] = field(default_factory=list)
+    closed: list[int] = field(default_factory=list)
+
+    def open(self, path: Path) -> int:
+        fd = OsFiles.open(self, path)
+        if path.is_relative_to(self.directory):
+            self.held.add(fd)
+        return fd
+
+    def read_into(self, fd: int, offset: int, target: memoryview) -> int:
+        self.reading.add(fd)
+        if fd in self.held:
+            assert self.gate.wait(30)
+        count = OsFiles.read_into(self, fd, offset, target)
+        self.reading.discard(fd)
+        return count
+
+    def close(self, fd: int) -> None:
+        if fd in self.reading:
+            self.closed_while_reading.append(fd)
+        self.closed.append(fd)
+        OsFiles.close(self, fd)
+
+
+def test_a_file_is_closed_by_who_reads_it_however_late(tmp_path):
+    """A descriptor closed under a hanging read would soon be another file's."""
+    place = Place(tmp_path)
+    added = write(place)
+    files = _StuckReads(directory=place.paths[1].directory)
+
+    record = recover(place.register, place.paths, list(place.paths), files=files, silent_after_s=0.5)
+
+    assert sorted(entries_in(place.log(record))) == sorted(added)
+    assert files.reading & files.held
+    assert not files.closed_while_reading
+    files.gate.set()
+    deadline = time.monotonic() + 30
+    while not files.held <= set(files.closed):
+        assert time.monotonic() < deadline, "the reader closes its file when the disk answers at last"
+        time.sleep(0.01)
+    assert not files.closed_while_reading
+
+
+def test_a_fence_that_answers_after_it_was_given_up_is_not_taken_for_the_answer_of_a_read(tmp_path):
+    """Path 1 fences so late that it counts as silent, but before it has read; path 2 needs as long, and moves."""
+    place = Place(tmp_path, paths=3)
+
+    async def run() -> list[Entry]:
+        listener = Listener()
+        journal = place.journal(listener, limits=JournalLimits(idle_lac_s=10))
+        await journal.open()
+        added = []
+        for number in range(130):
+            added.append(add(journal, 1, number, os.urandom(100_000)))
+            if number % 10 == 9:
+                await listener.wait(lambda: listener.acked == added)
+        await asyncio.sleep(0.05)  # the next fragment
+        while journal._shell._ensemble.backlog_bytes:  # the third path
+            await asyncio.sleep(0.005)
+        journal.abandon()
+        return added
+
+    added = asyncio.run(run())
+    with file_of(place, 2).open("ab") as file:
+        file.write(bytes(100))  # so that the end cannot be told without path 1
+    results: list[LogRecord] = []
+
+    def work() -> None:
+        slow = _SlowPaths(place.paths[1].directory, 2.6, place.paths[2].directory, 14)
+        results.append(recover(place.register, place.paths, list(place.paths), files=slow, silent_after_s=1.0))
+
+    thread = threading.Thread(target=work, daemon=True)
+    thread.start()
+    thread.join(10)
+    (record,) = results
+    assert sorted(entries_in(place.log(record))) == sorted(added)
