@@ -1,0 +1,137 @@
+"""The compressions of a payload, as Pulsar's clients frame them.
+
+| codec  | number | form                                                          |
+|--------|--------|---------------------------------------------------------------|
+| NONE   | 0      | as it is                                                      |
+| LZ4    | 1      | a raw block; the length is only in the metadata               |
+| ZLIB   | 2      | a zlib stream; the Java client flushes it and does not end it |
+| ZSTD   | 3      | one frame                                                     |
+| SNAPPY | 4      | raw, the length in front                                      |
+
+The metadata's `uncompressed_size` says how long the result is; anything else is corrupt. It is checked before memory is
+taken, and no result may be above `MAX_UNCOMPRESSED_BYTES`.
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Callable
+from enum import IntEnum
+
+import lz4.block
+import pyarrow as pa
+import zstandard
+
+MAX_UNCOMPRESSED_BYTES = 128 * 1024 * 1024
+"""A payload that claims more stays compressed: a few bytes can claim 4 GiB."""
+
+
+class Codec(IntEnum):
+    """Pulsar's `CompressionType`."""
+
+    NONE = 0
+    LZ4 = 1
+    ZLIB = 2
+    ZSTD = 3
+    SNAPPY = 4
+
+
+def decompress(codec: int, payload: memoryview, size_bytes: int) -> bytes | None:
+    """The payload of `size_bytes` bytes; None if it cannot be had.
+
+    Args:
+        codec: The number in the metadata; any number.
+        payload: As received.
+        size_bytes: The metadata's `uncompressed_size`. It does not count for payloads without a codec.
+    """
+    if codec == Codec.NONE:
+        return bytes(payload)
+    if codec not in _DECOMPRESS or not 0 <= size_bytes <= MAX_UNCOMPRESSED_BYTES:
+        return None
+    try:
+        plain = _DECOMPRESS[codec](payload, size_bytes)
+    except (ValueError, RuntimeError, OSError, MemoryError, zlib.error, zstandard.ZstdError, lz4.block.LZ4BlockError):
+        return None
+    return plain if plain is not None and len(plain) == size_bytes else None
+
+
+def compress(codec: Codec, payload: bytes, *, best: bool = False) -> bytes:
+    """The payload in a codec, quickly, or as small as the codec gets it."""
+    return _COMPRESS[codec](payload, best)
+
+
+def compress_within(codec: Codec, payload: bytes, limit_bytes: int) -> tuple[Codec, bytes] | None:
+    """The payload in at most `limit_bytes`, in the given codec if that can be.
+
+    Else the codec's best level, no codec, and ZSTD's best level are tried in this order.
+
+    Returns:
+        The codec that was taken, and the bytes; None if nothing fits.
+    """
+    packed = compress(codec, payload)
+    if len(packed) <= limit_bytes:
+        return codec, packed
+    if len(payload) <= limit_bytes:
+        return Codec.NONE, payload
+    for other in dict.fromkeys((codec, Codec.ZSTD)):
+        packed = compress(other, payload, best=True)
+        if len(packed) <= limit_bytes:
+            return other, packed
+    return None
+
+
+def _from_lz4(payload: memoryview, size_bytes: int) -> bytes:
+    return bytes(lz4.block.decompress(payload, uncompressed_size=size_bytes))
+
+
+def _from_zlib(payload: memoryview, size_bytes: int) -> bytes | None:
+    stream = zlib.decompressobj()
+    # One byte more than wanted, so that the end of the stream, with its checksum, is seen if there is one.
+    plain = stream.decompress(payload, size_bytes + 1)
+    return None if stream.unused_data or stream.unconsumed_tail else plain
+
+
+def _from_zstd(payload: memoryview, size_bytes: int) -> bytes | None:
+    if zstandard.frame_content_size(payload) not in (-1, size_bytes):
+        return None
+    # A limit of 0 would be none.
+    return zstandard.ZstdDecompressor().decompress(payload, max_output_size=max(size_bytes, 1), allow_extra_data=False)
+
+
+def _from_snappy(payload: memoryview, size_bytes: int) -> bytes | None:
+    if _snappy_length(payload) != size_bytes:
+        # Arrow leaves the rest of a result that is shorter than it was told uninitialised.
+        return None
+    return bytes(_SNAPPY.decompress(payload, decompressed_size=size_bytes, asbytes=True))
+
+
+def _snappy_length(payload: memoryview) -> int:
+    """The varint in front of raw snappy; -1 if there is none of 32 bits."""
+    length = 0
+    for place, byte in enumerate(payload[:5]):
+        length |= (byte & 0x7F) << 7 * place
+        if byte < 0x80:
+            return length
+    return -1
+
+
+def _to_lz4(payload: bytes, best: bool) -> bytes:
+    mode = "high_compression" if best else "default"
+    return bytes(lz4.block.compress(payload, mode=mode, store_size=False))
+
+
+_SNAPPY = pa.Codec("snappy")
+_ZSTD_FAST, _ZSTD_BEST = 1, 19
+_DECOMPRESS: dict[int, Callable[[memoryview, int], bytes | None]] = {
+    Codec.LZ4: _from_lz4,
+    Codec.ZLIB: _from_zlib,
+    Codec.ZSTD: _from_zstd,
+    Codec.SNAPPY: _from_snappy,
+}
+_COMPRESS: dict[Codec, Callable[[bytes, bool], bytes]] = {
+    Codec.NONE: lambda payload, _: payload,
+    Codec.LZ4: _to_lz4,
+    Codec.ZLIB: lambda payload, best: zlib.compress(payload, 9 if best else 1),
+    Codec.ZSTD: lambda payload, best: zstandard.compress(payload, _ZSTD_BEST if best else _ZSTD_FAST),
+    Codec.SNAPPY: lambda payload, _: bytes(_SNAPPY.compress(payload, asbytes=True)),
+}

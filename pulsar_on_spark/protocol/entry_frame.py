@@ -1,0 +1,46 @@
+"""The frame of a stored entry: what a producer's SEND carries after its command, kept verbatim.
+
+    [0x0e01][CRC32C u32] [metadata size u32][MessageMetadata][payload]
+
+All integers are big-endian. The first two fields may be missing (clients before protocol 6); with them the bytes are
+exactly what a broker hands to consumers. The checksum covers everything after it (Pulsar's
+`Commands.serializeMetadataAndPayload`). A batch's payload, once decompressed, is
+`[size u32][SingleMessageMetadata][its payload]` for each message.
+"""
+
+from __future__ import annotations
+
+import struct
+
+from crc32c import crc32c
+
+CHECKSUM_MAGIC = b"\x0e\x01"
+
+_CHECKSUM = struct.Struct(">2sI")
+_CHECKSUM_AND_SIZE = struct.Struct(">2sII")
+_SIZE = struct.Struct(">I")
+
+
+def split_entry(entry: bytes) -> tuple[int, int] | None:
+    """Where the metadata and the payload of a stored entry start; None if the bytes are no entry.
+
+    An entry that says a checksum and does not match it is none.
+    """
+    has_checksum = entry[:2] == CHECKSUM_MAGIC
+    metadata_at = _CHECKSUM_AND_SIZE.size if has_checksum else _SIZE.size
+    if len(entry) < metadata_at:
+        return None
+    if has_checksum:
+        _, checksum, size = _CHECKSUM_AND_SIZE.unpack_from(entry)
+        if crc32c(memoryview(entry)[_CHECKSUM.size :]) != checksum:
+            return None
+    else:
+        (size,) = _SIZE.unpack_from(entry)
+    payload_at: int = metadata_at + size
+    return (metadata_at, payload_at) if payload_at <= len(entry) else None
+
+
+def join_entry(metadata: bytes, payload: bytes) -> bytes:
+    """The entry of these parts, with its checksum."""
+    covered = b"".join((_SIZE.pack(len(metadata)), metadata, payload))
+    return _CHECKSUM.pack(CHECKSUM_MAGIC, crc32c(covered)) + covered

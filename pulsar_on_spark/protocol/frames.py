@@ -1,0 +1,87 @@
+"""The frames of a connection.
+
+    [frame size u32][command size u32][BaseCommand][entry, with SEND and MESSAGE only]
+
+All integers are big-endian. The frame's size counts what follows it.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterator
+from typing import TypeAlias
+
+from pulsar_on_spark.model.errors import ProtocolError
+
+MAX_MESSAGE_SIZE_BYTES = 5 * 1024 * 1024
+"""Pulsar's default of `maxMessageSize`: metadata and payload of an entry."""
+FRAME_PADDING_BYTES = 10 * 1024
+"""How much larger than the largest message a frame may be (Pulsar's `Commands.MESSAGE_SIZE_FRAME_PADDING`)."""
+
+Frame: TypeAlias = tuple[bytes, memoryview]
+"""The command's bytes, and what follows them: a view that lives as long as the bytes that were split."""
+
+_SIZES = struct.Struct(">II")
+_SIZE_BYTES = 4
+
+
+def frame_of(command: bytes, entry_bytes: int = 0) -> bytes:
+    """The frame of a command, up to the entry of `entry_bytes` bytes that the caller sends after it."""
+    return _SIZES.pack(_SIZE_BYTES + len(command) + entry_bytes, len(command)) + command
+
+
+class FrameSplitter:
+    """Finds the frames in bytes that come cut anywhere; keeps what has arrived of one frame, and takes no more memory.
+
+    What follows the command is not copied, but for the frames that `data` ends in or starts in.
+    """
+
+    def __init__(self, max_frame_bytes: int) -> None:
+        self._max_frame_bytes = max_frame_bytes
+        self._tail = bytearray()
+        """What has arrived of a frame that is not complete."""
+
+    def split(self, data: memoryview) -> Iterator[Frame]:
+        """The frames that these bytes complete, one after the other: all of them must be taken.
+
+        Raises:
+            ProtocolError: A frame is larger than allowed, or its sizes contradict each other.
+        """
+        at, end = 0, len(data)
+        if self._tail:
+            at = self._fill(data, 0, _SIZES.size)
+            if len(self._tail) < _SIZES.size:
+                return
+            frame_bytes, command_bytes = self._sizes(self._tail, 0)
+            at = self._fill(data, at, frame_bytes)
+            if len(self._tail) < frame_bytes:
+                return
+            frame, self._tail = memoryview(self._tail), bytearray()
+            entry_at = _SIZES.size + command_bytes
+            yield frame[_SIZES.size : entry_at].tobytes(), frame[entry_at:]
+        while end - at >= _SIZES.size:
+            frame_bytes, command_bytes = self._sizes(data, at)
+            if end - at < frame_bytes:
+                break
+            command_at, after = at + _SIZES.size, at + frame_bytes
+            entry_at = command_at + command_bytes
+            yield data[command_at:entry_at].tobytes(), data[entry_at:after]
+            at = after
+        if at < end:
+            self._tail += data[at:]
+
+    def _fill(self, data: memoryview, at: int, tail_bytes: int) -> int:
+        """Makes the tail that long, as far as there are bytes; says where the next ones are."""
+        piece = data[at : at + max(0, tail_bytes - len(self._tail))]
+        self._tail += piece
+        return at + len(piece)
+
+    def _sizes(self, data: memoryview | bytearray, at: int) -> tuple[int, int]:
+        """(bytes of the frame with its size, bytes of its command)."""
+        size, command_bytes = _SIZES.unpack_from(data, at)
+        frame_bytes = _SIZE_BYTES + size
+        if frame_bytes > self._max_frame_bytes:
+            raise ProtocolError(f"a frame of {frame_bytes} bytes is larger than the {self._max_frame_bytes} allowed")
+        if _SIZES.size + command_bytes > frame_bytes:
+            raise ProtocolError(f"a frame of {frame_bytes} bytes cannot hold a command of {command_bytes}")
+        return frame_bytes, command_bytes

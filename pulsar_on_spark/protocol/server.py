@@ -1,0 +1,180 @@
+"""The broker's end of a connection, without IO: bytes of a client in, events out. `replies` makes the bytes back."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import cache
+from typing import NamedTuple, TypeAlias
+
+from google.protobuf.descriptor import Descriptor, FieldDescriptor
+from google.protobuf.message import DecodeError, Message
+
+from pulsar_on_spark.model.errors import ProtocolError
+from pulsar_on_spark.protocol.commands import BaseCommand
+from pulsar_on_spark.protocol.entry_frame import split_entry
+from pulsar_on_spark.protocol.frames import FRAME_PADDING_BYTES, MAX_MESSAGE_SIZE_BYTES, FrameSplitter
+
+
+class Sent(NamedTuple):
+    """A producer's SEND.
+
+    Attributes:
+        producer_id: The client's number of the producer.
+        sequence_id: Of the first message.
+        highest_sequence_id: Of the last message of a batch; 0 if the client does not say it.
+        num_messages: How many messages the entry holds; at least 1.
+        is_chunk: The entry is a chunk of a larger message.
+        marker: The entry is the broker's own, not for consumers.
+        txnid_most: Of the transaction; both halves are 0 without one.
+        txnid_least: Of the transaction.
+        entry: As received, from the checksum's magic (or, without checksum, the metadata's size) to the end.
+        is_intact: False if the entry is none, or does not match its checksum (`split_entry`).
+    """
+
+    producer_id: int
+    sequence_id: int
+    highest_sequence_id: int
+    num_messages: int
+    is_chunk: bool
+    marker: bool
+    txnid_most: int
+    txnid_least: int
+    entry: bytes
+    is_intact: bool
+
+
+class Command(NamedTuple):
+    """Any other command: its `BaseCommand.Type`, and its body; None with a type that this project does not know."""
+
+    type: int
+    body: Message | None
+
+
+Event: TypeAlias = Sent | Command
+
+_BODIES = {field.number: field.name for field in BaseCommand.DESCRIPTOR.fields if field.message_type is not None}
+_SEND = bytes((1 << 3, BaseCommand.SEND, BaseCommand.SEND << 3 | 2))
+"""What a SEND starts with: its type, and the tag of its body, whose size follows."""
+_NUMBERS = (
+    "producer_id",
+    "sequence_id",
+    "num_messages",
+    "txnid_least_bits",
+    "txnid_most_bits",
+    "highest_sequence_id",
+    "is_chunk",
+    "marker",
+)
+_NUMBER_TAGS = frozenset(range(1 << 3, 9 << 3, 1 << 3))
+"""Of the fields 1 to 8 of a SEND."""
+_MAX_SHIFT = 7 * 8
+"""Of the ninth byte of a number, its last that the short way reads."""
+_MAX_MESSAGES = 2**31 - 1
+
+
+class ServerConnection:
+    """Takes a client's bytes apart. After a `ProtocolError` it must not be used again."""
+
+    def __init__(self, max_message_size_bytes: int = MAX_MESSAGE_SIZE_BYTES) -> None:
+        self._splitter = FrameSplitter(max_message_size_bytes + FRAME_PADDING_BYTES)
+
+    def receive_data(self, data: bytes | memoryview) -> list[Event]:
+        """The events of all frames that these bytes complete.
+
+        Args:
+            data: What came next, cut anywhere; it may be overwritten afterwards. An entry is copied out of it once,
+                twice if the frame came in more than one piece.
+
+        Raises:
+            ProtocolError: The bytes are not Pulsar's protocol, or a frame is larger than allowed.
+        """
+        return [_event(command, entry) for command, entry in self._splitter.split(memoryview(data))]
+
+
+def _event(command: bytes, entry: memoryview) -> Event:
+    if (numbers := _send_numbers(command)) is not None:
+        return _sent(numbers, entry)
+    try:
+        base = BaseCommand.FromString(command)
+    except DecodeError as error:
+        raise ProtocolError(f"a command cannot be parsed: {error}") from None
+    if not base.IsInitialized():
+        raise ProtocolError(f"a command of type {base.type} lacks a required field")
+    field = _BODIES.get(base.type)
+    if field is None:
+        return Command(base.type, None)
+    if not base.HasField(field):
+        raise ProtocolError(f"a command of type {base.type} has no {field}")
+    if base.type == BaseCommand.SEND:
+        return _sent([getattr(base.send, name) for name in _NUMBERS], entry)
+    body = getattr(base, field)
+    if _has_text(body.DESCRIPTOR):
+        _check_text(base.type, body)
+    return Command(base.type, body)
+
+
+@cache
+def _has_text(message: Descriptor) -> bool:
+    return any(
+        field.type == FieldDescriptor.TYPE_STRING
+        or (field.message_type not in (None, message) and _has_text(field.message_type))
+        for field in message.fields
+    )
+
+
+def _check_text(number: int, message: Message) -> None:
+    """Protobuf gives text that is not UTF-8 as bytes, whatever its type says."""
+    for field, value in message.ListFields():
+        values = value if field.is_repeated else (value,)
+        if field.type == FieldDescriptor.TYPE_STRING:
+            if any(isinstance(text, bytes) for text in values):
+                raise ProtocolError(f"a command of type {number} has a {field.name} that is not UTF-8")
+        elif field.message_type is not None and _has_text(field.message_type):
+            for inner in values:
+                _check_text(number, inner)
+
+
+def _sent(numbers: Sequence[int], entry: memoryview) -> Sent:
+    producer_id, sequence_id, num_messages, txnid_least, txnid_most, highest, is_chunk, marker = numbers
+    if num_messages < 1:
+        raise ProtocolError(f"a SEND says that it has {num_messages} messages")
+    kept = entry.tobytes()
+    return Sent(
+        producer_id,
+        sequence_id,
+        highest,
+        num_messages,
+        is_chunk != 0,
+        marker != 0,
+        txnid_most,
+        txnid_least,
+        kept,
+        split_entry(kept) is not None,
+    )
+
+
+def _send_numbers(command: bytes) -> list[int] | None:
+    """The fields of a SEND in the order of `_NUMBERS`, if it is as clients write it; else the parser has to judge it.
+
+    Half of what it costs to ask protobuf's objects.
+    """
+    body_bytes = len(command) - 4
+    if command[:3] != _SEND or body_bytes < 0 or command[3] != body_bytes:
+        return None
+    numbers = [-1, -1, 1, 0, 0, 0, 0, 0]
+    body = iter(command[4:])
+    for tag in body:
+        if tag not in _NUMBER_TAGS:
+            return None
+        number = shift = 0
+        for byte in body:
+            if byte < 0x80:
+                break
+            number |= (byte & 0x7F) << shift
+            shift += 7
+        else:
+            return None
+        if shift > _MAX_SHIFT:
+            return None
+        numbers[(tag >> 3) - 1] = number | byte << shift
+    return numbers if numbers[0] >= 0 and numbers[1] >= 0 and numbers[2] <= _MAX_MESSAGES else None

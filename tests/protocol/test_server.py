@@ -1,0 +1,231 @@
+"""A client's bytes as events: against protobuf's own parser, against frames of the Java client, against garbage."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+
+import pytest
+from google.protobuf.message import DecodeError
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from pulsar_on_spark.model.errors import ProtocolError
+from pulsar_on_spark.protocol import server
+from pulsar_on_spark.protocol.commands import BaseCommand, CommandFlow, CommandSend
+from pulsar_on_spark.protocol.entry_frame import join_entry
+from pulsar_on_spark.protocol.frames import FRAME_PADDING_BYTES, MAX_MESSAGE_SIZE_BYTES, frame_of
+from pulsar_on_spark.protocol.server import Command, Event, Sent, ServerConnection
+
+GOLDEN: Mapping[str, str] = json.loads((Path(__file__).parent.parent / "golden" / "commands.json").read_text())[
+    "client"
+]
+ENTRY = join_entry(b"metadata", b"payload")
+
+numbers = st.integers(0, 2**64 - 1) | st.integers(0, 300) | st.integers(0, 63).map(lambda bits: 2**bits)
+sends = st.builds(
+    CommandSend,
+    producer_id=numbers,
+    sequence_id=numbers,
+    num_messages=st.none() | st.integers(-3, 2**31 - 1),
+    txnid_least_bits=st.none() | numbers,
+    txnid_most_bits=st.none() | numbers,
+    highest_sequence_id=st.none() | numbers,
+    is_chunk=st.none() | st.booleans(),
+    marker=st.none() | st.booleans(),
+)
+varints = numbers.map(lambda number: _varint(number)) | st.binary(max_size=11).map(lambda b: bytes(x | 0x80 for x in b))
+pieces = st.builds(lambda tag, body: _varint(tag) + body, st.integers(0, 90), varints | st.binary(max_size=4))
+send_bodies = st.builds(
+    lambda send, junk, at: send[: at % (len(send) + 1)] + junk + send[at % (len(send) + 1) :],
+    sends.map(CommandSend.SerializeToString) | st.just(b""),
+    st.just(b"") | st.lists(pieces, max_size=3).map(b"".join),
+    st.integers(0, 50) | st.just(0),
+)
+
+
+def _varint(number: int) -> bytes:
+    out = bytearray()
+    while number > 0x7F:
+        out.append(number & 0x7F | 0x80)
+        number >>= 7
+    return bytes([*out, number])
+
+
+def _send_command(body: bytes) -> bytes:
+    return b"\x08\x06\x32" + _varint(len(body)) + body
+
+
+def _event(command: bytes, entry: bytes = ENTRY) -> Event:
+    (event,) = ServerConnection().receive_data(frame_of(command, len(entry)) + entry)
+    return event
+
+
+def _as_parsed(command: bytes) -> Sent | None:
+    """What protobuf's parser makes of a SEND; None if that is no SEND of at least one message."""
+    try:
+        base = BaseCommand.FromString(command)
+    except DecodeError:
+        return None
+    send = base.send
+    if not base.IsInitialized() or base.type != BaseCommand.SEND or not base.HasField("send") or send.num_messages < 1:
+        return None
+    return Sent(
+        send.producer_id,
+        send.sequence_id,
+        send.highest_sequence_id,
+        send.num_messages,
+        send.is_chunk,
+        send.marker,
+        send.txnid_most_bits,
+        send.txnid_least_bits,
+        ENTRY,
+        True,
+    )
+
+
+@settings(max_examples=300, deadline=None)
+@given(send_bodies.map(_send_command) | send_bodies.map(lambda body: _send_command(body)[:-1]))
+def test_sends_are_what_protobufs_parser_says(command: bytes) -> None:
+    expected = _as_parsed(command)
+    if expected is None:
+        with pytest.raises(ProtocolError):
+            _event(command)
+    else:
+        event = _event(command)
+        assert event == expected
+        assert [type(value) for value in event] == [type(value) for value in expected]
+
+
+@pytest.mark.parametrize("name", [name for name in GOLDEN if name.startswith("send_") or name == "send"])
+def test_what_clients_send_needs_no_parser(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    frame = bytes.fromhex(GOLDEN[name])
+    (expected,) = ServerConnection().receive_data(frame)
+    monkeypatch.setattr(server, "BaseCommand", None)
+    if name == "send_replicated":
+        # It says where the message was before.
+        with pytest.raises(AttributeError):
+            ServerConnection().receive_data(frame)
+    else:
+        assert ServerConnection().receive_data(frame) == [expected]
+
+
+@pytest.mark.parametrize("body", [b"\x10\x01", b"\x08\x01", b"", b"\x08\x01\x18\x01"])
+def test_a_send_says_its_producer_and_its_sequence_id(body: bytes) -> None:
+    with pytest.raises(ProtocolError, match="type 6 lacks a required field"):
+        _event(_send_command(body))
+
+
+@pytest.mark.parametrize("messages", [0, -1, -(2**31)])
+def test_a_send_has_at_least_one_message(messages: int) -> None:
+    send = CommandSend(producer_id=1, sequence_id=2, num_messages=messages)
+    with pytest.raises(ProtocolError, match=f"that it has {messages} messages"):
+        _event(_send_command(send.SerializeToString()))
+
+
+@pytest.mark.parametrize(
+    ("entry", "is_intact"),
+    [
+        (ENTRY, True),
+        (ENTRY[6:], True),
+        (ENTRY[:-1] + b"X", False),
+        (ENTRY[:-1], False),
+        (ENTRY[6:10], False),
+        (ENTRY[:9], False),
+        (b"", False),
+    ],
+)
+def test_an_entry_is_kept_as_it_came_and_checked(entry: bytes, is_intact: bool) -> None:
+    event = _event(_send_command(b"\x08\x01\x10\x02"), entry)
+    assert isinstance(event, Sent)
+    assert (event.entry, event.is_intact) == (entry, is_intact)
+
+
+def test_an_entry_outlives_the_buffer_that_it_came_in() -> None:
+    buffer = bytearray(frame_of(_send_command(b"\x08\x01\x10\x02"), len(ENTRY)) + ENTRY)
+    (event,) = ServerConnection().receive_data(memoryview(buffer))
+    buffer[:] = bytes(len(buffer))
+    assert isinstance(event, Sent)
+    assert event.entry == ENTRY
+
+
+def test_a_message_of_the_largest_size_passes() -> None:
+    entry = join_entry(b"m" * 8, b"p" * (MAX_MESSAGE_SIZE_BYTES - 8))
+    (event,) = ServerConnection().receive_data(frame_of(_send_command(b"\x08\x01\x10\x02"), len(entry)) + entry)
+    assert isinstance(event, Sent)
+    assert event.is_intact
+    with pytest.raises(ProtocolError, match="larger than"):
+        ServerConnection().receive_data(frame_of(b"", MAX_MESSAGE_SIZE_BYTES + FRAME_PADDING_BYTES))
+    with pytest.raises(ProtocolError, match=f"larger than the {100 + FRAME_PADDING_BYTES} allowed"):
+        ServerConnection(100).receive_data(frame_of(b"", 100 + FRAME_PADDING_BYTES))
+
+
+@pytest.mark.parametrize("number", [1, 41, 75, 2**31 - 1])
+def test_commands_that_are_not_known_are_events_without_body(number: int) -> None:
+    command = b"\x08" + _varint(number) + _varint(min(number, 1_000) << 3 | 2) + b"\x02\x08\x01"
+    assert _event(command) == Command(number, None)
+
+
+def test_fields_that_are_not_known_do_not_disturb() -> None:
+    flow = CommandFlow(consumer_id=1, messagePermits=2).SerializeToString() + b"\xc2\x3e\x01x"
+    event = _event(b"\x08\x0b\x5a" + _varint(len(flow)) + flow + b"\xc2\x3e\x01x")
+    assert isinstance(event, Command)
+    assert event.type == BaseCommand.FLOW
+    assert isinstance(event.body, CommandFlow)
+    assert (event.body.consumer_id, event.body.messagePermits) == (1, 2)
+
+
+@pytest.mark.parametrize(
+    ("command", "complaint"),
+    [
+        (b"", "type 0 lacks a required field"),
+        (b"\x08", "cannot be parsed"),
+        (b"\x5a\x04\x08\x01\x10\x02", "type 0 lacks a required field"),
+        (b"\x08\x0b\x5a\x02\x08\x01", "type 11 lacks a required field"),
+        (b"\x08\x0b", "type 11 has no flow"),
+        (b"\x08\x0b\x92\x01\x00", "type 11 has no flow"),
+        (b"\x08\x06", "type 6 has no send"),
+    ],
+    ids=["empty", "cut", "no type", "a required field is missing", "no body", "another's body", "no body of a SEND"],
+)
+def test_what_lacks_a_part_is_refused(command: bytes, complaint: str) -> None:
+    with pytest.raises(ProtocolError, match=complaint):
+        _event(command)
+
+
+@pytest.mark.parametrize(
+    ("number", "body", "name"),
+    [
+        (BaseCommand.LOOKUP, b"\x0a\x02t\xff\x10\x01", "topic"),
+        (BaseCommand.PRODUCER, b"\x0a\x01t\x10\x01\x18\x02\x32\x06\x0a\x01k\x12\x01\x80", "value"),
+    ],
+)
+def test_text_is_utf_8(number: int, body: bytes, name: str) -> None:
+    with pytest.raises(ProtocolError, match=f"type {number} has a {name} that is not UTF-8"):
+        _event(b"\x08" + _varint(number) + _varint(number << 3 | 2) + _varint(len(body)) + body)
+
+
+@settings(max_examples=300, deadline=None)
+@given(st.data())
+def test_broken_frames_raise_nothing_but_protocol_errors(data: st.DataObject) -> None:
+    frames = data.draw(st.lists(st.sampled_from(sorted(GOLDEN)), min_size=1, max_size=3))
+    stream = bytearray(b"".join(bytes.fromhex(GOLDEN[name]) for name in frames))
+    for at, byte in data.draw(st.lists(st.tuples(st.integers(0, 10_000), st.integers(0, 255)), max_size=4)):
+        stream[at % len(stream)] = byte
+    start = data.draw(st.just(0) | st.integers(0, len(stream)))
+
+    def outcome(chunks: Iterable[bytes]) -> object:
+        connection, events = ServerConnection(), []
+        try:
+            for chunk in chunks:
+                events += connection.receive_data(chunk)
+        except ProtocolError as error:
+            return str(error)
+        return events
+
+    broken = bytes(stream[start:])
+    whole = outcome([broken])
+    assert outcome(bytes([byte]) for byte in broken) == whole
+    cut = data.draw(st.integers(0, len(broken)))
+    assert outcome([broken[:cut], broken[cut:]]) == whole
