@@ -17,6 +17,7 @@ from pulsar_on_spark.metadata.state import View
 from pulsar_on_spark.metadata.store import Change, MetadataStore
 from pulsar_on_spark.model.errors import TopicNotFoundError, WriteAbortedError
 from pulsar_on_spark.model.ids import WriteId
+from pulsar_on_spark.topic import catalog
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,6 +77,7 @@ def attach(
 
     Raises:
         TopicNotFoundError: a topic was deleted, or deleted and created again, since the write began.
+        TopicTerminatedError: a topic was terminated.
         WriteAbortedError: garbage collection gave the write up (it lay uncommitted for longer than its limit).
     """
     ordered = sorted(outputs, key=lambda output: output.task)
@@ -142,6 +144,7 @@ def _require_topic(view: View, staged: StagedSegment) -> None:
             f"Topic {staged.topic} was deleted while it was written to: nothing was written, write again to the new "
             "topic."
         )
+    catalog.require_not_terminated(topic)
 
 
 def _attached_end(view: View, topic_id: str) -> tuple[int, int] | None:

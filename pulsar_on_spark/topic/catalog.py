@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import json
 import re
 import uuid
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
-import fastavro
-from fastavro.schema import SchemaParseException, UnknownType
-
 from pulsar_on_spark.metadata import keys
 from pulsar_on_spark.metadata.records import (
+    CompactionRecord,
+    DedupRecord,
     FileRecord,
     LedgerRecord,
     NamespaceRecord,
@@ -23,54 +21,21 @@ from pulsar_on_spark.metadata.records import (
     SubscriptionRecord,
     TenantRecord,
     TopicRecord,
+    TrimRecord,
 )
 from pulsar_on_spark.metadata.state import View
 from pulsar_on_spark.metadata.store import Change, MetadataStore
 from pulsar_on_spark.model.errors import (
-    IncompatibleSchemaError,
     InvalidArgumentError,
     TopicExistsError,
     TopicNotFoundError,
+    TopicTerminatedError,
 )
 from pulsar_on_spark.model.names import TopicName
-from pulsar_on_spark.topic.avro_schemas import arrow_of_avro
+from pulsar_on_spark.topic.policies.effective import namespace_policies
+from pulsar_on_spark.topic.schemas.schema import TopicSchema
 
 MAX_PARTITIONS = 10_000
-
-
-@dataclass(frozen=True, slots=True)
-class TopicSchema:
-    """What a topic's values are made of: an Avro record schema, as both of Pulsar's structured types have it.
-
-    Attributes:
-        type: How values are encoded, JSON or AVRO.
-        data: The Avro schema, JSON text.
-    """
-
-    type: str
-    data: str
-
-    @classmethod
-    def parse(cls, type_: str, data: str) -> TopicSchema:
-        """Check a schema that somebody gives.
-
-        Raises:
-            InvalidArgumentError: the type is another, or the text is no Avro record schema.
-        """
-        if type_.upper() not in ("JSON", "AVRO"):
-            raise InvalidArgumentError(f"Schema type {type_!r} is not known: give JSON or AVRO.")
-        try:
-            fastavro.parse_schema(json.loads(data))
-        except (ValueError, TypeError, SchemaParseException, UnknownType) as error:
-            raise InvalidArgumentError(
-                f"The schema is not the JSON text of an Avro record schema ({error}): correct it."
-            ) from error
-        arrow_of_avro(data)
-        return cls(type_.upper(), data)
-
-    def declares(self, record: SchemaRecord) -> bool:
-        """Whether the stored schema is this one, however it is written."""
-        return bool((self.type, json.loads(self.data)) == (record.type, json.loads(record.data)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,24 +91,70 @@ def create_topic(
             if exist_ok:
                 return None
             raise TopicExistsError(f"Topic {name.full} exists already: choose another name, or delete it first.")
-        topic = _topic(name, partitions, None)
-        puts: list[Record] = [topic]
-        if schema is not None:
-            puts.append(_schema(topic, schema, 0))
-        puts += [_topic(name.partition(index), None, name) for index in range(partitions or 0)]
-        moved: dict[str, int | None] = {keys.namespace(name.namespace): None}
-        moved |= {keys.topic(record.name): None for record in puts if isinstance(record, TopicRecord)}
-        if view.get(NamespaceRecord, name.namespace) is None:
-            puts.append(NamespaceRecord(namespace=name.namespace))
-            moved[keys.tenant(name.tenant)] = None
-            if view.get(TenantRecord, name.tenant) is None:
-                puts.append(TenantRecord(tenant=name.tenant))
-        return Change(puts=puts, keys=moved)
+        return _creation(view, {name: partitions}, schema)
 
     created = store.commit(decide).get(TopicRecord, name.full)
     if created is None:
         raise TopicNotFoundError(f"Topic {name.full} was deleted while it was created: create it again.")
     return created
+
+
+def create_missing(store: MetadataStore, wanted: Mapping[TopicName, int | None]) -> None:
+    """Create those of the topics that are not there, in one commit; `wanted` says how many partitions each gets.
+
+    Raises:
+        InvalidArgumentError: a number of partitions is out of range, or a name is one of a partition.
+    """
+    for name, partitions in wanted.items():
+        check_new_topic(name, partitions)
+
+    def decide(view: View) -> Change | None:
+        missing = {name: count for name, count in wanted.items() if view.get(TopicRecord, name.full) is None}
+        return _creation(view, missing) if missing else None
+
+    store.commit(decide)
+
+
+def _creation(view: View, new: Mapping[TopicName, int | None], schema: TopicSchema | None = None) -> Change:
+    """The change that creates topics of any namespaces; a schema is for all of them."""
+    puts: list[Record] = []
+    moved: dict[str, int | None] = {}
+    for name, partitions in new.items():
+        topics = [_topic(name, partitions, None)]
+        if schema is not None:
+            puts.append(schema.record(topics[0], 0))
+        topics += [_topic(name.partition(index), None, name) for index in range(partitions or 0)]
+        puts += topics
+        moved |= {keys.topic(record.name): None for record in topics}
+    namespaces = {name.namespace: name.tenant for name in new}
+    for namespace in namespaces:
+        _check_topic_limit(view, namespace, [name for name in new if name.namespace == namespace], new)
+    moved |= {keys.namespace(namespace): None for namespace in namespaces}
+    missing = {found: tenant for found, tenant in namespaces.items() if view.get(NamespaceRecord, found) is None}
+    puts += [NamespaceRecord(namespace=namespace) for namespace in missing]
+    moved |= {keys.tenant(tenant): None for tenant in missing.values()}
+    puts += [
+        TenantRecord(tenant=tenant)
+        for tenant in dict.fromkeys(missing.values())
+        if view.get(TenantRecord, tenant) is None
+    ]
+    return Change(puts=puts, keys=moved)
+
+
+def _check_topic_limit(
+    view: View, namespace: str, added: Sequence[TopicName], partitions: Mapping[TopicName, int | None]
+) -> None:
+    """Refuse topics above the namespace's `max_topics_per_namespace`; each partition counts, as in Pulsar."""
+    limit = namespace_policies(view, namespace).get("max_topics_per_namespace", 0)
+    if not limit:
+        return
+    prefix = f"persistent://{namespace}/"
+    there = sum(topic.partitions is None and topic.name.startswith(prefix) for topic in view.all(TopicRecord))
+    if there + sum(partitions[name] or 1 for name in added) > limit:
+        raise InvalidArgumentError(
+            f"Namespace {namespace} has {there} of at most {limit} topics (max_topics_per_namespace): delete some, or "
+            f"raise the limit, before {added[0].full} is created."
+        )
 
 
 def add_partitions(store: MetadataStore, name: TopicName, partitions: int) -> None:
@@ -172,65 +183,66 @@ def add_partitions(store: MetadataStore, name: TopicName, partitions: int) -> No
     store.commit(decide)
 
 
-def delete_topic(store: MetadataStore, name: TopicName, *, force: bool = False) -> None:
+def delete_topic(
+    store: MetadataStore,
+    name: TopicName,
+    *,
+    force: bool = False,
+    check: Callable[[View], None] = lambda view: None,
+) -> None:
     """Delete a topic with its partitions, data, schemas and subscriptions; its files become garbage.
+
+    Args:
+        store: the root's metadata.
+        name: the topic.
+        force: also if it has subscriptions.
+        check: raises on the view that the deletion is decided on, if it must not be.
 
     Raises:
         TopicNotFoundError: there is no such topic.
         InvalidArgumentError: it is a partition of a topic, or it has subscriptions and `force` is not given.
     """
 
-    def decide(view: View) -> Change | None:
+    def decide(view: View) -> Change:
         topic = require_topic(view, name)
         if topic.partition_of is not None:
             raise InvalidArgumentError(f"Topic {name.full} is a partition: delete {topic.partition_of} as a whole.")
-        doomed = [topic, *_partition_records(view, topic)]
-        deletes: list[Record] = [*doomed, *view.all(SchemaRecord, topic.topic_id)]
-        moved: dict[str, int | None] = {keys.namespace(name.namespace): None}
-        for record in doomed:
-            subscriptions = view.all(SubscriptionRecord, record.topic_id)
-            if subscriptions and not force:
-                raise InvalidArgumentError(
-                    f"Topic {record.name} has the subscription {subscriptions[0].name!r}: delete its subscriptions "
-                    "first, or force the deletion."
-                )
-            moved[keys.topic(record.name)] = None
-            moved |= {keys.subscription(record.topic_id, found.name): None for found in subscriptions}
-            deletes += [
-                *subscriptions,
-                *view.all(LedgerRecord, record.topic_id),
-                *view.all(SegmentRecord, record.topic_id),
-            ]
-        return Change(deletes=deletes, keys=moved)
+        check(view)
+        return deletion(view, topic, force=force)
 
     store.commit(decide)
 
 
-def declare_schema(store: MetadataStore, name: TopicName, schema: TopicSchema) -> SchemaRecord:
-    """Declare what a topic's values are made of; declaring the same again changes nothing.
+def deletion(view: View, topic: TopicRecord, *, force: bool) -> Change:
+    """The change that deletes a topic with all its partitions.
 
     Raises:
-        TopicNotFoundError: there is no such topic.
-        IncompatibleSchemaError: the topic has another schema: replacing one is still to come.
+        InvalidArgumentError: it has subscriptions and `force` is not given.
     """
-    name = name.partitioned_base
-
-    def decide(view: View) -> Change | None:
-        topic = require_topic(view, name)
-        known = latest_schema(view, topic)
-        if known is None:
-            return Change(puts=[_schema(topic, schema, 0)], keys={keys.topic(name.full): None})
-        if not schema.declares(known):
-            raise IncompatibleSchemaError(
-                f"Topic {name.full} has another schema already ({known.type}, version {known.version}), and schemas "
-                "cannot be replaced yet: declare it on a new topic."
+    doomed = [topic, *_partition_records(view, topic)]
+    deletes: list[Record] = [*doomed, *view.all(SchemaRecord, topic.topic_id)]
+    moved: dict[str, int | None] = {keys.namespace(TopicName.parse(topic.name).namespace): None}
+    for record in doomed:
+        subscriptions = view.all(SubscriptionRecord, record.topic_id)
+        if subscriptions and not force:
+            raise InvalidArgumentError(
+                f"Topic {record.name} has the subscription {subscriptions[0].name!r}: delete its subscriptions "
+                "first, or force the deletion."
             )
-        return None
-
-    view = store.commit(decide)
-    declared = latest_schema(view, require_topic(view, name))
-    assert declared is not None, "just declared"
-    return declared
+        moved[keys.topic(record.name)] = None
+        moved |= {keys.subscription(record.topic_id, found.name): None for found in subscriptions}
+        ledgers = view.all(LedgerRecord, record.topic_id)
+        # A sealer that is about to add segments sees the deletion, or is seen by it.
+        moved |= {keys.incarnation_seal(ledger.incarnation): None for ledger in ledgers if ledger.incarnation}
+        deletes += [
+            *subscriptions,
+            *ledgers,
+            *view.all(SegmentRecord, record.topic_id),
+            *view.all(DedupRecord, record.topic_id),
+            *view.all(TrimRecord, record.topic_id),
+            *view.all(CompactionRecord, record.topic_id),
+        ]
+    return Change(deletes=deletes, keys=moved)
 
 
 def require_topic(view: View, name: TopicName) -> TopicRecord:
@@ -245,6 +257,18 @@ def require_topic(view: View, name: TopicName) -> TopicRecord:
             f"Topic {name.full} does not exist: create it with `pulsarpy topics create`, or write to it."
         )
     return found
+
+
+def require_not_terminated(topic: TopicRecord) -> None:
+    """Refuse to write to a topic that takes nothing any more.
+
+    Raises:
+        TopicTerminatedError: it was terminated.
+    """
+    if topic.terminated is not None:
+        raise TopicTerminatedError(
+            f"Topic {topic.name} was terminated and takes no messages: write to another topic, or delete it first."
+        )
 
 
 def parts(view: View, topic: TopicRecord) -> list[TopicPart]:
@@ -282,15 +306,15 @@ def matching(view: View, pattern: str) -> list[TopicRecord]:
     return [topic for topic in topics(view) if compiled.fullmatch(topic.name.removeprefix("persistent://"))]
 
 
-def latest_schema(view: View, topic: TopicRecord) -> SchemaRecord | None:
-    """The newest declared schema of a topic (of the partitioned topic, for a partition)."""
-    owner = view.get(TopicRecord, topic.partition_of) if topic.partition_of else topic
-    return None if owner is None else view.newest(SchemaRecord, owner.topic_id)
+def named_files(view: View) -> set[str]:
+    """The ids of the files that a topic's log, or its compacted ledger, consists of."""
+    compacted = (file.file_id for record in view.all(CompactionRecord) for file in record.files)
+    return {*(segment.file_id for segment in view.all(SegmentRecord)), *compacted}
 
 
 def live_files(view: View) -> dict[str, FileRecord]:
-    """Files that a live segment record names."""
-    named = {segment.file_id for segment in view.all(SegmentRecord)}
+    """The records of the named files."""
+    named = named_files(view)
     return {file.file_id: file for file in view.all(FileRecord) if file.file_id in named}
 
 
@@ -308,10 +332,6 @@ def _topic(name: TopicName, partitions: int | None, partition_of: TopicName | No
         partition_of=partition_of.full if partition_of else None,
         created_at=datetime.now(UTC),
     )
-
-
-def _schema(topic: TopicRecord, schema: TopicSchema, version: int) -> SchemaRecord:
-    return SchemaRecord(name=topic.name, topic_id=topic.topic_id, version=version, type=schema.type, data=schema.data)
 
 
 def names(given: Iterable[str]) -> list[TopicName]:

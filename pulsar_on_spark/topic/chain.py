@@ -6,13 +6,17 @@ resolves to (file, batches), so the same range gives the same messages however o
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from itertools import count
 
-from pulsar_on_spark.metadata.records import FileRecord, IncarnationRecord, LedgerRecord, SegmentRecord
+from pulsar_on_spark.metadata.records import FileRecord, IncarnationRecord, LedgerRecord, SegmentRecord, TrimRecord
 from pulsar_on_spark.metadata.state import View
 from pulsar_on_spark.model.errors import DataLossError, MetadataError
 from pulsar_on_spark.model.ids import EARLIEST, EntryId, LedgerId, Position
+from pulsar_on_spark.topic.entry.row_count import RowCount
+from pulsar_on_spark.topic.tail.view import JournalPlace, TailView, UnsealedSegment
 
 _UNLIMITED = 1e18
 """More than anything here; unlike infinity it can be divided."""
@@ -20,15 +24,27 @@ _UNLIMITED = 1e18
 
 @dataclass(frozen=True, slots=True)
 class SegmentSlice:
-    """Entries [first, end) of one segment of a topic; `partition` is -1 for a topic that is no partition."""
+    """Entries [first, end) of one segment of a topic.
+
+    Attributes:
+        topic: The topic's full name.
+        topic_id: Its id.
+        partition: -1 for a topic that is no partition.
+        segment: The segment.
+        file: What holds it: a sealed file, or frames of a journal.
+        first: The first entry.
+        end: Behind the last entry.
+        by_broker: Whether a broker wrote it: then some of its rows may be no messages for readers.
+    """
 
     topic: str
     topic_id: str
     partition: int
     segment: SegmentRecord
-    file: FileRecord
+    file: FileRecord | JournalPlace
     first: int
     end: int
+    by_broker: bool = False
 
     @property
     def start_position(self) -> Position:
@@ -49,12 +65,22 @@ class SegmentSlice:
 
     def batches(self) -> list[SliceBatch]:
         """The batches of the file that hold the slice, in order."""
+        segment = self.segment
+        places = segment.places or ((number, 0) for number in count(segment.first_batch))
+        counted: RowCount | None = None
         found = []
-        first = self.segment.first_entry
-        for number, entries in enumerate(self.segment.batch_entries, self.segment.first_batch):
-            if first < self.end and first + entries > self.first:
-                found.append(SliceBatch(number, first, first + entries))
-            first += entries
+        first = segment.first_entry
+        for entries, (number, first_row) in zip(segment.batch_entries, places, strict=False):
+            end = first + entries
+            if first < self.end and end > self.first:
+                rows = None
+                if segment.places or first < self.first or end > self.end:
+                    counted = counted or RowCount(segment)
+                    before = counted.until(first)
+                    begin, stop = (counted.until(entry) for entry in (max(first, self.first), min(end, self.end)))
+                    rows = (first_row + begin - before, first_row + stop - before)
+                found.append(SliceBatch(number, first, end, rows))
+            first = end
         return found
 
     def part(self, first: int, end: int) -> SegmentSlice:
@@ -64,11 +90,15 @@ class SegmentSlice:
 
 @dataclass(frozen=True, slots=True)
 class SliceBatch:
-    """A batch of a file and its entries [first, end), which may reach beyond the slice."""
+    """A batch of a file and the segment's entries [first, end) in it, which may reach beyond the slice.
+
+    `rows` are the slice's rows [begin, end) of the batch; None for all of them.
+    """
 
     number: int
     first: int
     end: int
+    rows: tuple[int, int] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,13 +118,39 @@ def is_open(view: View, ledger: LedgerRecord) -> bool:
 
 
 def read_limit(view: View, topic_id: str) -> Position:
-    """The position that no reader passes: the chain's end, or the end of what is sealed of its first open ledger."""
+    """The position that no reader passes: the chain's end, or what is readable of its first unfinished ledger.
+
+    Unfinished is an open ledger, and one of which not everything is readable here: a view that knows nothing of the
+    journals (any but a `TailView`) ends before the first entry that is not sealed yet.
+    """
     for ledger in view.all(LedgerRecord, topic_id):
-        if is_open(view, ledger):
-            sealed = [s for s in view.all(SegmentRecord, topic_id) if s.ledger_id == ledger.ledger_id]
-            return Position(LedgerId(ledger.ledger_id), EntryId(_end(sealed[-1]) if sealed else 0))
+        if ledger.incarnation is not None:
+            readable = readable_end(view, topic_id, ledger.ledger_id)
+            if is_open(view, ledger) or readable != ledger_end(view, ledger):
+                return Position(LedgerId(ledger.ledger_id), EntryId(readable))
     last = view.newest(SegmentRecord, topic_id)
-    return EARLIEST if last is None else Position(LedgerId(last.ledger_id), EntryId(_end(last)))
+    if last is None:
+        return trimmed_before(view, topic_id)
+    return Position(LedgerId(last.ledger_id), EntryId(_end(last)))
+
+
+def trimmed_before(view: View, topic_id: str) -> Position:
+    """The end of what retention has trimmed of a topic: before it nothing is there, on purpose."""
+    trim = view.get(TrimRecord, topic_id)
+    return EARLIEST if trim is None else Position(LedgerId(trim.trimmed_ledger), EntryId(trim.trimmed_entry))
+
+
+def readable_end(view: View, topic_id: str, ledger_id: int) -> int:
+    """The entry behind the last readable one of a ledger: 0 if there is none, or if all were trimmed."""
+    last = view.before(SegmentRecord, topic_id, f"{topic_id}/{ledger_id + 1:020d}")
+    return _end(last) if last is not None and last.ledger_id == ledger_id else 0
+
+
+def ledger_end(view: View, ledger: LedgerRecord) -> int | None:
+    """How many entries a broker's ledger has that is not open any more; None if that cannot be told from the view."""
+    if ledger.entries is None and isinstance(view, TailView):
+        return view.end_by_force(ledger.topic_id, ledger.ledger_id)
+    return ledger.entries
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,12 +173,29 @@ class RangePlan:
 
 def plan_range(view: View, topic: str, topic_id: str, partition: int, start: Position, end: Position) -> RangePlan:
     """Find the entries of [start, end). Entry ids of a ledger are dense, so a hole is a loss, never a skip."""
-    if start >= end:
-        return RangePlan((), ())
     found: list[SegmentSlice] = []
     lost: list[Loss] = []
+    for piece in walk_range(view, topic, topic_id, partition, start, end):
+        if isinstance(piece, Loss):
+            lost.append(piece)
+        else:
+            found.append(piece)
+    return RangePlan(tuple(found), tuple(lost))
+
+
+def walk_range(
+    view: View, topic: str, topic_id: str, partition: int, start: Position, end: Position
+) -> Iterator[SegmentSlice | Loss]:
+    """As `plan_range`, piece by piece in the order of the chain: a long range costs what is taken of it."""
+    trimmed = trimmed_before(view, topic_id)
+    if EARLIEST < start < min(trimmed, end):
+        yield Loss(topic, f"entries {start} to {trimmed} were trimmed by retention")
+        start = trimmed
+    if start >= end:
+        return
     position = start
-    start_seen = False
+    start_seen = start == trimmed
+    given_up = _given_up(view, topic_id, max(start, trimmed), end)
     for segment in view.since(SegmentRecord, topic_id, f"{topic_id}/{start.ledger:020d}/{start.entry:020d}"):
         ledger = segment.ledger_id
         if ledger > end.ledger or (ledger == end.ledger and segment.first_entry >= end.entry):
@@ -132,23 +205,41 @@ def plan_range(view: View, topic: str, topic_id: str, partition: int, start: Pos
         first = max(segment.first_entry, start.entry) if ledger == start.ledger else segment.first_entry
         stop = min(_end(segment), end.entry) if ledger == end.ledger else _end(segment)
         begins_at = position.entry if ledger == position.ledger else 0
-        if first > begins_at and (position != EARLIEST):
-            lost.append(Loss(topic, f"entries {position} to {ledger}:{first} are gone"))
+        has_hole = first > begins_at and position != EARLIEST
+        here = Position(LedgerId(ledger), EntryId(first))
+        yield from _given_up_losses(topic, given_up, here, said=LedgerId(ledger) if has_hole else None)
+        if has_hole:
+            yield Loss(topic, f"entries {position} to {ledger}:{first} are gone")
         elif ledger > start.ledger and not start_seen and start != EARLIEST:
             # Nothing of the start's ledger is left that would show whether it ended at the start.
-            lost.append(Loss(topic, f"what followed {position} in its ledger is gone"))
+            yield Loss(topic, f"what followed {position} in its ledger is gone")
         start_seen = True
         position = Position(LedgerId(ledger), EntryId(max(stop, first)))
         if first < stop:
-            file = view.get(FileRecord, segment.file_id)
-            if file is None:
-                raise MetadataError(
-                    f"Segment {segment.record_id} of {topic} names file {segment.file_id}, unknown here."
-                )
-            found.append(SegmentSlice(topic, topic_id, partition, segment, file, first, stop))
-    if position < end and end.entry > 0:
-        lost.append(Loss(topic, f"entries {position} to {end} are gone"))
-    return RangePlan(tuple(found), tuple(lost))
+            file, by_broker = _place(view, topic, segment)
+            yield SegmentSlice(topic, topic_id, partition, segment, file, first, stop, by_broker)
+    if position < end != trimmed and end.entry > 0:
+        yield Loss(topic, f"entries {position} to {end} are gone")
+        return
+    yield from _given_up_losses(topic, given_up, end)
+
+
+def _given_up(view: View, topic_id: str, start: Position, end: Position) -> deque[Position]:
+    """Where entries in [start, end) begin that are lost because an operator gave up their frames."""
+    found = (
+        Position(LedgerId(lost.ledger_id), EntryId(lost.first))
+        for ledger in view.all(LedgerRecord, topic_id)
+        for lost in ledger.lost
+    )
+    return deque(sorted(position for position in found if start <= position < end))
+
+
+def _given_up_losses(topic: str, lost: deque[Position], end: Position, said: LedgerId | None = None) -> Iterator[Loss]:
+    """What of `lost` begins before `end`, taken from it; the hole in ledger `said` is reported by itself."""
+    while lost and lost[0] < end:
+        position = lost.popleft()
+        if position.ledger != said:
+            yield Loss(topic, f"entries from {position} on were in journal frames that were given up")
 
 
 @dataclass(frozen=True, slots=True)
@@ -204,15 +295,19 @@ def require_ledger(view: View, topic: str, topic_id: str, position: Position) ->
     Raises:
         DataLossError: the ledger is unknown or trimmed, or the entry is past its end.
     """
-    if position == EARLIEST:
+    trimmed = trimmed_before(view, topic_id)
+    if position in (EARLIEST, trimmed):
         return
+    if position < trimmed:
+        raise DataLossError(
+            f"Position {position} of {topic} was trimmed by retention: what is before {trimmed} is gone."
+        )
     ledger = view.get(LedgerRecord, f"{topic_id}/{position.ledger:020d}")
     if ledger is None:
         raise DataLossError(
             f"Position {position} of {topic} lies outside the topic: ledger {position.ledger} is not there."
         )
-    sealed = [s for s in view.all(SegmentRecord, topic_id) if s.ledger_id == position.ledger]
-    if not is_open(view, ledger) and position.entry > (_end(sealed[-1]) if sealed else 0):
+    if not is_open(view, ledger) and position.entry > readable_end(view, topic_id, position.ledger):
         raise DataLossError(
             f"Position {position} of {topic} lies outside the topic: ledger {position.ledger} ends before it."
         )
@@ -264,13 +359,24 @@ def advance(
     return end
 
 
+def _place(view: View, topic: str, segment: SegmentRecord) -> tuple[FileRecord | JournalPlace, bool]:
+    """What holds a segment, and whether a broker wrote it."""
+    if isinstance(segment, UnsealedSegment):
+        return segment.frames, True
+    file = view.get(FileRecord, segment.file_id)
+    if file is None:
+        raise MetadataError(f"Segment {segment.record_id} of {topic} names file {segment.file_id}, unknown here.")
+    ledger = view.get(LedgerRecord, f"{segment.topic_id}/{segment.ledger_id:020d}")
+    return file, ledger is not None and ledger.incarnation is not None
+
+
 def _runs(segment: SegmentRecord, first: int, end: int) -> Iterator[tuple[int, int]]:
     entry = segment.first_entry
-    for count, rows in segment.entry_rows:
-        taken = min(entry + count, end) - max(entry, first)
+    for entries, rows in segment.entry_rows:
+        taken = min(entry + entries, end) - max(entry, first)
         if taken > 0:
             yield taken, taken * rows
-        entry += count
+        entry += entries
 
 
 def _end(segment: SegmentRecord) -> int:

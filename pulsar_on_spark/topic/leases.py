@@ -26,7 +26,7 @@ from typing import Final
 
 from pulsar_on_spark.model.errors import ConsumerBusyError, FormatVersionError, StorageError
 from pulsar_on_spark.model.ids import TopicId
-from pulsar_on_spark.topic.ownership import Standing
+from pulsar_on_spark.topic.subscription.ownership import Standing
 
 FORMAT_VERSION: Final = 1
 DEFAULT_DURATION_S: Final = 10.0
@@ -96,10 +96,21 @@ def lease_directory(root: Path, subscription: str) -> Path:
     return root / "leases" / _file_name(subscription)
 
 
+def broker_lease_directory(root: Path) -> Path:
+    """The directory of the leases of broker incarnations, whose ids are their consumers; no subscription has it."""
+    return root / "leases" / "brokers"
+
+
 class LeaseKeeper:
     """Keeps one consumer's lease until it is stopped, by a daemon thread that renews it every third of its duration.
 
     A renewal that fails is counted in `failures`, logged, and tried again a third of the duration later.
+
+    Args:
+        directory: `lease_directory` of the subscription, or `broker_lease_directory`.
+        consumer: Whose lease it is.
+        duration_s: How long observers wait for the next renewal.
+        may_renew: Asked in the thread before each renewal; while it says no, the lease runs out.
 
     Attributes:
         failures: Renewals that failed.
@@ -107,12 +118,19 @@ class LeaseKeeper:
         superseded: Another process of the same consumer has the lease now; this keeper has ceased to renew.
     """
 
-    def __init__(self, directory: Path, consumer: str, duration_s: float = DEFAULT_DURATION_S) -> None:
+    def __init__(
+        self,
+        directory: Path,
+        consumer: str,
+        duration_s: float = DEFAULT_DURATION_S,
+        may_renew: Callable[[], bool] = lambda: True,
+    ) -> None:
         self.failures = 0
         self.last_error: str | None = None
         self.superseded = False
         self._path = directory / f"{_file_name(consumer)}.json"
         self._lease = Lease(consumer, uuid.uuid4().hex, (), 0, duration_s)
+        self._may_renew = may_renew
         self._lock = threading.RLock()  # a signal handler may call stop() in the midst of hold()
         self._stopping = threading.Event()
         self._thread: threading.Thread | None = None
@@ -185,7 +203,8 @@ class LeaseKeeper:
 
     def _run(self) -> None:
         while not self.superseded and not self._stopping.wait(self._lease.duration_s / 3):
-            self.renew()
+            if self._may_renew():
+                self.renew()
 
     def _renew(self, topics: tuple[TopicId, ...] | None) -> bool:
         """Write the file anew, with other topics if some are given."""
@@ -291,6 +310,30 @@ class LeaseWatcher:
             for seen in self._seen.values()
             if seen.lease is not None and topic_id in seen.lease.topics
         }
+
+    def standing(self, consumer: str) -> Standing:
+        """What is known of one consumer, whatever topics its lease names; without a lease it is no more."""
+        seen = self._seen.get(f"{_file_name(consumer)}.json")
+        return Standing.RUN_OUT if seen is None else seen.standing(self._clock())
+
+    def was_renewed(self, consumer: str) -> bool:
+        """Whether a consumer's lease changed under this observer's eyes: then it was alive, however short the watch."""
+        seen = self._seen.get(f"{_file_name(consumer)}.json")
+        return seen is not None and seen.changed_s > seen.first_s
+
+    def has_lease(self, consumer: str) -> bool:
+        """Whether a lease of the consumer was there at the last look."""
+        return f"{_file_name(consumer)}.json" in self._seen
+
+    def looks_stale(self, consumer: str, now_s: float) -> bool:
+        """Whether a lease is older than its duration by the wall clock (`now_s`): a hint, never a decision."""
+        path = self._directory / f"{_file_name(consumer)}.json"
+        seen = self._seen.get(path.name)
+        try:
+            age_s = now_s - path.stat().st_mtime
+        except FileNotFoundError:
+            return True
+        return age_s > (seen.lease.duration_s if seen is not None and seen.lease is not None else DEFAULT_DURATION_S)
 
     def _parse(self, name: str, content: bytes) -> Lease | None:
         return Lease.parse(content, self._directory / name)

@@ -5,12 +5,15 @@ from __future__ import annotations
 import logging
 import os
 import uuid
-from collections.abc import Sequence
+from collections.abc import Collection, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pulsar_on_spark.ledger.files import OS_FILES, make_directory, write_file
-from pulsar_on_spark.ledger.segment_writer import PathFailure
+from pulsar_on_spark.ledger.segment_writer import FileNotWrittenError, PathFailure
 from pulsar_on_spark.ledger.storage_path import StoragePath
 from pulsar_on_spark.metadata import keys
 from pulsar_on_spark.metadata.durability import locked
@@ -24,17 +27,28 @@ from pulsar_on_spark.metadata.records import (
 )
 from pulsar_on_spark.metadata.state import View
 from pulsar_on_spark.metadata.store import FORMAT_VERSION, Change, MetadataStore
-from pulsar_on_spark.model.errors import InvalidArgumentError, NotARootError, RootExistsError
-from pulsar_on_spark.model.ids import PathId
+from pulsar_on_spark.model.errors import (
+    InvalidArgumentError,
+    MetadataError,
+    NotARootError,
+    RootExistsError,
+    StoragePathError,
+)
+from pulsar_on_spark.model.ids import IncarnationId, PathId
 from pulsar_on_spark.model.names import DEFAULT_NAMESPACE, DEFAULT_TENANT, TopicName
 from pulsar_on_spark.model.quorum import DEFAULT_QUORUM, Quorum
 from pulsar_on_spark.topic import catalog
 from pulsar_on_spark.topic.progress import Progress, silent
+from pulsar_on_spark.topic.schemas import registry
+from pulsar_on_spark.topic.schemas.schema import TopicSchema
 
 if TYPE_CHECKING:
     # These build on a root: `Root` hands over to them, and loads them when it does.
-    from pulsar_on_spark.topic.collect import Ages
-    from pulsar_on_spark.topic.maintain import MaintainReport
+    from pulsar_on_spark.topic.housekeeping.collect import Ages
+    from pulsar_on_spark.topic.housekeeping.maintain import MaintainReport
+    from pulsar_on_spark.topic.incarnation.repair import RecoveredIncarnation
+    from pulsar_on_spark.topic.repair.limits import RepairLimits
+    from pulsar_on_spark.topic.repair.repairing import RepairReport
     from pulsar_on_spark.topic.status import RootStatus, TopicSubscription
 
 log = logging.getLogger(__name__)
@@ -158,31 +172,54 @@ class Root:
         return found.st_dev, found.st_ino, os.getpid()
 
     def storage_paths(self, view: View) -> dict[PathId, StoragePath]:
-        """All storage paths by id."""
+        """All storage paths by id but those that were retired."""
         return {
-            PathId(record.path_id): _storage_path(self.path, self.cluster_id, record) for record in view.all(PathRecord)
+            PathId(record.path_id): _storage_path(self.path, self.cluster_id, record)
+            for record in view.all(PathRecord)
+            if record.state != "retired"
         }
 
     def writable_paths(self, view: View) -> list[StoragePath]:
-        """The storage paths to write to; those that failed before only where the others are below the ack quorum."""
+        """The storage paths to write to, with their free bytes as weights.
+
+        Those that failed before are among them only where the others are below the ack quorum.
+        """
         records = [record for record in view.all(PathRecord) if record.state == "writable"]
         if len(records) < self.quorum.ack:
             records += [record for record in view.all(PathRecord) if record.state == "read-only" and record.reason]
-        return [_storage_path(self.path, self.cluster_id, record) for record in records]
+        return [_weighed(_storage_path(self.path, self.cluster_id, record)) for record in records]
 
     def mark_failed(self, failures: Sequence[PathFailure]) -> None:
         """Mark storage paths that failed under a write as read-only until `maintain` finds them well again."""
         reasons = {failure.path_id: failure.reason for failure in failures}
+        now = datetime.now(UTC)
 
         def decide(view: View) -> Change | None:
             failed = [
-                record.model_copy(update={"state": "read-only", "reason": reasons[PathId(record.path_id)]})
+                record.model_copy(
+                    update={"state": "read-only", "reason": reasons[PathId(record.path_id)], "failed_at": now}
+                )
                 for record in view.all(PathRecord)
                 if record.path_id in reasons and record.state == "writable"
             ]
             return Change(puts=failed, keys={keys.path(r.path_id): None for r in failed}) if failed else None
 
         self.store.commit(decide)
+
+    @contextmanager
+    def marking_failures(self) -> Iterator[None]:
+        """Mark the storage paths on account of which a file written in this block got too few copies.
+
+        What the block raises is raised. Where the mark cannot be committed, the next write meets the paths anew.
+        """
+        try:
+            yield
+        except FileNotWrittenError as error:
+            try:
+                self.mark_failed(error.failures)
+            except MetadataError as unmarked:
+                log.warning("Storage paths could not be marked as failed: %s", unmarked)
+            raise
 
     # --- the Python API ---
 
@@ -201,7 +238,7 @@ class Root:
             TopicExistsError: the topic exists.
             InvalidArgumentError: the name, the number of partitions or the schema is not acceptable.
         """
-        declared = None if schema is None else catalog.TopicSchema.parse(schema_type, schema)
+        declared = None if schema is None else TopicSchema.parse(schema_type, schema)
         return catalog.create_topic(self.store, TopicName.parse(name), partitions, schema=declared)
 
     def topics(self) -> list[TopicRecord]:
@@ -213,8 +250,8 @@ class Root:
         catalog.add_partitions(self.store, TopicName.parse(name), partitions)
 
     def declare_schema(self, name: str, schema: str, schema_type: str = "JSON") -> SchemaRecord:
-        """Declare a topic's schema (see `catalog.declare_schema` for the errors)."""
-        return catalog.declare_schema(self.store, TopicName.parse(name), catalog.TopicSchema.parse(schema_type, schema))
+        """Register a topic's schema, also one that follows others (see `registry.add_schema` for the errors)."""
+        return registry.add_schema(self.store, TopicName.parse(name), TopicSchema.parse(schema_type, schema))
 
     def delete_topic(self, name: str, *, force: bool = False) -> None:
         """Delete a topic with its partitions and data; with `force` also one that has subscriptions.
@@ -227,9 +264,9 @@ class Root:
 
     def subscriptions(self) -> tuple[TopicSubscription, ...]:
         """The subscriptions of all topics, with cursors and backlog."""
-        from pulsar_on_spark.topic.status import topic_subscriptions
+        from pulsar_on_spark.topic.status import look, topic_subscriptions
 
-        return topic_subscriptions(self, self.store.view(durable=True))
+        return topic_subscriptions(self, look(self))
 
     def delete_subscription(self, topic: str, name: str, *, force: bool = False) -> None:
         """Delete a subscription on a topic and its partitions.
@@ -240,13 +277,14 @@ class Root:
             TopicNotFoundError, SubscriptionNotFoundError: there is no such topic or subscription.
             ConsumerBusyError: a consumer is reading it, and `force` is not given.
         """
-        from pulsar_on_spark.topic import subscriptions
-        from pulsar_on_spark.topic.leases import LeaseWatcher, lease_directory
+        from pulsar_on_spark.topic.leases import LeaseWatcher, broker_lease_directory, lease_directory
+        from pulsar_on_spark.topic.subscription import subscriptions
 
         view = self.store.view()
         parts = catalog.parts(view, catalog.require_topic(view, TopicName.parse(topic)))
         watcher = LeaseWatcher(lease_directory(self.path, name))
-        subscriptions.delete_subscription(self.store, name, parts, watcher, force=force)
+        brokers = LeaseWatcher(broker_lease_directory(self.path))
+        subscriptions.delete_subscription(self.store, name, parts, watcher, brokers, force=force)
 
     def status(self, *, verify: bool = False, progress: Progress = silent) -> RootStatus:
         """Storage paths, topics, subscriptions, missing and bad copies (see `status.status`)."""
@@ -254,9 +292,24 @@ class Root:
 
         return status(self, verify=verify, progress=progress)
 
+    def recover(
+        self, incarnation: str | None = None, give_up: Collection[int] = ()
+    ) -> tuple[RecoveredIncarnation, ...]:
+        """Recover the journals of brokers that are dead, now (see `repair.recover_dead`)."""
+        from pulsar_on_spark.topic.incarnation.repair import recover_dead
+
+        chosen = None if incarnation is None else IncarnationId(incarnation)
+        return recover_dead(self, chosen, [PathId(path) for path in give_up])
+
+    def repair(self, limits: RepairLimits | None = None, progress: Progress = silent) -> RepairReport:
+        """Find bad and missing copies and restore them (see `repairing.repair`)."""
+        from pulsar_on_spark.topic.repair.repairing import repair
+
+        return repair(self, limits, progress)
+
     def maintain(self, ages: Ages | None = None, progress: Progress = silent) -> MaintainReport:
         """One pass of housekeeping (see `maintain.maintain`)."""
-        from pulsar_on_spark.topic import collect, maintain
+        from pulsar_on_spark.topic.housekeeping import collect, maintain
 
         return maintain.maintain(self, ages or collect.DEFAULT_AGES, progress)
 
@@ -280,6 +333,14 @@ def local_path(given: str | Path) -> Path:
 
 def _storage_path(root: Path, cluster_id: str, record: PathRecord) -> StoragePath:
     return StoragePath(PathId(record.path_id), root / record.uri, cluster_id, record.label)
+
+
+def _weighed(path: StoragePath) -> StoragePath:
+    """With its free bytes; a path that cannot be examined is hardly chosen."""
+    try:
+        return replace(path, weight=path.free_bytes())
+    except StoragePathError:
+        return path
 
 
 def _may_become_root(folder: Path) -> bool:

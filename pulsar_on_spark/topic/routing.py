@@ -15,7 +15,6 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from pulsar_on_spark.model.errors import InvalidArgumentError
 from pulsar_on_spark.model.hashing import KeyArray, java_string_hash, key_strings, murmur3_32
 
 RUN_ROWS = 1_000
@@ -29,19 +28,6 @@ class HashingScheme(Enum):
 
     JAVA_STRING_HASH = "JavaStringHash"
     MURMUR3_32_HASH = "Murmur3_32Hash"
-
-    @classmethod
-    def parse(cls, text: str) -> HashingScheme:
-        """Read the option's value, in any case.
-
-        Raises:
-            InvalidArgumentError: it is neither of the two.
-        """
-        for scheme in cls:
-            if scheme.value.lower() == text.strip().lower():
-                return scheme
-        known = " or ".join(scheme.value for scheme in cls)
-        raise InvalidArgumentError(f"Option hashingScheme is {text!r}: give {known}.")
 
 
 @dataclass(frozen=True, slots=True)

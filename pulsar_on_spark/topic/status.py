@@ -4,28 +4,38 @@ from __future__ import annotations
 
 import time
 from collections import Counter, defaultdict
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from pulsar_on_spark.ledger.reports import Report, ReportKind, clear_report, read_reports, sum_losses, write_report
-from pulsar_on_spark.ledger.segment_reader import verify_file
+from pulsar_on_spark.ledger.journal.register import log_record
+from pulsar_on_spark.ledger.reports import Report, ReportKind, read_reports, sum_losses
 from pulsar_on_spark.ledger.storage_path import StoragePath
 from pulsar_on_spark.metadata.records import (
     FileRecord,
+    IncarnationRecord,
     LedgerRecord,
     PathRecord,
+    SealRecord,
     SegmentRecord,
     SubscriptionRecord,
     TopicRecord,
 )
 from pulsar_on_spark.metadata.state import View
-from pulsar_on_spark.model.errors import CorruptSegmentError, StorageError, StoragePathError
-from pulsar_on_spark.model.ids import FileId, PathId
-from pulsar_on_spark.topic import catalog, subscriptions
+from pulsar_on_spark.model.errors import StoragePathError
+from pulsar_on_spark.model.ids import IncarnationId, PathId
+from pulsar_on_spark.topic import catalog, chain
+from pulsar_on_spark.topic.leases import LeaseWatcher, broker_lease_directory
 from pulsar_on_spark.topic.progress import Progress, silent
-from pulsar_on_spark.topic.subscriptions import SubscriptionStatus
+from pulsar_on_spark.topic.repair.scrub import AuditState, check_copy, read_state
+from pulsar_on_spark.topic.schemas import registry
+from pulsar_on_spark.topic.sealing.journal_frames import JournalFrames
+from pulsar_on_spark.topic.subscription import subscriptions
+from pulsar_on_spark.topic.subscription.subscriptions import SubscriptionStatus
+from pulsar_on_spark.topic.tail.tail import Tail
+from pulsar_on_spark.topic.tail.view import UnsealedSegment
 
 if TYPE_CHECKING:
     from pulsar_on_spark.topic.root import Root
@@ -38,8 +48,10 @@ class PathStatus:
     Attributes:
         path_id: Its id.
         directory: Where it is.
-        state: As in the metadata: writable, read-only, draining or lost.
-        reason: Why a write marked it as read-only.
+        label: Its rack.
+        state: As in the metadata: writable, read-only, draining or lost. Retired ones are left out.
+        is_checked: Whether its copies count; not so while one that came back was not read in full.
+        reason: Why a write, or an audit, marked it as read-only.
         problem: What is wrong with it right now, as far as a look tells.
         free_bytes: Free space on its file system; None if that cannot be said.
         copies: Files of which it should hold a copy.
@@ -49,7 +61,9 @@ class PathStatus:
 
     path_id: PathId
     directory: Path
+    label: str
     state: str
+    is_checked: bool
     reason: str
     problem: str
     free_bytes: int | None
@@ -59,8 +73,36 @@ class PathStatus:
 
 
 @dataclass(frozen=True, slots=True)
+class IncarnationStatus:
+    """A broker incarnation whose journal is there.
+
+    Attributes:
+        incarnation: Its id.
+        state: OPEN, IN_RECOVERY or CLOSED.
+        lease: renewed, stale (older than its duration) or missing; a reader recovers what is OPEN without a lease.
+        open_ledgers: Ledgers that it has open.
+        fragments: Runs of frames with one set of journal files.
+        journal_bytes: Bytes of the files that are not sealed wholly, one copy counted.
+        given_up_paths: Storage paths that an operator gave up to have it closed: entries may be missing.
+    """
+
+    incarnation: str
+    state: str
+    lease: str
+    open_ledgers: int
+    fragments: int
+    journal_bytes: int
+    given_up_paths: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class TopicStatus:
-    """A topic with all its partitions. `bytes` counts key and value bytes, as they were written."""
+    """A topic with all its partitions. `bytes` counts key and value bytes, as they were written.
+
+    What is not sealed yet is in `messages` and `bytes` as its broker counted it. `given_up` are runs of entries that an
+    operator gave up with frames of a journal: (ledger, first entry, entry behind the last; the first where nobody can
+    tell how many).
+    """
 
     name: str
     partitions: int | None
@@ -70,6 +112,7 @@ class TopicStatus:
     ledgers: int
     segments: int
     files: int
+    given_up: tuple[tuple[int, int, int], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,10 +139,13 @@ class RootStatus:
         paths: Its storage paths.
         topics: Its topics, partitions summed up.
         subscriptions: Their subscriptions.
-        missing_copies: How many copies live files lack to the write quorum. Those on paths that cannot be reached count
-            as missing; the `problem` of such a path says why.
+        incarnations: Broker incarnations, those whose journals are wholly sealed and cleared away left out.
+        missing_copies: How many copies live files lack to their write quorum. Those on paths that cannot be reached
+            count as missing; the `problem` of such a path says why. So do those on lost and on draining paths.
+        unchecked_copies: Copies on paths that came back: they count when they were read in full.
         bad_copies: Reports of copies of live files that are bad or missing, while another is good.
         losses: What of live files no copy gives: one of each file and topic, with the total of its messages.
+        audit: What the last audit found, what was repaired after it, and how far the scrub of each path is.
         verified_copies: Copies that were read in full; None if that was not asked for.
     """
 
@@ -109,9 +155,12 @@ class RootStatus:
     paths: tuple[PathStatus, ...]
     topics: tuple[TopicStatus, ...]
     subscriptions: tuple[TopicSubscription, ...]
+    incarnations: tuple[IncarnationStatus, ...]
     missing_copies: int
+    unchecked_copies: int
     bad_copies: tuple[Report, ...]
     losses: tuple[Report, ...]
+    audit: AuditState
     verified_copies: int | None
 
 
@@ -127,12 +176,12 @@ def status(root: Root, *, verify: bool = False, progress: Progress = silent) -> 
         MetadataError: the metadata cannot be read.
         StorageError: the reports cannot be read.
     """
-    view = root.store.view(durable=True)
+    view = look(root)
     files = catalog.live_files(view)
     verified = _verify(root, view, files, progress) if verify else None
     reports = [report for report in read_reports(root.path) if report.file_id in files]
-    bad = tuple(report for report in reports if report.kind is ReportKind.BAD_COPY)
-    paths = _paths(root, view, files, Counter(report.path_id for report in bad if report.path_id is not None))
+    bad = _bad_copies(files, reports)
+    paths = _paths(root, view, files, _bad_by_path(bad))
     return RootStatus(
         root=root.path,
         cluster_id=root.cluster_id,
@@ -140,11 +189,29 @@ def status(root: Root, *, verify: bool = False, progress: Progress = silent) -> 
         paths=paths,
         topics=tuple(_topic(view, topic) for topic in catalog.topics(view)),
         subscriptions=topic_subscriptions(root, view),
-        missing_copies=_missing_copies(root, files, {path.path_id for path in paths if not path.problem}),
+        incarnations=tuple(_incarnation(root, view, record) for record in view.all(IncarnationRecord)),
+        missing_copies=_missing_copies(root, files, {path.path_id for path in paths if _holds(path)}),
+        unchecked_copies=sum(path.copies for path in paths if not path.is_checked),
         bad_copies=bad,
         losses=tuple(sum_losses(reports)),
+        audit=read_state(root.path),
         verified_copies=verified,
     )
+
+
+def storage_status(root: Root) -> tuple[PathStatus, ...]:
+    """The storage paths now (raises as `status`)."""
+    view = root.store.view(durable=True)
+    files = catalog.live_files(view)
+    return _paths(root, view, files, _bad_by_path(_bad_copies(files, read_reports(root.path))))
+
+
+def look(root: Root) -> View:
+    """The root now, with what is in journals; where that cannot be read, as much of it as is known without."""
+    view = root.store.view(durable=True)
+    parts = [part for topic in catalog.topics(view) for part in catalog.parts(view, topic)]
+    with closing(Tail(root, fail_on_data_loss=False)) as tail:
+        return tail.look(parts, view)
 
 
 def topic_subscriptions(root: Root, view: View) -> tuple[TopicSubscription, ...]:
@@ -174,17 +241,40 @@ def _summed(topic: str, name: str, parts: list[SubscriptionStatus]) -> TopicSubs
 
 def _topic(view: View, topic: TopicRecord) -> TopicStatus:
     parts = catalog.parts(view, topic)
-    segments = [segment for part in parts for segment in view.all(SegmentRecord, part.topic_id)]
-    schema = catalog.latest_schema(view, topic)
+    readable = [segment for part in parts for segment in view.all(SegmentRecord, part.topic_id)]
+    segments = [segment for segment in readable if not isinstance(segment, UnsealedSegment)]
+    ledgers = [ledger for part in parts for ledger in view.all(LedgerRecord, part.topic_id)]
+    schema = registry.latest(view, topic)
     return TopicStatus(
         name=topic.name,
         partitions=topic.partitions,
         schema=None if schema is None else schema.type,
-        messages=sum(segment.rows for segment in segments),
-        bytes=sum(segment.bytes for segment in segments),
-        ledgers=sum(len(view.all(LedgerRecord, part.topic_id)) for part in parts),
+        messages=sum(segment.rows for segment in readable),
+        bytes=sum(segment.bytes for segment in readable),
+        ledgers=len(ledgers),
         segments=len(segments),
         files=len({segment.file_id for segment in segments}),
+        given_up=tuple((ledger.ledger_id, lost.first, lost.end) for ledger in ledgers for lost in ledger.lost),
+    )
+
+
+def _incarnation(root: Root, view: View, record: IncarnationRecord) -> IncarnationStatus:
+    seal = view.get(SealRecord, record.incarnation)
+    sealed_before = 0 if seal is None else seal.sealed_before
+    frames = JournalFrames(IncarnationId(record.incarnation), root.storage_paths(view), sealed_before)
+    watcher = LeaseWatcher(broker_lease_directory(root.path))
+    watcher.observe()
+    stale = "stale" if watcher.looks_stale(record.incarnation, time.time()) else "renewed"
+    return IncarnationStatus(
+        incarnation=record.incarnation,
+        state=record.state,
+        lease=stale if watcher.has_lease(record.incarnation) else "missing",
+        open_ledgers=sum(
+            chain.is_open(view, ledger) for ledger in view.all(LedgerRecord) if ledger.incarnation == record.incarnation
+        ),
+        fragments=len(record.fragments),
+        journal_bytes=frames.lag_bytes(log_record(record)),
+        given_up_paths=record.given_up_paths,
     )
 
 
@@ -198,13 +288,17 @@ def _paths(root: Root, view: View, files: Mapping[str, FileRecord], bad: Counter
     known = root.storage_paths(view)
     found = []
     for record in view.all(PathRecord):
-        path = known[PathId(record.path_id)]
+        path = known.get(PathId(record.path_id))
+        if path is None:
+            continue
         problem, free_bytes = _look(path)
         found.append(
             PathStatus(
                 path_id=path.path_id,
                 directory=path.directory,
+                label=record.label,
                 state=record.state,
+                is_checked=record.check_since is None,
                 reason=record.reason,
                 problem=problem,
                 free_bytes=free_bytes,
@@ -216,9 +310,31 @@ def _paths(root: Root, view: View, files: Mapping[str, FileRecord], bad: Counter
     return tuple(found)
 
 
-def _missing_copies(root: Root, files: Mapping[str, FileRecord], reachable: Collection[int]) -> int:
-    there = (sum(1 for path_id in file.copies if path_id in reachable) for file in files.values())
-    return sum(max(root.quorum.write - copies, 0) for copies in there)
+def _bad_copies(files: Mapping[str, FileRecord], reports: Sequence[Report]) -> tuple[Report, ...]:
+    """The reports of copies that records of live files name."""
+    return tuple(
+        report
+        for report in reports
+        if report.kind is ReportKind.BAD_COPY
+        and report.file_id in files
+        and report.path_id in files[report.file_id].copies
+    )
+
+
+def _bad_by_path(reports: Sequence[Report]) -> Counter[PathId]:
+    return Counter(report.path_id for report in reports if report.path_id is not None)
+
+
+def _holds(path: PathStatus) -> bool:
+    """Whether copies on it are there, and stay."""
+    return not path.problem and path.state not in ("lost", "draining")
+
+
+def _missing_copies(root: Root, files: Mapping[str, FileRecord], holding: Collection[int]) -> int:
+    return sum(
+        max((file.write_quorum or root.quorum.write) - sum(1 for path_id in file.copies if path_id in holding), 0)
+        for file in files.values()
+    )
 
 
 def _look(path: StoragePath) -> tuple[str, int | None]:
@@ -232,25 +348,10 @@ def _look(path: StoragePath) -> tuple[str, int | None]:
 def _verify(root: Root, view: View, files: Mapping[str, FileRecord], progress: Progress) -> int:
     """Read every copy of the files; returns how many were good."""
     paths = root.storage_paths(view)
-    copies = [(file, PathId(path_id)) for file in files.values() for path_id in file.copies]
+    copies = [(file, paths[PathId(each)]) for file in files.values() for each in file.copies if PathId(each) in paths]
     good = 0
-    for number, (file, path_id) in enumerate(copies):
+    for number, (file, path) in enumerate(copies):
         progress("verify", number, len(copies))
-        reason = _defect(file, paths[path_id])
-        now_ms = time.time_ns() // 1_000_000
-        report = Report(ReportKind.BAD_COPY, FileId(file.file_id), path_id, reason or "", now_ms)
-        if reason is None:
-            good += 1
-            clear_report(root.path, report)
-        else:
-            write_report(root.path, report)
+        good += check_copy(root.path, file, path).is_good
     progress("verify", len(copies), len(copies))
     return good
-
-
-def _defect(file: FileRecord, path: StoragePath) -> str | None:
-    try:
-        verify_file(file, path)
-    except (CorruptSegmentError, StoragePathError, StorageError) as error:
-        return str(error)
-    return None

@@ -21,12 +21,14 @@ from pulsar_on_spark.model.ids import FileId, WriteId
 from pulsar_on_spark.model.quorum import Quorum
 from pulsar_on_spark.topic.attach import StagedFile, StagedSegment, TaskOutput
 from pulsar_on_spark.topic.catalog import TopicPart
-from pulsar_on_spark.topic.entries import CutRows, cut_entries, run_lengths
+from pulsar_on_spark.topic.entry.cutting import CutRows, cut_entries, run_lengths
 from pulsar_on_spark.topic.routing import HashingScheme, RoundRobin, route, split_rows
 
 MAX_FILE_BYTES = 256 << 20
 MAX_BUFFER_BYTES = 64 << 20
-"""All open buffers of a task; the largest is written first when they reach it (LAYOUT.md allows 128 MiB)."""
+"""All batches whose rows a task still holds (LAYOUT.md allows 128 MiB); then the largest buffers are written."""
+LEFT_SHARE = 8
+"""An eighth of it may stay buffered then, copied out of the batches that it came in."""
 RUN_BYTES = 8 << 20
 """A task with a single partition writes as soon as it has so much."""
 
@@ -50,6 +52,7 @@ class TaskWriter:
         self._quorum = quorum
         self._scheme = scheme
         self._buffers: dict[TopicPart, _Buffer] = {}
+        self._held_bytes = 0
         self._turns: dict[str, RoundRobin] = {}
         self._file: _OpenFile | None = None
         self._files: list[StagedFile] = []
@@ -74,8 +77,9 @@ class TaskWriter:
                 rows.column("key"), rows.num_rows, len(parts), self._scheme, turn, rows.column("key_b64")
             )
             for index, piece in split_rows(rows, chosen):
-                # A copy: a slice would keep the whole of Spark's batch in memory for as long as it waits.
-                self._buffer(parts[index]).add(pa.concat_batches([piece]))
+                self._buffer(parts[index]).add(piece)
+        # The whole batch, for as long as a slice of it waits.
+        self._held_bytes += rows.nbytes
         self._write_out()
 
     def finish(self) -> TaskOutput:
@@ -103,9 +107,19 @@ class TaskWriter:
             (part,) = self._buffers
             if self._buffers[part].size_bytes >= RUN_BYTES:
                 self._flush(part)
+                self._held_bytes = 0
             return
-        while sum(buffer.size_bytes for buffer in self._buffers.values()) > MAX_BUFFER_BYTES:
-            self._flush(max(self._buffers, key=lambda part: self._buffers[part].size_bytes))
+        if self._held_bytes < MAX_BUFFER_BYTES:
+            return
+        left_bytes = sum(buffer.size_bytes for buffer in self._buffers.values())
+        for part in sorted(self._buffers, key=lambda part: self._buffers[part].size_bytes, reverse=True):
+            if left_bytes <= MAX_BUFFER_BYTES // LEFT_SHARE:
+                break
+            left_bytes -= self._buffers[part].size_bytes
+            self._flush(part)
+        for buffer in self._buffers.values():
+            buffer.let_go()
+        self._held_bytes = left_bytes
 
     def _flush(self, part: TopicPart) -> None:
         rows = self._buffers[part].take()
@@ -137,6 +151,11 @@ class _Buffer:
     def add(self, rows: pa.RecordBatch) -> None:
         self._batches.append(rows)
         self.size_bytes += rows.nbytes
+
+    def let_go(self) -> None:
+        """Copy the rows, so that the batches that they are slices of can be freed."""
+        if self._batches:
+            self._batches = [pa.concat_batches(self._batches)]
 
     def take(self) -> pa.RecordBatch | None:
         batches, self._batches, self.size_bytes = self._batches, [], 0

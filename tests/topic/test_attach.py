@@ -10,9 +10,10 @@ from datetime import UTC, datetime
 import pytest
 
 from pulsar_on_spark.metadata import keys
-from pulsar_on_spark.metadata.records import IdsRecord, LedgerRecord, SegmentRecord, WriteRecord
+from pulsar_on_spark.metadata.records import IdsRecord, LedgerRecord, SegmentRecord, TopicRecord, WriteRecord
+from pulsar_on_spark.metadata.state import View
 from pulsar_on_spark.metadata.store import Change
-from pulsar_on_spark.model.errors import TopicNotFoundError, WriteAbortedError
+from pulsar_on_spark.model.errors import TopicNotFoundError, TopicTerminatedError, WriteAbortedError
 from pulsar_on_spark.testing import messages
 from pulsar_on_spark.topic.attach import Transaction, attach
 from pulsar_on_spark.topic.root import Root
@@ -56,6 +57,23 @@ def test_a_transaction_is_committed_once(root: Root, topic: str) -> None:
     assert root.store.key_version(key) == 2
 
 
+def test_a_topic_that_was_terminated_takes_nothing_and_what_it_has_stays(root: Root, topic: str) -> None:
+    write_id, output = staged(root, topic, "before")
+    late_id, late = staged(root, topic, "after")
+    assert attach(root.store, write_id, [output], None)
+
+    def terminate(view: View) -> Change:
+        record = view.get(TopicRecord, topic)
+        assert record is not None
+        return Change(puts=[record.model_copy(update={"terminated": (1, 0)})], keys={keys.topic(topic): None})
+
+    root.store.commit(terminate)
+    with pytest.raises(TopicTerminatedError, match="was terminated and takes no messages: write to another topic"):
+        attach(root.store, late_id, [late], None)
+    assert not attach(root.store, write_id, [output], None), "a replay is none of a write"
+    assert messages.values(root, topic) == rows("before")
+
+
 def test_of_two_attempts_of_a_task_the_committed_one_counts(root: Root, topic: str) -> None:
     write_id = messages.new_write_id()
     _, first = staged(root, topic, "a", "b", write_id=write_id)
@@ -91,7 +109,9 @@ def test_another_ledger_ends_an_attached_one_for_good(root: Root, topic: str) ->
     """Where a broker's ledger follows, the next write gets a ledger behind it."""
     messages.write(root, topic, rows("a"))
     topic_id = messages.target(root, topic).parts[0].topic_id
-    opened = LedgerRecord(topic_id=topic_id, ledger_id=2, incarnation="b", closed=True, created_at=datetime.now(UTC))
+    opened = LedgerRecord(
+        topic_id=topic_id, ledger_id=2, incarnation="b", closed=True, entries=0, created_at=datetime.now(UTC)
+    )
     root.store.commit(
         lambda _: Change(puts=[opened, IdsRecord(next_ledger_id=3)], keys={keys.topic(topic): None, keys.IDS: None})
     )

@@ -16,7 +16,6 @@ from pulsar_on_spark.metadata.records import (
     TopicRecord,
 )
 from pulsar_on_spark.model.errors import (
-    IncompatibleSchemaError,
     InvalidArgumentError,
     TopicExistsError,
     TopicNotFoundError,
@@ -24,9 +23,10 @@ from pulsar_on_spark.model.errors import (
 from pulsar_on_spark.model.ids import EARLIEST
 from pulsar_on_spark.model.names import TopicName
 from pulsar_on_spark.testing import messages
-from pulsar_on_spark.topic import catalog, subscriptions
-from pulsar_on_spark.topic.catalog import TopicSchema
+from pulsar_on_spark.topic import catalog
 from pulsar_on_spark.topic.root import Root
+from pulsar_on_spark.topic.schemas import registry
+from pulsar_on_spark.topic.subscription import subscriptions
 
 CLICK = json.dumps({"type": "record", "name": "Click", "fields": [{"name": "url", "type": "string"}]})
 OTHER = json.dumps({"type": "record", "name": "Click", "fields": [{"name": "page", "type": "string"}]})
@@ -138,40 +138,10 @@ def test_patterns(root: Root) -> None:
         catalog.matching(view, "(")
 
 
-def test_a_schema_is_declared_once(root: Root) -> None:
-    root.create_topic("t", 2)
-    first = root.declare_schema("t", CLICK, "avro")
-    assert (first.version, first.type, first.data) == (0, "AVRO", CLICK)
-    assert root.declare_schema("t-partition-1", json.dumps(json.loads(CLICK), indent=2), "AVRO") == first
-    for data, kind in ((OTHER, "AVRO"), (CLICK, "JSON")):
-        with pytest.raises(IncompatibleSchemaError, match="cannot be replaced yet"):
-            root.declare_schema("t", data, kind)
-    topic = catalog.require_topic(root.store.view(), TopicName.parse("t-partition-0"))
-    assert catalog.latest_schema(root.store.view(), topic) == first
-
-
 def test_a_topic_is_created_with_its_schema_in_one_commit(root: Root) -> None:
     before = root.store.view().version
     created = root.create_topic("t", schema=CLICK)
     view = root.store.view()
-    declared = catalog.latest_schema(view, created)
+    declared = registry.latest(view, created)
     assert declared is not None
     assert (declared.type, view.version) == ("JSON", before + 1)
-
-
-@pytest.mark.parametrize(
-    ("kind", "data"),
-    [
-        ("PROTOBUF", CLICK),
-        ("JSON", "{"),
-        ("JSON", '"string"'),
-        ("AVRO", "[]"),
-        ("AVRO", json.dumps({"type": "record", "name": "x"})),
-        ("AVRO", json.dumps({"type": "record", "name": "x", "fields": [{"name": "a", "type": "unknown"}]})),
-        ("AVRO", "null"),
-        ("AVRO", "7"),
-    ],
-)
-def test_schemas_that_are_none(kind: str, data: str) -> None:
-    with pytest.raises(InvalidArgumentError):
-        TopicSchema.parse(kind, data)

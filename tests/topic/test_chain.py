@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 from itertools import count, pairwise
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pulsar_on_spark.metadata.records import FileRecord, IncarnationRecord, LedgerRecord, Record, SegmentRecord
@@ -53,9 +53,15 @@ def view_of(*segments: SegmentRecord, ledgers: tuple[LedgerRecord, ...] = (), ot
     return View(state, 1)
 
 
-def ledger(number: int, incarnation: str | None = None, closed: bool = False) -> LedgerRecord:
-    now = datetime.now(UTC)
-    return LedgerRecord(topic_id=T, ledger_id=number, incarnation=incarnation, closed=closed, created_at=now)
+def ledger(number: int, incarnation: str | None = None, entries: int | None = None) -> LedgerRecord:
+    return LedgerRecord(
+        topic_id=T,
+        ledger_id=number,
+        incarnation=incarnation,
+        closed=entries is not None,
+        entries=entries,
+        created_at=datetime.now(UTC),
+    )
 
 
 def plan(view: View, start: Position, end: Position) -> chain.RangePlan:
@@ -83,6 +89,7 @@ def test_a_range_over_segments_and_ledgers() -> None:
     assert (whole.rows, whole.losses) == (22, ())
 
 
+@settings(deadline=None)
 @given(st.data())
 def test_ranges_that_follow_each_other_are_the_whole(data: st.DataObject) -> None:
     """However a chain is cut, each entry is in exactly one range, and rows and slices say the same."""
@@ -114,9 +121,24 @@ def test_a_range_that_starts_at_the_end_of_a_ledger() -> None:
 
 def test_a_slice_knows_its_batches() -> None:
     (one,) = plan(view_of(segment(3, 10, (2, 3, 4))), at(3, 11), at(3, 15)).slices
-    assert one.batches() == [chain.SliceBatch(5, 10, 12), chain.SliceBatch(6, 12, 15)]
+    assert one.batches() == [chain.SliceBatch(5, 10, 12, (2, 4)), chain.SliceBatch(6, 12, 15)]
     assert (one.rows, one.start_position) == (8, at(3, 11))
-    assert one.part(14, 99).batches() == [chain.SliceBatch(6, 12, 15)]
+    assert one.part(14, 99).batches() == [chain.SliceBatch(6, 12, 15, (4, 6))]
+
+
+def test_a_slice_of_shared_batches_knows_its_rows() -> None:
+    runs = ((2, 1), (1, 5), (3, 2), (3, 4))
+    shared = segment(3, 10, (2, 3, 4)).model_copy(
+        update={"places": ((7, 100), (9, 0), (12, 30)), "entry_rows": runs, "rows": 25}
+    )
+    (one,) = plan(view_of(shared), at(3, 11), at(3, 18)).slices
+    assert one.batches() == [
+        chain.SliceBatch(7, 10, 12, (101, 102)),
+        chain.SliceBatch(9, 12, 15, (0, 9)),
+        chain.SliceBatch(12, 15, 19, (30, 40)),
+    ]
+    assert one.rows == 20
+    assert one.part(13, 14).batches() == [chain.SliceBatch(9, 12, 15, (5, 7))]
 
 
 @pytest.mark.parametrize(
@@ -141,13 +163,15 @@ def test_nothing_passes_an_open_ledger() -> None:
     segments = (segment(3, 0, (2,)), segment(5, 0, (4,)), segment(9, 0, (1,)))
     running = IncarnationRecord(incarnation="broker-1", state="OPEN")
     ended = IncarnationRecord(incarnation="broker-1", state="CLOSED")
-    closed = ledger(5, "broker-1", closed=True)
+    closed, longer = ledger(5, "broker-1", entries=4), ledger(5, "broker-1", entries=6)
 
     assert chain.read_limit(view_of(*segments, ledgers=(opened,), others=(running,)), T) == at(5, 4)
     assert chain.read_limit(view_of(*segments, ledgers=(opened,)), T) == at(5, 4)
     assert chain.read_limit(view_of(segments[0], segments[2], ledgers=(opened,)), T) == at(5, 0)
-    assert chain.read_limit(view_of(*segments, ledgers=(opened,), others=(ended,)), T) == at(9, 1)
     assert chain.read_limit(view_of(*segments, ledgers=(closed,), others=(running,)), T) == at(9, 1)
+    # What is in the journal alone is not passed over by whoever does not look there.
+    assert chain.read_limit(view_of(*segments, ledgers=(opened,), others=(ended,)), T) == at(5, 4)
+    assert chain.read_limit(view_of(*segments, ledgers=(longer,), others=(ended,)), T) == at(5, 4)
     assert chain.read_limit(view_of(), T) == EARLIEST
 
 
@@ -188,6 +212,7 @@ def test_a_step_may_take_nothing() -> None:
     assert step(view, at(3, 4), 3, None, at_least_one=False) == at(3, 5)
 
 
+@settings(deadline=None)
 @given(st.integers(1, 40), st.integers(1, 400))
 def test_steps_come_to_the_end_and_never_go_beyond_a_limit(max_rows: int, max_bytes: int) -> None:
     view = view_of(*TWO_LEDGERS)

@@ -11,7 +11,7 @@ from pulsar_on_spark.model.errors import ConsumerBusyError, FormatVersionError, 
 from pulsar_on_spark.model.ids import TopicId
 from pulsar_on_spark.topic import leases
 from pulsar_on_spark.topic.leases import Lease, LeaseKeeper, LeaseWatcher, lease_directory
-from pulsar_on_spark.topic.ownership import Standing
+from pulsar_on_spark.topic.subscription.ownership import Standing
 
 T, U = TopicId("a" * 32), TopicId("b" * 32)
 

@@ -18,9 +18,10 @@ from pulsar_on_spark.metadata.store import Change
 from pulsar_on_spark.model.errors import DataLossError
 from pulsar_on_spark.model.ids import EARLIEST
 from pulsar_on_spark.testing import messages
-from pulsar_on_spark.topic import chain, merge
+from pulsar_on_spark.topic import chain
 from pulsar_on_spark.topic.attach import attach
-from pulsar_on_spark.topic.collect import Ages, collect
+from pulsar_on_spark.topic.housekeeping import merge
+from pulsar_on_spark.topic.housekeeping.collect import Ages, collect
 from pulsar_on_spark.topic.reading import SliceReader
 from pulsar_on_spark.topic.root import Root
 
@@ -46,7 +47,7 @@ def written(root: Root) -> list[bytes]:
     """A topic with one file of several batches."""
     root.create_topic("t")
     random = Random(3)
-    values = [random.randbytes(2_000) for _ in range(4_000)]
+    values = [random.randbytes(4_000) for _ in range(4_000)]
     messages.write(root, "t", values)
     (segment,) = root.store.view().all(SegmentRecord)
     assert len(segment.batch_entries) > 2
@@ -158,7 +159,7 @@ def test_a_loss_report_holds_the_total_of_its_file_and_topic(root: Root, copy_of
     for topic in ("t", "u"):
         root.create_topic(topic)
     random = Random(5)
-    rows = {topic: messages.make_rows([random.randbytes(2_000) for _ in range(4_000)]) for topic in ("t", "u")}
+    rows = {topic: messages.make_rows([random.randbytes(4_000) for _ in range(4_000)]) for topic in ("t", "u")}
     write_id = messages.new_write_id()
     attach(root.store, write_id, [messages.stage(root, rows, write_id)], None)
     (file,) = root.store.view().all(FileRecord)

@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable
+from datetime import UTC
 from pathlib import Path
 
 import pytest
@@ -175,7 +176,8 @@ def test_a_shared_handle_notices_that_the_root_was_replaced(root: Root) -> None:
 def test_failed_paths_are_written_to_only_below_the_ack_quorum(root: Root) -> None:
     root.mark_failed([PathFailure(PathId(1), "disk is full")])
     view = root.store.view()
-    assert view.get(PathRecord, "1") == PathRecord(path_id=1, uri="storage/1", state="read-only", reason="disk is full")
+    failed = view.get(PathRecord, "1")
+    assert (failed.state, failed.reason, failed.failed_at.tzinfo) == ("read-only", "disk is full", UTC)
     assert [path.path_id for path in root.writable_paths(view)] == [0, 2]
 
     root.mark_failed([PathFailure(PathId(2), "too"), PathFailure(PathId(1), "again")])

@@ -11,7 +11,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pulsar_on_spark.model.errors import InvalidArgumentError
 from pulsar_on_spark.topic.routing import RUN_ROWS, HashingScheme, RoundRobin, route, split_rows
 
 GOLDEN = json.loads((Path(__file__).parents[1] / "golden" / "keys.json").read_text("utf-8"))["vectors"]
@@ -26,13 +25,6 @@ def test_keys_go_where_the_java_client_sends_them(scheme: HashingScheme) -> None
         chosen, state = route(keys, len(keys), partitions, scheme, RoundRobin(), flags)
         assert chosen.tolist() == [vector[f"partition_{scheme.value}"][at] for vector in GOLDEN]
         assert state == RoundRobin()
-
-
-def test_scheme_names() -> None:
-    assert HashingScheme.parse("javastringhash") is JAVA
-    assert HashingScheme.parse(" Murmur3_32Hash ") is HashingScheme.MURMUR3_32_HASH
-    with pytest.raises(InvalidArgumentError, match=r"hashingScheme.*JavaStringHash or Murmur3_32Hash"):
-        HashingScheme.parse("crc32")
 
 
 def test_small_batches_spread_and_large_ones_stay_in_runs() -> None:

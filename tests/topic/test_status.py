@@ -10,12 +10,16 @@ import pytest
 
 from pulsar_on_spark.ledger.reports import Report, ReportKind, read_reports, write_report
 from pulsar_on_spark.ledger.segment_writer import PathFailure
+from pulsar_on_spark.metadata import keys
 from pulsar_on_spark.metadata.cursors import CursorRow
-from pulsar_on_spark.metadata.records import FileRecord
+from pulsar_on_spark.metadata.records import FileRecord, LedgerRecord, LostEntries
+from pulsar_on_spark.metadata.store import Change
 from pulsar_on_spark.model.ids import EARLIEST, FileId, PathId, Position
 from pulsar_on_spark.testing import messages
-from pulsar_on_spark.topic import subscriptions
+from pulsar_on_spark.testing.running_incarnation import RunningIncarnation
 from pulsar_on_spark.topic.root import Root
+from pulsar_on_spark.topic.sealing.closed_journals import seal_closed
+from pulsar_on_spark.topic.subscription import subscriptions
 
 Locate = Callable[[Root, FileRecord, int], Path]
 
@@ -143,3 +147,33 @@ def test_subscriptions_and_their_backlog(root: Root, type_: str) -> None:
     assert found.cursors[0].mark_delete == Position(ledger, first.id.entry + 4)
     assert (found.cursors[0].backlog_messages, found.cursors[1].backlog_messages) == (6, 10)
     assert (found.backlog_messages, found.backlog_bytes) == (16, 48)
+
+
+def test_incarnations_and_what_they_have_not_sealed(root: Root):
+    root.create_topic("t")
+    with RunningIncarnation(root) as broker:
+        broker.send("t", [b"1", b"2", b"3"])
+        (found,) = root.status().incarnations
+        assert (found.incarnation, found.state, found.lease) == (broker.incarnation.id, "OPEN", "renewed")
+        assert (found.open_ledgers, found.fragments) == (1, 2), "one is prepared ahead"
+        assert found.journal_bytes > 3
+        broker.stop()
+    status = root.status()
+    (found,) = status.incarnations
+    assert (found.state, found.lease, found.open_ledgers) == ("CLOSED", "missing", 0)
+    (topic,) = status.topics
+    assert (topic.messages, topic.segments, topic.files, topic.ledgers) == (3, 0, 0, 1)
+    seal_closed(root, pytest.fail, grace_s=0)
+    seal_closed(root, pytest.fail, grace_s=0)
+    assert root.status().incarnations == ()
+    assert root.status().topics[0].segments == 1
+
+
+def test_entries_that_were_given_up_are_named(root: Root) -> None:
+    root.create_topic("t")
+    messages.write(root, "t", [b"v"])
+    (ledger,) = root.store.view().all(LedgerRecord)
+    lost = ledger.model_copy(update={"lost": (LostEntries(ledger_id=ledger.ledger_id, first=5, end=9),)})
+    topic = keys.topic("persistent://public/default/t")
+    root.store.commit(lambda _: Change(puts=[lost], keys={topic: None}))
+    assert root.status().topics[0].given_up == ((ledger.ledger_id, 5, 9),)

@@ -18,8 +18,9 @@ from pulsar_on_spark.model.errors import InvalidArgumentError, NotEnoughCopiesEr
 from pulsar_on_spark.model.ids import PathId
 from pulsar_on_spark.model.quorum import Quorum
 from pulsar_on_spark.testing import messages
-from pulsar_on_spark.topic import maintain, task_writer
+from pulsar_on_spark.topic import task_writer
 from pulsar_on_spark.topic.attach import TaskOutput, attach
+from pulsar_on_spark.topic.housekeeping import maintain
 from pulsar_on_spark.topic.root import Root
 from pulsar_on_spark.topic.routing import HashingScheme
 from pulsar_on_spark.topic.task_writer import TaskWriter
@@ -104,6 +105,25 @@ def test_many_topics_share_a_file_and_files_roll(root: Root, monkeypatch: pytest
     assert 1 < len(output.files) < 20
     assert all(len({segment.topic for segment in file.segments}) > 1 for file in output.files[:-1])
     assert {name: messages.values(root, name) for name in names} == expected
+
+
+def test_a_task_holds_no_more_than_its_limit_however_rows_are_spread(
+    root: Root, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One partition has nearly all rows: the few of the others must not keep whole batches in memory."""
+    limit = 4 << 20
+    monkeypatch.setattr(task_writer, "MAX_BUFFER_BYTES", limit)
+    root.create_topic("t", partitions=8)
+    target = messages.target(root, "t")
+    writer = writer_for(root)
+    idle_bytes = pa.total_allocated_bytes()
+    largest_bytes = 0
+    for turn in range(60):
+        keys = [b"often"] * 990 + [b"rare-%d" % number for number in range(10)]
+        writer.add(target, messages.make_rows([b"%0500d" % (turn * 1_000 + row) for row in range(1_000)], keys))
+        largest_bytes = max(largest_bytes, pa.total_allocated_bytes() - idle_bytes)
+    writer.abort()
+    assert limit // 2 < largest_bytes < 2 * limit
 
 
 def test_a_row_above_the_limit_names_the_topic(root: Root, stored_files: Callable[[Root], list[str]]) -> None:

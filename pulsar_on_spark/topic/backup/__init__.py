@@ -1,0 +1,1 @@
+"""Backups of a root: copies that are roots themselves."""

@@ -1,0 +1,143 @@
+"""A topic's chain of ledgers as plain numbers: what its cursors need to know to step from ledger to ledger.
+
+One object is shared by all cursors of a topic. Growth of the ledger that is being written is noted in place; whatever
+changes the chain's shape (open, close, attach, trim) makes a new one, which each cursor then follows.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from itertools import accumulate
+
+from pulsar_on_spark.model.errors import InvalidArgumentError
+from pulsar_on_spark.model.ids import EARLIEST, EntryId, LedgerId, Position
+
+
+@dataclass(frozen=True, slots=True)
+class LedgerExtent:
+    """Entries [first, end) of a ledger are there; what was before `first` is trimmed.
+
+    Attributes:
+        ledger: The ledger.
+        end: One after its last entry that may be read.
+        ended: Whether nothing more can come: a closed broker ledger, or an attached one that is not the chain's last.
+        first: The trim floor.
+    """
+
+    ledger: LedgerId
+    end: int
+    ended: bool
+    first: int = 0
+
+    def __post_init__(self) -> None:
+        if not (self.ledger > 0 and 0 <= self.first <= self.end):
+            raise InvalidArgumentError(f"Ledger {self.ledger} cannot hold the entries {self.first} to {self.end}.")
+
+
+class LedgerChain:
+    """The ledgers of a topic by id. What is behind the first ledger that has not ended is not visible here."""
+
+    __slots__ = ("_before", "_ends", "_extents", "_index", "_ledgers")
+
+    def __init__(self, extents: Iterable[LedgerExtent] = ()) -> None:
+        visible: list[LedgerExtent] = []
+        for extent in extents:
+            if visible and extent.ledger <= visible[-1].ledger:
+                raise InvalidArgumentError(f"Ledger {extent.ledger} follows {visible[-1].ledger}: give them by id.")
+            visible.append(extent)
+            if not extent.ended:
+                break
+        self._extents = visible
+        self._ledgers = [int(extent.ledger) for extent in visible]
+        self._ends = [extent.end for extent in visible]
+        self._index = {ledger: index for index, ledger in enumerate(self._ledgers)}
+        self._before = list(accumulate((extent.end - extent.first for extent in visible), initial=0))
+
+    @property
+    def end(self) -> Position:
+        """The next entry that will be readable: no cursor passes it."""
+        return Position(LedgerId(self._ledgers[-1]), EntryId(self._ends[-1])) if self._ledgers else EARLIEST
+
+    def grow(self, ledger: LedgerId, end: int) -> None:
+        """Note that the entries of the ledger up to `end` may be read now; it never shrinks.
+
+        Raises:
+            InvalidArgumentError: the ledger is not the one at the visible end, or it has ended before `end`.
+        """
+        if not self._ledgers or ledger != self._ledgers[-1] or (self._extents[-1].ended and end > self._ends[-1]):
+            raise InvalidArgumentError(f"Ledger {ledger} cannot grow to {end} entries: it is not open at the end.")
+        self._ends[-1] = max(end, self._ends[-1])
+
+    def holds(self, ledger: int, entry: int) -> bool:
+        """Whether the entry is there and may be read."""
+        index = self._index.get(ledger)
+        return index is not None and self._extents[index].first <= entry < self._ends[index]
+
+    def stop(self, ledger: int) -> int:
+        """One after the last readable entry of a visible ledger; 0 of another."""
+        index = self._index.get(ledger)
+        return 0 if index is None else self._ends[index]
+
+    @property
+    def ends(self) -> dict[int, int]:
+        """One after the last readable entry of each visible ledger."""
+        return dict(zip(self._ledgers, self._ends, strict=True))
+
+    def runs(self, ledger: int, first: int) -> Iterator[tuple[int, int]]:
+        """Runs [from, to) of readable entries of a ledger from `first` on."""
+        stop = self.stop(ledger)
+        if first < stop:
+            yield first, stop
+
+    def settle(self, ledger: int, entry: int) -> tuple[int, int]:
+        """The same place in its one form: on an entry that is or will be there.
+
+        Steps over trimmed entries, ends of ledgers that have a successor, and empty ledgers. What lies behind the whole
+        chain stays as it is.
+        """
+        index = self._index.get(ledger)
+        if index is None:
+            index = bisect_right(self._ledgers, ledger)
+            if index == len(self._ledgers):
+                return ledger, entry
+            entry = self._extents[index].first
+        last = len(self._ledgers) - 1
+        entry = max(entry, self._extents[index].first)
+        while entry >= self._ends[index] and index < last:
+            index += 1
+            entry = self._extents[index].first
+        return self._ledgers[index], entry
+
+    def clamp(self, position: Position) -> Position:
+        """The nearest place at which a cursor can stand: `settle`, and not past the end."""
+        ledger, entry = self.settle(position.ledger, position.entry)
+        return min(Position(LedgerId(ledger), EntryId(entry)), self.end) if self._ledgers else EARLIEST
+
+    @property
+    def start(self) -> Position:
+        """The first entry that is there, or will be."""
+        if not self._ledgers:
+            return EARLIEST
+        ledger, entry = self.settle(self._ledgers[0], 0)
+        return Position(LedgerId(ledger), EntryId(entry))
+
+    def entry_before(self, position: Position) -> Position | None:
+        """The last readable entry before a position; None if there is none."""
+        for index in range(bisect_right(self._ledgers, position.ledger) - 1, -1, -1):
+            ledger, end = self._ledgers[index], self._ends[index]
+            if ledger == position.ledger:
+                end = min(end, position.entry)
+            if end > self._extents[index].first:
+                return Position(LedgerId(ledger), EntryId(end - 1))
+        return None
+
+    def entries_from(self, ledger: int, entry: int) -> int:
+        """Readable entries from a place on."""
+        ledger, entry = self.settle(ledger, entry)
+        index = self._index.get(ledger)
+        if index is None:
+            return 0
+        behind = self._before[-2] - self._extents[-1].first + self._ends[-1]
+        return max(behind - self._before[index] - entry + self._extents[index].first, 0)

@@ -1,0 +1,246 @@
+"""Ack holes: what is acknowledged beyond a mark-delete position, without a limit.
+
+Whole entries stand in one roaring bitmap a ledger; of an entry of which only some messages are acknowledged, the bits
+of those that are not (Pulsar's ack set: 1 = still unacked). Within one epoch of a cursor they only ever grow, so holes
+may be joined in any order and any number of times.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+from pyroaring import BitMap64
+
+from pulsar_on_spark.model.errors import InvalidArgumentError
+
+MAX_BATCH_MESSAGES: Final = 1 << 20
+"""More messages than any entry of maxMessageSize can hold; bounds the bits that a client can make us keep."""
+_WORD_BITS = 64
+_WORD_MASK = (1 << _WORD_BITS) - 1
+
+
+def ack_set_bits(words: Sequence[int], batch_size: int) -> int:
+    """The bits of an `ack_set` as clients send it: 64-bit words, lowest first, signed or not; 1 = still unacked.
+
+    Bits beyond the batch are left out: they would keep the entry from ever being acknowledged.
+
+    Raises:
+        InvalidArgumentError: the batch size is not from 1 to `MAX_BATCH_MESSAGES`.
+    """
+    mask = batch_mask(batch_size)
+    used = words[: -(-batch_size // _WORD_BITS)]
+    return int.from_bytes(b"".join((word & _WORD_MASK).to_bytes(8, "little") for word in used), "little") & mask
+
+
+def ack_set_words(bits: int) -> tuple[int, ...]:
+    """The `ack_set` of a MESSAGE command: words of 64 bits, lowest first; none for no bits."""
+    return tuple(bits >> at & _WORD_MASK for at in range(0, bits.bit_length(), _WORD_BITS))
+
+
+def batch_mask(batch_size: int) -> int:
+    """A bit for each message of a batch.
+
+    Raises:
+        InvalidArgumentError: the batch size is not from 1 to `MAX_BATCH_MESSAGES`.
+    """
+    if not 0 < batch_size <= MAX_BATCH_MESSAGES:
+        raise InvalidArgumentError(f"A batch of {batch_size} messages: give a size from 1 to {MAX_BATCH_MESSAGES}.")
+    return (1 << batch_size) - 1
+
+
+class AckHoles:
+    """Acknowledged entries and messages by ledger. An entry stands in one of the two forms, never in both."""
+
+    __slots__ = ("_partial", "_whole")
+
+    def __init__(self) -> None:
+        self._whole: dict[int, BitMap64] = {}
+        self._partial: dict[int, dict[int, int]] = {}
+
+    def __bool__(self) -> bool:
+        return bool(self._whole or self._partial)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, AckHoles) and (self._whole, self._partial) == (other._whole, other._partial)
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def __repr__(self) -> str:
+        return f"AckHoles({self.count} entries in {len(self._whole)} ledgers, {len(self._partial)} ledgers with parts)"
+
+    @property
+    def count(self) -> int:
+        """Number of entries that are acknowledged as a whole."""
+        return sum(map(len, self._whole.values()))
+
+    @property
+    def ledgers(self) -> list[int]:
+        """The ledgers with holes, by id."""
+        return sorted(self._whole.keys() | self._partial.keys())
+
+    def whole(self, ledger: int) -> BitMap64 | None:
+        """The wholly acknowledged entries of a ledger; not to be changed."""
+        return self._whole.get(ledger)
+
+    def partial(self, ledger: int) -> dict[int, int]:
+        """Entry -> unacked bits of the partly acknowledged entries of a ledger; not to be changed."""
+        return self._partial.get(ledger, {})
+
+    def runs(self) -> Iterator[tuple[int, int, int]]:
+        """(ledger, first, end) of each run of wholly acknowledged entries, in order."""
+        for ledger in sorted(self._whole):
+            whole = self._whole[ledger]
+            at, end = whole.min(), whole.max() + 1
+            while at < end:
+                gap = gap_from(whole, at)
+                yield ledger, at, gap
+                at = next_from(whole, gap, end)
+
+    def is_acked(self, ledger: int, entry: int) -> bool:
+        """Whether all of the entry is acknowledged."""
+        whole = self._whole.get(ledger)
+        return whole is not None and entry in whole
+
+    def ack_set(self, ledger: int, entry: int) -> int | None:
+        """The unacked bits of a partly acknowledged entry; None if it is not one."""
+        partial = self._partial.get(ledger)
+        return None if partial is None else partial.get(entry)
+
+    def add(self, ledger: int, entry: int) -> bool:
+        """Acknowledge an entry; whether that is new."""
+        whole = self._whole.get(ledger)
+        if whole is None:
+            whole = self._whole[ledger] = BitMap64()
+        elif entry in whole:
+            return False
+        whole.add(entry)
+        if self._partial:
+            self.forget_partial(ledger, entry)
+        return True
+
+    def add_many(self, ledger: int, entries: npt.NDArray[np.int64]) -> None:
+        """Acknowledge many entries, none of which is partly acknowledged."""
+        if len(entries):
+            self._whole.setdefault(ledger, BitMap64()).update(BitMap64(entries.astype(np.uint64)))
+
+    def narrow(self, ledger: int, entry: int, unacked: int) -> bool:
+        """Keep only these bits of an entry unacked, and not those that were acknowledged before; whether that is new.
+
+        An entry with no bit left is acknowledged as a whole.
+        """
+        if self.is_acked(ledger, entry):
+            return False
+        known = self.ack_set(ledger, entry)
+        left = unacked if known is None else known & unacked
+        if left == known:
+            return False
+        if left == 0:
+            return self.add(ledger, entry)
+        self._partial.setdefault(ledger, {})[entry] = left
+        return True
+
+    def forget_partial(self, ledger: int, entry: int) -> None:
+        """Forget the bits of an entry, because it is acknowledged in another way."""
+        partial = self._partial.get(ledger)
+        if partial is not None and partial.pop(entry, None) is not None and not partial:
+            del self._partial[ledger]
+
+    def take_run(self, ledger: int, entry: int) -> int:
+        """The first entry from `entry` on that is not acknowledged as a whole; the run before it is forgotten."""
+        whole = self._whole.get(ledger)
+        if whole is None or entry not in whole:
+            return entry
+        gap = gap_from(whole, entry)
+        whole.remove_range(entry, gap)
+        if not whole:
+            del self._whole[ledger]
+        return gap
+
+    def drop_before(self, ledger: int, entry: int) -> None:
+        """Forget everything before a place."""
+        for old in [old for old in self._whole.keys() | self._partial.keys() if old < ledger]:
+            self._whole.pop(old, None)
+            self._partial.pop(old, None)
+        whole, partial = self._whole.get(ledger), self._partial.get(ledger)
+        if whole is not None:
+            whole.remove_range(0, entry)
+            if not whole:
+                del self._whole[ledger]
+        if partial is not None:
+            for old in [old for old in partial if old < entry]:
+                del partial[old]
+            if not partial:
+                del self._partial[ledger]
+
+    def unacked_runs(self, ledger: int, first: int, end: int) -> Iterator[tuple[int, int]]:
+        """Runs [from, to) of entries in [first, end) that are not acknowledged as a whole."""
+        whole = self._whole.get(ledger)
+        at = first
+        while at < end:
+            if whole is not None:
+                at = gap_from(whole, at)
+            stop = min(next_from(whole, at, end), end)
+            if at < stop:
+                yield at, stop
+            at = stop
+
+    def within(self, ledger: int, first: int, end: int) -> AckHoles:
+        """Those of the entries [first, end) of a ledger."""
+        found = AckHoles()
+        whole = self._whole.get(ledger)
+        taken = BitMap64()
+        if whole is not None:
+            taken.add_range(first, end)
+            taken &= whole
+        found.put(ledger, taken, ((at, bits) for at, bits in self.partial(ledger).items() if first <= at < end))
+        return found
+
+    def join(self, other: AckHoles) -> None:
+        """Acknowledge what the other acknowledges."""
+        for ledger, whole in other._whole.items():
+            mine = self._whole.get(ledger)
+            if mine is None:
+                self._whole[ledger] = whole.copy()
+            else:
+                mine |= whole
+            for entry in [entry for entry in self.partial(ledger) if entry in whole]:
+                self.forget_partial(ledger, entry)
+        for ledger, partial in other._partial.items():
+            for entry, unacked in partial.items():
+                self.narrow(ledger, entry, unacked)
+
+    def put(self, ledger: int, whole: BitMap64, partial: Iterable[tuple[int, int]]) -> None:
+        """Take a ledger's holes over as they are, when they are read from storage."""
+        if whole:
+            self._whole[ledger] = whole
+        bits = dict(partial)
+        if bits:
+            self._partial[ledger] = bits
+
+
+def gap_from(acked: BitMap64, entry: int) -> int:
+    """The first entry from `entry` on that is not in the bitmap, by doubling steps: a run of a million costs little."""
+    if entry not in acked:
+        return entry
+    low, step = entry + 1, 1
+    while acked.contains_range(low, low + step):
+        low += step
+        step *= 2
+    while step > 1:  # [entry, low) is acked, [low, low + step) is not all acked
+        step //= 2
+        if acked.contains_range(low, low + step):
+            low += step
+    return low
+
+
+def next_from(acked: BitMap64 | None, entry: int, end: int) -> int:
+    """The first entry from `entry` on that is in the bitmap, or `end`."""
+    if acked is None:
+        return end
+    try:
+        return acked.next_set_bit(entry)
+    except ValueError:  # none is larger
+        return end

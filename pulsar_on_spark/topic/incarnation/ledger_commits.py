@@ -1,0 +1,84 @@
+"""Commits for an incarnation's ledgers, in groups: what is asked for while one is under way is in the next."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from pulsar_on_spark.metadata.state import View
+from pulsar_on_spark.metadata.store import Change, MetadataStore
+from pulsar_on_spark.model.ids import IncarnationId, TopicId
+from pulsar_on_spark.topic.catalog import TopicPart
+from pulsar_on_spark.topic.incarnation.ledgers import ClosedLedger, IdBlock, LedgerCommit, Termination, decide
+
+
+@dataclass(slots=True)
+class _Asked:
+    """What the next commit is asked to do."""
+
+    opens: dict[TopicId, TopicPart] = field(default_factory=dict)
+    closes: list[ClosedLedger] = field(default_factory=list)
+    terminations: list[Termination] = field(default_factory=list)
+    done: asyncio.Future[LedgerCommit] | None = None
+
+
+class LedgerCommits:
+    """All methods belong to one event loop; the commits are made in threads, one after the other."""
+
+    def __init__(self, store: MetadataStore, incarnation: IncarnationId) -> None:
+        self._store = store
+        self._incarnation = incarnation
+        self._ids = IdBlock()
+        self._asked = _Asked()
+        self._running: asyncio.Task[None] | None = None
+
+    async def commit(
+        self,
+        opens: Sequence[TopicPart] = (),
+        closes: Sequence[ClosedLedger] = (),
+        terminations: Sequence[Termination] = (),
+    ) -> LedgerCommit:
+        """Join the next commit; what it says is of all who joined.
+
+        Raises:
+            JournalFencedError: the incarnation's record is not OPEN.
+            MetadataError: the commit failed; whether it was made is unknown.
+        """
+        asked = self._asked
+        asked.opens |= {TopicId(part.topic_id): part for part in opens}
+        asked.closes += closes
+        asked.terminations += terminations
+        if asked.done is None:
+            asked.done = asyncio.get_running_loop().create_future()
+        if self._running is None:
+            self._running = asyncio.create_task(self._run())
+        return await asyncio.shield(asked.done)
+
+    async def _run(self) -> None:
+        try:
+            while (asked := self._asked).done is not None:
+                self._asked = _Asked()
+                try:
+                    found = await asyncio.to_thread(self._commit, asked)
+                except Exception as error:  # each who asked gets it
+                    asked.done.set_exception(error)
+                    asked.done.exception()
+                else:
+                    self._ids = found.ids
+                    asked.done.set_result(found)
+        finally:
+            self._running = None
+
+    def _commit(self, asked: _Asked) -> LedgerCommit:
+        opens = list(asked.opens.values())
+        decided: LedgerCommit | None = None
+
+        def decide_anew(view: View) -> Change | None:
+            nonlocal decided
+            decided = decide(view, self._incarnation, opens, asked.closes, self._ids, asked.terminations)
+            return decided.change
+
+        self._store.commit(decide_anew)
+        assert decided is not None, "a commit decides"
+        return decided

@@ -1,0 +1,27 @@
+"""How much an audit and a repair may do at once."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import timedelta
+
+
+@dataclass(frozen=True, slots=True)
+class RepairLimits:
+    """Bounds of one pass.
+
+    Attributes:
+        max_seconds: A pass begins nothing new after so long; the next one goes on. None for no limit.
+        bytes_per_second: So fast copies are read and written at most. None for no limit.
+        scrub_within: Every copy is read in full once in so long, if passes come often enough.
+        replace_after: Copies on a path that is away are replaced on others after so long.
+    """
+
+    max_seconds: float | None = None
+    bytes_per_second: float | None = None
+    scrub_within: timedelta = timedelta(days=7)
+    replace_after: timedelta = timedelta(minutes=10)
+
+
+BESIDE_A_BROKER = RepairLimits(max_seconds=120.0, bytes_per_second=50e6)
+"""For housekeeping that shares disks with clients."""

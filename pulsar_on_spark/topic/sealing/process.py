@@ -1,0 +1,324 @@
+"""The sealer's own process: off the broker's event loop, lazy, within a CPU budget, and gone with its parent.
+
+    parent: SealingProcess.start() -> child: passes of `Sealer` and `Trimmer` -> gauges in shared memory -> parent
+
+The child seals when enough is unsealed or waits long enough (`SealingPolicy`), and says in shared memory how many bytes
+of the journal are not sealed and that it is alive. Above the limit, or where nothing was heard for long, producers are
+held back: a journal must not outgrow its disks because nobody seals it.
+"""
+
+from __future__ import annotations
+
+import gc
+import logging
+import multiprocessing
+import os
+import signal
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from multiprocessing.connection import Connection
+from multiprocessing.context import SpawnProcess
+from multiprocessing.sharedctypes import Synchronized
+from pathlib import Path
+
+from pulsar_on_spark.ledger.journal.log import FrameNumber
+from pulsar_on_spark.model.errors import JournalFencedError, PulsarpyError
+from pulsar_on_spark.model.ids import IncarnationId
+from pulsar_on_spark.topic.root import Root
+from pulsar_on_spark.topic.sealing.sealer import Sealer, SealReport
+from pulsar_on_spark.topic.sealing.trim import GRACE_S, Trimmer
+
+log = logging.getLogger(__name__)
+
+TICK_S = 0.25
+"""How often the child looks whether something is to be done, and whether its parent is there."""
+_LAG_INTERVAL_S = 1.0
+"""In a pass it is looked so often how much is not sealed."""
+_MAX_PAUSE_S = 1.0
+_SILENT_S = 30.0
+"""So long without a sign of life, and the child counts as stuck."""
+_STOP_TIMEOUT_S = 10.0
+_MIB = 1 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class SealingPolicy:
+    """When to seal, and how fast.
+
+    Attributes:
+        backlog_bytes: Unsealed journal from which a pass is worth it.
+        ledger_bytes: And so much of each ledger that the last pass met, up to a quarter of the lag limit: each pass
+            leaves a segment of each.
+        tail_bytes: Unsealed journal from which the file that is being written is sealed too, up to the LAC.
+        max_age_s: What is unsealed for so long is sealed whatever its size, with the tail.
+        interval_s: Passes begin at least so far apart.
+        trim_interval_s: And trims; a pass that sealed something is followed by one.
+        cpu_share: Of one core, at most.
+        lag_limit_bytes: Unsealed journal above which producers are held back.
+        grace_s: Journal files stay so long after their trim.
+    """
+
+    backlog_bytes: int = 64 * _MIB
+    ledger_bytes: int = _MIB // 16
+    tail_bytes: int = 256 * _MIB
+    max_age_s: float = 60.0
+    interval_s: float = 1.0
+    trim_interval_s: float = 10.0
+    cpu_share: float = 1.0
+    lag_limit_bytes: int = 4096 * _MIB
+    grace_s: float = GRACE_S
+
+
+DEFAULT_POLICY = SealingPolicy()
+
+
+class CpuBudget:
+    """Holds a process to a share of one core, by pausing after work. `seconds` of CPU and of the clock are given to it.
+
+    Args:
+        share: CPU seconds a second.
+        cpu_s: the CPU time of the process so far.
+        clock_s: a clock that never goes back.
+        pause: waits for so many seconds.
+    """
+
+    def __init__(
+        self,
+        share: float,
+        cpu_s: Callable[[], float] = time.process_time,
+        clock_s: Callable[[], float] = time.monotonic,
+        pause: Callable[[float], None] = time.sleep,
+    ) -> None:
+        self._share = share
+        self._cpu_s = cpu_s
+        self._clock_s = clock_s
+        self._pause = pause
+        self._since = (cpu_s(), clock_s())
+
+    def pace(self) -> None:
+        """Pause until the work since the last call is within the share, up to a second."""
+        spent_s, passed_s = self._cpu_s() - self._since[0], self._clock_s() - self._since[1]
+        owed_s = spent_s / self._share - passed_s
+        if owed_s > 0:
+            self._pause(min(owed_s, _MAX_PAUSE_S))
+        self._since = (self._cpu_s(), self._clock_s())
+
+
+class SealingProcess:
+    """The parent's side: starts and stops the child, and reads its gauges. For the incarnation's own process.
+
+    Args:
+        root: the root's path.
+        incarnation: the open incarnation whose log is sealed.
+        policy: when to seal, and how fast.
+    """
+
+    def __init__(self, root: Path, incarnation: IncarnationId, policy: SealingPolicy = DEFAULT_POLICY) -> None:
+        self._root = root
+        self._incarnation = incarnation
+        self._policy = policy
+        context = multiprocessing.get_context("spawn")
+        self._gauges = _Gauges(context.Value("q", 0), context.Value("q", 0), context.Value("d", time.monotonic()))
+        self._context = context
+        self._process: SpawnProcess | None = None
+        self._stop: Connection | None = None
+
+    def start(self) -> None:
+        """Start the child; one that has died is replaced. The owner decides when."""
+        if self.is_alive():
+            return
+        self._close()
+        receiver, self._stop = self._context.Pipe(duplex=False)
+        arguments = (os.getpid(), self._root, self._incarnation, self._policy, self._gauges, receiver)
+        self._process = self._context.Process(target=_run, args=arguments, name="pulsarpy-sealer", daemon=True)
+        self._gauges.alive_at_s.value = time.monotonic()
+        self._process.start()
+        receiver.close()
+
+    def stop(self) -> None:
+        """End the child, after its pass if that ends soon; killing it does no harm."""
+        if self._stop is not None:
+            self._stop.close()
+            self._stop = None
+        if self._process is not None:
+            self._process.join(_STOP_TIMEOUT_S)
+        self._close()
+
+    def is_alive(self) -> bool:
+        """Whether the child runs. One that was fenced, or failed, has ended."""
+        return self._process is not None and self._process.is_alive()
+
+    @property
+    def pid(self) -> int | None:
+        """The child's process id."""
+        return None if self._process is None else self._process.pid
+
+    @property
+    def lag_bytes(self) -> int:
+        """Bytes of the journal that are not sealed, one copy counted, when the child last looked."""
+        return self._gauges.lag_bytes.value
+
+    @property
+    def deleted_before(self) -> FrameNumber:
+        """No journal file is left that only frames below need: what to give to `Journal.trimmed`."""
+        return self._gauges.deleted_before.value
+
+    @property
+    def lag_limit_bytes(self) -> int:
+        """See `SealingPolicy`."""
+        return self._policy.lag_limit_bytes
+
+    @property
+    def silent_s(self) -> float:
+        """Since the child gave its last sign of life."""
+        return time.monotonic() - self._gauges.alive_at_s.value
+
+    def is_over_lag_limit(self) -> bool:
+        """Whether producers are to be held back: too much is not sealed, or nobody seals."""
+        return self.lag_bytes > self.lag_limit_bytes or self.silent_s > _SILENT_S
+
+    def _close(self) -> None:
+        if self._stop is not None:
+            self._stop.close()
+            self._stop = None
+        if self._process is not None:
+            if self._process.is_alive():
+                self._process.kill()
+            self._process.join()
+            self._process.close()
+            self._process = None
+
+
+@dataclass(frozen=True, slots=True)
+class _Gauges:
+    """Shared memory between parent and child; the clock is the system's monotonic one."""
+
+    lag_bytes: Synchronized[int]
+    deleted_before: Synchronized[int]
+    alive_at_s: Synchronized[float]
+
+
+class _StoppedError(Exception):
+    """The parent wants the end, or is gone."""
+
+
+def _run(
+    parent: int,
+    root: Path,
+    incarnation: IncarnationId,
+    policy: SealingPolicy,
+    gauges: _Gauges,
+    stop: Connection,
+) -> None:
+    """The child."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent tells when to stop
+    gc.freeze()
+    logging.basicConfig(level=logging.INFO)
+    try:
+        _Worker(parent, Root.open(root), incarnation, policy, gauges, stop).run()
+    except _StoppedError:
+        pass
+    except JournalFencedError as error:
+        log.info("%s", error)
+
+
+class _Worker:
+    """Decides when to seal and to trim; one pass after the other."""
+
+    def __init__(
+        self,
+        parent: int,
+        root: Root,
+        incarnation: IncarnationId,
+        policy: SealingPolicy,
+        gauges: _Gauges,
+        stop: Connection,
+    ) -> None:
+        self._parent = parent
+        self._policy = policy
+        self._gauges = gauges
+        self._stop = stop
+        self._budget = CpuBudget(policy.cpu_share, pause=self._wait)
+        self._sealer = Sealer(root, incarnation, is_live=True, pace=self._pace)
+        self._trimmer = Trimmer(root, incarnation, self._sealer.cursors, grace_s=policy.grace_s)
+        self._behind_since_s: float | None = None
+        self._ledgers = 0
+        self._noted_at_s = 0.0
+
+    def run(self) -> None:
+        """Until the parent is gone or says so, or the incarnation has ended."""
+        sealed_at_s = trimmed_at_s = 0.0
+        while True:
+            now_s = time.monotonic()
+            try:
+                report = self._seal(now_s) if now_s >= sealed_at_s + self._policy.interval_s else None
+                if report is not None:
+                    sealed_at_s = now_s
+                if report is not None or now_s >= trimmed_at_s + self._policy.trim_interval_s:
+                    trimmed_at_s = now_s
+                    self._trim()
+            except JournalFencedError:
+                raise
+            except (PulsarpyError, OSError) as error:
+                log.warning("Sealing is put off: %s", error)
+                sealed_at_s = now_s
+            self._wait(TICK_S)
+
+    def _seal(self, now_s: float) -> SealReport | None:
+        """One pass, if one is due."""
+        policy = self._policy
+        lag_bytes = self._note_lag()
+        if lag_bytes == 0:
+            self._behind_since_s = None
+            return None
+        self._behind_since_s = since_s = self._behind_since_s or now_s
+        is_old = now_s - since_s >= policy.max_age_s
+        if lag_bytes < self._backlog_bytes() and not is_old:
+            return None
+        report = self._sealer.seal(tail=is_old or lag_bytes >= policy.tail_bytes)
+        self._ledgers = report.ledgers or self._ledgers
+        if is_old or report.journal_bytes:
+            self._behind_since_s = None
+        lag_bytes = self._note_lag()
+        if report.journal_bytes:
+            log.info(
+                "Sealed %d entries of %d ledgers: %.0f MB of journal in %.1f s (%.0f MB/s) as %.0f MB; %.0f MB left.%s",
+                *(report.entries, report.ledgers, report.journal_bytes / 1e6, report.seconds),
+                *(report.journal_bytes / 1e6 / max(report.seconds, 1e-3), report.file_bytes / 1e6, lag_bytes / 1e6),
+                " Another sealer was faster." if report.lost else "",
+            )
+        return report if report.journal_bytes else None
+
+    def _trim(self) -> None:
+        report = self._trimmer.trim()
+        self._gauges.deleted_before.value = max(self._gauges.deleted_before.value, report.deleted_before)
+        if report.deleted_files:
+            log.info("Deleted %d journal files; frames below %d are gone.", report.deleted_files, report.deleted_before)
+
+    def _backlog_bytes(self) -> int:
+        """Unsealed journal from which a pass is worth it."""
+        of_ledgers = min(self._ledgers * self._policy.ledger_bytes, self._policy.lag_limit_bytes // 4)
+        return max(self._policy.backlog_bytes, of_ledgers)
+
+    def _note_lag(self) -> int:
+        lag_bytes = self._sealer.lag_bytes()
+        self._gauges.lag_bytes.value = lag_bytes
+        self._noted_at_s = time.monotonic()
+        return lag_bytes
+
+    def _pace(self) -> None:
+        self._check()
+        self._budget.pace()
+        if time.monotonic() >= self._noted_at_s + _LAG_INTERVAL_S:
+            self._note_lag()  # a pass may take long, and producers go on meanwhile
+
+    def _wait(self, seconds: float) -> None:
+        if self._stop.poll(seconds):  # the parent never sends anything: its end of the pipe was closed
+            raise _StoppedError
+        self._check()
+
+    def _check(self) -> None:
+        self._gauges.alive_at_s.value = time.monotonic()
+        if os.getppid() != self._parent:
+            raise _StoppedError

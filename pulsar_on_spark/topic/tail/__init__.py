@@ -1,0 +1,1 @@
+"""Reading what is acknowledged in journals and not sealed yet."""

@@ -1,0 +1,244 @@
+"""Tenants and namespaces of a root: creating, listing, deleting them, and what they and topics are labelled with."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Final
+
+from pulsar_on_spark.metadata import keys
+from pulsar_on_spark.metadata.records import NamespaceRecord, TenantRecord, TopicRecord
+from pulsar_on_spark.metadata.state import View
+from pulsar_on_spark.metadata.store import Change, MetadataStore
+from pulsar_on_spark.model.errors import (
+    CommitConflictError,
+    NamespaceExistsError,
+    NamespaceNotFoundError,
+)
+from pulsar_on_spark.model.names import TopicName, check_namespace, check_tenant
+from pulsar_on_spark.topic import catalog
+from pulsar_on_spark.topic.policies.effective import policy_topic
+
+_DELETED_TOGETHER: Final = 100
+"""Topics that one commit of a forced deletion deletes."""
+_ROUNDS: Final = 10_000
+"""More than any namespace has hundreds of topics: whoever creates faster than this deletes is told so."""
+
+
+def tenants(view: View) -> list[TenantRecord]:
+    """All tenants, by name."""
+    return view.all(TenantRecord)
+
+
+def namespaces(view: View, tenant: str | None = None) -> list[NamespaceRecord]:
+    """All namespaces, or those of a tenant, by name."""
+    return [each for each in view.all(NamespaceRecord) if tenant is None or _tenant_of(each.namespace) == tenant]
+
+
+def require_tenant(view: View, tenant: str) -> TenantRecord:
+    """The tenant's record.
+
+    Raises:
+        NamespaceNotFoundError: there is no such tenant.
+    """
+    found = view.get(TenantRecord, tenant)
+    if found is None:
+        raise NamespaceNotFoundError(f"Tenant {tenant} does not exist: create it with `pulsarpy tenants create`.")
+    return found
+
+
+def require_namespace(view: View, namespace: str) -> NamespaceRecord:
+    """The namespace's record.
+
+    Raises:
+        NamespaceNotFoundError: there is no such namespace.
+    """
+    found = view.get(NamespaceRecord, namespace)
+    if found is None:
+        raise NamespaceNotFoundError(
+            f"Namespace {namespace} does not exist: create it with `pulsarpy namespaces create`."
+        )
+    return found
+
+
+def create_tenant(
+    store: MetadataStore, tenant: str, admin_roles: Sequence[str] = (), allowed_clusters: Sequence[str] = ()
+) -> None:
+    """Create a tenant; roles and clusters are kept for whoever asks.
+
+    Raises:
+        InvalidArgumentError: the name is not acceptable.
+        NamespaceExistsError: the tenant exists.
+    """
+    check_tenant(tenant)
+    new = TenantRecord(tenant=tenant, admin_roles=tuple(admin_roles), allowed_clusters=tuple(allowed_clusters))
+
+    def decide(view: View) -> Change:
+        if view.get(TenantRecord, tenant) is not None:
+            raise NamespaceExistsError(f"Tenant {tenant} exists already: choose another name.")
+        return Change(puts=[new], keys={keys.tenant(tenant): None})
+
+    store.commit(decide)
+
+
+def update_tenant(
+    store: MetadataStore, tenant: str, admin_roles: Sequence[str], allowed_clusters: Sequence[str]
+) -> None:
+    """Change a tenant's roles and clusters.
+
+    Raises:
+        NamespaceNotFoundError: there is no such tenant.
+    """
+
+    def decide(view: View) -> Change:
+        changed = {"admin_roles": tuple(admin_roles), "allowed_clusters": tuple(allowed_clusters)}
+        return Change(puts=[require_tenant(view, tenant).model_copy(update=changed)], keys={keys.tenant(tenant): None})
+
+    store.commit(decide)
+
+
+def delete_tenant(store: MetadataStore, tenant: str, *, force: bool = False) -> None:
+    """Delete a tenant; with `force` also one that has namespaces, with all that is in them.
+
+    Raises:
+        NamespaceNotFoundError: there is no such tenant.
+        NamespaceExistsError: it has namespaces, and `force` is not given.
+        CommitConflictError: namespaces are created as fast as they are deleted.
+    """
+
+    def decide(view: View) -> Change | None:
+        record = require_tenant(view, tenant)
+        held = namespaces(view, tenant)
+        if held and not force:
+            raise NamespaceExistsError(
+                f"Tenant {tenant} has the namespace {held[0].namespace}: delete its namespaces first, or force the "
+                "deletion."
+            )
+        return None if held else Change(deletes=[record], keys={keys.tenant(tenant): None})
+
+    for _ in range(_ROUNDS):
+        view = store.commit(decide)
+        if view.get(TenantRecord, tenant) is None:
+            return
+        for each in namespaces(view, tenant):
+            _delete_namespace_if_there(store, each.namespace)
+    raise CommitConflictError(f"Tenant {tenant} gets new namespaces while it is deleted: stop what creates them.")
+
+
+def create_namespace(store: MetadataStore, namespace: str) -> None:
+    """Create a namespace of a tenant that is there.
+
+    Raises:
+        InvalidArgumentError: the name is not acceptable.
+        NamespaceNotFoundError: there is no such tenant.
+        NamespaceExistsError: the namespace exists.
+    """
+    check_namespace(namespace)
+    tenant = _tenant_of(namespace)
+
+    def decide(view: View) -> Change:
+        require_tenant(view, tenant)
+        if view.get(NamespaceRecord, namespace) is not None:
+            raise NamespaceExistsError(f"Namespace {namespace} exists already: choose another name.")
+        return Change(
+            puts=[NamespaceRecord(namespace=namespace)],
+            keys={keys.tenant(tenant): None, keys.namespace(namespace): None},
+        )
+
+    store.commit(decide)
+
+
+def delete_namespace(store: MetadataStore, namespace: str, *, force: bool = False) -> None:
+    """Delete a namespace; with `force` also one that has topics, with their data and subscriptions.
+
+    A forced deletion that is cut off has deleted some of the topics; the next one goes on.
+
+    Raises:
+        NamespaceNotFoundError: there is no such namespace.
+        NamespaceExistsError: it has topics, and `force` is not given.
+        CommitConflictError: topics are created as fast as they are deleted.
+    """
+    require_namespace(store.view(), namespace)
+    for _ in range(_ROUNDS):
+        if not _delete_some(store, namespace, force=force):
+            return
+    raise CommitConflictError(f"Namespace {namespace} gets new topics while it is deleted: stop what writes to it.")
+
+
+def _delete_namespace_if_there(store: MetadataStore, namespace: str) -> None:
+    try:
+        delete_namespace(store, namespace, force=True)
+    except NamespaceNotFoundError:
+        return
+
+
+def _delete_some(store: MetadataStore, namespace: str, *, force: bool) -> bool:
+    """Delete a namespace with its last topics, or some of its topics; returns whether there are more."""
+    is_more = False
+
+    def decide(view: View) -> Change | None:
+        nonlocal is_more
+        record = view.get(NamespaceRecord, namespace)
+        if record is None:
+            is_more = False
+            return None
+        held = topics_of(view, namespace)
+        if held and not force:
+            raise NamespaceExistsError(
+                f"Namespace {namespace} has the topic {held[0].name}: delete its topics first, or force the deletion."
+            )
+        some = held[:_DELETED_TOGETHER]
+        is_more = len(some) < len(held)
+        changes = [catalog.deletion(view, topic, force=True) for topic in some]
+        moved = {key: None for change in changes for key in change.keys} | {keys.namespace(namespace): None}
+        deletes = [each for change in changes for each in change.deletes]
+        if not is_more:
+            deletes.append(record)
+            moved[keys.tenant(_tenant_of(namespace))] = None
+        return Change(deletes=deletes, keys=moved)
+
+    store.commit(decide)
+    return is_more
+
+
+def topics_of(view: View, namespace: str) -> list[TopicRecord]:
+    """The topics of a namespace, partitions left out, by name."""
+    prefix = f"persistent://{namespace}/"
+    return [topic for topic in catalog.topics(view) if topic.name.startswith(prefix)]
+
+
+def set_namespace_properties(store: MetadataStore, namespace: str, changes: Mapping[str, str | None]) -> None:
+    """Set properties of a namespace; None removes one.
+
+    Raises:
+        NamespaceNotFoundError: there is no such namespace.
+    """
+
+    def decide(view: View) -> Change:
+        record = require_namespace(view, namespace)
+        changed = record.model_copy(update={"properties": _merged(record.properties, changes)})
+        return Change(puts=[changed], keys={keys.namespace(namespace): None})
+
+    store.commit(decide)
+
+
+def set_topic_properties(store: MetadataStore, name: TopicName, changes: Mapping[str, str | None]) -> None:
+    """Set properties of a topic, of a partition those of its partitioned topic; None removes one.
+
+    Raises:
+        TopicNotFoundError: there is no such topic.
+    """
+
+    def decide(view: View) -> Change:
+        record = policy_topic(view, name) or catalog.require_topic(view, name)
+        changed = record.model_copy(update={"properties": _merged(record.properties, changes)})
+        return Change(puts=[changed], keys={keys.topic(record.name): None})
+
+    store.commit(decide)
+
+
+def _merged(properties: Mapping[str, str], changes: Mapping[str, str | None]) -> dict[str, str]:
+    return {name: value for name, value in {**properties, **changes}.items() if value is not None}
+
+
+def _tenant_of(namespace: str) -> str:
+    return namespace.partition("/")[0]

@@ -1,0 +1,1 @@
+"""Typed values: the bytes of messages to Arrow structs and back, as JSON or Avro."""

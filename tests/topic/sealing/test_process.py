@@ -1,0 +1,146 @@
+"""The sealer's process: it seals and trims beside a live writer, keeps to its budget, and never outlives its owner."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import time
+from collections.abc import Callable
+
+import pytest
+
+from pulsar_on_spark.testing.journal_logs import LogOnDisk, journal_files
+from pulsar_on_spark.topic.root import Root
+from pulsar_on_spark.topic.sealing.process import CpuBudget, SealingPolicy, SealingProcess
+
+from .test_sealer import entry, sealed_entries
+
+EAGER = SealingPolicy(backlog_bytes=1, tail_bytes=1, interval_s=0.05, trim_interval_s=0.1, grace_s=0)
+
+
+@pytest.fixture
+def log(root: Root) -> LogOnDisk:
+    made = LogOnDisk(root)
+    made.open_ledgers(["a", "b"])
+    return made
+
+
+def wait_for(condition: Callable[[], bool], what: str) -> None:
+    deadline_s = time.monotonic() + 20
+    while not condition():
+        assert time.monotonic() < deadline_s, f"not within 20 s: {what}"
+        time.sleep(0.05)
+
+
+def test_beside_a_live_writer(log: LogOnDisk) -> None:
+    process = SealingProcess(log.root.path, log.incarnation, EAGER)
+    process.start()
+    try:
+        for number in range(120):
+            log.append({"a": [entry(number)], "b": [entry(-number)]})
+            if number % 20 == 19:
+                log.roll()
+                time.sleep(0.1)
+            if number % 30 == 0:
+                for ledger, entries in log.entries.items():
+                    found = sealed_entries(log.root, ledger)
+                    assert found == entries[: len(found)]
+        log.idle()
+        log.idle()
+        wait_for(lambda: len(sealed_entries(log.root, log.ledger("b"))) == 120, "all is sealed")
+        wait_for(lambda: len(journal_files(log.root, log.incarnation)) == 3, "all but the live file is trimmed")
+        wait_for(lambda: process.deleted_before == log.record.fragments[-1].first, "the writer may forget")
+        assert not process.is_over_lag_limit()
+    finally:
+        process.stop()
+    assert not process.is_alive()
+    for ledger, entries in log.entries.items():
+        assert sealed_entries(log.root, ledger) == entries
+
+
+def test_a_fenced_sealer_ends(log: LogOnDisk) -> None:
+    process = SealingProcess(log.root.path, log.incarnation, EAGER)
+    process.start()
+    try:
+        log.append({"a": [entry(0)]})
+        log.take_over()
+        wait_for(lambda: not process.is_alive(), "the sealer ends")
+    finally:
+        process.stop()
+
+
+def test_it_is_lazy_and_says_what_is_left(log: LogOnDisk) -> None:
+    policy = SealingPolicy(backlog_bytes=1 << 30, interval_s=0.05, lag_limit_bytes=2_000)
+    process = SealingProcess(log.root.path, log.incarnation, policy)
+    process.start()
+    try:
+        for number in range(20):
+            log.append({"a": [entry(number)]})
+        wait_for(process.is_over_lag_limit, "the lag is seen")
+        assert process.lag_bytes > 2_000
+        assert sealed_entries(log.root, log.ledger("a")) == []
+    finally:
+        process.stop()
+
+
+def test_killed_and_started_again(log: LogOnDisk) -> None:
+    process = SealingProcess(log.root.path, log.incarnation, EAGER)
+    try:
+        for number in range(3):
+            process.start()
+            log.append({"a": [entry(number)]})
+            log.idle()
+            log.idle()
+            wait_for(lambda count=number + 1: len(sealed_entries(log.root, log.ledger("a"))) == count, "it goes on")
+            assert process.pid is not None
+            os.kill(process.pid, signal.SIGKILL)
+            wait_for(lambda: not process.is_alive(), "it is dead")
+    finally:
+        process.stop()
+
+
+PARENT = """
+import sys, time
+from pathlib import Path
+from pulsar_on_spark.topic.sealing.process import SealingProcess
+if __name__ == "__main__":
+    process = SealingProcess(Path(sys.argv[1]), sys.argv[2])
+    process.start()
+    print(process.pid, flush=True)
+    time.sleep(60)
+"""
+
+
+def test_it_ends_with_its_parent(log: LogOnDisk, start_python: Callable[..., subprocess.Popen[str]]) -> None:
+    parent = start_python(PARENT, log.root.path, log.incarnation)
+    assert parent.stdout is not None
+    child = int(parent.stdout.readline())
+    time.sleep(1)
+    parent.kill()
+    parent.communicate()
+    wait_for(lambda: _is_gone(child), "the child is gone")
+
+
+def _is_gone(pid: int) -> bool:
+    """Whether the process has ended; what nobody has waited for is a zombie."""
+    try:
+        with open(f"/proc/{pid}/stat") as stat:
+            return stat.read().rpartition(")")[2].split()[0] == "Z"
+    except FileNotFoundError:
+        return True
+
+
+def test_a_budget_pauses_for_what_was_spent() -> None:
+    clock, cpu, pauses = [0.0], [0.0], []
+
+    def pause(seconds: float) -> None:
+        pauses.append(seconds)
+        clock[0] += seconds
+
+    budget = CpuBudget(0.25, lambda: cpu[0], lambda: clock[0], pause)
+    for spent_s, passed_s in ((0.1, 0.1), (0.1, 1.0), (0.5, 0.5)):
+        cpu[0] += spent_s
+        clock[0] += passed_s
+        budget.pace()
+    assert pauses == [pytest.approx(0.3), 1.0], "never longer than a second at a time"

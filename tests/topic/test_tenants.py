@@ -1,0 +1,100 @@
+"""Tenants and namespaces in the metadata."""
+
+from __future__ import annotations
+
+import pytest
+
+from pulsar_on_spark.model.errors import InvalidArgumentError, NamespaceExistsError, NamespaceNotFoundError
+from pulsar_on_spark.model.ids import EARLIEST
+from pulsar_on_spark.model.names import TopicName
+from pulsar_on_spark.topic import catalog, tenants
+from pulsar_on_spark.topic.policies.change import set_namespace_policies
+from pulsar_on_spark.topic.root import Root
+from pulsar_on_spark.topic.subscription import subscriptions
+
+
+def test_tenants_and_their_namespaces(root: Root) -> None:
+    tenants.create_tenant(root.store, "shop", ["admin"], ["standalone"])
+    tenants.create_namespace(root.store, "shop/b")
+    tenants.create_namespace(root.store, "shop/a")
+
+    view = root.store.view()
+    assert [tenant.tenant for tenant in tenants.tenants(view)] == ["public", "shop"]
+    assert tenants.require_tenant(view, "shop").admin_roles == ("admin",)
+    assert [each.namespace for each in tenants.namespaces(view, "shop")] == ["shop/a", "shop/b"]
+    with pytest.raises(NamespaceExistsError, match="Tenant shop exists already"):
+        tenants.create_tenant(root.store, "shop")
+    with pytest.raises(NamespaceExistsError, match="shop/a exists already"):
+        tenants.create_namespace(root.store, "shop/a")
+    with pytest.raises(NamespaceNotFoundError, match="Tenant nobody does not exist"):
+        tenants.create_namespace(root.store, "nobody/a")
+
+    tenants.update_tenant(root.store, "shop", ["other"], ["standalone"])
+    assert tenants.require_tenant(root.store.view(), "shop").admin_roles == ("other",)
+
+
+@pytest.mark.parametrize("name", ["", "a b", "a/b", "ä"])
+def test_names_of_tenants(root: Root, name: str) -> None:
+    with pytest.raises(InvalidArgumentError, match="Tenant name"):
+        tenants.create_tenant(root.store, name)
+
+
+@pytest.mark.parametrize("name", ["", "public", "public/", "public/a/b", "public/a b"])
+def test_names_of_namespaces(root: Root, name: str) -> None:
+    with pytest.raises(InvalidArgumentError, match="Namespace name"):
+        tenants.create_namespace(root.store, name)
+
+
+def test_what_has_something_in_it_is_deleted_by_force_only(root: Root) -> None:
+    root.create_topic("shop/a/t", 2)
+    root.create_topic("shop/a-b/t")
+    view = root.store.view()
+    name = TopicName.parse("shop/a/t")
+    for part in catalog.parts(view, catalog.require_topic(view, name)):
+        subscriptions.create_subscriptions(root.store, "s", "Exclusive", {part: EARLIEST})
+
+    with pytest.raises(NamespaceExistsError, match="has the topic persistent://shop/a/t"):
+        tenants.delete_namespace(root.store, "shop/a")
+    with pytest.raises(NamespaceExistsError, match="has the namespace shop/a"):
+        tenants.delete_tenant(root.store, "shop")
+
+    tenants.delete_namespace(root.store, "shop/a", force=True)
+    assert [topic.name for topic in root.topics()] == ["persistent://shop/a-b/t"]
+    assert root.subscriptions() == ()
+    with pytest.raises(NamespaceNotFoundError):
+        tenants.delete_namespace(root.store, "shop/a")
+
+    tenants.delete_tenant(root.store, "shop", force=True)
+    assert root.topics() == []
+    assert [each.namespace for each in tenants.namespaces(root.store.view())] == ["public/default"]
+
+
+def test_a_namespace_of_many_topics_goes_commit_by_commit(root: Root) -> None:
+    wanted = {TopicName.parse(f"shop/a/t{number}"): None for number in range(250)}
+    catalog.create_missing(root.store, wanted)
+    before = root.store.view().version
+    tenants.delete_namespace(root.store, "shop/a", force=True)
+    view = root.store.view()
+    assert view.version - before == 3
+    assert catalog.topics(view) == []
+    assert [each.namespace for each in tenants.namespaces(view)] == ["public/default"]
+
+
+def test_properties(root: Root) -> None:
+    root.create_topic("t", 2)
+    name = TopicName.parse("t")
+    tenants.set_topic_properties(root.store, name, {"team": "a", "cost": "1"})
+    tenants.set_topic_properties(root.store, name.partition(1), {"cost": None})
+    tenants.set_namespace_properties(root.store, "public/default", {"region": "eu"})
+    view = root.store.view()
+    assert catalog.require_topic(view, name).properties == {"team": "a"}
+    assert tenants.require_namespace(view, "public/default").properties == {"region": "eu"}
+
+
+def test_a_namespace_may_limit_its_topics(root: Root) -> None:
+    set_namespace_policies(root, "public/default", {"max_topics_per_namespace": 3})
+    root.create_topic("a", 2)
+    with pytest.raises(InvalidArgumentError, match="2 of at most 3 topics"):
+        root.create_topic("b", 2)
+    root.create_topic("b")
+    root.create_topic("elsewhere/x/c", 5)
