@@ -1,0 +1,287 @@
+"""One run of a broker: what is started in which order, how it drains, and what ends it.
+
+start   root and its lock -> the former holder's journal recovered -> incarnation -> sealing process -> servers
+drain   no new clients, topics unloaded (clients are told to go), what was published acknowledged, ledgers closed
+end     a broker whose incarnation was taken over serves nobody any more and exits
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import socket
+from contextlib import AsyncExitStack, ExitStack, closing
+from pathlib import Path
+
+from pulsar_on_spark.broker.access import OpenAccess
+from pulsar_on_spark.broker.connections import Connections, listen
+from pulsar_on_spark.broker.cursors.keeper import CursorKeeper
+from pulsar_on_spark.broker.cursors.open_cursor import OpenCursor
+from pulsar_on_spark.broker.dedup import DedupLimits
+from pulsar_on_spark.broker.handlers import HANDLERS
+from pulsar_on_spark.broker.housekeeping import Housekeeping
+from pulsar_on_spark.broker.lifecycle import Lifecycle
+from pulsar_on_spark.broker.listener import JournalListener
+from pulsar_on_spark.broker.metrics.stored import Stored
+from pulsar_on_spark.broker.metrics.vitals import Vitals
+from pulsar_on_spark.broker.producers import ProducerNames, Producers
+from pulsar_on_spark.broker.publishing import PublishPath
+from pulsar_on_spark.broker.reading.cache import EntryCache
+from pulsar_on_spark.broker.reading.follower import ChainFollower
+from pulsar_on_spark.broker.reading.reader import EntryReader
+from pulsar_on_spark.broker.root_lock import RootLock
+from pulsar_on_spark.broker.schemas import ClientSchemas
+from pulsar_on_spark.broker.services import Services
+from pulsar_on_spark.broker.settings import BrokerSettings
+from pulsar_on_spark.broker.stats.overview import Overview
+from pulsar_on_spark.broker.surroundings import Surroundings
+from pulsar_on_spark.broker.topic import BrokerTopic, TopicParts
+from pulsar_on_spark.broker.topic_dedup import SNAPSHOT_EVERY_S, DedupStore
+from pulsar_on_spark.broker.topic_policies import default_policies, dispatch_limits, roll_over
+from pulsar_on_spark.broker.topic_watch import TopicWatch
+from pulsar_on_spark.broker.topics import Topics
+from pulsar_on_spark.broker.views import Views
+from pulsar_on_spark.broker.web.server import WebServer
+from pulsar_on_spark.metadata.records import IncarnationRecord, TopicRecord
+from pulsar_on_spark.model.errors import PulsarpyError
+from pulsar_on_spark.model.ids import IncarnationId
+from pulsar_on_spark.model.names import TopicName
+from pulsar_on_spark.model.quorum import DEFAULT_QUORUM, Quorum
+from pulsar_on_spark.protocol.frames import FRAME_PADDING_BYTES
+from pulsar_on_spark.topic.catalog import TopicPart
+from pulsar_on_spark.topic.incarnation.dead_brokers import recover_incarnation
+from pulsar_on_spark.topic.incarnation.incarnation import Incarnation
+from pulsar_on_spark.topic.root import Root
+from pulsar_on_spark.topic.sealing.process import SealingPolicy, SealingProcess
+
+log = logging.getLogger(__name__)
+
+_MIB = 1 << 20
+
+
+class Broker:
+    """A broker of one root; made by `start`.
+
+    Attributes:
+        root: The root.
+        service_url: What clients connect to.
+        web_url: Where HTTP is served.
+    """
+
+    def __init__(self, root: Root, lock: RootLock, settings: BrokerSettings) -> None:
+        self.root = root
+        self.service_url = self.web_url = ""
+        self._lock = lock
+        self._running = AsyncExitStack()
+        """Ends what was started, the last first."""
+        self._running.callback(lock.release)
+        self._settings = settings
+        self._connections = Connections(HANDLERS)
+        self._cache = EntryCache(settings.managed_ledger_cache_size_mb * _MIB)
+        buffer_bytes = settings.max_message_publish_buffer_size_mb * _MIB
+        self._path = PublishPath(self._cache, buffer_bytes, self._connections.update_holds)
+        self._listener = JournalListener(self._path, self._connections.close)
+
+    @classmethod
+    async def start(cls, path: Path, settings: BrokerSettings, quorum: Quorum | None = None) -> Broker:
+        """Open or make the root, recover what a dead broker left, and serve.
+
+        Args:
+            path: The root.
+            settings: What the broker is told.
+            quorum: Of the journal; the root's if None. A root that is made gets it.
+
+        Raises:
+            PulsarpyError: it cannot serve; one sentence says why.
+            OSError: the disk says no.
+        """
+        with ExitStack() as listening:
+            binary, web = (
+                listening.enter_context(closing(listen(settings.bind_address, port, option)))
+                for port, option in (
+                    (settings.broker_service_port, "--broker-port"),
+                    (settings.web_service_port, "--web-port"),
+                )
+            )
+            root = await asyncio.to_thread(_open, path, quorum)
+            broker = cls(root, RootLock(root.path), settings)
+            async with AsyncExitStack() as undo:
+                undo.push_async_callback(broker._running.aclose)
+                broker.service_url = f"pulsar://{settings.advertised_address}:{binary.getsockname()[1]}"
+                await broker._open_journal(quorum)
+                undo.push_async_callback(broker._close_journal)
+                await broker._start()
+                await broker._serve(binary.dup(), web.dup())
+                undo.pop_all()
+        return broker
+
+    async def _open_journal(self, quorum: Quorum | None) -> None:
+        if self._lock.former is not None:
+            await asyncio.to_thread(_recover, self.root, self._lock.former)
+        self._incarnation = await Incarnation.start(
+            self.root, self._listener, quorum=quorum, roll_over=roll_over(self._settings)
+        )
+        self._lock.note(self._incarnation.id, self.service_url)
+
+    async def _close_journal(self) -> None:
+        """Where the start failed behind it; nobody has published anything."""
+        try:
+            await self._incarnation.stop()
+        except PulsarpyError as error:
+            log.warning("The journal is not closed, the next broker recovers it: %s", error)
+
+    async def _start(self) -> None:
+        ends = self._running
+        self._path.start(self._incarnation)
+        policy = SealingPolicy(lag_limit_bytes=self._settings.sealing_lag_limit_mb * _MIB)
+        self._sealing = SealingProcess(self.root.path, self._incarnation.id, policy)
+        await asyncio.to_thread(self._sealing.start)
+        ends.push_async_callback(asyncio.to_thread, self._sealing.stop)
+        self._follower = ChainFollower(self.root, self._incarnation)
+        self._follower.start()
+        ends.push_async_callback(self._follower.stop)
+        self._listener.keeper = self._keeper = CursorKeeper(self.root, self._incarnation, self._lost)
+        # What a frame has beside the largest message is metadata.
+        largest_bytes = self._settings.max_message_size + FRAME_PADDING_BYTES
+        self._reader = EntryReader(self.root, self._cache, max_message_size_bytes=largest_bytes)
+        self._reader.start()
+        ends.push_async_callback(self._reader.close)
+        self._views = Views(self.root)
+        self._dedups = DedupStore(self.root, self._incarnation.id, self._reader, self._dedup_limits())
+        self._topic_parts = TopicParts(
+            store=self.root.store,
+            incarnation=self._incarnation,
+            path=self._path,
+            follower=self._follower,
+            keeper=self._keeper,
+            reader=self._reader,
+            dispatch=dispatch_limits(self._settings),
+            dedups=self._dedups,
+            defaults=default_policies(self._settings),
+        )
+        self._housekeeping = Housekeeping(
+            self.root.path, self._settings.maintain_interval_s, default_policies(self._settings)
+        )
+        self._housekeeping.start()
+        ends.push_async_callback(self._housekeeping.stop)
+        self._topics = Topics(self.root, self._views, self._settings, self._load)
+        self._topics.compactions.start()
+        ends.push_async_callback(self._topics.compactions.stop)
+        self._surroundings = Surroundings(self.root, self._views, self._incarnation, self._sealing, self._path)
+        self._surroundings.start()
+        ends.push_async_callback(self._surroundings.stop)
+        self._watch = TopicWatch(self._views, self._topics)
+        self._watch.start()
+        ends.push_async_callback(self._watch.stop)
+        self._saving = asyncio.create_task(self._save_dedups())
+        ends.push_async_callback(self._stop_saving)
+
+    async def _serve(self, binary: socket.socket, web: socket.socket) -> None:
+        self._overview = Overview(self.root, self._topics, self.service_url)
+        self._overview.start()
+        self._running.push_async_callback(self._overview.stop)
+        self._lifecycle = Lifecycle(self.root, self._views, self._topics, self._reader, self._overview, self._settings)
+        self._lifecycle.start()
+        self._running.push_async_callback(self._lifecycle.stop)
+        stored = Stored(self.root.path, self._views, self.root.quorum.write)
+        self._vitals = Vitals(self._incarnation, self._sealing, self._connections, stored)
+        self._vitals.start()
+        self._running.push_async_callback(self._vitals.stop)
+        services = self._services()
+        self._web = WebServer(services)
+        self._running.push_async_callback(self._web.stop)
+        self.web_url = await self._web.start(web)
+        await self._connections.serve(binary, services)
+
+    def _services(self) -> Services:
+        return Services(
+            root=self.root,
+            settings=self._settings,
+            service_url=self.service_url,
+            access=OpenAccess(),
+            views=self._views,
+            topics=self._topics,
+            schemas=ClientSchemas(self.root.store, self._views, self._settings),
+            reader=self._reader,
+            path=self._path,
+            names=ProducerNames(self._settings.cluster_name, self._incarnation.id),
+            overview=self._overview,
+            watch=self._watch,
+            vitals=self._vitals,
+        )
+
+    def _load(self, name: TopicName, record: TopicRecord) -> BrokerTopic:
+        part = TopicPart(record.name, record.topic_id, name.partition_index if record.partition_of else -1)
+        producers = Producers(name.full, record.topic_epoch)
+        return BrokerTopic(name, part, producers, self._topic_parts)
+
+    def _dedup_limits(self) -> DedupLimits:
+        settings = self._settings
+        return DedupLimits(
+            max_producers=settings.broker_deduplication_max_number_of_producers,
+            inactivity_ms=settings.broker_deduplication_producer_inactivity_timeout_minutes * 60_000,
+            snapshot_entries=settings.broker_deduplication_entries_interval,
+            snapshot_interval_ms=settings.broker_deduplication_snapshot_interval_seconds * 1000,
+        )
+
+    def _lost(self, cursor: OpenCursor) -> None:
+        """A cursor is in other hands."""
+        for topic in self._topics:
+            if topic.topic_id == cursor.part.topic_id:
+                topic.subscriptions.lost(cursor)
+
+    async def wait(self) -> str:
+        """Until the incarnation is over; returns why."""
+        return await asyncio.shield(self._listener.over)
+
+    async def stop(self) -> None:
+        """Drain: settle what clients published, send them away, save cursors, close ledgers and the journal."""
+        try:
+            async with asyncio.timeout(self._settings.broker_shutdown_timeout_ms / 1000):
+                await self._web.stop()
+                await self._connections.stop_listening()
+                await self._path.drain()
+                await self._topics.close()
+                self._connections.close()
+                await self._keeper.stop()
+                await self._incarnation.stop()
+        except (PulsarpyError, TimeoutError) as error:
+            # What was acknowledged is durable; whoever comes next recovers the journal.
+            log.warning("The broker could not end as it should: %s", error or "it took too long")
+        finally:
+            await self._running.aclose()
+
+    async def abandon(self) -> None:
+        """End where the incarnation is over: nothing is left to settle."""
+        await self._web.stop()
+        await self._connections.stop_listening()
+        self._connections.close()
+        await self._running.aclose()
+
+    async def _stop_saving(self) -> None:
+        self._saving.cancel()
+        await asyncio.gather(self._saving, return_exceptions=True)
+
+    async def _save_dedups(self) -> None:
+        while True:
+            await asyncio.sleep(SNAPSHOT_EVERY_S)
+            try:
+                await self._dedups.save_due((each.part, each.dedup) for each in self._topics if each.dedup is not None)
+            except (PulsarpyError, OSError) as error:
+                log.warning("What is known of producers is not saved now, and again soon: %s", error)
+
+
+def _open(path: Path, quorum: Quorum | None) -> Root:
+    return Root.shared(path) if Root.is_occupied(path) else Root.create(path, quorum=quorum or DEFAULT_QUORUM)
+
+
+def _recover(root: Root, incarnation: IncarnationId) -> None:
+    """Close the journal of the broker that had the root before; where that cannot be, its topics stay closed."""
+    record = root.store.view().get(IncarnationRecord, incarnation)
+    if record is None or record.state == "CLOSED":
+        return
+    log.warning("The last broker did not end as it should: its journal %s is recovered.", incarnation)
+    try:
+        recover_incarnation(root, incarnation)
+    except (PulsarpyError, OSError) as error:
+        log.error("The journal %s is not recovered, topics that it has open cannot be served: %s", incarnation, error)

@@ -1,0 +1,97 @@
+"""What a decision about a subscription needs to know and its view does not say: who is alive, what slots have read.
+
+Everything here does IO and may take long: it is called in threads.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import closing
+
+import numpy as np
+
+from pulsar_on_spark.metadata.records import SubscriptionRecord
+from pulsar_on_spark.metadata.state import View
+from pulsar_on_spark.model.ids import LedgerId, Position, TopicId
+from pulsar_on_spark.topic.catalog import TopicPart
+from pulsar_on_spark.topic.chain import plan_range
+from pulsar_on_spark.topic.cursor.chain import LedgerChain
+from pulsar_on_spark.topic.cursor.handover import KeyedEntry, keyed_holes, shared_holes
+from pulsar_on_spark.topic.cursor.holes import AckHoles
+from pulsar_on_spark.topic.leases import LeaseWatcher, lease_directory
+from pulsar_on_spark.topic.reading import SliceReader
+from pulsar_on_spark.topic.root import Root
+from pulsar_on_spark.topic.subscription.ownership import Standing
+from pulsar_on_spark.topic.subscription.slot_filter import KEY_COLUMNS, key_slots
+from pulsar_on_spark.topic.tail.tail import Tail
+
+_MAX_WATCHERS = 1_024
+"""Subscriptions whose leases are watched; of one that is forgotten the watch begins anew."""
+
+
+class Claims:
+    """Watches leases of consumers, and reads what slots have read."""
+
+    def __init__(self, root: Root) -> None:
+        self._root = root
+        self._lock = threading.Lock()
+        self._consumers: dict[str, LeaseWatcher] = {}
+
+    def standings(self, view: View, part: TopicPart, name: str) -> Mapping[str, Standing]:
+        """The consumers of Spark that read the topic under the subscription, as far as their leases tell.
+
+        Of a consumer that owns nothing a lease that looks stale is not waited for: it is only about to take slots, and
+        would lose the race for them.
+
+        Raises:
+            StorageError, FormatVersionError: a lease cannot be read.
+        """
+        record = view.get(SubscriptionRecord, f"{part.topic_id}/{name}")
+        owners = {owner.consumer for owner in record.owners} if record is not None else set()
+        with self._lock:
+            watcher = self._watcher(name)
+            watcher.observe()
+            found = watcher.standings(TopicId(part.topic_id))
+            now_s = time.time()
+            for consumer, standing in found.items():
+                if standing is Standing.UNKNOWN and consumer not in owners and watcher.looks_stale(consumer, now_s):
+                    found[consumer] = Standing.RUN_OUT
+        return found
+
+    def beyond(self, part: TopicPart, by_key: bool, positions: Mapping[int, Position], chain: LedgerChain) -> AckHoles:
+        """What slots have read beyond the one that is furthest behind; for Key_Shared it is in the messages' keys.
+
+        Messages that cannot be read any more stay unacknowledged: who reads them next is told.
+        """
+        if not by_key:
+            return shared_holes(positions, chain)
+        return keyed_holes(positions, self._keyed_entries(part, min(positions.values()), max(positions.values())))
+
+    def _keyed_entries(self, part: TopicPart, start: Position, end: Position) -> Iterator[KeyedEntry]:
+        with closing(Tail(self._root, fail_on_data_loss=False)) as tail:
+            view = tail.look([part], reach={part.topic_id: end})
+        plan = plan_range(view, part.name, part.topic_id, part.partition, start, end)
+        reader = SliceReader(self._root.path, self._root.storage_paths(view), KEY_COLUMNS, fail_on_data_loss=False)
+        for slice_ in plan.slices:
+            for where, batch in reader.read(slice_):
+                entries = batch.column("entry_id").to_numpy() + where.segment.entry_offset
+                indexes = np.maximum(batch.column("batch_index").fill_null(0).to_numpy(), 0)
+                slots = key_slots(batch)
+                bounds = np.flatnonzero(np.diff(entries)) + 1
+                for rows in np.split(np.arange(len(entries)), bounds):
+                    if len(rows):
+                        # A message that compaction took out of its batch leaves its place to a neighbour's slot.
+                        of_message = np.full(int(indexes[rows].max()) + 1, slots[rows[0]])
+                        of_message[indexes[rows]] = slots[rows]
+                        ledger = LedgerId(where.segment.ledger_id)
+                        yield KeyedEntry(ledger, int(entries[rows[0]]), tuple(of_message.tolist()))
+
+    def _watcher(self, name: str) -> LeaseWatcher:
+        watcher = self._consumers.get(name)
+        if watcher is None:
+            while len(self._consumers) >= _MAX_WATCHERS:
+                self._consumers.pop(next(iter(self._consumers)))
+            watcher = self._consumers[name] = LeaseWatcher(lease_directory(self._root.path, name))
+        return watcher

@@ -1,0 +1,129 @@
+"""Commits in groups: what is asked for while one is under way is in the next.
+
+One round appends all cursor rows of its group in one commit, and then makes all changes of records in another. A
+change that is refused on the view at hand drops out alone; the others are decided anew with it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Final, Generic, TypeVar
+
+from pulsar_on_spark.metadata.cursors import CursorRow, Cursors
+from pulsar_on_spark.metadata.state import View
+from pulsar_on_spark.metadata.store import Change, MetadataStore
+
+T = TypeVar("T")
+Decide = Callable[[View, Cursors], tuple[Change, T]]
+
+MAX_GROUP: Final = 256
+"""Most askers of one round: each row of a commit names all its keys, so that larger ones grow with the square."""
+
+
+@dataclass(slots=True)
+class _Asked(Generic[T]):
+    rows: Sequence[CursorRow]
+    decide: Decide[T] | None
+    done: asyncio.Future[T | None]
+    result: T | None = None
+    error: Exception | None = None
+
+
+class GroupedCommits:
+    """All methods belong to one event loop; the commits are made in threads, one after the other."""
+
+    def __init__(self, store: MetadataStore) -> None:
+        self._store = store
+        self._waiting: list[_Asked[Any]] = []
+        self._running: asyncio.Task[None] | None = None
+
+    async def append(self, rows: Sequence[CursorRow]) -> None:
+        """Append cursor rows durably.
+
+        Raises:
+            MetadataError: the table could not be written; whether the rows are in it is unknown.
+        """
+        await self._ask(rows, None)
+
+    async def commit(self, decide: Decide[T], rows: Sequence[CursorRow] = ()) -> T:
+        """Append rows durably, and then make the change of records that `decide` wants.
+
+        Args:
+            decide: Gives the change and a result; called in a thread, again and again until it wins. What it raises is
+                raised here. It is given the rows that are durable then, read after the view.
+            rows: Cursor rows that must be there before.
+
+        Raises:
+            MetadataError: the commit failed; whether it was made is unknown.
+        """
+        return await self._ask(rows, decide)  # type: ignore[return-value]
+
+    async def _ask(self, rows: Sequence[CursorRow], decide: Decide[T] | None) -> T | None:
+        asked = _Asked(rows, decide, asyncio.get_running_loop().create_future())
+        self._waiting.append(asked)
+        if self._running is None:
+            self._running = asyncio.create_task(self._run())
+        return await asyncio.shield(asked.done)
+
+    async def _run(self) -> None:
+        try:
+            while self._waiting:
+                group, self._waiting = self._waiting[:MAX_GROUP], self._waiting[MAX_GROUP:]
+                await asyncio.to_thread(self._round, group)
+                for asked in group:
+                    _settle(asked)
+        finally:
+            self._running = None
+
+    def _round(self, group: Sequence[_Asked[Any]]) -> None:
+        """In a thread: never raises, but notes each asker's error."""
+        rows = [row for asked in group for row in asked.rows]
+        if rows:
+            try:
+                self._store.append_cursors(rows)
+            except Exception as error:
+                for asked in group:
+                    asked.error = error if asked.rows else None
+        deciding = [asked for asked in group if asked.decide is not None and asked.error is None]
+        if not deciding:
+            return
+        try:
+            self._store.commit(lambda view: self._decided(view, deciding))
+        except Exception as error:
+            for asked in deciding:
+                asked.error = asked.error or error
+
+    def _decided(self, view: View, deciding: Sequence[_Asked[Any]]) -> Change | None:
+        cursors = self._store.cursors(durable=True)
+        changes = []
+        for asked in deciding:
+            assert asked.decide is not None
+            asked.error = None
+            try:
+                change, asked.result = asked.decide(view, cursors)
+            except Exception as error:  # it drops out of this attempt, and is decided anew in the next
+                asked.error = error
+            else:
+                changes.append(change)
+        if not changes:
+            return None
+        moved: dict[str, int | None] = {}
+        for change in changes:
+            moved |= change.keys
+        return Change(
+            puts=[record for change in changes for record in change.puts],
+            deletes=[record for change in changes for record in change.deletes],
+            keys=moved,
+        )
+
+
+def _settle(asked: _Asked[Any]) -> None:
+    if asked.done.done():
+        return
+    if asked.error is None:
+        asked.done.set_result(asked.result)
+    else:
+        asked.done.set_exception(asked.error)
+        asked.done.exception()  # whoever asked may have gone away

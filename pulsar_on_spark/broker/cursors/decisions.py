@@ -1,0 +1,312 @@
+"""Who may have a subscription, from where, and what is committed for it: decided on one view. Pure.
+
+    create   no record                                     record, owner, epoch and start in one commit, topic's key too
+    take     free, or a consumer of Spark whose lease      the slot furthest behind, and as holes what others read
+             has run out                                   beyond it and what an earlier broker left
+    take     of a broker incarnation that is CLOSED, and   where its last record says
+             whose cursor records are in the table
+    refuse   otherwise
+    reset    ours                                          a new epoch from the new position; the topic's key too
+    give     ours                                          behind the cursor's last row, which is durable before it
+    delete   ours
+
+A decision that does not know enough says what it lacks (`LacksError`), and is made anew when that is known. Only the
+owner of an epoch in the record writes records or rows under it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Final, Literal
+
+from pulsar_on_spark.metadata import keys
+from pulsar_on_spark.metadata.cursors import Cursors
+from pulsar_on_spark.metadata.records import (
+    CompactionRecord,
+    IncarnationRecord,
+    LedgerRecord,
+    SegmentRecord,
+    SlotOwner,
+    SubscriptionRecord,
+    TopicRecord,
+)
+from pulsar_on_spark.metadata.state import View
+from pulsar_on_spark.metadata.store import Change
+from pulsar_on_spark.model.errors import (
+    ConsumerBusyError,
+    ConsumerFencedError,
+    JournalFencedError,
+    SubscriptionNotFoundError,
+    TopicNotFoundError,
+)
+from pulsar_on_spark.model.ids import EARLIEST, EntryId, IncarnationId, LedgerId, Position, TopicId
+from pulsar_on_spark.topic.catalog import TopicPart
+from pulsar_on_spark.topic.cursor.handover import broker_cursor, give_to_spark, take_from_spark
+from pulsar_on_spark.topic.cursor.holes import AckHoles
+from pulsar_on_spark.topic.cursor.record import NO_RECORD, CursorRecord
+from pulsar_on_spark.topic.subscription.ownership import Standing, SubscriptionType, next_epoch, retyped
+from pulsar_on_spark.topic.subscription.positions import current_positions
+from pulsar_on_spark.topic.subscription.slots import slots_of
+
+InitialPosition = Position | Literal["earliest", "latest"]
+"""Where a new subscription starts: at the next entry to read, at the first one that is there, or behind the last."""
+
+_NOBODY: Final[Mapping[int, Position]] = {}
+
+
+class LacksError(Exception):
+    """A decision needs to know more; never leaves this package."""
+
+
+class LacksStandingError(LacksError):
+    """Whether a consumer of Spark is alive: its lease has been watched for too short a time."""
+
+
+@dataclass(frozen=True)
+class LacksBrokerError(LacksError):
+    """Whether the broker that has the subscription is gone, and its cursor records are in the table."""
+
+    incarnation: IncarnationId
+
+
+@dataclass(frozen=True)
+class LacksHolesError(LacksError):
+    """What the slots of these positions have read beyond the one that is furthest behind."""
+
+    type: SubscriptionType
+    positions: Mapping[int, Position]
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """A subscription that a broker wants to have.
+
+    Attributes:
+        part: The topic.
+        name: The subscription's name.
+        type: The type that its consumers ask for; it replaces that of a subscription without consumers.
+        start: Where it starts if it is new.
+        end: The topic's end, for "latest".
+        incarnation: Who wants it.
+        properties: To be kept if it is new.
+        now: The broker's clock.
+    """
+
+    part: TopicPart
+    name: str
+    type: SubscriptionType
+    start: InitialPosition
+    end: Position
+    incarnation: IncarnationId
+    properties: Mapping[str, str]
+    now: datetime
+
+
+@dataclass(frozen=True, slots=True)
+class Held:
+    """A subscription that a broker has: by whom, and under which epoch, while it has it."""
+
+    part: TopicPart
+    name: str
+    incarnation: IncarnationId
+    epoch: int
+
+
+@dataclass(slots=True)
+class Known:
+    """What has been found out for a decision.
+
+    Attributes:
+        standings: Of consumers of Spark that read the topic under the subscription.
+        settled: Incarnations that are CLOSED and whose cursor records are in the table.
+        positions: Slots' positions for which `beyond` was computed.
+        beyond: What those slots read beyond the one that is furthest behind.
+    """
+
+    standings: Mapping[str, Standing] = field(default_factory=dict)
+    settled: Collection[str] = ()
+    positions: Mapping[int, Position] = field(default_factory=lambda: _NOBODY)
+    beyond: AckHoles = field(default_factory=AckHoles)
+
+
+def decide_open(view: View, cursors: Cursors, request: Request, known: Known) -> tuple[Change, CursorRecord]:
+    """Create the subscription or take it; returns also the snapshot from which its cursor goes on once that is done.
+
+    Args:
+        view: The metadata.
+        cursors: Cursor rows, durable and read after the view.
+        request: What is wanted.
+        known: What has been found out so far.
+
+    Raises:
+        LacksError: more must be found out.
+        ConsumerBusyError: a live consumer has it.
+        TopicNotFoundError: the topic was deleted.
+        JournalFencedError: the incarnation is over.
+    """
+    mine = view.get(IncarnationRecord, request.incarnation)
+    if mine is None or mine.state != "OPEN":
+        raise JournalFencedError(f"Incarnation {request.incarnation} was taken over: start a new one.")
+    _require_topic(view, request.part)
+    record = view.get(SubscriptionRecord, f"{request.part.topic_id}/{request.name}")
+    if record is None:
+        return _created(view, request)
+    rows = cursors.of(record.topic_id, record.name)
+    if record.face == "broker":
+        owner = record.owners[0].consumer or ""
+        if owner != request.incarnation and not _is_settled(view, owner, known):
+            raise LacksBrokerError(IncarnationId(owner))
+        # One's own is one that was being opened or given back when its caller went away: nothing is in the journal.
+        start = broker_cursor(record, rows, ()).begun(next_epoch(record))
+    else:
+        _require_no_consumer(record, request, known)
+        positions = current_positions(record, rows)
+        if len(set(positions.values())) > 1 and positions != known.positions:
+            raise LacksHolesError(record.type, positions)
+        beyond = known.beyond if positions == known.positions else AckHoles()
+        record, start = take_from_spark(record, rows, beyond, request.incarnation)
+    taken = _owned(record, request.type, request.incarnation, start.epoch, start.mark_delete)
+    return Change(puts=[taken], keys={_key(record): None}), start
+
+
+def decide_reset(view: View, held: Held, position: Position) -> tuple[Change, SubscriptionRecord]:
+    """Begin a new epoch at a position, not before the trim floor; returns the record that is then valid.
+
+    Args:
+        view: The metadata.
+        held: The subscription.
+        position: The next entry to read.
+
+    Raises:
+        ConsumerFencedError, SubscriptionNotFoundError: it is not ours any more.
+    """
+    record = require_ours(view, held)
+    start, epoch = max(position, trim_floor(view, held.part.topic_id)), next_epoch(record)
+    owned = _owned(record, record.type, held.incarnation, epoch, start)
+    reset = owned.model_copy(
+        update={
+            "start_ledger": start.ledger,
+            "start_entry": start.entry,
+            "start_epoch": epoch,
+            "holes_since_epoch": None,
+        }
+    )
+    return Change(puts=[reset], keys={keys.topic(held.part.name): None, _key(record): None}), reset
+
+
+def decide_type(view: View, held: Held, type_: SubscriptionType) -> Change:
+    """Another type, because the consumers of the old one are gone (errors as `decide_reset`)."""
+    record = require_ours(view, held)
+    owner = record.owners[0]
+    start = Position(LedgerId(owner.start_ledger), EntryId(owner.start_entry))
+    return Change(puts=[_owned(record, type_, held.incarnation, owner.epoch, start)], keys={_key(record): None})
+
+
+def decide_give(view: View, held: Held, last: CursorRecord) -> Change:
+    """Let go of a subscription whose `last` is in the table, durably (errors as `decide_reset`)."""
+    record = require_ours(view, held)
+    return Change(puts=[give_to_spark(record, last)], keys={_key(record): None})
+
+
+def decide_delete(view: View, held: Held) -> Change:
+    """Delete it (errors as `decide_reset`)."""
+    record = require_ours(view, held)
+    return Change(deletes=[record], keys={keys.topic(held.part.name): None, _key(record): None})
+
+
+def trim_floor(view: View, topic_id: str) -> Position:
+    """The first entry that may still be there: no position of a cursor is set before it.
+
+    Of a compacted topic it may be any: what is trimmed is in the compacted ledger.
+    """
+    if view.get(CompactionRecord, topic_id) is not None:
+        return EARLIEST
+    ledger, segment = view.oldest(LedgerRecord, topic_id), view.oldest(SegmentRecord, topic_id)
+    if ledger is None:
+        return EARLIEST
+    trimmed = segment.first_entry if segment is not None and segment.ledger_id == ledger.ledger_id else 0
+    return Position(LedgerId(ledger.ledger_id), EntryId(trimmed))
+
+
+def _created(view: View, request: Request) -> tuple[Change, CursorRecord]:
+    topic_id = TopicId(request.part.topic_id)
+    floor = trim_floor(view, topic_id)
+    wanted = {"earliest": floor, "latest": request.end}
+    start = max(wanted[request.start] if isinstance(request.start, str) else request.start, floor)
+    before = view.last(SubscriptionRecord, f"{topic_id}/{request.name}")
+    # Above every epoch of a deleted subscription of this name, whose cursor rows must not count.
+    epoch = 1 if before is None else next_epoch(before)
+    record = SubscriptionRecord(
+        topic_id=topic_id,
+        name=request.name,
+        type=request.type,
+        start_ledger=start.ledger,
+        start_entry=start.entry,
+        start_epoch=epoch,
+        properties=dict(request.properties),
+        created_at=request.now,
+    )
+    owned = _owned(record, request.type, request.incarnation, epoch, start)
+    moved = {keys.topic(request.part.name): None, _key(record): None}
+    return Change(puts=[owned], keys=moved), CursorRecord("snapshot", topic_id, request.name, epoch, NO_RECORD, start)
+
+
+def _require_no_consumer(record: SubscriptionRecord, request: Request, known: Known) -> None:
+    """A consumer that owns nothing counts, too: it is about to."""
+    owners = {owner.consumer for owner in record.owners if owner.consumer is not None}
+    standings = dict.fromkeys(owners, Standing.RUN_OUT) | dict(known.standings)
+    alive = sorted(name for name, standing in standings.items() if standing is Standing.ALIVE)
+    if alive:
+        raise ConsumerBusyError(
+            f"Subscription {record.name!r} on {request.part.name} is being read by Spark, consumer {alive[0]!r}: stop "
+            "that query, or use another subscription."
+        )
+    if Standing.UNKNOWN in standings.values():
+        raise LacksStandingError
+
+
+def _is_settled(view: View, incarnation: str, known: Known) -> bool:
+    """One whose record was cleared away had all of its cursors in the table before."""
+    return incarnation in known.settled or view.get(IncarnationRecord, incarnation) is None
+
+
+def _require_topic(view: View, part: TopicPart) -> None:
+    topic = view.get(TopicRecord, part.name)
+    if topic is None or topic.topic_id != part.topic_id:
+        raise TopicNotFoundError(f"Topic {part.name} was deleted: look it up again.")
+
+
+def require_ours(view: View, held: Held) -> SubscriptionRecord:
+    """The record of a subscription that the broker still has (errors as `decide_reset`)."""
+    record = view.get(SubscriptionRecord, f"{held.part.topic_id}/{held.name}")
+    if record is None:
+        raise SubscriptionNotFoundError(
+            f"Subscription {held.name!r} on {held.part.name} was deleted under its consumers: subscribe again."
+        )
+    owner = (record.owners[0].consumer, record.owners[0].epoch) if record.owners else None
+    if record.face != "broker" or owner != (held.incarnation, held.epoch):
+        raise ConsumerFencedError(
+            f"Subscription {held.name!r} on {held.part.name} was taken from this broker: subscribe again."
+        )
+    return record
+
+
+def _owned(
+    record: SubscriptionRecord, type_: SubscriptionType, incarnation: IncarnationId, epoch: int, start: Position
+) -> SubscriptionRecord:
+    if type_ != record.type:
+        record = retyped(record, type_, start, epoch)
+    owner = SlotOwner(
+        consumer=incarnation,
+        epoch=epoch,
+        start_ledger=start.ledger,
+        start_entry=start.entry,
+        slots=tuple(slots_of(type_)),
+    )
+    return record.model_copy(update={"face": "broker", "owners": (owner,)})
+
+
+def _key(record: SubscriptionRecord) -> str:
+    return keys.subscription(record.topic_id, record.name)

@@ -1,0 +1,351 @@
+"""Keeps the cursors of a broker's subscriptions: who has one is in main, where it stands in the journal and in Delta.
+
+    open      the record is committed; then the first record of its epoch goes to the journal
+    changed   a record in the journal within a second; at once for whoever waits for `durable`
+    snapshot  every few seconds a row of each cursor that moved, all in one commit
+    reset     a new epoch in main before it returns
+    release   a row of each cursor in one commit, and then the records that give them back in another
+
+What a crash leaves between any two steps, and who goes on with it (`tests/broker/cursors/test_crashes.py`):
+
+    after the record of an open, before any of     the next owner begins at the record's start, with the holes of the
+    the epoch's records                            row before it; what slots of Spark had read beyond comes again
+    after acks, before their record                no receipt was given: they are delivered again
+    after a record, before its row                 the journal is recovered, and its records go to the table first
+    after a row, before the journal's trim         row and record say the same: the larger (epoch, n) counts
+    after the row of a release, before its record  the owner is a dead broker that has lost nothing
+    after the record of a release                  free: every slot at the mark-delete position, its holes in the row
+    after the record of a reset                    the new position counts, whatever is written under the old epoch
+    a commit whose outcome is unknown              the next look finds out: still ours, or lost
+
+A broker that was taken for dead and wakes up writes under epochs that count no more, and confirms nothing: its journal
+is fenced. Where its epoch has no row behind it yet, its row may still say that more is acknowledged; that is true then.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Coroutine, Mapping, Sequence
+from datetime import UTC, datetime
+from typing import Any, Final, TypeAlias, TypeVar
+from weakref import WeakValueDictionary
+
+from pulsar_on_spark.broker.cursors import decisions
+from pulsar_on_spark.broker.cursors.claimer import Claimer
+from pulsar_on_spark.broker.cursors.commits import GroupedCommits
+from pulsar_on_spark.broker.cursors.decisions import (
+    Held,
+    InitialPosition,
+    Request,
+)
+from pulsar_on_spark.broker.cursors.open_cursor import GivenBackError, OpenCursor
+from pulsar_on_spark.broker.cursors.recorder import Recorder
+from pulsar_on_spark.model.errors import (
+    ConsumerFencedError,
+    JournalFencedError,
+    PulsarpyError,
+    SubscriptionNotFoundError,
+)
+from pulsar_on_spark.model.ids import EntryId, LedgerId, Position
+from pulsar_on_spark.topic.catalog import TopicPart
+from pulsar_on_spark.topic.cursor.chain import LedgerChain
+from pulsar_on_spark.topic.cursor.cursor import Cursor
+from pulsar_on_spark.topic.incarnation.incarnation import Incarnation
+from pulsar_on_spark.topic.root import Root
+from pulsar_on_spark.topic.subscription.ownership import SubscriptionType
+
+log = logging.getLogger(__name__)
+
+SNAPSHOT_EVERY_S: Final = 5.0
+"""Cursors that moved go to the cursors table so often; until then their records keep journal files."""
+
+_Key: TypeAlias = tuple[str, str]
+_T = TypeVar("_T")
+
+
+class CursorKeeper:
+    """The cursors of one broker incarnation. All methods belong to one event loop.
+
+    The listener of the incarnation hands on to it what concerns cursors: `cursors_acknowledged`, `unknown`, `room`,
+    `ended`.
+
+    Args:
+        root: The root.
+        incarnation: Whose journal takes the records.
+        on_lost: Told of a cursor that is in other hands, or whose subscription or topic was deleted: its consumers are
+            to be disconnected. Its `lost` says why.
+        snapshot_every_s: How often cursors that moved go to the cursors table.
+    """
+
+    def __init__(
+        self,
+        root: Root,
+        incarnation: Incarnation,
+        on_lost: Callable[[OpenCursor], None] = lambda cursor: None,
+        *,
+        snapshot_every_s: float = SNAPSHOT_EVERY_S,
+    ) -> None:
+        self._root = root
+        self._incarnation = incarnation.id
+        self._on_lost = on_lost
+        self._snapshot_every_s = snapshot_every_s
+        self._commits = GroupedCommits(root.store)
+        self._claimer = Claimer(root, self._commits)
+        self._recorder = Recorder(incarnation, self._commits)
+        self._open: dict[_Key, OpenCursor] = {}
+        self._locks: WeakValueDictionary[_Key, asyncio.Lock] = WeakValueDictionary()
+        self._tasks: set[asyncio.Task[Any]] = set()
+        self._looking: asyncio.Task[None] | None = None
+        self._over: PulsarpyError | None = None
+
+    # -- subscriptions -------------------------------------------------------------------------------------------------
+
+    async def open(
+        self,
+        part: TopicPart,
+        name: str,
+        type_: SubscriptionType,
+        start: InitialPosition,
+        chain: LedgerChain,
+        properties: Mapping[str, str] | None = None,
+    ) -> OpenCursor:
+        """Have a subscription: a new one, a free one, or one whose consumers or broker are gone.
+
+        One that is had already is given as it is, under the type asked for: the caller knows whether consumers of
+        another type are connected. It may take as long as a lease lasts, or a recovery.
+
+        Args:
+            part: The topic.
+            name: The subscription.
+            type_: What its consumers ask for.
+            start: Where it starts if it is new; brought into the chain.
+            chain: The topic's ledgers as they are now. If they change meanwhile, let the cursor `follow`.
+            properties: Kept with a new subscription.
+
+        Raises:
+            ConsumerBusyError: a query of Spark, or another broker's clients, have it.
+            TopicNotFoundError: the topic was deleted.
+            JournalFencedError: this broker's incarnation is over.
+            JournalUndecidedError, CorruptCursorError: the journal of its last broker cannot be read now.
+            MetadataError, StorageError: the root cannot be read or written.
+        """
+        at = chain.clamp(start) if isinstance(start, Position) else start
+        now = datetime.now(UTC)
+        request = Request(part, name, type_, at, chain.end, self._incarnation, dict(properties or {}), now)
+        return await self._to_its_end(self._opened(request, chain))
+
+    async def reset(self, cursor: OpenCursor, position: Position, ack_set: int = 0, batch_size: int = 1) -> None:
+        """Seek, back or forward: all acknowledgements are forgotten. The new position is in Delta when this returns.
+
+        No consumer may be connected: what is acknowledged meanwhile is forgotten, too.
+
+        Args:
+            cursor: The cursor.
+            position: The next entry to read; brought into the chain if it lies outside.
+            ack_set: Bits of the messages of that entry which are to be read; 0 for all.
+            batch_size: Messages in that entry; looked at only with an ack set.
+
+        Raises:
+            ConsumerFencedError, SubscriptionNotFoundError: the cursor is lost.
+            MetadataError: the commit failed; where the cursor stands is found out later, and it may then be lost.
+        """
+        await self._to_its_end(self._reset(cursor, position, ack_set, batch_size))
+
+    async def release(self, cursors: Sequence[OpenCursor]) -> None:
+        """Give subscriptions back whose last consumers are gone; those that are lost already are left out.
+
+        Raises:
+            MetadataError: a commit failed. Cursors that are not `lost` are still had, and can be released again.
+        """
+        works = [self._spawn(self._released(cursor)) for cursor in cursors]
+        for outcome in await asyncio.gather(*map(asyncio.shield, works), return_exceptions=True):
+            if isinstance(outcome, BaseException):
+                raise outcome
+
+    async def delete(self, cursor: OpenCursor) -> None:
+        """Delete a subscription of this broker's.
+
+        Raises:
+            ConsumerFencedError: it is in other hands.
+            MetadataError: the commit failed.
+        """
+        await self._to_its_end(self._deleted(cursor))
+
+    async def snapshot(self) -> None:
+        """Bring all cursors that moved into the cursors table now.
+
+        Raises:
+            MetadataError: the table cannot be written; the next time makes up for it.
+        """
+        await self._recorder.snapshot([cursor for cursor in self._open.values() if not self._is_busy(cursor)])
+
+    async def stop(self) -> None:
+        """Give everything back; the incarnation is stopped afterwards (errors as `release`)."""
+        if self._looking is not None:
+            self._looking.cancel()
+            await asyncio.gather(self._looking, return_exceptions=True)
+            self._looking = None
+        await self.release(list(self._open.values()))
+
+    # -- what the incarnation tells ------------------------------------------------------------------------------------
+
+    def cursors_acknowledged(self, contexts: Sequence[object]) -> None:
+        """See `IncarnationListener`."""
+        self._recorder.acknowledged(contexts)
+
+    def unknown(self, contexts: Sequence[object]) -> None:
+        """See `IncarnationListener`; contexts of entries are passed over."""
+        self._recorder.unknown(contexts)
+
+    def room(self) -> None:
+        """See `IncarnationListener`."""
+        self._recorder.room()
+
+    def ended(self, reason: str) -> None:
+        """See `IncarnationListener`."""
+        self._over = JournalFencedError(f"This broker's incarnation is over ({reason}): subscribe again.")
+        for cursor in list(self._open.values()):
+            self._forget(cursor, self._over)
+        if self._looking is not None:
+            self._looking.cancel()
+
+    # -- opening -------------------------------------------------------------------------------------------------------
+
+    async def _opened(self, request: Request, chain: LedgerChain) -> OpenCursor:
+        key = (request.part.topic_id, request.name)
+        async with self._lock(key):
+            cursor = self._open.get(key)
+            if cursor is not None:
+                await self._retyped(cursor, request.type)
+                return cursor
+            start = await self._claimer.claim(request, chain)
+            if self._over is not None:
+                raise self._over
+            cursor = OpenCursor(self._recorder, request.part, request.name, request.type, Cursor(chain, start))
+            self._open[key] = cursor
+            cursor.changed()
+            if start.ack_holes:
+                # They are in no record of this epoch yet.
+                await cursor.durable()
+            if self._looking is None:
+                self._looking = asyncio.create_task(self._look_again_and_again())
+            return cursor
+
+    async def _retyped(self, cursor: OpenCursor, type_: SubscriptionType) -> None:
+        if cursor.type != type_:
+            held = self._held(cursor)
+            await self._commits.commit(lambda view, _: (decisions.decide_type(view, held, type_), None))
+            cursor.type = type_
+
+    # -- changing and giving back --------------------------------------------------------------------------------------
+
+    async def _reset(self, cursor: OpenCursor, position: Position, ack_set: int, batch_size: int) -> None:
+        async with self._lock(_key(cursor)):
+            if cursor.lost is not None:
+                raise cursor.lost
+            at, held = cursor.cursor.clamp(position), self._held(cursor)
+            try:
+                record = await self._commits.commit(lambda view, _: decisions.decide_reset(view, held, at))
+            except (ConsumerFencedError, SubscriptionNotFoundError) as error:
+                self._lose(cursor, error)
+                raise
+            start = Position(LedgerId(record.start_ledger), EntryId(record.start_entry))
+            unread = ack_set if start == position else 0
+            cursor.cursor.reset(start, record.start_epoch, unread, batch_size)
+            cursor.changed()
+            if unread:
+                await cursor.durable()
+
+    async def _released(self, cursor: OpenCursor) -> None:
+        async with self._lock(_key(cursor)):
+            if cursor.lost is not None:
+                return
+            last, held = cursor.take_snapshot(), self._held(cursor)
+            rows = [last.to_row()]
+            try:
+                await self._commits.commit(lambda view, _: (decisions.decide_give(view, held, last), None), rows)
+            except (ConsumerFencedError, SubscriptionNotFoundError) as error:
+                self._lose(cursor, error)
+            except BaseException:
+                cursor.snapshot_failed()
+                raise
+            else:
+                text = f"Subscription {cursor.name!r} on {cursor.part.name} was given back: subscribe again."
+                self._forget(cursor, GivenBackError(text))
+
+    async def _deleted(self, cursor: OpenCursor) -> None:
+        async with self._lock(_key(cursor)):
+            if cursor.lost is not None:
+                return
+            held = self._held(cursor)
+            try:
+                await self._commits.commit(lambda view, _: (decisions.decide_delete(view, held), None))
+            except (ConsumerFencedError, SubscriptionNotFoundError) as error:
+                self._lose(cursor, error)
+                if isinstance(error, ConsumerFencedError):
+                    raise
+            else:
+                text = f"Subscription {cursor.name!r} on {cursor.part.name} was deleted: subscribe again."
+                self._forget(cursor, SubscriptionNotFoundError(text))
+
+    def _held(self, cursor: OpenCursor) -> Held:
+        return Held(cursor.part, cursor.name, self._incarnation, cursor.cursor.epoch)
+
+    def _lose(self, cursor: OpenCursor, reason: PulsarpyError) -> None:
+        if cursor.lost is None:
+            log.warning("%s", reason)
+            self._forget(cursor, reason)
+            self._on_lost(cursor)
+
+    def _forget(self, cursor: OpenCursor, reason: PulsarpyError) -> None:
+        self._open.pop(_key(cursor), None)
+        self._recorder.forget(cursor)
+        cursor.end(reason)
+
+    # -- looking -------------------------------------------------------------------------------------------------------
+
+    async def _look_again_and_again(self) -> None:
+        while True:
+            await asyncio.sleep(self._snapshot_every_s)
+            try:
+                await self.snapshot()
+                await self._find_lost()
+            except (PulsarpyError, OSError) as error:
+                log.warning("Cursors are not brought into the metadata now, it is tried again: %s", error)
+
+    async def _find_lost(self) -> None:
+        """Cursors whose record names another owner or epoch, or is gone: by a view that is newer than they are."""
+        before = [(cursor, self._held(cursor)) for cursor in self._open.values()]
+        view = await asyncio.to_thread(self._root.store.view)
+        for cursor, held in before:
+            # One that is being opened, reset or released has its own commit under way.
+            if cursor.lost is None and cursor.cursor.epoch == held.epoch and not self._is_busy(cursor):
+                try:
+                    decisions.require_ours(view, held)
+                except (ConsumerFencedError, SubscriptionNotFoundError) as error:
+                    self._lose(cursor, error)
+
+    # ------------------------------------------------------------------------------------------------------------------
+
+    def _lock(self, key: _Key) -> asyncio.Lock:
+        """Held while a subscription changes hands or place."""
+        return self._locks.setdefault(key, asyncio.Lock())
+
+    def _is_busy(self, cursor: OpenCursor) -> bool:
+        lock = self._locks.get(_key(cursor))
+        return lock is not None and lock.locked()
+
+    async def _to_its_end(self, work: Coroutine[object, object, _T]) -> _T:
+        """What was begun is ended, also if its caller goes away: half of it would leave an owner without a cursor."""
+        return await asyncio.shield(self._spawn(work))
+
+    def _spawn(self, work: Coroutine[Any, Any, _T]) -> asyncio.Task[_T]:
+        task = asyncio.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        return task
+
+
+def _key(cursor: OpenCursor) -> _Key:
+    return cursor.part.topic_id, cursor.name

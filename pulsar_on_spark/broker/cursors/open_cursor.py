@@ -1,0 +1,124 @@
+"""One cursor that a broker has, and those who wait until it is durable. No IO: its keeper takes what is to be saved."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Protocol
+
+from pulsar_on_spark.model.errors import ConsumerFencedError, PulsarpyError
+from pulsar_on_spark.topic.catalog import TopicPart
+from pulsar_on_spark.topic.cursor.cursor import Cursor
+from pulsar_on_spark.topic.cursor.record import NO_RECORD, CursorRecord
+from pulsar_on_spark.topic.subscription.ownership import SubscriptionType
+
+
+class GivenBackError(ConsumerFencedError):
+    """The subscription's last consumer was gone, and the cursor is free for whoever comes next."""
+
+
+class Keeper(Protocol):
+    """What an open cursor asks of its keeper."""
+
+    def changed(self, cursor: OpenCursor) -> None:
+        """Let its change be recorded within a second."""
+
+    def hurry(self, cursor: OpenCursor) -> None:
+        """Let its change be recorded at once: somebody waits."""
+
+
+class OpenCursor:
+    """A subscription's cursor in the hands of this broker. All methods belong to the keeper's event loop.
+
+    Attributes:
+        part: The topic.
+        name: The subscription.
+        type: Its type.
+        cursor: What is acknowledged. Whoever changes it calls `changed`.
+        lost: Why it is in other hands, or nobody's, and counts no more; None as long as it does.
+        recorded_s: When its last record was given to the journal, on the event loop's clock.
+        snapshotted: (epoch, n) of its last row that is durable in the cursors table; None before the first.
+    """
+
+    def __init__(self, keeper: Keeper, part: TopicPart, name: str, type_: SubscriptionType, cursor: Cursor) -> None:
+        self.part = part
+        self.name = name
+        self.type = type_
+        self.cursor = cursor
+        self.lost: PulsarpyError | None = None
+        self.recorded_s = float("-inf")
+        self.snapshotted: tuple[int, int] | None = None
+        self._keeper = keeper
+        self._n = NO_RECORD
+        self._next: asyncio.Future[None] | None = None
+        """Of those who wait for a record that is not made yet."""
+        self._last: asyncio.Future[None] | None = None
+        """Of the record that was made last."""
+
+    def changed(self) -> None:
+        """Something was acknowledged: it is in the journal a second later at most, as long as that has room."""
+        self._keeper.changed(self)
+
+    async def durable(self) -> None:
+        """Wait until what is acknowledged now is durable on an ack quorum, or in the cursors table.
+
+        Raises:
+            PulsarpyError: it never will be: the subscription, or the broker's journal, was lost.
+        """
+        if self.lost is not None:
+            raise self.lost
+        if self.cursor.unrecorded:
+            if self._next is None:
+                self._next = _future()
+                self._keeper.hurry(self)
+            await asyncio.shield(self._next)
+        elif self._last is not None:
+            await asyncio.shield(self._last)
+
+    # -- for the keeper ------------------------------------------------------------------------------------------------
+
+    @property
+    def is_waited_for(self) -> bool:
+        """Whether somebody waits for a record that is not made yet."""
+        return self._next is not None
+
+    @property
+    def is_recording(self) -> bool:
+        """Whether the outcome of the last record is not known yet."""
+        return self._last is not None and not self._last.done()
+
+    def take_record(self) -> tuple[CursorRecord, asyncio.Future[None]]:
+        """What changed, to be made durable, and the future of those who wait for it."""
+        assert self.cursor.unrecorded, "there is nothing to record"
+        self._n += 1
+        record = self.cursor.take_change(self._n)
+        assert record is not None, "what is unrecorded has a record"
+        self._last, self._next = self._next or _future(), None
+        return record, self._last
+
+    def take_snapshot(self) -> CursorRecord:
+        """All of the cursor for the cursors table, also what is in no record of the journal."""
+        if self.cursor.unrecorded:
+            self._n += 1
+            self.cursor.take_change(self._n)
+        return self.cursor.snapshot()
+
+    def snapshot_failed(self) -> None:
+        """What `take_snapshot` gave may have come to nowhere: the next record says all."""
+        self.cursor.want_snapshot()
+        self._keeper.hurry(self)
+
+    def end(self, reason: PulsarpyError) -> None:
+        """It counts no more, for this reason. What was given back whole is durable all the same."""
+        self.lost = reason
+        waiting = [future for future in (self._next, self._last) if future is not None and not future.done()]
+        self._next = self._last = None
+        for future in waiting:
+            if isinstance(reason, GivenBackError) and not self.cursor.unrecorded:
+                future.set_result(None)
+            else:
+                future.set_exception(reason)
+                future.exception()  # nobody need wait for it
+
+
+def _future() -> asyncio.Future[None]:
+    return asyncio.get_running_loop().create_future()

@@ -1,0 +1,189 @@
+"""Gives what changed in cursors to the journal, and now and then to the cursors table.
+
+changed   a record within a second; many cursors that move in one turn of the loop share frames of the journal
+hurry     a record at once, because somebody waits; those who come while it is under way share the next
+snapshot  a row of each cursor that moved since its last one, all in one commit: the journal may be trimmed
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from pulsar_on_spark.broker.cursors.commits import GroupedCommits
+from pulsar_on_spark.broker.cursors.open_cursor import OpenCursor
+from pulsar_on_spark.model.errors import JournalFencedError, PulsarpyError
+from pulsar_on_spark.topic.cursor.record import CursorRecord, encode
+from pulsar_on_spark.topic.incarnation.incarnation import Incarnation
+
+log = logging.getLogger(__name__)
+
+RECORD_EVERY_S: Final = 1.0
+"""A cursor's changes go to the journal at most so often, if nobody waits (managedLedgerDefaultMarkDeleteRateLimit)."""
+MAX_RECORD_BYTES: Final = 1 << 20
+"""A larger record does not go to the journal, where entries would wait behind it, but to the cursors table at once."""
+
+_TICK_S: Final = 0.1
+_AT_ONCE: Final = 1_000
+"""Records made in one turn of the loop: more would hold it up for longer than some 20 ms."""
+_SNAPSHOTS_A_COMMIT: Final = 10_000
+_SNAPSHOT_BYTES_A_COMMIT: Final = 32 << 20
+_RETRY_S: Final = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class _Recorded:
+    """The context of a record in the journal."""
+
+    cursor: OpenCursor
+    done: asyncio.Future[None]
+
+
+class Recorder:
+    """All methods belong to one event loop."""
+
+    def __init__(self, incarnation: Incarnation, commits: GroupedCommits) -> None:
+        self._incarnation = incarnation
+        self._commits = commits
+        self._changed: dict[OpenCursor, None] = {}
+        self._hurried: dict[OpenCursor, None] = {}
+        self._timer: asyncio.TimerHandle | None = None
+        self._is_hurry_due = False
+        self._saving: set[asyncio.Task[None]] = set()
+
+    def changed(self, cursor: OpenCursor) -> None:
+        """Let a cursor's change be in the journal within a second."""
+        self._changed[cursor] = None
+        if self._timer is None:
+            self._timer = asyncio.get_running_loop().call_later(_TICK_S, self._tick)
+
+    def hurry(self, cursor: OpenCursor) -> None:
+        """Let a cursor's change be in the journal at once; what else this turn of the loop asks for goes with it."""
+        self._hurried[cursor] = None
+        if not self._is_hurry_due:
+            self._is_hurry_due = True
+            asyncio.get_running_loop().call_soon(self._record_hurried)
+
+    def forget(self, cursor: OpenCursor) -> None:
+        """Nothing of the cursor is to be recorded any more."""
+        self._changed.pop(cursor, None)
+        self._hurried.pop(cursor, None)
+
+    async def snapshot(self, cursors: Iterable[OpenCursor]) -> None:
+        """Bring those that moved into the cursors table; what was acknowledged and recorded is what counts.
+
+        Raises:
+            MetadataError: the table cannot be written; the next time makes up for it.
+        """
+        batch: list[tuple[OpenCursor, CursorRecord]] = []
+        size_bytes = 0
+        for number, cursor in enumerate(cursors, 1):
+            found = self._snapshot_of(cursor)
+            if found is not None:
+                batch.append((cursor, found))
+                size_bytes += len(found.ack_holes)
+            if len(batch) >= _SNAPSHOTS_A_COMMIT or size_bytes >= _SNAPSHOT_BYTES_A_COMMIT:
+                await self._append(batch)
+                batch, size_bytes = [], 0
+            elif number % _AT_ONCE == 0:
+                await asyncio.sleep(0)
+        await self._append(batch)
+
+    # -- what the journal tells ----------------------------------------------------------------------------------------
+
+    def acknowledged(self, contexts: Sequence[object]) -> None:
+        """These records are durable."""
+        for context in contexts:
+            if isinstance(context, _Recorded):
+                self._done(context)
+
+    def unknown(self, contexts: Sequence[object]) -> None:
+        """These never will be: the incarnation is over."""
+        for context in contexts:
+            if isinstance(context, _Recorded) and not context.done.done():
+                context.done.set_exception(JournalFencedError("The journal ended before the record was acknowledged."))
+                context.done.exception()  # nobody need wait for it
+
+    def room(self) -> None:
+        """The journal takes records again."""
+        self._record_hurried()
+
+    # -- the journal ---------------------------------------------------------------------------------------------------
+
+    def _record_hurried(self) -> None:
+        self._is_hurry_due = False
+        for cursor in list(self._hurried):
+            if not self._incarnation.can_append:
+                return  # `room` comes back to it
+            self._hurried.pop(cursor, None)
+            if not cursor.is_recording:
+                self._record(cursor)
+
+    def _tick(self) -> None:
+        self._timer = None
+        loop = asyncio.get_running_loop()
+        now_s, count = loop.time(), 0
+        for cursor in list(self._changed):
+            if count >= _AT_ONCE or not self._incarnation.can_append:
+                break
+            if now_s - cursor.recorded_s >= RECORD_EVERY_S:
+                self._record(cursor)
+                count += 1
+        if self._changed:
+            self._timer = loop.call_later(_TICK_S, self._tick)
+
+    def _record(self, cursor: OpenCursor) -> None:
+        """Put what changed into the journal, which has room."""
+        self._changed.pop(cursor, None)
+        if cursor.lost is not None or not cursor.cursor.unrecorded:
+            return
+        cursor.recorded_s = asyncio.get_running_loop().time()
+        record, done = cursor.take_record()
+        data = encode(record)
+        if len(data) > MAX_RECORD_BYTES:
+            task = asyncio.create_task(self._save_large(_Recorded(cursor, done), cursor.cursor.snapshot()))
+            self._saving.add(task)
+            task.add_done_callback(self._saving.discard)
+            return
+        key = f"{record.topic_id}/{record.subscription}".encode()
+        self._incarnation.append_cursor(key, data, _Recorded(cursor, done))
+
+    def _done(self, recorded: _Recorded) -> None:
+        if not recorded.done.done():
+            recorded.done.set_result(None)
+        if recorded.cursor.is_waited_for:
+            self.hurry(recorded.cursor)
+
+    # -- the cursors table ---------------------------------------------------------------------------------------------
+
+    async def _save_large(self, recorded: _Recorded, whole: CursorRecord) -> None:
+        """What is too large for the journal: all of the cursor, in the table."""
+        cursor = recorded.cursor
+        while cursor.lost is None:
+            try:
+                await self._append([(cursor, whole)])
+            except (PulsarpyError, OSError) as error:
+                log.warning("The large cursor of %r on %s is not saved yet: %s", cursor.name, cursor.part.name, error)
+                await asyncio.sleep(_RETRY_S)
+            else:
+                self._done(recorded)
+                return
+
+    def _snapshot_of(self, cursor: OpenCursor) -> CursorRecord | None:
+        """A cursor as of its last record, if the table does not have it."""
+        if cursor.lost is not None:
+            return None
+        if cursor.cursor.unrecorded and self._incarnation.can_append:
+            self._record(cursor)
+        if cursor.cursor.unrecorded or cursor.cursor.rank == cursor.snapshotted:
+            return None
+        return cursor.cursor.snapshot()
+
+    async def _append(self, snapshots: Sequence[tuple[OpenCursor, CursorRecord]]) -> None:
+        if snapshots:
+            await self._commits.append([snapshot.to_row() for _, snapshot in snapshots])
+            for cursor, snapshot in snapshots:
+                cursor.snapshotted = max(snapshot.rank, cursor.snapshotted or snapshot.rank)

@@ -1,0 +1,213 @@
+"""Deduplication of one topic's messages by (producer name, sequence id): what is stored once is not stored again.
+
+Pulsar's rules (its `MessageDeduplication`). Of each producer name two sequence ids are kept, those of the last message
+that was **pushed** (given to the journal) and that was **persisted** (acknowledged by it):
+
+    above pushed                     NEW         store it
+    at or below persisted            DUPLICATE   answer with the message id (-1, -1), do not store it
+    between the two                  UNDECIDED   its outcome is not known yet: an error that makes the client try again
+
+Chunks of one message share its sequence id, so only the last one is recorded; earlier ones are checked all the same.
+One rule is stricter than Pulsar's: a batch that begins at or below `persisted` and ends above it is OVERLAPPING. Its
+first messages are stored, its last ones are not, and Pulsar drops both; here the producer gets an error. (Official
+clients do not make such batches of what they send again; Java's ends a batch at the boundary.)
+
+What a crash leaves behind is made good by a **snapshot** and a replay of the entries behind it. A snapshot names a
+position, and each message before that position is in it; it may be any number of entries old. No IO, no clock.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import Enum, auto
+from typing import Final
+
+from pulsar_on_spark.model.errors import InvalidArgumentError
+from pulsar_on_spark.model.ids import Position
+
+NO_SEQUENCE_ID: Final = -1
+"""What a producer that has nothing stored hears: its client begins with the next one, 0."""
+
+
+class Verdict(Enum):
+    """What to do with a message (a batch, a chunk); see the module."""
+
+    NEW = auto()
+    DUPLICATE = auto()
+    UNDECIDED = auto()
+    OVERLAPPING = auto()
+
+
+@dataclass(frozen=True, slots=True)
+class DedupLimits:
+    """Bounds of a topic's deduplication; Pulsar's defaults.
+
+    Attributes:
+        max_producers: Names that are remembered while their producers are away. Beyond it those that are away for
+            longest are forgotten (Pulsar leaves any of them out of its snapshots).
+            `brokerDeduplicationMaxNumberOfProducers`.
+        inactivity_ms: A name whose producer is away for so long is forgotten.
+            `brokerDeduplicationProducerInactivityTimeoutMinutes`.
+        snapshot_entries: A snapshot is due after so many entries, `brokerDeduplicationEntriesInterval` ...
+        snapshot_interval_ms: ... and after so long, if there was any entry.
+            `brokerDeduplicationSnapshotIntervalSeconds`.
+        snapshot_pause_ms: But never sooner than this after the last one: it is a commit. What it costs is a longer
+            replay.
+    """
+
+    max_producers: int = 10_000
+    inactivity_ms: int = 360 * 60_000
+    snapshot_entries: int = 1_000
+    snapshot_interval_ms: int = 120_000
+    snapshot_pause_ms: int = 5_000
+
+    def __post_init__(self) -> None:
+        if self.max_producers < 1:
+            raise InvalidArgumentError("Deduplication must remember at least one producer: raise its maximum.")
+
+
+@dataclass(frozen=True, slots=True)
+class DedupSnapshot:
+    """The last persisted sequence id of each producer name, of all entries before `position`, the next to be replayed.
+
+    It may know of entries at and behind the position too, as long as they are stored.
+    """
+
+    position: Position
+    sequence_ids: Mapping[str, int] = field(default_factory=dict)
+
+
+class Deduplication:
+    """What is known of a topic's producers. One owner drives it, from one thread.
+
+        restore     Deduplication(snapshot), then `replay` each entry from its position on, before anything is published
+        publish     check -> NEW -> the journal takes it -> pushed -> the journal acknowledges it -> persisted
+        snapshot    where `is_snapshot_due`: `snapshot`, `snapshot_begun`, store it
+
+    The journal acknowledges in order and everything or, when it is lost, nothing more, and with it this object is.
+
+    Args:
+        snapshot: The newest stored one.
+        now_ms: The caller's clock; any that only grows.
+        limits: Its bounds.
+    """
+
+    def __init__(self, snapshot: DedupSnapshot, now_ms: int, limits: DedupLimits | None = None) -> None:
+        self._limits = limits or DedupLimits()
+        self._position = snapshot.position
+        self._persisted: dict[str, int] = dict(snapshot.sequence_ids)
+        self._pushed: dict[str, int] = {}
+        self._away: dict[str, int] = dict.fromkeys(self._persisted, now_ms)
+        """Names whose producers are not connected, and since when: the longest away first."""
+        self._connected: dict[str, int] = {}
+        self._entries = 0
+        self._snapshot_ms = now_ms
+        self._restored_ms = now_ms
+
+    # -- publishing ----------------------------------------------------------------------------------------------------
+
+    def check(self, producer: str, first: int, last: int) -> Verdict:
+        """Whether a message is to be stored.
+
+        Args:
+            producer: The name of its producer.
+            first: Its sequence id; of a batch that of the first message.
+            last: The same; of a batch that of the last message.
+        """
+        persisted = self._persisted.get(producer, NO_SEQUENCE_ID)
+        if first > self._pushed.get(producer, persisted):
+            return Verdict.NEW
+        if last <= persisted:
+            return Verdict.DUPLICATE
+        return Verdict.UNDECIDED if producer in self._pushed else Verdict.OVERLAPPING
+
+    def pushed(self, producer: str, last: int) -> None:
+        """The journal has taken a message; of chunks call it for the last one only."""
+        self._pushed[producer] = last
+
+    def persisted(self, producer: str, last: int, following: Position) -> None:
+        """A message that was pushed is stored.
+
+        Args:
+            producer: The name of its producer.
+            last: As given to `pushed`.
+            following: The position behind its entry.
+        """
+        self._record(producer, last)
+        if self._pushed.get(producer) == last:
+            del self._pushed[producer]
+        self.passed(following)
+
+    def passed(self, following: Position) -> None:
+        """An entry is stored that has no sequence id to remember: a chunk that is not the last one, a marker."""
+        self._position = max(self._position, following)
+        self._entries += 1
+
+    def replay(self, producer: str, last: int, following: Position) -> None:
+        """A stored entry from the snapshot's position on, in any order; of chunks only the last one."""
+        self._record(producer, last)
+        self.passed(following)
+
+    def last_sequence_id(self, producer: str) -> int:
+        """The last persisted sequence id of a name, NO_SEQUENCE_ID if there is none: what PRODUCER_SUCCESS tells."""
+        return self._persisted.get(producer, NO_SEQUENCE_ID)
+
+    def _record(self, producer: str, last: int) -> None:
+        known = self._persisted.get(producer)
+        if known is None or last > known:
+            self._persisted[producer] = last
+        if known is None and producer not in self._connected:
+            self._away[producer] = self._restored_ms
+            self._forget_surplus()
+
+    # -- producers -----------------------------------------------------------------------------------------------------
+
+    def producer_connected(self, producer: str) -> None:
+        """A producer of this name is there: it is not forgotten."""
+        self._connected[producer] = self._connected.get(producer, 0) + 1
+        self._away.pop(producer, None)
+
+    def producer_left(self, producer: str, now_ms: int) -> None:
+        """It is gone; of a name that was connected twice (a successor was there before the old one left), once."""
+        left = self._connected.pop(producer) - 1
+        if left:
+            self._connected[producer] = left
+        elif producer in self._persisted or producer in self._pushed:
+            self._away[producer] = now_ms
+            self._forget_surplus()
+
+    def forget_inactive(self, now_ms: int) -> None:
+        """Forget the names whose producers are away for too long; call it now and then."""
+        while (oldest := self._longest_away()) and self._away[oldest] <= now_ms - self._limits.inactivity_ms:
+            self._forget(oldest)
+
+    def _forget_surplus(self) -> None:
+        while len(self._away) > self._limits.max_producers and (oldest := self._longest_away()):
+            self._forget(oldest)
+
+    def _longest_away(self) -> str | None:
+        """Of those with nothing in flight: its outcome is to be known first, or it could be stored twice."""
+        return next((name for name in self._away if name not in self._pushed), None)
+
+    def _forget(self, producer: str) -> None:
+        del self._away[producer]
+        self._persisted.pop(producer, None)
+
+    # -- snapshots -----------------------------------------------------------------------------------------------------
+
+    def is_snapshot_due(self, now_ms: int) -> bool:
+        """Whether it is time for a snapshot."""
+        waited = now_ms - self._snapshot_ms
+        if not self._entries or waited < self._limits.snapshot_pause_ms:
+            return False
+        return self._entries >= self._limits.snapshot_entries or waited >= self._limits.snapshot_interval_ms
+
+    def snapshot(self) -> DedupSnapshot:
+        """What is known now. Only what is persisted: what was pushed may never be stored."""
+        return DedupSnapshot(self._position, dict(self._persisted))
+
+    def snapshot_begun(self, now_ms: int) -> None:
+        """A snapshot was taken to be stored: the next is due anew. One that fails costs a longer replay only."""
+        self._entries = 0
+        self._snapshot_ms = now_ms

@@ -1,0 +1,82 @@
+"""Entries that wait for their time, in bounded memory.
+
+The soonest are remembered. When there are too many, the later half is forgotten, and with it goes a *horizon*: what is
+due at or after it is not remembered either, only where the first such entry lies. When the horizon comes, everything
+before it has become due, and reading starts again at that place: entries that are out or acknowledged are passed over,
+the due ones delivered, the others remembered anew. So nothing is lost, and each pass delivers at least half of what is
+remembered.
+"""
+
+from __future__ import annotations
+
+from heapq import heapify, heappop, heappush
+
+from pulsar_on_spark.broker.dispatch.consumer import Place
+
+Due = tuple[int, int, int, int]
+"""Time in ms, ledger, entry, group (`pool.py`)."""
+
+
+class DelayedEntries:
+    """What is not due yet.
+
+    Args:
+        max_entries: How many are remembered at most.
+    """
+
+    __slots__ = ("_heap", "_horizon_ms", "_max_entries", "_unread")
+
+    def __init__(self, max_entries: int) -> None:
+        self._max_entries = max_entries
+        self._heap: list[Due] = []
+        self._horizon_ms: int | None = None
+        self._unread: Place | None = None
+        """Where the first entry beyond the horizon lies."""
+
+    def __len__(self) -> int:
+        return len(self._heap)
+
+    @property
+    def due_ms(self) -> int | None:
+        """When the next one is due, or the horizon comes."""
+        return self._heap[0][0] if self._heap else self._horizon_ms
+
+    def add(self, due_ms: int, place: Place, group: int) -> None:
+        """An entry was read before its time."""
+        if self._horizon_ms is not None and due_ms >= self._horizon_ms:
+            assert self._unread is not None, "a horizon comes with the place of what is beyond"
+            assert self._unread <= place, "reading goes forward"
+            return
+        heappush(self._heap, (due_ms, *place, group))
+        if len(self._heap) > self._max_entries:
+            self._forget_half()
+
+    def take_due(self, now_ms: int) -> list[tuple[Place, int]]:
+        """Places and groups of those that are due; they are not remembered any more."""
+        found = []
+        while self._heap and self._heap[0][0] <= now_ms:
+            _, ledger, entry, group = heappop(self._heap)
+            found.append(((ledger, entry), group))
+        return found
+
+    def take_unread(self, now_ms: int) -> Place | None:
+        """Once the horizon has come, and all that is due is taken: where to read again from."""
+        if self._horizon_ms is None or now_ms < self._horizon_ms:
+            return None
+        assert not self._heap, "take what is due first"
+        place, self._unread, self._horizon_ms = self._unread, None, None
+        return place
+
+    def clear(self) -> None:
+        """Nothing waits."""
+        self._heap.clear()
+        self._horizon_ms = self._unread = None
+
+    def _forget_half(self) -> None:
+        self._heap.sort()
+        horizon_ms = self._heap[len(self._heap) // 2][0]
+        kept = [due for due in self._heap if due[0] < horizon_ms]
+        first = min(due[1:3] for due in self._heap[len(kept) :])
+        self._heap, self._horizon_ms = kept, horizon_ms
+        self._unread = first if self._unread is None else min(first, self._unread)
+        heapify(self._heap)

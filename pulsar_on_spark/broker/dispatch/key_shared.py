@@ -1,0 +1,109 @@
+"""Key_Shared: each key at one consumer at a time, its entries in order.
+
+Two rules keep the order while consumers come and go:
+
+* A slot of keys is *held* by the consumer that has unacknowledged entries of it. Nobody else gets one, also if the slot
+  is another's now, until the holder has acknowledged them or given them back (Pulsar's draining hashes).
+* No entry is delivered while one of its slot before it waits.
+
+Entries of a slot that cannot be delivered wait in line, and reading goes on behind them up to the look-ahead limit. The
+line of a slot that has to wait for its holder is minus the slot: nobody takes from it until it is free.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+
+from pulsar_on_spark.broker.dispatch.consumer import Consumer
+from pulsar_on_spark.broker.dispatch.keys import KeySplit, key_split
+from pulsar_on_spark.broker.dispatch.limits import DispatchLimits
+from pulsar_on_spark.broker.dispatch.pool import PoolDispatcher
+from pulsar_on_spark.broker.dispatch.replay import Line
+from pulsar_on_spark.broker.dispatch.values import (
+    ActiveConsumerChanged,
+    ConsumerId,
+    ConsumerInfo,
+    EntryInfo,
+    KeySharedPolicy,
+)
+from pulsar_on_spark.topic.cursor.cursor import Cursor
+
+
+class KeySharedDispatcher(PoolDispatcher):
+    """Gives entries to the consumer of their slot, which is their group."""
+
+    def __init__(self, cursor: Cursor, limits: DispatchLimits, policy: KeySharedPolicy) -> None:
+        super().__init__(cursor, limits)
+        self._split: KeySplit = key_split(policy)
+        self._in_order = not policy.allow_out_of_order
+        self._holders: dict[int, tuple[ConsumerId, int]] = {}
+        """By slot: who has entries of it, and how many."""
+
+    def add_consumer(self, info: ConsumerInfo, now_ms: int) -> list[ActiveConsumerChanged]:
+        """See `Dispatcher`."""
+        self._split.add(info)
+        return super().add_consumer(info, now_ms)
+
+    def remove_consumer(self, consumer: ConsumerId, now_ms: int) -> list[ActiveConsumerChanged]:
+        """See `Dispatcher`."""
+        self._split.remove(consumer)
+        return super().remove_consumer(consumer, now_ms)
+
+    # --------------------------------------------------------------------------------------------------------------
+
+    def _group_of(self, info: EntryInfo) -> int:
+        return self._split.slot(info.key or b"")
+
+    def _line_of(self, group: int) -> Line:
+        target = self._split.consumer(group)
+        if target is None or self._is_held_from(target, group):
+            return -group
+        return target
+
+    def _choose(self, info: EntryInfo, group: int) -> Consumer | None:
+        target = self._split.consumer(group)
+        if target is None or self._is_held_from(target, group):
+            return None
+        consumer = self._consumers[target]
+        return consumer if consumer.is_available else None
+
+    def _went_out(self, consumer: Consumer, group: int) -> None:
+        if self._in_order:
+            holder, held = self._holders.get(group, (consumer.info.id, 0))
+            assert holder == consumer.info.id, f"slot {group} is held by another consumer"
+            self._holders[group] = (holder, held + 1)
+
+    def _came_back(self, consumer: Consumer, group: int) -> None:
+        if not self._in_order:
+            return
+        holder, held = self._holders[group]
+        if held > 1:
+            self._holders[group] = (holder, held - 1)
+            return
+        del self._holders[group]
+        line = self._line_of(group)
+        if line > 0:
+            self._replay.move(-group, line)
+
+    def _is_held_from(self, target: ConsumerId, slot: int) -> bool:
+        """Whether another consumer than the slot's own has entries of it."""
+        holder = self._holders.get(slot)
+        return holder is not None and holder[0] != target
+
+    def _obstacle(self, consumer: Consumer) -> str | None:
+        """Also names a slot that is this consumer's and held by another, the one for which most entries wait."""
+        obstacle = super()._obstacle(consumer)
+        if obstacle is not None or not len(self._replay):
+            return obstacle
+        waiting: Counter[int] = Counter()
+        for slot in self._holders:
+            if self._split.consumer(slot) == consumer.info.id and self._is_held_from(consumer.info.id, slot):
+                waiting[slot] = self._replay.waiting(slot)
+        if not waiting.total():
+            return None
+        slot, entries = waiting.most_common(1)[0]
+        holder, held = self._holders[slot]
+        return (
+            f"{waiting.total()} entries wait for other consumers to acknowledge: {entries} of key hash {slot}, which "
+            f"{self._consumers[holder].info.name!r} holds with {held} unacknowledged entries"
+        )

@@ -1,0 +1,142 @@
+"""Which Key_Shared consumer has which keys: by slots of the sticky key's hash.
+
+**AUTO_SPLIT.** The slots are the 64 key slots by which Spark cuts its entries (`topic.entry.cutting`): such an entry
+has messages of several keys of one slot, so only a function of the slot keeps each key with one consumer whoever wrote
+it. They are spread as Spark's consumers spread them (`topic.subscription.slots`): shares differ by at most one, and as
+few as possible move when a consumer comes or goes. Pulsar instead puts 100 points of each consumer on a ring of 65,535
+hashes; with more than 64 consumers some here get nothing.
+
+**STICKY.** Each consumer names its ranges of hashes from 0 to 65,535. An entry of Spark follows its first key: its keys
+lie in all ranges alike (docs/adr/0012).
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from bisect import bisect_right, insort
+from itertools import count
+from typing import Final
+
+import mmh3
+
+from pulsar_on_spark.broker.dispatch.values import ConsumerId, ConsumerInfo, HashRange, KeySharedPolicy
+from pulsar_on_spark.model.errors import ConsumerAssignError
+from pulsar_on_spark.topic.entry.cutting import SLOTS
+from pulsar_on_spark.topic.subscription.slots import targets
+
+HASHES: Final = 65_536
+"""Hashes of STICKY."""
+_POSITIVE = 0x7FFFFFFF
+
+
+def sticky_key_hash(key: bytes) -> int:
+    """Pulsar's `Murmur3_32Hash` of a sticky key; `model.hashing` has it for columns."""
+    return mmh3.hash(key, 0, signed=False) & _POSITIVE
+
+
+class KeySplit(ABC):
+    """A division of keys among consumers. Slots are above 0."""
+
+    @abstractmethod
+    def slot(self, key: bytes) -> int:
+        """The slot of a sticky key."""
+
+    @abstractmethod
+    def consumer(self, slot: int) -> ConsumerId | None:
+        """Who has a slot; None if nobody has."""
+
+    @abstractmethod
+    def add(self, info: ConsumerInfo) -> None:
+        """A consumer came.
+
+        Raises:
+            ConsumerAssignError: its hash ranges are not acceptable, or another has some of them.
+        """
+
+    @abstractmethod
+    def remove(self, consumer: ConsumerId) -> None:
+        """A consumer went."""
+
+
+def key_split(policy: KeySharedPolicy) -> KeySplit:
+    """The division that a policy asks for."""
+    return AutoSplit() if policy.mode == "AUTO_SPLIT" else StickyRanges()
+
+
+class AutoSplit(KeySplit):
+    """Even shares of the key slots."""
+
+    def __init__(self) -> None:
+        self._labels: dict[ConsumerId, str] = {}
+        self._owners: dict[int, str] = {}
+        self._consumers: dict[int, ConsumerId] | None = {}
+        """By slot; None when consumers came or went since it was made."""
+
+    def slot(self, key: bytes) -> int:
+        """See `KeySplit`."""
+        return sticky_key_hash(key) % SLOTS + 1
+
+    def consumer(self, slot: int) -> ConsumerId | None:
+        """See `KeySplit`."""
+        if self._consumers is None:
+            self._owners = targets(self._labels.values(), self._owners)
+            consumers = {label: consumer for consumer, label in self._labels.items()}
+            self._consumers = {slot + 1: consumers[label] for slot, label in self._owners.items()}
+        return self._consumers.get(slot)
+
+    def add(self, info: ConsumerInfo) -> None:
+        """See `KeySplit`. Of several of one name each has a label of its own, free again when it goes."""
+        taken = set(self._labels.values())
+        labels = (f"{info.name}/{number}" for number in count())
+        self._labels[info.id] = next(label for label in labels if label not in taken)
+        self._consumers = None
+
+    def remove(self, consumer: ConsumerId) -> None:
+        """See `KeySplit`."""
+        self._labels.pop(consumer, None)
+        self._consumers = None
+
+
+class StickyRanges(KeySplit):
+    """The ranges that consumers name."""
+
+    def __init__(self) -> None:
+        self._ranges: list[tuple[HashRange, ConsumerId]] = []
+
+    def slot(self, key: bytes) -> int:
+        """See `KeySplit`; hash 0 counts as 1, as in Pulsar."""
+        return sticky_key_hash(key) % HASHES or 1
+
+    def consumer(self, slot: int) -> ConsumerId | None:
+        """See `KeySplit`."""
+        at = bisect_right(self._ranges, slot, key=lambda found: found[0][0]) - 1
+        if at < 0:
+            return None
+        (_, last), consumer = self._ranges[at]
+        return consumer if slot <= last else None
+
+    def add(self, info: ConsumerInfo) -> None:
+        """See `KeySplit`."""
+        if not info.ranges:
+            raise ConsumerAssignError(
+                f"Consumer {info.name!r} names no hash ranges: key-shared mode STICKY needs some."
+            )
+        taken = [found for found, _ in self._ranges]
+        for first, last in info.ranges:
+            if not 0 <= first <= last < HASHES:
+                raise ConsumerAssignError(
+                    f"Hash range {first} to {last} of consumer {info.name!r}: give ranges within 0 to {HASHES - 1}."
+                )
+            for other_first, other_last in taken:
+                if first <= other_last and other_first <= last:
+                    raise ConsumerAssignError(
+                        f"Hash range {first} to {last} of consumer {info.name!r} overlaps {other_first} to "
+                        f"{other_last}, which is taken: name ranges that are free."
+                    )
+            taken.append((first, last))
+        for found in info.ranges:
+            insort(self._ranges, (found, info.id))
+
+    def remove(self, consumer: ConsumerId) -> None:
+        """See `KeySplit`."""
+        self._ranges = [found for found in self._ranges if found[1] != consumer]

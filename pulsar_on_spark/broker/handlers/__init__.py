@@ -1,0 +1,40 @@
+"""What is done with each command of a client: tables from its type to a function, one module a subject."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from pulsar_on_spark.broker.connection import Connection, Handlers
+from pulsar_on_spark.broker.handlers import (
+    consumer_stats,
+    consuming,
+    lookup,
+    producing,
+    schemas,
+    session,
+    transactions,
+    watching,
+)
+
+
+def _closed(connection: Connection) -> None:
+    producing.closed(connection)
+    consuming.closed(connection)
+    watching.closed(connection)
+
+
+HANDLERS: Final = Handlers(
+    requests={
+        **lookup.REQUESTS,
+        **producing.REQUESTS,
+        **consuming.REQUESTS,
+        **consumer_stats.REQUESTS,
+        **schemas.REQUESTS,
+        **transactions.REQUESTS,
+        **watching.REQUESTS,
+    },
+    signals={**session.SIGNALS, **consuming.SIGNALS, **watching.SIGNALS},
+    sent=producing.sent,
+    writable_again=consuming.writable_again,
+    closed=_closed,
+)

@@ -1,0 +1,37 @@
+"""What a client asks about one of its consumers (CONSUMER_STATS, C++ `getBrokerConsumerStats`)."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from pulsar_on_spark.broker.connection import Connection, Request
+from pulsar_on_spark.broker.handlers.consuming import stored_consumer
+from pulsar_on_spark.broker.stats.topic_stats import consumer_stats
+from pulsar_on_spark.protocol import replies
+from pulsar_on_spark.protocol.commands import BaseCommand, CommandConsumerStats, CommandConsumerStatsResponse
+
+
+async def stats(connection: Connection, command: CommandConsumerStats) -> None:
+    """CONSUMER_STATS. The backlog is that of the subscription in entries, as in official brokers."""
+    _, subscription, consumer = stored_consumer(connection, command.consumer_id)
+    found = consumer_stats(subscription, consumer, connection.services.overview.meters.rates)
+    connection.write(
+        replies.consumer_stats_response(
+            CommandConsumerStatsResponse(
+                request_id=command.request_id,
+                msgRateOut=found.msg_rate_out,
+                msgThroughputOut=found.msg_throughput_out,
+                consumerName=found.consumer_name,
+                availablePermits=max(found.available_permits, 0),
+                unackedMessages=found.unacked_messages,
+                blockedConsumerOnUnackedMsgs=found.blocked_consumer_on_unacked_msgs,
+                address=found.address,
+                connectedSince=found.connected_since,
+                type=subscription.type,
+                msgBacklog=subscription.kept.cursor.backlog_entries,
+            )
+        )
+    )
+
+
+REQUESTS: Final[dict[int, Request]] = {BaseCommand.CONSUMER_STATS: Request(stats, replies.consumer_stats_failed)}

@@ -1,0 +1,380 @@
+"""Consumers: what they subscribe to, what they ask for, and what they acknowledge."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from functools import partial
+from typing import Final, NamedTuple, cast
+
+from pulsar_on_spark.broker.access import Operation
+from pulsar_on_spark.broker.connection import Connection, Request, Signal
+from pulsar_on_spark.broker.consumer import Consumer
+from pulsar_on_spark.broker.cursors.decisions import InitialPosition
+from pulsar_on_spark.broker.dispatch.values import Ack, KeySharedPolicy
+from pulsar_on_spark.broker.handlers.lookup import authorize, topic_name
+from pulsar_on_spark.broker.non_persistent import NonPersistentSubscription, NonPersistentTopic
+from pulsar_on_spark.broker.server_errors import ServerRefusalError, code_of
+from pulsar_on_spark.broker.subscribe_request import SubscribeRequest
+from pulsar_on_spark.broker.subscription import Subscription
+from pulsar_on_spark.broker.topic import BrokerTopic
+from pulsar_on_spark.broker.topics import AnyTopic
+from pulsar_on_spark.metadata.records import SubscriptionRecord
+from pulsar_on_spark.model.clock import current_ms
+from pulsar_on_spark.model.errors import (
+    ConsumerBusyError,
+    InvalidArgumentError,
+    PulsarpyError,
+    SubscriptionNotFoundError,
+)
+from pulsar_on_spark.model.ids import EARLIEST, EntryId, LedgerId, Position
+from pulsar_on_spark.model.names import TopicName, check_subscription_name
+from pulsar_on_spark.protocol import replies
+from pulsar_on_spark.protocol.commands import (
+    BaseCommand,
+    CommandAck,
+    CommandCloseConsumer,
+    CommandFlow,
+    CommandGetLastMessageId,
+    CommandRedeliverUnacknowledgedMessages,
+    CommandSeek,
+    CommandSubscribe,
+    CommandUnsubscribe,
+    KeySharedMode,
+    MessageIdData,
+    ServerError,
+)
+from pulsar_on_spark.topic.subscription.ownership import SubscriptionType
+
+log = logging.getLogger(__name__)
+
+_EARLIEST_LEDGER: Final = 2**64 - 1
+_LATEST_LEDGER: Final = 2**63 - 1
+_SINGLE: Final = ("Exclusive", "Failover")
+
+
+class Subscribed(NamedTuple):
+    """A consumer of a connection, where it is, and what takes it from there."""
+
+    topic: AnyTopic
+    subscription: Subscription | NonPersistentSubscription
+    consumer: Consumer
+    leave: Callable[[], None]
+
+
+# -- subscribing -------------------------------------------------------------------------------------------------------
+
+
+async def subscribe(connection: Connection, command: CommandSubscribe) -> None:
+    """SUBSCRIBE: connect a consumer, creating or taking the subscription."""
+    number = command.consumer_id
+    place = (BaseCommand.SUBSCRIBE, number)
+    if place in connection.wanted:
+        raise ServerRefusalError(ServerError.ServiceNotReady, f"Consumer {number} is being connected already: wait.")
+    if (known := connection.consumers.get(number)) is not None and not known.consumer.is_closed:
+        connection.write(replies.success(command.request_id))
+        return
+    connection.wanted[place] = command.request_id
+    try:
+        subscribed = await _subscribe(connection, command)
+    finally:
+        is_wanted = connection.no_longer_asked(place, command.request_id)
+    if not is_wanted:
+        _leave(subscribed)
+        return
+    connection.consumers[number] = subscribed
+    connection.write(replies.success(command.request_id))
+
+
+async def _subscribe(connection: Connection, command: CommandSubscribe) -> Subscribed:
+    name = topic_name(command.topic)
+    authorize(connection, Operation.CONSUME, name)
+    _check(command, name)
+    topic = await connection.services.topics.get(name, create=command.force_topic_creation)
+    schema = command.schema if command.HasField("schema") else None
+    await connection.services.schemas.of_consumer(name.partitioned_base, schema, is_idle=topic.is_idle)
+    if isinstance(topic, BrokerTopic):
+        await topic.settle()
+    if isinstance(topic, BrokerTopic) and command.durable:
+        await _require_subscription(connection, topic, command)
+    meta = command.keySharedMeta
+    consumer = Consumer(
+        connection,
+        command.consumer_id,
+        command.consumer_name,
+        priority=command.priority_level,
+        epoch=command.consumer_epoch if command.HasField("consumer_epoch") else None,
+        ranges=tuple((each.start, each.end) for each in meta.hashRanges),
+    )
+    request = SubscribeRequest(
+        command.subscription,
+        cast(SubscriptionType, CommandSubscribe.SubType.Name(command.subType)),
+        is_durable=command.durable,
+        start="latest" if isinstance(topic, NonPersistentTopic) else await _start(connection, topic, command),
+        properties={each.key: each.value for each in command.subscription_properties},
+        key_shared=KeySharedPolicy(
+            "STICKY" if meta.keySharedMode == KeySharedMode.STICKY else "AUTO_SPLIT", meta.allowOutOfOrderDelivery
+        ),
+        read_compacted=command.read_compacted,
+    )
+    try:
+        return await _connect(topic, consumer, request)
+    except ConsumerBusyError:
+        if not await _evict_the_dead(topic, command.subscription):
+            raise
+        return await _connect(topic, consumer, request)
+
+
+async def _connect(topic: AnyTopic, consumer: Consumer, request: SubscribeRequest) -> Subscribed:
+    if isinstance(topic, NonPersistentTopic):
+        volatile = await topic.subscriptions.subscribe(consumer, request)
+        return Subscribed(topic, volatile, consumer, partial(topic.subscriptions.leave, volatile, consumer))
+    stored = await topic.subscriptions.subscribe(consumer, request)
+    return Subscribed(topic, stored, consumer, partial(topic.subscriptions.leave, stored, consumer))
+
+
+def _check(command: CommandSubscribe, name: TopicName) -> None:
+    try:
+        check_subscription_name(command.subscription)
+    except InvalidArgumentError as error:
+        # Pulsar's NamingException has this code.
+        raise ServerRefusalError(ServerError.ProducerBusy, str(error)) from error
+    if command.read_compacted and CommandSubscribe.SubType.Name(command.subType) not in _SINGLE:
+        raise ServerRefusalError(
+            ServerError.NotAllowedError, "Only Exclusive and Failover consumers read compacted: use one of these."
+        )
+    if command.read_compacted and not name.is_persistent:
+        raise ServerRefusalError(
+            ServerError.NotAllowedError, f"Topic {name} is not persistent, and never compacted: read it as it is."
+        )
+
+
+async def _require_subscription(connection: Connection, topic: BrokerTopic, command: CommandSubscribe) -> None:
+    """Refuse one that is not there, where consumers do not create them."""
+    services = connection.services
+    if topic.policies.auto_subscription_creation.allow_auto_subscription_creation:
+        return
+    view = await services.views.view()
+    if view.get(SubscriptionRecord, f"{topic.topic_id}/{command.subscription}") is None:
+        raise SubscriptionNotFoundError(
+            f"Subscription {command.subscription!r} on {command.topic} is not there, and subscriptions are not created "
+            f"by themselves here: create it before."
+        )
+
+
+async def _start(connection: Connection, topic: BrokerTopic, command: CommandSubscribe) -> InitialPosition:
+    """Where a subscription begins if it is new."""
+    if not command.durable:
+        if command.start_message_rollback_duration_sec:
+            since_ms = current_ms() - command.start_message_rollback_duration_sec * 1000
+            return await connection.services.reader.position_at(topic.part, topic.chain, since_ms)
+        if command.HasField("start_message_id"):
+            return _position(command.start_message_id, topic)
+    return "earliest" if command.initialPosition == CommandSubscribe.Earliest else "latest"
+
+
+async def _evict_the_dead(topic: AnyTopic, name: str) -> bool:
+    """Whether consumers of the subscription were on connections that are dead, and are gone now."""
+    subscription = topic.subscriptions.get(name)
+    if subscription is None:
+        return False
+    # Who does not answer is hung up on, and leaves by that.
+    alive = [await each.peer.is_alive() for each in subscription.consumers]
+    await asyncio.sleep(0)
+    return not all(alive)
+
+
+def _position(id_: MessageIdData, topic: BrokerTopic) -> Position:
+    """The next entry to read for somebody who names this message; the client itself drops what lies before it."""
+    first = id_.first_chunk_message_id if id_.HasField("first_chunk_message_id") else id_
+    if first.ledgerId >= _EARLIEST_LEDGER:
+        return EARLIEST
+    if first.ledgerId >= _LATEST_LEDGER:
+        return topic.chain.end
+    return Position(LedgerId(first.ledgerId), EntryId(max(0, _signed(first.entryId))))
+
+
+def _signed(number: int) -> int:
+    return number - (1 << 64) if number >> 63 else number
+
+
+# -- receiving ---------------------------------------------------------------------------------------------------------
+
+
+def flow(connection: Connection, command: CommandFlow) -> None:
+    """FLOW."""
+    if (found := _live(connection, command.consumer_id)) is not None:
+        found.subscription.flow(found.consumer, command.messagePermits)
+
+
+def ack(connection: Connection, command: CommandAck) -> None:
+    """ACK: taken at once, so that it counts before what the client sends next; answered, if asked, once it is durable.
+
+    An unknown consumer's is dropped without a word, as in official brokers.
+    """
+    found = _live(connection, command.consumer_id)
+    problem: PulsarpyError | None = None
+    if found is None:
+        return
+    try:
+        if command.txnid_most_bits or command.txnid_least_bits:
+            raise ServerRefusalError(ServerError.NotAllowedError, "Transactions are not supported: acknowledge alone.")
+        is_cumulative = command.ack_type == CommandAck.Cumulative
+        acks = [_ack(each, found.topic, is_cumulative) for each in command.message_id]
+        found.subscription.ack(found.consumer, [each for each in acks if each is not None], cumulative=is_cumulative)
+    except PulsarpyError as error:
+        log.warning("An acknowledgement of %s is refused: %s", connection.address, error)
+        problem = error
+    if command.HasField("request_id"):
+        connection.spawn(_confirm(connection, command, found, problem))
+
+
+def _ack(id_: MessageIdData, topic: AnyTopic, is_cumulative: bool) -> Ack | None:
+    """None if it acknowledges nothing.
+
+    Clients acknowledge a ledger's first batch as far as its middle by naming the entry in front of it: number -1.
+    """
+    ledger, entry = LedgerId(id_.ledgerId), EntryId(_signed(id_.entryId))
+    if is_cumulative and entry < 0 and isinstance(topic, BrokerTopic):
+        before = topic.chain.entry_before(Position(ledger, EntryId(0)))
+        return None if before is None else Ack(before.ledger, before.entry)
+    return Ack.of(ledger, entry, id_.ack_set, id_.batch_size)
+
+
+async def _confirm(
+    connection: Connection, command: CommandAck, found: Subscribed, problem: PulsarpyError | None
+) -> None:
+    try:
+        if problem is not None:
+            raise problem
+        await found.subscription.durable()
+    except PulsarpyError as error:
+        answer = replies.ack_response(command.consumer_id, command.request_id, code_of(error), str(error))
+    else:
+        answer = replies.ack_response(command.consumer_id, command.request_id)
+    connection.write(answer)
+
+
+def redeliver(connection: Connection, command: CommandRedeliverUnacknowledgedMessages) -> None:
+    """REDELIVER_UNACKNOWLEDGED_MESSAGES."""
+    if (found := _live(connection, command.consumer_id)) is not None:
+        entries = [(LedgerId(each.ledgerId), EntryId(each.entryId)) for each in command.message_ids]
+        epoch = command.consumer_epoch if command.HasField("consumer_epoch") else None
+        found.subscription.redeliver(found.consumer, entries or None, epoch)
+
+
+async def seek(connection: Connection, command: CommandSeek) -> None:
+    """SEEK: all consumers of the subscription are sent away before it is answered, and come back."""
+    topic, subscription, _ = stored_consumer(connection, command.consumer_id)
+    await topic.settle()
+    if command.HasField("message_id"):
+        position = _position(command.message_id, topic)
+    else:
+        sent_ms = command.message_publish_time
+        position = await subscription.entries.position_at(topic.part, subscription.chain, sent_ms)
+    await topic.subscriptions.seek(subscription, position)
+    connection.write(replies.success(command.request_id))
+
+
+async def get_last_message_id(connection: Connection, command: CommandGetLastMessageId) -> None:
+    """GET_LAST_MESSAGE_ID, with the mark-delete position: Pulsar's is the last entry that is acknowledged."""
+    topic, subscription, _ = stored_consumer(connection, command.consumer_id)
+    await topic.settle()
+    await subscription.is_renewed.wait()
+    last = await subscription.entries.last_message_id(topic.part, subscription.chain)
+    ledger, entry, batch_index = (-1, -1, -1) if last is None else (last.ledger, last.entry, last.batch_index)
+    next_ = subscription.kept.cursor.mark_delete
+    connection.write(
+        replies.get_last_message_id_response(
+            command.request_id,
+            ledger,
+            entry,
+            partition=topic.part.partition,
+            batch_index=batch_index,
+            mark_delete=(next_.ledger, next_.entry - 1),
+        )
+    )
+
+
+# -- leaving -----------------------------------------------------------------------------------------------------------
+
+
+async def unsubscribe(connection: Connection, command: CommandUnsubscribe) -> None:
+    """UNSUBSCRIBE: the subscription is deleted."""
+    found = _required(connection, command.consumer_id)
+    if isinstance(found.topic, NonPersistentTopic):
+        _leave(found)  # there is nothing to delete
+    else:
+        topic, subscription, consumer = stored_consumer(connection, command.consumer_id)
+        await topic.subscriptions.unsubscribe(subscription, consumer, force=command.force)
+    connection.consumers.pop(command.consumer_id, None)
+    connection.write(replies.success(command.request_id))
+
+
+async def close_consumer(connection: Connection, command: CommandCloseConsumer) -> None:
+    """CLOSE_CONSUMER: always a success, also where it is not connected yet and then will not be."""
+    connection.wanted.pop((BaseCommand.SUBSCRIBE, command.consumer_id), None)
+    if (found := connection.consumers.pop(command.consumer_id, None)) is not None:
+        _leave(found)
+    connection.write(replies.success(command.request_id))
+
+
+def closed(connection: Connection) -> None:
+    """The connection is gone, and its consumers with it."""
+    for found in connection.consumers.values():
+        _leave(found)
+    connection.consumers.clear()
+
+
+def writable_again(connection: Connection) -> None:
+    """The connection takes data again."""
+    for found in connection.consumers.values():
+        if not found.consumer.is_closed:
+            found.subscription.writable_again(found.consumer)
+
+
+def _leave(found: Subscribed) -> None:
+    if not found.consumer.is_closed:
+        found.consumer.is_closed = True
+        found.leave()
+
+
+def _live(connection: Connection, number: int) -> Subscribed | None:
+    found = connection.consumers.get(number)
+    return None if found is None or found.consumer.is_closed else found
+
+
+def _required(connection: Connection, number: int) -> Subscribed:
+    found = _live(connection, number)
+    if found is None:
+        raise ServerRefusalError(ServerError.ConsumerNotFound, f"Consumer {number} is not connected: subscribe first.")
+    return found
+
+
+def stored_consumer(connection: Connection, number: int) -> tuple[BrokerTopic, Subscription, Consumer]:
+    """A client's consumer by its number.
+
+    Raises:
+        ServerRefusalError: it is not connected, or its topic is not stored.
+    """
+    topic, subscription, consumer, _ = _required(connection, number)
+    if isinstance(topic, NonPersistentTopic) or isinstance(subscription, NonPersistentSubscription):
+        raise ServerRefusalError(
+            ServerError.NotAllowedError, f"Topic {topic.name} is not persistent: it has no messages but those to come."
+        )
+    return topic, subscription, consumer
+
+
+REQUESTS: Final[dict[int, Request]] = {
+    BaseCommand.SUBSCRIBE: Request(subscribe),
+    BaseCommand.SEEK: Request(seek),
+    BaseCommand.GET_LAST_MESSAGE_ID: Request(get_last_message_id),
+    BaseCommand.UNSUBSCRIBE: Request(unsubscribe),
+    BaseCommand.CLOSE_CONSUMER: Request(close_consumer),
+}
+SIGNALS: Final[dict[int, Signal]] = {
+    BaseCommand.FLOW: flow,
+    BaseCommand.ACK: ack,
+    BaseCommand.REDELIVER_UNACKNOWLEDGED_MESSAGES: redeliver,
+}

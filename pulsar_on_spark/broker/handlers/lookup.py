@@ -1,0 +1,96 @@
+"""Where topics are, how many partitions they have, and which there are."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from pulsar_on_spark.broker.access import Operation
+from pulsar_on_spark.broker.connection import Connection, Request
+from pulsar_on_spark.broker.server_errors import ServerRefusalError
+from pulsar_on_spark.broker.topic_lists import SYSTEM_NAMESPACE, Mode, list_topics
+from pulsar_on_spark.model.errors import InvalidArgumentError
+from pulsar_on_spark.model.names import TopicName
+from pulsar_on_spark.protocol import replies
+from pulsar_on_spark.protocol.commands import (
+    BaseCommand,
+    CommandGetTopicsOfNamespace,
+    CommandLookupTopic,
+    CommandPartitionedTopicMetadata,
+    ServerError,
+)
+
+
+def topic_name(text: str) -> TopicName:
+    """The topic that a client names.
+
+    Raises:
+        ServerRefusalError: Pulsar refuses such a name.
+    """
+    try:
+        return TopicName.parse_any(text)
+    except InvalidArgumentError as error:
+        raise ServerRefusalError(ServerError.InvalidTopicName, str(error)) from error
+
+
+async def lookup(connection: Connection, command: CommandLookupTopic) -> None:
+    """LOOKUP: who serves the topic. Never creates one: Java asks for regular expressions here."""
+    name = topic_name(command.topic)
+    authorize(connection, Operation.LOOKUP, name)
+    connection.write(replies.lookup_response(command.request_id, connection.services.owner_url(name)))
+
+
+async def partitioned_metadata(connection: Connection, command: CommandPartitionedTopicMetadata) -> None:
+    """PARTITIONED_METADATA: creates a topic that is not there, where that is allowed."""
+    name = topic_name(command.topic)
+    authorize(connection, Operation.LOOKUP, name)
+    if name.namespace == SYSTEM_NAMESPACE:
+        partitions = 0  # so that clients who look for transaction coordinators find none
+    else:
+        create = command.metadata_auto_creation_enabled
+        partitions = await connection.services.topics.partitions(name, create=create)
+    connection.write(replies.partition_metadata_response(command.request_id, partitions))
+
+
+async def topics_of_namespace(connection: Connection, command: CommandGetTopicsOfNamespace) -> None:
+    """GET_TOPICS_OF_NAMESPACE: what a regular expression is to be matched with."""
+    authorize_list(connection, command.namespace)
+    names = await connection.services.topics.names()
+    mode = _MODES[command.mode]
+    found = list_topics(names, command.namespace, mode, command.topics_hash)
+    connection.write(
+        replies.get_topics_of_namespace_response(
+            command.request_id, found.topics, found.topics_hash, filtered=False, changed=found.changed
+        )
+    )
+
+
+def authorize(connection: Connection, operation: Operation, topic: TopicName) -> None:
+    """Refuse what the client may not do.
+
+    Raises:
+        AccessDeniedError: it may not.
+    """
+    assert connection.role is not None, "nothing comes before CONNECT"
+    connection.services.access.authorize(connection.role, operation, topic)
+
+
+def authorize_list(connection: Connection, namespace: str) -> None:
+    """Refuse to tell a client which topics there are.
+
+    Raises:
+        AccessDeniedError: it may not know.
+    """
+    assert connection.role is not None, "nothing comes before CONNECT"
+    connection.services.access.authorize_list(connection.role, namespace)
+
+
+_MODES: Final[dict[int, Mode]] = {
+    CommandGetTopicsOfNamespace.PERSISTENT: "PERSISTENT",
+    CommandGetTopicsOfNamespace.NON_PERSISTENT: "NON_PERSISTENT",
+    CommandGetTopicsOfNamespace.ALL: "ALL",
+}
+REQUESTS: Final[dict[int, Request]] = {
+    BaseCommand.LOOKUP: Request(lookup, replies.lookup_failed),
+    BaseCommand.GET_TOPICS_OF_NAMESPACE: Request(topics_of_namespace),
+    BaseCommand.PARTITIONED_METADATA: Request(partitioned_metadata, replies.partition_metadata_failed),
+}

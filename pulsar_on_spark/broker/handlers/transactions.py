@@ -1,0 +1,22 @@
+"""Transactions, of which there are none: whoever asks for one is told so at once, in the answer that it waits for."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from pulsar_on_spark.broker.connection import Connection, Request
+from pulsar_on_spark.broker.server_errors import ServerRefusalError
+from pulsar_on_spark.protocol.commands import BaseCommand, ServerError
+from pulsar_on_spark.protocol.transactions import REFUSALS
+
+
+async def refuse(connection: Connection, command: Any) -> None:
+    """Any request of a transaction."""
+    raise ServerRefusalError(ServerError.NotAllowedError, "Transactions are not supported: make a client without them.")
+
+
+REQUESTS: Final[dict[int, Request]] = {
+    # Official brokers without transactions answer it with an ERROR.
+    BaseCommand.TC_CLIENT_CONNECT_REQUEST: Request(refuse),
+    **{type_: Request(refuse, refusal) for type_, refusal in REFUSALS.items()},
+}

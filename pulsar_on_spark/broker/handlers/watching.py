@@ -1,0 +1,50 @@
+"""Clients that watch the topics of a namespace (Java's regular expressions), instead of polling for them."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from pulsar_on_spark.broker.connection import Connection, Request, Signal
+from pulsar_on_spark.broker.handlers.lookup import authorize_list
+from pulsar_on_spark.broker.server_errors import ServerRefusalError
+from pulsar_on_spark.protocol import replies
+from pulsar_on_spark.protocol.commands import (
+    BaseCommand,
+    CommandWatchTopicList,
+    CommandWatchTopicListClose,
+    ServerError,
+)
+
+
+async def watch(connection: Connection, command: CommandWatchTopicList) -> None:
+    """WATCH_TOPIC_LIST: what matches now, and from now on what changes."""
+    services = connection.services
+    authorize_list(connection, command.namespace)
+    longest = services.settings.subscription_pattern_max_length
+    if len(command.topics_pattern) > longest:
+        raise ServerRefusalError(
+            ServerError.NotAllowedError,
+            f"The pattern has {len(command.topics_pattern)} characters and may have {longest} "
+            "(subscription_pattern_max_length): poll, or use a shorter one.",
+        )
+    found = await services.watch.watch(
+        connection, command.watcher_id, command.namespace, command.topics_pattern, command.topics_hash
+    )
+    connection.write(
+        replies.watch_topic_list_success(command.request_id, command.watcher_id, found.topics, found.topics_hash)
+    )
+
+
+def unwatch(connection: Connection, command: CommandWatchTopicListClose) -> None:
+    """WATCH_TOPIC_LIST_CLOSE: always a success."""
+    connection.services.watch.unwatch(connection, command.watcher_id)
+    connection.write(replies.success(command.request_id))
+
+
+def closed(connection: Connection) -> None:
+    """The connection is gone."""
+    connection.services.watch.left(connection)
+
+
+REQUESTS: Final[dict[int, Request]] = {BaseCommand.WATCH_TOPIC_LIST: Request(watch)}
+SIGNALS: Final[dict[int, Signal]] = {BaseCommand.WATCH_TOPIC_LIST_CLOSE: unwatch}

@@ -1,0 +1,130 @@
+"""Whether the broker really serves: a message goes the way of all messages, into the journal and back.
+
+It is published to `pulsar/<cluster>/healthcheck`, where nothing is retained, and read in the process that reads for
+consumers.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from typing import Final
+
+from pulsar_on_spark.broker.producers import ProducerInfo
+from pulsar_on_spark.broker.publishing import Producer
+from pulsar_on_spark.broker.server_errors import ServerRefusalError
+from pulsar_on_spark.broker.services import Services
+from pulsar_on_spark.broker.topic import BrokerTopic
+from pulsar_on_spark.model.clock import current_ms
+from pulsar_on_spark.model.errors import PulsarpyError, TopicNotFoundError
+from pulsar_on_spark.model.ids import LedgerId
+from pulsar_on_spark.model.names import TopicName
+from pulsar_on_spark.protocol.commands import BaseCommand, ServerError
+from pulsar_on_spark.protocol.entry_frame import join_entry
+from pulsar_on_spark.protocol.messages import MessageMetadata
+from pulsar_on_spark.protocol.server import Sent
+from pulsar_on_spark.topic import catalog
+from pulsar_on_spark.topic.cursor.cursor import EntryRange
+from pulsar_on_spark.topic.policies.change import set_namespace_policies
+
+TIMEOUT_S: Final = 10.0
+"""How long a check lasts at most."""
+_NAME: Final = "healthcheck"
+_FRAME_HEAD_BYTES: Final = 8
+"""Sizes of a frame and of its command."""
+
+
+async def check(services: Services) -> None:
+    """Store a message and read it.
+
+    Raises:
+        ServerRefusalError: that is not possible, or takes too long; why, in one sentence.
+    """
+    if services.path.is_lagging:
+        raise _ill("Producers are held back because sealing is too far behind: see what the sealing process says.")
+    stage = "The metadata were not read"
+    try:
+        async with asyncio.timeout(TIMEOUT_S), services.vitals.checking:
+            topic = await _topic(services)
+            stage = "A message was not stored"
+            payload = str(time.time_ns()).encode()
+            ledger, entry = await _publish(services, topic, payload)
+            stage = "A message that was stored was not read"
+            wanted = [EntryRange(LedgerId(ledger), entry, entry + 1)]
+            (found,) = await services.reader.read(topic.part, wanted, 1, 0)
+    except TimeoutError as error:
+        raise _ill(f"{stage} in {TIMEOUT_S:.0f} s: see that enough storage paths are well.") from error
+    except (PulsarpyError, OSError) as error:
+        raise _ill(f"{stage}: {error}") from error
+    if not found.data.endswith(payload):
+        raise _ill("A message was read with another content than it was stored with: run `pulsarpy repair`.")
+
+
+async def _topic(services: Services) -> BrokerTopic:
+    name = TopicName.parse(f"persistent://pulsar/{services.settings.cluster_name}/{_NAME}")
+    try:
+        topic = await services.topics.get(name, create=False)
+    except TopicNotFoundError:
+        await asyncio.to_thread(_create, services, name)
+        topic = await services.topics.get(name, create=False)
+    assert isinstance(topic, BrokerTopic), "it is persistent"
+    return topic
+
+
+def _create(services: Services, name: TopicName) -> None:
+    catalog.create_topic(services.root.store, name, None, exist_ok=True)
+    nothing = {"retentionTimeInMinutes": 0, "retentionSizeInMB": 0}
+    set_namespace_policies(services.root, name.namespace, {"retention": nothing})
+
+
+async def _publish(services: Services, topic: BrokerTopic, payload: bytes) -> tuple[int, int]:
+    """Returns ledger and entry of the message."""
+    client = _Client()
+    producer = Producer(ProducerInfo(client, 0, _NAME), client, topic)
+    # Grows over the broker's life and the next one's: deduplication takes none for one that is stored.
+    sequence_id = time.time_ns()
+    metadata = MessageMetadata(producer_name=_NAME, sequence_id=sequence_id, publish_time=current_ms())
+    entry = join_entry(metadata.SerializeToString(), payload)
+    services.path.publish(topic, producer, Sent(0, sequence_id, 0, 1, False, False, 0, 0, entry, True))
+    producer.when_drained(client.close)
+    try:
+        return await client.receipt
+    finally:
+        producer.is_closed = True  # if it still waits, it is dropped
+
+
+class _Client:
+    """A client of the broker within it (see `Peer`), that waits for one receipt."""
+
+    def __init__(self) -> None:
+        self.address = self.client_version = _NAME
+        self.protocol_version = 0
+        self.is_closed = False
+        self.is_writable = True
+        self.receipt: asyncio.Future[tuple[int, int]] = asyncio.get_running_loop().create_future()
+
+    def write(self, data: bytes) -> None:
+        size = int.from_bytes(data[4:_FRAME_HEAD_BYTES], "big")
+        command = BaseCommand.FromString(data[_FRAME_HEAD_BYTES : _FRAME_HEAD_BYTES + size])
+        stored = command.send_receipt.message_id
+        if command.type == BaseCommand.SEND_RECEIPT and not self.receipt.done():
+            self.receipt.set_result((stored.ledgerId, stored.entryId))
+
+    async def is_alive(self) -> bool:
+        return True
+
+    def pending_changed(self, entries: int) -> None:
+        """One entry needs no bound."""
+
+    def hold_for(self, seconds: float) -> None:
+        """As above."""
+
+    def close(self) -> None:
+        """Its entry has an outcome: a receipt, or none that will ever come."""
+        self.is_closed = True
+        if not self.receipt.done():
+            self.receipt.set_exception(_ill("the journal did not take it; see which storage paths have failed."))
+
+
+def _ill(reason: str) -> ServerRefusalError:
+    return ServerRefusalError(ServerError.ServiceNotReady, reason)

@@ -1,0 +1,86 @@
+"""The numbers of loaded topics, taken on the event loop, a few topics at a time so that clients are served between."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable
+from typing import Final, NamedTuple
+
+from pulsar_on_spark.broker.stats.meters import Meters
+from pulsar_on_spark.broker.stats.rates import Rates
+from pulsar_on_spark.broker.topic import BrokerTopic
+
+TOPICS_AT_ONCE: Final = 50
+"""About a millisecond of the event loop."""
+
+
+class SubscriptionNumbers(NamedTuple):
+    """A subscription that is open here."""
+
+    name: str
+    consumers: int
+    backlog: int
+    delayed: int
+    unacked: int
+    is_blocked: bool
+    is_failing: bool
+    messages_out: int
+    bytes_out: int
+    entries_lost: int
+    rates: Rates
+
+
+class TopicNumbers(NamedTuple):
+    """A topic that is loaded here. `waiting` is its entries that the journal has not taken."""
+
+    topic_id: str
+    namespace: str
+    name: str
+    producers: int
+    waiting: int
+    messages_in: int
+    bytes_in: int
+    rates: Rates
+    subscriptions: list[SubscriptionNumbers]
+
+
+async def gather(topics: Iterable[BrokerTopic], meters: Meters) -> list[TopicNumbers]:
+    """The numbers of all topics, each as it is when its turn comes."""
+    found = []
+    for number, topic in enumerate(topics, 1):
+        found.append(_of_topic(topic, meters))
+        if number % TOPICS_AT_ONCE == 0:
+            await asyncio.sleep(0)
+    return found
+
+
+def _of_topic(topic: BrokerTopic, meters: Meters) -> TopicNumbers:
+    subscriptions = []
+    for each in topic.subscriptions.all:
+        stats = each.stats
+        subscriptions.append(
+            SubscriptionNumbers(
+                each.name,
+                len(each.consumers),
+                each.kept.cursor.backlog_entries,
+                stats.delayed,
+                stats.unacked,
+                stats.blocked is not None,
+                each.problem is not None,
+                each.messages_out,
+                each.bytes_out,
+                each.entries_lost,
+                meters.rates(each),
+            )
+        )
+    return TopicNumbers(
+        topic.topic_id,
+        topic.name.namespace,
+        topic.name.full,
+        len(topic.producers.connected),
+        len(topic.waiting),
+        topic.published.messages,
+        topic.published.bytes,
+        meters.rates(topic.published),
+        subscriptions,
+    )

@@ -1,0 +1,158 @@
+"""The store's own families (`pulsarpy_`), and what of Pulsar's concerns the broker as a process. No IO but `/proc`."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from importlib.metadata import version
+from typing import Final
+
+from prometheus_client import PlatformCollector, ProcessCollector
+from prometheus_client.metrics_core import (
+    CounterMetricFamily,
+    GaugeMetricFamily,
+    HistogramMetricFamily,
+    Metric,
+)
+
+from pulsar_on_spark.broker.metrics.stored import StoredLook
+from pulsar_on_spark.broker.services import Services
+from pulsar_on_spark.model.latencies import Latencies
+
+_CLUSTER: Final = ("cluster",)
+_PATH: Final = ("cluster", "path", "uri")
+_STATES: Final = ("writable", "read-only", "draining", "lost")
+
+
+def store_families(services: Services) -> Iterator[Metric]:
+    """All families that are not of topics."""
+    cluster = services.settings.cluster_name
+    look = services.vitals.stored.look
+    yield from _gauges(cluster, _broker_gauges(services, look))
+    yield from _counters(cluster, services)
+    yield from _histograms(cluster, services)
+    yield from _of_paths(cluster, look)
+    yield from _of_processes(cluster, services)
+    info = GaugeMetricFamily("pulsar_version_info", "The broker's version", labels=("cluster", "version"))
+    info.add_metric((cluster, version("pulsar-on-spark")), 1)
+    yield info
+    yield from ProcessCollector(registry=None).collect()
+    yield from PlatformCollector(registry=None).collect()
+
+
+def _broker_gauges(services: Services, look: StoredLook) -> Iterable[tuple[str, str, float]]:
+    vitals, path, cache = services.vitals, services.path, services.reader.cache
+    now_s = time.monotonic()
+    return (
+        ("pulsar_active_connections", "Clients' connections", len(vitals.connections)),
+        ("pulsar_ml_cache_used_size", "Bytes of entries in memory", cache.size_bytes),
+        ("pulsar_ml_cache_entries", "Entries in memory", len(cache)),
+        ("pulsarpy_publish_pending_bytes", "Bytes of entries without receipt", path.pending_bytes),
+        ("pulsarpy_publish_held", "1 while clients with producers are not read", not path.is_open),
+        ("pulsarpy_sealing_lag_bytes", "Bytes of the journal not sealed, one copy", vitals.sealing.lag_bytes),
+        ("pulsarpy_sealing_lag_limit_bytes", "Above it producers are held back", vitals.sealing.lag_limit_bytes),
+        ("pulsarpy_sealing_silent_seconds", "Since the sealing process was heard", vitals.sealing.silent_s),
+        ("pulsarpy_sealing_over_limit", "1 while producers are held back because of sealing", path.is_lagging),
+        ("pulsarpy_journal_waiting_bytes", "Bytes in the journal's queue", vitals.incarnation.journal.waiting_bytes),
+        ("pulsarpy_journal_takes_entries", "1 while the journal has room", vitals.incarnation.can_append),
+        ("pulsarpy_open_ledgers", "Open ledgers of this broker", len(vitals.incarnation.ledgers)),
+        ("pulsarpy_open_incarnations", "Journals that are open or not recovered", look.open_incarnations),
+        ("pulsarpy_segment_files", "Segment files", look.files),
+        ("pulsarpy_segment_copies_missing", "Copies of segment files to be made again", look.missing_copies),
+        ("pulsarpy_stored_look_age_seconds", "Age of what is said of storage", now_s - look.at_s if look.at_s else -1),
+    )
+
+
+def _gauges(cluster: str, numbers: Iterable[tuple[str, str, float]]) -> Iterator[Metric]:
+    for name, text, value in numbers:
+        gauge = GaugeMetricFamily(name, text, labels=_CLUSTER)
+        gauge.add_metric((cluster,), value)
+        yield gauge
+
+
+def _counters(cluster: str, services: Services) -> Iterator[Metric]:
+    vitals, reader = services.vitals, services.reader
+    meter = vitals.incarnation.journal.meter
+    created = vitals.connections.created
+    for name, text, value in (
+        ("pulsar_connection_created_total_count", "Connections made", created),
+        ("pulsar_connection_closed_total_count", "Connections ended", created - len(vitals.connections)),
+    ):
+        # Pulsar's names, without the `_total` at their end that a counter gets.
+        gauge = GaugeMetricFamily(name, text, labels=_CLUSTER)
+        gauge.add_metric((cluster,), value)
+        yield gauge
+    for name, text, value in (
+        ("pulsarpy_journal_groups", "Groups of entries or cursor records; each is one frame", meter.groups),
+        ("pulsarpy_journal_records", "Entries and cursor records in them", meter.records),
+        ("pulsarpy_journal_bytes", "Bytes of these, one copy", meter.payload_bytes),
+        ("pulsarpy_cache_hits", "Entries that were in memory when consumers were to get them", reader.hits),
+        ("pulsarpy_cache_misses", "Entries that had to be read", reader.misses),
+    ):
+        counter = CounterMetricFamily(name, text, labels=_CLUSTER)
+        counter.add_metric((cluster,), value)
+        yield counter
+
+
+def _histograms(cluster: str, services: Services) -> Iterator[Metric]:
+    vitals, store = services.vitals, services.root.store
+    journal = vitals.incarnation.journal
+    kept: tuple[tuple[str, str, Latencies], ...] = (
+        ("pulsarpy_publish_latency_seconds", "From journal to receipt, of sampled entries", services.path.latencies),
+        ("pulsarpy_journal_write_seconds", "From a group's send until an ack quorum synced it", journal.meter.writes),
+        ("pulsarpy_topic_load_seconds", "Loads of topics", services.topics.loads),
+        ("pulsarpy_event_loop_delay_seconds", "How late the event loop wakes tasks", vitals.loop_delays),
+    )
+    for name, text, latencies in kept:
+        yield _histogram(name, text, _CLUSTER, {(cluster,): latencies})
+    yield _histogram(
+        "pulsarpy_metadata_commit_seconds",
+        "Commits to the metadata tables by this broker",
+        ("cluster", "table"),
+        {(cluster, "main"): store.commits, (cluster, "cursors"): store.cursor_commits},
+    )
+    yield _histogram(
+        "pulsarpy_journal_sync_seconds",
+        "fdatasync on a storage path",
+        ("cluster", "path"),
+        {(cluster, str(path_id)): each for path_id, each in journal.sync_latencies().items()},
+    )
+
+
+def _histogram(name: str, text: str, labels: Sequence[str], kept: Mapping[tuple[str, ...], Latencies]) -> Metric:
+    family = HistogramMetricFamily(name, text, labels=labels)
+    for key, latencies in kept.items():
+        family.add_metric(key, latencies.buckets(), latencies.sum_s)
+    return family
+
+
+def _of_paths(cluster: str, look: StoredLook) -> Iterator[Metric]:
+    state = GaugeMetricFamily("pulsarpy_path_state", "1 for the state it has", labels=(*_PATH, "state"))
+    total = GaugeMetricFamily("pulsarpy_path_size_bytes", "Of its file system", labels=_PATH)
+    free = GaugeMetricFamily("pulsarpy_path_free_bytes", "Free in its file system", labels=_PATH)
+    for path in look.paths:
+        key = (cluster, str(path.path_id), path.uri)
+        for each in _STATES:
+            state.add_metric((*key, each), path.state == each)
+        if path.total_bytes:
+            total.add_metric(key, path.total_bytes)
+            free.add_metric(key, path.free_bytes)
+    yield from (state, total, free)
+
+
+def _of_processes(cluster: str, services: Services) -> Iterator[Metric]:
+    labels = ("cluster", "process")
+    memory = GaugeMetricFamily("pulsarpy_process_resident_memory_bytes", "Resident memory", labels=labels)
+    cpu = CounterMetricFamily("pulsarpy_process_cpu_seconds", "User and system CPU time", labels=labels)
+    for process, pid in (("broker", "self"), ("sealer", services.vitals.sealing.pid), ("reader", services.reader.pid)):
+        found = {} if pid is None else _process(pid)
+        if found:
+            memory.add_metric((cluster, process), found["process_resident_memory_bytes"])
+            cpu.add_metric((cluster, process), found["process_cpu_seconds_total"])
+    yield from (memory, cpu)
+
+
+def _process(pid: int | str) -> dict[str, float]:
+    """What `/proc` says of a process; nothing if it is gone."""
+    families = ProcessCollector(pid=lambda: pid, registry=None).collect()
+    return {sample.name: sample.value for family in families for sample in family.samples}

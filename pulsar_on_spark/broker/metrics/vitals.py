@@ -1,0 +1,60 @@
+"""The broker itself as metrics see it: its journal, its processes, how late its event loop is."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Final
+
+from pulsar_on_spark.broker.connections import Connections
+from pulsar_on_spark.broker.metrics.stored import Stored
+from pulsar_on_spark.model.latencies import Latencies
+from pulsar_on_spark.topic.incarnation.incarnation import Incarnation
+from pulsar_on_spark.topic.sealing.process import SealingProcess
+
+LOOP_EVERY_S: Final = 0.25
+"""How often the event loop is asked how late it is."""
+
+
+class Vitals:
+    """What only metrics and health ask for.
+
+    Args:
+        incarnation: The broker's, with its journal.
+        sealing: Its sealing process.
+        connections: Its clients.
+        stored: What is stored.
+
+    Attributes:
+        loop_delays: How much later than asked for the event loop woke a task up.
+        checking: Held while the broker's health is checked.
+    """
+
+    def __init__(
+        self, incarnation: Incarnation, sealing: SealingProcess, connections: Connections, stored: Stored
+    ) -> None:
+        self.incarnation = incarnation
+        self.sealing = sealing
+        self.connections = connections
+        self.stored = stored
+        self.loop_delays = Latencies()
+        self.checking = asyncio.Lock()
+        self._measuring: asyncio.Task[None] | None = None
+
+    def start(self) -> None:
+        """Begin to look and to measure."""
+        self.stored.start()
+        self._measuring = asyncio.create_task(self._measure(), name="event loop delays")
+
+    async def stop(self) -> None:
+        """End."""
+        if self._measuring is not None:
+            self._measuring.cancel()
+            await asyncio.gather(self._measuring, return_exceptions=True)
+        await self.stored.stop()
+
+    async def _measure(self) -> None:
+        loop = asyncio.get_running_loop()
+        while True:
+            due_s = loop.time() + LOOP_EVERY_S
+            await asyncio.sleep(LOOP_EVERY_S)
+            self.loop_delays.observe(max(loop.time() - due_s, 0.0))

@@ -1,0 +1,373 @@
+"""The way of entries from connections into the journal, and of their receipts back.
+
+    connection ── publish ──> topic's ledger open, journal has room? ── append ──> journal
+                                  └── no: waits in the topic's queue             │ acknowledged, in order
+    connection <── one write of receipts for each producer ── cache, chain ──────┘
+
+Bounds: bytes of all entries that are not acknowledged, entries of one connection, the journal's own limits and the
+sealer's lag. Above any of the first and the last two nothing is read from clients with producers until it is below.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Protocol, cast
+
+from pulsar_on_spark.broker.peer import Peer
+from pulsar_on_spark.broker.producers import ProducerInfo
+from pulsar_on_spark.broker.topic_dedup import TopicDedup
+from pulsar_on_spark.model.clock import current_ms
+from pulsar_on_spark.model.ids import EntryId, LedgerId, TopicId
+from pulsar_on_spark.model.latencies import Latencies
+from pulsar_on_spark.protocol import replies
+from pulsar_on_spark.protocol.server import Sent
+from pulsar_on_spark.topic.incarnation.incarnation import Incarnation
+from pulsar_on_spark.topic.incarnation.listener import Appended
+from pulsar_on_spark.topic.incarnation.open_ledger import OpenLedger
+
+log = logging.getLogger(__name__)
+
+Receipt = tuple[int, int, int, int]
+"""Sequence id, highest sequence id, ledger, entry."""
+
+
+@dataclass(slots=True, eq=False, weakref_slot=True)
+class Published:
+    """What was published to a topic since it was loaded, or by a producer.
+
+    Attributes:
+        messages: Messages.
+        bytes: Bytes of their entries.
+    """
+
+    messages: int = 0
+    bytes: int = 0
+
+
+class ProducersTopic(Protocol):
+    """What producers know of their topic.
+
+    Attributes:
+        dedup: Tells what is stored already; None where that is not asked for.
+    """
+
+    dedup: TopicDedup | None
+
+    def publish(self, producer: Producer, sent: Sent) -> None:
+        """Take the next entry of a producer."""
+
+    def forget_producer(self, producer: Producer) -> None:
+        """A producer's client closed it, or is gone."""
+
+
+class PublishedTopic(Protocol):
+    """What the publish path knows of a topic.
+
+    Attributes:
+        topic_id: Its id.
+        waiting: Entries that the journal has not taken yet, in order.
+        keeps_entries: Whether somebody will want entries from memory.
+        dedup: Tells what is stored already; None where that is not asked for.
+        published: How much was published.
+    """
+
+    topic_id: TopicId
+    waiting: deque[tuple[Producer, Sent]]
+    keeps_entries: bool
+    dedup: TopicDedup | None
+    published: Published
+
+    def need_ledger(self) -> None:
+        """Open the topic's ledger, and call `PublishPath.resume` then."""
+
+    def grew(self, ledger: LedgerId, end: int) -> None:
+        """Entries of the ledger are acknowledged up to `end`."""
+
+
+class TailCache(Protocol):
+    """Takes entries that were acknowledged."""
+
+    def add(self, topic_id: TopicId, ledger: LedgerId, entry: EntryId, data: bytes) -> None:
+        """See `EntryCache`."""
+
+
+@dataclass(slots=True, eq=False)
+class Producer:
+    """A client's producer that may publish.
+
+    Attributes:
+        info: What it asked for.
+        peer: Its connection.
+        topic: Where it publishes.
+        pending: Its entries that are not settled.
+        is_closed: What it sends from now on, or has waiting, is not published.
+        published: How much it has published.
+        connected_at: Seconds since 1970.
+    """
+
+    info: ProducerInfo
+    peer: Peer
+    topic: ProducersTopic
+    pending: int = 0
+    is_closed: bool = False
+    receipts: list[Receipt] = field(default_factory=list)
+    published: Published = field(default_factory=Published)
+    connected_at: float = field(default_factory=time.time)
+    _drained: Callable[[], None] | None = None
+    _late: deque[tuple[int, bytes]] = field(default_factory=deque)
+    """Answers that must not overtake the receipts of entries before: (entries settled by then, answer)."""
+    _settled: int = 0
+
+    def when_drained(self, call: Callable[[], None]) -> None:
+        """Call once nothing of it is pending: at once, or later."""
+        if self.pending:
+            self._drained = call
+        else:
+            call()
+
+    def answer_in_order(self, answer: bytes) -> None:
+        """Send an answer to an entry that is not stored, behind the receipts of those before it."""
+        if self.pending:
+            self._late.append((self._settled + self.pending, answer))
+        else:
+            self.peer.write(answer)
+
+    def settle(self, entries: int) -> None:
+        """So many of its entries have an outcome."""
+        self.pending -= entries
+        self._settled += entries
+        self.peer.pending_changed(-entries)
+        while self._late and self._late[0][0] <= self._settled:
+            self.peer.write(self._late.popleft()[1])
+        if not self.pending and self._drained is not None:
+            call, self._drained = self._drained, None
+            call()
+
+
+class PublishPath:
+    """The broker's publish path; the listener of its incarnation, as far as entries go.
+
+    Args:
+        cache: Takes acknowledged entries.
+        buffer_bytes: Of entries that are not acknowledged: above it, nothing is read from clients with producers.
+        gate_changed: Called when that begins and ends.
+    """
+
+    def __init__(self, cache: TailCache, buffer_bytes: int, gate_changed: Callable[[], None]) -> None:
+        self._cache = cache
+        self._buffer_bytes = buffer_bytes
+        self._gate_changed = gate_changed
+        self._incarnation: Incarnation | None = None
+        self._blocked: dict[PublishedTopic, None] = {}
+        """Topics whose entries wait for room in the journal."""
+        self._is_lagging = False
+        self._is_draining = False
+        self._settled: asyncio.Future[None] | None = None
+        self._pending = 0
+        self._appended = self._journaled = 0
+        self._probe: tuple[int, float] | None = None
+        """One of the entries in the journal: how many were appended up to it, and when."""
+        self.latencies = Latencies()
+        """From when an entry was appended until its receipt was written; one entry at a time is measured."""
+        self.pending_bytes = 0
+        self.is_open = True
+        """Whether clients with producers may be read."""
+
+    def start(self, incarnation: Incarnation) -> None:
+        """The journal is open."""
+        self._incarnation = incarnation
+
+    # -- to the journal ------------------------------------------------------------------------------------------------
+
+    def publish(self, topic: PublishedTopic, producer: Producer, sent: Sent) -> None:
+        """Take the next entry of one of a topic's producers; it gets its receipt once the entry is durable."""
+        if self._is_draining:
+            return
+        producer.pending += 1
+        producer.peer.pending_changed(1)
+        self._pending += 1
+        self.pending_bytes += len(sent.entry)
+        incarnation = self._incarnation
+        assert incarnation is not None, "producers come after the journal"
+        if topic.waiting or not incarnation.can_append or topic.topic_id not in incarnation.ledgers:
+            topic.waiting.append((producer, sent))
+            self.resume(topic)
+        else:
+            self._append(incarnation, topic, producer, sent, current_ms())
+        if self.is_open and (self.pending_bytes >= self._buffer_bytes or not incarnation.can_append):
+            self._set_gate(False)
+
+    def _append(
+        self, incarnation: Incarnation, topic: PublishedTopic, producer: Producer, sent: Sent, now_ms: int
+    ) -> None:
+        if topic.dedup is not None:
+            answer = topic.dedup.admit(producer.info.name, producer.info.producer_id, sent)
+            if answer is not None:
+                self._forget(producer, sent)
+                producer.answer_in_order(answer)
+                return
+        incarnation.append(topic.topic_id, sent.num_messages, now_ms, sent.entry, (topic, producer, sent))
+        self._appended += 1
+        if self._probe is None:
+            self._probe = (self._appended, time.perf_counter())
+
+    def resume(self, topic: PublishedTopic) -> None:
+        """Append what waits in a topic, as far as its ledger is open and the journal has room."""
+        waiting, incarnation = topic.waiting, self._incarnation
+        assert incarnation is not None, "producers come after the journal"
+        now_ms = current_ms()
+        while waiting:
+            producer, sent = waiting[0]
+            if producer.is_closed:
+                waiting.popleft()
+                self._forget(producer, sent)
+            elif topic.topic_id not in incarnation.ledgers:
+                topic.need_ledger()
+                return
+            elif not incarnation.can_append:
+                self._blocked[topic] = None
+                return
+            else:
+                waiting.popleft()
+                self._append(incarnation, topic, producer, sent, now_ms)
+        self._blocked.pop(topic, None)
+
+    def drop_waiting(self, topic: PublishedTopic) -> None:
+        """Forget what waits in a topic: its producers were told to come back, and send it again."""
+        self._blocked.pop(topic, None)
+        while topic.waiting:
+            self._forget(*topic.waiting.popleft())
+
+    def _forget(self, producer: Producer, sent: Sent) -> None:
+        producer.settle(1)
+        self._settle(1, len(sent.entry))
+
+    async def drain(self) -> None:
+        """Take nothing any more, and wait until all that was taken has its receipt.
+
+        What is sent from now on is passed over: its clients are about to be told to go, and send it again. Told first,
+        they would not know the receipts any more, and send twice.
+        """
+        self._is_draining = True
+        if self._pending:
+            self._settled = asyncio.get_running_loop().create_future()
+            await self._settled
+
+    def _settle(self, entries: int, size_bytes: int) -> None:
+        self._pending -= entries
+        self.pending_bytes -= size_bytes
+        if not self._pending and self._settled is not None and not self._settled.done():
+            self._settled.set_result(None)
+
+    # -- from the journal ----------------------------------------------------------------------------------------------
+
+    def acknowledged(self, entries: Sequence[Appended]) -> None:
+        """These entries are durable: into the cache, to consumers, and receipts to producers."""
+        answered: dict[Producer, None] = {}
+        groups: dict[PublishedTopic, _Group] = {}
+        add = self._cache.add
+        for ledger, entry_id, (topic, producer, sent) in _ours(entries):
+            ledger_id = ledger.ledger_id
+            entry = sent.entry
+            if topic.keeps_entries:
+                add(topic.topic_id, ledger_id, entry_id, entry)
+            if topic.dedup is not None:
+                topic.dedup.stored(producer.info.name, sent, ledger_id, entry_id + 1)
+            if (group := groups.get(topic)) is None:
+                group = groups[topic] = _Group()
+            group.ends[ledger_id] = entry_id + 1
+            group.messages += sent.num_messages
+            group.size_bytes += len(entry)
+            producer.published.messages += sent.num_messages
+            producer.published.bytes += len(entry)
+            producer.receipts.append((sent.sequence_id, sent.highest_sequence_id, ledger_id, entry_id))
+            answered[producer] = None
+        for producer in answered:
+            self._send_receipts(producer)
+        for topic, group in groups.items():
+            topic.published.messages += group.messages
+            topic.published.bytes += group.size_bytes
+            for ledger_id, end in group.ends.items():
+                topic.grew(ledger_id, end)
+        self._note_journaled(len(entries))
+        self._settle(len(entries), sum(group.size_bytes for group in groups.values()))
+        self._open_if_room()
+
+    def _note_journaled(self, entries: int) -> None:
+        self._journaled += entries
+        if self._probe is not None and self._probe[0] <= self._journaled:
+            self.latencies.observe(time.perf_counter() - self._probe[1])
+            self._probe = None
+
+    @staticmethod
+    def _send_receipts(producer: Producer) -> None:
+        receipts, producer.receipts = producer.receipts, []
+        if not producer.peer.is_closed:
+            producer.peer.write(replies.send_receipts(producer.info.producer_id, receipts))
+        producer.settle(len(receipts))
+
+    def unknown(self, entries: Sequence[Appended]) -> None:
+        """These have no outcome and get none: their clients send them again, elsewhere or later."""
+        for _, _, (_, producer, sent) in _ours(entries):
+            self._forget(producer, sent)
+            producer.peer.close()
+
+    # -- back-pressure -------------------------------------------------------------------------------------------------
+
+    def room(self) -> None:
+        """The journal takes entries again."""
+        for topic in list(self._blocked):
+            self.resume(topic)
+        self._open_if_room()
+
+    @property
+    def is_lagging(self) -> bool:
+        """Whether producers are held back because sealing is too far behind."""
+        return self._is_lagging
+
+    def set_lagging(self, is_lagging: bool) -> None:
+        """Sealing is too far behind, or no longer is."""
+        self._is_lagging = is_lagging
+        if is_lagging and self.is_open:
+            log.warning("Sealing is too far behind: producers are held back.")
+            self._set_gate(False)
+        self._open_if_room()
+
+    def starved(self) -> None:
+        """Too few storage paths are left: whoever waits is sent away, to come again."""
+        for topic in list(self._blocked):
+            for producer, _ in list(topic.waiting):
+                producer.peer.close()
+            self.drop_waiting(topic)
+
+    def _open_if_room(self) -> None:
+        if self.is_open or self._is_lagging or self._blocked or self._incarnation is None:
+            return
+        if self._incarnation.can_append and self.pending_bytes * 2 <= self._buffer_bytes:
+            self._set_gate(True)
+
+    def _set_gate(self, is_open: bool) -> None:
+        self.is_open = is_open
+        self._gate_changed()
+
+
+@dataclass(slots=True)
+class _Group:
+    """Entries of one topic that were acknowledged together."""
+
+    messages: int = 0
+    size_bytes: int = 0
+    ends: dict[LedgerId, int] = field(default_factory=dict)
+
+
+_Context = tuple[PublishedTopic, Producer, Sent]
+
+
+def _ours(entries: Sequence[Appended]) -> Sequence[tuple[OpenLedger, EntryId, _Context]]:
+    """All that is appended is appended here, with this context."""
+    return cast("Sequence[tuple[OpenLedger, EntryId, _Context]]", entries)

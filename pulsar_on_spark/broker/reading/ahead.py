@@ -1,0 +1,216 @@
+"""Read-ahead: what the reading process brings stays in its slab until other reads need that.
+
+A read that goes on where a slab ends gets twice as much at once, up to a whole slab; when half of one is taken, the
+next is fetched. So a single entry in the middle of a backlog costs little, and a consumer that reads a backlog finds
+the next entries there when it comes.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import OrderedDict, deque
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from pulsar_on_spark.broker.reading.jobs import EntrySource, Filled, FillJob, Large
+from pulsar_on_spark.broker.reading.process import ReadingProcess
+from pulsar_on_spark.broker.reading.slabs import Slab, SlabWriter, slab_bytes
+from pulsar_on_spark.model.ids import EntryId, LedgerId
+from pulsar_on_spark.topic.cursor.cursor import EntryRange
+from pulsar_on_spark.topic.entry.rows import StoredEntry
+
+log = logging.getLogger(__name__)
+
+FIRST_BYTES = 1024 * 1024
+"""What a read begins with."""
+_OWN_MEMORY = -1
+"""Instead of a slab's number: an entry that no slab takes. Of these one stays, or as many as are waited for."""
+_MAX_RANGES = 256
+"""Ranges that one job is given."""
+
+
+@dataclass(slots=True, eq=False)
+class Fetched:
+    """A slab with entries, and its number. Pinned, it stays as it is."""
+
+    slab: Slab
+    number: int
+    source_id: str
+    more: bool
+    ahead_bytes: int
+    pins: int = 0
+    is_continued: bool = False
+
+
+@dataclass(slots=True, eq=False)
+class _Fetch:
+    """A job under way, and how many wait for it."""
+
+    task: asyncio.Task[Fetched]
+    waiters: int = 0
+
+
+class ReadAhead:
+    """Entries in slabs, by source. Methods belong to one event loop.
+
+    Args:
+        process: Who fills the slabs.
+    """
+
+    def __init__(self, process: ReadingProcess) -> None:
+        self._process = process
+        self._max_bytes = process.slab_entries_bytes
+        self._free = list(range(len(process.slabs)))
+        self._recent: OrderedDict[Fetched, None] = OrderedDict()
+        """The least recently used one first."""
+        self._of_source: dict[str, list[Fetched]] = {}
+        self._fetches: dict[tuple[str, int, int], _Fetch] = {}
+        self._waiting: deque[asyncio.Future[None]] = deque()
+
+    async def close(self) -> None:
+        """Give up what is under way."""
+        tasks = [fetch.task for fetch in self._fetches.values()]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    def take(self, source_id: str, ledger: LedgerId, first: int, end: int, max_bytes: int) -> list[bytes]:
+        """Copies of entries from `first` on, as far as one slab has them; see `Slab.take`."""
+        for fetched in self._of_source.get(source_id, ()):
+            found = fetched.slab.take(ledger, first, end, max_bytes)
+            if found:
+                return found
+        return []
+
+    def ack_set(self, source_id: str, ledger: LedgerId, entry: int) -> int:
+        """See `StoredEntry`; of an entry that `take` gave just now."""
+        found = (fetched.slab.ack_sets.get((ledger, entry)) for fetched in self._of_source.get(source_id, ()))
+        return next((bits for bits in found if bits), 0)
+
+    async def fetch(self, source: EntrySource, ranges: Sequence[EntryRange]) -> Fetched:
+        """Have entries fetched, the first one of the ranges at least; `release` what is given back.
+
+        Raises:
+            PulsarpyError: the first entry cannot be read.
+        """
+        fetch = self._fetch(source, ranges)
+        fetch.waiters += 1
+        try:
+            return await asyncio.shield(fetch.task)
+        except BaseException:
+            if fetch.task.done() and not fetch.task.cancelled() and fetch.task.exception() is None:
+                self.release(fetch.task.result())
+            else:
+                fetch.waiters -= 1
+            raise
+
+    def release(self, fetched: Fetched) -> None:
+        """What was fetched is needed no more by one who waited for it."""
+        fetched.pins -= 1
+        if not fetched.pins:
+            self._wake()
+
+    def taken(self, source: EntrySource, ledger: LedgerId, entry: EntryId) -> None:
+        """A consumer got entries up to this one: where it is likely to go on, fetch what comes next."""
+        for fetched in self._of_source.get(source.id, ()):
+            if fetched.slab.is_past_half(ledger, entry):
+                self._recent.move_to_end(fetched)
+                is_likely = fetched.more and fetched.ahead_bytes > FIRST_BYTES and not fetched.is_continued
+                if is_likely and not self._waiting and (self._free or self._evictable() is not None):
+                    fetched.is_continued = True
+                    ledger_id, first = fetched.slab.next
+                    self._fetch(source, [EntryRange(LedgerId(ledger_id), first, first + 1)])
+                return
+
+    def _fetch(self, source: EntrySource, ranges: Sequence[EntryRange]) -> _Fetch:
+        place = (ranges[0].ledger, ranges[0].first)
+        fetch = self._fetches.get((source.id, *place))
+        if fetch is None:
+            before = next((f for f in self._of_source.get(source.id, ()) if f.slab.next == place), None)
+            ahead_bytes = FIRST_BYTES if before is None else min(2 * before.ahead_bytes, self._max_bytes)
+            task = asyncio.create_task(self._fetched(source, tuple(ranges[:_MAX_RANGES]), ahead_bytes))
+            task.add_done_callback(_log_error)
+            fetch = self._fetches[source.id, *place] = _Fetch(task)
+        return fetch
+
+    async def _fetched(self, source: EntrySource, ranges: tuple[EntryRange, ...], ahead_bytes: int) -> Fetched:
+        try:
+            slab = await self._empty_slab()
+            try:
+                outcome, large = await self._process.do(
+                    lambda number: FillJob(number, source, ranges, slab, ahead_bytes)
+                )
+            except BaseException:
+                self._give_back(slab)
+                raise
+        finally:
+            fetch = self._fetches.pop((source.id, ranges[0].ledger, ranges[0].first))
+        if isinstance(outcome, Large):
+            self._give_back(slab)
+            assert large is not None, "a large entry's bytes follow"
+            for other in [each for each in self._recent if each.number == _OWN_MEMORY and not each.pins]:
+                self._evict(other)
+            found = Fetched(_alone(outcome, large), _OWN_MEMORY, source.id, more=True, ahead_bytes=FIRST_BYTES)
+        else:
+            assert isinstance(outcome, Filled)
+            filled = Slab(self._process.slabs[slab], outcome.runs, outcome.next, outcome.ack_sets)
+            found = Fetched(filled, slab, source.id, outcome.next is not None, ahead_bytes)
+        found.pins = fetch.waiters
+        self._recent[found] = None
+        self._of_source.setdefault(source.id, []).append(found)
+        if not found.pins:
+            self._wake()
+        return found
+
+    # -- slabs ---------------------------------------------------------------------------------------------------------
+
+    async def _empty_slab(self) -> int:
+        while True:
+            if self._free:
+                return self._free.pop()
+            oldest = self._evictable()
+            if oldest is not None:
+                self._evict(oldest)
+                continue
+            waiting = asyncio.get_running_loop().create_future()
+            self._waiting.append(waiting)
+            await waiting
+
+    def _evictable(self) -> Fetched | None:
+        return next((fetched for fetched in self._recent if not fetched.pins), None)
+
+    def _evict(self, fetched: Fetched) -> None:
+        del self._recent[fetched]
+        of_source = self._of_source[fetched.source_id]
+        of_source.remove(fetched)
+        if not of_source:
+            del self._of_source[fetched.source_id]
+        if fetched.number != _OWN_MEMORY:
+            self._free.append(fetched.number)
+
+    def _give_back(self, slab: int) -> None:
+        self._free.append(slab)
+        self._wake()
+
+    def _wake(self) -> None:
+        while self._waiting:
+            waiting = self._waiting.popleft()
+            if not waiting.done():
+                waiting.set_result(None)
+                return
+
+
+def _alone(large: Large, data: bytes) -> Slab:
+    """An entry that no slab takes, in memory of its own."""
+    run = large.run
+    memory = memoryview(bytearray(slab_bytes(len(data))))
+    writer = SlabWriter(memory)
+    assert writer.add(StoredEntry(LedgerId(run.ledger), EntryId(run.first), data, large.ack_set))
+    return Slab(memory, writer.finish(), ack_sets=writer.ack_sets)
+
+
+def _log_error(fetch: asyncio.Task[Fetched]) -> None:
+    """Whoever waits hears of it; where nobody does, it is said here."""
+    if not fetch.cancelled() and (error := fetch.exception()) is not None:
+        log.debug("What was to be read ahead cannot be read: %s", error)

@@ -1,0 +1,321 @@
+"""Reading entries that are not in memory: raw from journals, made again from sealed segments. Blocks: off the loop.
+
+Ranges are planned from the metadata as it is then. What is gone when it is read (merged, sealed, trimmed behind a
+seal) is planned again from where the read has come to; ids and messages are the same.
+"""
+
+from __future__ import annotations
+
+import logging
+from bisect import bisect_left, bisect_right
+from collections import OrderedDict
+from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
+from contextlib import closing
+from dataclasses import replace
+from itertools import accumulate, chain, groupby
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from pulsar_on_spark.broker.reading.entry_look import look_at
+from pulsar_on_spark.broker.reading.jobs import EntrySource
+from pulsar_on_spark.ledger.reports import Report, ReportKind, write_report
+from pulsar_on_spark.ledger.segment_reader import read_batches
+from pulsar_on_spark.ledger.storage_path import StoragePath
+from pulsar_on_spark.metadata.records import CompactionRecord, FileRecord
+from pulsar_on_spark.metadata.state import View
+from pulsar_on_spark.model.clock import current_ms
+from pulsar_on_spark.model.errors import DataLossError, JournalGoneError, PulsarpyError, SegmentGoneError
+from pulsar_on_spark.model.ids import EntryId, FileId, LedgerId, PathId, Position
+from pulsar_on_spark.topic.catalog import TopicPart
+from pulsar_on_spark.topic.chain import Loss, SegmentSlice, readable_end, walk_range
+from pulsar_on_spark.topic.compaction.reading import compacted_slices
+from pulsar_on_spark.topic.compaction.record import log_start
+from pulsar_on_spark.topic.cursor.cursor import EntryRange
+from pulsar_on_spark.topic.entry.rebuild import rebuild_entries
+from pulsar_on_spark.topic.entry.rows import StoredEntry
+from pulsar_on_spark.topic.reading import rows_of
+from pulsar_on_spark.topic.root import Root
+from pulsar_on_spark.topic.tail.journal_read import stored_entries
+from pulsar_on_spark.topic.tail.tail import Tail
+from pulsar_on_spark.topic.tail.view import JournalPlace
+
+log = logging.getLogger(__name__)
+
+_PLANS = 5
+"""A place is looked for again at most so often without an entry read in between."""
+_TOPICS_IN_JOURNALS = 64
+"""Topics whose entries in journals stay known. With more that are read there at once, each look goes through all."""
+_MAX_REPORTED = 1_000
+"""Bad copies that are remembered as reported."""
+
+
+class InJournalError(Exception):
+    """What comes next is not sealed, and this reader does not look at journals."""
+
+
+class CatchUp:
+    """Reads the entries of any topics of one root. For one thread at a time.
+
+    Args:
+        root: The root.
+        max_message_size_bytes: The broker's `maxMessageSize`: rebuilt entries are not above it.
+        in_journals: Whether to look at journals for what is not sealed, which may take as long as a dead broker's
+            recovery; if not, what is not sealed is an `InJournalError`.
+    """
+
+    def __init__(self, root: Root, max_message_size_bytes: int, *, in_journals: bool = True) -> None:
+        self._root = root
+        self._max_message_size_bytes = max_message_size_bytes
+        self._tail = Tail(root) if in_journals else None
+        self._lately: OrderedDict[str, TopicPart] = OrderedDict()
+        self._reported: set[tuple[str, PathId]] = set()
+
+    def close(self) -> None:
+        """Close the journal files; a later read opens them again."""
+        self._lately.clear()
+        if self._tail is not None:
+            self._tail.close()
+
+    def read(self, source: EntrySource, ranges: Sequence[EntryRange]) -> Generator[StoredEntry]:
+        """The entries of the ranges, and then what follows the last one in its ledger as far as that is known.
+
+        Of a compacted ledger: all its entries from the first range's beginning on.
+
+        Args:
+            source: The topic's log, or its compacted ledger.
+            ranges: At least one; entries that are acknowledged.
+
+        Raises:
+            InJournalError: see above.
+            DataLossError: an entry is in no segment and in no journal file.
+            CorruptSegmentError, CorruptJournalError: no good copy of an entry is left.
+            UnbuildableEntryError: an entry cannot be made again within `maxMessageSize`.
+            MetadataError, StorageError: the root cannot be read.
+        """
+        if source.compaction is not None:
+            first = Position(ranges[0].ledger, EntryId(ranges[0].first))
+            return self._compacted(source.part, source.compaction, first)
+        return self._log(source.part, ranges)
+
+    def _log(self, part: TopicPart, ranges: Sequence[EntryRange]) -> Generator[StoredEntry]:
+        for number, wanted in enumerate(ranges):
+            is_last = number == len(ranges) - 1
+            position, plans = wanted.first, 0
+            while position < wanted.end:
+                plans += 1
+                try:
+                    for entry in self._planned(part, replace(wanted, first=position), and_on=is_last):
+                        yield entry
+                        position, plans = entry.entry_id + 1, 0
+                except (SegmentGoneError, JournalGoneError) as error:
+                    if plans == _PLANS:
+                        raise
+                    log.info("Entry %d:%d of %s is looked for again: %s", wanted.ledger, position, part.name, error)
+                except PulsarpyError:
+                    if position < wanted.end:
+                        raise
+
+    def _compacted(self, part: TopicPart, compaction: CompactionRecord, first: Position) -> Generator[StoredEntry]:
+        view = self._root.store.view(durable=True)
+        paths = self._root.storage_paths(view)
+        entries = (
+            entry
+            for slice_ in compacted_slices(view, part, compaction, first)
+            for ledger, rows in slice_.read(paths, None, self._report_copy)
+            for entry in rebuild_entries(
+                rows, ledger, max_message_size_bytes=self._max_message_size_bytes, compacted=True
+            )
+        )
+        entry = next(entries, None)
+        if entry is None or (entry.ledger_id, entry.entry_id) != (first.ledger, first.entry):
+            raise DataLossError(
+                f"Entry {first} of {part.name} is in the index of its compacted ledger {compaction.compaction_id} and "
+                "not in the ledger: compact the topic again."
+            )
+        yield entry
+        yield from entries
+
+    def position_at(self, source: EntrySource, start: Position, end: Position, publish_ms: int) -> Position:
+        """The first entry of [start, end) that was published at a time or later; `end` if there is none.
+
+        Sealed entries are looked through in order. In a journal the times are taken to grow from entry to entry, as
+        Pulsar takes them (`PersistentMessageFinder`).
+
+        Args:
+            source: The topic's log; or its compacted ledger, and the log behind that.
+            start: Where to begin.
+            end: Where to end, at most where the topic's chain ends.
+            publish_ms: Milliseconds since 1970.
+
+        Raises:
+            DataLossError, StorageError, MetadataError: as `read`.
+        """
+        part = source.part
+        if source.compaction is not None:
+            early = self._first_compacted(part, source.compaction, start, publish_ms)
+            if early is not None:
+                return min(early, end)
+            view = self._root.store.view(durable=True)
+            start = max(start, log_start(view, part.topic_id, source.compaction))
+        view = self._journals(part, self._root.store.view(durable=True), end)
+        paths = self._root.storage_paths(view)
+        pieces = _walk(view, part, start, end)
+        slices = (piece for piece in pieces if isinstance(piece, SegmentSlice))  # what is lost has no time
+        for is_raw, group in groupby(slices, lambda slice_: isinstance(slice_.file, JournalPlace)):
+            if is_raw:
+                found = self._first_raw(part, list(group), publish_ms)
+            else:
+                found = self._first_sealed(group, publish_ms, paths)
+            if found is not None:
+                return found
+        return end
+
+    def _first_compacted(
+        self, part: TopicPart, compaction: CompactionRecord, start: Position, publish_ms: int
+    ) -> Position | None:
+        view = self._root.store.view(durable=True)
+        paths = self._root.storage_paths(view)
+        for slice_ in compacted_slices(view, part, compaction, start):
+            for ledger, rows in slice_.read(paths, ("entry_id", "publish_time"), self._report_copy):
+                first = pc.index(_is_late(rows, publish_ms), True).as_py()
+                if first >= 0:
+                    return Position(ledger, EntryId(rows.column("entry_id")[first].as_py()))
+        return None
+
+    def _first_sealed(
+        self, slices: Iterable[SegmentSlice], publish_ms: int, paths: Mapping[PathId, StoragePath]
+    ) -> Position | None:
+        for slice_ in slices:
+            if slice_.segment.publish_max_ms >= publish_ms:
+                for rows in self._rows(slice_, paths, ("entry_id", "publish_time")):
+                    first = pc.index(_is_late(rows, publish_ms), True).as_py()
+                    if first >= 0:
+                        entry = rows.column("entry_id")[first].as_py() + slice_.segment.entry_offset
+                        return Position(LedgerId(slice_.segment.ledger_id), EntryId(entry))
+        return None
+
+    def _first_raw(self, part: TopicPart, slices: Sequence[SegmentSlice], publish_ms: int) -> Position | None:
+        """By halving."""
+        counts = list(accumulate((slice_.end - slice_.first for slice_ in slices), initial=0))
+
+        def position(number: int) -> Position:
+            index = bisect_right(counts, number) - 1
+            return Position(slices[index].start_position.ledger, EntryId(slices[index].first + number - counts[index]))
+
+        def is_late(number: int) -> bool:
+            ledger, entry = position(number).ledger, position(number).entry
+            with closing(self._log(part, [EntryRange(ledger, entry, entry + 1)])) as entries:
+                return look_at(next(entries).data).publish_ms >= publish_ms
+
+        first = bisect_left(range(counts[-1]), True, key=is_late)
+        return position(first) if first < counts[-1] else None
+
+    def _planned(self, part: TopicPart, wanted: EntryRange, *, and_on: bool) -> Iterator[StoredEntry]:
+        """Entries from the range's first one on, without a gap: at least that one, as many as are known in one place.
+
+        What is sealed comes out of segments. Where nothing of it is, the journals are looked at.
+        """
+        end = Position(wanted.ledger, EntryId(wanted.end))
+        view = self._root.store.view(durable=True)
+        slices = _slices(view, part, wanted, and_on=and_on)
+        first = next(slices, None)
+        if first is None:
+            view = self._journals(part, view, end)
+            slices = _slices(view, part, wanted, and_on=and_on)
+            first = next(slices, None)
+        if first is None:
+            raise DataLossError(
+                f"Entry {wanted.ledger}:{wanted.first} of {part.name} cannot be read, it is in no segment and in no "
+                "journal file: bring back storage paths that are away, or move the subscription behind it."
+            )
+        paths = self._root.storage_paths(view)
+        for slice_ in chain((first,), slices):
+            if isinstance(slice_.file, JournalPlace):
+                yield from _raw(slice_, slice_.file, paths)
+            else:
+                yield from self._rebuilt(slice_, paths)
+
+    def _journals(self, part: TopicPart, view: View, end: Position) -> View:
+        """The view with what the journals have of the topic.
+
+        Topics that were looked for lately are looked for again, so that the journals need not be gone through from
+        their beginning for each in turn; one that has a gap hinders no other.
+        """
+        if self._tail is None:
+            raise InJournalError
+        others = [each for topic_id, each in self._lately.items() if topic_id != part.topic_id]
+        try:
+            seen = self._tail.look([part, *others], view, reach={part.topic_id: end})
+        except DataLossError:
+            if not others:
+                raise
+            self._lately.clear()
+            seen = self._tail.look([part], view, reach={part.topic_id: end})
+        self._lately[part.topic_id] = part
+        self._lately.move_to_end(part.topic_id)
+        if len(self._lately) > _TOPICS_IN_JOURNALS:
+            self._lately.popitem(last=False)
+        return seen
+
+    def _rebuilt(self, slice_: SegmentSlice, paths: Mapping[PathId, StoragePath]) -> Iterator[StoredEntry]:
+        ledger, offset = LedgerId(slice_.segment.ledger_id), slice_.segment.entry_offset
+        for rows in self._rows(slice_, paths, None):
+            yield from rebuild_entries(rows, ledger, offset, max_message_size_bytes=self._max_message_size_bytes)
+
+    def _rows(
+        self, slice_: SegmentSlice, paths: Mapping[PathId, StoragePath], columns: Sequence[str] | None
+    ) -> Iterator[pa.RecordBatch]:
+        """The rows of a sealed slice, those that are no messages included."""
+        file, wanted = slice_.file, slice_.batches()
+        assert isinstance(file, FileRecord)
+        file_id = FileId(file.file_id)
+        batches = read_batches(
+            file,
+            paths,
+            [where.number for where in wanted],
+            columns,
+            lambda path, reason: self._report(file_id, path, reason),
+            at_stake=f"{slice_.topic} entries {slice_.start_position} to {slice_.end - 1}",
+        )
+        for where, batch in zip(wanted, batches, strict=True):
+            yield rows_of(where, batch)
+
+    def _report_copy(self, file_id: str, path: PathId, reason: str) -> None:
+        self._report(FileId(file_id), path, reason)
+
+    def _report(self, file_id: FileId, path: PathId, reason: str) -> None:
+        """A copy is bad or missing; others may be good or not."""
+        if (file_id, path) in self._reported:
+            return
+        if len(self._reported) >= _MAX_REPORTED:
+            self._reported.clear()
+        self._reported.add((file_id, path))
+        log.warning("Copy of file %s on storage path %d is bad: %s", file_id, path, reason)
+        now_ms = current_ms()
+        write_report(self._root.path, Report(ReportKind.BAD_COPY, file_id, path, reason, now_ms))
+
+
+def _is_late(rows: pa.RecordBatch, publish_ms: int) -> pa.BooleanArray:
+    return pc.greater_equal(rows.column("publish_time").view(pa.int64()), publish_ms)
+
+
+def _walk(view: View, part: TopicPart, start: Position, end: Position) -> Iterator[SegmentSlice | Loss]:
+    return walk_range(view, part.name, part.topic_id, part.partition, start, end)
+
+
+def _slices(view: View, part: TopicPart, wanted: EntryRange, *, and_on: bool) -> Iterator[SegmentSlice]:
+    """Where entries are from a range's first one on, up to a gap; `and_on`: to the end of what the view knows."""
+    start, end = Position(wanted.ledger, EntryId(wanted.first)), wanted.end
+    if and_on:
+        end = max(end, readable_end(view, part.topic_id, wanted.ledger))
+    for piece in _walk(view, part, start, Position(wanted.ledger, EntryId(end))):
+        if isinstance(piece, Loss) or piece.start_position != start:
+            return
+        yield piece
+        start = Position(wanted.ledger, EntryId(piece.end))
+
+
+def _raw(slice_: SegmentSlice, place: JournalPlace, paths: Mapping[PathId, StoragePath]) -> Iterator[StoredEntry]:
+    frames = replace(place, frames=tuple(place.frames[batch.number] for batch in slice_.batches()))
+    return stored_entries(frames, LedgerId(slice_.segment.ledger_id), slice_.first, slice_.end, paths)

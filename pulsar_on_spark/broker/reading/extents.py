@@ -1,0 +1,88 @@
+"""A topic's chain out of the metadata: which ledgers there are, how far each can be read, which have ended. Pure."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from pulsar_on_spark.metadata.records import LedgerRecord, SegmentRecord
+from pulsar_on_spark.metadata.state import View
+from pulsar_on_spark.model.ids import IncarnationId, LedgerId, TopicId
+from pulsar_on_spark.topic.chain import is_open, ledger_end, readable_end
+from pulsar_on_spark.topic.cursor.chain import LedgerExtent
+
+
+class UnknownEndError(Exception):
+    """A ledger was closed by force and no close row ends it yet: only its journal tells how long it is."""
+
+
+@dataclass(frozen=True, slots=True)
+class ChainShape:
+    """What can be read of a topic, as the metadata has it.
+
+    Attributes:
+        extents: The ledgers up to and with the first that has not ended: what is behind it is not visible.
+        open_in: The incarnation that has the last of these open; None if it is Spark's, or has ended.
+    """
+
+    extents: tuple[LedgerExtent, ...] = ()
+    open_in: IncarnationId | None = None
+
+
+NO_CHAIN = ChainShape()
+
+
+def chain_shape(view: View, topic_id: TopicId, known: ChainShape = NO_CHAIN) -> ChainShape:
+    """Look at a topic's ledgers.
+
+    Args:
+        view: The metadata; with a `TailView` also what is acknowledged in journals is known.
+        topic_id: The topic. Of an open ledger only what is in the view counts; the broker whose it is knows more.
+        known: What an earlier look found: ledgers that had ended are not looked at again.
+
+    Raises:
+        UnknownEndError: see there; look again with a `TailView`.
+    """
+    kept = _kept(view, topic_id, known.extents)
+    after = kept[-1].ledger if kept else 0
+    newest = view.newest(LedgerRecord, topic_id)
+    found: list[LedgerExtent] = []
+    for ledger in view.since(LedgerRecord, topic_id, f"{topic_id}/{after + 1:020d}"):
+        if ledger.ledger_id <= after:
+            continue
+        extent = _extent(view, ledger, is_last=ledger is newest)
+        found.append(extent)
+        if not extent.ended:
+            open_in = None if ledger.incarnation is None else IncarnationId(ledger.incarnation)
+            return ChainShape((*kept, *found), open_in)
+    return ChainShape((*kept, *found))
+
+
+def _kept(view: View, topic_id: TopicId, known: tuple[LedgerExtent, ...]) -> tuple[LedgerExtent, ...]:
+    """The ledgers that had ended, unless the chain was trimmed, which it is in front only."""
+    oldest = view.oldest(LedgerRecord, topic_id)
+    if not known or oldest is None or oldest.ledger_id != known[0].ledger:
+        return ()
+    if known[0].first != min(_first_entry(view, topic_id, known[0].ledger), known[0].end):
+        return ()
+    return known if known[-1].ended else known[:-1]
+
+
+def _extent(view: View, ledger: LedgerRecord, *, is_last: bool) -> LedgerExtent:
+    end: int | None = readable_end(view, ledger.topic_id, ledger.ledger_id)
+    if ledger.incarnation is None:
+        ended = not is_last
+    elif is_open(view, ledger):
+        ended = False
+    else:
+        end, ended = ledger_end(view, ledger), True
+        if end is None:
+            raise UnknownEndError(f"Ledger {ledger.ledger_id} of incarnation {ledger.incarnation} has no close row.")
+    assert end is not None
+    first = min(_first_entry(view, TopicId(ledger.topic_id), ledger.ledger_id), end)
+    return LedgerExtent(LedgerId(ledger.ledger_id), end, ended, first)
+
+
+def _first_entry(view: View, topic_id: TopicId, ledger_id: int) -> int:
+    """Entries before this one are trimmed: what is trimmed is the front of the chain."""
+    oldest = view.oldest(SegmentRecord, topic_id)
+    return oldest.first_entry if oldest is not None and oldest.ledger_id == ledger_id else 0

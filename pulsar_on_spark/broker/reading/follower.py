@@ -1,0 +1,305 @@
+"""Following chains: each loaded topic's `LedgerChain`, as the metadata and the broker's own acknowledgements shape it.
+
+    metadata, every 0.25 s (two stats while nothing is new) ──> topics whose ledgers or segments changed ──> extents
+    acknowledged entries ─────────────────────────────────────────────────────────────────────────────────> grow
+
+What Spark attached becomes visible here, in the order of the chain: never before the broker's own ledger in front of it
+has ended. Methods belong to one event loop; the metadata is read in a thread.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Collection, Mapping, Sequence
+from contextlib import closing, suppress
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from pulsar_on_spark.broker.reading.extents import NO_CHAIN, ChainShape, UnknownEndError, chain_shape
+from pulsar_on_spark.metadata.records import IncarnationRecord
+from pulsar_on_spark.metadata.state import ChangedChains, View
+from pulsar_on_spark.model.errors import PulsarpyError
+from pulsar_on_spark.model.ids import LedgerId, TopicId
+from pulsar_on_spark.topic.catalog import TopicPart
+from pulsar_on_spark.topic.cursor.chain import LedgerChain, LedgerExtent
+from pulsar_on_spark.topic.incarnation.incarnation import Incarnation
+from pulsar_on_spark.topic.incarnation.ledgers import has_attached_behind
+from pulsar_on_spark.topic.root import Root
+from pulsar_on_spark.topic.tail.tail import Tail
+
+log = logging.getLogger(__name__)
+
+POLL_S = 0.25
+"""How often the metadata is looked at; sooner where an entry was acknowledged in a ledger that is not known yet."""
+
+SETTLE_S = 10.0
+"""How long entries are waited for that are acknowledged and not readable yet."""
+
+
+class ChainListener(Protocol):
+    """Who is told of a topic's chain; called in the event loop, must not raise."""
+
+    def chain_grew(self, chain: LedgerChain) -> None:
+        """More entries are readable in the chain's last ledger: those that Spark attached.
+
+        What `grow` was told makes no call.
+        """
+
+    def chain_changed(self, chain: LedgerChain, ended: Sequence[LedgerId]) -> None:
+        """Ledgers came, ended (`ended`: they will never grow again) or were trimmed: this chain counts from now on."""
+
+
+@dataclass(slots=True, eq=False)
+class _Followed:
+    part: TopicPart
+    listener: ChainListener
+    shape: ChainShape = NO_CHAIN
+    chain: LedgerChain = field(default_factory=LedgerChain)
+    revision: int = -1
+    """Of the metadata that the shape is of."""
+    acknowledged: dict[LedgerId, int] = field(default_factory=dict)
+    """Ends of own ledgers that have not ended, as far as they are acknowledged."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Look:
+    """What one look at the metadata found: some topics' chains, or why one's is not known."""
+
+    revision: int
+    chains: Mapping[TopicId, tuple[ChainShape, LedgerChain]]
+    errors: Mapping[TopicId, PulsarpyError]
+
+
+class ChainFollower:
+    """The chains of the topics that a broker has loaded.
+
+    Args:
+        root: The root.
+        incarnation: The broker's.
+    """
+
+    def __init__(self, root: Root, incarnation: Incarnation) -> None:
+        self._root = root
+        self._incarnation = incarnation
+        self._topics: dict[TopicId, _Followed] = {}
+        self._loop = asyncio.get_running_loop()
+        self._seen = -1
+        self._failed: frozenset[TopicId] = frozenset()
+        self._asked = asyncio.Event()
+        self._installed = asyncio.Event()
+        """Set when any chain is made as it is now; then another one takes its place."""
+        self._polling: asyncio.Task[None] | None = None
+
+    def start(self) -> None:
+        """Begin to look at the metadata."""
+        self._polling = asyncio.create_task(self._poll())
+
+    async def stop(self) -> None:
+        """Look no more."""
+        if self._polling is not None:
+            self._polling.cancel()
+            await asyncio.gather(self._polling, return_exceptions=True)
+
+    async def follow(self, part: TopicPart, listener: ChainListener) -> LedgerChain:
+        """The topic's chain now; the listener hears of everything that comes after.
+
+        Raises:
+            PulsarpyError: the metadata, or the journal of a ledger that was closed by force, cannot be read.
+        """
+        topic_id = TopicId(part.topic_id)
+        followed = self._topics.get(topic_id)
+        if followed is None:
+            self._topics[topic_id] = followed = _Followed(part, listener)
+        followed.listener = listener
+        try:
+            look = await asyncio.to_thread(self._look, [followed])
+            for error in look.errors.values():
+                raise error
+        except BaseException:
+            self._topics.pop(topic_id, None)
+            raise
+        self._install(followed, *look.chains[topic_id], look.revision, is_told=False)
+        return followed.chain
+
+    def forget(self, topic_id: TopicId) -> None:
+        """The topic is loaded no more."""
+        self._topics.pop(topic_id, None)
+
+    def grow(self, topic_id: TopicId, ledger: LedgerId, end: int) -> bool:
+        """Entries of an own ledger are acknowledged up to `end`; whether they are readable at once.
+
+        They are not while a ledger in front of theirs has not ended, or before the ledger is known here; then the
+        listener is told when they are.
+        """
+        followed = self._topics.get(topic_id)
+        if followed is None:
+            return False
+        followed.acknowledged[ledger] = end
+        chain = followed.chain
+        if chain.end.ledger == ledger and not followed.shape.extents[-1].ended:
+            chain.grow(ledger, end)
+            return True
+        self._asked.set()
+        return False
+
+    async def settle(self, topic_id: TopicId) -> None:
+        """Wait until what is acknowledged by now is readable, `SETTLE_S` at most.
+
+        Who has a receipt and asks for the last message, or for the end, must not be shown the chain without it.
+        """
+        followed = self._topics.get(topic_id)
+        if followed is None:
+            return
+        wanted = dict(followed.acknowledged)
+        with suppress(TimeoutError):
+            async with asyncio.timeout(SETTLE_S):
+                # A ledger that is not among them any more has ended, and its end is in the chain.
+                while any(
+                    ledger in followed.acknowledged and followed.chain.stop(ledger) < end
+                    for ledger, end in wanted.items()
+                ):
+                    await self._installed.wait()
+
+    # -- the metadata's news -------------------------------------------------------------------------------------------
+
+    async def _poll(self) -> None:
+        while True:
+            try:
+                async with asyncio.timeout(POLL_S):
+                    await self._asked.wait()
+            except TimeoutError:
+                pass
+            self._asked.clear()
+            try:
+                await self.refresh()
+            except (PulsarpyError, OSError) as error:
+                log.warning("The chains of topics cannot be followed, they stay as they are: %s", error)
+
+    async def refresh(self) -> None:
+        """Look at the metadata now, and tell the listeners what is new.
+
+        Raises:
+            PulsarpyError: the metadata cannot be read.
+        """
+        topics = dict(self._topics)
+        look = await asyncio.to_thread(self._news, topics, self._seen, self._failed)
+        for topic_id, (shape, chain) in look.chains.items():
+            followed = self._topics.get(topic_id)
+            if followed is not None and followed is topics[topic_id]:
+                self._install(followed, shape, chain, look.revision)
+        for topic_id, error in look.errors.items():
+            if topic_id not in self._failed:
+                log.warning("The chain of %s stays as it is: %s", topics[topic_id].part.name, error)
+        self._failed = frozenset(look.errors)
+        if all(topic_id in topics for topic_id in self._topics):
+            self._seen = look.revision  # else what changed meanwhile is looked at again, for those that came meanwhile
+
+    def _news(self, topics: Mapping[TopicId, _Followed], seen: int, failed: Collection[TopicId]) -> _Look:
+        """The topics that changed since a revision, and those that could not be looked at before. In a thread."""
+        view = self._root.store.view(durable=True)
+        if view.state.revision == seen and not failed:
+            return _Look(seen, {}, {})
+        changed = view.state.chains_since(seen)
+        due = [
+            followed
+            for topic_id, followed in topics.items()
+            if changed is None or topic_id in failed or self._has_news(view, followed, changed)
+        ]
+        if any(self._is_attached_behind(view, TopicId(followed.part.topic_id)) for followed in due):
+            self._loop.call_soon_threadsafe(self._incarnation.look)
+        return self._extents(view, due)
+
+    def _has_news(self, view: View, followed: _Followed, changed: ChangedChains) -> bool:
+        topic_id, open_in = followed.part.topic_id, followed.shape.open_in
+        if topic_id in changed.shaped:
+            return True
+        if open_in == self._incarnation.id:
+            return False  # what is sealed of the broker's own open ledger it knew before
+        if topic_id in changed.grown:
+            return True
+        owner = None if open_in is None else view.get(IncarnationRecord, open_in)
+        return owner is not None and owner.state == "CLOSED"
+
+    def _is_attached_behind(self, view: View, topic_id: TopicId) -> bool:
+        """Whether the broker must go on in a new ledger before what Spark attached can be seen."""
+        return topic_id in self._incarnation.ledgers and has_attached_behind(view, topic_id)
+
+    def _look(self, topics: Collection[_Followed]) -> _Look:
+        return self._extents(self._root.store.view(durable=True), topics)
+
+    def _extents(self, view: View, topics: Collection[_Followed]) -> _Look:
+        found: dict[TopicId, tuple[ChainShape, LedgerChain]] = {}
+        errors: dict[TopicId, PulsarpyError] = {}
+        for followed in topics:
+            topic_id = TopicId(followed.part.topic_id)
+            try:
+                shape = self._shape(view, followed)
+            except PulsarpyError as error:
+                errors[topic_id] = error
+            else:
+                found[topic_id] = shape, LedgerChain(shape.extents)
+        return _Look(view.state.revision, found, errors)
+
+    def _shape(self, view: View, followed: _Followed) -> ChainShape:
+        topic_id, known = TopicId(followed.part.topic_id), followed.shape
+        try:
+            return chain_shape(view, topic_id, known)
+        except UnknownEndError:
+            with closing(Tail(self._root)) as tail:
+                return chain_shape(tail.look([followed.part], view), topic_id, known)
+
+    # -- installing ----------------------------------------------------------------------------------------------------
+
+    def _install(
+        self, followed: _Followed, shape: ChainShape, chain: LedgerChain, revision: int, *, is_told: bool = True
+    ) -> None:
+        """Let the chain be as it is now; the listener is told of a difference. An older look changes nothing."""
+        if revision < followed.revision:
+            return
+        followed.revision = revision
+        before, followed.shape = followed.shape.extents, shape
+        extents = shape.extents
+        if extents and not extents[-1].ended:
+            chain.grow(extents[-1].ledger, self._known_end(followed, extents[-1]))
+        if _is_same(before, extents):
+            last = extents[-1].ledger
+            if chain.stop(last) > followed.chain.stop(last):
+                followed.chain.grow(last, chain.stop(last))
+                if is_told:
+                    followed.listener.chain_grew(followed.chain)
+        elif extents or before:
+            followed.chain = chain
+            # Of those that had not ended there was one, the last, and those behind it that only the broker knew.
+            candidates = {*followed.acknowledged, *(each.ledger for each in before[-1:] if not each.ended)}
+            ended = sorted(ledger for ledger in candidates if self._has_ended(shape, ledger))
+            for ledger in ended:
+                followed.acknowledged.pop(ledger, None)
+            if is_told:
+                followed.listener.chain_changed(followed.chain, ended)
+        self._installed.set()
+        self._installed = asyncio.Event()
+
+    def _known_end(self, followed: _Followed, extent: LedgerExtent) -> int:
+        """What the broker acknowledged in its own open ledger counts, in the metadata or not."""
+        own = self._incarnation.ledgers.get(TopicId(followed.part.topic_id))
+        ends = [extent.end, followed.acknowledged.get(extent.ledger, 0), followed.chain.stop(extent.ledger)]
+        if own is not None and own.ledger_id == extent.ledger:
+            ends.append(own.next - own.outstanding)
+        return max(ends)
+
+    @staticmethod
+    def _has_ended(shape: ChainShape, ledger: LedgerId) -> bool:
+        """Whether the ledger is in front of the last one that is visible, or is that one and has ended."""
+        last = shape.extents[-1] if shape.extents else None
+        return last is None or ledger < last.ledger or (ledger == last.ledger and last.ended)
+
+
+def _is_same(before: tuple[LedgerExtent, ...], now: tuple[LedgerExtent, ...]) -> bool:
+    """Whether it is the same chain, but for the end of a ledger that goes on growing."""
+    if len(before) != len(now) or not now or before[:-1] != now[:-1]:
+        return False
+    last, same = now[-1], before[-1]
+    return last == same or (
+        not last.ended and (last.ledger, last.first, last.ended) == (same.ledger, same.first, same.ended)
+    )

@@ -1,0 +1,85 @@
+"""What the broker asks of its reading process, and what that answers: plain values that go through a pipe."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import NamedTuple, TypeAlias
+
+from pulsar_on_spark.broker.reading.slabs import Run
+from pulsar_on_spark.metadata.records import CompactionRecord
+from pulsar_on_spark.model.errors import PulsarpyError
+from pulsar_on_spark.model.ids import Position
+from pulsar_on_spark.topic.catalog import TopicPart
+from pulsar_on_spark.topic.cursor.cursor import EntryRange
+
+
+@dataclass(frozen=True, slots=True)
+class EntrySource:
+    """Where entries are read from: a topic's log, or one of its compacted ledgers, whose entries are other bytes."""
+
+    part: TopicPart
+    compaction: CompactionRecord | None = None
+
+    @property
+    def id(self) -> str:
+        """Tells it from all others."""
+        return self.part.topic_id if self.compaction is None else self.compaction.compaction_id
+
+
+class FillJob(NamedTuple):
+    """Read the ranges, and on to so many bytes, into a slab."""
+
+    number: int
+    source: EntrySource
+    ranges: tuple[EntryRange, ...]
+    slab: int
+    ahead_bytes: int
+
+
+class FindJob(NamedTuple):
+    """Find the first entry of [start, end) that was published at a time or later."""
+
+    number: int
+    source: EntrySource
+    start: Position
+    end: Position
+    publish_ms: int
+
+
+class Filled(NamedTuple):
+    """The slab has these entries, and `next` is the one behind them; None where none is known.
+
+    `ack_sets` are those of `StoredEntry`, by ledger and entry.
+    """
+
+    number: int
+    runs: tuple[Run, ...]
+    next: tuple[int, int] | None
+    ack_sets: Mapping[tuple[int, int], int] = {}
+
+
+class Large(NamedTuple):
+    """The first entry is larger than a slab; its bytes follow."""
+
+    number: int
+    run: Run
+    ack_set: int = 0
+
+
+class FoundAt(NamedTuple):
+    """What a `FindJob` found."""
+
+    number: int
+    position: Position
+
+
+class Failed(NamedTuple):
+    """Why a job has no result."""
+
+    number: int
+    error: PulsarpyError
+
+
+Job: TypeAlias = FillJob | FindJob
+Outcome: TypeAlias = Filled | Large | FoundAt | Failed

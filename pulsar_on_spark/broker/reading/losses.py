@@ -1,0 +1,67 @@
+"""How far a loss reaches: entries that no copy gives, for whoever is told to go on behind them."""
+
+from __future__ import annotations
+
+from typing import Final, NamedTuple
+
+from pulsar_on_spark.ledger.reports import LostBatches, Report, ReportKind
+from pulsar_on_spark.metadata.records import FileRecord
+from pulsar_on_spark.metadata.state import View
+from pulsar_on_spark.model.errors import (
+    CorruptJournalError,
+    CorruptSegmentError,
+    DataLossError,
+    PulsarpyError,
+    UnbuildableEntryError,
+)
+from pulsar_on_spark.model.ids import EntryId, FileId, LedgerId, Position
+from pulsar_on_spark.topic.catalog import TopicPart
+from pulsar_on_spark.topic.chain import SegmentSlice, entry_runs, walk_range
+
+LOSSES: Final = (DataLossError, CorruptSegmentError, CorruptJournalError, UnbuildableEntryError)
+"""Errors of a read that say that entries are lost, as far as can be told now."""
+
+
+class LostEntries(NamedTuple):
+    """Entries of a ledger from the one that could not be read up to `end`, and what is reported of them, if any."""
+
+    end: int
+    report: Report | None
+
+
+def lost_entries(
+    view: View, part: TopicPart, first: Position, end: int, error: PulsarpyError, now_ms: int
+) -> LostEntries:
+    """What is lost together with an entry: the rest of its batch, or all up to the next segment.
+
+    Args:
+        view: The metadata.
+        part: The topic.
+        first: The entry that cannot be read.
+        end: One after the last entry of its ledger that was wanted.
+        error: Why it cannot be read.
+        now_ms: The clock, for the report.
+    """
+    alone = LostEntries(first.entry + 1, None)
+    if isinstance(error, UnbuildableEntryError):
+        return alone
+    pieces = walk_range(view, part.name, part.topic_id, part.partition, first, Position(first.ledger, EntryId(end)))
+    found = next((piece for piece in pieces if isinstance(piece, SegmentSlice)), None)
+    if found is None:
+        return alone  # it is in a journal, where entries are lost frame by frame
+    if found.start_position != first:
+        return LostEntries(found.first, None)
+    batch = found.batches()[0]
+    stop = min(batch.end, end)
+    if not isinstance(found.file, FileRecord):
+        return alone
+    rows = sum(rows for _, rows in entry_runs(found.part(batch.first, batch.end)))
+    lost = LostBatches(part.name, batch.number, (rows,))
+    report = Report(ReportKind.LOSS, FileId(found.file.file_id), None, str(error), now_ms, lost)
+    return LostEntries(stop, report)
+
+
+def lost_range(first: Position, end: int) -> str:
+    """The entries in words."""
+    last = end - 1
+    return f"{first}" if last == first.entry else f"{first} to {Position(LedgerId(first.ledger), EntryId(last))}"

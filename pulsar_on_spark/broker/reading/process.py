@@ -1,0 +1,190 @@
+"""The broker's side of its reading process: catch-up reads are decoded there, so that the event loop is not held up.
+
+    broker: job, a slab for its result ──> pipe ──> process (`worker.py`)
+    broker: slab is filled             <── pipe <── process: entries in the slab, which is shared memory
+
+A process that dies is started again, and the jobs that it had are given to the new one, once.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import multiprocessing
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from multiprocessing.connection import Connection
+from multiprocessing.context import SpawnProcess
+from multiprocessing.heap import BufferWrapper
+from pathlib import Path
+
+from pulsar_on_spark.broker.reading import worker
+from pulsar_on_spark.broker.reading.jobs import Failed, Job, Large, Outcome
+from pulsar_on_spark.broker.reading.slabs import slab_bytes
+from pulsar_on_spark.model.errors import StorageError
+
+log = logging.getLogger(__name__)
+
+SLABS = 6
+"""Reads at once, and what is read ahead: each takes `maxMessageSize`, 5 MiB by default."""
+_MARGIN_BYTES = 64 * 1024
+"""An entry has its metadata besides the payload that `maxMessageSize` bounds."""
+_ATTEMPTS = 2
+RESTART_EVERY_S = 1.0
+"""A process that dies at once is not started more often."""
+_STOP_TIMEOUT_S = 5.0
+
+
+@dataclass(slots=True)
+class _Given:
+    """A job that was given to the process, and who waits."""
+
+    job: Job
+    outcome: asyncio.Future[tuple[Outcome, bytes | None]]
+    attempts: int = 1
+
+
+class ReadingProcess:
+    """Starts the process, gives it jobs and hears of their outcomes. Methods belong to one event loop.
+
+    Args:
+        root: The root's path.
+        max_message_size_bytes: The broker's `maxMessageSize`; a slab takes an entry of that size.
+        slabs: How many slabs of shared memory there are.
+    """
+
+    def __init__(self, root: Path, max_message_size_bytes: int, slabs: int = SLABS) -> None:
+        self._root = root
+        self._max_message_size_bytes = max_message_size_bytes
+        self.slab_entries_bytes = max_message_size_bytes + _MARGIN_BYTES
+        self._context = multiprocessing.get_context("spawn")
+        # Unlike a shared array it is not filled with zeros: what is never read ahead takes no memory.
+        self._memory = BufferWrapper(slabs * slab_bytes(self.slab_entries_bytes))
+        self.slabs = views_of(self._memory, slabs)
+        self._given: dict[int, _Given] = {}
+        self._number = 0
+        self._process: SpawnProcess | None = None
+        self._pipe: Connection | None = None
+        self._started_s = 0.0
+        self._restart: asyncio.TimerHandle | None = None
+
+    @property
+    def pid(self) -> int | None:
+        """The process's id."""
+        return None if self._process is None else self._process.pid
+
+    def start(self) -> None:
+        """Start the process; it takes a second or two until it reads. Jobs wait for it."""
+        self._started_s = time.monotonic()
+        self._pipe, theirs = self._context.Pipe()
+        arguments = (self._root, self._max_message_size_bytes, self._memory, len(self.slabs), theirs)
+        self._process = self._context.Process(target=_run, args=arguments, name="pulsarpy-reader", daemon=True)
+        self._process.start()
+        theirs.close()
+        asyncio.get_running_loop().add_reader(self._pipe.fileno(), self._hear)
+
+    async def stop(self) -> None:
+        """End the process; jobs under way fail."""
+        if self._restart is not None:
+            self._restart.cancel()
+        process = self._leave()
+        self._fail_all("The broker's reading process was stopped: ask another broker.")
+        if process is not None:
+            await asyncio.to_thread(_end, process)
+
+    async def do(self, make: Callable[[int], Job]) -> tuple[Outcome, bytes | None]:
+        """The outcome of a job, and an entry's bytes where it is `Large`.
+
+        Args:
+            make: Makes the job, with its number.
+
+        Raises:
+            PulsarpyError: why the job failed.
+            StorageError: the process died twice over it, or was stopped.
+        """
+        self._number += 1
+        given = _Given(make(self._number), asyncio.get_running_loop().create_future())
+        self._given[self._number] = given
+        self._send(given.job)
+        return await given.outcome
+
+    def _send(self, job: Job) -> None:
+        if self._pipe is None:
+            return  # `_go_on` will
+        try:
+            self._pipe.send(job)
+        except OSError as error:  # it is dead: `_hear` will see that
+            log.debug("A job waits for the next reading process: %s", error)
+
+    def _hear(self) -> None:
+        """Take in what the process says."""
+        assert self._pipe is not None
+        try:
+            while self._pipe.poll():
+                outcome: Outcome = self._pipe.recv()
+                large = self._pipe.recv_bytes() if isinstance(outcome, Large) else None
+                self._conclude(outcome, large)
+        except (EOFError, OSError):
+            self._begin_again()
+
+    def _conclude(self, outcome: Outcome, large: bytes | None) -> None:
+        given = self._given.pop(outcome.number)
+        if given.outcome.done():
+            return
+        if isinstance(outcome, Failed):
+            given.outcome.set_exception(outcome.error)
+        else:
+            given.outcome.set_result((outcome, large))
+
+    def _begin_again(self) -> None:
+        process = self._leave()
+        assert process is not None
+        process.kill()  # its end of the pipe is closed: it serves nobody
+        process.join()
+        log.warning("The reading process ended with code %s: a new one is started.", process.exitcode)
+        process.close()
+        later_s = max(self._started_s + RESTART_EVERY_S - time.monotonic(), 0.0)
+        self._restart = asyncio.get_running_loop().call_later(later_s, self._go_on)
+
+    def _go_on(self) -> None:
+        """Start the next process, and give it what the last one did not do."""
+        self.start()
+        for number, given in list(self._given.items()):
+            given.attempts += 1
+            if given.attempts > _ATTEMPTS:
+                error = f"A read of {given.job.source.part.name} ended its process {_ATTEMPTS} times: report this."
+                self._conclude(Failed(number, StorageError(error)), None)
+            else:
+                self._send(given.job)
+
+    def _leave(self) -> SpawnProcess | None:
+        if self._pipe is not None:
+            asyncio.get_running_loop().remove_reader(self._pipe.fileno())
+            self._pipe.close()
+            self._pipe = None
+        process, self._process = self._process, None
+        return process
+
+    def _fail_all(self, reason: str) -> None:
+        for number in list(self._given):
+            self._conclude(Failed(number, StorageError(reason)), None)
+
+
+def views_of(memory: BufferWrapper, slabs: int) -> list[memoryview]:
+    """The slabs of the shared memory."""
+    view = memory.create_memoryview()
+    size = len(view) // slabs
+    return [view[number * size : (number + 1) * size] for number in range(slabs)]
+
+
+def _run(root: Path, max_message_size_bytes: int, memory: BufferWrapper, slabs: int, jobs: Connection) -> None:
+    worker.run(root, max_message_size_bytes, views_of(memory, slabs), jobs)
+
+
+def _end(process: SpawnProcess) -> None:
+    process.join(_STOP_TIMEOUT_S)
+    if process.is_alive():
+        process.kill()
+        process.join()
+    process.close()

@@ -1,0 +1,220 @@
+"""Entries for consumers: out of memory where they are there, else read off the event loop."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Protocol
+
+from pulsar_on_spark.broker.reading.ahead import ReadAhead
+from pulsar_on_spark.broker.reading.cache import EntryCache
+from pulsar_on_spark.broker.reading.entry_look import look_at
+from pulsar_on_spark.broker.reading.jobs import EntrySource, FindJob, FoundAt
+from pulsar_on_spark.broker.reading.losses import lost_entries
+from pulsar_on_spark.broker.reading.process import ReadingProcess
+from pulsar_on_spark.ledger.reports import write_report
+from pulsar_on_spark.model.clock import current_ms
+from pulsar_on_spark.model.errors import PulsarpyError
+from pulsar_on_spark.model.ids import EntryId, MessageId, Position, TopicId
+from pulsar_on_spark.topic.catalog import TopicPart
+from pulsar_on_spark.topic.cursor.chain import LedgerChain
+from pulsar_on_spark.topic.cursor.cursor import EntryRange
+from pulsar_on_spark.topic.entry.cutting import MAX_MESSAGE_BYTES
+from pulsar_on_spark.topic.entry.rows import StoredEntry
+from pulsar_on_spark.topic.root import Root
+
+
+@dataclass(frozen=True, slots=True)
+class ReadLimits:
+    """How much one read gives at most; the first entry comes even if it alone is larger.
+
+    Attributes:
+        entries: Entries.
+        bytes: Bytes of entries.
+    """
+
+    entries: int
+    bytes: int
+
+
+MAX_MARKERS = 1_000
+"""Markers at a topic's end that are looked behind for its last message."""
+
+
+class Reads(Protocol):
+    """Whatever reads entries."""
+
+    async def read(
+        self, part: TopicPart, ranges: Sequence[EntryRange], max_entries: int, max_bytes: int
+    ) -> list[StoredEntry]:
+        """See `EntryReader`."""
+
+
+class EntryReader:
+    """Reads entries of any topics. Methods belong to one event loop.
+
+    Args:
+        root: The root.
+        cache: The newest acknowledged entries; whoever acknowledges them adds them.
+        max_message_size_bytes: The broker's `maxMessageSize`.
+    """
+
+    def __init__(self, root: Root, cache: EntryCache, *, max_message_size_bytes: int = MAX_MESSAGE_BYTES) -> None:
+        self.root = root
+        self.cache = cache
+        self.hits = self.misses = 0
+        """Entries that were in memory when they were asked for, and that had to be read."""
+        self._process = ReadingProcess(root.path, max_message_size_bytes)
+        self._ahead = ReadAhead(self._process)
+
+    @property
+    def pid(self) -> int | None:
+        """The process that reads what is not in memory."""
+        return self._process.pid
+
+    def start(self) -> None:
+        """Start the process that reads what is not in memory."""
+        self._process.start()
+
+    async def close(self) -> None:
+        """End the process; reads under way fail."""
+        await self._ahead.close()
+        await self._process.stop()
+
+    async def read(
+        self, part: TopicPart, ranges: Sequence[EntryRange], max_entries: int, max_bytes: int
+    ) -> list[StoredEntry]:
+        """Entries of the ranges in their order: some of them, at least one.
+
+        Args:
+            part: The topic.
+            ranges: Entries that its chain shows as readable.
+            max_entries: Most entries.
+            max_bytes: Most bytes of entries; the first entry comes even if it alone is larger.
+
+        Raises:
+            DataLossError: the first entry is in no segment and in no journal file.
+            CorruptSegmentError, CorruptJournalError: no good copy of it is left.
+            UnbuildableEntryError: it cannot be made again within `maxMessageSize`.
+            MetadataError, StorageError: the root cannot be read.
+        """
+        return await self.read_from(EntrySource(part), ranges, max_entries, max_bytes)
+
+    async def read_from(
+        self, source: EntrySource, ranges: Sequence[EntryRange], max_entries: int, max_bytes: int
+    ) -> list[StoredEntry]:
+        """As `read`, also from a compacted ledger.
+
+        Raises:
+            SegmentGoneError, MetadataError: the compacted ledger was replaced a while ago.
+        """
+        limits = ReadLimits(max_entries, max_bytes)
+        found, rest = self._in_memory(source, ranges, limits)
+        self.hits += len(found)
+        if not found and rest:
+            fetched = await self._ahead.fetch(source, rest)
+            try:
+                found, _ = self._in_memory(source, rest, limits)
+                self.misses += len(found)
+            finally:
+                self._ahead.release(fetched)
+        if found:
+            self._ahead.taken(source, found[-1].ledger_id, found[-1].entry_id)
+        return found
+
+    async def last_message_id(
+        self, part: TopicPart, chain: LedgerChain, entries: Reads | None = None
+    ) -> MessageId | None:
+        """The id of the last message that clients see; None if there is none.
+
+        Its batch index is that of the entry's last message, -1 where the entry is no batch. What lies in front of more
+        than `MAX_MARKERS` markers is not found: None.
+
+        Args:
+            part: The topic.
+            chain: Its ledgers.
+            entries: Reads the entries of this chain; the topic's log if None.
+
+        Raises:
+            DataLossError, StorageError, MetadataError, UnbuildableEntryError: as `read`.
+        """
+        behind = chain.end
+        for _ in range(MAX_MARKERS):
+            position = chain.entry_before(behind)
+            if position is None:
+                return None
+            behind = position
+            only = EntryRange(position.ledger, position.entry, position.entry + 1)
+            (entry,) = await (entries or self).read(part, [only], 1, 0)
+            look = look_at(entry.data)
+            if not look.is_marker:
+                batch_index = look.messages - 1 if look.is_batch else -1
+                return MessageId(position.ledger, position.entry, part.partition, batch_index)
+        return None
+
+    async def position_at(self, part: TopicPart, chain: LedgerChain, publish_ms: int) -> Position:
+        """The first entry published at a time (ms since 1970) or later; the chain's end if there is none.
+
+        Raises:
+            DataLossError, StorageError, MetadataError: something there cannot be read.
+        """
+        return await self.position_in(EntrySource(part), chain, publish_ms)
+
+    async def position_in(self, source: EntrySource, chain: LedgerChain, publish_ms: int) -> Position:
+        """As `position_at`, also in a compacted ledger and the log behind it."""
+        start, end = chain.start, chain.end
+        outcome, _ = await self._process.do(lambda number: FindJob(number, source, start, end, publish_ms))
+        assert isinstance(outcome, FoundAt)
+        return outcome.position
+
+    async def lost_until(self, part: TopicPart, first: Position, end: int, error: PulsarpyError) -> int:
+        """One after the last entry that is lost together with one that cannot be read; leaves a report of the loss.
+
+        Args:
+            part: The topic.
+            first: The entry.
+            end: One after the last entry of its ledger that was wanted.
+            error: Why it cannot be read.
+
+        Raises:
+            MetadataError: the metadata cannot be read.
+        """
+
+        def look() -> int:
+            lost = lost_entries(self.root.store.view(), part, first, end, error, current_ms())
+            if lost.report is not None:
+                write_report(self.root.path, lost.report)
+            return lost.end
+
+        return await asyncio.to_thread(look)
+
+    def _in_memory(
+        self, source: EntrySource, ranges: Sequence[EntryRange], limits: ReadLimits
+    ) -> tuple[list[StoredEntry], list[EntryRange]]:
+        """Entries up to the first that is not in memory, and the ranges from that one on; these, or limits, end it."""
+        topic_id, get, take = TopicId(source.part.topic_id), self.cache.get, self._ahead.take
+        is_log, source_id = source.compaction is None, source.id
+        found: list[StoredEntry] = []
+        size_bytes = 0
+        for number, wanted in enumerate(ranges):
+            ledger, entry = wanted.ledger, wanted.first
+            while entry < wanted.end:
+                if len(found) == limits.entries:
+                    return found, []
+                cached = get(topic_id, ledger, EntryId(entry)) if is_log else None
+                if cached is not None:
+                    taken = [cached]
+                else:
+                    end = min(wanted.end, entry + limits.entries - len(found))
+                    taken = take(source_id, ledger, entry, end, limits.bytes - size_bytes)
+                if not taken:
+                    return found, [replace(wanted, first=entry), *ranges[number + 1 :]]
+                for data in taken:
+                    size_bytes += len(data)
+                    if found and size_bytes > limits.bytes:
+                        return found, []
+                    ack_set = 0 if is_log else self._ahead.ack_set(source_id, ledger, entry)
+                    found.append(StoredEntry(ledger, EntryId(entry), data, ack_set))
+                    entry += 1
+        return found, []

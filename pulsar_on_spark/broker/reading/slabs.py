@@ -1,0 +1,129 @@
+"""Entries handed over by the reading process: it puts them into a slab of shared memory, the broker takes them out.
+
+    [ends of the entries, u32 each] [entry][entry]...
+
+A slab is written by one side while the other leaves it alone: a message between them says whose turn it is. An entry
+is copied when a consumer is to get it, so what was read ahead costs the event loop nothing.
+"""
+
+from __future__ import annotations
+
+from array import array
+from bisect import bisect_right
+from collections.abc import Mapping
+from itertools import pairwise
+from typing import NamedTuple
+
+from pulsar_on_spark.topic.entry.rows import StoredEntry
+
+MAX_ENTRIES = 8_192
+"""Entries of a slab."""
+_END_BYTES = 4
+_DATA_AT = _END_BYTES * MAX_ENTRIES
+
+
+class Run(NamedTuple):
+    """Consecutive entries of a ledger, [first, end)."""
+
+    ledger: int
+    first: int
+    end: int
+
+
+def slab_bytes(entries_bytes: int) -> int:
+    """The size of a slab for so many bytes of entries."""
+    return _DATA_AT + entries_bytes
+
+
+class SlabWriter:
+    """Fills a slab, entry by entry."""
+
+    def __init__(self, slab: memoryview) -> None:
+        self._slab = slab
+        self._data = slab[_DATA_AT:]
+        self._ends = array("I")
+        self._runs: list[Run] = []
+        self.size_bytes = 0
+        self.ack_sets: dict[tuple[int, int], int] = {}
+        """Of compacted entries the bits of the messages that are left, by ledger and entry."""
+
+    def __len__(self) -> int:
+        return len(self._ends)
+
+    def add(self, entry: StoredEntry) -> bool:
+        """Take an entry in; False if there is no room."""
+        end = self.size_bytes + len(entry.data)
+        if end > len(self._data) or len(self._ends) == MAX_ENTRIES:
+            return False
+        self._data[self.size_bytes : end] = entry.data
+        self.size_bytes = end
+        self._ends.append(end)
+        if entry.ack_set:
+            self.ack_sets[entry.ledger_id, entry.entry_id] = entry.ack_set
+        last = self._runs[-1] if self._runs else None
+        if last is not None and (last.ledger, last.end) == (entry.ledger_id, entry.entry_id):
+            self._runs[-1] = last._replace(end=last.end + 1)
+        else:
+            self._runs.append(Run(entry.ledger_id, entry.entry_id, entry.entry_id + 1))
+        return True
+
+    def finish(self) -> tuple[Run, ...]:
+        """Write the ends; what is in the slab, in its order."""
+        ends = self._ends.tobytes()
+        self._slab[: len(ends)] = ends
+        return tuple(self._runs)
+
+
+class Slab:
+    """The entries of a filled slab."""
+
+    __slots__ = ("_data", "_ends", "_runs", "_starts", "ack_sets", "next")
+
+    def __init__(
+        self,
+        slab: memoryview,
+        runs: tuple[Run, ...],
+        next_: tuple[int, int] | None = None,
+        ack_sets: Mapping[tuple[int, int], int] | None = None,
+    ) -> None:
+        self.ack_sets = ack_sets or {}
+        count = sum(run.end - run.first for run in runs)
+        self._ends = array("I", (0,))
+        self._ends.frombytes(slab[: _END_BYTES * count])
+        self._data = slab[_DATA_AT:]
+        self._runs: list[tuple[Run, int]] = []
+        at = 0
+        for run in runs:
+            self._runs.append((run, at))
+            at += run.end - run.first
+        self._runs.sort()
+        self._starts = [run[:2] for run, _ in self._runs]
+        self.next = next_ or (runs[-1].ledger, runs[-1].end)
+        """The place behind its last entry."""
+
+    def take(self, ledger: int, first: int, end: int, max_bytes: int) -> list[bytes]:
+        """Copies of the entries from `first` on that are here, before `end` and within so many bytes, or the first."""
+        found = self._number(ledger, first)
+        if found is None:
+            return []
+        number, left = found
+        last = number + min(end - first, left)
+        fitting = bisect_right(self._ends, self._ends[number] + max_bytes, number, last + 1) - 1
+        bounds = self._ends[number : max(fitting, number + 1) + 1].tolist()
+        data = self._data
+        return [bytes(data[start:stop]) for start, stop in pairwise(bounds)]
+
+    def is_past_half(self, ledger: int, entry: int) -> bool:
+        """Whether the entry lies in the second half, by bytes."""
+        found = self._number(ledger, entry)
+        return found is not None and 2 * self._ends[found[0]] >= self._ends[-1]
+
+    def _number(self, ledger: int, entry: int) -> tuple[int, int] | None:
+        """Which entry of the slab it is, and how many of its run are left from there on; None if it is not here."""
+        index = bisect_right(self._starts, (ledger, entry)) - 1
+        if index < 0:
+            return None
+        run, at = self._runs[index]
+        if run.ledger != ledger or entry >= run.end:
+            return None
+        return at + entry - run.first, run.end - entry

@@ -1,0 +1,164 @@
+"""The reading process itself: jobs out of a pipe, entries into slabs, until the broker's end of the pipe is closed."""
+
+from __future__ import annotations
+
+import gc
+import logging
+import signal
+import threading
+import time
+from collections import OrderedDict
+from collections.abc import Callable, Generator
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from itertools import chain
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import NamedTuple
+
+from pulsar_on_spark.broker.reading.catch_up import CatchUp, InJournalError
+from pulsar_on_spark.broker.reading.jobs import Failed, Filled, FillJob, FindJob, FoundAt, Job, Large, Outcome
+from pulsar_on_spark.broker.reading.slabs import Run, SlabWriter
+from pulsar_on_spark.model.errors import PulsarpyError, StorageError
+from pulsar_on_spark.topic.entry.rows import StoredEntry
+from pulsar_on_spark.topic.root import Root
+
+log = logging.getLogger(__name__)
+
+SUSPENDED_SEALED = 4
+"""Reads that stay where they stopped, for a job that goes on there: each holds a record batch, decoded and joined."""
+SUSPENDED_ANY = 32
+"""As above, where journals are read too: of these each holds a frame."""
+IDLE_S = 30.0
+"""Files that nobody has read for so long are closed."""
+
+
+def run(root: Path, max_message_size_bytes: int, slabs: list[memoryview], jobs: Connection) -> None:
+    """Serve jobs until the pipe ends."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the broker tells when to stop, and so does its end
+    gc.freeze()
+    logging.basicConfig(level=logging.INFO)
+    _Worker(Root.open(root), max_message_size_bytes, slabs, jobs).run()
+
+
+class _Worker:
+    """A thread for what is sealed, and one for what may be in a journal: that may have to wait, others shall not."""
+
+    def __init__(self, root: Root, max_message_size_bytes: int, slabs: list[memoryview], jobs: Connection) -> None:
+        self._jobs = jobs
+        self._sending = threading.Lock()
+        self._sealed = _Reads(CatchUp(root, max_message_size_bytes, in_journals=False), slabs, SUSPENDED_SEALED)
+        self._any = _Reads(CatchUp(root, max_message_size_bytes), slabs, SUSPENDED_ANY)
+
+    def run(self) -> None:
+        with ThreadPoolExecutor(1, "sealed") as sealed, ThreadPoolExecutor(1, "journals") as journals:
+            rested_s = time.monotonic()
+            while True:
+                if time.monotonic() - rested_s >= IDLE_S / 2:
+                    rested_s = time.monotonic()
+                    sealed.submit(self._sealed.rest)
+                    journals.submit(self._any.rest)
+                try:
+                    if not self._jobs.poll(IDLE_S / 2):
+                        continue
+                    job: Job = self._jobs.recv()
+                except (EOFError, OSError):
+                    break
+                if isinstance(job, FindJob):
+                    journals.submit(self._do, job, self._any)
+                else:
+                    sealed.submit(self._do, job, self._sealed, partial(journals.submit, self._do, job, self._any))
+            for executor in (sealed, journals):
+                executor.shutdown(cancel_futures=True)
+        self._sealed.close()
+        self._any.close()
+
+    def _do(self, job: Job, reads: _Reads, in_journals: Callable[[], object] | None = None) -> None:
+        large: bytes | None = None
+        outcome: Outcome
+        try:
+            if isinstance(job, FindJob):
+                found = reads.catch_up.position_at(job.source, job.start, job.end, job.publish_ms)
+                outcome = FoundAt(job.number, found)
+            else:
+                outcome, large = reads.fill(job)
+        except InJournalError:
+            assert in_journals is not None, "the thread of journals looks into them"
+            in_journals()
+            return
+        except PulsarpyError as error:
+            outcome = Failed(job.number, error)
+        except Exception as error:  # the others' jobs go on
+            log.exception("A read of %s failed", job.source.part.name)
+            outcome = Failed(
+                job.number, StorageError(f"A read of {job.source.part.name} failed ({error!r}): report this.")
+            )
+        with self._sending:
+            self._jobs.send(outcome)
+            if large is not None:
+                self._jobs.send_bytes(large)
+
+
+class _Suspended(NamedTuple):
+    """A read that stopped before an entry, and when."""
+
+    entry: StoredEntry
+    following: Generator[StoredEntry]
+    at_s: float
+
+
+class _Reads:
+    """Reads of one thread, those that stopped at a full slab included."""
+
+    def __init__(self, catch_up: CatchUp, slabs: list[memoryview], max_suspended: int) -> None:
+        self.catch_up = catch_up
+        self._slabs = slabs
+        self._max_suspended = max_suspended
+        self._suspended: OrderedDict[tuple[str, int, int], _Suspended] = OrderedDict()
+        self._used_s = time.monotonic()
+
+    def fill(self, job: FillJob) -> tuple[Filled | Large, bytes | None]:
+        """Read into the job's slab (errors as `CatchUp.read`); the bytes are those of a large entry."""
+        self._used_s = time.monotonic()
+        first = job.ranges[0]
+        stopped = self._suspended.pop((job.source.id, first.ledger, first.first), None)
+        following = self.catch_up.read(job.source, job.ranges) if stopped is None else stopped.following
+        slab = SlabWriter(self._slabs[job.slab])
+        try:
+            for entry in following if stopped is None else chain((stopped.entry,), following):
+                if (len(slab) and slab.size_bytes >= job.ahead_bytes) or not slab.add(entry):
+                    if len(slab):
+                        self._suspend(job.source.id, entry, following)
+                        next_ = (entry.ledger_id, entry.entry_id)
+                        return Filled(job.number, slab.finish(), next_, slab.ack_sets), None
+                    run = Run(entry.ledger_id, entry.entry_id, entry.entry_id + 1)
+                    return Large(job.number, run, entry.ack_set), entry.data
+        except (PulsarpyError, InJournalError):
+            if not len(slab):
+                raise
+            # What comes next has an error, for whoever asks for it.
+        return Filled(job.number, slab.finish(), None, slab.ack_sets), None
+
+    def rest(self) -> None:
+        """Let go of files that nobody has read for a while: what was deleted meanwhile still takes its space."""
+        self._close_suspended(before_s=time.monotonic() - IDLE_S)
+        if time.monotonic() - self._used_s >= IDLE_S:
+            self.catch_up.close()
+
+    def close(self) -> None:
+        """Close all files."""
+        self._close_suspended(before_s=time.monotonic())
+        self.catch_up.close()
+
+    def _suspend(self, source_id: str, entry: StoredEntry, following: Generator[StoredEntry]) -> None:
+        place = (source_id, entry.ledger_id, entry.entry_id)
+        former = self._suspended.pop(place, None)
+        if former is None and len(self._suspended) == self._max_suspended:
+            former = self._suspended.popitem(last=False)[1]
+        if former is not None:
+            former.following.close()
+        self._suspended[place] = _Suspended(entry, following, time.monotonic())
+
+    def _close_suspended(self, before_s: float) -> None:
+        while self._suspended and next(iter(self._suspended.values())).at_s <= before_s:
+            self._suspended.popitem(last=False)[1].following.close()

@@ -1,0 +1,217 @@
+"""Schemas as clients bring and take them: Pulsar's protobuf form, and what producers and consumers may have.
+
+The registry is `topic.schemas`, shared with Spark. A topic that is not stored has none: its clients agree themselves.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import struct
+from collections.abc import Iterable
+from typing import Final, cast
+
+from pulsar_on_spark.broker.server_errors import ServerRefusalError
+from pulsar_on_spark.broker.settings import BrokerSettings
+from pulsar_on_spark.broker.topic_policies import default_policies
+from pulsar_on_spark.broker.views import Views
+from pulsar_on_spark.metadata.records import SchemaRecord
+from pulsar_on_spark.metadata.state import View
+from pulsar_on_spark.metadata.store import MetadataStore
+from pulsar_on_spark.model.errors import IncompatibleSchemaError, InvalidArgumentError
+from pulsar_on_spark.model.names import TopicName
+from pulsar_on_spark.protocol.commands import KeyValue, Schema, ServerError
+from pulsar_on_spark.topic.policies.effective import effective
+from pulsar_on_spark.topic.schemas import registry
+from pulsar_on_spark.topic.schemas.compatibility import Strategy
+from pulsar_on_spark.topic.schemas.schema import SCHEMA_TYPES, TopicSchema
+
+NO_VERSION: Final = b""
+"""What a client without a schema is told."""
+_VERSION: Final = struct.Struct(">q")
+_LENGTH: Final = struct.Struct(">i")
+
+
+class ClientSchemas:
+    """The registry as a broker's clients use it. Methods belong to its event loop.
+
+    Args:
+        store: The root's metadata.
+        views: The same for the event loop.
+        settings: The strategy, and whether clients may register schemas, where no policy says so.
+    """
+
+    def __init__(self, store: MetadataStore, views: Views, settings: BrokerSettings) -> None:
+        self._store = store
+        self._views = views
+        self._defaults = default_policies(settings)
+
+    async def of_producer(self, name: TopicName, given: Schema | None) -> bytes:
+        """The version of a producer's schema, registered if it is new; NO_VERSION without a schema.
+
+        Raises:
+            IncompatibleSchemaError: it may not follow those that are there, or there is one and this producer has none
+                where `is_schema_validation_enforced` is on.
+            InvalidArgumentError: it is malformed.
+            TopicNotFoundError, MetadataError: the topic is gone, or the metadata cannot be read or written.
+        """
+        if not name.is_persistent:
+            return NO_VERSION
+        schema = of_wire(given)
+        if schema is not None:
+            return await self._registered(name, schema)
+        view = await self._views.view()
+        is_enforced = effective(view, name, self._defaults).schema_validation_enforced
+        if is_enforced and registry.find(view, name, None) is not None:
+            raise IncompatibleSchemaError(
+                f"Topic {name} has a schema, and producers without one are refused (is_schema_validation_enforced): "
+                "give the producer its schema."
+            )
+        return NO_VERSION
+
+    async def of_consumer(self, name: TopicName, given: Schema | None, *, is_idle: bool) -> None:
+        """Check a consumer's schema; the first one of an idle topic is registered (errors as `of_producer`).
+
+        Args:
+            name: The topic.
+            given: The schema; AUTO_CONSUME takes whatever is there.
+            is_idle: The topic has no entries, no producers, and no consumers but those with AUTO_CONSUME.
+        """
+        schema = of_wire(given)
+        if schema is None or not name.is_persistent:
+            return
+        view = await self._views.view()
+        if registry.find(view, name, None) is not None:
+            registry.check_reader(view, name, schema, self._strategy(view, name))
+        elif is_idle:
+            await self._registered(name, schema)
+        else:
+            raise IncompatibleSchemaError(
+                f"Topic {name} is in use without a schema, so that none can be checked: subscribe without one, or "
+                "register one first."
+            )
+
+    async def find(self, name: TopicName, version: bytes) -> tuple[Schema, bytes]:
+        """GET_SCHEMA: a version, or the latest for NO_VERSION, and its number (errors as `record`)."""
+        found = await self.record(name, None if version == NO_VERSION else _number(version))
+        return to_wire(found), version_bytes(found.version)
+
+    async def record(self, name: TopicName, version: int | None) -> SchemaRecord:
+        """A version, the latest for None.
+
+        Raises:
+            ServerRefusalError: there is none: TopicNotFound, which clients rely on.
+            TopicNotFoundError, MetadataError: as `of_producer`.
+        """
+        found = registry.find(await self._views.view(), name, version) if name.is_persistent else None
+        if found is None:
+            raise _none(name, "no schema" if version is None else f"no schema version {version}")
+        return found
+
+    async def same(self, name: TopicName, schema: TopicSchema) -> SchemaRecord:
+        """The version that is this schema (errors as `record`, and InvalidArgumentError if it is malformed)."""
+        schema.check()
+        found = registry.find_same(await self._views.view(), name, schema)
+        if found is None:
+            raise _none(name, "no such schema")
+        return found
+
+    async def versions(self, name: TopicName) -> list[SchemaRecord]:
+        """All versions, by number (errors as `record`)."""
+        return registry.versions(await self._views.view(), name)
+
+    async def may_follow(self, name: TopicName, schema: TopicSchema) -> bool:
+        """Whether `add` would take a schema (errors as `record`, and InvalidArgumentError if it is malformed)."""
+        schema.check()
+        view = await self._views.view()
+        return registry.may_follow(view, name, schema, self._strategy(view, name))
+
+    async def add(self, name: TopicName, schema: TopicSchema) -> SchemaRecord:
+        """Register a schema as an operator does: also where clients may not (errors as `of_producer`)."""
+        strategy = await self.strategy(name)
+        return await asyncio.to_thread(registry.add_schema, self._store, name, schema, strategy)
+
+    async def strategy(self, name: TopicName) -> Strategy:
+        """What is asked of a topic's schema that follows others (errors as `record`)."""
+        return self._strategy(await self._views.view(), name)
+
+    def _strategy(self, view: View, name: TopicName) -> Strategy:
+        return effective(view, name, self._defaults).schema_compatibility_strategy
+
+    async def _registered(self, name: TopicName, schema: TopicSchema) -> bytes:
+        schema.check()
+        view = await self._views.view()
+        found = registry.find_same(view, name, schema)
+        if found is None:
+            policies = effective(view, name, self._defaults)
+            strategy, may_update = policies.schema_compatibility_strategy, policies.is_allow_auto_update_schema
+            found = await asyncio.to_thread(
+                registry.add_schema, self._store, name, schema, strategy, may_update=may_update
+            )
+        return version_bytes(found.version)
+
+
+def of_wire(schema: Schema | None) -> TopicSchema | None:
+    """A client's schema; None for none, for NONE and for AUTO_CONSUME.
+
+    Raises:
+        InvalidArgumentError: its bytes are no text, or not those of a KEY_VALUE schema.
+    """
+    if schema is None or schema.type in (Schema.NONE, Schema.AutoConsume):
+        return None
+    type_ = SCHEMA_TYPES[schema.type]
+    properties = {each.key: each.value for each in cast(Iterable[KeyValue], schema.properties)}
+    try:
+        data = _key_value_text(schema.schema_data) if type_ == "KEY_VALUE" else schema.schema_data.decode()
+    except (UnicodeDecodeError, struct.error) as error:
+        raise InvalidArgumentError(
+            f"The {type_} schema cannot be read ({error}): take an official client's."
+        ) from error
+    return TopicSchema(type_, data, properties)
+
+
+def to_wire(record: SchemaRecord) -> Schema:
+    """A stored schema for a client."""
+    data = _key_value_bytes(record.data) if record.type == "KEY_VALUE" else record.data.encode()
+    return Schema(
+        name=TopicName.parse(record.name).local,
+        schema_data=data,
+        type=Schema.Type.Name(SCHEMA_TYPES.index(record.type)),
+        properties=[{"key": key, "value": value} for key, value in record.properties.items()],
+    )
+
+
+def version_bytes(number: int) -> bytes:
+    """A version as clients have it."""
+    return _VERSION.pack(number)
+
+
+def _none(name: TopicName, what: str) -> ServerRefusalError:
+    return ServerRefusalError(ServerError.TopicNotFound, f"Topic {name} has {what}: register it first.")
+
+
+def _number(version: bytes) -> int:
+    if len(version) != _VERSION.size:
+        raise InvalidArgumentError(
+            f"Schema version {version.hex()!r} does not have 8 bytes: give one that was received."
+        )
+    return int(_VERSION.unpack(version)[0])
+
+
+def _key_value_text(data: bytes) -> str:
+    """Wire form: length and bytes of the key's schema, then of the value's (Pulsar's `KeyValueSchemaInfo`)."""
+    parts, at = [], 0
+    for _ in range(2):
+        length = max(_LENGTH.unpack_from(data, at)[0], 0)
+        at += _LENGTH.size
+        parts.append(data[at : at + length].decode())
+        at += length
+    if at != len(data):
+        raise struct.error(f"{len(data)} bytes, {at} expected")
+    return json.dumps({"key": parts[0], "value": parts[1]})
+
+
+def _key_value_bytes(text: str) -> bytes:
+    texts = json.loads(text)
+    parts = [texts[name].encode() for name in ("key", "value")]
+    return b"".join(_LENGTH.pack(len(part)) + part for part in parts)

@@ -1,0 +1,61 @@
+"""What the handlers of commands work with: the broker's parts, put together by `Broker`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from pulsar_on_spark.broker.access import Access
+from pulsar_on_spark.broker.producers import ProducerNames
+from pulsar_on_spark.broker.publishing import PublishPath
+from pulsar_on_spark.broker.reading.reader import EntryReader
+from pulsar_on_spark.broker.schemas import ClientSchemas
+from pulsar_on_spark.broker.settings import BrokerSettings
+from pulsar_on_spark.broker.stats.overview import Overview
+from pulsar_on_spark.broker.topic_watch import TopicWatch
+from pulsar_on_spark.broker.topics import Topics
+from pulsar_on_spark.broker.views import Views
+from pulsar_on_spark.model.names import TopicName
+from pulsar_on_spark.topic.root import Root
+
+if TYPE_CHECKING:  # it holds connections, which hold this
+    from pulsar_on_spark.broker.metrics.vitals import Vitals
+
+
+@dataclass(slots=True)
+class Services:
+    """The broker's parts.
+
+    Attributes:
+        root: The root.
+        settings: What the broker was told.
+        service_url: What lookups answer.
+        access: Who may do what.
+        views: The root's metadata.
+        topics: All topics.
+        schemas: The schemas of topics.
+        reader: Reads entries.
+        path: The way of entries into the journal.
+        names: Names for producers that have none.
+        overview: Stats of topics.
+        watch: What others do to topics.
+        vitals: The broker itself, for metrics and health.
+    """
+
+    root: Root
+    settings: BrokerSettings
+    service_url: str
+    access: Access
+    views: Views
+    topics: Topics
+    schemas: ClientSchemas
+    reader: EntryReader
+    path: PublishPath
+    names: ProducerNames
+    overview: Overview
+    watch: TopicWatch
+    vitals: Vitals
+
+    def owner_url(self, name: TopicName) -> str:
+        """Which broker clients of a topic connect to. A root has one, which serves all."""
+        return self.service_url

@@ -1,0 +1,230 @@
+"""What a broker can be told: typed settings from defaults, a file, the environment and flags, in rising order.
+
+Names are Pulsar's in snake case and defaults are Pulsar's, unless a docstring says otherwise. A file is TOML; in the
+environment a setting is `PULSARPY_` and its name in capitals.
+"""
+
+from __future__ import annotations
+
+import os
+import tomllib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, Any, Final, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from pulsar_on_spark.model.errors import InvalidArgumentError
+
+ENVIRONMENT_PREFIX: Final = "PULSARPY_"
+_MIB = 1 << 20
+
+Port = Annotated[int, Field(ge=0, le=65_535)]
+Count = Annotated[int, Field(ge=0)]
+Some = Annotated[int, Field(ge=1)]
+Limit = Annotated[int, Field(ge=-1)]
+
+
+class BrokerSettings(BaseModel):
+    """Settings of one broker; 0 means no limit where a limit may be 0."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    broker_service_port: Port = 6650
+    """Where clients connect; 0 takes a free port."""
+    web_service_port: Port = 8080
+    """Where HTTP is served; 0 takes a free port."""
+    bind_address: str = "0.0.0.0"
+    """The address that is listened on."""
+    advertised_address: str = "localhost"
+    """The host name that lookups answer: clients must reach the broker by it."""
+    cluster_name: str = "standalone"
+    """Begins the names of producers that give themselves none."""
+
+    max_message_size: Annotated[int, Field(ge=1024, le=15 * _MIB)] = 5 * _MIB
+    """Bytes of an entry with its metadata; clients split larger messages into chunks where that is switched on. A
+    journal takes entries of up to 16 MiB."""
+    keep_alive_interval_seconds: Annotated[float, Field(gt=0)] = 30
+    """A connection that was silent for so long is asked for a sign of life, and closed after as long again."""
+    broker_max_connections: Count = 0
+    """Connections of all clients together."""
+    broker_max_connections_per_ip: Count = 0
+    """Connections from one address."""
+    max_concurrent_lookup_request: Some = 50_000
+    """Requests that wait for metadata, of all connections; above it clients are told to come later."""
+    max_pending_publish_requests_per_connection: Some = 1000
+    """Entries of a connection that are not acknowledged: above it nothing is read from it, until half of them are."""
+    max_message_publish_buffer_size_mb: Some = 128
+    """Bytes of entries of all connections that are not acknowledged; as above. Pulsar's default is half of the direct
+    memory."""
+
+    allow_auto_topic_creation: bool = True
+    """Whether a client's use of a topic that is not there creates it."""
+    allow_auto_topic_creation_type: Literal["non-partitioned", "partitioned"] = "non-partitioned"
+    """What is created so."""
+    default_num_partitions: Some = 1
+    """Partitions of a topic that is created so, where the type is partitioned."""
+    allow_auto_subscription_creation: bool = True
+    """Whether a consumer creates its subscription."""
+    max_producers_per_topic: Count = 0
+    """Producers of one topic."""
+    max_consumers_per_topic: Count = 0
+    """Consumers of one topic, all subscriptions together."""
+    max_consumers_per_subscription: Count = 0
+    """Consumers of one subscription."""
+    max_unacked_messages_per_consumer: Count = 50_000
+    """Messages at a Shared or Key_Shared consumer that are not acknowledged: it gets no more until half of them are."""
+    max_unacked_messages_per_subscription: Count = 200_000
+    """The same of all consumers of a subscription."""
+    auto_skip_non_recoverable_data: bool = False
+    """Whether subscriptions pass over entries that no copy gives; else they wait until somebody brings them back."""
+    dispatcher_max_round_robin_batch_size: Some = 20
+    """Messages that one Shared consumer gets before it is the next one's turn."""
+    active_consumer_failover_delay_time_millis: Count = 1000
+    """How long a Failover subscription rests before another consumer is the active one."""
+    delayed_delivery_enabled: bool = True
+    """Whether the times of delivery that producers name are heeded."""
+    delayed_delivery_tick_time_millis: Some = 1000
+    """How often messages whose time has come are looked for."""
+    subscription_pattern_max_length: Some = 50
+    """Characters of a regular expression by which a client watches topics; with a longer one it polls for them."""
+    max_subscriptions_per_topic: Count = 0
+    """Durable subscriptions of one topic."""
+
+    default_retention_time_in_minutes: Limit = -1
+    """Age up to which acknowledged entries are kept; -1 for no limit, where Pulsar's default is 0: nothing is kept."""
+    default_retention_size_in_mb: Limit = -1
+    """Size up to which acknowledged entries are kept; as above."""
+    retention_check_interval_in_seconds: Some = 120
+    """How often topics are trimmed."""
+    ttl_duration_default_in_seconds: Count = 0
+    """Age above which entries count as acknowledged in every subscription; 0 for never."""
+    message_expiry_check_interval_in_minutes: Annotated[float, Field(gt=0)] = 5
+    """How often such entries are looked for."""
+    backlog_quota_default_limit_bytes: Limit = -1
+    """Bytes of backlog that the slowest subscription of a topic may have; -1 for no limit."""
+    backlog_quota_default_limit_second: Limit = -1
+    """Age of the oldest entry in a topic's backlog; -1 for no limit."""
+    backlog_quota_default_retention_policy: Literal[
+        "producer_request_hold", "producer_exception", "consumer_backlog_eviction"
+    ] = "producer_request_hold"
+    """What happens above these."""
+    backlog_quota_check_interval_in_seconds: Annotated[float, Field(gt=0)] = 60
+    """How often backlogs are looked at."""
+    subscription_expiration_time_minutes: Count = 0
+    """How long a subscription without consumers stays; 0 for ever."""
+    subscription_expiry_check_interval_in_minutes: Annotated[float, Field(gt=0)] = 5
+    """How often such subscriptions are looked for."""
+    broker_delete_inactive_topics_enabled: bool = False
+    """Whether topics that nobody uses are deleted. Pulsar's default is true: here a topic that Spark has written and
+    nobody has read yet would be deleted with all that is in it."""
+    broker_delete_inactive_topics_mode: Literal[
+        "delete_when_no_subscriptions", "delete_when_subscriptions_caught_up"
+    ] = "delete_when_no_subscriptions"
+    """When a topic without producers and consumers is one that nobody uses."""
+    broker_delete_inactive_topics_max_inactive_duration_seconds: Some = 60
+    """For how long nobody must have used it."""
+    broker_delete_inactive_topics_frequency_seconds: Annotated[float, Field(gt=0)] = 60
+    """How often such topics are looked for."""
+    managed_ledger_max_entries_per_ledger: Some = 50_000
+    """Entries after which a topic goes on in a new ledger."""
+    managed_ledger_max_size_per_ledger_mbytes: Some = 2048
+    """Size after which it does."""
+    managed_ledger_max_ledger_rollover_time_minutes: Annotated[float, Field(gt=0)] = 240
+    """Age after which it does."""
+    managed_ledger_min_ledger_rollover_time_minutes: Annotated[float, Field(ge=0)] = 10
+    """Age before which it does not, whatever its entries and size."""
+
+    broker_deduplication_enabled: bool = False
+    """Whether entries that a producer sends again are recognised by their sequence ids and not stored again."""
+
+    broker_deduplication_max_number_of_producers: Some = 10_000
+    """Producer names of one topic that are remembered while their producers are away."""
+    broker_deduplication_entries_interval: Some = 1000
+    """Entries of a topic after which what is remembered is saved."""
+    broker_deduplication_snapshot_interval_seconds: Some = 120
+    """The same in time, if there was any entry."""
+    broker_deduplication_producer_inactivity_timeout_minutes: Some = 360
+    """How long a producer name is remembered while its producer is away."""
+
+    schema_compatibility_strategy: Literal[
+        "ALWAYS_INCOMPATIBLE",
+        "ALWAYS_COMPATIBLE",
+        "BACKWARD",
+        "FORWARD",
+        "FULL",
+        "BACKWARD_TRANSITIVE",
+        "FORWARD_TRANSITIVE",
+        "FULL_TRANSITIVE",
+    ] = "FULL"
+    """What is asked of a schema that follows others."""
+    is_allow_auto_update_schema: bool = True
+    """Whether a producer's schema that follows others is registered; else producers must bring one that is there."""
+    is_schema_validation_enforced: bool = False
+    """Whether producers without a schema are refused where the topic has one."""
+
+    managed_ledger_cache_size_mb: Some = 256
+    """Acknowledged entries that are kept in memory for consumers who follow. Pulsar's default is a fifth of the direct
+    memory."""
+    broker_shutdown_timeout_ms: Some = 60_000
+    """How long a drain may last: clients are told to go, what is published is acknowledged, cursors are saved."""
+
+    sealing_lag_limit_mb: Some = 4096
+    """Journal that is not yet sealed into segments above which producers are held back."""
+    broker_service_compaction_threshold_in_bytes: Count = 0
+    """Key and value bytes of a topic that are not compacted yet above which it is; 0 for never."""
+    broker_service_compaction_monitor_interval_in_seconds: Annotated[float, Field(gt=0)] = 60
+    """How often that is looked at."""
+    topic_compaction_retain_null_key: bool = False
+    """Whether compaction keeps messages without a key."""
+    maintain_interval_s: Annotated[float, Field(gt=0)] = 600
+    """How often housekeeping (`pulsarpy maintain`) is done beside the broker."""
+
+
+def load(
+    file: Path | None = None,
+    environment: Mapping[str, str] = os.environ,
+    flags: Mapping[str, object] | None = None,
+) -> BrokerSettings:
+    """Put the settings together.
+
+    Args:
+        file: A TOML file.
+        environment: Variables that do not begin with `PULSARPY_`, or name no setting, are left alone.
+        flags: What was given on the command line; None counts as not given.
+
+    Raises:
+        InvalidArgumentError: the file cannot be read, or a setting is unknown or not acceptable.
+    """
+    given: dict[str, Any] = {}
+    sources: dict[str, str] = {}
+    if file is not None:
+        in_file = _read(file)
+        given |= in_file
+        sources |= dict.fromkeys(in_file, f"in {file}")
+    for name in BrokerSettings.model_fields:
+        variable = ENVIRONMENT_PREFIX + name.upper()
+        if variable in environment:
+            given[name], sources[name] = environment[variable], f"in the environment variable {variable}"
+    for name, value in (flags or {}).items():
+        if value is not None:
+            given[name], sources[name] = value, "on the command line"
+    try:
+        return BrokerSettings.model_validate(given)
+    except ValidationError as error:
+        first = error.errors(include_url=False)[0]
+        name = str(first["loc"][0])
+        raise InvalidArgumentError(
+            f"Setting {name!r} {sources.get(name, '')} is not acceptable ({first['msg']}): correct it, or leave it out."
+        ) from error
+
+
+def _read(file: Path) -> dict[str, object]:
+    try:
+        return tomllib.loads(file.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise InvalidArgumentError(
+            f"The settings file {file} cannot be read ({error.strerror}): give another."
+        ) from error
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise InvalidArgumentError(f"The settings file {file} is not TOML ({error}): correct it.") from error

@@ -1,0 +1,56 @@
+"""The page of all settings, written from their definitions: `python -m pulsar_on_spark.broker.settings_page`."""
+
+from __future__ import annotations
+
+import ast
+import inspect
+import json
+import sys
+
+from pulsar_on_spark.broker.settings import ENVIRONMENT_PREFIX, BrokerSettings
+
+HEAD = f"""# Configuration
+
+All settings of a [broker](broker.md), written from `broker/settings.py` by
+`python -m pulsar_on_spark.broker.settings_page > docs/configuration.md`.
+
+They come from a TOML file (`--config FILE`), from the environment (`{ENVIRONMENT_PREFIX}` and the name in capitals) and
+from flags of the command line; each counts over those before. Names and defaults are Pulsar's, in snake case, unless
+the description says otherwise. What a namespace or a topic sets as a [policy](lifecycle.md) holds over the setting. A
+setting that is unknown or not acceptable keeps the broker from starting, with a sentence that names it.
+
+```toml
+broker_service_port = 6650
+advertised_address = "broker-1.example.com"
+default_retention_time_in_minutes = 10080
+```
+
+| setting | default | |
+|---|---|---|
+"""
+
+
+def page() -> str:
+    """The page, Markdown."""
+    rows = []
+    for name, meaning in _docstrings().items():
+        default = json.dumps(BrokerSettings.model_fields[name].default)
+        rows.append(f"| `{name}` | `{default}` | {meaning} |")
+    return HEAD + "\n".join(rows) + "\n"
+
+
+def _docstrings() -> dict[str, str]:
+    """What stands below each field; pydantic keeps nothing of it."""
+    (definition,) = ast.parse(inspect.getsource(BrokerSettings)).body
+    assert isinstance(definition, ast.ClassDef)
+    found: dict[str, str] = {}
+    for field, below in zip(definition.body, definition.body[1:], strict=False):
+        if isinstance(field, ast.AnnAssign) and isinstance(field.target, ast.Name):
+            assert isinstance(below, ast.Expr), field.target.id
+            assert isinstance(below.value, ast.Constant), field.target.id
+            found[field.target.id] = " ".join(str(below.value.value).split())
+    return found
+
+
+if __name__ == "__main__":
+    sys.stdout.write(page())

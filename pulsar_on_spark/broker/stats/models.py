@@ -1,0 +1,167 @@
+"""Stats as Pulsar's administrators know them: fields and units are those of its admin API (`TopicStats` and others).
+
+Left out is what this broker does not measure (redelivery and acknowledgement rates, offloading, replication of
+clusters), rather than said to be 0. Two things are exact here that are not in Pulsar: `msgBacklog` counts messages, not
+entries, and `backlogSize` is that of the messages that are left. `storedMessages` (not in Pulsar) says what is stored.
+"""
+
+from __future__ import annotations
+
+from pydantic import BaseModel, ConfigDict
+from pydantic.alias_generators import to_camel
+
+
+class Stats(BaseModel):
+    """Written under Pulsar's names."""
+
+    model_config = ConfigDict(frozen=True, alias_generator=to_camel, populate_by_name=True)
+
+
+class PublisherStats(Stats):
+    """A producer that is connected."""
+
+    access_mode: str
+    producer_id: int
+    producer_name: str
+    msg_rate_in: float
+    msg_throughput_in: float
+    average_msg_size: float
+    address: str
+    connected_since: str
+    client_version: str
+
+
+class ConsumerStats(Stats):
+    """A consumer that is connected. `blocked` (not in Pulsar) says why it gets nothing now."""
+
+    consumer_name: str
+    msg_rate_out: float
+    msg_throughput_out: float
+    msg_out_counter: int
+    bytes_out_counter: int
+    available_permits: int
+    unacked_messages: int
+    blocked_consumer_on_unacked_msgs: bool
+    blocked: str | None
+    address: str
+    connected_since: str
+    client_version: str
+
+
+class SubscriptionStats(Stats):
+    """A subscription.
+
+    `msg_backlog` is exact, in messages. `owner` (not in Pulsar) names who has it where that is not this broker: a
+    consumer of Spark, or another broker. Not in Pulsar either: `blocked` and `problem` say why it stands still,
+    `entries_lost` how many entries were passed over because no copy is left.
+    """
+
+    type: str
+    is_durable: bool
+    msg_backlog: int
+    backlog_size: int
+    msg_backlog_no_delayed: int
+    msg_delayed: int
+    unacked_messages: int
+    msg_rate_out: float
+    msg_throughput_out: float
+    msg_out_counter: int
+    bytes_out_counter: int
+    blocked_subscription_on_unacked_msgs: bool
+    active_consumer_name: str | None = None
+    consumers: list[ConsumerStats]
+    subscription_properties: dict[str, str]
+    non_contiguous_deleted_messages_ranges: int = 0
+    earliest_msg_publish_time_in_backlog: int
+    owner: str | None = None
+    blocked: str | None = None
+    problem: str | None = None
+    entries_lost: int = 0
+
+
+class TopicStats(Stats):
+    """A topic without partitions, or one partition. Counters count since it was loaded."""
+
+    msg_rate_in: float
+    msg_throughput_in: float
+    msg_rate_out: float
+    msg_throughput_out: float
+    msg_in_counter: int
+    bytes_in_counter: int
+    msg_out_counter: int
+    bytes_out_counter: int
+    average_msg_size: float
+    storage_size: int
+    backlog_size: int
+    stored_messages: int
+    earliest_msg_publish_time_in_backlogs: int
+    publishers: list[PublisherStats]
+    subscriptions: dict[str, SubscriptionStats]
+    replication: dict[str, object] = {}
+    deduplication_status: str
+    topic_epoch: int | None
+    owner_broker: str
+
+
+class PartitionedTopicMetadata(Stats):
+    """How many partitions a topic has; 0 for none."""
+
+    partitions: int
+    properties: dict[str, str] | None = None
+
+
+class PartitionedTopicStats(TopicStats):
+    """A partitioned topic: its partitions together, and one by one where that is asked for."""
+
+    metadata: PartitionedTopicMetadata
+    partitions: dict[str, TopicStats]
+
+
+class LedgerStats(Stats):
+    """A ledger of a topic. `state` (not in Pulsar) is open, attached (Spark's) or closed."""
+
+    ledger_id: int
+    entries: int
+    size: int
+    offloaded: bool = False
+    under_replicated: bool = False
+    state: str
+    messages: int
+    why_kept: str | None = None
+
+
+class CursorStats(Stats):
+    """Where a subscription stands. Positions are `ledger:entry`; the mark-delete position is the last acknowledged."""
+
+    mark_delete_position: str
+    read_position: str
+    individually_deleted_messages: str
+    messages_consumed_counter: int
+    state: str
+    number_of_entries_since_first_not_acked_message: int
+    total_non_contiguous_deleted_messages_range: int
+    properties: dict[str, int] = {}
+
+
+class InternalStats(Stats):
+    """A topic's ledgers and cursors (Pulsar's `PersistentTopicInternalStats`)."""
+
+    entries_added_counter: int
+    number_of_entries: int
+    total_size: int
+    current_ledger_entries: int
+    current_ledger_size: int
+    last_ledger_created_timestamp: str
+    waiting_cursors_count: int
+    pending_add_entries_count: int
+    last_confirmed_entry: str
+    state: str
+    ledgers: list[LedgerStats]
+    cursors: dict[str, CursorStats]
+
+
+class PartitionedInternalStats(Stats):
+    """The same of each partition of a topic."""
+
+    metadata: PartitionedTopicMetadata
+    partitions: dict[str, InternalStats]

@@ -1,0 +1,142 @@
+"""What lies in topics and behind cursors, counted in messages: off the event loop, with what is only in journals."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from pulsar_on_spark.metadata.cursors import Cursors
+from pulsar_on_spark.metadata.records import SegmentRecord, SubscriptionRecord
+from pulsar_on_spark.metadata.state import View
+from pulsar_on_spark.model.ids import EARLIEST, Position
+from pulsar_on_spark.topic import chain
+from pulsar_on_spark.topic.catalog import TopicPart
+from pulsar_on_spark.topic.cursor.left_out import acknowledged_rows
+from pulsar_on_spark.topic.cursor.record import decode_holes
+from pulsar_on_spark.topic.root import Root
+from pulsar_on_spark.topic.subscription import subscriptions
+from pulsar_on_spark.topic.tail.tail import Tail
+
+
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """Where a cursor stands.
+
+    Attributes:
+        mark_delete: All before it is acknowledged.
+        ack_holes: What is acknowledged beyond it, encoded.
+    """
+
+    mark_delete: Position
+    ack_holes: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Backlog:
+    """What of a topic a subscription has not acknowledged.
+
+    Attributes:
+        messages: Messages.
+        bytes: Key and value bytes of them.
+        mark_delete: The next entry to read.
+        oldest_publish_ms: When the oldest segment that it needs was begun; 0 if that is not known, or it needs none.
+    """
+
+    messages: int
+    bytes: int
+    mark_delete: Position
+    oldest_publish_ms: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Contents:
+    """One look at a topic.
+
+    Attributes:
+        view: The metadata, with what is in journals.
+        messages: Messages in it.
+        bytes: Key and value bytes of them.
+        backlogs: Of all its durable subscriptions.
+    """
+
+    view: View
+    messages: int
+    bytes: int
+    backlogs: Mapping[str, Backlog]
+
+
+class Sight:
+    """Looks at topics of one root, one look at a time; what it has learnt of journals serves the next one.
+
+    Args:
+        root: The root.
+    """
+
+    def __init__(self, root: Root) -> None:
+        self._root = root
+        self._tail = Tail(root, fail_on_data_loss=False)
+        self._turn = asyncio.Lock()
+
+    async def close(self) -> None:
+        """Close the journals' files."""
+        async with self._turn:
+            await asyncio.to_thread(self._tail.close)
+
+    async def look(
+        self, parts: Sequence[TopicPart], ends: Mapping[str, Position], standings: Mapping[tuple[str, str], Standing]
+    ) -> dict[str, Contents]:
+        """What is in topics, by topic id.
+
+        Args:
+            parts: The topics.
+            ends: What is known to be readable of loaded topics, by topic id.
+            standings: Where the cursors stand that a broker has, by topic id and name: its rows say it seconds later.
+
+        Raises:
+            MetadataError, StorageError: the root cannot be read.
+        """
+        async with self._turn:
+            return await asyncio.to_thread(self._look, parts, ends, standings)
+
+    def _look(
+        self, parts: Sequence[TopicPart], ends: Mapping[str, Position], standings: Mapping[tuple[str, str], Standing]
+    ) -> dict[str, Contents]:
+        view = self._tail.look(parts)
+        if any(chain.read_limit(view, topic_id) < end for topic_id, end in ends.items()):
+            view = self._tail.look(parts, reach=ends)
+        cursors = self._root.store.cursors()
+        return {part.topic_id: _contents(view, cursors, part, standings) for part in parts}
+
+
+def _contents(view: View, cursors: Cursors, part: TopicPart, standings: Mapping[tuple[str, str], Standing]) -> Contents:
+    segments = view.all(SegmentRecord, part.topic_id)
+    backlogs = {}
+    for record in view.all(SubscriptionRecord, part.topic_id):
+        live = standings.get((part.topic_id, record.name))
+        found = _of_record(view, cursors, part, record) if live is None else _of_standing(view, part, live)
+        backlogs[record.name] = found
+    return Contents(view, sum(each.rows for each in segments), sum(each.bytes for each in segments), backlogs)
+
+
+def _of_standing(view: View, part: TopicPart, live: Standing) -> Backlog:
+    end = chain.read_limit(view, part.topic_id)
+    plan = chain.plan_range(view, part.name, part.topic_id, part.partition, live.mark_delete, end)
+    acked_rows, acked_bytes = acknowledged_rows(plan.slices, decode_holes(live.ack_holes))
+    return Backlog(
+        plan.rows - acked_rows, plan.bytes - acked_bytes, live.mark_delete, _oldest_ms(view, part, live.mark_delete)
+    )
+
+
+def _of_record(view: View, cursors: Cursors, part: TopicPart, record: SubscriptionRecord) -> Backlog:
+    found = subscriptions.status(view, cursors, part, record)
+    oldest_ms = _oldest_ms(view, part, found.mark_delete)
+    return Backlog(found.backlog_messages, found.backlog_bytes, found.mark_delete, oldest_ms)
+
+
+def _oldest_ms(view: View, part: TopicPart, start: Position) -> int:
+    end = chain.read_limit(view, part.topic_id)
+    for piece in chain.walk_range(view, part.name, part.topic_id, part.partition, max(start, EARLIEST), end):
+        if isinstance(piece, chain.SegmentSlice):
+            return piece.segment.publish_min_ms
+    return 0

@@ -1,0 +1,281 @@
+"""The stats of a topic: what its broker counts, and what the metadata and journals hold. Pure, over one look."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from datetime import UTC, datetime
+from typing import Final
+
+from pulsar_on_spark.broker.consumer import Consumer
+from pulsar_on_spark.broker.cursors.open_cursor import OpenCursor
+from pulsar_on_spark.broker.dispatch import values
+from pulsar_on_spark.broker.publishing import Producer
+from pulsar_on_spark.broker.stats.meters import Metered
+from pulsar_on_spark.broker.stats.models import (
+    ConsumerStats,
+    PartitionedTopicMetadata,
+    PartitionedTopicStats,
+    PublisherStats,
+    SubscriptionStats,
+    TopicStats,
+)
+from pulsar_on_spark.broker.stats.rates import Rates
+from pulsar_on_spark.broker.stats.sight import Backlog, Contents
+from pulsar_on_spark.broker.subscription import Subscription
+from pulsar_on_spark.broker.topic import BrokerTopic
+from pulsar_on_spark.metadata.records import SubscriptionRecord, TopicRecord
+from pulsar_on_spark.topic.cursor.record import decode_holes
+
+RatesOf = Callable[[Metered], Rates]
+
+_ACCESS_MODES: Final = ("Shared", "Exclusive", "WaitForExclusive", "ExclusiveWithFencing")
+_NOTHING_YET: Final = Rates(0.0, 0.0)
+
+
+def topic_stats(record: TopicRecord, topic: BrokerTopic | None, seen: Contents, rates: RatesOf, url: str) -> TopicStats:
+    """One topic's stats.
+
+    Args:
+        record: The topic, or the partition.
+        topic: The same as it is loaded; None if it is not.
+        seen: What is in it.
+        rates: The rates of something that is loaded.
+        url: The broker's.
+    """
+    open_here = {} if topic is None else {each.name: each for each in topic.subscriptions.all}
+    found = {
+        each.name: _subscription(each, seen.backlogs[each.name], open_here.get(each.name), rates)
+        for each in seen.view.all(SubscriptionRecord, record.topic_id)
+    }
+    found |= {
+        name: _volatile(each, rates)
+        for name, each in open_here.items()
+        if name not in found and not isinstance(each.kept, OpenCursor)
+    }
+    came_in = _NOTHING_YET if topic is None else rates(topic.published)
+    messages_in = 0 if topic is None else topic.published.messages
+    bytes_in = 0 if topic is None else topic.published.bytes
+    return TopicStats(
+        msg_rate_in=came_in.messages,
+        msg_throughput_in=came_in.bytes,
+        msg_rate_out=sum(each.msg_rate_out for each in found.values()),
+        msg_throughput_out=sum(each.msg_throughput_out for each in found.values()),
+        msg_in_counter=messages_in,
+        bytes_in_counter=bytes_in,
+        msg_out_counter=sum(each.msg_out_counter for each in found.values()),
+        bytes_out_counter=sum(each.bytes_out_counter for each in found.values()),
+        average_msg_size=mean_bytes(came_in),
+        storage_size=seen.bytes,
+        backlog_size=max((each.backlog_size for each in found.values()), default=0),
+        stored_messages=seen.messages,
+        earliest_msg_publish_time_in_backlogs=_earliest(
+            each.earliest_msg_publish_time_in_backlog for each in found.values()
+        ),
+        publishers=[] if topic is None else [publisher_stats(each, rates) for each in topic.producers.connected],
+        subscriptions=found,
+        deduplication_status="Disabled" if topic is None or topic.dedup is None else "Enabled",
+        topic_epoch=record.topic_epoch,
+        owner_broker=url,
+    )
+
+
+def summed(partitions: dict[str, TopicStats], metadata: PartitionedTopicMetadata) -> PartitionedTopicStats:
+    """The stats of a partitioned topic.
+
+    Args:
+        partitions: Those of its partitions by full name.
+        metadata: How many it has.
+    """
+    each = list(partitions.values())
+    names = dict.fromkeys(name for stats in each for name in stats.subscriptions)
+    rate_in, throughput_in = (
+        sum(getattr(stats, name) for stats in each) for name in ("msg_rate_in", "msg_throughput_in")
+    )
+    return PartitionedTopicStats(
+        msg_rate_in=rate_in,
+        msg_throughput_in=throughput_in,
+        average_msg_size=mean_bytes(Rates(rate_in, throughput_in)),
+        **{name: sum(getattr(stats, name) for stats in each) for name in _SUMMED},
+        earliest_msg_publish_time_in_backlogs=_earliest(stats.earliest_msg_publish_time_in_backlogs for stats in each),
+        publishers=[publisher for stats in each for publisher in stats.publishers],
+        subscriptions={
+            name: _joined([stats.subscriptions[name] for stats in each if name in stats.subscriptions])
+            for name in names
+        },
+        deduplication_status=each[0].deduplication_status if each else "Disabled",
+        topic_epoch=None,
+        owner_broker=each[0].owner_broker if each else "",
+        metadata=metadata,
+        partitions=partitions,
+    )
+
+
+_SUMMED: Final = (
+    "msg_rate_out",
+    "msg_throughput_out",
+    "msg_in_counter",
+    "bytes_in_counter",
+    "msg_out_counter",
+    "bytes_out_counter",
+    "storage_size",
+    "backlog_size",
+    "stored_messages",
+)
+_SUMMED_OF_SUBSCRIPTION: Final = (
+    "msg_backlog",
+    "backlog_size",
+    "msg_backlog_no_delayed",
+    "msg_delayed",
+    "unacked_messages",
+    "msg_rate_out",
+    "msg_throughput_out",
+    "msg_out_counter",
+    "bytes_out_counter",
+    "non_contiguous_deleted_messages_ranges",
+)
+
+
+def _joined(parts: Sequence[SubscriptionStats]) -> SubscriptionStats:
+    sums = {name: sum(getattr(part, name) for part in parts) for name in _SUMMED_OF_SUBSCRIPTION}
+    return parts[0].model_copy(
+        update={
+            **sums,
+            "consumers": [consumer for part in parts for consumer in part.consumers],
+            "blocked_subscription_on_unacked_msgs": any(part.blocked_subscription_on_unacked_msgs for part in parts),
+            "active_consumer_name": None,
+            "earliest_msg_publish_time_in_backlog": _earliest(p.earliest_msg_publish_time_in_backlog for p in parts),
+        }
+    )
+
+
+def _subscription(
+    record: SubscriptionRecord, backlog: Backlog, here: Subscription | None, rates: RatesOf
+) -> SubscriptionStats:
+    """A durable subscription, whoever has it."""
+    live = here if here is not None and isinstance(here.kept, OpenCursor) else None
+    said = None if live is None else live.stats
+    went_out = _NOTHING_YET if live is None else rates(live)
+    delayed = 0 if said is None else said.delayed
+    return SubscriptionStats(
+        type=record.type if live is None else live.type,
+        is_durable=True,
+        msg_backlog=backlog.messages,
+        backlog_size=backlog.bytes,
+        msg_backlog_no_delayed=max(backlog.messages - delayed, 0),
+        msg_delayed=delayed,
+        unacked_messages=0 if said is None else said.unacked,
+        msg_rate_out=went_out.messages,
+        msg_throughput_out=went_out.bytes,
+        msg_out_counter=0 if live is None else live.messages_out,
+        bytes_out_counter=0 if live is None else live.bytes_out,
+        blocked_subscription_on_unacked_msgs=said is not None and said.blocked is not None and said.unacked > 0,
+        active_consumer_name=None if live is None else _active(live),
+        consumers=[] if live is None else _consumers(live, rates),
+        subscription_properties=record.properties,
+        non_contiguous_deleted_messages_ranges=0 if live is None else _runs(live),
+        earliest_msg_publish_time_in_backlog=backlog.oldest_publish_ms if backlog.messages else 0,
+        owner=None if live is not None else _owner(record),
+        blocked=None if said is None else said.blocked,
+        problem=None if live is None else live.problem,
+        entries_lost=0 if live is None else live.entries_lost,
+    )
+
+
+def _runs(live: Subscription) -> int:
+    return sum(1 for _ in decode_holes(live.kept.cursor.ack_holes).runs())
+
+
+def _volatile(live: Subscription, rates: RatesOf) -> SubscriptionStats:
+    """A reader's subscription: its backlog is counted in entries, as nothing else knows of its cursor."""
+    said, went_out = live.stats, rates(live)
+    backlog = live.kept.cursor.backlog_entries
+    return SubscriptionStats(
+        type=live.type,
+        is_durable=False,
+        msg_backlog=backlog,
+        backlog_size=0,
+        msg_backlog_no_delayed=backlog,
+        msg_delayed=said.delayed,
+        unacked_messages=said.unacked,
+        msg_rate_out=went_out.messages,
+        msg_throughput_out=went_out.bytes,
+        msg_out_counter=live.messages_out,
+        bytes_out_counter=live.bytes_out,
+        blocked_subscription_on_unacked_msgs=said.blocked is not None and said.unacked > 0,
+        active_consumer_name=_active(live),
+        consumers=_consumers(live, rates),
+        subscription_properties={},
+        earliest_msg_publish_time_in_backlog=0,
+        blocked=said.blocked,
+        problem=live.problem,
+    )
+
+
+def _owner(record: SubscriptionRecord) -> str | None:
+    owners = sorted({each.consumer for each in record.owners if each.consumer is not None})
+    if not owners:
+        return None
+    return f"broker {owners[0]}" if record.face == "broker" else f"Spark: {', '.join(owners)}"
+
+
+def _active(live: Subscription) -> str | None:
+    active = live.stats.active
+    return next((each.name for each in live.consumers if each.id == active), None)
+
+
+def consumer_stats(live: Subscription, consumer: Consumer, rates: RatesOf) -> ConsumerStats:
+    """One consumer's stats; it is connected."""
+    (said,) = (each for each in live.stats.consumers if each.id == consumer.id)
+    return _consumer(consumer, said, rates(consumer))
+
+
+def _consumers(live: Subscription, rates: RatesOf) -> list[ConsumerStats]:
+    said = {each.id: each for each in live.stats.consumers}
+    return [_consumer(each, said[each.id], rates(each)) for each in live.consumers]
+
+
+def _consumer(consumer: Consumer, said: values.ConsumerStats, went_out: Rates) -> ConsumerStats:
+    return ConsumerStats(
+        consumer_name=consumer.name,
+        msg_rate_out=went_out.messages,
+        msg_throughput_out=went_out.bytes,
+        msg_out_counter=consumer.messages_out,
+        bytes_out_counter=consumer.bytes_out,
+        available_permits=said.permits,
+        unacked_messages=said.unacked or 0,
+        blocked_consumer_on_unacked_msgs=said.blocked is not None and bool(said.unacked),
+        blocked=said.blocked,
+        address=consumer.peer.address,
+        connected_since=iso(consumer.connected_at),
+        client_version=consumer.peer.client_version,
+    )
+
+
+def publisher_stats(producer: Producer, rates: RatesOf) -> PublisherStats:
+    """One producer's stats."""
+    came_in = rates(producer.published)
+    return PublisherStats(
+        access_mode=_ACCESS_MODES[producer.info.access_mode],
+        producer_id=producer.info.producer_id,
+        producer_name=producer.info.name,
+        msg_rate_in=came_in.messages,
+        msg_throughput_in=came_in.bytes,
+        average_msg_size=mean_bytes(came_in),
+        address=producer.peer.address,
+        connected_since=iso(producer.connected_at),
+        client_version=producer.peer.client_version,
+    )
+
+
+def iso(at_s: float) -> str:
+    """A time as Pulsar's `DateFormatter` writes it, in UTC."""
+    return datetime.fromtimestamp(at_s, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+
+
+def mean_bytes(rates: Rates) -> float:
+    """Of a message; 0 where none comes."""
+    return rates.bytes / rates.messages if rates.messages else 0.0
+
+
+def _earliest(times_ms: Iterable[int]) -> int:
+    return min((each for each in times_ms if each > 0), default=0)

@@ -1,0 +1,79 @@
+"""The stats of a topic that is not stored: its live clients, and nothing else."""
+
+from __future__ import annotations
+
+from pulsar_on_spark.broker.consumer import Consumer
+from pulsar_on_spark.broker.non_persistent import NonPersistentSubscription, NonPersistentTopic
+from pulsar_on_spark.broker.stats.models import ConsumerStats, SubscriptionStats, TopicStats
+from pulsar_on_spark.broker.stats.topic_stats import RatesOf, iso, mean_bytes, publisher_stats
+
+
+def volatile_stats(topic: NonPersistentTopic, rates: RatesOf, url: str) -> TopicStats:
+    """Its stats.
+
+    Args:
+        topic: The topic.
+        rates: The rates of something.
+        url: The broker's.
+    """
+    subscriptions = {each.name: _subscription(each, rates) for each in topic.subscriptions.all}
+    came_in = rates(topic.published)
+    return TopicStats(
+        msg_rate_in=came_in.messages,
+        msg_throughput_in=came_in.bytes,
+        msg_rate_out=sum(each.msg_rate_out for each in subscriptions.values()),
+        msg_throughput_out=sum(each.msg_throughput_out for each in subscriptions.values()),
+        msg_in_counter=topic.published.messages,
+        bytes_in_counter=topic.published.bytes,
+        msg_out_counter=sum(each.msg_out_counter for each in subscriptions.values()),
+        bytes_out_counter=sum(each.bytes_out_counter for each in subscriptions.values()),
+        average_msg_size=mean_bytes(came_in),
+        storage_size=0,
+        backlog_size=0,
+        stored_messages=0,
+        earliest_msg_publish_time_in_backlogs=0,
+        publishers=[publisher_stats(each, rates) for each in topic.producers.connected],
+        subscriptions=subscriptions,
+        deduplication_status="Disabled",
+        topic_epoch=None,
+        owner_broker=url,
+    )
+
+
+def _subscription(found: NonPersistentSubscription, rates: RatesOf) -> SubscriptionStats:
+    consumers = [_consumer(each, found, rates) for each in found.consumers]
+    return SubscriptionStats(
+        type=found.type,
+        is_durable=False,
+        msg_backlog=0,
+        backlog_size=0,
+        msg_backlog_no_delayed=0,
+        msg_delayed=0,
+        unacked_messages=0,
+        msg_rate_out=sum(each.msg_rate_out for each in consumers),
+        msg_throughput_out=sum(each.msg_throughput_out for each in consumers),
+        msg_out_counter=sum(each.msg_out_counter for each in consumers),
+        bytes_out_counter=sum(each.bytes_out_counter for each in consumers),
+        blocked_subscription_on_unacked_msgs=False,
+        consumers=consumers,
+        subscription_properties={},
+        earliest_msg_publish_time_in_backlog=0,
+    )
+
+
+def _consumer(consumer: Consumer, subscription: NonPersistentSubscription, rates: RatesOf) -> ConsumerStats:
+    went_out = rates(consumer)
+    return ConsumerStats(
+        consumer_name=consumer.name,
+        msg_rate_out=went_out.messages,
+        msg_throughput_out=went_out.bytes,
+        msg_out_counter=consumer.messages_out,
+        bytes_out_counter=consumer.bytes_out,
+        available_permits=subscription.permits(consumer),
+        unacked_messages=0,
+        blocked_consumer_on_unacked_msgs=False,
+        blocked=None,
+        address=consumer.peer.address,
+        connected_since=iso(consumer.connected_at),
+        client_version=consumer.peer.client_version,
+    )

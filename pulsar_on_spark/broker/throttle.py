@@ -1,0 +1,61 @@
+"""Rate limits: a bucket that fills at a constant rate, and may be overdrawn. Pure, for any clock in seconds.
+
+What is throttled is counted after it was let through (the size of a read, or of a batch, is not known before), and the
+next waits until the debt is paid. So the average keeps to the rate, whatever the sizes.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+MAX_DEBT_S: Final = 15.0
+"""A debt is forgiven above this: a client whose connection is not read for longer takes it for dead."""
+
+
+class Throttle:
+    """Limits messages and bytes; -1 or 0 for no limit. It begins full, with what one period allows."""
+
+    def __init__(self, messages: int = -1, size_bytes: int = -1, period_s: float = 1.0) -> None:
+        self._limits = (0.0, 0.0)
+        self._period_s = period_s
+        self._at_s: float | None = None
+        self._left = [0.0, 0.0]
+        self.limit(messages, size_bytes, period_s)
+
+    @property
+    def is_unlimited(self) -> bool:
+        """Whether nothing ever waits."""
+        return not any(self._limits)
+
+    def limit(self, messages: int, size_bytes: int, period_s: float = 1.0) -> None:
+        """Let other limits hold from now on, each for a period; debts are forgotten where they change."""
+        limits = (float(max(messages, 0)), float(max(size_bytes, 0)))
+        if (limits, period_s) != (self._limits, self._period_s):
+            self._limits, self._period_s = limits, period_s
+            self._left = list(limits)
+
+    def take(self, now_s: float, messages: int, size_bytes: int) -> float:
+        """Note what was let through; returns for how many seconds the next is to wait."""
+        if self.is_unlimited:
+            return 0.0
+        self._fill(now_s)
+        for kind, taken in enumerate((messages, size_bytes)):
+            self._left[kind] = max(self._left[kind] - taken, -self._limits[kind] * MAX_DEBT_S / self._period_s)
+        return self._wait_s()
+
+    def wait_s(self, now_s: float) -> float:
+        """For how many seconds the next is to wait."""
+        if self.is_unlimited:
+            return 0.0
+        self._fill(now_s)
+        return self._wait_s()
+
+    def _wait_s(self) -> float:
+        both = zip(self._left, self._limits, strict=True)
+        return max(0.0, *(-left * self._period_s / limit for left, limit in both if limit))
+
+    def _fill(self, now_s: float) -> None:
+        passed_s = 0.0 if self._at_s is None else max(now_s - self._at_s, 0.0)
+        self._at_s = now_s
+        for kind, limit in enumerate(self._limits):
+            self._left[kind] = min(self._left[kind] + limit * passed_s / self._period_s, limit)

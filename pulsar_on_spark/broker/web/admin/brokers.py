@@ -1,0 +1,105 @@
+"""Brokers: the one that answers, its settings, and what of it is served."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+from urllib.parse import urlsplit
+
+from fastapi import APIRouter, Depends, HTTPException
+
+from pulsar_on_spark.broker.web.requests import BrokerServices, Text, WebUrl, administers, refused
+from pulsar_on_spark.metadata.records import NamespaceRecord
+
+router = APIRouter(prefix="/admin/v2/brokers", tags=["brokers"], dependencies=[Depends(administers)])
+
+BUNDLE: Final = "0x00000000_0xffffffff"
+"""The one bundle of each namespace: one broker serves all of a root."""
+_FIXED: Final = "Settings are read when a broker starts: change its file or environment, and start it again."
+
+
+@router.get("")
+async def all_brokers(web_url: WebUrl) -> list[str]:
+    """The brokers of the cluster: this one."""
+    return [_id(web_url)]
+
+
+@router.get("/leaderBroker")
+async def leader(web_url: WebUrl) -> dict[str, str]:
+    """The one that answers."""
+    return {"brokerId": _id(web_url), "serviceUrl": web_url}
+
+
+@router.get("/configuration")
+async def dynamic_names() -> list[str]:
+    """Settings that can be changed while it runs: none."""
+    return []
+
+
+@router.get("/configuration/values")
+async def dynamic_values() -> dict[str, str]:
+    """Those of them that were changed: none."""
+    return {}
+
+
+@router.get("/configuration/runtime")
+async def settings(services: BrokerServices) -> dict[str, str]:
+    """All settings, as they were read."""
+    return {_camel(name): _text(value) for name, value in services.settings.model_dump(mode="json").items()}
+
+
+@router.post("/configuration/{name}/{value}", status_code=204, responses=refused(501, _FIXED))
+async def change_setting(name: Text, value: Text) -> None:
+    """Not supported."""
+    raise HTTPException(501, _FIXED)
+
+
+@router.delete("/configuration/{name}", status_code=204, responses=refused(501, _FIXED))
+async def reset_setting(name: Text) -> None:
+    """Not supported."""
+    raise HTTPException(501, _FIXED)
+
+
+@router.get("/internal-configuration")
+async def internal_configuration(services: BrokerServices) -> dict[str, str]:
+    """Where metadata and ledgers are: in the root."""
+    root = services.root.path
+    return {
+        "metadataStoreUrl": f"delta:{root / 'metadata'}",
+        "configurationMetadataStoreUrl": f"delta:{root / 'metadata'}",
+        "ledgersRootPath": str(root / "storage"),
+        "bookkeeperMetadataServiceUri": "",
+        "stateStorageServiceUrl": "",
+    }
+
+
+@router.get("/{cluster}", responses=refused(404, "There is no such cluster."))
+async def brokers_of(services: BrokerServices, web_url: WebUrl, cluster: Text) -> list[str]:
+    """The brokers of a cluster."""
+    if cluster != services.settings.cluster_name:
+        raise HTTPException(404, f"Cluster {cluster} does not exist: there is {services.settings.cluster_name} alone.")
+    return [_id(web_url)]
+
+
+@router.get("/{cluster}/{broker}/ownedNamespaces", responses=refused(404, "There is no such broker."))
+async def owned_namespaces(
+    services: BrokerServices, web_url: WebUrl, cluster: Text, broker: Text
+) -> dict[str, dict[str, Any]]:
+    """All bundles of all namespaces."""
+    if (cluster, broker) != (services.settings.cluster_name, _id(web_url)):
+        raise HTTPException(404, f"Broker {broker} of cluster {cluster} does not exist: there is {_id(web_url)} alone.")
+    view = await services.views.view()
+    owned = {"broker_assignment": "shared", "is_controlled": False, "is_active": True}
+    return {f"{record.namespace}/{BUNDLE}": owned for record in view.all(NamespaceRecord)}
+
+
+def _id(web_url: str) -> str:
+    return urlsplit(web_url).netloc
+
+
+def _camel(name: str) -> str:
+    first, *rest = name.split("_")
+    return first + "".join(word.capitalize() for word in rest)
+
+
+def _text(value: object) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)

@@ -1,0 +1,44 @@
+"""Clusters: there is one, the broker's own."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from fastapi import APIRouter, Depends, HTTPException
+
+from pulsar_on_spark.broker.web.requests import BrokerServices, Text, WebUrl, administers, refused
+
+router = APIRouter(prefix="/admin/v2/clusters", tags=["clusters"], dependencies=[Depends(administers)])
+
+_ONE: Final = "A root has one cluster, its own, and knows no others: geo-replication is not supported."
+
+
+@router.get("")
+async def clusters(services: BrokerServices) -> list[str]:
+    """The one cluster that there is; test containers wait for this."""
+    return [services.settings.cluster_name]
+
+
+@router.get("/{cluster}", responses=refused(404, "There is no such cluster."))
+async def cluster_data(services: BrokerServices, web_url: WebUrl, cluster: Text) -> dict[str, str]:
+    """Where its brokers are."""
+    _require(services, cluster)
+    return {
+        "serviceUrl": web_url,
+        "serviceUrlTls": "",
+        "brokerServiceUrl": services.service_url,
+        "brokerServiceUrlTls": "",
+    }
+
+
+@router.put("/{cluster}", status_code=204, responses=refused(501, _ONE))
+@router.post("/{cluster}", status_code=204, responses=refused(501, _ONE))
+@router.delete("/{cluster}", status_code=204, responses=refused(501, _ONE))
+async def change_cluster(cluster: Text) -> None:
+    """Not supported."""
+    raise HTTPException(501, _ONE)
+
+
+def _require(services: BrokerServices, cluster: str) -> None:
+    if cluster != services.settings.cluster_name:
+        raise HTTPException(404, f"Cluster {cluster} does not exist: there is {services.settings.cluster_name} alone.")

@@ -1,0 +1,37 @@
+"""Compaction of topics: start it, and how it stands."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from fastapi import APIRouter, Depends, HTTPException
+from pydantic import BaseModel, Field
+
+from pulsar_on_spark.broker.web.admin.topics import MISSING
+from pulsar_on_spark.broker.web.requests import TOPIC, BrokerServices, StoredTopic, administers, refused
+from pulsar_on_spark.model.errors import TopicBusyError
+
+router = APIRouter(tags=["topics"], dependencies=[Depends(administers)])
+
+
+class CompactionJson(BaseModel):
+    """Pulsar's `LongRunningProcessStatus`."""
+
+    status: Literal["NOT_RUN", "RUNNING", "SUCCESS", "ERROR"]
+    last_error: str = Field(alias="lastError")
+
+
+@router.put(f"{TOPIC}/compaction", status_code=204, responses=MISSING | refused(409, "It is being compacted already."))
+async def compact(services: BrokerServices, name: StoredTopic) -> None:
+    """Compact it in the background, or each of its partitions."""
+    try:
+        await services.topics.compact(name)
+    except TopicBusyError as error:
+        raise HTTPException(409, str(error)) from error
+
+
+@router.get(f"{TOPIC}/compaction", responses=MISSING)
+async def status(services: BrokerServices, name: StoredTopic) -> CompactionJson:
+    """How the last one that this broker was told to make stands, or how it ended."""
+    found = await services.topics.compaction_status(name)
+    return CompactionJson(status=found.status, lastError=found.last_error)

@@ -1,0 +1,57 @@
+"""Message ids in the JSON of Pulsar's admin API."""
+
+from __future__ import annotations
+
+from typing import Annotated, Final
+
+from pydantic import AliasChoices, BaseModel, ConfigDict, Field
+from pydantic.alias_generators import to_camel
+
+from pulsar_on_spark.model.ids import EARLIEST, EntryId, LedgerId, MessageId, Position
+
+_EARLIEST_LEDGER: Final = -1
+_LATEST_LEDGER: Final = 2**63 - 1
+
+_Number = Annotated[int, Field(ge=-1, le=2**63 - 1)]
+
+
+class MessageIdJson(BaseModel):
+    """Pulsar's `MessageIdImpl`, and with a batch index its `BatchMessageIdImpl`."""
+
+    model_config = ConfigDict(frozen=True, alias_generator=to_camel, populate_by_name=True)
+
+    ledger_id: _Number
+    entry_id: _Number
+    partition_index: Annotated[int, Field(ge=-1, le=2**31 - 1)] = -1
+    batch_index: Annotated[int, Field(ge=-1, le=2**31 - 1)] = -1
+
+    @classmethod
+    def of(cls, id_: MessageId) -> MessageIdJson:
+        """An id as clients read it."""
+        return cls(ledger_id=id_.ledger, entry_id=id_.entry, partition_index=id_.partition, batch_index=id_.batch_index)
+
+
+class CursorPlace(MessageIdJson):
+    """Where a cursor shall stand (Pulsar's `ResetCursorData`): at a message, or behind it if it is excluded.
+
+    (-1, -1) is the earliest, (2^63 - 1, 2^63 - 1) the latest place, as clients say it.
+    """
+
+    is_excluded: Annotated[bool, Field(validation_alias=AliasChoices("isExcluded", "excluded", "is_excluded"))] = False
+    """Java clients call it `excluded`."""
+    properties: Annotated[dict[str, str], Field(max_length=1000)] | None = None
+
+    def position(self, end: Position) -> Position:
+        """The next entry to read.
+
+        Args:
+            end: The topic's end.
+        """
+        if self.ledger_id == _LATEST_LEDGER:
+            return end
+        if self.ledger_id == _EARLIEST_LEDGER:
+            return EARLIEST
+        # A message of a batch shares its entry with others, which come again.
+        is_whole = self.batch_index < 0
+        next_ = self.entry_id + (1 if self.is_excluded and is_whole else 0)
+        return Position(LedgerId(self.ledger_id), EntryId(max(next_, 0)))

@@ -1,0 +1,230 @@
+"""Single messages: peeked at behind a cursor, by their id, by their place in the topic, by time.
+
+An answer is an entry as its producer sent it, decompressed; what its metadata says is in headers under Pulsar's names.
+A batch comes as a whole, and clients take it apart.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import re
+from collections.abc import Iterator
+from typing import Annotated, Any, Final, Literal
+
+from fastapi import APIRouter, Depends, HTTPException, Path, Query, Response
+
+from pulsar_on_spark.broker.services import Services
+from pulsar_on_spark.broker.stats.topic_stats import iso
+from pulsar_on_spark.broker.topic import BrokerTopic
+from pulsar_on_spark.broker.web.admin.ids import MessageIdJson
+from pulsar_on_spark.broker.web.admin.subscriptions import MISSING
+from pulsar_on_spark.broker.web.requests import (
+    TOPIC,
+    BrokerServices,
+    StoredTopic,
+    SubscriptionName,
+    administers,
+    refused,
+    single,
+)
+from pulsar_on_spark.metadata.records import SubscriptionRecord, TopicRecord
+from pulsar_on_spark.metadata.state import View
+from pulsar_on_spark.model.errors import SubscriptionNotFoundError
+from pulsar_on_spark.model.ids import EntryId, LedgerId, MessageId, Position
+from pulsar_on_spark.model.names import TopicName
+from pulsar_on_spark.protocol.compression import Codec, decompress
+from pulsar_on_spark.protocol.entry_frame import split_entry
+from pulsar_on_spark.protocol.messages import MessageMetadata
+from pulsar_on_spark.topic.cursor.cursor import Cursor, EntryRange
+from pulsar_on_spark.topic.cursor.record import NO_RECORD, CursorRecord
+from pulsar_on_spark.topic.entry.rows import StoredEntry
+from pulsar_on_spark.topic.subscription.subscriptions import status
+
+router = APIRouter(tags=["messages"], dependencies=[Depends(administers)])
+
+_NO_TOPIC: Final = refused(404, "There is no such topic or message.")
+_ENTRY: Final[dict[int | str, dict[str, Any]]] = {
+    200: {"content": {"application/octet-stream": {}}, "description": "The entry's payload."}
+}
+_Number = Annotated[int, Path(ge=0, le=2**63 - 1)]
+_HEADER_NAME: Final = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]+")
+
+
+@router.get(f"{TOPIC}/subscription/{{subscription}}/position/{{position}}", responses=MISSING | _ENTRY)
+async def peek(
+    services: BrokerServices,
+    name: StoredTopic,
+    subscription: SubscriptionName,
+    position: Annotated[int, Path(ge=1, le=2**31 - 1)],
+) -> Response:
+    """The entry at a place, from 1, among those that a subscription has not acknowledged; nothing moves."""
+    view = await services.views.view()
+    part = single(view, name, "Peeking")
+    topic = await _loaded(services, part)
+    cursor = await _cursor(services, view, topic, part, subscription)
+    found = cursor.deliverable(cursor.mark_delete, position)
+    if sum(each.end - each.first for each in found.ranges) < position:
+        raise HTTPException(404, f"Subscription {subscription!r} on {name} has fewer than {position} entries to come.")
+    last = found.ranges[-1]
+    return await _entry(services, topic, Position(last.ledger, EntryId(last.end - 1)))
+
+
+@router.get(f"{TOPIC}/ledger/{{ledger}}/entry/{{entry}}", responses=_NO_TOPIC | _ENTRY)
+async def entry_by_id(services: BrokerServices, name: StoredTopic, ledger: _Number, entry: _Number) -> Response:
+    """The entry with an id."""
+    topic = await _loaded(services, single(await services.views.view(), name, "A message id"))
+    if not topic.chain.holds(ledger, entry):
+        raise HTTPException(404, f"Entry {ledger}:{entry} of {name} is not there.")
+    return await _entry(services, topic, Position(LedgerId(ledger), EntryId(entry)))
+
+
+@router.get(f"{TOPIC}/examinemessage", responses=_NO_TOPIC | _ENTRY)
+async def examine(
+    services: BrokerServices,
+    name: StoredTopic,
+    start: Annotated[Literal["earliest", "latest"], Query(alias="initialPosition")] = "latest",
+    number: Annotated[int, Query(alias="messagePosition", ge=1, le=2**31 - 1)] = 1,
+) -> Response:
+    """The entry at a place, from 1, counted from the topic's start or from its end."""
+    topic = await _loaded(services, single(await services.views.view(), name, "Examining"))
+    chain = topic.chain
+    entries = chain.entries_from(chain.start.ledger, chain.start.entry)
+    index = number - 1 if start == "earliest" else entries - number
+    if not 0 <= index < entries:
+        raise HTTPException(404, f"Topic {name} has {entries} entries: ask for one of them.")
+    begin = CursorRecord("snapshot", topic.topic_id, "", 1, NO_RECORD, chain.start)
+    last = Cursor(chain, begin).deliverable(chain.start, index + 1).ranges[-1]
+    return await _entry(services, topic, Position(last.ledger, EntryId(last.end - 1)))
+
+
+@router.get(f"{TOPIC}/messageid/{{timestamp_ms}}", responses=_NO_TOPIC)
+async def id_at(
+    services: BrokerServices, name: StoredTopic, timestamp_ms: Annotated[int, Path(ge=0, le=2**53)]
+) -> MessageIdJson:
+    """The id of the first message that was published at a time or later; else that of the last one."""
+    topic = await _loaded(services, single(await services.views.view(), name, "A message id"))
+    position = await services.reader.position_at(topic.part, topic.chain, timestamp_ms)
+    found = position if topic.chain.holds(position.ledger, position.entry) else topic.chain.entry_before(position)
+    if found is None:
+        raise HTTPException(404, f"Topic {name} has no messages.")
+    return MessageIdJson.of(MessageId(found.ledger, found.entry, topic.part.partition))
+
+
+@router.get(f"{TOPIC}/lastMessageId", responses=refused(404, "There is no such topic."))
+async def last_id(services: BrokerServices, name: StoredTopic) -> MessageIdJson:
+    """The id of the last message; (-1, -1) where there is none."""
+    topic = await _loaded(services, single(await services.views.view(), name, "A message id"))
+    last = await services.reader.last_message_id(topic.part, topic.chain)
+    nothing = MessageId(LedgerId(-1), EntryId(-1), topic.part.partition)
+    return MessageIdJson.of(nothing if last is None else last)
+
+
+# ----------------------------------------------------------------------------------------------------------------------
+
+
+async def _loaded(services: Services, part: TopicRecord) -> BrokerTopic:
+    topic = await services.topics.get(TopicName.parse(part.name), create=False)
+    assert isinstance(topic, BrokerTopic), "it is stored"
+    await topic.settle()
+    return topic
+
+
+async def _cursor(services: Services, view: View, topic: BrokerTopic, part: TopicRecord, name: str) -> Cursor:
+    """A cursor to look through: the live one where it is open here, else where its record and rows say it stands."""
+    live = topic.subscriptions.get(name)
+    if live is not None:
+        return live.kept.cursor
+    record = view.get(SubscriptionRecord, f"{part.topic_id}/{name}")
+    if record is None:
+        raise SubscriptionNotFoundError(f"Subscription {name!r} on {part.name} does not exist: check both names.")
+    at = status(view, services.root.store.cursors(), topic.part, record).mark_delete
+    return Cursor(topic.chain, CursorRecord("snapshot", topic.topic_id, name, 1, NO_RECORD, at))
+
+
+async def _entry(services: Services, topic: BrokerTopic, at: Position) -> Response:
+    only = EntryRange(at.ledger, at.entry, at.entry + 1)
+    (stored,) = await services.reader.read(topic.part, [only], 1, 0)
+    metadata, payload = _opened(stored)
+    shown = Response(payload, media_type="application/octet-stream")
+    shown.raw_headers.append((b"X-Pulsar-Message-ID", f"{at.ledger}:{at.entry}".encode()))
+    for name, value in _headers(metadata, len(payload)):
+        shown.raw_headers.append((name.encode(), _header_value(value)))
+    return shown
+
+
+def _opened(stored: StoredEntry) -> tuple[MessageMetadata, bytes]:
+    """An entry's metadata and its payload, decompressed if that can be."""
+    parts = split_entry(stored.data)
+    if parts is None:
+        return MessageMetadata(), stored.data
+    metadata = MessageMetadata.FromString(stored.data[parts[0] : parts[1]])
+    payload = memoryview(stored.data)[parts[1] :]
+    if metadata.encryption_keys:
+        return metadata, bytes(payload)
+    plain = decompress(metadata.compression, payload, metadata.uncompressed_size)
+    return metadata, bytes(payload) if plain is None else plain
+
+
+_AS_TEXT: Final = {
+    "producer_name": "X-Pulsar-producer-name",
+    "sequence_id": "X-Pulsar-sequence-id",
+    "highest_sequence_id": "X-Pulsar-highest-sequence-id",
+    "partition_key": "X-Pulsar-partition-key",
+    "partition_key_b64_encoded": "X-Pulsar-partition-key-b64-encoded",
+    "null_partition_key": "X-Pulsar-null-partition-key",
+    "null_value": "X-Pulsar-null-value",
+    "num_messages_in_batch": "X-Pulsar-num-batch-message",
+    "replicated_from": "X-Pulsar-replicated-from",
+    "marker_type": "X-Pulsar-marker-type",
+    "uuid": "X-Pulsar-uuid",
+    "chunk_id": "X-Pulsar-chunk-id",
+    "num_chunks_from_msg": "X-Pulsar-num-chunks-from-msg",
+    "total_chunk_msg_size": "X-Pulsar-total-chunk-msg-size",
+    "uncompressed_size": "X-Pulsar-uncompressed-size",
+    "encryption_algo": "X-Pulsar-encryption-algo",
+}
+_AS_TIME: Final = {
+    "publish_time": "X-Pulsar-publish-time",
+    "event_time": "X-Pulsar-event-time",
+    "deliver_at_time": "X-Pulsar-deliver-at-time",
+}
+_AS_BASE64: Final = {
+    "ordering_key": "X-Pulsar-Base64-ordering-key",
+    "schema_version": "X-Pulsar-Base64-schema-version-b64encoded",
+    "encryption_param": "X-Pulsar-Base64-encryption-param",
+}
+
+
+def _headers(metadata: MessageMetadata, payload_bytes: int) -> Iterator[tuple[str, str]]:
+    properties = {each.key: each.value for each in metadata.properties}
+    if properties:
+        yield "X-Pulsar-PROPERTY", json.dumps(properties)
+        # As older clients look for them.
+        for key, value in properties.items():
+            if _HEADER_NAME.fullmatch(key):
+                yield f"X-Pulsar-PROPERTY-{key}", value
+    for field, name in _AS_TEXT.items():
+        if metadata.HasField(field):
+            value = getattr(metadata, field)
+            yield name, str(value).lower() if isinstance(value, bool) else str(value)
+    for field, name in _AS_TIME.items():
+        if metadata.HasField(field) and (at_ms := getattr(metadata, field)) < _LAST_MS:
+            yield name, iso(at_ms / 1000)
+    for field, name in _AS_BASE64.items():
+        if metadata.HasField(field):
+            yield name, base64.b64encode(getattr(metadata, field)).decode()
+    if metadata.HasField("num_messages_in_batch"):
+        yield "X-Pulsar-batch-size", str(payload_bytes)
+    if metadata.HasField("compression") and metadata.compression in set(Codec):
+        yield "X-Pulsar-compression", Codec(metadata.compression).name
+    yield "X-Pulsar-Is-Encrypted", str(bool(metadata.encryption_keys)).lower()
+
+
+_LAST_MS: Final = 253_402_300_800_000
+"""The first millisecond of the year 10000, which no date form of four digits can say."""
+
+
+def _header_value(text: str) -> bytes:
+    """A client's text as a header may hold it: UTF-8, and a space for each control character."""
+    return "".join(letter if letter.isprintable() else " " for letter in text).encode().strip()

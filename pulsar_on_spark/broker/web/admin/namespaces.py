@@ -1,0 +1,173 @@
+"""Namespaces, their properties and their one bundle each. For policies see `policies.py`."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import suppress
+from typing import Annotated, Any, Final
+
+from fastapi import APIRouter, Depends, HTTPException, Response
+from fastapi.responses import PlainTextResponse
+from pydantic import BaseModel, ConfigDict, Field
+
+from pulsar_on_spark.broker.web.admin.brokers import BUNDLE
+from pulsar_on_spark.broker.web.admin.policy_json import given_fields, policies_json
+from pulsar_on_spark.broker.web.requests import (
+    NAMESPACE,
+    BrokerServices,
+    Force,
+    NamedNamespace,
+    Text,
+    administers,
+    refused,
+)
+from pulsar_on_spark.model.errors import InvalidArgumentError, TopicNotFoundError
+from pulsar_on_spark.topic import tenants as registry
+from pulsar_on_spark.topic.policies.change import set_namespace_policies
+
+router = APIRouter(tags=["namespaces"], dependencies=[Depends(administers)])
+
+MISSING: Final = refused(404, "There is no such namespace.")
+_ONE_BUNDLE: Final = f"A namespace has the one bundle {BUNDLE}, as one broker serves all of a root: it is not split."
+Properties = Annotated[dict[str, str], Field(max_length=1000)]
+
+
+class NamespaceBody(BaseModel):
+    """Pulsar's `Policies`: whatever stands there besides properties is looked up among the policies."""
+
+    model_config = ConfigDict(extra="allow")
+
+    properties: Properties | None = None
+
+
+@router.get("/admin/v2/namespaces/{tenant}", responses=refused(404, "There is no such tenant."))
+async def namespaces(services: BrokerServices, tenant: Text) -> list[str]:
+    """The namespaces of a tenant, by name."""
+    view = await services.views.view()
+    registry.require_tenant(view, tenant)
+    return [each.namespace for each in registry.namespaces(view, tenant)]
+
+
+@router.get(NAMESPACE, responses=MISSING)
+async def policies(services: BrokerServices, namespace: NamedNamespace) -> dict[str, Any]:
+    """The namespace's policies: those that are set, under the names of Pulsar's `Policies`."""
+    record = registry.require_namespace(await services.views.view(), namespace)
+    return {
+        "bundles": _bundles(),
+        "replication_clusters": [services.settings.cluster_name],
+        "properties": record.properties,
+        "deleted": False,
+        **policies_json(record.policies, services.settings.cluster_name),
+    }
+
+
+@router.put(NAMESPACE, status_code=204, responses=refused(409, "It exists.") | refused(501, "Not all is supported."))
+async def create(services: BrokerServices, namespace: NamedNamespace, body: NamespaceBody | None = None) -> None:
+    """Create a namespace of a tenant that is there, with policies in the shape of Pulsar's `Policies`."""
+    given = {} if body is None or body.model_extra is None else body.model_extra
+    fields, unsupported = given_fields(given, services.settings.cluster_name)
+    if unsupported:
+        raise HTTPException(501, f"Namespace {namespace} cannot have {', '.join(sorted(unsupported))}: leave it out.")
+    await asyncio.to_thread(registry.create_namespace, services.root.store, namespace)
+    try:
+        await asyncio.to_thread(set_namespace_policies, services.root, namespace, fields)
+    except InvalidArgumentError:
+        await asyncio.to_thread(registry.delete_namespace, services.root.store, namespace)
+        raise
+    if body is not None and body.properties:
+        await asyncio.to_thread(registry.set_namespace_properties, services.root.store, namespace, body.properties)
+
+
+@router.delete(NAMESPACE, status_code=204, responses=MISSING | refused(409, "It has topics."))
+async def delete(services: BrokerServices, namespace: NamedNamespace, force: Force = False) -> None:
+    """Delete a namespace; forced also one that has topics, with their data and subscriptions."""
+    registry.require_namespace(await services.views.view(), namespace)
+    if force:
+        await _unload(services, namespace)
+    await asyncio.to_thread(registry.delete_namespace, services.root.store, namespace, force=force)
+
+
+@router.get(f"{NAMESPACE}/bundles", responses=MISSING)
+async def bundles(services: BrokerServices, namespace: NamedNamespace) -> dict[str, Any]:
+    """The one bundle that each namespace has."""
+    registry.require_namespace(await services.views.view(), namespace)
+    return _bundles()
+
+
+@router.put(f"{NAMESPACE}/unload", status_code=204, responses=MISSING)
+async def unload(services: BrokerServices, namespace: NamedNamespace) -> None:
+    """Unload all topics; their clients look them up again."""
+    registry.require_namespace(await services.views.view(), namespace)
+    await _unload(services, namespace)
+
+
+@router.put(f"{NAMESPACE}/{{bundle}}/unload", status_code=204, responses=MISSING)
+async def unload_bundle(services: BrokerServices, namespace: NamedNamespace, bundle: Text) -> None:
+    """As `unload`, for there is one bundle."""
+    if bundle != BUNDLE:
+        raise HTTPException(412, f"Bundle {bundle} of {namespace} does not exist: there is {BUNDLE} alone.")
+    await unload(services, namespace)
+
+
+@router.put(f"{NAMESPACE}/{{bundle}}/split", status_code=204, responses=refused(501, _ONE_BUNDLE))
+async def split_bundle(namespace: NamedNamespace, bundle: Text) -> None:
+    """Not supported."""
+    raise HTTPException(501, _ONE_BUNDLE)
+
+
+# -- properties --------------------------------------------------------------------------------------------------------
+
+
+@router.get(f"{NAMESPACE}/properties", responses=MISSING)
+async def properties(services: BrokerServices, namespace: NamedNamespace) -> dict[str, str]:
+    """The namespace's properties."""
+    return dict(registry.require_namespace(await services.views.view(), namespace).properties)
+
+
+@router.put(f"{NAMESPACE}/properties", status_code=204, responses=MISSING)
+async def set_properties(services: BrokerServices, namespace: NamedNamespace, body: Properties) -> None:
+    """Set properties; the others stay."""
+    await asyncio.to_thread(registry.set_namespace_properties, services.root.store, namespace, body)
+
+
+@router.delete(f"{NAMESPACE}/properties", status_code=204, responses=MISSING)
+async def clear_properties(services: BrokerServices, namespace: NamedNamespace) -> None:
+    """Remove all properties."""
+    known = registry.require_namespace(await services.views.view(), namespace).properties
+    gone = dict.fromkeys(known)
+    await asyncio.to_thread(registry.set_namespace_properties, services.root.store, namespace, gone)
+
+
+@router.get(f"{NAMESPACE}/property/{{key}}", responses=MISSING)
+async def property_(services: BrokerServices, namespace: NamedNamespace, key: Text) -> Response:
+    """One property, as it is."""
+    return _text(registry.require_namespace(await services.views.view(), namespace).properties.get(key))
+
+
+@router.put(f"{NAMESPACE}/property/{{key}}/{{value}}", status_code=204, responses=MISSING)
+async def set_property(services: BrokerServices, namespace: NamedNamespace, key: Text, value: Text) -> None:
+    """Set one property."""
+    await asyncio.to_thread(registry.set_namespace_properties, services.root.store, namespace, {key: value})
+
+
+@router.delete(f"{NAMESPACE}/property/{{key}}", responses=MISSING)
+async def remove_property(services: BrokerServices, namespace: NamedNamespace, key: Text) -> Response:
+    """Remove one property; answers what it was."""
+    was = registry.require_namespace(await services.views.view(), namespace).properties.get(key)
+    await asyncio.to_thread(registry.set_namespace_properties, services.root.store, namespace, {key: None})
+    return _text(was)
+
+
+def _text(value: str | None) -> Response:
+    return Response(status_code=204) if value is None else PlainTextResponse(value)
+
+
+async def _unload(services: BrokerServices, namespace: str) -> None:
+    for topic in services.topics:
+        if topic.name.namespace == namespace:
+            with suppress(TopicNotFoundError):  # deleted meanwhile
+                await services.topics.unload(topic.name)
+
+
+def _bundles() -> dict[str, Any]:
+    return {"boundaries": BUNDLE.split("_"), "numBundles": 1}

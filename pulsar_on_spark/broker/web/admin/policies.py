@@ -1,0 +1,212 @@
+"""Policies of namespaces and topics: their names and fields are those of the table `FIELDS`.
+
+GET answers what is set there, 204 where nothing is; with `applied=true` (topics) what holds in the end. POST and PUT
+set, whichever of them Pulsar takes. A policy that is not enforced is not in the table: see `not_there.py`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from typing import Annotated, Any, Final, Literal
+
+from fastapi import APIRouter, Body, Depends, HTTPException, Path, Query, Request, Response
+from fastapi.responses import JSONResponse
+from pydantic import JsonValue
+from starlette.convertors import register_url_convertor
+
+from pulsar_on_spark.broker.services import Services
+from pulsar_on_spark.broker.topic_policies import default_policies
+from pulsar_on_spark.broker.web.admin.policy_json import QUOTAS, quota_map, value_json
+from pulsar_on_spark.broker.web.requests import (
+    NAMESPACE,
+    TOPIC,
+    BrokerServices,
+    NamedNamespace,
+    NamesConvertor,
+    StoredTopic,
+    administers,
+    refused,
+)
+from pulsar_on_spark.model.names import TopicName
+from pulsar_on_spark.topic import catalog, tenants
+from pulsar_on_spark.topic.policies.change import set_namespace_policies, set_topic_policies
+from pulsar_on_spark.topic.policies.effective import effective, namespace_policies, topic_policies
+from pulsar_on_spark.topic.policies.policies import FIELDS
+
+router = APIRouter(dependencies=[Depends(administers)])
+
+QuotaType = Literal["destination_storage", "message_age"]
+Applied = Annotated[bool, Query(description="What holds for the topic in the end, wherever it is set.")]
+_MISSING: Final = refused(404, "There is no such namespace or topic.")
+_BAD: Final = refused(412, "The value is not acceptable.")
+
+
+async def _of_namespace(services: Services, namespace: str) -> dict[str, Any]:
+    view = await services.views.view()
+    tenants.require_namespace(view, namespace)
+    return namespace_policies(view, namespace)
+
+
+async def _of_topic(services: Services, name: TopicName, applied: bool) -> dict[str, Any]:
+    view = await services.views.view()
+    catalog.require_topic(view, name)
+    if not applied:
+        return topic_policies(view, name)
+    return dict(effective(view, name, default_policies(services.settings)))
+
+
+async def _set_namespace(services: Services, namespace: str, field: str, value: JsonValue) -> None:
+    await asyncio.to_thread(set_namespace_policies, services.root, namespace, {field: value})
+
+
+async def _set_topic(services: Services, name: TopicName, field: str, value: JsonValue) -> None:
+    await asyncio.to_thread(set_topic_policies, services.root, name, {field: value})
+
+
+def _answer(value: object) -> Response:
+    return Response(status_code=204) if value is None else JSONResponse(value_json(value))
+
+
+# -- one policy at a path ----------------------------------------------------------------------------------------------
+
+_NAMESPACE_FIELDS: Final = {
+    policy.namespace: field for field, policy in FIELDS.items() if policy.namespace not in (None, "backlogQuota")
+}
+_TOPIC_FIELDS: Final = {
+    policy.topic: field for field, policy in FIELDS.items() if policy.topic not in (None, "backlogQuota")
+}
+
+
+# One route takes all names: with one for each of them, to make them would be a good part of a broker's start.
+
+
+class _NamespacePolicies(NamesConvertor):
+    regex = "|".join(re.escape(str(name)) for name in _NAMESPACE_FIELDS)
+
+
+class _TopicPolicies(NamesConvertor):
+    regex = "|".join(re.escape(str(name)) for name in _TOPIC_FIELDS)
+
+
+register_url_convertor("namespace_policy", _NamespacePolicies())
+register_url_convertor("topic_policy", _TopicPolicies())
+_NAMESPACE_POLICY: Final = f"{NAMESPACE}/{{policy:namespace_policy}}"
+_TOPIC_POLICY: Final = f"{TOPIC}/{{policy:topic_policy}}"
+NamespacePolicy = Annotated[str, Path(json_schema_extra={"enum": list(_NAMESPACE_FIELDS)})]
+TopicPolicy = Annotated[str, Path(json_schema_extra={"enum": list(_TOPIC_FIELDS)})]
+Value = Annotated[JsonValue, Body()]
+_UNSET: Final[dict[int | str, dict[str, Any]]] = {204: {"description": "It is not set."}}
+_OF_NAMESPACE: Final = "namespace policies"
+_OF_TOPIC: Final = "topic policies"
+
+
+@router.get(_NAMESPACE_POLICY, tags=[_OF_NAMESPACE], responses=_MISSING | _UNSET)
+async def namespace_policy(services: BrokerServices, namespace: NamedNamespace, policy: NamespacePolicy) -> Response:
+    """A policy as it is set there."""
+    return _answer((await _of_namespace(services, namespace)).get(_NAMESPACE_FIELDS[policy]))
+
+
+@router.put(_NAMESPACE_POLICY, status_code=204, tags=[_OF_NAMESPACE], responses=_MISSING | _BAD)
+@router.post(_NAMESPACE_POLICY, status_code=204, tags=[_OF_NAMESPACE], responses=_MISSING | _BAD)
+async def set_namespace_policy(
+    services: BrokerServices, namespace: NamedNamespace, policy: NamespacePolicy, value: Value
+) -> None:
+    """Set a policy."""
+    await _set_namespace(services, namespace, _NAMESPACE_FIELDS[policy], value)
+
+
+@router.delete(_NAMESPACE_POLICY, status_code=204, tags=[_OF_NAMESPACE], responses=_MISSING)
+async def unset_namespace_policy(services: BrokerServices, namespace: NamedNamespace, policy: NamespacePolicy) -> None:
+    """Have a policy unset."""
+    await _set_namespace(services, namespace, _NAMESPACE_FIELDS[policy], None)
+
+
+@router.get(_TOPIC_POLICY, tags=[_OF_TOPIC], responses=_MISSING | _UNSET)
+async def topic_policy(
+    services: BrokerServices, name: StoredTopic, policy: TopicPolicy, applied: Applied = False
+) -> Response:
+    """A policy as it is set there, or as it holds in the end."""
+    return _answer((await _of_topic(services, name, applied)).get(_TOPIC_FIELDS[policy]))
+
+
+@router.put(_TOPIC_POLICY, status_code=204, tags=[_OF_TOPIC], responses=_MISSING | _BAD)
+@router.post(_TOPIC_POLICY, status_code=204, tags=[_OF_TOPIC], responses=_MISSING | _BAD)
+async def set_topic_policy(
+    request: Request, services: BrokerServices, name: StoredTopic, policy: TopicPolicy, value: Value = None
+) -> None:
+    """Set a policy."""
+    given = request.query_params.get(policy) if value is None else value  # as Java clients send a topic's TTL
+    if given is None:
+        raise HTTPException(400, f"The request has no value for {policy}: give one as its body.")
+    await _set_topic(services, name, _TOPIC_FIELDS[policy], given)
+
+
+@router.delete(_TOPIC_POLICY, status_code=204, tags=[_OF_TOPIC], responses=_MISSING)
+async def unset_topic_policy(services: BrokerServices, name: StoredTopic, policy: TopicPolicy) -> None:
+    """Have a policy unset."""
+    await _set_topic(services, name, _TOPIC_FIELDS[policy], None)
+
+
+# -- quotas: two policies at one path ----------------------------------------------------------------------------------
+
+_Type = Annotated[QuotaType, Query(alias="backlogQuotaType")]
+
+
+@router.get(f"{NAMESPACE}/backlogQuotaMap", tags=[_OF_NAMESPACE], responses=_MISSING)
+async def namespace_quotas(services: BrokerServices, namespace: NamedNamespace) -> dict[str, Any]:
+    """The quotas that are set, by their type."""
+    return quota_map(await _of_namespace(services, namespace))
+
+
+@router.post(f"{NAMESPACE}/backlogQuota", status_code=204, tags=[_OF_NAMESPACE], responses=_MISSING | _BAD)
+async def set_namespace_quota(
+    services: BrokerServices,
+    namespace: NamedNamespace,
+    quota: Annotated[JsonValue, Body()],
+    type_: _Type = "destination_storage",
+) -> None:
+    """Set a quota."""
+    await _set_namespace(services, namespace, QUOTAS[type_], _of_type(quota, type_))
+
+
+@router.delete(f"{NAMESPACE}/backlogQuota", status_code=204, tags=[_OF_NAMESPACE], responses=_MISSING)
+async def unset_namespace_quota(
+    services: BrokerServices, namespace: NamedNamespace, type_: _Type = "destination_storage"
+) -> None:
+    """Have a quota unset."""
+    await _set_namespace(services, namespace, QUOTAS[type_], None)
+
+
+@router.get(f"{TOPIC}/backlogQuotaMap", tags=[_OF_TOPIC], responses=_MISSING)
+async def topic_quotas(services: BrokerServices, name: StoredTopic, applied: Applied = False) -> dict[str, Any]:
+    """The quotas that are set, by their type."""
+    return quota_map(await _of_topic(services, name, applied))
+
+
+@router.post(f"{TOPIC}/backlogQuota", status_code=204, tags=[_OF_TOPIC], responses=_MISSING | _BAD)
+async def set_topic_quota(
+    services: BrokerServices,
+    name: StoredTopic,
+    quota: Annotated[JsonValue, Body()],
+    type_: _Type = "destination_storage",
+) -> None:
+    """Set a quota."""
+    await _set_topic(services, name, QUOTAS[type_], _of_type(quota, type_))
+
+
+@router.delete(f"{TOPIC}/backlogQuota", status_code=204, tags=[_OF_TOPIC], responses=_MISSING)
+async def unset_topic_quota(services: BrokerServices, name: StoredTopic, type_: _Type = "destination_storage") -> None:
+    """Have a quota unset."""
+    await _set_topic(services, name, QUOTAS[type_], None)
+
+
+def _of_type(quota: JsonValue, type_: QuotaType) -> JsonValue:
+    """A quota without what says nothing for its type; `limit` is what clients before Pulsar 2.9 said for bytes."""
+    if not isinstance(quota, dict):
+        return quota
+    said: dict[str, JsonValue] = {name: value for name, value in quota.items() if value is not None}
+    size = said.pop("limit", None)
+    if type_ == "destination_storage" and size is not None:
+        said.setdefault("limitSize", size)
+    return said

@@ -1,0 +1,72 @@
+"""Policies in the JSON of Pulsar's admin API. Pure.
+
+`FIELDS` (`topic.policies`) says under which name a policy stands there; the rest is shape: quotas are a map by their
+type, and rates in a namespace's policies are maps by cluster.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+from pydantic import JsonValue, TypeAdapter
+
+from pulsar_on_spark.topic.policies.policies import FIELDS
+
+QUOTAS: Final = {"destination_storage": "backlog_quota_size", "message_age": "backlog_quota_age"}
+"""Fields by Pulsar's `BacklogQuotaType`."""
+_BY_CLUSTER: Final = ("publish_rate", "dispatch_rate", "subscription_dispatch_rate", "subscribe_rate")
+_ANY: Final = TypeAdapter(Any)
+
+
+def value_json(value: object) -> JsonValue:
+    """A policy's value as clients read it."""
+    dumped: JsonValue = _ANY.dump_python(value, mode="json", by_alias=True)
+    return sorted(dumped, key=str) if isinstance(value, set | frozenset) and isinstance(dumped, list) else dumped
+
+
+def quota_map(values: Mapping[str, Any]) -> dict[str, JsonValue]:
+    """The quotas among policies by field, by their type."""
+    return {type_: value_json(values[field]) for type_, field in QUOTAS.items() if values.get(field) is not None}
+
+
+def policies_json(stored: Mapping[str, JsonValue], cluster: str) -> dict[str, JsonValue]:
+    """A namespace's policies as its record has them, in the shape of Pulsar's `Policies`."""
+    shown: dict[str, JsonValue] = {}
+    for field, value in stored.items():
+        if field not in FIELDS or field in QUOTAS.values():
+            continue
+        shown[FIELDS[field].key] = {cluster: value} if field in _BY_CLUSTER else value
+    quotas = quota_map(stored)
+    return shown | ({"backlog_quota_map": quotas} if quotas else {})
+
+
+def given_fields(body: Mapping[str, JsonValue], cluster: str) -> tuple[dict[str, JsonValue], list[str]]:
+    """The policies by field that a body in the shape of Pulsar's `Policies` sets, and keys that are not supported.
+
+    Clients send every key that they know: what says nothing (`_SAYS_NOTHING`, or a key of what holds anyway) is passed
+    over.
+    """
+    fields: dict[str, JsonValue] = {}
+    unsupported: list[str] = []
+    for key, value in body.items():
+        if key in _HOLDS_ANYWAY or value is None or value in ({}, []):
+            continue
+        if key == "backlog_quota_map" and isinstance(value, dict):
+            fields |= {QUOTAS[type_]: quota for type_, quota in value.items() if type_ in QUOTAS}
+        elif key in _BY_KEY:
+            is_map = _BY_KEY[key] in _BY_CLUSTER and isinstance(value, dict)
+            fields[_BY_KEY[key]] = value.get(cluster) if is_map and isinstance(value, dict) else value
+        elif not any(value == nothing and type(value) is type(nothing) for nothing in _SAYS_NOTHING):
+            unsupported.append(key)
+    return {field: value for field, value in fields.items() if not _is_undefined(value)}, unsupported
+
+
+_BY_KEY: Final = {policy.key: field for field, policy in FIELDS.items() if field not in QUOTAS.values()}
+_HOLDS_ANYWAY: Final = ("bundles", "replication_clusters", "auth_policies", "properties")
+_SAYS_NOTHING: Final = (False, -1, 0, "", "None", "Full", "UNDEFINED")
+
+
+def _is_undefined(value: JsonValue) -> bool:
+    """As clients say a strategy that is not set."""
+    return value is None or value == "UNDEFINED"

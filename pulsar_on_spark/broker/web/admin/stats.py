@@ -1,0 +1,149 @@
+"""Stats of topics: what comes in and goes out, what is stored, and what is behind each subscription."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Annotated, Any, Final
+
+from fastapi import APIRouter, Depends, HTTPException, Query
+
+from pulsar_on_spark.broker.non_persistent import NonPersistentTopic
+from pulsar_on_spark.broker.services import Services
+from pulsar_on_spark.broker.stats.models import (
+    InternalStats,
+    PartitionedInternalStats,
+    PartitionedTopicMetadata,
+    PartitionedTopicStats,
+    TopicStats,
+)
+from pulsar_on_spark.broker.stats.topic_stats import summed
+from pulsar_on_spark.broker.stats.volatile_stats import volatile_stats
+from pulsar_on_spark.broker.topic_policies import default_policies
+from pulsar_on_spark.broker.web.admin.ids import MessageIdJson
+from pulsar_on_spark.broker.web.requests import (
+    TOPIC,
+    BrokerServices,
+    NamedTopic,
+    StoredTopic,
+    administers,
+    parts,
+    refused,
+)
+from pulsar_on_spark.metadata.records import TopicRecord
+from pulsar_on_spark.model.errors import TopicNotFoundError
+from pulsar_on_spark.model.ids import EARLIEST, EntryId, LedgerId, Position
+from pulsar_on_spark.model.names import TopicName
+from pulsar_on_spark.topic import catalog, chain
+from pulsar_on_spark.topic.lifecycle.trim import kept_segments
+
+router = APIRouter(tags=["stats"], dependencies=[Depends(administers)])
+
+_MISSING: Final = refused(404, "There is no such topic, or it is partitioned.")
+_MISSING_PARTITIONED: Final = refused(404, "There is no such partitioned topic.")
+
+
+@router.get(f"{TOPIC}/stats", responses=_MISSING, response_model_exclude_none=True)
+async def stats(services: BrokerServices, name: NamedTopic) -> TopicStats:
+    """A topic without partitions, or one partition."""
+    if not name.is_persistent:
+        topic = await services.topics.get(name, create=False)
+        assert isinstance(topic, NonPersistentTopic), "it is not stored"
+        return volatile_stats(topic, services.overview.meters.rates, services.service_url)
+    record = await _single(services, name)
+    return (await services.overview.stats([record]))[record.name]
+
+
+@router.get(f"{TOPIC}/partitioned-stats", responses=_MISSING_PARTITIONED, response_model_exclude_none=True)
+async def partitioned_stats(
+    services: BrokerServices, name: StoredTopic, per_partition: Annotated[bool, Query(alias="perPartition")] = True
+) -> PartitionedTopicStats:
+    """A partitioned topic: all partitions together, and one by one unless that is not wanted."""
+    metadata, records = await _partitioned(services, name)
+    found = summed(await services.overview.stats(records), metadata)
+    return found if per_partition else found.model_copy(update={"partitions": {}})
+
+
+@router.get(f"{TOPIC}/internalStats", responses=_MISSING, response_model_exclude_none=True)
+async def internal_stats(services: BrokerServices, name: StoredTopic) -> InternalStats:
+    """The ledgers and cursors of a topic without partitions, or of one partition."""
+    record = await _single(services, name)
+    found = (await services.overview.internal_stats([record]))[record.name]
+    return await _with_reasons(services, name, found)
+
+
+@router.get(f"{TOPIC}/partitioned-internalStats", responses=_MISSING_PARTITIONED, response_model_exclude_none=True)
+async def partitioned_internal_stats(services: BrokerServices, name: StoredTopic) -> PartitionedInternalStats:
+    """The ledgers and cursors of all partitions."""
+    metadata, records = await _partitioned(services, name)
+    found = await services.overview.internal_stats(records)
+    return PartitionedInternalStats(
+        metadata=metadata,
+        partitions={key: await _with_reasons(services, TopicName.parse(key), each) for key, each in found.items()},
+    )
+
+
+@router.get(f"{TOPIC}/internal-info", responses=_MISSING)
+async def internal_info(services: BrokerServices, name: StoredTopic) -> dict[str, Any]:
+    """The ledgers and cursors in short (Pulsar's `ManagedLedgerInfo`)."""
+    record = await _single(services, name)
+    found = (await services.overview.internal_stats([record]))[record.name]
+    return {
+        "version": 1,
+        "creationDate": record.created_at.isoformat(),
+        "ledgers": [
+            {"ledgerId": each.ledger_id, "entries": each.entries, "size": each.size, "offloaded": False}
+            for each in found.ledgers
+        ],
+        "cursors": {key: {"markDelete": each.mark_delete_position} for key, each in found.cursors.items()},
+    }
+
+
+@router.get(f"{TOPIC}/backlog", responses=_MISSING)
+async def backlog(services: BrokerServices, name: StoredTopic) -> dict[str, Any]:
+    """How far each subscription is behind (Pulsar's `PersistentOfflineTopicStats`)."""
+    record = await _single(services, name)
+    found = (await services.overview.stats([record]))[record.name]
+    return {
+        "storageSize": found.storage_size,
+        "totalMessages": found.stored_messages,
+        "messageBacklog": max((each.msg_backlog for each in found.subscriptions.values()), default=0),
+        "topicName": record.name,
+        "cursorDetails": {
+            key: {"cursorBacklog": each.msg_backlog, "cursorLedgerId": -1} for key, each in found.subscriptions.items()
+        },
+    }
+
+
+@router.put(f"{TOPIC}/backlogSize", responses=_MISSING)
+async def backlog_size(services: BrokerServices, name: StoredTopic, body: MessageIdJson) -> int:
+    """Bytes of keys and values behind a message."""
+    record = await _single(services, name)
+    contents = await services.overview.contents(record)
+    behind = Position(LedgerId(body.ledger_id), EntryId(body.entry_id + 1)) if body.ledger_id >= 0 else EARLIEST
+    end = chain.read_limit(contents.view, record.topic_id)
+    return chain.waiting(contents.view, record.topic_id, behind, end).bytes
+
+
+async def _with_reasons(services: Services, name: TopicName, found: InternalStats) -> InternalStats:
+    """Why each ledger's oldest segment is still kept."""
+    defaults = default_policies(services.settings)
+    kept = await asyncio.to_thread(kept_segments, services.root.store, name, defaults)
+    reasons = {each.segment.ledger_id: each.reason for each in reversed(kept)}
+    ledgers = [each.model_copy(update={"why_kept": reasons.get(each.ledger_id)}) for each in found.ledgers]
+    return found.model_copy(update={"ledgers": ledgers})
+
+
+async def _single(services: Services, name: TopicName) -> TopicRecord:
+    """As Pulsar: stats of a partitioned topic are not found here."""
+    record = catalog.require_topic(await services.views.view(), name)
+    if record.partitions is not None:
+        raise TopicNotFoundError(f"Topic {name} is partitioned: ask for its partitioned-stats, or name a partition.")
+    return record
+
+
+async def _partitioned(services: Services, name: TopicName) -> tuple[PartitionedTopicMetadata, list[TopicRecord]]:
+    view = await services.views.view()
+    record = catalog.require_topic(view, name)
+    if record.partitions is None:
+        raise HTTPException(404, f"Topic {name} has no partitions: ask for its stats.")
+    return PartitionedTopicMetadata(partitions=record.partitions), parts(view, name)

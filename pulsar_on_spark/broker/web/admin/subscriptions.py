@@ -1,0 +1,197 @@
+"""Subscriptions: create, list, delete, and move them. A partitioned topic's are those of all its partitions."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Annotated, Final
+
+from fastapi import APIRouter, Depends, HTTPException, Path
+
+from pulsar_on_spark.broker.services import Services
+from pulsar_on_spark.broker.subscription_moves import clear, expire, seek, skip
+from pulsar_on_spark.broker.topic import BrokerTopic
+from pulsar_on_spark.broker.web.admin.ids import CursorPlace
+from pulsar_on_spark.broker.web.requests import (
+    TOPIC,
+    BrokerServices,
+    Force,
+    StoredTopic,
+    SubscriptionName,
+    administers,
+    parts,
+    refused,
+    single,
+)
+from pulsar_on_spark.metadata.records import SubscriptionRecord, TopicRecord
+from pulsar_on_spark.metadata.state import View
+from pulsar_on_spark.model.clock import current_ms
+from pulsar_on_spark.model.errors import ConsumerBusyError, SubscriptionNotFoundError
+from pulsar_on_spark.model.ids import Position
+from pulsar_on_spark.model.names import TopicName
+
+router = APIRouter(tags=["subscriptions"], dependencies=[Depends(administers)])
+
+MISSING: Final = refused(404, "There is no such topic or subscription.")
+_BUSY: Final = refused(412, "It has consumers, or Spark has it.")
+_ONE: Final = f"{TOPIC}/subscription/{{subscription}}"
+Seconds = Annotated[int, Path(ge=0, le=2**53)]
+TimeMs = Annotated[int, Path(ge=0, le=2**53)]
+Messages = Annotated[int, Path(ge=0, le=2**31 - 1)]
+
+
+@router.get(f"{TOPIC}/subscriptions", responses=refused(404, "There is no such topic."))
+async def subscriptions(services: BrokerServices, name: StoredTopic) -> list[str]:
+    """Names of the durable subscriptions."""
+    view = await services.views.view()
+    return sorted({each.name for part in parts(view, name) for each in view.all(SubscriptionRecord, part.topic_id)})
+
+
+@router.put(_ONE, status_code=204, responses=refused(404, "There is no such topic.") | refused(409, "It exists."))
+async def create(
+    services: BrokerServices, name: StoredTopic, subscription: SubscriptionName, body: CursorPlace | None = None
+) -> None:
+    """Create a subscription at a message id, by default at the end. On partitions only `earliest` and `latest` fit."""
+    view = await services.views.view()
+    wanted = parts(view, name)
+    if any(_record(view, part, subscription) is not None for part in wanted):
+        raise HTTPException(409, f"Subscription {subscription!r} on {name} exists already: choose another name.")
+    for part in wanted:
+        topic = await _loaded(services, part)
+        start = topic.chain.end if body is None else topic.chain.clamp(body.position(topic.chain.end))
+        await topic.subscriptions.create(subscription, start, None if body is None else body.properties)
+
+
+@router.delete(_ONE, status_code=204, responses=MISSING | _BUSY)
+async def delete(
+    services: BrokerServices, name: StoredTopic, subscription: SubscriptionName, force: Force = False
+) -> None:
+    """Delete a subscription; forced also under its consumers, be they Spark's."""
+    view = await services.views.view()
+    for part in _having(view, name, subscription):
+        topic = await _loaded(services, part)
+        try:
+            taken = await topic.subscriptions.take(subscription, _require(view, part, subscription).type)
+        except ConsumerBusyError:
+            if not force:
+                raise
+            await asyncio.to_thread(services.root.delete_subscription, part.name, subscription, force=True)
+        else:
+            await topic.subscriptions.unsubscribe(taken, force=force)
+
+
+@router.post(f"{_ONE}/skip_all", status_code=204, responses=MISSING | _BUSY)
+async def skip_all(services: BrokerServices, name: StoredTopic, subscription: SubscriptionName) -> None:
+    """Acknowledge the whole backlog."""
+    view = await services.views.view()
+    for part in _having(view, name, subscription):
+        await clear(await _loaded(services, part), _require(view, part, subscription))
+
+
+@router.post(f"{_ONE}/skip/{{messages}}", status_code=204, responses=MISSING | _BUSY)
+async def skip_some(
+    services: BrokerServices, name: StoredTopic, subscription: SubscriptionName, messages: Messages
+) -> None:
+    """Acknowledge the first messages of the backlog: messages, also within a batch (Pulsar counts entries)."""
+    view = await services.views.view()
+    part = single(view, name, "Skipping")
+    record = _require(view, part, subscription)
+    await skip(await _loaded(services, part), record, services.reader, messages)
+
+
+@router.post(f"{_ONE}/resetcursor/{{timestamp_ms}}", status_code=204, responses=MISSING | _BUSY)
+async def reset_to_time(
+    services: BrokerServices, name: StoredTopic, subscription: SubscriptionName, timestamp_ms: TimeMs
+) -> None:
+    """Begin anew at the first message that was published at a time or later; consumers are sent away, and come back."""
+    view = await services.views.view()
+    for part in _having(view, name, subscription):
+        topic = await _loaded(services, part)
+        position = await services.reader.position_at(topic.part, topic.chain, timestamp_ms)
+        await seek(topic, _require(view, part, subscription), position)
+
+
+@router.post(f"{_ONE}/resetcursor", status_code=204, responses=MISSING | _BUSY)
+async def reset_to_id(
+    services: BrokerServices, name: StoredTopic, subscription: SubscriptionName, body: CursorPlace
+) -> None:
+    """Begin anew at a message id, or behind it if it is excluded."""
+    view = await services.views.view()
+    part = single(view, name, "A message id")
+    record, topic = _require(view, part, subscription), await _loaded(services, part)
+    await seek(topic, record, body.position(topic.chain.end))
+
+
+@router.post(f"{_ONE}/expireMessages/{{seconds}}", status_code=204, responses=MISSING | _BUSY)
+async def expire_older(
+    services: BrokerServices, name: StoredTopic, subscription: SubscriptionName, seconds: Seconds
+) -> None:
+    """Acknowledge what was published more than so many seconds ago."""
+    view = await services.views.view()
+    for part in _having(view, name, subscription):
+        await _expire(services, part, _require(view, part, subscription), seconds)
+
+
+@router.post(f"{_ONE}/expireMessages", status_code=204, responses=MISSING | _BUSY)
+async def expire_to_id(
+    services: BrokerServices, name: StoredTopic, subscription: SubscriptionName, body: CursorPlace
+) -> None:
+    """Acknowledge all up to a message id, itself too unless it is excluded."""
+    view = await services.views.view()
+    part = single(view, name, "A message id")
+    record, topic = _require(view, part, subscription), await _loaded(services, part)
+    behind = body.model_copy(update={"is_excluded": not body.is_excluded}).position(topic.chain.end)
+    await expire(topic, record, behind)
+
+
+@router.post(f"{TOPIC}/all_subscription/expireMessages/{{seconds}}", status_code=204, responses=MISSING | _BUSY)
+async def expire_all(services: BrokerServices, name: StoredTopic, seconds: Seconds) -> None:
+    """The same for all subscriptions of a topic."""
+    view = await services.views.view()
+    for part in parts(view, name):
+        for record in view.all(SubscriptionRecord, part.topic_id):
+            await _expire(services, part, record, seconds)
+
+
+@router.get(f"{_ONE}/properties", responses=MISSING)
+async def properties(services: BrokerServices, name: StoredTopic, subscription: SubscriptionName) -> dict[str, str]:
+    """The properties that were given when it was created."""
+    view = await services.views.view()
+    part = _having(view, name, subscription)[0]
+    return dict(_require(view, part, subscription).properties)
+
+
+# ----------------------------------------------------------------------------------------------------------------------
+
+
+async def _loaded(services: Services, part: TopicRecord) -> BrokerTopic:
+    """The topic, with all that is acknowledged readable."""
+    topic = await services.topics.get(TopicName.parse(part.name), create=False)
+    assert isinstance(topic, BrokerTopic), "it is stored"
+    await topic.settle()
+    return topic
+
+
+async def _expire(services: Services, part: TopicRecord, record: SubscriptionRecord, seconds: int) -> None:
+    topic = await _loaded(services, part)
+    before_ms = current_ms() - seconds * 1000
+    behind: Position = await services.reader.position_at(topic.part, topic.chain, max(before_ms, 0))
+    await expire(topic, record, behind)
+
+
+def _record(view: View, part: TopicRecord, name: str) -> SubscriptionRecord | None:
+    return view.get(SubscriptionRecord, f"{part.topic_id}/{name}")
+
+
+def _require(view: View, part: TopicRecord, name: str) -> SubscriptionRecord:
+    found = _record(view, part, name)
+    if found is None:
+        raise SubscriptionNotFoundError(f"Subscription {name!r} on {part.name} does not exist: check both names.")
+    return found
+
+
+def _having(view: View, name: TopicName, subscription: str) -> list[TopicRecord]:
+    """The partitions that have the subscription, or the topic itself."""
+    found = [part for part in parts(view, name) if _record(view, part, subscription) is not None]
+    if not found:
+        raise SubscriptionNotFoundError(f"Subscription {subscription!r} on {name} does not exist: check both names.")
+    return found

@@ -1,0 +1,64 @@
+"""Tenants. Their roles and clusters are kept for whoever asks; nobody is kept out by them yet."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Annotated
+
+from fastapi import APIRouter, Depends
+from pydantic import BaseModel, ConfigDict, Field
+from pydantic.alias_generators import to_camel
+
+from pulsar_on_spark.broker.web.requests import BrokerServices, Force, Text, administers, refused
+from pulsar_on_spark.topic import tenants as registry
+
+router = APIRouter(prefix="/admin/v2/tenants", tags=["tenants"], dependencies=[Depends(administers)])
+
+_MISSING = refused(404, "There is no such tenant.")
+Names = Annotated[list[Annotated[str, Field(max_length=256)]], Field(max_length=1000)]
+
+
+class TenantInfo(BaseModel):
+    """Who administers a tenant, and in which clusters it is."""
+
+    model_config = ConfigDict(alias_generator=to_camel, populate_by_name=True)
+
+    admin_roles: Names | None = None
+    allowed_clusters: Names | None = None
+
+
+@router.get("")
+async def tenants(services: BrokerServices) -> list[str]:
+    """All tenants, by name."""
+    return [each.tenant for each in registry.tenants(await services.views.view())]
+
+
+@router.get("/{tenant}", responses=_MISSING)
+async def tenant_info(services: BrokerServices, tenant: Text) -> TenantInfo:
+    """A tenant."""
+    record = registry.require_tenant(await services.views.view(), tenant)
+    clusters = record.allowed_clusters or (services.settings.cluster_name,)
+    return TenantInfo(admin_roles=list(record.admin_roles), allowed_clusters=list(clusters))
+
+
+@router.put("/{tenant}", status_code=204, responses=refused(409, "It exists."))
+async def create(services: BrokerServices, tenant: Text, body: TenantInfo | None = None) -> None:
+    """Create a tenant."""
+    info = body or TenantInfo()
+    await asyncio.to_thread(
+        registry.create_tenant, services.root.store, tenant, info.admin_roles or (), info.allowed_clusters or ()
+    )
+
+
+@router.post("/{tenant}", status_code=204, responses=_MISSING)
+async def update(services: BrokerServices, tenant: Text, body: TenantInfo) -> None:
+    """Change a tenant's roles and clusters."""
+    await asyncio.to_thread(
+        registry.update_tenant, services.root.store, tenant, body.admin_roles or (), body.allowed_clusters or ()
+    )
+
+
+@router.delete("/{tenant}", status_code=204, responses=_MISSING | refused(409, "It has namespaces."))
+async def delete(services: BrokerServices, tenant: Text, force: Force = False) -> None:
+    """Delete a tenant; forced also one that has namespaces, with all that is in them."""
+    await asyncio.to_thread(registry.delete_tenant, services.root.store, tenant, force=force)

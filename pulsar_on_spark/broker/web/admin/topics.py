@@ -1,0 +1,194 @@
+"""Topics and their partitions: create, list, delete, and what ends or moves them."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Annotated, Final
+
+from fastapi import APIRouter, Body, Depends, HTTPException, Query
+from pydantic import BaseModel, Field
+
+from pulsar_on_spark.broker.topic_lists import Mode, list_topics
+from pulsar_on_spark.broker.topic_policies import default_policies
+from pulsar_on_spark.broker.truncation import truncate_topic
+from pulsar_on_spark.broker.web.admin.ids import MessageIdJson
+from pulsar_on_spark.broker.web.admin.namespaces import Properties
+from pulsar_on_spark.broker.web.requests import (
+    TOPIC,
+    BrokerServices,
+    Domain,
+    Force,
+    NamedNamespace,
+    NamedTopic,
+    Role,
+    StoredTopic,
+    administers,
+    parts,
+    refused,
+)
+from pulsar_on_spark.metadata.records import TopicRecord
+from pulsar_on_spark.model.names import TopicName
+from pulsar_on_spark.topic import catalog, tenants
+from pulsar_on_spark.topic.lifecycle.trim import trim_some
+
+router = APIRouter(tags=["topics"], dependencies=[Depends(administers)])
+
+MISSING: Final = refused(404, "There is no such topic.")
+_EXISTS: Final = refused(409, "It exists.")
+_TOPICS: Final = "/admin/v2/{domain:domain}/{tenant}/{namespace}"
+Partitions = Annotated[int, Field(ge=1, le=catalog.MAX_PARTITIONS)]
+
+
+class PartitionedTopicBody(BaseModel):
+    """How many partitions a topic shall have, and its properties: what clients send who know of properties."""
+
+    partitions: Partitions
+    properties: Properties | None = None
+
+
+# -- lists -------------------------------------------------------------------------------------------------------------
+
+
+@router.get(_TOPICS, responses=refused(404, "There is no such namespace."))
+async def topics(services: BrokerServices, role: Role, domain: Domain, namespace: NamedNamespace) -> list[str]:
+    """Full names of the topics of a namespace, partitions one by one."""
+    services.access.authorize_list(role, namespace)
+    tenants.require_namespace(await services.views.view(), namespace)
+    mode: Mode = "PERSISTENT" if domain == "persistent" else "NON_PERSISTENT"
+    return list_topics(await services.topics.names(), namespace, mode).topics
+
+
+@router.get(f"{_TOPICS}/partitioned", responses=refused(404, "There is no such namespace."))
+async def partitioned_topics(
+    services: BrokerServices, role: Role, domain: Domain, namespace: NamedNamespace
+) -> list[str]:
+    """Full names of the partitioned topics of a namespace."""
+    services.access.authorize_list(role, namespace)
+    view = await services.views.view()
+    tenants.require_namespace(view, namespace)
+    if domain != "persistent":
+        return []
+    return [each.name for each in tenants.topics_of(view, namespace) if each.partitions is not None]
+
+
+# -- create and delete -------------------------------------------------------------------------------------------------
+
+
+@router.put(TOPIC, status_code=204, responses=_EXISTS | refused(404, "There is no such namespace."))
+async def create(services: BrokerServices, name: StoredTopic, body: Properties | None = None) -> None:
+    """Create a topic without partitions."""
+    await _create(services, name, None, body)
+
+
+@router.delete(TOPIC, status_code=204, responses=MISSING | refused(412, "It is in use."))
+async def delete(services: BrokerServices, name: StoredTopic, force: Force = False) -> None:
+    """Delete a topic without partitions, with its data; forced also one that has clients and subscriptions."""
+    record = catalog.require_topic(await services.views.view(), name)
+    if record.partitions is not None:
+        raise HTTPException(405, f"Topic {name} has {record.partitions} partitions: delete it at .../partitions.")
+    await services.topics.delete(name, force=force)
+
+
+@router.put(f"{TOPIC}/partitions", status_code=204, responses=_EXISTS)
+async def create_partitioned(
+    services: BrokerServices, name: StoredTopic, body: Annotated[Partitions | PartitionedTopicBody, Body()]
+) -> None:
+    """Create a topic with partitions; the body is their number, or that and properties."""
+    wanted = PartitionedTopicBody(partitions=body) if isinstance(body, int) else body
+    await _create(services, name, wanted.partitions, wanted.properties)
+
+
+@router.post(f"{TOPIC}/partitions", status_code=204, responses=MISSING | refused(412, "It has as many already."))
+async def add_partitions(services: BrokerServices, name: StoredTopic, body: Annotated[Partitions, Body()]) -> None:
+    """Let a topic grow to so many partitions."""
+    await asyncio.to_thread(catalog.add_partitions, services.root.store, name, body)
+
+
+@router.delete(f"{TOPIC}/partitions", status_code=204, responses=MISSING | refused(412, "It is in use."))
+async def delete_partitioned(services: BrokerServices, name: StoredTopic, force: Force = False) -> None:
+    """Delete a topic with all its partitions."""
+    record = catalog.require_topic(await services.views.view(), name)
+    if record.partitions is None:
+        raise HTTPException(405, f"Topic {name} has no partitions: delete it as a topic.")
+    await services.topics.delete(name, force=force)
+
+
+@router.post(f"{TOPIC}/createMissedPartitions", status_code=204, responses=MISSING)
+async def create_missed_partitions(services: BrokerServices, name: StoredTopic) -> None:
+    """Nothing to do: a topic's partitions are created with it."""
+    catalog.require_topic(await services.views.view(), name)
+
+
+async def _create(
+    services: BrokerServices, name: TopicName, partitions: int | None, properties: Properties | None
+) -> None:
+    """In a namespace that is there: an operator's mistake in its name is not to make another."""
+    tenants.require_namespace(await services.views.view(), name.namespace)
+    await asyncio.to_thread(catalog.create_topic, services.root.store, name, partitions)
+    if properties:
+        await asyncio.to_thread(tenants.set_topic_properties, services.root.store, name, properties)
+
+
+# -- properties --------------------------------------------------------------------------------------------------------
+
+
+@router.get(f"{TOPIC}/properties", responses=MISSING)
+async def properties(services: BrokerServices, name: StoredTopic) -> dict[str, str]:
+    """The topic's properties; a partition's are those of its partitioned topic."""
+    view = await services.views.view()
+    record = catalog.require_topic(view, name)
+    base = view.get(TopicRecord, record.partition_of) if record.partition_of else record
+    return dict((base or record).properties)
+
+
+@router.put(f"{TOPIC}/properties", status_code=204, responses=MISSING)
+async def set_properties(services: BrokerServices, name: StoredTopic, body: Properties) -> None:
+    """Set properties; the others stay."""
+    await asyncio.to_thread(tenants.set_topic_properties, services.root.store, name, body)
+
+
+@router.delete(f"{TOPIC}/properties", status_code=204, responses=MISSING)
+async def remove_property(
+    services: BrokerServices, name: StoredTopic, key: Annotated[str, Query(max_length=1024)]
+) -> None:
+    """Remove one property."""
+    await asyncio.to_thread(tenants.set_topic_properties, services.root.store, name, {key: None})
+
+
+# -- life --------------------------------------------------------------------------------------------------------------
+
+
+@router.post(f"{TOPIC}/terminate", responses=MISSING | refused(405, "It is partitioned."))
+async def terminate(services: BrokerServices, name: StoredTopic) -> MessageIdJson:
+    """Let it take no messages any more; answers the id of the last one."""
+    return MessageIdJson.of(await services.topics.terminate(name))
+
+
+@router.post(f"{TOPIC}/terminate/partitions", responses=MISSING)
+async def terminate_partitions(services: BrokerServices, name: StoredTopic) -> dict[str, MessageIdJson]:
+    """The same for all partitions; answers the last id of each, by its number."""
+    record = catalog.require_topic(await services.views.view(), name)
+    if record.partitions is None:
+        raise HTTPException(405, f"Topic {name} has no partitions: terminate it as a topic.")
+    ends = [await services.topics.terminate(name.partition(index)) for index in range(record.partitions)]
+    return {str(index): MessageIdJson.of(end) for index, end in enumerate(ends)}
+
+
+@router.put(f"{TOPIC}/unload", status_code=204, responses=MISSING)
+async def unload(services: BrokerServices, name: NamedTopic) -> None:
+    """Close it here; its clients look it up again."""
+    await services.topics.unload(name)
+
+
+@router.delete(f"{TOPIC}/truncate", status_code=204, responses=MISSING)
+async def truncate(services: BrokerServices, name: StoredTopic) -> None:
+    """Acknowledge all messages in all subscriptions and delete them, whatever retention says."""
+    for each in parts(await services.views.view(), name):
+        await truncate_topic(services.root, services.views, services.topics, TopicName.parse(each.name))
+
+
+@router.post(f"{TOPIC}/trim", status_code=204, responses=MISSING)
+async def trim(services: BrokerServices, name: StoredTopic) -> None:
+    """Delete now what retention need not keep."""
+    names = [each.name for each in parts(await services.views.view(), name)]
+    await asyncio.to_thread(trim_some, services.root.store, names, default_policies(services.settings))

@@ -1,0 +1,151 @@
+"""The application: all routes, and errors as Pulsar's clients read them, `{"reason": ...}`."""
+
+from __future__ import annotations
+
+import logging
+from importlib.metadata import version
+from typing import Final
+
+from fastapi import FastAPI, HTTPException, Request
+from fastapi.exceptions import RequestValidationError
+from fastapi.responses import JSONResponse
+from starlette.exceptions import HTTPException as StarletteHTTPException
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from pulsar_on_spark.broker.server_errors import ServerRefusalError
+from pulsar_on_spark.broker.services import Services
+from pulsar_on_spark.broker.web.routers import ROUTERS
+from pulsar_on_spark.model.errors import (
+    AccessDeniedError,
+    ConsumerBusyError,
+    IncompatibleSchemaError,
+    InvalidArgumentError,
+    MetadataError,
+    NamespaceExistsError,
+    NamespaceNotFoundError,
+    PulsarpyError,
+    SubscriptionNotFoundError,
+    TopicBusyError,
+    TopicExistsError,
+    TopicNotFoundError,
+    TopicOwnedElsewhereError,
+    TopicTerminatedError,
+)
+from pulsar_on_spark.protocol.commands import ServerError
+from pulsar_on_spark.topic.schemas.schema import MAX_SCHEMA_BYTES
+
+log = logging.getLogger(__name__)
+
+MAX_BODY_BYTES: Final = 4 * MAX_SCHEMA_BYTES
+"""The largest body is a schema in JSON, some of its letters escaped."""
+MAX_DRAINED_BYTES: Final = 16 * MAX_BODY_BYTES
+"""Of a longer one so much is read and dropped: a client that still sends would not see the answer."""
+_STATUS: Final[tuple[tuple[type[PulsarpyError], int], ...]] = (
+    (AccessDeniedError, 403),
+    (TopicNotFoundError, 404),
+    (NamespaceNotFoundError, 404),
+    (SubscriptionNotFoundError, 404),
+    (TopicExistsError, 409),
+    (NamespaceExistsError, 409),
+    (ConsumerBusyError, 412),
+    (TopicBusyError, 412),
+    (TopicTerminatedError, 412),
+    (IncompatibleSchemaError, 409),
+    (InvalidArgumentError, 412),
+    (TopicOwnedElsewhereError, 503),
+    (MetadataError, 503),
+)
+"""The first line whose class fits counts; 500 for others."""
+_STATUS_OF_CODE: Final = {
+    ServerError.AuthorizationError: 403,
+    ServerError.TopicNotFound: 404,
+    ServerError.InvalidTopicName: 412,
+    ServerError.NotAllowedError: 405,
+    ServerError.ServiceNotReady: 503,
+    ServerError.SubscriptionNotFound: 404,
+    ServerError.ConsumerBusy: 412,
+    ServerError.MetadataError: 412,
+}
+
+_DESCRIPTION: Final = (
+    "Apache Pulsar's admin REST v2 over a root of pulsar_on_spark. What is not supported is answered with 501 and the "
+    'reason; errors are `{"reason": "..."}`.'
+)
+
+
+def create_app(services: Services, web_url: str) -> FastAPI:
+    """The broker's application.
+
+    Args:
+        services: The broker's parts.
+        web_url: Where it is served, as lookups answer.
+    """
+    app = FastAPI(title="pulsar_on_spark", description=_DESCRIPTION, version=version("pulsar-on-spark"), redoc_url=None)
+    app.state.services = services
+    app.state.web_url = web_url
+    for router in ROUTERS:
+        app.include_router(router)
+    app.add_middleware(_LimitedBody)
+    app.add_exception_handler(PulsarpyError, _refused)
+    app.add_exception_handler(StarletteHTTPException, _failed)
+    app.add_exception_handler(RequestValidationError, _malformed)
+    app.add_exception_handler(Exception, _broken)
+    return app
+
+
+class _LimitedBody:
+    """Refuses bodies that are longer than anything that is asked for, before they are in memory."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        taken_bytes = 0
+
+        async def receive_more() -> Message:
+            nonlocal taken_bytes
+            message = await receive()
+            taken_bytes += len(message.get("body", b""))
+            if taken_bytes <= MAX_BODY_BYTES:
+                return message
+            while message.get("more_body") and taken_bytes <= MAX_DRAINED_BYTES:
+                message = await receive()
+                taken_bytes += len(message.get("body", b""))
+            raise HTTPException(413, f"The body is longer than {MAX_BODY_BYTES} bytes: send less.")
+
+        await self._app(scope, receive_more, send)
+
+
+def status_of(error: PulsarpyError) -> int:
+    """The HTTP status of one of our errors."""
+    if isinstance(error, ServerRefusalError):
+        return _STATUS_OF_CODE.get(error.code, 500)
+    return next((status for kind, status in _STATUS if isinstance(error, kind)), 500)
+
+
+async def _refused(request: Request, error: Exception) -> JSONResponse:
+    assert isinstance(error, PulsarpyError), "registered for these"
+    return _reason(status_of(error), str(error))
+
+
+async def _failed(request: Request, error: Exception) -> JSONResponse:
+    assert isinstance(error, StarletteHTTPException | HTTPException), "registered for these"
+    if error.status_code == 404 and error.detail == "Not Found":
+        return _reason(404, f"There is nothing at {request.url.path}: see Pulsar's admin REST v2 for paths.")
+    return _reason(error.status_code, str(error.detail))
+
+
+async def _malformed(request: Request, error: Exception) -> JSONResponse:
+    assert isinstance(error, RequestValidationError), "registered for these"
+    first = error.errors()[0]
+    where = ".".join(str(part) for part in first["loc"])
+    return _reason(400, f"The request's {where} is not acceptable ({first['msg']}): correct it.")
+
+
+async def _broken(request: Request, error: Exception) -> JSONResponse:
+    log.error("The request %s %s failed.", request.method, request.url.path, exc_info=error)
+    return _reason(500, f"The broker failed: {error!r}.")
+
+
+def _reason(status: int, reason: str) -> JSONResponse:
+    return JSONResponse({"reason": reason}, status)

@@ -1,0 +1,61 @@
+"""Where topics are, how many partitions they have, and which there are: what clients with an `http://` URL ask."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from fastapi import APIRouter, Query
+
+from pulsar_on_spark.broker.access import Operation
+from pulsar_on_spark.broker.topic_lists import Mode, list_topics
+from pulsar_on_spark.broker.web.requests import (
+    NAMESPACE,
+    TOPIC,
+    BrokerServices,
+    NamedNamespace,
+    NamedTopic,
+    Role,
+    WebUrl,
+    path_topic,
+    refused,
+)
+
+router = APIRouter(tags=["lookup"])
+
+
+@router.get("/lookup/v2/topic/{domain}/{tenant}/{namespace}/{local:path}")
+async def lookup(
+    services: BrokerServices, role: Role, web_url: WebUrl, domain: str, tenant: str, namespace: str, local: str
+) -> dict[str, str]:
+    """Who serves the topic; asking creates none. C++ clients need all URLs, also empty ones."""
+    name = path_topic(services, role, Operation.LOOKUP, domain, (tenant, namespace), local)
+    owner_url = services.owner_url(name)
+    return {
+        "brokerUrl": owner_url,
+        "brokerUrlTls": "",
+        "brokerUrlSsl": "",
+        "nativeUrl": owner_url,
+        "httpUrl": web_url,
+        "httpUrlTls": "",
+    }
+
+
+@router.get(f"{NAMESPACE}/topics")
+async def topics(
+    services: BrokerServices, role: Role, namespace: NamedNamespace, mode: Mode = "PERSISTENT"
+) -> list[str]:
+    """Full names, partitions one by one; none where there is no such namespace, as clients ask before they use one."""
+    services.access.authorize_list(role, namespace)
+    return list_topics(await services.topics.names(), namespace, mode).topics
+
+
+@router.get(f"{TOPIC}/partitions", responses=refused(404, "There is no such topic."))
+async def partitions(
+    services: BrokerServices,
+    role: Role,
+    name: NamedTopic,
+    create: Annotated[bool, Query(alias="checkAllowAutoCreation")] = False,
+) -> dict[str, int]:
+    """How many partitions a topic has, 0 for none; creates it on demand where that is allowed."""
+    services.access.authorize(role, Operation.LOOKUP, name)
+    return {"partitions": await services.topics.partitions(name, create=create)}

@@ -1,0 +1,162 @@
+"""What handlers take out of a request: the broker's parts, who asks, and the topic or namespace of the path."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Final, Literal, cast
+
+from fastapi import Depends, HTTPException, Path, Query, Request
+from starlette.convertors import Convertor, register_url_convertor
+
+from pulsar_on_spark.broker.access import Operation, role_at_once
+from pulsar_on_spark.broker.services import Services
+from pulsar_on_spark.metadata.records import TopicRecord
+from pulsar_on_spark.metadata.state import View
+from pulsar_on_spark.model.names import TopicName, check_namespace, check_subscription_name
+from pulsar_on_spark.topic import catalog
+
+_AUTHORIZATION: Final = "authorization"
+
+TOPIC: Final = "/admin/v2/{domain:domain}/{tenant}/{namespace}/{topic}"
+"""The path of a topic; its name is one segment, percent-encoded by clients."""
+NAMESPACE: Final = "/admin/v2/namespaces/{tenant}/{namespace}"
+
+Domain = Literal["persistent", "non-persistent"]
+
+
+class NamesConvertor(Convertor[str]):
+    """Lets a path's segment be one of some names, which subclasses give as `regex`."""
+
+    def convert(self, value: str) -> str:
+        """As it is."""
+        return value
+
+    def to_string(self, value: str) -> str:
+        """As it is."""
+        return value
+
+
+class _DomainConvertor(NamesConvertor):
+    """Keeps a topic's path apart from others with as many segments."""
+
+    regex = "persistent|non-persistent"
+
+
+register_url_convertor("domain", _DomainConvertor())
+
+
+# All of them are coroutines: FastAPI runs plain functions in threads, and the broker's parts belong to its event loop.
+
+
+def _services_of(request: Request) -> Services:
+    return cast(Services, request.app.state.services)
+
+
+async def _services(request: Request) -> Services:
+    return _services_of(request)
+
+
+async def _web_url(request: Request) -> str:
+    return cast(str, request.app.state.web_url)
+
+
+async def _role(request: Request) -> str:
+    """Who asks, by the header of Pulsar's clients: `Authorization: <method> <data>`."""
+    method, _, data = request.headers.get(_AUTHORIZATION, "").partition(" ")
+    return role_at_once(_services_of(request).access, method, data.encode())
+
+
+BrokerServices = Annotated[Services, Depends(_services)]
+WebUrl = Annotated[str, Depends(_web_url)]
+Role = Annotated[str, Depends(_role)]
+
+Force = Annotated[bool, Query(description="Also where it is in use.")]
+Text = Annotated[str, Path(min_length=1, max_length=1024)]
+
+
+async def administers(services: BrokerServices, role: Role) -> None:
+    """Let only those through who may administer: for routers whose requests have no topic."""
+    services.access.administer(role)
+
+
+def path_topic(
+    services: Services, role: str, operation: Operation, domain: str, namespace: tuple[str, str], local: str
+) -> TopicName:
+    """The topic that a path names, if this client may do so with it.
+
+    Raises:
+        InvalidArgumentError: Pulsar refuses such a name.
+        AccessDeniedError: the client may not.
+    """
+    name = TopicName.parse_any(f"{domain}://{'/'.join(namespace)}/{local}")
+    services.access.authorize(role, operation, name)
+    return name
+
+
+async def _named_topic(domain: Domain, tenant: Text, namespace: Text, topic: Text) -> TopicName:
+    return TopicName.parse_any(f"{domain}://{tenant}/{namespace}/{topic}")
+
+
+NamedTopic = Annotated[TopicName, Depends(_named_topic)]
+"""Any topic that a path names, persistent or not."""
+
+
+async def _stored_topic(name: NamedTopic) -> TopicName:
+    """Refuses topics that are not stored, as Pulsar does.
+
+    Raises:
+        HTTPException: 405.
+    """
+    if not name.is_persistent:
+        raise HTTPException(405, f"Topic {name} is not persistent: there is nothing of it but its live clients.")
+    return name
+
+
+StoredTopic = Annotated[TopicName, Depends(_stored_topic)]
+
+
+async def _named_namespace(tenant: Text, namespace: Text) -> str:
+    return check_namespace(f"{tenant}/{namespace}")
+
+
+NamedNamespace = Annotated[str, Depends(_named_namespace)]
+
+
+async def _subscription_name(subscription: Text) -> str:
+    return check_subscription_name(subscription)
+
+
+SubscriptionName = Annotated[str, Depends(_subscription_name)]
+
+
+def parts(view: View, name: TopicName) -> list[TopicRecord]:
+    """The partitions of a topic in their order, or the topic itself where it has none.
+
+    Raises:
+        TopicNotFoundError: there is no such topic.
+    """
+    record = catalog.require_topic(view, name)
+    if record.partitions is None:
+        return [record]
+    found = (view.get(TopicRecord, name.partition(index).full) for index in range(record.partitions))
+    return [each for each in found if each is not None]
+
+
+def single(view: View, name: TopicName, what: str) -> TopicRecord:
+    """The record of a topic without partitions, or of one partition.
+
+    Raises:
+        TopicNotFoundError: there is no such topic.
+        HTTPException: 405, it is partitioned.
+    """
+    record = catalog.require_topic(view, name)
+    if record.partitions is not None:
+        raise HTTPException(405, f"{what} is for one partition: {name} has {record.partitions}, name one of them.")
+    return record
+
+
+def refused(status: int, description: str) -> dict[int | str, dict[str, Any]]:
+    """An error as the API's description has it."""
+    return {status: {"description": description, "content": {"application/json": {"schema": REASON}}}}
+
+
+REASON: Final = {"type": "object", "properties": {"reason": {"type": "string"}}, "required": ["reason"]}

@@ -1,0 +1,40 @@
+"""All routes, in the order in which they are tried: what takes any name comes behind what has one of its own."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from fastapi import APIRouter
+
+from pulsar_on_spark.broker.web import health, lookups, metrics, schemas
+from pulsar_on_spark.broker.web.admin import (
+    brokers,
+    clusters,
+    compaction,
+    messages,
+    namespaces,
+    not_there,
+    policies,
+    stats,
+    subscriptions,
+    tenants,
+    topics,
+)
+
+ROUTERS: Final[tuple[APIRouter, ...]] = (
+    lookups.router,
+    health.router,
+    metrics.router,
+    schemas.router,
+    clusters.router,
+    brokers.router,
+    tenants.router,
+    policies.router,
+    namespaces.router,
+    topics.router,
+    compaction.router,
+    subscriptions.router,
+    messages.router,
+    stats.router,
+    not_there.router,
+)

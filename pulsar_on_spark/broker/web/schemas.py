@@ -1,0 +1,123 @@
+"""The schema registry over HTTP; bodies are Pulsar's `PostSchemaPayload` and `GetSchemaResponse`."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Final
+
+from fastapi import APIRouter, HTTPException, Path
+from pydantic import BaseModel, Field
+
+from pulsar_on_spark.broker.access import Operation
+from pulsar_on_spark.broker.services import Services
+from pulsar_on_spark.broker.web.requests import BrokerServices, Role, path_topic, refused
+from pulsar_on_spark.metadata.records import SchemaRecord
+from pulsar_on_spark.model.errors import InvalidArgumentError
+from pulsar_on_spark.model.names import TopicName
+from pulsar_on_spark.topic.schemas.schema import TopicSchema
+
+router = APIRouter(prefix="/admin/v2/schemas/{tenant}/{namespace}/{local}", tags=["schemas"])
+
+Version = Annotated[int, Path(ge=0, le=2**63 - 1)]
+_KEPT: Final = "Schemas stay: stored messages name the version that they were written with. Register one that follows."
+
+
+class SchemaBody(BaseModel):
+    """A schema that somebody brings."""
+
+    type: str
+    data: str = Field("", alias="schema")
+    properties: dict[str, str] = {}
+
+    def topic_schema(self) -> TopicSchema:
+        """The schema in the registry's form.
+
+        Raises:
+            HTTPException: 422, it is malformed.
+        """
+        schema = TopicSchema(self.type.upper(), self.data, self.properties)
+        try:
+            schema.check()
+        except InvalidArgumentError as error:
+            raise HTTPException(422, str(error)) from error
+        return schema
+
+
+@router.get("/schemas")
+async def all_versions(
+    services: BrokerServices, role: Role, tenant: str, namespace: str, local: str
+) -> dict[str, list[dict[str, Any]]]:
+    """All versions, by number."""
+    name = _topic(services, role, Operation.LOOKUP, tenant, namespace, local)
+    return {"getSchemaResponses": [_response(each) for each in await services.schemas.versions(name)]}
+
+
+@router.get("/schema")
+async def latest(services: BrokerServices, role: Role, tenant: str, namespace: str, local: str) -> dict[str, Any]:
+    """The latest version; 404 if there is none."""
+    name = _topic(services, role, Operation.LOOKUP, tenant, namespace, local)
+    return _response(await services.schemas.record(name, None))
+
+
+@router.get("/schema/{version}")
+async def one(
+    services: BrokerServices,
+    role: Role,
+    tenant: str,
+    namespace: str,
+    local: str,
+    version: Annotated[int, Path(ge=0, le=2**63 - 1)],
+) -> dict[str, Any]:
+    """One version; 404 if there is none."""
+    name = _topic(services, role, Operation.LOOKUP, tenant, namespace, local)
+    return _response(await services.schemas.record(name, version))
+
+
+@router.post("/schema")
+async def add(
+    services: BrokerServices, role: Role, tenant: str, namespace: str, local: str, body: SchemaBody
+) -> dict[str, dict[str, int]]:
+    """Register a schema; 409 if it may not follow those that are there. Makes the topic as its first use does."""
+    name = _topic(services, role, Operation.PRODUCE, tenant, namespace, local)
+    await services.topics.partitions(name, create=True)
+    added = await services.schemas.add(name, body.topic_schema())
+    return {"version": {"version": added.version}}
+
+
+@router.delete("/schema", status_code=204, responses=refused(501, _KEPT))
+async def delete(tenant: str, namespace: str, local: str) -> None:
+    """Not supported."""
+    raise HTTPException(501, _KEPT)
+
+
+@router.post("/compatibility")
+async def compatibility(
+    services: BrokerServices, role: Role, tenant: str, namespace: str, local: str, body: SchemaBody
+) -> dict[str, bool | str]:
+    """Whether a schema might be registered."""
+    name = _topic(services, role, Operation.LOOKUP, tenant, namespace, local)
+    is_compatible = await services.schemas.may_follow(name, body.topic_schema())
+    strategy = await services.schemas.strategy(name)
+    return {"compatibility": is_compatible, "schemaCompatibilityStrategy": strategy.value}
+
+
+@router.post("/version")
+async def version_of(
+    services: BrokerServices, role: Role, tenant: str, namespace: str, local: str, body: SchemaBody
+) -> dict[str, int]:
+    """The version that a schema has; 404 if it is none."""
+    name = _topic(services, role, Operation.LOOKUP, tenant, namespace, local)
+    return {"version": (await services.schemas.same(name, body.topic_schema())).version}
+
+
+def _topic(services: Services, role: str, operation: Operation, tenant: str, namespace: str, local: str) -> TopicName:
+    return path_topic(services, role, operation, "persistent", (tenant, namespace), local)
+
+
+def _response(record: SchemaRecord) -> dict[str, Any]:
+    return {
+        "version": record.version,
+        "type": record.type,
+        "timestamp": 0 if record.created_at is None else int(record.created_at.timestamp() * 1000),
+        "data": record.data,
+        "properties": record.properties,
+    }

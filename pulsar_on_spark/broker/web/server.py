@@ -1,0 +1,69 @@
+"""Runs the application on the broker's event loop."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import socket
+from collections.abc import Iterator
+from typing import Final
+
+import uvicorn
+
+from pulsar_on_spark.broker.services import Services
+from pulsar_on_spark.broker.web.app import create_app
+
+MAX_CONNECTIONS: Final = 2_000
+"""Connections, idle ones too; above it clients get 503 and come again."""
+KEEP_ALIVE_S: Final = 30
+"""How long a connection without a request stays open."""
+DRAIN_TIMEOUT_S: Final = 5
+"""How long requests under way are waited for at the end."""
+_STARTED_POLL_S: Final = 0.01
+
+
+class WebServer:
+    """The broker's HTTP server.
+
+    Args:
+        services: The broker's parts.
+    """
+
+    def __init__(self, services: Services) -> None:
+        self._services = services
+        self._server: _Server | None = None
+        self._serving: asyncio.Task[None] | None = None
+
+    async def start(self, listening: socket.socket) -> str:
+        """Serve on a socket that is bound and listens; returns the URL that clients reach it by."""
+        url = f"http://{self._services.settings.advertised_address}:{listening.getsockname()[1]}"
+        config = uvicorn.Config(
+            create_app(self._services, url),
+            lifespan="off",
+            log_config=None,
+            access_log=False,
+            limit_concurrency=MAX_CONNECTIONS,
+            timeout_keep_alive=KEEP_ALIVE_S,
+            timeout_graceful_shutdown=DRAIN_TIMEOUT_S,
+        )
+        self._server = _Server(config)
+        self._serving = asyncio.create_task(self._server.serve([listening]), name="web server")
+        while not self._server.started:
+            if self._serving.done():
+                self._serving.result()
+                raise RuntimeError("The web server ended before it had started.")
+            await asyncio.sleep(_STARTED_POLL_S)
+        return url
+
+    async def stop(self) -> None:
+        """Answer what is under way, and serve no more."""
+        if self._server is not None and self._serving is not None:
+            self._server.should_exit = True
+            await self._serving
+
+
+class _Server(uvicorn.Server):
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        """Signals are the broker's."""
+        yield

@@ -1,0 +1,72 @@
+"""Clients that misbehave as fast as they can: the others don't notice, and the broker's memory stays bounded."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import psutil
+import pulsar
+import pytest
+
+from pulsar_on_spark.testing.rude_clients import HOW
+from pulsar_on_spark.testing.running_broker import RunningBroker
+from tests.broker.clients.conftest import WAIT_MS, new_client
+
+MIB = 1 << 20
+GROWTH_BYTES = 300 * MIB
+"""A hundred connections may have 1 MiB each of a frame that never ends; beside it the publish buffer and the cache."""
+SETTINGS = {"managed_ledger_cache_size_mb": 32, "max_message_publish_buffer_size_mb": 32}
+ROUNDS = 30
+NOTICED_MS = 1_000
+"""For one message there and back, at the median: with rude clients, broker, and the polite one on two CPUs."""
+
+
+@pytest.fixture(scope="module")
+def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningBroker]:
+    with RunningBroker(tmp_path_factory.mktemp("rude") / "root", SETTINGS) as running:
+        yield running
+
+
+@contextmanager
+def rude_client(how: str, url: str, topic: str) -> Iterator[subprocess.Popen[str]]:
+    command = [sys.executable, "-m", "pulsar_on_spark.testing.rude_clients", how, url, topic]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+    try:
+        assert process.stdout is not None, "it is a pipe"
+        assert process.stdout.readline() == "at work\n"
+        yield process
+    finally:
+        process.kill()
+        process.wait()
+        if process.stdout is not None:
+            process.stdout.close()
+
+
+@pytest.mark.parametrize("how", HOW)
+def test_others_do_not_notice(broker: RunningBroker, how: str) -> None:
+    process = psutil.Process(broker.pid)
+    client = new_client(broker.url)
+    consumer = client.subscribe("polite", how, pulsar.ConsumerType.Exclusive)
+    producer = client.create_producer("polite")
+    there_and_back(producer, consumer)
+    before, peak, taken_ms = process.memory_info().rss, 0, []
+    with rude_client(how, broker.url, f"rude-{how}") as rude:
+        for _ in range(ROUNDS):
+            taken_ms.append(there_and_back(producer, consumer))
+            peak = max(peak, process.memory_info().rss)
+        assert rude.poll() is None, "it ended before anybody could notice it"
+    client.close()
+    assert sorted(taken_ms)[ROUNDS // 2] < NOTICED_MS
+    assert peak - before < GROWTH_BYTES, f"memory grew by {(peak - before) / MIB:.0f} MiB"
+
+
+def there_and_back(producer: pulsar.Producer, consumer: pulsar.Consumer) -> float:
+    started_s = time.perf_counter()
+    producer.send(b"polite")
+    message = consumer.receive(WAIT_MS)
+    consumer.acknowledge(message)
+    return (time.perf_counter() - started_s) * 1000

@@ -1,0 +1,44 @@
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator
+
+import httpx
+import pulsar
+import pytest
+
+from pulsar_on_spark.testing.running_broker import RunningBroker
+
+WAIT_MS = 60_000
+"""The longest that a message takes on a busy machine."""
+_numbers = itertools.count()
+
+
+@pytest.fixture(scope="session")
+def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningBroker]:
+    """One broker for all tests that do not stop it; each uses topics of its own."""
+    with RunningBroker(tmp_path_factory.mktemp("broker") / "root") as running:
+        yield running
+
+
+@pytest.fixture
+def client(broker: RunningBroker) -> Iterator[pulsar.Client]:
+    made = new_client(broker.url)
+    yield made
+    made.close()
+
+
+@pytest.fixture(scope="session")
+def admin(broker: RunningBroker) -> Iterator[httpx.Client]:
+    """Plain HTTP to the broker's admin API."""
+    with httpx.Client(base_url=f"{broker.web_url}/admin/v2", timeout=WAIT_MS / 1000) as made:
+        yield made
+
+
+@pytest.fixture
+def topic() -> str:
+    return f"topic-{next(_numbers)}"
+
+
+def new_client(url: str) -> pulsar.Client:
+    return pulsar.Client(url, operation_timeout_seconds=30, logger=pulsar.ConsoleLogger(pulsar.LoggerLevel.Error))

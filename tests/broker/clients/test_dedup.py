@@ -1,0 +1,81 @@
+"""Deduplication with an official client: what is stored once is not stored again, over kills too."""
+
+from __future__ import annotations
+
+import threading
+from pathlib import Path
+
+import pulsar
+
+from pulsar_on_spark.testing.running_broker import RunningBroker
+from tests.broker.clients.conftest import new_client
+from tests.broker.clients.test_durable import stored
+
+ON = {"broker_deduplication_enabled": "true"}
+
+
+def send(client: pulsar.Client, numbers: range) -> list[pulsar.MessageId]:
+    producer = client.create_producer("orders", producer_name="me", batching_enabled=False)
+    ids = [producer.send(b"%d" % number, sequence_id=number) for number in numbers]
+    producer.close()
+    return ids
+
+
+def test_what_is_sent_again_is_not_stored_again(tmp_path: Path) -> None:
+    root = tmp_path / "root"
+    broker = RunningBroker(root, ON)
+    client = new_client(broker.url)
+    # From 1 on: the Python client takes a sequence id of 0 for none.
+    first = send(client, range(1, 10))
+    again = send(client, range(5, 15))
+    assert len({(each.ledger_id(), each.entry_id()) for each in first + again[5:]}) == 14
+    assert [each.entry_id() for each in again[:5]] == [-1] * 5
+    broker.kill()
+    client.shutdown()
+    with RunningBroker(root, ON) as broker:
+        client = new_client(broker.url)
+        producer = client.create_producer("orders", producer_name="me")
+        assert producer.last_sequence_id() == 14
+        producer.close()
+        send(client, range(1, 20))
+        client.close()
+    assert stored(root, "orders") == [b"%d" % number for number in range(1, 20)]
+    with RunningBroker(root, ON) as broker:
+        client = new_client(broker.url)
+        send(client, range(15, 25))
+        client.close()
+    assert stored(root, "orders") == [b"%d" % number for number in range(1, 25)]
+
+
+class Receipts:
+    """Collects the outcomes of asynchronous sends."""
+
+    def __init__(self) -> None:
+        self.results: list[pulsar.Result] = []
+        self._changed = threading.Condition()
+
+    def __call__(self, result: pulsar.Result, _: object) -> None:
+        with self._changed:
+            self.results.append(result)
+            self._changed.notify()
+
+    def wait_for(self, count: int) -> None:
+        with self._changed:
+            assert self._changed.wait_for(lambda: len(self.results) >= count, 60)
+
+
+def test_an_application_that_begins_anew_after_each_kill_stores_everything_once(tmp_path: Path) -> None:
+    """Some of what it sends again was stored and acknowledged, some only stored, some neither."""
+    root, count = tmp_path / "root", 5_000
+    for heard in (count // 4, count // 2, count):
+        receipts = Receipts()
+        broker = RunningBroker(root, ON)
+        client = new_client(broker.url)
+        producer = client.create_producer("orders", "me", max_pending_messages=2 * count, batching_enabled=False)
+        for number in range(1, count + 1):
+            producer.send_async(b"%d" % number, receipts, sequence_id=number)
+        receipts.wait_for(heard)
+        assert receipts.results[:heard] == [pulsar.Result.Ok] * heard
+        broker.kill()
+        client.shutdown()
+    assert stored(root, "orders") == [b"%d" % number for number in range(1, count + 1)]

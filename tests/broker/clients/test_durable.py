@@ -1,0 +1,98 @@
+"""What a client has a receipt for is there, however the broker ends."""
+
+from __future__ import annotations
+
+import socket
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+import pulsar
+import pytest
+
+from pulsar_on_spark.model.names import TopicName
+from pulsar_on_spark.testing import messages
+from pulsar_on_spark.testing.running_broker import RunningBroker
+from pulsar_on_spark.topic import catalog
+from pulsar_on_spark.topic.root import Root
+from pulsar_on_spark.topic.tail.tail import Tail
+
+
+def stored(root: Path, topic: str) -> list[bytes | None]:
+    opened = Root.open(root)
+    parts = catalog.parts(opened.store.view(), catalog.require_topic(opened.store.view(), TopicName.parse(topic)))
+    seen = Tail(opened).look(parts, settle=True)
+    return [message.value for message in messages.read(opened, topic, view=seen)]
+
+
+def client_of(broker: RunningBroker) -> pulsar.Client:
+    return pulsar.Client(broker.url, logger=pulsar.ConsoleLogger(pulsar.LoggerLevel.Error))
+
+
+def test_a_restart_keeps_everything(tmp_path: Path) -> None:
+    root = tmp_path / "root"
+    with RunningBroker(root) as broker:
+        client = client_of(broker)
+        producer = client.create_producer("orders", batching_enabled=True, batching_max_messages=10)
+        results: list[pulsar.Result] = []
+        for number in range(100):
+            producer.send_async(b"async %d" % number, lambda result, _: results.append(result))
+        producer.flush()
+        assert results == [pulsar.Result.Ok] * 100
+        ids = [producer.send(b"sync %d" % number) for number in range(3)]
+        assert [(each.ledger_id(), each.entry_id()) for each in ids] == [(ids[0].ledger_id(), 10 + n) for n in range(3)]
+        client.close()
+        assert broker.stop() == 0
+    sent = [b"async %d" % number for number in range(100)] + [b"sync %d" % number for number in range(3)]
+    assert stored(root, "orders") == sent
+    with RunningBroker(root) as broker:
+        client = client_of(broker)
+        client.create_producer("orders").send(b"again")
+        client.close()
+    assert stored(root, "orders") == [*sent, b"again"]
+
+
+def test_a_kill_keeps_what_has_a_receipt(tmp_path: Path) -> None:
+    root = tmp_path / "root"
+    broker = RunningBroker(root)
+    client = client_of(broker)
+    producer = client.create_producer("orders", block_if_queue_full=True, send_timeout_millis=0)
+    received: list[bytes] = []
+    enough = threading.Event()
+
+    def on_receipt(value: bytes, result: pulsar.Result) -> None:
+        if result == pulsar.Result.Ok:
+            received.append(value)
+        if len(received) >= 500:
+            enough.set()
+
+    values = [b"%d" % number for number in range(3_000)]
+    for value in values:
+        producer.send_async(value, lambda result, _, value=value: on_receipt(value, result))
+    assert enough.wait(60)
+    broker.kill()
+    acknowledged = list(received)
+    with RunningBroker(root) as again:
+        assert "is recovered" in again.said
+        assert again.stop() == 0
+    found = stored(root, "orders")
+    assert found[: len(acknowledged)] == acknowledged
+    assert found == values[: len(found)]
+    client.shutdown()
+
+
+@pytest.mark.parametrize("what", ["port", "root"])
+def test_what_is_taken_is_said_in_one_sentence(tmp_path: Path, what: str) -> None:
+    with RunningBroker(tmp_path / "root") as broker:
+        port = broker.url.rpartition(":")[2] if what == "port" else "0"
+        root = tmp_path / ("other" if what == "port" else "root")
+        arguments = ["standalone", str(root), "--broker-port", port, "--web-port", "0"]
+        done = subprocess.run(
+            [sys.executable, "-m", "pulsar_on_spark.cli", *arguments], capture_output=True, text=True, timeout=60
+        )
+    assert done.returncode == 1
+    where = f"process {broker.pid} on {socket.gethostname()} at {broker.url}"
+    said = f"Port {port} of 0.0.0.0 cannot be listened on" if what == "port" else f"already ({where}): stop that one"
+    assert said in " ".join(done.stderr.split())
+    assert len(done.stderr.strip().splitlines()) == 1

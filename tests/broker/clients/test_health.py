@@ -1,0 +1,44 @@
+"""Health stores and reads a message; it is red where that is not possible, and says why."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+import httpx
+import pulsar
+
+from pulsar_on_spark.metadata.records import NamespaceRecord, PathRecord
+from pulsar_on_spark.testing.running_broker import RunningBroker
+from pulsar_on_spark.topic.root import Root
+
+from .conftest import WAIT_MS
+
+
+def health(broker: RunningBroker) -> httpx.Response:
+    return httpx.get(f"{broker.web_url}/admin/v2/brokers/health", timeout=WAIT_MS / 1000)
+
+
+def test_a_message_is_stored_and_read(broker: RunningBroker, client: pulsar.Client) -> None:
+    assert (health(broker).status_code, health(broker).text) == (200, "ok")
+    reader = client.create_reader("persistent://pulsar/standalone/healthcheck", pulsar.MessageId.earliest)
+    assert int(reader.read_next(WAIT_MS).data()) > 0  # the time at which it was sent
+    reader.close()
+    namespace = Root.open(broker.root).store.view().get(NamespaceRecord, "pulsar/standalone")
+    assert namespace is not None
+    assert namespace.policies["retention"] == {"retentionTimeInMinutes": 0, "retentionSizeInMB": 0}
+
+
+def test_it_is_red_where_nothing_can_be_stored(tmp_path: Path) -> None:
+    with RunningBroker(tmp_path / "root") as broker:
+        assert health(broker).status_code == 200
+        paths = Root.open(broker.root).store.view().all(PathRecord)
+        for path in paths:
+            (broker.root / path.uri).rename(tmp_path / f"away-{path.path_id}")
+        end_s = time.monotonic() + WAIT_MS / 1000
+        while (answer := health(broker)).status_code == 200:
+            assert time.monotonic() < end_s
+        assert answer.status_code == 503
+        assert answer.json()["reason"].startswith("A message")
+        assert httpx.get(f"{broker.web_url}/status.html", timeout=WAIT_MS / 1000).text == "ok"  # the process serves
+        broker.kill()

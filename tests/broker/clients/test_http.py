@@ -1,0 +1,140 @@
+"""The broker's HTTP face: an official client that has nothing else at first, and plain requests."""
+
+from __future__ import annotations
+
+import json
+import re
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from typing import Any
+
+import pulsar
+import pytest
+
+from pulsar_on_spark.testing.running_broker import RunningBroker
+
+from .conftest import new_client
+
+AVRO = json.dumps({"type": "record", "name": "R", "fields": [{"name": "a", "type": "int"}]})
+LATER = AVRO.replace("}]", '}, {"name": "b", "type": ["null", "int"], "default": null}]')
+TIMEOUT_S = 30
+
+
+def ask(broker: RunningBroker, path: str, body: object = None) -> tuple[int, str]:
+    """Status and body of a GET, or of a POST where there is something to say."""
+    data = None if body is None else json.dumps(body).encode()
+    request = urllib.request.Request(broker.web_url + path, data, {"Content-Type": "application/json"})
+    try:
+        with urllib.request.urlopen(request, timeout=TIMEOUT_S) as answer:
+            return answer.status, answer.read().decode()
+    except urllib.error.HTTPError as error:
+        return error.code, error.read().decode()
+
+
+def reason(broker: RunningBroker, path: str, body: object = None) -> tuple[int, str]:
+    status, text = ask(broker, path, body)
+    answer = json.loads(text)
+    assert set(answer) == {"reason"}
+    return status, answer["reason"]
+
+
+def json_of(broker: RunningBroker, path: str, body: object = None) -> Any:
+    status, text = ask(broker, path, body)
+    assert status == 200, text
+    return json.loads(text)
+
+
+@pytest.fixture
+def http_client(broker: RunningBroker) -> Iterator[pulsar.Client]:
+    made = new_client(broker.web_url)
+    yield made
+    made.close()
+
+
+def test_a_client_that_knows_only_the_http_url(http_client: pulsar.Client, topic: str) -> None:
+    schema = pulsar.schema.StringSchema()
+    producer = http_client.create_producer(topic, schema=schema)
+    consumer = http_client.subscribe(topic, "s", schema=schema)
+    producer.send("hello")
+    assert consumer.receive(TIMEOUT_S * 1000).value() == "hello"
+
+
+def test_a_regular_expression_over_http(http_client: pulsar.Client, topic: str) -> None:
+    http_client.create_producer(topic).send(b"1")
+    pattern = re.compile(f"persistent://public/default/{topic}")
+    consumer = http_client.subscribe(pattern, "s", initial_position=pulsar.InitialPosition.Earliest)
+    assert consumer.receive(TIMEOUT_S * 1000).data() == b"1"
+
+
+def test_lookups_answer_all_urls_and_create_nothing(broker: RunningBroker, topic: str) -> None:
+    answer = json_of(broker, f"/lookup/v2/topic/persistent/public/default/{topic}?authoritative=false")
+    assert (answer["brokerUrl"], answer["httpUrl"]) == (broker.url, broker.web_url)
+    assert {answer["brokerUrlTls"], answer["httpUrlTls"], answer["brokerUrlSsl"]} == {""}
+    assert f"persistent://public/default/{topic}" not in json_of(broker, "/admin/v2/namespaces/public/default/topics")
+
+
+def test_partitions(broker: RunningBroker, topic: str) -> None:
+    path = f"/admin/v2/persistent/public/default/{topic}/partitions"
+    assert reason(broker, path)[0] == 404
+    assert json_of(broker, f"{path}?checkAllowAutoCreation=true") == {"partitions": 0}
+    assert json_of(broker, path) == {"partitions": 0}
+    assert f"persistent://public/default/{topic}" in json_of(broker, "/admin/v2/namespaces/public/default/topics")
+
+
+def test_schemas(broker: RunningBroker, client: pulsar.Client, topic: str) -> None:
+    path = f"/admin/v2/schemas/public/default/{topic}"
+    body = {"type": "AVRO", "schema": AVRO, "properties": {"k": "v"}}
+    later = {"type": "AVRO", "schema": LATER}
+    assert reason(broker, f"{path}/schema")[0] == 404
+    assert json_of(broker, f"{path}/schema", body) == {"version": {"version": 0}}
+    assert json_of(broker, f"{path}/schema", body | {"schema": json.dumps(json.loads(AVRO), indent=2)}) == {
+        "version": {"version": 0}
+    }
+    found = json_of(broker, f"{path}/schema")
+    assert found.pop("timestamp") > 0
+    assert found == {"version": 0, "type": "AVRO", "data": AVRO, "properties": {"k": "v"}}
+    assert json_of(broker, f"{path}/compatibility", later) == {
+        "compatibility": True,
+        "schemaCompatibilityStrategy": "FULL",
+    }
+    assert reason(broker, f"{path}/version", later)[0] == 404
+    assert json_of(broker, f"{path}/schema", later) == {"version": {"version": 1}}
+    assert json_of(broker, f"{path}/version", later) == {"version": 1}
+    assert json_of(broker, f"{path}/schema/0")["data"] == AVRO
+    assert [each["version"] for each in json_of(broker, f"{path}/schemas")["getSchemaResponses"]] == [0, 1]
+    assert reason(broker, f"{path}/schema/7")[0] == 404
+
+    status, why = reason(broker, f"{path}/schema", {"type": "AVRO", "schema": AVRO.replace('"a"', '"c"')})
+    assert status == 409
+    assert "field 'c' is not there and has no default value" in why
+    assert reason(broker, f"{path}/schema", {"type": "AVRO", "schema": " " * (1 << 20)})[0] == 422
+    assert reason(broker, f"{path}/schema", {"type": "AVRO", "schema": " " * (5 << 20)})[0] == 413
+    other = {"type": "STRING", "schema": ""}
+    assert json_of(broker, f"{path}/compatibility", other)["compatibility"] is False
+    assert reason(broker, f"{path}/schema", {"type": "AVRO", "schema": "{"})[0] == 422
+    with pytest.raises(pulsar.IncompatibleSchema):
+        client.create_producer(topic, schema=pulsar.schema.StringSchema())
+
+
+@pytest.mark.parametrize(
+    ("path", "status", "part"),
+    [
+        ("/nothing", 404, "nothing at /nothing"),
+        ("/lookup/v2/topic/persistent/public/default/a%2Fb", 412, "not valid"),
+        ("/lookup/v2/topic/other/public/default/a", 412, "not valid"),
+        ("/admin/v2/namespaces/public/default/topics?mode=SOME", 400, "query.mode"),
+        ("/admin/v2/schemas/public/default/x/schema/one", 400, "path.version"),
+    ],
+)
+def test_errors_are_a_reason(broker: RunningBroker, path: str, status: int, part: str) -> None:
+    found, why = reason(broker, path)
+    assert found == status
+    assert part in why
+
+
+def test_health(broker: RunningBroker) -> None:
+    for path in ("/status.html", "/admin/v2/brokers/health", "/admin/v2/brokers/ready"):
+        assert ask(broker, path) == (200, "ok")
+    assert re.fullmatch(r"\d+\.\d+\.\d+", ask(broker, "/admin/v2/brokers/version")[1])
+    assert json_of(broker, "/admin/v2/clusters") == ["standalone"]

@@ -1,0 +1,277 @@
+"""Clusters, brokers, tenants, namespaces and policies over the admin API; and what it does not do."""
+
+from __future__ import annotations
+
+import json
+import time
+
+import httpx
+import pulsar
+import pytest
+
+from pulsar_on_spark.broker.web.admin.not_there import BRANCHES, UNDER_NAMESPACE, UNDER_TOPIC
+from pulsar_on_spark.topic.policies.policies import FIELDS
+
+from .conftest import WAIT_MS
+from .test_http_topics import answered, done, path, refused, send, stats
+
+VALUES: dict[str, object] = {
+    "retention": {"retentionTimeInMinutes": 10, "retentionSizeInMB": 100},
+    "inactive_topic_policies": {
+        "deleteWhileInactive": False,
+        "inactiveTopicDeleteMode": "delete_when_subscriptions_caught_up",
+        "maxInactiveDurationSeconds": 600,
+    },
+    "delayed_delivery": {"active": True, "tickTime": 500, "maxDeliveryDelayInMillis": 0},
+    "publish_rate": {"publishThrottlingRateInMsg": 10, "publishThrottlingRateInByte": -1},
+    "subscribe_rate": {"subscribeThrottlingRatePerConsumer": 5, "ratePeriodInSecond": 10},
+    "subscription_types_enabled": ["Exclusive", "Shared"],
+    "auto_topic_creation": {
+        "allowAutoTopicCreation": True,
+        "topicType": "partitioned",
+        "defaultNumPartitions": 2,
+    },
+    "auto_subscription_creation": {"allowAutoSubscriptionCreation": False},
+    "schema_compatibility_strategy": "BACKWARD",
+}
+for _name in ("dispatch_rate", "subscription_dispatch_rate"):
+    VALUES[_name] = {
+        "dispatchThrottlingRateInMsg": 7,
+        "dispatchThrottlingRateInByte": -1,
+        "ratePeriodInSecond": 1,
+        "relativeToPublishRate": False,
+    }
+for _name in ("deduplication", "schema_validation_enforced", "is_allow_auto_update_schema"):
+    VALUES[_name] = True
+QUOTA = {"limitSize": 1000, "limitTime": -1, "policy": "producer_exception"}
+
+
+@pytest.fixture
+def namespace(admin: httpx.Client, topic: str) -> str:
+    """A namespace of its own."""
+    done(admin.put("/tenants/acme", json={"adminRoles": ["a"]})) if admin.get("/tenants/acme").is_error else None
+    done(admin.put(f"/namespaces/acme/{topic}"))
+    return f"acme/{topic}"
+
+
+def test_the_cluster_and_its_broker(admin: httpx.Client) -> None:
+    assert answered(admin.get("/clusters")) == ["standalone"]
+    cluster = answered(admin.get("/clusters/standalone"))
+    here = cluster["serviceUrl"].removeprefix("http://")
+    assert cluster["brokerServiceUrl"].startswith("pulsar://")
+    refused(admin.get("/clusters/other"), 404, "standalone alone")
+    refused(admin.put("/clusters/other", json={}), 501, "geo-replication")
+    assert answered(admin.get("/brokers")) == answered(admin.get("/brokers/standalone")) == [here]
+    assert answered(admin.get("/brokers/leaderBroker"))["brokerId"] == here
+    assert "public/default/0x00000000_0xffffffff" in answered(admin.get(f"/brokers/standalone/{here}/ownedNamespaces"))
+    assert answered(admin.get("/brokers/configuration/runtime"))["maxMessageSize"] == "5242880"
+    assert (answered(admin.get("/brokers/configuration")), answered(admin.get("/brokers/configuration/values"))) == (
+        [],
+        {},
+    )
+    refused(admin.post("/brokers/configuration/maxMessageSize/7"), 501, "start it again")
+    assert "metadataStoreUrl" in answered(admin.get("/brokers/internal-configuration"))
+
+
+def test_tenants(admin: httpx.Client, topic: str) -> None:
+    tenant = f"/tenants/{topic}"
+    refused(admin.get(tenant), 404)
+    done(admin.put(tenant, json={"adminRoles": ["a"], "allowedClusters": ["standalone"]}))
+    refused(admin.put(tenant, json={}), 409)
+    assert topic in answered(admin.get("/tenants"))
+    assert answered(admin.get(tenant)) == {"adminRoles": ["a"], "allowedClusters": ["standalone"]}
+    done(admin.post(tenant, json={"adminRoles": ["b"]}))
+    assert answered(admin.get(tenant))["adminRoles"] == ["b"]
+    done(admin.put(f"/namespaces/{topic}/n"))
+    assert answered(admin.get(f"/namespaces/{topic}")) == [f"{topic}/n"]
+    refused(admin.delete(tenant), 409, f"{topic}/n")
+    done(admin.delete(tenant, params={"force": True}))
+    refused(admin.get(f"/namespaces/{topic}"), 404)
+    refused(admin.put("/tenants/a b"), 412, "not valid")
+
+
+def test_a_namespace_with_topics_is_deleted_by_force_only(
+    admin: httpx.Client, client: pulsar.Client, namespace: str
+) -> None:
+    client.create_producer(f"{namespace}/t").send(b"1")
+    refused(admin.put(f"/namespaces/{namespace}"), 409)
+    refused(admin.delete(f"/namespaces/{namespace}"), 409, f"{namespace}/t")
+    done(admin.put(f"/namespaces/{namespace}/0x00000000_0xffffffff/unload"))
+    refused(admin.put(f"/namespaces/{namespace}/0x0_0x1/unload"), 412)
+    refused(admin.put(f"/namespaces/{namespace}/0x0_0x1/split"), 501, "one bundle")
+    assert answered(admin.get(f"/namespaces/{namespace}/bundles"))["numBundles"] == 1
+    assert answered(admin.get(f"/persistent/{namespace}")) == [f"persistent://{namespace}/t"]
+
+
+def test_a_namespace_is_created_with_policies(admin: httpx.Client, namespace: str) -> None:
+    base = f"/namespaces/{namespace}x"
+    limit = VALUES["dispatch_rate"]
+    said: dict[str, object] = {
+        "message_ttl_in_seconds": 5,
+        "topicDispatchRate": {"standalone": limit},
+        "deleted": False,
+    }
+    quotas = {
+        "backlog_quota_map": {"destination_storage": QUOTA},
+        "offload_threshold": -1,
+        "bundles": {"numBundles": 4},
+    }
+    refused(admin.put(base, json=said | {"encryption_required": True}), 501, "encryption_required")
+    done(admin.put(base, json=said | quotas | {"properties": {"a": "b"}}))
+    found = answered(admin.get(base))
+    assert (found["message_ttl_in_seconds"], found["topicDispatchRate"]) == (5, {"standalone": limit})
+    assert (found["backlog_quota_map"], found["properties"]) == ({"destination_storage": QUOTA}, {"a": "b"})
+
+
+def test_properties_of_a_namespace(admin: httpx.Client, namespace: str) -> None:
+    base = f"/namespaces/{namespace}"
+    done(admin.put(f"{base}/properties", json={"a": "1", "b": "2"}))
+    done(admin.put(f"{base}/property/c/3"))
+    assert admin.get(f"{base}/property/c").text == "3"
+    assert admin.delete(f"{base}/property/b").text == "2"
+    done(admin.get(f"{base}/property/b"))
+    assert answered(admin.get(f"{base}/properties")) == answered(admin.get(base))["properties"] == {"a": "1", "c": "3"}
+    done(admin.delete(f"{base}/properties"))
+    assert answered(admin.get(f"{base}/properties")) == {}
+    done(admin.delete(base))
+
+
+@pytest.mark.parametrize("field", [field for field in FIELDS if not field.startswith("backlog_quota")])
+def test_each_policy_is_set_and_unset(admin: httpx.Client, namespace: str, field: str) -> None:
+    value = VALUES.get(field, 17)
+    policy = FIELDS[field]
+    done(admin.put(f"/persistent/{namespace}/t"))
+    for base, segment in ((f"/namespaces/{namespace}", policy.namespace), (f"/persistent/{namespace}/t", policy.topic)):
+        if segment is None:
+            continue
+        place = f"{base}/{segment}"
+        assert admin.get(place).status_code == 204
+        done(admin.post(place, json=value))
+        assert answered(admin.get(place)) == value
+        refused(admin.post(place, json={"no": "such"}), 412, "not acceptable")
+        if base.startswith("/namespaces"):
+            shown = answered(admin.get(base))[policy.key]
+            assert value in (shown, shown.get("standalone") if isinstance(shown, dict) else None)
+        else:
+            done(admin.delete(f"/namespaces/{namespace}/{policy.namespace}"))
+            assert answered(admin.get(place, params={"applied": True})) == value
+        done(admin.put(place, json=value))
+        if segment == "messageTTL" and base.startswith("/persistent"):
+            done(admin.post(place, params={"messageTTL": 3}))
+            assert answered(admin.get(place)) == 3
+        done(admin.delete(place))
+        assert admin.get(place).status_code == 204
+    if policy.topic is not None:
+        assert admin.get(f"/persistent/{namespace}/t/{policy.topic}", params={"applied": True}).status_code == 200
+
+
+def test_quotas_by_their_type(admin: httpx.Client, namespace: str) -> None:
+    done(admin.put(f"/persistent/{namespace}/t"))
+    for base in (f"/namespaces/{namespace}", f"/persistent/{namespace}/t"):
+        age = {"limitSize": -1, "limitTime": 60, "policy": "consumer_backlog_eviction"}
+        done(admin.post(f"{base}/backlogQuota", json=QUOTA))
+        done(admin.post(f"{base}/backlogQuota", json=age, params={"backlogQuotaType": "message_age"}))
+        found = {"destination_storage": QUOTA, "message_age": age}
+        assert answered(admin.get(f"{base}/backlogQuotaMap")) == found
+        done(admin.delete(f"{base}/backlogQuota", params={"backlogQuotaType": "message_age"}))
+        assert answered(admin.get(f"{base}/backlogQuotaMap")) == {"destination_storage": QUOTA}
+    assert set(answered(admin.get(f"/persistent/{namespace}/t/backlogQuotaMap", params={"applied": True}))) == set(
+        found
+    )
+    assert answered(admin.get(f"/namespaces/{namespace}"))["backlog_quota_map"] == {"destination_storage": QUOTA}
+
+
+def test_pulsars_rules_for_retention(admin: httpx.Client, namespace: str) -> None:
+    place = f"/namespaces/{namespace}/retention"
+    refused(admin.post(place, json={"retentionTimeInMinutes": 0, "retentionSizeInMB": 5}), 412, "0 both")
+    refused(admin.get("/namespaces/acme/missing/retention"), 404)
+    refused(admin.get("/persistent/public/default/missing/retention"), 404)
+
+
+def test_what_is_not_supported_says_why(admin: httpx.Client, namespace: str) -> None:
+    places = [f"/namespaces/{namespace}/{each}" for each in UNDER_NAMESPACE]
+    places += [f"/persistent/{namespace}/t/{each}" for each in UNDER_TOPIC]
+    places += [each.removeprefix("/admin/v2") for each in BRANCHES if each.startswith("/admin/v2")]
+    for place in places:
+        plain = place.replace("{rest:path}", "x").replace("{subscription}", "s")
+        refused(admin.post(plain, json={}), 501, "is not supported: ")
+    answer = httpx.get(str(admin.base_url).removesuffix("v2/") + "v3/functions/public/default")
+    refused(answer, 501, "Spark")
+
+
+def test_stats_count_exactly(admin: httpx.Client, client: pulsar.Client, topic: str) -> None:
+    consumer = client.subscribe(topic, "s", pulsar.ConsumerType.Shared, consumer_name="c")
+    producer = client.create_producer(topic, producer_name=f"p-{topic}")
+    producer.send(b"first")
+    send(client, topic, 40, batch=20)
+    consumer.acknowledge(consumer.receive(WAIT_MS))
+    deadline_s = time.monotonic() + WAIT_MS / 1000
+    found = stats(admin, topic)
+    while (found["subscriptions"]["s"]["msgBacklog"], found["msgOutCounter"]) != (40, 41):  # both take their time
+        assert time.monotonic() < deadline_s
+        found = stats(admin, topic)
+    subscription = found["subscriptions"]["s"]
+    assert (found["msgInCounter"], found["storedMessages"], found["msgOutCounter"]) == (41, 41, 41)
+    assert (subscription["msgBacklog"], subscription["unackedMessages"], subscription["type"]) == (40, 40, "Shared")
+    assert found["msgRateIn"] > 0
+    assert found["averageMsgSize"] == pytest.approx(found["msgThroughputIn"] / found["msgRateIn"])
+    (publisher,) = found["publishers"]
+    assert (publisher["producerName"], publisher["accessMode"]) == (f"p-{topic}", "Shared")
+    (seen,) = subscription["consumers"]
+    assert (seen["consumerName"], seen["msgOutCounter"], seen["unackedMessages"]) == ("c", 41, 40)
+    assert seen["clientVersion"].startswith("Pulsar-CPP")
+    internal = answered(admin.get(path(topic, "internalStats")))
+    assert (internal["numberOfEntries"], internal["state"]) == (3, "LedgerOpened")
+    (ledger,) = internal["ledgers"]
+    assert (ledger["messages"], ledger["state"]) == (41, "open")
+    assert internal["lastConfirmedEntry"] == f"{ledger['ledgerId']}:2"
+    assert internal["cursors"]["s"]["state"] == "Open"
+    assert answered(admin.get(path(topic, "backlog")))["messageBacklog"] == 40
+    nothing_read = {"ledgerId": -1, "entryId": -1}
+    assert answered(admin.put(path(topic, "backlogSize"), json=nothing_read)) == found["storageSize"]
+    assert answered(admin.get(path(topic, "internal-info")))["ledgers"][0]["entries"] == 3
+    done(admin.post(path(topic, "trim")))
+
+
+def test_stats_of_a_topic_that_is_not_stored(admin: httpx.Client, client: pulsar.Client, topic: str) -> None:
+    full = f"non-persistent://public/default/{topic}"
+    consumer = client.subscribe(full, "s")
+    client.create_producer(full).send(b"1")
+    consumer.receive(WAIT_MS)
+    found = answered(admin.get(f"/non-persistent/public/default/{topic}/stats"))
+    assert (found["msgInCounter"], found["subscriptions"]["s"]["msgOutCounter"]) == (1, 1)
+    assert full in answered(admin.get("/non-persistent/public/default"))
+    refused(admin.get(f"/non-persistent/public/default/{topic}/internalStats"), 405)
+
+
+def test_messages_are_looked_at(admin: httpx.Client, client: pulsar.Client, topic: str) -> None:
+    client.subscribe(topic, "s").close()
+    producer = client.create_producer(topic, compression_type=pulsar.CompressionType.ZSTD)
+    ids = [
+        producer.send(b"one", properties={"k": "v", "bad header": "ä\n"}, partition_key="key", event_timestamp=1000),
+        producer.send(b"two"),
+    ]
+    send(client, topic, 3, batch=3)
+    first = admin.get(path(topic, "subscription", "s", "position", "1"))
+    assert (first.status_code, first.content) == (200, b"one")
+    said = first.headers
+    assert said["X-Pulsar-Message-ID"] == f"{ids[0].ledger_id()}:{ids[0].entry_id()}"
+    assert json.loads(said["X-Pulsar-PROPERTY"]) == {"bad header": "ä\n", "k": "v"}
+    assert (said["X-Pulsar-PROPERTY-k"], said["X-Pulsar-partition-key"]) == ("v", "key")
+    assert said["X-Pulsar-event-time"] == "1970-01-01T00:00:01.000Z"
+    assert "X-Pulsar-num-batch-message" not in said
+    by_id = path(topic, "ledger", str(ids[1].ledger_id()), "entry", str(ids[1].entry_id()))
+    assert admin.get(by_id).content == b"two"
+    refused(admin.get(path(topic, "ledger", "1", "entry", "99999")), 404)
+    batch = admin.get(path(topic, "examinemessage"), params={"initialPosition": "latest", "messagePosition": 1})
+    assert batch.headers["X-Pulsar-num-batch-message"] == "3"
+    earliest = admin.get(path(topic, "examinemessage"), params={"initialPosition": "earliest", "messagePosition": 2})
+    assert earliest.content == b"two"
+    refused(admin.get(path(topic, "examinemessage"), params={"messagePosition": 4}), 404, "3 entries")
+    refused(admin.get(path(topic, "subscription", "s", "position", "4")), 404)
+    refused(admin.get(path(topic, "subscription", "none", "position", "1")), 404)
+    last = answered(admin.get(path(topic, "lastMessageId")))
+    assert (last["batchIndex"], last["partitionIndex"]) == (2, -1)
+    assert answered(admin.get(path(topic, "messageid", "0")))["entryId"] == ids[0].entry_id()
+    assert answered(admin.get(path(topic, "messageid", str(2**53))))["entryId"] == last["entryId"]
+    assert stats(admin, topic)["subscriptions"]["s"]["msgBacklog"] == 5

@@ -1,0 +1,54 @@
+"""Entries that no copy gives: where that is wanted, subscriptions go on behind them, and say what was lost."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pulsar
+import pytest
+
+from pulsar_on_spark.ledger.reports import ReportKind, read_reports
+from pulsar_on_spark.metadata.records import FileRecord, SegmentRecord
+from pulsar_on_spark.testing import messages
+from pulsar_on_spark.testing.running_broker import RunningBroker
+from pulsar_on_spark.topic.root import Root
+
+from .conftest import WAIT_MS, new_client
+
+
+def lose(root: Root, file_id: str) -> None:
+    """Damage all copies of a file."""
+    copies = [path for path in root.path.rglob(f"*{file_id}*") if path.suffix == ".arrow"]
+    assert len(copies) >= 2
+    for path in copies:
+        content = bytearray(path.read_bytes())
+        content[len(content) // 3 : len(content) // 2] = bytes(len(content) // 2 - len(content) // 3)
+        path.write_bytes(content)
+
+
+@pytest.mark.parametrize("type_", [pulsar.ConsumerType.Exclusive, pulsar.ConsumerType.Shared])
+def test_what_is_lost_is_passed_over_where_that_is_wanted(tmp_path: Path, type_: pulsar.ConsumerType) -> None:
+    root = Root.create(tmp_path / "root")
+    topic_id = root.create_topic("t").topic_id
+    for first in (0, 10, 20):
+        messages.write(root, "t", [b"%d" % number for number in range(first, first + 10)])
+    view = root.store.view()
+    files = [segment.file_id for segment in view.all(SegmentRecord, topic_id)]
+    assert len(files) == 3
+    assert view.get(FileRecord, files[1]) is not None
+    lose(root, files[1])
+    with RunningBroker(root.path, {"auto_skip_non_recoverable_data": True}) as broker:
+        client = new_client(broker.url)
+        consumer = client.subscribe("t", "s", type_, initial_position=pulsar.InitialPosition.Earliest)
+        found = []
+        while len(found) < 20:
+            message = consumer.receive(WAIT_MS)
+            found.append(int(message.data()))
+            consumer.acknowledge(message)
+        assert found == [*range(10), *range(20, 30)]
+        client.close()
+        assert "passes over entries" in broker.said
+    (loss,) = [report for report in read_reports(root.path) if report.kind == ReportKind.LOSS]
+    assert loss.file_id == files[1]
+    assert loss.lost is not None
+    assert loss.lost.rows == (10,)

@@ -1,0 +1,96 @@
+"""What Prometheus gets of a broker that official clients use."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from typing import Final
+
+import httpx
+import pulsar
+from prometheus_client.parser import text_string_to_metric_families
+
+from pulsar_on_spark.testing.running_broker import RunningBroker
+
+from .conftest import WAIT_MS
+
+Samples = dict[tuple[str, frozenset[tuple[str, str]]], float]
+CLUSTER: Final = {"cluster": "standalone"}
+
+
+def scrape(broker: RunningBroker) -> Samples:
+    answer = httpx.get(f"{broker.web_url}/metrics", timeout=WAIT_MS / 1000).raise_for_status()
+    return {
+        (sample.name, frozenset(sample.labels.items())): sample.value
+        for family in text_string_to_metric_families(answer.text)
+        for sample in family.samples
+    }
+
+
+def value(samples: Samples, name: str, labels: Mapping[str, str] = CLUSTER) -> float:
+    return samples[name, frozenset(labels.items())]
+
+
+def scraped_when(broker: RunningBroker, holds: Callable[[Samples], bool]) -> Samples:
+    end_s = time.monotonic() + WAIT_MS / 1000
+    while not holds(samples := scrape(broker)):
+        assert time.monotonic() < end_s, samples
+        time.sleep(0.1)
+    return samples
+
+
+def test_metrics_count_what_happens(broker: RunningBroker, client: pulsar.Client, topic: str) -> None:
+    before = scrape(broker)
+    producer = client.create_producer(topic, batching_enabled=True, batching_max_publish_delay_ms=10)
+    consumer = client.subscribe(topic, "s", pulsar.ConsumerType.Shared)
+    for number in range(10):
+        producer.send_async(b"%03d" % number, callback=lambda *_: None)
+    producer.flush()
+    first, *_ = [consumer.receive(WAIT_MS) for _ in range(10)]
+    consumer.acknowledge(first)
+
+    samples = scrape(broker)
+    full = f"persistent://public/default/{topic}"
+    found = {name: value for (name, labels), value in samples.items() if ("topic", full) in labels}
+    assert found["pulsar_in_messages_total"] == found["pulsar_out_messages_total"] == 10
+    assert found["pulsar_in_bytes_total"] == found["pulsar_out_bytes_total"] > 10 * 3
+    assert found["pulsar_average_msg_size"] == found["pulsar_in_bytes_total"] / 10
+    assert found["pulsar_msg_backlog"] == found["pulsar_subscription_back_log"] >= 1
+    assert found["pulsar_rate_in"] > 0
+    assert found["pulsar_subscription_msg_throughput_out"] == found["pulsar_throughput_out"] > 0
+    counts = ("pulsar_producers_count", "pulsar_consumers_count", "pulsar_subscription_consumers_count")
+    assert [found[name] for name in counts] == [1, 1, 1]
+
+    def grew(name: str, labels: Mapping[str, str] = CLUSTER) -> float:
+        return value(samples, name, labels) - before.get((name, frozenset(labels.items())), 0)
+
+    assert grew("pulsarpy_journal_records_total") >= grew("pulsarpy_journal_groups_total") >= 1
+    assert grew("pulsarpy_journal_bytes_total") >= found["pulsar_in_bytes_total"]
+    assert grew("pulsarpy_journal_write_seconds_count") == grew("pulsarpy_journal_groups_total")
+    assert grew("pulsarpy_publish_latency_seconds_count") >= 1
+    assert grew("pulsarpy_topic_load_seconds_count") == 1
+    assert grew("pulsarpy_metadata_commit_seconds_count", CLUSTER | {"table": "main"}) >= 1
+    assert grew("pulsarpy_cache_hits_total") + grew("pulsarpy_cache_misses_total") >= found["pulsar_msg_backlog"]
+    assert value(samples, "pulsar_active_connections") >= 1
+    assert value(samples, "pulsarpy_journal_takes_entries") == 1
+    synced = [each for (name, _), each in samples.items() if name == "pulsarpy_journal_sync_seconds_count"]
+    assert synced
+    assert min(synced) >= 1
+
+
+def test_the_store_and_its_processes_are_told_of(broker: RunningBroker) -> None:
+    samples = scraped_when(broker, lambda found: value(found, "pulsarpy_stored_look_age_seconds") >= 0)
+    writable = [
+        each
+        for (name, labels), each in samples.items()
+        if name == "pulsarpy_path_state" and ("state", "writable") in labels
+    ]
+    assert writable
+    assert set(writable) == {1}
+    free = [each for (name, _), each in samples.items() if name == "pulsarpy_path_free_bytes"]
+    assert len(free) == len(writable)
+    assert value(samples, "pulsarpy_segment_copies_missing") == 0
+    assert value(samples, "pulsarpy_open_incarnations") >= 1
+    for process in ("broker", "sealer", "reader"):
+        assert value(samples, "pulsarpy_process_resident_memory_bytes", CLUSTER | {"process": process}) > 1e6
+    assert value(samples, "process_resident_memory_bytes", {}) > 1e6

@@ -1,0 +1,113 @@
+"""Schemas with the official client: registered, evolved, refused, and columns in Spark."""
+
+from __future__ import annotations
+
+import json
+
+import pulsar
+import pyarrow as pa
+import pytest
+from pulsar.schema import AvroSchema, Integer, JsonSchema, Record, String, StringSchema
+from pyspark.sql import SparkSession
+
+from pulsar_on_spark.model.names import TopicName
+from pulsar_on_spark.testing.running_broker import RunningBroker
+from pulsar_on_spark.topic.root import Root
+from pulsar_on_spark.topic.schemas import registry
+
+from .conftest import WAIT_MS
+
+Kind = type[AvroSchema] | type[JsonSchema]
+
+
+def old() -> type[Record]:
+    class Order(Record):  # type: ignore[misc]
+        item = String(required=True)
+
+    return Order  # type: ignore[no-any-return]
+
+
+def new() -> type[Record]:
+    class Order(Record):  # type: ignore[misc]
+        count = Integer(default=1, required_default=True)
+        item = String(required=True)
+
+    return Order  # type: ignore[no-any-return]
+
+
+def other() -> type[Record]:
+    class Order(Record):  # type: ignore[misc]
+        item = Integer(required=True)
+
+    return Order  # type: ignore[no-any-return]
+
+
+def versions(broker: RunningBroker, topic: str) -> list[int]:
+    return [each.version for each in registry.versions(Root.open(broker.root).store.view(), TopicName.parse(topic))]
+
+
+@pytest.mark.parametrize("kind", [AvroSchema, JsonSchema])
+def test_a_schema_evolves_and_each_message_is_read_as_it_was_written(
+    broker: RunningBroker, client: pulsar.Client, topic: str, kind: Kind
+) -> None:
+    before, after = old(), new()
+    consumer = client.subscribe(topic, "s", schema=kind(before))
+    assert versions(broker, topic) == [0], "the first consumer of an idle topic registers its schema"
+    client.create_producer(topic, schema=kind(before)).send(before(item="a"))
+    client.create_producer(topic, schema=kind(after)).send(after(item="b", count=7))
+    assert versions(broker, topic) == [0, 1]
+    client.create_producer(topic, schema=kind(before)).send(before(item="c"))
+    assert versions(broker, topic) == [0, 1]
+    found = [consumer.receive(WAIT_MS) for _ in range(3)]
+    assert [each.schema_version() for each in found] == ["\0" * 7 + chr(number) for number in (0, 1, 0)]
+    assert [each.value().item for each in found] == ["a", "b", "c"]
+
+    reader = client.create_reader(topic, pulsar.MessageId.earliest, schema=kind(after))
+    values = [reader.read_next(WAIT_MS).value() for _ in range(3)]
+    assert [(each.item, each.count) for each in values][1] == ("b", 7)
+    if kind is AvroSchema:  # GET_SCHEMA: the client resolves by the version that each message names
+        assert [each.count for each in values] == [1, 7, 1]
+
+
+def test_what_cannot_follow_is_refused(client: pulsar.Client, topic: str) -> None:
+    client.create_producer(topic, schema=AvroSchema(old()))
+    for refused in (AvroSchema(other()), JsonSchema(old()), StringSchema()):
+        with pytest.raises(pulsar.IncompatibleSchema):
+            client.create_producer(topic, schema=refused)
+    with pytest.raises(pulsar.IncompatibleSchema):
+        client.subscribe(topic, "s", schema=AvroSchema(other()))
+    client.subscribe(topic, "bytes")
+    client.create_producer(topic).send(b"without a schema")
+
+
+def test_a_topic_in_use_without_a_schema_takes_no_typed_consumer(client: pulsar.Client, topic: str) -> None:
+    client.create_producer(topic).send(b"x")
+    with pytest.raises(pulsar.IncompatibleSchema):
+        client.subscribe(topic, "s", schema=StringSchema())
+
+
+def test_partitions_share_the_schema_of_their_topic(broker: RunningBroker, client: pulsar.Client, topic: str) -> None:
+    Root.open(broker.root).create_topic(topic, 2)
+    client.create_producer(topic, schema=AvroSchema(old()))
+    assert versions(broker, f"{topic}-partition-1") == versions(broker, topic) == [0]
+
+
+def test_spark_and_clients_have_one_registry(
+    broker: RunningBroker, client: pulsar.Client, topic: str, spark: SparkSession
+) -> None:
+    root = Root.open(broker.root)
+    root.create_topic(topic)
+    root.declare_schema(topic, json.dumps(old().schema()), "AVRO")
+    before, after = old(), new()
+    client.create_producer(topic, schema=AvroSchema(before)).send(before(item="a"))
+    client.create_producer(topic, schema=AvroSchema(after)).send(after(item="b", count=7))
+    read = spark.read.format("pulsarpy").option("topic", topic).option("mode", "FAILFAST").load(str(broker.root))
+    rows = read.select("item", "count", "__publishTime").orderBy("__publishTime").collect()
+    assert [(row["item"], row["count"]) for row in rows] == [("a", 1), ("b", 7)]
+    assert pa.types.is_string(read.toArrow().schema.field("item").type)
+
+    made = spark.sql("SELECT 'c' item, 3 count")
+    made.write.format("pulsarpy").mode("append").option("topic", topic).save(str(broker.root))
+    reader = client.create_reader(topic, pulsar.MessageId.earliest, schema=AvroSchema(after))
+    values = [reader.read_next(WAIT_MS).value() for _ in range(3)]
+    assert [(each.item, each.count) for each in values] == [("a", 1), ("b", 7), ("c", 3)]

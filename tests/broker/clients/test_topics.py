@@ -1,0 +1,123 @@
+"""Topics as official clients find them: partitions, patterns, several at once, without storage."""
+
+from __future__ import annotations
+
+import re
+
+import pulsar
+import pytest
+from pulsar import ConsumerType, InitialPosition, RegexSubscriptionMode
+
+from pulsar_on_spark.testing.running_broker import RunningBroker
+from pulsar_on_spark.topic.root import Root
+from tests.broker.clients.conftest import WAIT_MS
+
+
+def receive(consumer: pulsar.Consumer, count: int) -> list[pulsar.Message]:
+    return [consumer.receive(WAIT_MS) for _ in range(count)]
+
+
+@pytest.mark.parametrize("type_", [ConsumerType.Exclusive, ConsumerType.Shared, ConsumerType.KeyShared])
+def test_a_partitioned_topic_is_consumed_as_one(
+    broker: RunningBroker, client: pulsar.Client, topic: str, type_: ConsumerType
+) -> None:
+    Root.open(broker.root).create_topic(topic, partitions=3)
+    consumer = client.subscribe(topic, "sub", type_)
+    producer = client.create_producer(topic, batching_enabled=True)
+    for number in range(60):
+        producer.send_async(b"%d" % number, lambda _result, _id: None, partition_key=f"key-{number % 10}")
+    producer.flush()
+    messages = receive(consumer, 60)
+    assert sorted(int(message.data()) for message in messages) == list(range(60))
+    assert {message.message_id().partition() for message in messages} == {0, 1, 2}
+    for number in range(10):
+        mine = [int(each.data()) for each in messages if each.partition_key() == f"key-{number}"]
+        assert mine == sorted(mine)
+    for message in messages:
+        consumer.acknowledge(message)
+    consumer.close()
+    again = client.subscribe(topic, "sub", type_)
+    with pytest.raises(pulsar.Timeout):
+        again.receive(1_000)
+
+
+def test_several_topics_are_consumed_as_one(client: pulsar.Client, topic: str) -> None:
+    topics = [f"persistent://public/default/{topic}-{number}" for number in range(3)]
+    consumer = client.subscribe(topics, "sub")
+    for number, name in enumerate(topics):
+        client.create_producer(name).send(b"%d" % number)
+    assert sorted(message.data() for message in receive(consumer, 3)) == [b"0", b"1", b"2"]
+
+
+@pytest.mark.parametrize("mode", [RegexSubscriptionMode.AllTopics, RegexSubscriptionMode.PersistentOnly])
+def test_a_pattern_finds_the_topics_that_are_there(
+    broker: RunningBroker, client: pulsar.Client, topic: str, mode: RegexSubscriptionMode
+) -> None:
+    """New ones are looked for once a minute: this client ignores its option (pulsar-client-python #171)."""
+    Root.open(broker.root).create_topic(f"{topic}-parts", partitions=2)
+    client.create_producer(f"{topic}-plain").send(b"plain")
+    client.create_producer(f"other-{topic}").send(b"not mine")
+    consumer = client.subscribe(
+        re.compile(f"persistent://public/default/{topic}-.*"),
+        "sub",
+        initial_position=InitialPosition.Earliest,
+        regex_subscription_mode=mode,
+    )
+    producer = client.create_producer(f"{topic}-parts")
+    for number in range(4):
+        producer.send(b"part", partition_key=str(number))
+    assert sorted(message.data() for message in receive(consumer, 5)) == [*[b"part"] * 4, b"plain"]
+    with pytest.raises(pulsar.Timeout):
+        consumer.receive(1_000)
+
+
+def test_a_topic_without_storage_reaches_who_listens(client: pulsar.Client, topic: str) -> None:
+    name = f"non-persistent://public/default/{topic}"
+    producer = client.create_producer(name)
+    producer.send(b"nobody hears")
+    exclusive = client.subscribe(name, "exclusive")
+    shared = [client.subscribe(name, "shared", ConsumerType.Shared) for _ in range(2)]
+    for number in range(10):
+        producer.send(b"%d" % number)
+    assert [message.data() for message in receive(exclusive, 10)] == [b"%d" % number for number in range(10)]
+    heard = []
+    for consumer in shared:
+        for message in receive(consumer, 5):
+            heard.append(message.data())
+            consumer.acknowledge(message)
+    assert sorted(heard) == [b"%d" % number for number in range(10)]
+
+
+def test_a_retried_message_comes_back_and_the_dead_letter_has_its_origin(client: pulsar.Client, topic: str) -> None:
+    policy = pulsar.ConsumerDeadLetterPolicy(1, f"{topic}-dead", initial_subscription_name="first")
+    consumer = client.subscribe(
+        topic, "sub", ConsumerType.Shared, negative_ack_redelivery_delay_ms=50, dead_letter_policy=policy
+    )
+    sent = client.create_producer(topic).send(b"poison", properties={"a": "b"}, partition_key="k")
+    for _ in range(2):
+        consumer.negative_acknowledge(consumer.receive(WAIT_MS))
+    dead = client.subscribe(f"{topic}-dead", "first").receive(WAIT_MS)
+    assert dead.data() == b"poison"
+    assert dead.partition_key() == "k"
+    assert dead.properties()["a"] == "b"
+    assert dead.properties()["REAL_TOPIC"].endswith(topic)
+    assert f"{sent.ledger_id()},{sent.entry_id()}" in dead.properties()["ORIGIN_MESSAGE_ID"]
+
+
+@pytest.mark.soak
+def test_messages_that_are_not_acknowledged_in_time_come_again(client: pulsar.Client, topic: str) -> None:
+    consumer = client.subscribe(topic, "sub", ConsumerType.Shared, unacked_messages_timeout_ms=10_000)
+    client.create_producer(topic).send(b"slow")
+    assert consumer.receive(WAIT_MS).redelivery_count() == 0
+    again = consumer.receive(WAIT_MS)
+    assert (again.data(), again.redelivery_count()) == (b"slow", 1)
+    consumer.acknowledge(again)
+
+
+def test_unsubscribing_forgets_what_was_read(client: pulsar.Client, topic: str) -> None:
+    consumer = client.subscribe(topic, "sub", initial_position=InitialPosition.Earliest)
+    client.create_producer(topic).send(b"one")
+    consumer.acknowledge(consumer.receive(WAIT_MS))
+    consumer.unsubscribe()
+    again = client.subscribe(topic, "sub", initial_position=InitialPosition.Earliest)
+    assert again.receive(WAIT_MS).data() == b"one"

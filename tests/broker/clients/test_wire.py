@@ -1,0 +1,242 @@
+"""A broker and clients that no library wrote: what they do wrong costs them their own connection and nothing else."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import pulsar
+import pytest
+
+from pulsar_on_spark.protocol.commands import (
+    BaseCommand,
+    CommandAck,
+    CommandCloseConsumer,
+    CommandCloseProducer,
+    CommandConnect,
+    CommandFlow,
+    CommandPing,
+    CommandPong,
+    CommandProducer,
+    CommandSend,
+    CommandSubscribe,
+    MessageIdData,
+    ServerError,
+)
+from pulsar_on_spark.protocol.frames import frame_of
+from pulsar_on_spark.testing.pulsar_entries import ClientMessage, batch_entry, single_entry
+from pulsar_on_spark.testing.running_broker import RunningBroker
+from tests.broker.clients.conftest import WAIT_MS
+
+ENTRY = single_entry(ClientMessage(value=b"by hand"))
+
+
+class Wire:
+    """A connection, command by command."""
+
+    def __init__(self, connection: socket.socket) -> None:
+        self._socket = connection
+
+    def send(self, command: BaseCommand, entry: bytes = b"") -> None:
+        self.send_bytes(frame_of(command.SerializeToString(), len(entry)) + entry)
+
+    def send_bytes(self, data: bytes) -> None:
+        self._socket.sendall(data)
+
+    def receive(self) -> tuple[BaseCommand, bytes]:
+        """The next command and what follows it; the broker's own PINGs are answered on the way, as clients do."""
+        while True:
+            frame = self._read(int.from_bytes(self._read(4), "big"))
+            entry_at = 4 + int.from_bytes(frame[:4], "big")
+            command = BaseCommand.FromString(frame[4:entry_at])
+            if command.type != BaseCommand.PING:
+                return command, frame[entry_at:]
+            self.send(BaseCommand(type=BaseCommand.PONG, pong=CommandPong()))
+
+    def ask(self, command: BaseCommand, entry: bytes = b"") -> BaseCommand:
+        self.send(command, entry)
+        return self.receive()[0]
+
+    def is_alive(self) -> bool:
+        return self.ask(BaseCommand(type=BaseCommand.PING, ping=CommandPing())).type == BaseCommand.PONG
+
+    def is_closed(self) -> bool:
+        """Once all that came before is read."""
+        try:
+            while self._socket.recv(1 << 16):
+                pass
+        except ConnectionError:
+            pass
+        return True
+
+    def _read(self, count: int) -> bytes:
+        data = b""
+        while len(data) < count:
+            piece = self._socket.recv(count - len(data))
+            if not piece:
+                raise ConnectionError("the broker hung up")
+            data += piece
+        return data
+
+
+@contextmanager
+def unconnected(broker: RunningBroker) -> Iterator[Wire]:
+    host, port = broker.url.removeprefix("pulsar://").rsplit(":", 1)
+    with socket.create_connection((host, int(port)), timeout=WAIT_MS / 1000) as connection:
+        yield Wire(connection)
+
+
+@contextmanager
+def connected(broker: RunningBroker) -> Iterator[Wire]:
+    with unconnected(broker) as wire:
+        assert wire.ask(CONNECT).type == BaseCommand.CONNECTED
+        yield wire
+
+
+CONNECT = BaseCommand(type=BaseCommand.CONNECT, connect=CommandConnect(client_version="by hand", protocol_version=21))
+
+
+def producing(wire: Wire, topic: str) -> None:
+    producer = CommandProducer(topic=topic, producer_id=1, request_id=1)
+    assert wire.ask(BaseCommand(type=BaseCommand.PRODUCER, producer=producer)).type == BaseCommand.PRODUCER_SUCCESS
+
+
+def sending(sequence_id: int, count: int = 1) -> BaseCommand:
+    send = CommandSend(producer_id=1, sequence_id=sequence_id, num_messages=count)
+    return BaseCommand(type=BaseCommand.SEND, send=send)
+
+
+def subscribing(wire: Wire, topic: str) -> None:
+    subscribe = CommandSubscribe(
+        topic=topic,
+        subscription="sub",
+        subType=CommandSubscribe.Exclusive,
+        consumer_id=2,
+        request_id=2,
+        initialPosition=CommandSubscribe.Earliest,
+    )
+    assert wire.ask(BaseCommand(type=BaseCommand.SUBSCRIBE, subscribe=subscribe)).type == BaseCommand.SUCCESS
+    wire.send(BaseCommand(type=BaseCommand.FLOW, flow=CommandFlow(consumer_id=2, messagePermits=100)))
+
+
+@pytest.mark.parametrize("checksum", [True, False], ids=["with checksum", "without"])
+def test_an_entry_reaches_the_consumer_as_it_came(broker: RunningBroker, topic: str, checksum: bool) -> None:
+    entry = ENTRY if checksum else ENTRY[6:]
+    with connected(broker) as wire:
+        producing(wire, topic)
+        receipt = wire.ask(sending(5), entry)
+        assert (receipt.type, receipt.send_receipt.sequence_id) == (BaseCommand.SEND_RECEIPT, 5)
+        subscribing(wire, topic)
+        message, got = wire.receive()
+        assert message.type == BaseCommand.MESSAGE
+        assert message.message.message_id == receipt.send_receipt.message_id
+        assert got == entry
+
+
+def test_an_entry_that_is_broken_is_refused_and_the_next_one_is_not(broker: RunningBroker, topic: str) -> None:
+    with connected(broker) as wire:
+        producing(wire, topic)
+        for broken in (ENTRY[:-1] + b"X", ENTRY[:12], b""):
+            refused = wire.ask(sending(1), broken)
+            assert refused.type == BaseCommand.SEND_ERROR
+            assert refused.send_error.error == ServerError.ChecksumError
+        assert wire.ask(sending(1), ENTRY).type == BaseCommand.SEND_RECEIPT
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        pytest.param(b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n", id="HTTP"),
+        pytest.param(b"\xff" * 64, id="a frame of 4 GiB"),
+        pytest.param(frame_of(b"\x08"), id="half a command"),
+        pytest.param(frame_of(b"\x08\x17\xba\x01\x06\x0a\x02\xff\xfe\x10\x01"), id="a topic that is no text"),
+        pytest.param(frame_of(sending(1).SerializeToString(), len(ENTRY)) + ENTRY, id="an unknown producer"),
+        pytest.param(frame_of(CONNECT.SerializeToString()), id="a second CONNECT"),
+    ],
+)
+def test_nonsense_costs_the_connection_and_no_other(
+    broker: RunningBroker, client: pulsar.Client, topic: str, data: bytes
+) -> None:
+    producer = client.create_producer(topic)
+    with connected(broker) as wire, connected(broker) as other:
+        wire.send_bytes(data)
+        assert wire.is_closed()
+        assert other.is_alive()
+    producer.send(b"still here")
+
+
+def test_what_is_closed_while_it_is_being_connected_stays_away(broker: RunningBroker, topic: str) -> None:
+    """A client gives up waiting and closes; what came to life afterwards would keep others out for good."""
+    subscribe = CommandSubscribe(
+        topic=topic, subscription="sub", subType=CommandSubscribe.Exclusive, consumer_id=2, request_id=3
+    )
+    producer = CommandProducer(topic=topic, producer_id=1, request_id=4, producer_name="the one")
+    commands = (
+        BaseCommand(type=BaseCommand.SUBSCRIBE, subscribe=subscribe),
+        BaseCommand(type=BaseCommand.PRODUCER, producer=producer),
+        BaseCommand(type=BaseCommand.CLOSE_CONSUMER, close_consumer=CommandCloseConsumer(consumer_id=2, request_id=5)),
+        BaseCommand(type=BaseCommand.CLOSE_PRODUCER, close_producer=CommandCloseProducer(producer_id=1, request_id=6)),
+    )
+    with connected(broker) as wire, connected(broker) as other:
+        # In one piece: the topic is not made yet when the last is read.
+        wire.send_bytes(b"".join(frame_of(each.SerializeToString()) for each in commands))
+        assert {wire.receive()[0].success.request_id for _ in range(2)} == {5, 6}
+        subscribing(other, topic)
+        asked = other.ask(BaseCommand(type=BaseCommand.PRODUCER, producer=producer))
+        assert asked.type == BaseCommand.PRODUCER_SUCCESS
+        assert wire.is_alive(), "it was told of nothing else"
+
+
+def test_nothing_comes_before_connect(broker: RunningBroker) -> None:
+    with unconnected(broker) as wire:
+        wire.send(BaseCommand(type=BaseCommand.PING, ping=CommandPing()))
+        assert wire.is_closed()
+
+
+def test_commands_and_fields_of_newer_clients_are_passed_over(broker: RunningBroker) -> None:
+    with connected(broker) as wire:
+        wire.send_bytes(frame_of(b"\x08\x4b\xda\x04\x02\x08\x01"))
+        wire.send_bytes(frame_of(b"\x08\x12\x92\x01\x00\xc2\x3e\x01x"))
+        assert wire.receive()[0].type == BaseCommand.PONG
+        assert wire.is_alive()
+
+
+def test_bytes_may_come_one_by_one(broker: RunningBroker, topic: str) -> None:
+    with connected(broker) as wire:
+        producing(wire, topic)
+        frame = frame_of(sending(9).SerializeToString(), len(ENTRY)) + ENTRY
+        for at in range(len(frame)):
+            wire.send_bytes(frame[at : at + 1])
+        assert wire.receive()[0].send_receipt.sequence_id == 9
+
+
+def test_acknowledging_through_the_entry_in_front_of_the_first_changes_nothing(
+    broker: RunningBroker, topic: str
+) -> None:
+    """Clients name entry -1 when a message of a ledger's first batch is acknowledged cumulatively."""
+    batch = batch_entry([ClientMessage(value=b"a"), ClientMessage(value=b"b")])
+    with connected(broker) as wire:
+        producing(wire, topic)
+        wire.ask(sending(1, 2), batch)
+        subscribing(wire, topic)
+        ledger = wire.receive()[0].message.message_id.ledgerId
+        ack = CommandAck(
+            consumer_id=2,
+            ack_type=CommandAck.Cumulative,
+            message_id=[MessageIdData(ledgerId=ledger, entryId=2**64 - 1)],
+            request_id=3,
+        )
+        answer = wire.ask(BaseCommand(type=BaseCommand.ACK, ack=ack))
+        assert answer.type == BaseCommand.ACK_RESPONSE
+        assert not answer.ackResponse.HasField("error")
+    with connected(broker) as wire:
+        subscribing(wire, topic)
+        assert wire.receive()[1] == batch, "it is not acknowledged"
+
+
+def test_closing_what_is_not_there_succeeds(broker: RunningBroker) -> None:
+    close = CommandCloseProducer(producer_id=77, request_id=4)
+    with connected(broker) as wire:
+        answer = wire.ask(BaseCommand(type=BaseCommand.CLOSE_PRODUCER, close_producer=close))
+        assert (answer.type, answer.success.request_id) == (BaseCommand.SUCCESS, 4)

@@ -1,0 +1,239 @@
+"""A broker ends at each step of what it does with a cursor: whoever comes next finds all that was confirmed, no more.
+
+A step is a commit to main, an append to the cursors table, or a record in the journal; it is done, or it is not.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pulsar_on_spark.broker.cursors.keeper import CursorKeeper
+from pulsar_on_spark.broker.cursors.open_cursor import OpenCursor
+from pulsar_on_spark.metadata.store import MetadataStore
+from pulsar_on_spark.model.errors import StorageError
+from pulsar_on_spark.model.ids import EARLIEST, EntryId, LedgerId, MessageId, Position
+from pulsar_on_spark.testing.cursor_broker import CursorBroker
+from pulsar_on_spark.topic.root import Root
+
+LEASE_S = 0.2
+BATCH = 4
+ENTRIES = 30
+
+Messages = frozenset[tuple[int, int, int]]
+"""(ledger, entry, batch index)."""
+
+
+class _EndedError(StorageError):
+    """The process is no more."""
+
+
+@dataclass
+class _End:
+    """Where a process ends: at its n-th step, done or not; never by default."""
+
+    at: int = 0
+    is_done: bool = False
+    steps: int = 0
+    is_over: bool = False
+    is_armed: bool = False
+
+    def step(self, do: Callable[[], Any]) -> Any:
+        if self.is_over:
+            raise _EndedError("over")
+        if not self.is_armed:
+            return do()
+        self.steps += 1
+        ends = self.steps == self.at
+        self.is_over = ends and not self.is_done
+        if self.is_over:
+            raise _EndedError("before the step")
+        done = do()
+        self.is_over = ends
+        if ends:
+            raise _EndedError("after the step")
+        return done
+
+
+class _Store:
+    """A store whose process may end at a commit."""
+
+    def __init__(self, store: MetadataStore, end: _End) -> None:
+        self._store = store
+        self._end = end
+
+    def commit(self, decide: Any) -> Any:
+        return self._end.step(lambda: self._store.commit(decide))
+
+    def append_cursors(self, rows: Any) -> None:
+        self._end.step(lambda: self._store.append_cursors(rows))
+
+    def __getattr__(self, name: str) -> Any:
+        if self._end.is_over:
+            raise _EndedError("over")
+        return getattr(self._store, name)
+
+
+@dataclass
+class World:
+    """What a process knows of the cursor: what must be, and what may be acknowledged, as messages.
+
+    Where a reset's outcome is not known, `otherwise` is what holds if it was done.
+    """
+
+    must: Messages = frozenset()
+    may: Messages = frozenset()
+    otherwise: Messages | None = None
+
+    def allows(self, acked: Messages) -> bool:
+        return self.must <= acked <= self.may or acked == self.otherwise
+
+
+@dataclass
+class Life:
+    """The steps of one broker with one cursor."""
+
+    broker: CursorBroker
+    sent: list[MessageId]
+    world: World = field(default_factory=World)
+
+    async def run(self) -> None:
+        cursor = await self.broker.open("t")
+        await self.ack(cursor, self.messages([0, 1, 5, 9]))
+        await self.broker.keeper.snapshot()
+        await self.ack(cursor, self.messages([2, 12]) | self.messages([20], indexes=[1, 3]))
+        await self.broker.keeper.release([cursor])
+        cursor = await self.broker.open("t")
+        await self.ack(cursor, self.messages([3, 14]) | self.messages([20], indexes=[0]))
+        await self.reset(cursor, 2)
+        await self.ack(cursor, self.messages([4, 25]))
+        await self.broker.keeper.snapshot()
+        await self.ack(cursor, self.messages([7]))
+        await self.broker.keeper.release([cursor])
+
+    async def ack(self, cursor: OpenCursor, acked: Messages) -> None:
+        self.world.may |= acked
+        for ledger, entry in sorted({(ledger, entry) for ledger, entry, _ in acked}):
+            unacked = sum(1 << index for index in range(BATCH) if (ledger, entry, index) not in acked)
+            cursor.cursor.acknowledge(LedgerId(ledger), EntryId(entry), unacked, BATCH)
+        cursor.changed()
+        await cursor.durable()
+        self.world.must |= acked
+
+    async def reset(self, cursor: OpenCursor, entry: int) -> None:
+        before = self.messages(range(entry))
+        self.world.otherwise = before
+        await self.broker.keeper.reset(cursor, Position(self.sent[entry].ledger, self.sent[entry].entry))
+        self.world = World(before, before)
+
+    def messages(self, entries: Any, indexes: Any = range(BATCH)) -> Messages:
+        return frozenset((self.sent[e].ledger, self.sent[e].entry, index) for e in entries for index in indexes)
+
+    def acked(self, cursor: OpenCursor) -> Messages:
+        left: set[tuple[int, int, int]] = set()
+        for found in cursor.cursor.deliverable(EARLIEST, 1_000_000).ranges:
+            for entry in range(found.first, found.end):
+                bits = cursor.cursor.ack_set(found.ledger, EntryId(entry)) or (1 << BATCH) - 1
+                left |= {(found.ledger, entry, index) for index in range(BATCH) if bits >> index & 1}
+        return self.messages(range(ENTRIES)) - left
+
+
+async def start(root: Root, end: _End) -> CursorBroker:
+    """A broker whose process may end at a step of its keeper's."""
+    broker = await CursorBroker.start(root, lease_duration_s=LEASE_S)
+    own = Root.open(root.path)
+    own.store = _Store(own.store, end)  # type: ignore[assignment]
+    broker.keeper = CursorKeeper(own, broker.incarnation, snapshot_every_s=60)
+    append = broker.incarnation.append_cursor
+    broker.incarnation.append_cursor = lambda *given: end.step(lambda: append(*given))  # type: ignore[method-assign]
+    return broker
+
+
+async def live(broker: CursorBroker, end: _End, life: Awaitable[None]) -> None:
+    """Until the end, wherever it comes; what then waits for the dead waits no longer."""
+    end.is_armed = True
+    work = asyncio.ensure_future(life)
+    while not work.done():
+        await asyncio.wait([work], timeout=0.05)
+        if end.is_over:
+            work.cancel()
+    await asyncio.gather(work, return_exceptions=True)
+    end.is_over = True
+    broker.kill()
+    if not work.cancelled() and work.exception() is not None:
+        assert isinstance(work.exception(), _EndedError), work.exception()
+
+
+async def with_entries(directory: Path) -> tuple[Root, list[MessageId]]:
+    root = Root.create(directory)
+    root.create_topic("t")
+    broker = await CursorBroker.start(root, lease_duration_s=LEASE_S)
+    sent = await broker.send("t", [b"x"] * (ENTRIES * BATCH), batch=BATCH)
+    await broker.stop()
+    return root, sent
+
+
+async def found_by_another(root: Root, life: Life) -> Messages:
+    broker = await CursorBroker.start(root, lease_duration_s=LEASE_S)
+    acked = life.acked(await broker.open("t"))
+    await broker.stop()
+    return acked
+
+
+async def ends_at(directory: Path, at: int, is_done: bool) -> int:
+    """A life that ends at a step; returns how many steps there were."""
+    root, sent = await with_entries(directory)
+    end = _End(at, is_done)
+    broker = await start(root, end)
+    life = Life(broker, sent)
+    await live(broker, end, life.run())
+    acked = await found_by_another(root, life)
+    assert life.world.allows(acked), (at, is_done, sorted(life.world.must - acked), sorted(acked - life.world.may))
+    return end.steps
+
+
+async def taking_ends_at(directory: Path, at: int, is_done: bool) -> int:
+    """A broker is killed with acknowledgements in its journal only, and whoever takes over ends at a step of that."""
+    root, sent = await with_entries(directory)
+    first = await CursorBroker.start(root, lease_duration_s=LEASE_S)
+    life = Life(first, sent)
+    cursor = await first.open("t")
+    await life.ack(cursor, life.messages([0, 3, 4]))
+    await first.keeper.snapshot()
+    await life.ack(cursor, life.messages([8, 17]) | life.messages([20], indexes=[1, 3]))
+    first.kill()
+    end = _End(at, is_done)
+    life.broker = await start(root, end)
+
+    async def take() -> None:
+        cursor = await life.broker.open("t")
+        await life.ack(cursor, life.messages([1, 19]) | life.messages([20], indexes=[0]))
+
+    await live(life.broker, end, take())
+    acked = await found_by_another(root, life)
+    assert life.world.allows(acked), (at, is_done, sorted(life.world.must - acked), sorted(acked - life.world.may))
+    return end.steps
+
+
+@pytest.mark.parametrize("way", [ends_at, taking_ends_at])
+def test_wherever_a_broker_ends_the_next_one_finds_what_was_confirmed(
+    tmp_path: Path, way: Callable[[Path, int, bool], Awaitable[int]]
+) -> None:
+    async def run() -> None:
+        asyncio.get_running_loop().set_exception_handler(lambda loop, context: None)  # the dead say that they are
+        steps = await way(tmp_path / "whole", 0, False)
+        assert steps >= 5
+        some = asyncio.Semaphore(6)
+
+        async def one(at: int, is_done: bool) -> None:
+            async with some:
+                assert await way(tmp_path / f"{at}-{is_done}", at, is_done) == at, "the step was not reached"
+
+        await asyncio.gather(*(one(at, is_done) for at in range(1, steps + 1) for is_done in (False, True)))
+
+    asyncio.run(run())

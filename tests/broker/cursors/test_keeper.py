@@ -1,0 +1,284 @@
+"""A broker's cursors: taken, moved, confirmed, reset, given back; each step as main, table and journal then say."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+
+import pytest
+
+from pulsar_on_spark.broker.cursors.open_cursor import OpenCursor
+from pulsar_on_spark.metadata.cursors import CursorRow
+from pulsar_on_spark.metadata.records import SubscriptionRecord
+from pulsar_on_spark.model.errors import ConsumerBusyError, ConsumerFencedError, SubscriptionNotFoundError
+from pulsar_on_spark.model.ids import EARLIEST, EntryId, LedgerId, MessageId, Position
+from pulsar_on_spark.testing import messages
+from pulsar_on_spark.testing.cursor_broker import CursorBroker
+from pulsar_on_spark.topic.root import Root
+from pulsar_on_spark.topic.subscription.positions import mark_delete
+
+
+def record(root: Root, name: str = "s") -> SubscriptionRecord | None:
+    (topic,) = [each for each in root.topics() if each.name.endswith("/t")]
+    return root.store.view().get(SubscriptionRecord, f"{topic.topic_id}/{name}")
+
+
+def rows(root: Root, name: str = "s") -> tuple[CursorRow, ...]:
+    found = record(root, name)
+    assert found is not None
+    return root.store.cursors().of(found.topic_id, name)
+
+
+def left(cursor: OpenCursor) -> set[tuple[int, int]]:
+    """What is to be delivered."""
+    ranges = cursor.cursor.deliverable(EARLIEST, 1_000_000).ranges
+    return {(found.ledger, entry) for found in ranges for entry in range(found.first, found.end)}
+
+
+def ids(found: list[MessageId]) -> set[tuple[int, int]]:
+    return {(each.ledger, each.entry) for each in found}
+
+
+def ack(cursor: OpenCursor, *acked: MessageId) -> None:
+    for each in acked:
+        cursor.cursor.acknowledge(each.ledger, each.entry)
+    cursor.changed()
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    async with asyncio.timeout(30):
+        while not condition():
+            await asyncio.sleep(0.01)
+
+
+def test_a_new_subscription_starts_where_it_is_told_and_is_the_brokers(root: Root) -> None:
+    async def run() -> None:
+        broker = await CursorBroker.start(root)
+        sent = await broker.send("t", [b"x"] * 10)
+        first = await broker.open("t", name="first")
+        last = await broker.open("t", name="last", latest=True)
+        middle = await broker.open("t", name="middle", start=Position(sent[4].ledger, sent[4].entry))
+        assert left(first) == ids(sent)
+        assert left(last) == set()
+        assert left(middle) == ids(sent[4:])
+        for cursor in (first, last, middle):
+            found = record(root, cursor.name)
+            assert found is not None
+            assert (found.face, found.owners[0].consumer) == ("broker", broker.incarnation.id)
+            assert found.owners[0].epoch == cursor.cursor.epoch
+        assert await broker.open("t", name="first") is first
+        await broker.stop()
+
+    asyncio.run(run())
+
+
+def test_a_receipt_waits_for_the_journal_and_many_share_a_record(root: Root) -> None:
+    async def run() -> None:
+        broker = await CursorBroker.start(root, lease_duration_s=0.5)
+        sent = await broker.send("t", [b"x"] * 300)
+        cursor = await broker.open("t")
+        done = []
+
+        async def confirm(each: MessageId) -> None:
+            ack(cursor, each)
+            await cursor.durable()
+            done.append(each)
+
+        await asyncio.gather(*(confirm(each) for each in sent[1::2]))
+        assert len(done) == 150
+        assert cursor.cursor.rank[1] < 20, "each receipt had a record of its own"
+        await cursor.durable()  # nothing is left to wait for
+        broker.kill()
+        other = await CursorBroker.start(root)
+        assert left(await other.open("t")) == ids(sent[::2])
+        await other.stop()
+
+    asyncio.run(run())
+
+
+def test_what_nobody_waits_for_is_in_the_journal_within_a_second_or_so_and_not_more_often(root: Root) -> None:
+    async def run() -> None:
+        broker = await CursorBroker.start(root)
+        sent = await broker.send("t", [b"x"] * 1_000)
+        cursor = await broker.open("t")
+        loop = asyncio.get_running_loop()
+        began_s, records = loop.time(), set()
+        for each in sent:
+            ack(cursor, each)
+            records.add(cursor.cursor.rank)
+            await asyncio.sleep(0.002)
+        await until(lambda: not cursor.cursor.unrecorded and not cursor.is_recording)
+        records.add(cursor.cursor.rank)
+        assert 2 <= len(records) <= loop.time() - began_s + 2
+        await broker.stop()
+
+    asyncio.run(run())
+
+
+def test_cursors_that_moved_are_one_row_each_in_one_commit(root: Root) -> None:
+    async def run() -> None:
+        broker = await CursorBroker.start(root)
+        sent = await broker.send("t", [b"x"] * 4)
+        cursors = [await broker.open("t", name=f"s{number}") for number in range(20)]
+        for number, cursor in enumerate(cursors):
+            ack(cursor, sent[number % 4])
+        log = root.store._opened_cursor_log()
+        root.store.cursors()
+        before = log.version
+        await broker.keeper.snapshot()
+        root.store.cursors()
+        assert log.version == before + 1
+        assert [row.rank for cursor in cursors for row in rows(root, cursor.name)] == [c.cursor.rank for c in cursors]
+        await broker.keeper.snapshot()
+        root.store.cursors()
+        assert log.version == before + 1, "nothing moved"
+        await broker.stop()
+
+    asyncio.run(run())
+
+
+def test_given_back_cursors_are_free_with_their_holes_and_can_be_taken_again(root: Root) -> None:
+    async def run() -> None:
+        broker = await CursorBroker.start(root)
+        sent = await broker.send("t", [b"x"] * 10)
+        cursors = [await broker.open("t", name=f"s{number}") for number in range(30)]
+        for cursor in cursors:
+            ack(cursor, sent[0], sent[3], sent[7])
+        before = root.store.view().version
+        await broker.keeper.release(cursors)
+        assert root.store.view().version == before + 1, "grouped"
+        found = record(root, "s3")
+        assert found is not None
+        assert (found.face, found.owners[0].consumer) == (None, None)
+        assert mark_delete(found, rows(root, "s3")) == Position(sent[1].ledger, sent[1].entry)
+        with pytest.raises(ConsumerFencedError, match="given back"):
+            await cursors[3].durable()
+        again = await broker.open("t", name="s3")
+        assert again.cursor.epoch > cursors[3].cursor.epoch
+        assert left(again) == ids(sent) - ids([sent[0], sent[3], sent[7]])
+        await broker.stop()
+
+    asyncio.run(run())
+
+
+def test_a_seek_back_is_in_delta_before_it_returns_and_forgets_all_acknowledgements(root: Root) -> None:
+    async def run() -> None:
+        broker = await CursorBroker.start(root, lease_duration_s=0.5)
+        sent = await broker.send("t", [b"x"] * 10)
+        cursor = await broker.open("t")
+        ack(cursor, *sent[:6], sent[8])
+        await cursor.durable()
+        await broker.keeper.snapshot()
+        await broker.keeper.reset(cursor, Position(sent[2].ledger, sent[2].entry))
+        found = record(root)
+        assert found is not None
+        assert mark_delete(found, rows(root)) == Position(sent[2].ledger, sent[2].entry)
+        assert found.start_epoch == found.owners[0].epoch == cursor.cursor.epoch
+        broker.kill()
+        other = await CursorBroker.start(root)
+        assert left(await other.open("t")) == ids(sent[2:])
+        await other.stop()
+
+    asyncio.run(run())
+
+
+def test_a_seek_into_a_batch_leaves_out_its_first_messages_also_after_a_kill(root: Root) -> None:
+    async def run() -> None:
+        broker = await CursorBroker.start(root, lease_duration_s=0.5)
+        sent = await broker.send("t", [b"x"] * 30, batch=10)
+        cursor = await broker.open("t")
+        ack(cursor, *sent)
+        await broker.keeper.reset(cursor, Position(sent[1].ledger, sent[1].entry), ack_set=0b1111111000, batch_size=10)
+        broker.kill()
+        other = await CursorBroker.start(root)
+        again = await other.open("t")
+        assert left(again) == ids(sent[1:])
+        assert again.cursor.ack_set(sent[1].ledger, sent[1].entry) == 0b1111111000
+        await other.stop()
+
+    asyncio.run(run())
+
+
+def test_a_deleted_subscription_is_gone_and_a_new_one_of_its_name_knows_nothing_of_it(root: Root) -> None:
+    async def run() -> None:
+        broker = await CursorBroker.start(root)
+        sent = await broker.send("t", [b"x"] * 5)
+        cursor = await broker.open("t")
+        ack(cursor, *sent)
+        await broker.keeper.snapshot()
+        await broker.keeper.delete(cursor)
+        assert record(root) is None
+        with pytest.raises(SubscriptionNotFoundError):
+            await cursor.durable()
+        assert left(await broker.open("t")) == ids(sent)
+        await broker.stop()
+
+    asyncio.run(run())
+
+
+def test_a_subscription_that_another_live_broker_has_is_refused_with_its_name(root: Root) -> None:
+    async def run() -> None:
+        broker = await CursorBroker.start(root, lease_duration_s=1.0)
+        await broker.send("t", [b"x"])
+        await broker.open("t")
+        other = await CursorBroker.start(root)
+        with pytest.raises(ConsumerBusyError, match=f"'s' on .*/t is held .* {broker.incarnation.id}"):
+            await other.open("t")
+        await broker.stop()
+        await other.open("t")
+        await other.stop()
+
+    asyncio.run(run())
+
+
+def test_a_cursor_whose_subscription_is_deleted_by_another_is_lost_and_its_owner_is_told(root: Root) -> None:
+    async def run() -> None:
+        broker = await CursorBroker.start(root, snapshot_every_s=0.1)
+        sent = await broker.send("t", [b"x"])
+        cursor = await broker.open("t")
+        kept = await broker.open("t", name="kept")
+        await asyncio.to_thread(root.delete_subscription, "t", "s", force=True)
+        await until(lambda: broker.lost == [cursor])
+        ack(cursor, *sent)
+        with pytest.raises(SubscriptionNotFoundError, match="deleted under its consumers"):
+            await cursor.durable()
+        assert kept.lost is None
+        await broker.stop()
+
+    asyncio.run(run())
+
+
+def test_another_type_replaces_that_of_a_subscription_without_consumers(root: Root) -> None:
+    async def run() -> None:
+        broker = await CursorBroker.start(root)
+        sent = await broker.send("t", [b"x"] * 3)
+        cursor = await broker.open("t", "Shared")
+        ack(cursor, sent[1])
+        assert await broker.open("t", "Exclusive") is cursor
+        found = record(root)
+        assert found is not None
+        assert (found.type, found.owners[0].slots) == ("Exclusive", (0,))
+        await broker.keeper.release([cursor])
+        again = await broker.open("t", "Failover")
+        assert left(again) == ids([sent[0], sent[2]])
+        await broker.stop()
+
+    asyncio.run(run())
+
+
+def test_spark_written_messages_are_read_under_a_brokers_cursor_too(root: Root) -> None:
+    messages.write(root, "t", [b"%d" % number for number in range(2_500)])
+
+    async def run() -> None:
+        broker = await CursorBroker.start(root)
+        cursor = await broker.open("t")
+        assert len(left(cursor)) == 3
+        cursor.cursor.acknowledge_through(LedgerId(1), EntryId(0))
+        cursor.cursor.acknowledge(LedgerId(1), EntryId(1), 1 << 999, 1_000)
+        cursor.changed()
+        await broker.stop()
+
+    asyncio.run(run())
+    found = record(root)
+    assert found is not None
+    assert mark_delete(found, rows(root)) == Position(LedgerId(1), EntryId(1))

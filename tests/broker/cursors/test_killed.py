@@ -1,0 +1,235 @@
+"""Brokers in processes of their own are killed: what they confirmed stays acknowledged, and nothing else is lost."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+
+from pulsar_on_spark.model.ids import EARLIEST, EntryId
+from pulsar_on_spark.testing.cursor_broker import CursorBroker
+from pulsar_on_spark.topic.root import Root
+
+LEASE_S = 0.5
+BATCH = 3
+
+COMMON = """
+import asyncio, random, sys
+from pathlib import Path
+from pulsar_on_spark.model.ids import EARLIEST
+from pulsar_on_spark.testing.cursor_broker import CursorBroker
+from pulsar_on_spark.topic.root import Root
+
+async def start():
+    return await CursorBroker.start(Root.open(Path(sys.argv[1])), lease_duration_s=0.5, snapshot_every_s=0.3)
+"""
+
+MANY_HOLES = (
+    COMMON
+    + """
+async def run():
+    broker = await start()
+    sent = []
+    for _ in range(20):
+        sent += await broker.send("t", [b"x"] * 5_000)
+    sent += await broker.send("t", [b"x"] * 3_000, batch=3)
+    cursor = await broker.open("t")
+    for each in sent[1:100_000:2]:
+        cursor.cursor.acknowledge(each.ledger, each.entry)
+    for each in sent[100_000:]:
+        cursor.cursor.acknowledge(each.ledger, each.entry, 0b101, 3)
+    cursor.changed()
+    await cursor.durable()
+    print("confirmed", flush=True)
+    await asyncio.sleep(60)
+
+asyncio.run(run())
+"""
+)
+
+AT_RANDOM = (
+    COMMON
+    + """
+async def run():
+    chance = random.Random(int(sys.argv[2]))
+    broker = await start()
+    cursor = await broker.open("t")
+    print("open", flush=True)
+    while True:
+        ranges = cursor.cursor.deliverable(EARLIEST, 1_000_000).ranges
+        entries = [(r.ledger, entry) for r in ranges for entry in range(r.first, r.end)]
+        chosen = chance.sample(entries, min(5, len(entries)))
+        for ledger, entry in chosen:
+            unacked = chance.choice([0, 0, 0b001, 0b110])
+            print("trying", ledger, entry, unacked)
+            cursor.cursor.acknowledge(ledger, entry, unacked, 3)
+        cursor.changed()
+        sys.stdout.flush()
+        await cursor.durable()
+        print("confirmed", flush=True)
+        if chance.random() < 0.05 or not entries:
+            await broker.keeper.release([cursor])
+            cursor = await broker.open("t")
+
+asyncio.run(run())
+"""
+)
+
+PAUSED = (
+    COMMON
+    + """
+async def run():
+    broker = await start()
+    cursor = await broker.open("t")
+    chain = broker.chain("t")
+    try:
+        while True:
+            at = cursor.cursor.mark_delete
+            cursor.cursor.acknowledge(at.ledger, at.entry + 1)
+            cursor.cursor.acknowledge(at.ledger, at.entry)
+            cursor.changed()
+            await cursor.durable()
+            print("confirmed", flush=True)
+    except Exception as error:
+        print("ended", type(error).__name__)
+    cursor.lost = None
+    try:
+        await broker.keeper.snapshot()
+        await broker.keeper.release([cursor])
+        await broker.keeper.open(cursor.part, "other", "Shared", "earliest", chain)
+    except Exception as error:
+        print("refused", type(error).__name__, flush=True)
+
+asyncio.run(run())
+"""
+)
+
+
+def start(script: str, *arguments: object) -> subprocess.Popen[str]:
+    command = [sys.executable, "-c", script, *map(str, arguments)]
+    return subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+
+
+def kill(process: subprocess.Popen[str]) -> None:
+    process.send_signal(signal.SIGKILL)
+    process.wait()
+
+
+def left(root: Root) -> dict[tuple[int, int], int]:
+    """Entry -> bits of its messages that are to be delivered, 0 for all, by a broker that takes the subscription."""
+
+    async def run() -> dict[tuple[int, int], int]:
+        broker = await CursorBroker.start(root, lease_duration_s=LEASE_S)
+        cursor = (await broker.open("t")).cursor
+        ranges = cursor.deliverable(EARLIEST, 10_000_000).ranges
+        entries = [(found.ledger, EntryId(entry)) for found in ranges for entry in range(found.first, found.end)]
+        found = {(int(ledger), int(entry)): cursor.ack_set(ledger, entry) for ledger, entry in entries}
+        await broker.stop()
+        return found
+
+    return asyncio.run(run())
+
+
+def send(root: Root, entries: int) -> set[tuple[int, int]]:
+    async def run() -> set[tuple[int, int]]:
+        broker = await CursorBroker.start(root)
+        sent = await broker.send("t", [b"x"] * (entries * BATCH), batch=BATCH)
+        await broker.stop()
+        return {(int(each.ledger), int(each.entry)) for each in sent}
+
+    return asyncio.run(run())
+
+
+def test_ack_holes_of_any_number_survive_a_kill(root: Root) -> None:
+    """Pulsar keeps 10,000 ranges by default, and forgets the rest at a restart (apache/pulsar#25540)."""
+    process = start(MANY_HOLES, root.path)
+    assert process.stdout is not None
+    assert process.stdout.readline() == "confirmed\n"
+    kill(process)
+    found = list(left(root).values())
+    assert len(found) == 50_000 + 1_000
+    assert found[:50_000] == [0] * 50_000
+    assert found[50_000:] == [0b101] * 1_000
+
+
+def test_a_broker_that_wakes_up_confirms_nothing_and_moves_no_cursor(root: Root) -> None:
+    """It was taken for dead; its subscription was taken, and a client of the new owner sought back."""
+    sent = send(root, 5_000)
+    process = start(PAUSED, root.path)
+    assert process.stdout is not None
+    for _ in range(20):
+        assert process.stdout.readline() == "confirmed\n"
+    process.send_signal(signal.SIGSTOP)
+
+    async def run() -> None:
+        broker = await CursorBroker.start(root, lease_duration_s=LEASE_S)
+        cursor = await broker.open("t")
+        assert cursor.cursor.backlog_entries <= len(sent) - 40
+        await broker.keeper.reset(cursor, EARLIEST)
+        process.send_signal(signal.SIGCONT)
+        assert process.stdout is not None
+        lines = await asyncio.to_thread(process.stdout.readlines)
+        process.wait()
+        # What it was told before it was paused may still be in the pipe, but no more than that.
+        assert lines[-2:] == ["ended JournalFencedError\n", "refused JournalFencedError\n"]
+        await broker.keeper._find_lost()
+        assert cursor.lost is None
+        await broker.stop()
+
+    asyncio.run(run())
+    assert left(root).keys() == sent, "the seek counts"
+
+
+def kill_again_and_again(root: Root, rounds: int, seed: int) -> None:
+    chance = random.Random(seed)
+    sent = send(root, 2_000)
+    tried: dict[tuple[int, int], set[int]] = {}
+    confirmed: dict[tuple[int, int], set[int]] = {}
+    for number in range(rounds):
+        process = start(AT_RANDOM, root.path, chance.randrange(1 << 30))
+        assert process.stdout is not None
+        lines = [process.stdout.readline()]
+        until_s = time.monotonic() + chance.uniform(0.05, 0.8)
+        while time.monotonic() < until_s:
+            lines.append(process.stdout.readline())
+        kill(process)
+        lines += process.stdout.readlines()
+        assert lines[0] == "open\n", number
+        under_way: list[tuple[tuple[int, int], set[int]]] = []
+        for line in lines[1:]:
+            word, *numbers = line.split()
+            if word == "trying" and line.endswith("\n"):
+                ledger, entry, unacked = map(int, numbers)
+                acked = {index for index in range(BATCH) if not unacked >> index & 1}
+                tried.setdefault((ledger, entry), set()).update(acked)
+                under_way.append(((ledger, entry), acked))
+            elif line == "confirmed\n":
+                for place, acked in under_way:
+                    confirmed.setdefault(place, set()).update(acked)
+                under_way = []
+    assert confirmed, "nothing was confirmed: longer lives are needed"
+    found = left(root)
+    for place, indexes in confirmed.items():
+        unacked = found.get(place)
+        delivered = set() if unacked is None else {i for i in range(BATCH) if not unacked or unacked >> i & 1}
+        assert not delivered & indexes, f"{place} was confirmed and is delivered again"
+    for place in sent - found.keys():
+        assert tried.get(place, set()) == set(range(BATCH)), f"{place} is lost"
+    for place, unacked in found.items():
+        missing = set() if not unacked else {i for i in range(BATCH) if not unacked >> i & 1}
+        assert missing <= tried.get(place, set()), f"messages of {place} are lost"
+
+
+def test_what_was_confirmed_survives_kills_at_any_time(root: Root) -> None:
+    kill_again_and_again(root, rounds=4, seed=1)
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("seed", range(10))
+def test_what_was_confirmed_survives_many_kills(root: Root, seed: int) -> None:
+    kill_again_and_again(root, rounds=40, seed=seed)

@@ -1,0 +1,141 @@
+"""Exclusive and Failover: who is active, what a rewind repeats, what clients are told."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from pulsar_on_spark.broker.dispatch.limits import DispatchLimits
+from pulsar_on_spark.broker.dispatch.single_active import SingleActiveDispatcher
+from pulsar_on_spark.broker.dispatch.values import ActiveConsumerChanged, ConsumerId, ConsumerInfo
+from pulsar_on_spark.model.errors import ConsumerBusyError
+from tests.broker.dispatch.topic_model import Topic, ack, join, places, pump
+
+LIMITS = DispatchLimits()
+AT_ONCE = replace(LIMITS, active_consumer_failover_delay_time_millis=0)
+
+
+def failover(topic: Topic, partition: int = -1, limits: DispatchLimits = LIMITS) -> SingleActiveDispatcher:
+    return SingleActiveDispatcher(topic.cursor, limits, is_failover=True, partition=partition)
+
+
+def test_an_exclusive_subscription_has_one_consumer() -> None:
+    topic = Topic()
+    dispatcher = SingleActiveDispatcher(topic.cursor, LIMITS, is_failover=False)
+    first = join(dispatcher, 1, 10)
+    with pytest.raises(ConsumerBusyError, match="consumer 'c1' has it"):
+        join(dispatcher, 2)
+    dispatcher.remove_consumer(first, 0)
+    topic.publish(2)
+    join(dispatcher, 3, 10)
+    assert places(pump(dispatcher, topic), 3) == [(1, 0), (1, 1)]
+
+
+@pytest.mark.parametrize("partition", range(7))
+def test_the_partitions_of_a_topic_spread_over_the_consumers_of_the_first_priority(partition: int) -> None:
+    dispatcher = failover(Topic(), partition, AT_ONCE)
+    join(dispatcher, 1, name="c", priority=0)
+    join(dispatcher, 2, name="a", priority=0)
+    join(dispatcher, 3, name="a", priority=1)
+    join(dispatcher, 4, name="b", priority=0)
+    assert dispatcher.active == [2, 4, 1][partition % 3]
+
+
+def test_without_partitions_the_first_by_priority_and_name_is_active() -> None:
+    dispatcher = failover(Topic(), limits=AT_ONCE)
+    join(dispatcher, 1, name="b", priority=1)
+    assert dispatcher.active == 1
+    join(dispatcher, 2, name="a", priority=1)
+    assert dispatcher.active == 2
+    join(dispatcher, 3, name="z", priority=0)
+    assert dispatcher.active == 3
+    dispatcher.remove_consumer(ConsumerId(3), 0)
+    assert dispatcher.active == 2
+
+
+def test_a_change_waits_a_second_begins_at_mark_delete_and_is_told_to_all() -> None:
+    topic = Topic()
+    topic.publish(4)
+    dispatcher = failover(topic)
+    assert dispatcher.add_consumer(ConsumerInfo(ConsumerId(1), "b"), 0) == []
+    dispatcher.flow(ConsumerId(1), 100)
+    assert pump(dispatcher, topic) == []
+    assert dispatcher.due_ms == 1_000
+    assert dispatcher.tick(999) == []
+    assert dispatcher.tick(1_000) == [ActiveConsumerChanged(ConsumerId(1), True)]
+    assert places(pump(dispatcher, topic), 1) == [(1, entry) for entry in range(4)]
+
+    assert dispatcher.add_consumer(ConsumerInfo(ConsumerId(2), "c"), 5_000) == [
+        ActiveConsumerChanged(ConsumerId(2), False)
+    ]
+    assert dispatcher.due_ms is None
+    assert dispatcher.add_consumer(ConsumerInfo(ConsumerId(3), "a"), 6_000) == []
+    dispatcher.flow(ConsumerId(3), 100)
+    topic.publish(1)
+    assert pump(dispatcher, topic) == []
+    assert "becomes the active one" in str(dispatcher.stats().blocked)
+    ack(dispatcher, 1, (1, 0), (1, 2))  # what was on its way still counts
+    assert dispatcher.tick(7_000) == [
+        ActiveConsumerChanged(ConsumerId(1), False),
+        ActiveConsumerChanged(ConsumerId(2), False),
+        ActiveConsumerChanged(ConsumerId(3), True),
+    ]
+    assert places(pump(dispatcher, topic), 3) == [(1, 1), (1, 3), (1, 4)]
+
+
+def test_a_change_does_not_wait_for_a_clock_that_was_set_back() -> None:
+    dispatcher = failover(Topic())
+    join(dispatcher, 1, 10, 5_000_000)
+    assert dispatcher.tick(5_000_500) == []
+    assert dispatcher.tick(1_000) == [ActiveConsumerChanged(ConsumerId(1), True)]
+
+
+def test_one_that_comes_and_goes_within_the_delay_changes_and_repeats_nothing() -> None:
+    topic = Topic()
+    topic.publish(3)
+    dispatcher = failover(topic)
+    join(dispatcher, 1, 100, name="b")
+    dispatcher.tick(1_000)
+    pump(dispatcher, topic)
+    join(dispatcher, 2, 100, 2_000, name="a")
+    dispatcher.remove_consumer(ConsumerId(2), 2_500)
+    topic.publish(1)
+    assert dispatcher.tick(3_000) == []
+    assert places(pump(dispatcher, topic)) == [(1, 3)]
+
+
+def test_giving_back_begins_again_at_mark_delete_under_the_new_epoch() -> None:
+    topic = Topic()
+    topic.publish(5)
+    dispatcher = SingleActiveDispatcher(topic.cursor, LIMITS, is_failover=False)
+    consumer = join(dispatcher, 1, 100, epoch=0)
+    assert {delivery.epoch for delivery in pump(dispatcher, topic)} == {0}
+    ack(dispatcher, 1, (1, 1), cumulative=True)
+    ack(dispatcher, 1, (1, 3))
+    dispatcher.redeliver(consumer, None, 1)
+    found = pump(dispatcher, topic)
+    assert places(found) == [(1, 2), (1, 4)]
+    assert [(delivery.epoch, delivery.redelivery_count) for delivery in found] == [(1, 0)] * 2
+
+
+def test_what_is_read_when_it_is_rewound_is_dropped() -> None:
+    topic = Topic()
+    topic.publish(5)
+    dispatcher = SingleActiveDispatcher(topic.cursor, LIMITS, is_failover=False)
+    consumer = join(dispatcher, 1, 2)
+    pump(dispatcher, topic)
+    dispatcher.flow(consumer, 10)
+    wanted = dispatcher.wanted()
+    assert wanted is not None
+    dispatcher.redeliver(consumer, None)
+    assert dispatcher.offer(wanted, topic.read(wanted), 0) == []
+    assert places(pump(dispatcher, topic)) == [(1, entry) for entry in range(5)]
+
+
+def test_delayed_entries_are_not_held_back() -> None:
+    topic = Topic()
+    topic.publish(2, deliver_at_ms=10**15)
+    dispatcher = SingleActiveDispatcher(topic.cursor, LIMITS, is_failover=False)
+    join(dispatcher, 1, 10)
+    assert len(pump(dispatcher, topic)) == 2

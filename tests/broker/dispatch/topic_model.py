@@ -1,0 +1,95 @@
+"""A topic of one or more ledgers for dispatchers, and short ways to drive them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from pulsar_on_spark.broker.dispatch.dispatcher import Dispatcher
+from pulsar_on_spark.broker.dispatch.values import Ack, Chunk, ConsumerId, ConsumerInfo, Delivery, EntryInfo, Wanted
+from pulsar_on_spark.model.ids import EntryId, LedgerId, Position, TopicId
+from pulsar_on_spark.topic.cursor.chain import LedgerChain, LedgerExtent
+from pulsar_on_spark.topic.cursor.cursor import Cursor
+from pulsar_on_spark.topic.cursor.record import NO_RECORD, CursorRecord
+
+Place = tuple[int, int]
+
+
+class Topic:
+    """Entries that are all readable, and the cursor of a subscription on them."""
+
+    def __init__(self, entries: Iterable[EntryInfo] = ()) -> None:
+        self.infos: dict[Place, EntryInfo] = {}
+        self.ledgers = [1]
+        self.chain = LedgerChain([LedgerExtent(LedgerId(1), 0, False)])
+        start = CursorRecord(
+            "snapshot", TopicId("0123456789abcdef" * 2), "s", 1, NO_RECORD, Position(LedgerId(1), EntryId(0))
+        )
+        self.cursor = Cursor(self.chain, start)
+        for info in entries:
+            self.infos[info.ledger, info.entry] = info
+        if self.infos:
+            self.chain.grow(LedgerId(1), len(self.infos))
+
+    def publish(
+        self,
+        count: int = 1,
+        *,
+        messages: int = 1,
+        key: bytes | None = None,
+        deliver_at_ms: int | None = None,
+        is_marker: bool = False,
+        chunk: Chunk | None = None,
+    ) -> list[Place]:
+        ledger = LedgerId(self.ledgers[-1])
+        first = self.chain.stop(ledger)
+        found = []
+        for entry in range(first, first + count):
+            place = (int(ledger), entry)
+            self.infos[place] = EntryInfo(ledger, EntryId(entry), messages, 100, key, deliver_at_ms, is_marker, chunk)
+            found.append(place)
+        self.chain.grow(ledger, first + count)
+        return found
+
+    def next_ledger(self) -> None:
+        self.ledgers.append(self.ledgers[-1] + 3)
+        extents = [LedgerExtent(LedgerId(x), self.chain.stop(x), True) for x in self.ledgers[:-1]]
+        self.chain = LedgerChain([*extents, LedgerExtent(LedgerId(self.ledgers[-1]), 0, False)])
+        self.cursor.follow(self.chain)
+
+    def read(self, wanted: Wanted) -> list[EntryInfo]:
+        return [self.infos[x.ledger, entry] for x in wanted.ranges for entry in range(x.first, x.end)]
+
+    def unacked(self) -> list[Place]:
+        return [place for place in self.infos if not self.cursor.is_acked(LedgerId(place[0]), EntryId(place[1]))]
+
+
+def join(dispatcher: Dispatcher, number: int, permits: int = 0, now_ms: int = 0, **said: object) -> ConsumerId:
+    consumer = ConsumerId(number)
+    said.setdefault("name", f"c{number}")
+    dispatcher.add_consumer(ConsumerInfo(consumer, **said), now_ms)  # type: ignore[arg-type]
+    dispatcher.flow(consumer, permits)
+    return consumer
+
+
+def pump(dispatcher: Dispatcher, topic: Topic, now_ms: int = 0) -> list[Delivery]:
+    """Read and offer until nothing is wanted."""
+    found: list[Delivery] = []
+    for _ in range(10_000):
+        wanted = dispatcher.wanted()
+        if wanted is None:
+            return found
+        found += dispatcher.offer(wanted, topic.read(wanted), now_ms)
+    raise AssertionError("it wants and wants")
+
+
+def places(deliveries: Iterable[Delivery], consumer: int | None = None) -> list[Place]:
+    return [(x.ledger, x.entry) for x in deliveries if consumer in (None, x.consumer)]
+
+
+def ack(dispatcher: Dispatcher, consumer: int, *found: Place, cumulative: bool = False) -> bool:
+    acks = [Ack(LedgerId(ledger), EntryId(entry)) for ledger, entry in found]
+    return dispatcher.ack(ConsumerId(consumer), acks, cumulative=cumulative)
+
+
+def nack(dispatcher: Dispatcher, consumer: int, *found: Place) -> None:
+    dispatcher.redeliver(ConsumerId(consumer), [(LedgerId(ledger), EntryId(entry)) for ledger, entry in found])

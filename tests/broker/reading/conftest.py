@@ -1,0 +1,41 @@
+"""A real root with a topic, and who listens to followers."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+from pulsar_on_spark.model.ids import LedgerId
+from pulsar_on_spark.topic.cursor.chain import LedgerChain
+from pulsar_on_spark.topic.root import Root
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Root:
+    made = Root.create(tmp_path / "root")
+    made.create_topic("clicks")
+    return made
+
+
+class Heard:
+    """A listener that remembers what it was told."""
+
+    def __init__(self) -> None:
+        self.chain: LedgerChain | None = None
+        self.grew = 0
+        self.ended: list[LedgerId] = []
+
+    def chain_grew(self, chain: LedgerChain) -> None:
+        self.chain = chain
+        self.grew += 1
+
+    def chain_changed(self, chain: LedgerChain, ended: Sequence[LedgerId]) -> None:
+        self.chain = chain
+        self.ended += ended
+
+
+@pytest.fixture
+def heard() -> Heard:
+    return Heard()

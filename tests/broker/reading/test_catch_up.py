@@ -1,0 +1,295 @@
+"""What is not in memory is read with its ids and messages, wherever it is, and whatever happens to it meanwhile."""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import closing
+from itertools import islice
+
+import pytest
+
+from pulsar_on_spark.broker.reading.catch_up import CatchUp, InJournalError
+from pulsar_on_spark.broker.reading.entry_look import look_at
+from pulsar_on_spark.broker.reading.extents import chain_shape
+from pulsar_on_spark.broker.reading.jobs import EntrySource
+from pulsar_on_spark.ledger.journal.groups import JournalLimits
+from pulsar_on_spark.ledger.reports import ReportKind, read_reports
+from pulsar_on_spark.metadata.records import FileRecord
+from pulsar_on_spark.model.errors import CorruptJournalError, CorruptSegmentError, DataLossError
+from pulsar_on_spark.model.ids import EntryId, FileId, LedgerId, PathId, Position
+from pulsar_on_spark.protocol.compression import Codec
+from pulsar_on_spark.protocol.messages import MessageMetadata
+from pulsar_on_spark.testing import messages
+from pulsar_on_spark.testing.pulsar_entries import ClientMessage, batch_entry, read_entry, single_entry
+from pulsar_on_spark.testing.running_incarnation import RunningIncarnation
+from pulsar_on_spark.topic.catalog import TopicPart
+from pulsar_on_spark.topic.chain import readable_end
+from pulsar_on_spark.topic.cursor.cursor import EntryRange
+from pulsar_on_spark.topic.entry.rows import StoredEntry
+from pulsar_on_spark.topic.housekeeping import merge
+from pulsar_on_spark.topic.housekeeping.collect import Ages, collect
+from pulsar_on_spark.topic.root import Root
+from pulsar_on_spark.topic.sealing.sealer import Sealer
+from pulsar_on_spark.topic.sealing.trim import Trimmer
+
+SMALL_FILES = JournalLimits(group_bytes=4_000, roll_bytes=20_000)
+MAX_MESSAGE_BYTES = 5 << 20
+
+
+@pytest.fixture
+def broker(root: Root) -> Iterator[RunningIncarnation]:
+    with RunningIncarnation(root, limits=SMALL_FILES) as running:
+        yield running
+
+
+@pytest.fixture
+def catch_up(root: Root) -> Iterator[CatchUp]:
+    with closing(CatchUp(root, MAX_MESSAGE_BYTES)) as made:
+        yield made
+
+
+def log_of(root: Root) -> EntrySource:
+    return EntrySource(part_of(root))
+
+
+def part_of(root: Root, topic: str = "clicks") -> TopicPart:
+    (part,) = messages.target(root, topic).parts
+    return part
+
+
+def entries_of_a_client(count: int, seed: int = 1) -> list[bytes]:
+    """Batches of each codec, single messages with keys, chunks, encrypted ones, markers and garbage."""
+    chance = random.Random(seed)
+    encrypted = MessageMetadata()
+    encrypted.encryption_keys.add(key="k", value=b"v")
+    made = []
+    for number in range(count):
+        many = [ClientMessage(chance.randbytes(chance.randrange(400)), key=b"k") for _ in range(chance.randrange(1, 9))]
+        made.append(
+            chance.choice(
+                [
+                    batch_entry(many, chance.choice(list(Codec))),
+                    single_entry(ClientMessage(b"%d" % number, key=b"key")),
+                    single_entry(ClientMessage(chance.randbytes(300)), metadata=encrypted),
+                    single_entry(many[0], metadata=MessageMetadata(uuid="u", chunk_id=0, num_chunks_from_msg=2)),
+                    single_entry(ClientMessage(), metadata=MessageMetadata(marker_type=10)),
+                    chance.randbytes(50),
+                ]
+            )
+        )
+    return made
+
+
+def same(found: Sequence[StoredEntry], ledger: LedgerId, first: int, sent: Sequence[bytes]) -> bool:
+    """Whether these are the entries as a client reads them: a codec need not give the same bytes again."""
+    assert [(entry.ledger_id, entry.entry_id) for entry in found] == [
+        (ledger, first + number) for number in range(len(sent))
+    ]
+    return all(
+        entry.data == data or read_entry(entry.data) == read_entry(data)
+        for entry, data in zip(found, sent, strict=True)
+    )
+
+
+def seal(root: Root, broker: RunningIncarnation) -> None:
+    """Seal all that is acknowledged, as soon as a frame behind it tells so."""
+    end_s = time.monotonic() + 60
+    last = broker.acknowledged_ids[-1]
+    topic_id = part_of(root).topic_id
+    with closing(Sealer(root, broker.incarnation.id, is_live=True)) as sealer:
+        while readable_end(root.store.view(), topic_id, last.ledger) <= last.entry:
+            assert time.monotonic() < end_s
+            sealer.seal(tail=True)
+
+
+def trim(root: Root, broker: RunningIncarnation) -> None:
+    trimmer = Trimmer(root, broker.incarnation.id, grace_s=0)
+    assert any(trimmer.trim().deleted_files for _ in range(2)), "files that have ended are deleted"
+
+
+def send(broker: RunningIncarnation, entries: Sequence[bytes]) -> LedgerId:
+    """Send entries in several frames, so that they are in several files; their ledger."""
+    for first in range(0, len(entries), 20):
+        broker.send_entries("clicks", entries[first : first + 20])
+    return broker.acknowledged_ids[0].ledger
+
+
+def test_what_is_in_the_journal_comes_as_it_was_received(
+    root: Root, broker: RunningIncarnation, catch_up: CatchUp
+) -> None:
+    sent = entries_of_a_client(300)
+    ledger = send(broker, sent)
+    found = list(catch_up.read(log_of(root), [EntryRange(ledger, 0, 300)]))
+    assert [entry.data for entry in found] == sent
+    assert [entry.data for entry in catch_up.read(log_of(root), [EntryRange(ledger, 7, 9)])][:2] == sent[7:9]
+
+
+def test_sealed_entries_are_made_again(root: Root, broker: RunningIncarnation, catch_up: CatchUp) -> None:
+    sent = entries_of_a_client(300)
+    ledger = send(broker, sent)
+    seal(root, broker)
+    broker.send_entries("clicks", [single_entry(ClientMessage(b"after"))])
+    trim(root, broker)
+    for first, end in ((0, 300), (5, 6), (290, 301), (299, 301)):
+        found = list(islice(catch_up.read(log_of(root), [EntryRange(ledger, first, end)]), end - first))
+        assert same(found, ledger, first, [*sent, single_entry(ClientMessage(b"after"))][first:end])
+
+
+def test_reading_goes_on_behind_the_ranges_as_far_as_their_ledger_is_known(
+    root: Root, broker: RunningIncarnation, catch_up: CatchUp
+) -> None:
+    broker.send("clicks", [b"%d" % number for number in range(40)])
+    seal(root, broker)
+    broker.send("clicks", [b"%d" % number for number in range(40, 60)])
+    ledger = broker.acknowledged_ids[0].ledger
+
+    def read(*ranges: tuple[int, int]) -> list[int]:
+        wanted = [EntryRange(ledger, first, end) for first, end in ranges]
+        return [entry.entry_id for entry in catch_up.read(log_of(root), wanted)]
+
+    assert read((3, 5), (9, 10)) == [3, 4, *range(9, 40)]
+    assert read((39, 41)) == list(range(39, 60))
+
+
+def test_who_does_not_look_into_journals_says_where_they_begin(root: Root, broker: RunningIncarnation) -> None:
+    broker.send("clicks", [b"%d" % number for number in range(10)])
+    seal(root, broker)
+    broker.send("clicks", [b"x"])
+    ledger = broker.acknowledged_ids[0].ledger
+    sealed_only = CatchUp(root, MAX_MESSAGE_BYTES, in_journals=False)
+    entries = sealed_only.read(log_of(root), [EntryRange(ledger, 8, 11)])
+    assert [next(entries).entry_id, next(entries).entry_id] == [8, 9]
+    with pytest.raises(InJournalError):
+        next(entries)
+
+
+def test_what_spark_wrote_becomes_batches(root: Root, catch_up: CatchUp) -> None:
+    values = [random.Random(number).randbytes(1_000) for number in range(600)]
+    messages.write(root, "clicks", values)
+    (extent,) = chain_shape(root.store.view(), part_of(root).topic_id).extents
+    found = list(catch_up.read(log_of(root), [EntryRange(extent.ledger, 0, extent.end)]))
+    assert [entry.entry_id for entry in found] == list(range(extent.end))
+    assert [message.value for entry in found for message in read_entry(entry.data)] == values
+    looks = [look_at(entry.data) for entry in found]
+    assert all(look.is_batch for look in looks)
+    assert sum(look.messages for look in looks) == 600
+
+
+def test_segments_that_are_merged_under_a_read(root: Root, catch_up: CatchUp) -> None:
+    for number in range(6):
+        messages.write(root, "clicks", [b"%d" % number] * 2)
+    (extent,) = chain_shape(root.store.view(), part_of(root).topic_id).extents
+    entries = catch_up.read(log_of(root), [EntryRange(extent.ledger, 0, extent.end)])
+    found = [next(entries)]
+    merge.merge(root)
+    assert collect(root, Ages(keep_replaced_s=-1)).deleted_files
+    found += entries
+    assert [message.value for entry in found for message in read_entry(entry.data)] == [
+        b"%d" % number for number in range(6) for _ in range(2)
+    ]
+    assert not read_reports(root.path), "a file that was merged away is no bad copy"
+
+
+def test_journal_files_that_are_sealed_and_deleted_under_a_read(
+    root: Root, broker: RunningIncarnation, catch_up: CatchUp
+) -> None:
+    sent = entries_of_a_client(400)
+    ledger = send(broker, sent)
+    entries = catch_up.read(log_of(root), [EntryRange(ledger, 0, 400)])
+    found = [next(entries)]
+    seal(root, broker)
+    trim(root, broker)
+    found += entries
+    assert same(found, ledger, 0, sent)
+    assert found[-1].data != sent[-1] or len(found) == 400
+
+
+def damage(root: Root, copies: int) -> None:
+    """Flip a byte of each batch in so many copies of the one segment file."""
+    view = root.store.view()
+    (file,) = view.all(FileRecord)
+    for path_id in file.copies[:copies]:
+        path = root.storage_paths(view)[PathId(path_id)].segment_file(FileId(file.file_id))
+        content = bytearray(path.read_bytes())
+        content[len(content) // 2] ^= 1
+        path.write_bytes(content)
+
+
+def test_a_bad_copy_is_reported_once_and_another_one_read(root: Root, catch_up: CatchUp) -> None:
+    values = [b"%d" % number * 50 for number in range(500)]
+    messages.write(root, "clicks", values)
+    damage(root, copies=2)
+    (extent,) = chain_shape(root.store.view(), part_of(root).topic_id).extents
+    for _ in range(3):
+        found = list(catch_up.read(log_of(root), [EntryRange(extent.ledger, 0, extent.end)]))
+        assert [message.value for entry in found for message in read_entry(entry.data)] == values
+    assert {report.kind for report in read_reports(root.path)} <= {ReportKind.BAD_COPY}
+
+
+def test_without_a_good_copy_it_is_an_error_and_never_a_skip(root: Root, catch_up: CatchUp) -> None:
+    messages.write(root, "clicks", [b"%d" % number * 50 for number in range(500)])
+    damage(root, copies=3)
+    with pytest.raises(CorruptSegmentError, match="no good copy left"):
+        list(catch_up.read(log_of(root), [EntryRange(LedgerId(1), 0, 1)]))
+
+
+@pytest.mark.parametrize("copies", [1, 2, 3])
+def test_damage_in_a_journal(root: Root, catch_up: CatchUp, copies: int) -> None:
+    sent = [single_entry(ClientMessage(b"%d" % number * 300)) for number in range(20)]
+    with RunningIncarnation(root) as broker:
+        broker.send_entries("clicks", sent)
+        ledger = broker.acknowledged_ids[0].ledger
+        files = sorted(root.path.glob(f"storage/*/journal/{broker.incarnation.id}/*/frames.open"))
+        damaged = [file for file in files if sent[3] in file.read_bytes()]
+        assert len(damaged) == 3
+        for file in damaged[:copies]:
+            content = file.read_bytes()
+            at = content.index(sent[3]) + 100
+            file.write_bytes(content[:at] + bytes([content[at] ^ 1]) + content[at + 1 :])
+        entries = catch_up.read(log_of(root), [EntryRange(ledger, 3, 5)])
+        if copies < 3:
+            assert [next(entries).data, next(entries).data] == sent[3:5]
+        else:
+            with pytest.raises(CorruptJournalError):
+                next(entries)
+
+
+def test_entries_that_are_nowhere_are_an_error(root: Root, catch_up: CatchUp) -> None:
+    messages.write(root, "clicks", [b"x"])
+    with pytest.raises(DataLossError, match="clicks"):
+        list(catch_up.read(log_of(root), [EntryRange(LedgerId(1), 0, 2)]))
+
+
+@pytest.mark.parametrize("sealed", [True, False])
+def test_the_first_entry_that_was_published_at_a_time_or_later(
+    root: Root, broker: RunningIncarnation, catch_up: CatchUp, sealed: bool
+) -> None:
+    times = [1_000 + 10 * (number // 3) for number in range(120)]
+    entries = [
+        single_entry(ClientMessage(b"x"), metadata=MessageMetadata(publish_time=published)) for published in times
+    ]
+    broker.send_entries("clicks", entries)
+    ledger = broker.acknowledged_ids[0].ledger
+    if sealed:
+        seal(root, broker)
+    start, end = Position(ledger, EntryId(0)), Position(ledger, EntryId(120))
+    for at in (0, 1_000, 1_001, 1_010, 1_185, 1_190, 1_390, 1_391, 9_999):
+        expected = next((entry for entry, published in enumerate(times) if published >= at), 120)
+        assert catch_up.position_at(log_of(root), start, end, at) == Position(ledger, EntryId(expected)), at
+
+
+def test_a_position_by_time_in_what_spark_wrote_and_what_follows_it(
+    root: Root, broker: RunningIncarnation, catch_up: CatchUp
+) -> None:
+    messages.write(root, "clicks", [b"x"] * 3_000)
+    broker.send("clicks", [b"y"])
+    (attached, own) = chain_shape(root.store.view(), part_of(root).topic_id).extents
+    start, end = Position(attached.ledger, EntryId(0)), Position(own.ledger, EntryId(1))
+    assert catch_up.position_at(log_of(root), start, end, 0) == start
+    # The sender's clock of `send` is behind the one that `write` has: it is found where it is, in the chain's order.
+    assert catch_up.position_at(log_of(root), Position(own.ledger, EntryId(0)), end, 1) == Position(
+        own.ledger, EntryId(0)
+    )
+    assert catch_up.position_at(log_of(root), start, end, 1 << 60) == end

@@ -1,0 +1,59 @@
+from __future__ import annotations
+
+import pytest
+
+from pulsar_on_spark.broker.reading.entry_look import UNREADABLE, look_at
+from pulsar_on_spark.protocol.messages import MessageMetadata
+from pulsar_on_spark.testing.pulsar_entries import ClientMessage, batch_entry, single_entry
+
+
+def test_a_message_alone_and_messages_in_a_batch() -> None:
+    alone, one, many = (
+        look_at(single_entry(ClientMessage(b"x"))),
+        look_at(batch_entry([ClientMessage(b"x")])),
+        look_at(batch_entry([ClientMessage(b"x")] * 7)),
+    )
+    assert [(look.messages, look.is_batch) for look in (alone, one, many)] == [(1, False), (1, True), (7, True)]
+    assert alone.publish_ms == 1_753_500_000_000
+    assert alone.deliver_at_ms is None
+    assert not alone.is_marker
+    assert alone.chunk is None
+
+
+@pytest.mark.parametrize(
+    ("message", "key"),
+    [
+        (ClientMessage(key=b"k", ordering_key=b"o"), b"o"),
+        (ClientMessage(key=b"k", ordering_key=b""), b""),
+        (ClientMessage(key=b"k"), b"k"),
+        (ClientMessage(key=b""), b""),
+        (ClientMessage(key=b"\xff\x00", key_b64=True), b"\xff\x00"),
+        (ClientMessage(), b"producer-7"),
+    ],
+)
+def test_the_sticky_key_is_pulsars(message: ClientMessage, key: bytes) -> None:
+    assert look_at(single_entry(message)).key == key
+
+
+def test_a_key_that_says_to_be_base64_and_is_not_is_taken_as_it_is() -> None:
+    said = MessageMetadata(partition_key="no base64!", partition_key_b64_encoded=True)
+    assert look_at(single_entry(ClientMessage(), metadata=said)).key == b"no base64!"
+
+
+def test_delays_markers_and_chunks() -> None:
+    def look(**said: object) -> object:
+        return look_at(single_entry(ClientMessage(), metadata=MessageMetadata(**said)))  # type: ignore[arg-type]
+
+    assert look(deliver_at_time=5).deliver_at_ms == 5  # type: ignore[attr-defined]
+    assert look(marker_type=10).is_marker  # type: ignore[attr-defined]
+    assert look(uuid="u", chunk_id=0, num_chunks_from_msg=3).chunk == ("u", 0, 3)  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize("data", [b"", b"\x0e", b"\x0e\x01", b"\x00\x00\x00\xff", b"\x00\x00\x00\x02\xff\xff"])
+def test_what_is_no_entry_is_passed_on(data: bytes) -> None:
+    assert look_at(data) == UNREADABLE
+
+
+def test_an_entry_without_a_checksum() -> None:
+    entry = batch_entry([ClientMessage(b"x")] * 3)
+    assert look_at(entry[6:]) == look_at(entry)

@@ -1,0 +1,264 @@
+"""A broker as a whole, in this process: where its parts must be reached, or made to fail."""
+
+from __future__ import annotations
+
+import asyncio
+import multiprocessing
+import threading
+import time
+from collections.abc import Callable, Coroutine, Iterator
+from pathlib import Path
+from typing import Any, TypeVar
+
+import httpx
+import pulsar
+import pytest
+
+from pulsar_on_spark.broker.access import Authentication, Challenge, OpenAccess
+from pulsar_on_spark.broker.broker import Broker
+from pulsar_on_spark.broker.settings import BrokerSettings
+from pulsar_on_spark.broker.topic import BrokerTopic
+from pulsar_on_spark.broker.topic_watch import TopicWatch
+from pulsar_on_spark.broker.web.server import WebServer
+from pulsar_on_spark.metadata.records import IncarnationRecord
+from pulsar_on_spark.model.errors import AccessDeniedError, MetadataError, StorageError
+from pulsar_on_spark.model.names import TopicName
+from pulsar_on_spark.protocol.commands import (
+    AuthData,
+    BaseCommand,
+    CommandAuthResponse,
+    CommandConnect,
+    CommandLookupTopic,
+    ServerError,
+)
+from pulsar_on_spark.topic.incarnation.incarnation import Incarnation
+from pulsar_on_spark.topic.incarnation.ledger_commits import LedgerCommits
+from pulsar_on_spark.topic.root import Root
+
+from .clients.raw import answer, command
+
+LIMIT_S = 60
+T = TypeVar("T")
+SETTINGS = BrokerSettings(broker_service_port=0, web_service_port=0)
+
+
+class Running:
+    """A broker on an event loop in a thread."""
+
+    def __init__(self, root: Path) -> None:
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._loop.run_forever)
+        self._thread.start()
+        self.broker = self.do(Broker.start(root, SETTINGS))
+
+    def do(self, work: Coroutine[Any, Any, T]) -> T:
+        return asyncio.run_coroutine_threadsafe(work, self._loop).result(LIMIT_S)
+
+    def stop(self) -> None:
+        self.do(self.broker.stop())
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join(LIMIT_S)
+        self._loop.close()
+
+
+@pytest.fixture(scope="module")
+def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
+    made = Running(tmp_path_factory.mktemp("running") / "root")
+    yield made
+    made.stop()
+
+
+def until(condition: Callable[[], object]) -> None:
+    until_s = time.monotonic() + LIMIT_S
+    while not condition():
+        assert time.monotonic() < until_s
+        time.sleep(0.01)
+
+
+def test_a_start_that_fails_late_ends_what_it_began(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    root = tmp_path / "root"
+    before = set(multiprocessing.active_children())
+
+    async def fail(self: WebServer, listening: object) -> str:
+        raise StorageError("no")
+
+    async def scene() -> set[asyncio.Task[Any]]:
+        with pytest.raises(StorageError, match="no"):
+            await Broker.start(root, SETTINGS)
+        return asyncio.all_tasks() - {asyncio.current_task()}  # type: ignore[return-value]
+
+    with monkeypatch.context() as failing:
+        failing.setattr(WebServer, "start", fail)
+        assert asyncio.run(scene()) == set()
+    assert set(multiprocessing.active_children()) == before
+    (record,) = Root.open(root).store.view().all(IncarnationRecord)
+    assert record.state == "CLOSED"
+    again = Running(root)
+    again.stop()
+
+
+def test_a_topic_that_nobody_uses_is_forgotten_and_comes_back(running: Running) -> None:
+    broker = running.broker
+    client = pulsar.Client(broker.service_url)
+    used = client.create_producer("used")
+    client.subscribe("unused", "s").close()
+
+    async def look() -> list[str]:
+        watch = TopicWatch(broker._views, broker._topics, forget_after_s=0)
+        await watch.look()
+        return [topic.name.local for topic in broker._topics]
+
+    until(lambda: running.do(look()) == ["used"])
+    used.send(b"kept: its ledger is open")
+    assert running.do(look()) == ["used"]
+    used.close()
+    assert running.do(look()) == ["used"], "its ledger is open still"
+    reader = client.create_reader("used", pulsar.MessageId.earliest)
+    assert reader.read_next(LIMIT_S * 1000).data() == b"kept: its ledger is open"
+    client.create_producer("unused").send(b"loaded again")
+    client.close()
+
+
+# -- authentication ----------------------------------------------------------------------------------------------------
+
+
+class Riddles(OpenAccess):
+    """Asks back once, as SASL does; the same answer proves the role anew."""
+
+    def authentication(self, method: str) -> Authentication:
+        if method != "riddle":
+            raise AccessDeniedError("Only riddles.")
+        return Riddle()
+
+
+class Riddle:
+    def step(self, data: bytes) -> str | Challenge:
+        if data == b"begin":
+            return Challenge(b"what has it got in its pocket?")
+        if not data.startswith(b"ring of "):
+            raise AccessDeniedError("Wrong.")
+        return data.removeprefix(b"ring of ").decode()
+
+
+@pytest.fixture
+def riddles(running: Running, monkeypatch: pytest.MonkeyPatch) -> str:
+    monkeypatch.setattr(running.broker._web._services, "access", Riddles())
+    return running.broker.service_url
+
+
+def connecting(data: bytes, method: str = "riddle") -> bytes:
+    body = CommandConnect(client_version="raw", protocol_version=21, auth_method_name=method, auth_data=data)
+    return command("CONNECT", connect=body)
+
+
+def responding(data: bytes) -> bytes:
+    response = AuthData(auth_method_name="riddle", auth_data=data)
+    return command("AUTH_RESPONSE", authResponse=CommandAuthResponse(response=response))
+
+
+def looking_up() -> bytes:
+    return command("LOOKUP", lookupTopic=CommandLookupTopic(topic="t", request_id=1))
+
+
+def conversation(url: str, said: list[bytes]) -> list[BaseCommand]:
+    """What the broker answers to each, up to its hanging up."""
+
+    async def scene() -> list[BaseCommand]:
+        host, _, port = url.removeprefix("pulsar://").partition(":")
+        reader, writer = await asyncio.open_connection(host, int(port))
+        heard = []
+        try:
+            for each in said:
+                writer.write(each)
+                heard.append(await answer(reader))
+        except (asyncio.IncompleteReadError, ConnectionError):
+            pass
+        writer.close()
+        return heard
+
+    return asyncio.run(asyncio.wait_for(scene(), LIMIT_S))
+
+
+def test_a_client_may_be_asked_back_before_it_is_known(riddles: str) -> None:
+    asked, connected, looked_up = conversation(
+        riddles, [connecting(b"begin"), responding(b"ring of bilbo"), looking_up()]
+    )
+    assert asked.type == BaseCommand.AUTH_CHALLENGE
+    assert asked.authChallenge.challenge.auth_data == b"what has it got in its pocket?"
+    assert asked.authChallenge.challenge.auth_method_name == "riddle"
+    assert connected.type == BaseCommand.CONNECTED
+    assert looked_up.type == BaseCommand.LOOKUP_RESPONSE
+
+
+@pytest.mark.parametrize(
+    "said", [[connecting(b"wrong")], [connecting(b"begin"), responding(b"wrong")], [connecting(b"", "token")]]
+)
+def test_who_does_not_prove_it_is_turned_away(riddles: str, said: list[bytes]) -> None:
+    last = conversation(riddles, said)[-1]
+    assert last.error.error == ServerError.AuthenticationError
+
+
+def test_nothing_is_done_for_a_client_that_is_not_known_yet(riddles: str) -> None:
+    assert len(conversation(riddles, [connecting(b"begin"), looking_up()])) == 1
+    assert conversation(riddles, [responding(b"ring of bilbo")]) == []
+
+
+def test_a_connection_keeps_its_role(riddles: str) -> None:
+    proven = [connecting(b"begin"), responding(b"ring of bilbo")]
+    *_, looked_up = conversation(riddles, [*proven, responding(b"ring of bilbo") + looking_up()])
+    assert looked_up.type == BaseCommand.LOOKUP_RESPONSE
+    *_, refused = conversation(riddles, [*proven, responding(b"ring of gollum")])
+    assert refused.error.error == ServerError.AuthenticationError
+
+
+# -- authorization -----------------------------------------------------------------------------------------------------
+
+
+class Secretive(OpenAccess):
+    """Lets nobody know which topics there are."""
+
+    def authorize_list(self, role: str, namespace: str) -> None:
+        raise AccessDeniedError(f"Who are you, {role}, to ask for the topics of {namespace}?")
+
+
+@pytest.mark.parametrize(
+    "path", ["namespaces/public/default/topics", "persistent/public/default", "persistent/public/default/partitioned"]
+)
+def test_topics_of_a_namespace_are_listed_for_who_may_know_them(
+    running: Running, monkeypatch: pytest.MonkeyPatch, path: str
+) -> None:
+    url = f"{running.broker.web_url}/admin/v2/{path}"
+    assert httpx.get(url, timeout=LIMIT_S).status_code == 200
+    monkeypatch.setattr(running.broker._web._services, "access", Secretive())
+    assert httpx.get(url, timeout=LIMIT_S).status_code == 403
+
+
+def test_a_topic_whose_ledger_could_not_be_closed_is_loaded_with_all_of_it(
+    running: Running, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Deduplication and cursors go by the chain: what has its receipt must be in it."""
+    name = TopicName.parse("not-closed")
+    client = pulsar.Client(running.broker.service_url)
+    try:
+        producer = client.create_producer(name.full, batching_enabled=False)
+        for number in range(3):
+            producer.send(b"%d" % number)
+        producer.close()
+    finally:
+        client.close()
+    commit = LedgerCommits.commit
+
+    async def refused(self: LedgerCommits, **asked: object) -> object:
+        if asked.get("closes"):
+            raise MetadataError("The disk is full.")
+        return await commit(self, **asked)  # type: ignore[arg-type]
+
+    topics = running.broker._topics
+    with monkeypatch.context() as failing:
+        failing.setattr(Incarnation, "_commit", lambda self, **asked: refused(self._commits, **asked))
+        running.do(topics.unload(name))
+        with pytest.raises(MetadataError):
+            running.do(topics.get(name, create=False))
+    loaded = running.do(topics.get(name, create=False))
+    assert isinstance(loaded, BrokerTopic)
+    assert loaded.chain.entries_from(0, 0) == 3
