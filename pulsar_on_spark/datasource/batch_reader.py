@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from contextlib import closing
 
 import pyarrow as pa
 from pyspark.sql.datasource import DataSourceReader, InputPartition
@@ -12,10 +13,14 @@ from pulsar_on_spark.datasource.scan import Scan, ScanPartition, ScanPiece, spli
 from pulsar_on_spark.datasource.topics import Bounds, UserPositions, selected_parts
 from pulsar_on_spark.datasource.typed import ReadSchema
 from pulsar_on_spark.datasource.user_errors import one_sentence
+from pulsar_on_spark.metadata.records import CompactionRecord
 from pulsar_on_spark.metadata.state import View
 from pulsar_on_spark.model.errors import DataLossError, InvalidArgumentError
 from pulsar_on_spark.topic import chain
+from pulsar_on_spark.topic.compaction.reading import CompactedSlice, compacted_slices
+from pulsar_on_spark.topic.compaction.record import log_start
 from pulsar_on_spark.topic.root import Root
+from pulsar_on_spark.topic.tail.tail import Tail
 
 
 class PulsarBatchReader(DataSourceReader):
@@ -30,9 +35,11 @@ class PulsarBatchReader(DataSourceReader):
     def partitions(self) -> list[InputPartition]:
         """Plan: positions from the options, slices from the metadata, tasks from the sizes."""
         root = Root.shared(self._options.root)
-        view = root.store.view(durable=True)
+        with closing(Tail(root, fail_on_data_loss=self._options.fail_on_data_loss)) as tail:
+            view = root.store.view(durable=True)
+            view = tail.look(selected_parts(view, self._options.topics), view, settle=True)
         bounds = batch_bounds(root, view, self._options)
-        slices = plan_slices(view, bounds, self._options.fail_on_data_loss)
+        slices = plan_slices(view, bounds, self._options.fail_on_data_loss, compacted=self._options.read_compacted)
         pieces = [ScanPiece(slice_) for slice_ in slices]
         paths = root.storage_paths(view)
         return list(split(pieces, paths, self._options.min_partitions, self._options.max_records))
@@ -65,16 +72,28 @@ def batch_bounds(root: Root, view: View, options: ReadOptions) -> list[Bounds]:
     return [Bounds(part, starts[part.name], ends[part.name]) for part in parts]
 
 
-def plan_slices(view: View, bounds: Sequence[Bounds], fail_on_data_loss: bool) -> list[chain.SegmentSlice]:
+def plan_slices(
+    view: View, bounds: Sequence[Bounds], fail_on_data_loss: bool, *, compacted: bool = False
+) -> list[chain.SegmentSlice | CompactedSlice]:
     """The slices between the bounds.
+
+    Args:
+        view: The metadata, with what is in journals.
+        bounds: What is wanted of each part.
+        fail_on_data_loss: Whether a loss is an error.
+        compacted: Read the compacted ledger up to its horizon, where there is one, and the log from there on.
 
     Raises:
         DataLossError: a part of a range is gone, and `fail_on_data_loss` is set.
     """
-    found: list[chain.SegmentSlice] = []
+    found: list[chain.SegmentSlice | CompactedSlice] = []
     for bound in bounds:
-        part = bound.part
-        plan = chain.plan_range(view, part.name, part.topic_id, part.partition, bound.start, bound.end)
+        part, start = bound.part, bound.start
+        record = view.get(CompactionRecord, part.topic_id) if compacted else None
+        if record is not None:
+            found += compacted_slices(view, part, record, start, bound.end)
+            start = max(start, log_start(view, part.topic_id, record))
+        plan = chain.plan_range(view, part.name, part.topic_id, part.partition, start, bound.end)
         if plan.losses and fail_on_data_loss:
             loss = plan.losses[0]
             raise DataLossError(
@@ -89,6 +108,11 @@ def _check(options: ReadOptions) -> None:
     if (options.starting or "").strip().lower() == "latest":
         raise InvalidArgumentError(
             "Option startingOffsets can't be latest in a batch read: there would be nothing to read."
+        )
+    if options.read_compacted and (options.starting_time_ms is not None or options.ending_time_ms is not None):
+        raise InvalidArgumentError(
+            "Options startingTime and endingTime name places in the log, of which readCompacted leaves messages out: "
+            "filter by the column __publishTime instead."
         )
     for name, value in (
         ("maxMessagesPerTrigger", options.max_messages),

@@ -32,7 +32,7 @@ _BOTH = ("path", "topic", "valueFormat", "valueSchema")
 READ_OPTIONS = (
     *_BOTH,
     *("topics", "topicsPattern", "startingOffsets", "endingOffsets", "startingTime", "endingTime"),
-    *("startingOffsetsByTimestampStrategy", "failOnDataLoss"),
+    *("startingOffsetsByTimestampStrategy", "failOnDataLoss", "readCompacted"),
     *("subscription", "subscriptionPrefix", "subscriptionType", "subscriptionInitialPosition"),
     *("consumerName", "leaseDuration"),
     *("maxMessagesPerTrigger", "maxBytesPerTrigger", "minOffsetsPerTrigger", "maxTriggerDelay"),
@@ -43,7 +43,6 @@ READ_OPTIONS = (
 WRITE_OPTIONS = (*_BOTH, "hashingScheme", "txnAppId", "txnVersion", "checkpointLocation")
 _ROOTS_QUORUM = "the quorum is the root's: see `pulsarpy init --quorum`"
 REFUSED = {
-    "readCompacted": "topic compaction is still to come",
     "startingOffsetsByTimestamp": "one time for each partition is still to come: use startingTime or startingOffsets",
     "endingOffsetsByTimestamp": "one time for each partition is still to come: use endingTime or endingOffsets",
     "fsync": "every write is synced to disk before it is committed",
@@ -53,7 +52,7 @@ REFUSED = {
     "ackQuorum": _ROOTS_QUORUM,
 }
 """Features still to come, and whatever would relax durability: ignoring these would mislead."""
-_HARMLESS = {"fsync": "true", "compressionType": "zstd", "readCompacted": "false"}
+_HARMLESS = {"fsync": "true", "compressionType": "zstd"}
 """Values of refused options that ask for what is done anyway."""
 _CLIENT = ("pulsar.", "admin.url", "adminurl")
 """Options that configure a client that isn't there: accepted, with a warning."""

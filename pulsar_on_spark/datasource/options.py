@@ -67,6 +67,7 @@ class ReadOptions:
     columns: str | None
     typed: Typed
     allow_different_schemas: bool
+    read_compacted: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,6 +133,7 @@ def read_options(given: Mapping[str, str]) -> ReadOptions:
         columns=options.text("columns"),
         typed=_typed(options),
         allow_different_schemas=options.flag("allowDifferentTopicSchemas", False),
+        read_compacted=options.flag("readCompacted", False),
     )
 
 

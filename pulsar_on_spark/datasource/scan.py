@@ -15,11 +15,17 @@ from pyspark.sql.datasource import InputPartition
 
 from pulsar_on_spark.datasource.columns import build
 from pulsar_on_spark.datasource.typed import ReadSchema
+from pulsar_on_spark.datasource.worker_process import keep_modules
 from pulsar_on_spark.ledger.storage_path import StoragePath
 from pulsar_on_spark.model.ids import LedgerId, PathId
 from pulsar_on_spark.topic.chain import SegmentSlice
+from pulsar_on_spark.topic.compaction.messages import CompactedReader
+from pulsar_on_spark.topic.compaction.reading import CompactedSlice
+from pulsar_on_spark.topic.cursor.handover import unacked_rows
+from pulsar_on_spark.topic.cursor.holes import AckHoles
+from pulsar_on_spark.topic.cursor.record import decode_holes
 from pulsar_on_spark.topic.reading import SliceReader
-from pulsar_on_spark.topic.slot_filter import SlotFilter
+from pulsar_on_spark.topic.subscription.slot_filter import SlotFilter
 
 MIN_SPLIT_BYTES = 1 << 20
 """Less than this isn't split further: a task costs more than it saves."""
@@ -27,14 +33,22 @@ MAX_SPLIT_BYTES = 256 << 20
 """More than this is split, so that tasks stay short enough to be spread evenly."""
 MESSAGE_COST_BYTES = 64
 """What a message costs beside its key and value, so that many small ones are split too."""
+_ID_COLUMNS = ("entry_id", "batch_index")
 
 
 @dataclass(frozen=True, slots=True)
 class ScanPiece:
-    """A slice, and the slots whose messages are wanted (None: all)."""
+    """A slice, and what of it is wanted.
 
-    slice: SegmentSlice
+    Attributes:
+        slice: The slice, of the log or of a compacted ledger.
+        slots: The slots whose messages are wanted; None for all.
+        left_out: Encoded ack holes: what of it the subscription's broker had acknowledged; empty for nothing.
+    """
+
+    slice: SegmentSlice | CompactedSlice
     slots: frozenset[int] | None = None
+    left_out: bytes = b""
 
 
 Paths = Mapping[PathId, StoragePath]
@@ -57,19 +71,30 @@ def split(
     Args:
         pieces: what to read, in order.
         paths: the storage paths.
-        min_partitions: at least so many tasks, if there are so many record batches; by default the machine's cores.
+        min_partitions: at least so many tasks, if there are so many record batches; by default the machine's cores,
+            and a multiple of them, so that no core waits while another does the last task.
         max_records: at most so many messages a task, or a single entry (up to 1,000 messages), which is never split.
     """
     grains = [grain for piece in pieces for grain in _grains(piece, max_records)]
     size = sum(grain.size for grain in grains)
-    wanted = min_partitions or min(os.cpu_count() or 1, -(-size // MIN_SPLIT_BYTES))
-    tasks = max(wanted, -(-size // MAX_SPLIT_BYTES))
+    tasks = _wanted_tasks(size, min_partitions)
     return [ScanPartition(_joined(group), paths) for group in _groups(grains, size, tasks, max_records)]
+
+
+def _wanted_tasks(size: int, min_partitions: int | None) -> int:
+    needed = -(-size // MAX_SPLIT_BYTES)
+    if min_partitions is not None:
+        return max(min_partitions, needed)
+    cores = os.cpu_count() or 1
+    return max(min(cores, -(-size // MIN_SPLIT_BYTES)), -(-needed // cores) * cores if needed > 1 else 1)
 
 
 @dataclass(frozen=True, slots=True)
 class _Grain:
-    """What is never split over tasks: the entries [first, end) of a piece, those of one record batch or fewer."""
+    """What is never split over tasks: the entries [first, end) of a piece, those of one record batch or fewer.
+
+    Of a compacted ledger it is a batch by its number.
+    """
 
     piece: ScanPiece
     first: int
@@ -80,6 +105,10 @@ class _Grain:
 
 def _grains(piece: ScanPiece, max_records: int | None) -> Iterator[_Grain]:
     slice_ = piece.slice
+    if isinstance(slice_, CompactedSlice):
+        for number, rows in enumerate(slice_.batch_rows, slice_.first):
+            yield _Grain(piece, number, number + 1, rows, round(rows * (slice_.bytes_a_row + MESSAGE_COST_BYTES)))
+        return
     segment = slice_.segment
     runs = np.array(segment.entry_rows, np.int64).reshape(-1, 2)
     ends = np.concatenate(([0], np.cumsum(np.repeat(runs[:, 1], runs[:, 0]))))
@@ -134,7 +163,24 @@ def _joined(grains: Sequence[_Grain]) -> list[ScanPiece]:
             joined[-1] = replace(joined[-1], end=grain.end)
         else:
             joined.append(grain)
-    return [ScanPiece(grain.piece.slice.part(grain.first, grain.end), grain.piece.slots) for grain in joined]
+    return [replace(grain.piece, slice=grain.piece.slice.part(grain.first, grain.end)) for grain in joined]
+
+
+@dataclass(frozen=True, slots=True)
+class Origin:
+    """Where rows come from; `entry_offset` is added to their `entry_id` to get entry ids."""
+
+    topic: str
+    partition: int
+    ledger: LedgerId
+    entry_offset: int
+
+    def name(self, batch: pa.RecordBatch, row: int) -> str:
+        """A message's id, as far as the batch has it, and its topic."""
+        if "entry_id" not in batch.schema.names:
+            return f"a message in ledger {self.ledger} of {self.topic}"
+        entry = batch.column("entry_id")[row].as_py() + self.entry_offset
+        return f"message {self.ledger}:{entry} of {self.topic}"
 
 
 @dataclass(frozen=True)
@@ -148,32 +194,44 @@ class Scan:
 
     def run(self, partition: ScanPartition) -> Iterator[pa.RecordBatch]:
         """The partition's messages as batches in Spark's columns."""
+        typed = self.schema.typed if self.schema.selection.needs_values else None
         needed = (
             *self.schema.selection.segment_columns,
+            *(typed.segment_columns if typed is not None else ()),
             *(self.slot_filter.segment_columns if self.slot_filter else ()),
+            *(_ID_COLUMNS if any(piece.left_out for piece in partition.pieces) else ()),
         )
-        reader = SliceReader(self.root, partition.paths, tuple(dict.fromkeys(needed)), self.fail_on_data_loss)
+        columns = tuple(dict.fromkeys(needed))
+        reader = SliceReader(self.root, partition.paths, columns, self.fail_on_data_loss)
+        compacted = CompactedReader(self.root, partition.paths, columns, self.fail_on_data_loss)
         for piece in partition.pieces:
+            if isinstance(piece.slice, CompactedSlice):
+                for ledger, batch in compacted.read(piece.slice):
+                    if batch.num_rows:
+                        yield self._to_spark(Origin(piece.slice.topic, piece.slice.partition, ledger, 0), batch)
+                continue
+            left_out = decode_holes(piece.left_out)
             for slice_, batch in reader.read(piece.slice):
                 kept = batch
                 if piece.slots is not None and self.slot_filter is not None:
                     kept = self.slot_filter.keep(batch, slice_, piece.slots)
+                if left_out:
+                    kept = _unacked(kept, slice_, left_out)
                 if kept.num_rows:
-                    yield self._to_spark(slice_, kept)
+                    ledger, offset = LedgerId(slice_.segment.ledger_id), slice_.segment.entry_offset
+                    yield self._to_spark(Origin(slice_.topic, slice_.partition, ledger, offset), kept)
+        keep_modules()
 
-    def _to_spark(self, slice_: SegmentSlice, batch: pa.RecordBatch) -> pa.RecordBatch:
+    def _to_spark(self, origin: Origin, batch: pa.RecordBatch) -> pa.RecordBatch:
         selection, typed = self.schema.selection, self.schema.typed
         values = None
         if typed is not None and selection.needs_values:
-            values = typed.decode(batch.column("value"), lambda row: _name(slice_, batch, row))
-        ledger = LedgerId(slice_.segment.ledger_id)
-        return build(batch, ledger, slice_.segment.entry_offset, slice_.topic, slice_.partition, selection, values)
+            values = typed.decode(batch, origin.topic, lambda row: origin.name(batch, row))
+        return build(batch, origin.ledger, origin.entry_offset, origin.topic, origin.partition, selection, values)
 
 
-def _name(slice_: SegmentSlice, batch: pa.RecordBatch, row: int) -> str:
-    """A message's id, as far as the batch has it, and its topic."""
-    segment = slice_.segment
-    if "entry_id" not in batch.schema.names:
-        return f"a message in ledger {segment.ledger_id} of {slice_.topic}"
-    entry = batch.column("entry_id")[row].as_py() + segment.entry_offset
-    return f"message {segment.ledger_id}:{entry} of {slice_.topic}"
+def _unacked(batch: pa.RecordBatch, slice_: SegmentSlice, left_out: AckHoles) -> pa.RecordBatch:
+    entries = batch.column("entry_id").to_numpy() + slice_.segment.entry_offset
+    indexes = batch.column("batch_index").fill_null(-1).to_numpy()
+    keep = unacked_rows(left_out, LedgerId(slice_.segment.ledger_id), entries, indexes)
+    return batch if keep.all() else batch.filter(pa.array(keep))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 
 from pulsar_on_spark.datasource.options import TopicSelection
@@ -14,8 +14,9 @@ from pulsar_on_spark.model.ids import EARLIEST, Position, TopicId
 from pulsar_on_spark.model.names import TopicName
 from pulsar_on_spark.topic import catalog, chain
 from pulsar_on_spark.topic.catalog import TopicPart
-from pulsar_on_spark.topic.offsets import ALL, SlotRange, StreamOffset, TopicOffset
-from pulsar_on_spark.topic.slots import SLOTTED
+from pulsar_on_spark.topic.cursor.left_out import LeftOut, acknowledged_rows
+from pulsar_on_spark.topic.subscription.offsets import ALL, SlotRange, StreamOffset, TopicOffset
+from pulsar_on_spark.topic.subscription.slots import SLOTTED
 
 
 def existing_parts(view: View, selection: TopicSelection) -> list[TopicPart]:
@@ -143,6 +144,11 @@ def cut_off(view: View, parts: Sequence[TopicPart], reading: Mapping[str, TopicO
     return reasons
 
 
+def furthest(topic: TopicOffset) -> Position:
+    """Up to where a batch reads a topic: so far it was readable when the batch was planned."""
+    return max((range_.end for range_ in topic.ranges if range_.start < range_.end), default=EARLIEST)
+
+
 def read_up_to(reading: Mapping[str, TopicOffset], ends: Mapping[str, Position]) -> dict[str, TopicOffset]:
     """The ranges, each from where it stands up to its topic's end, never backwards."""
     return {
@@ -157,15 +163,29 @@ def read_up_to(reading: Mapping[str, TopicOffset], ends: Mapping[str, Position])
     }
 
 
-def batch_pieces(view: View, part: TopicPart, ranges: Sequence[SlotRange]) -> tuple[list[ScanPiece], list[chain.Loss]]:
+def batch_pieces(
+    view: View, part: TopicPart, ranges: Sequence[SlotRange], left_out: LeftOut | None = None
+) -> tuple[list[ScanPiece], list[chain.Loss]]:
     """What tasks read of one topic, in order; every stored batch once, however the slots' ranges overlap."""
     pieces: list[ScanPiece] = []
     losses: list[chain.Loss] = []
     for start, end, slots in _intervals(ranges):
         plan = _plan(view, part, start, end)
-        pieces += (ScanPiece(slice_, slots) for slice_ in plan.slices)
+        pieces += (ScanPiece(slice_, slots, b"" if left_out is None else left_out.of(slice_)) for slice_ in plan.slices)
         losses += plan.losses
     return pieces, losses
+
+
+def named_rows(ranges: Sequence[SlotRange]) -> set[tuple[int, int]]:
+    """The cursor rows that an end offset names in a topic: one at most, as all its slots were planned at once."""
+    return {range_.holes for range_ in ranges if range_.holes is not None}
+
+
+def behind(ranges: Sequence[SlotRange], left_out: LeftOut) -> list[SlotRange]:
+    """The ranges without what is acknowledged as a whole: more than when they were planned, if a later row counts."""
+    if left_out.rank in named_rows(ranges):
+        return list(ranges)
+    return [replace(r, start=min(max(r.start, left_out.mark_delete), r.end)) for r in ranges]
 
 
 def _intervals(ranges: Sequence[SlotRange]) -> list[tuple[Position, Position, frozenset[int] | None]]:
@@ -183,8 +203,9 @@ def _intervals(ranges: Sequence[SlotRange]) -> list[tuple[Position, Position, fr
     return found
 
 
-def progress(view: View, offset: StreamOffset) -> dict[str, object]:
+def progress(view: View, offset: StreamOffset, left_out: Mapping[str, LeftOut] | None = None) -> dict[str, object]:
     """The topics' ends and what waits behind an offset: messages exactly, a slot's as one 64th, and their bytes."""
+    acked = left_out or {}
     messages = size = 0.0
     ends: dict[str, list[int]] = {}
     for name, topic in sorted(offset.topics.items()):
@@ -195,8 +216,13 @@ def progress(view: View, offset: StreamOffset) -> dict[str, object]:
         ends[name] = [end.ledger, end.entry]
         for position, share in _shares(topic.ranges).items():
             waiting = chain.waiting(view, part.topic_id, position, end)
-            messages += waiting.rows * share
-            size += waiting.bytes * share
+            rows, size_bytes = waiting.rows, waiting.bytes
+            holes = acked.get(name)
+            if holes is not None and position < holes.end:
+                acked_rows, acked_bytes = acknowledged_rows(_plan(view, part, position, holes.end).slices, holes.holes)
+                rows, size_bytes = rows - acked_rows, size_bytes - acked_bytes
+            messages += rows * share
+            size += size_bytes * share
     return {"backlogBytes": round(size), "backlogMessages": round(messages), "topics": ends}
 
 

@@ -42,9 +42,11 @@ from pulsar_on_spark.model.errors import DataLossError, InvalidArgumentError
 from pulsar_on_spark.model.ids import Position, TopicId
 from pulsar_on_spark.topic import chain
 from pulsar_on_spark.topic.catalog import TopicPart
-from pulsar_on_spark.topic.offsets import StreamOffset, TopicOffset
+from pulsar_on_spark.topic.cursor.left_out import LeftOut
 from pulsar_on_spark.topic.root import Root
-from pulsar_on_spark.topic.slot_filter import SlotFilter
+from pulsar_on_spark.topic.subscription.offsets import SlotRange, StreamOffset, TopicOffset
+from pulsar_on_spark.topic.subscription.slot_filter import SlotFilter
+from pulsar_on_spark.topic.tail.tail import Tail
 
 log = logging.getLogger(__name__)
 
@@ -75,6 +77,7 @@ class PulsarStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._scan = Scan(options.root, schema, options.fail_on_data_loss, slot_filter)
         self._consumer_id = options.consumer_name or uuid.uuid4().hex
         self._subscription: StreamSubscription | None = None
+        self._tail: Tail | None = None
         self._initial: Json | None = None
         self._committed: StreamOffset | None = None
         self._planned: _Planned | None = None
@@ -101,6 +104,7 @@ class PulsarStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             root = Root.shared(self._options.root)
             view = root.store.view(durable=True)
             parts = selected_parts(view, self._options.topics)
+            view = self._looking(root).look(parts, view)
             if self._subscribed:
                 self._joined(root).create_first(view, parts)
                 topics = {part.name: TopicOffset(TopicId(part.topic_id)) for part in parts}
@@ -123,8 +127,10 @@ class PulsarStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     @one_sentence
     def prepareForTriggerAvailableNow(self) -> None:
         """Fix how far this run reads: what is there now."""
-        view = Root.shared(self._options.root).store.view(durable=True)
+        root = Root.shared(self._options.root)
+        view = root.store.view(durable=True)
         parts = stream_plan.existing_parts(view, self._options.topics)
+        view = self._looking(root).look(parts, view, settle=True)
         self._targets = {part.name: chain.read_limit(view, part.topic_id) for part in parts}
 
     @one_sentence
@@ -143,6 +149,7 @@ class PulsarStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             view, reading = subscription.turn(view, parts, committed, wait=self._targets is not None)
         else:
             reading = stream_plan.whole_topics(committed, parts)
+        view = self._looking(root).look(parts, view)
         self._lose_all(stream_plan.cut_off(view, parts, reading))
         end = self._next(view, committed, parts, reading, limit)
         self._planned = _Planned(committed if end is None else end, view)
@@ -159,7 +166,8 @@ class PulsarStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """The topics' ends, and the backlog behind the batch that is running: in `query.lastProgress`."""
         planned = self._planned
         if planned is not None and planned.view is not None:
-            self._progress = stream_plan.progress(planned.view, planned.offset)
+            left_out = self._left_out(planned.offset, is_replay=False)
+            self._progress = stream_plan.progress(planned.view, planned.offset, left_out)
         return self._progress
 
     @one_sentence
@@ -169,22 +177,28 @@ class PulsarStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         root = Root.shared(self._options.root)
         self._reports = self._reports or ReportLog(root.path)
         planned = self._planned
-        view = planned.view if planned is not None and planned.offset == offset else None
-        if view is None:
-            view = root.store.view(durable=True)
+        known = planned.view if planned is not None and planned.offset == offset else None
+        view = known or root.store.view(durable=True)
         parts = {name: stream_plan.part_of(view, name, topic.topic_id) for name, topic in sorted(offset.topics.items())}
+        there = [part for part in parts.values() if part is not None]
         if planned is None and self._subscribed:
             # An earlier process planned this batch: make sure that nobody else has the subscription now.
-            known = [part for part in parts.values() if part is not None]
-            self._joined(root).admit(known, offset)
+            self._joined(root).admit(there, offset)
+        if known is None:
+            reach = {part.topic_id: stream_plan.furthest(offset.topics[part.name]) for part in there}
+            view = self._looking(root).look(there, view, reach=reach)
+        left_out = self._left_out(offset, is_replay=known is None)
         self._planned = _Planned(offset, None)
         pieces: list[ScanPiece] = []
         for name, part in parts.items():
-            ranges = offset.topics[name].ranges
+            ranges: Sequence[SlotRange] = offset.topics[name].ranges
             if part is None and any(range_.start < range_.end for range_ in ranges):
                 self._lose_all([f"topic {name} was deleted under this query"])
             elif part is not None:
-                found, losses = stream_plan.batch_pieces(view, part, ranges)
+                acknowledged = left_out.get(name)
+                if acknowledged is not None:
+                    ranges = stream_plan.behind(ranges, acknowledged)
+                found, losses = stream_plan.batch_pieces(view, part, ranges, acknowledged)
                 self._lose_all(f"{loss.topic}: {loss.reason}" for loss in losses)
                 pieces += found
         return split(pieces, root.storage_paths(view), self._options.min_partitions, self._options.max_records)
@@ -209,6 +223,8 @@ class PulsarStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         subscription, self._subscription = self._subscription, None
         if subscription is not None:
             subscription.stop(self._committed)
+        if self._tail is not None:
+            self._tail.close()
 
     # -- steps -----------------------------------------------------------------------------------------------------
 
@@ -224,6 +240,12 @@ class PulsarStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if self._subscription is None:
             self._subscription = StreamSubscription(root, self._options, self._consumer_id)
         return self._subscription
+
+    def _looking(self, root: Root) -> Tail:
+        """This query's sight of the journals, which never goes back."""
+        if self._tail is None:
+            self._tail = Tail(root, fail_on_data_loss=self._options.fail_on_data_loss)
+        return self._tail
 
     def _pace(self, committed: StreamOffset) -> None:
         """Wait before one looks again so soon after an idle look.
@@ -266,6 +288,10 @@ class PulsarStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             return False
         return time.monotonic() - self._delivered_at_s < self._options.max_delay_s
 
+    def _left_out(self, offset: StreamOffset, *, is_replay: bool) -> Mapping[str, LeftOut]:
+        """What a batch leaves out of topics because a broker's clients had acknowledged it."""
+        return {} if self._subscription is None else self._subscription.left_out(offset, is_replay=is_replay)
+
     def _lose_all(self, reasons: Iterable[str]) -> None:
         """Fail on the first loss, or say each once and go on.
 
@@ -289,5 +315,10 @@ def _end_once(*_: object) -> None:
 
 
 def _check(options: ReadOptions) -> None:
+    if options.read_compacted:
+        raise InvalidArgumentError(
+            "Option readCompacted is not possible in a stream, whose batches must be the same when they are run again: "
+            "read the topic in a batch, or keep the newest row of each key in foreachBatch."
+        )
     if options.ending is not None or options.ending_time_ms is not None:
         raise InvalidArgumentError("Options endingOffsets and endingTime are not possible in a stream: leave them out.")

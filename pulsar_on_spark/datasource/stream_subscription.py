@@ -4,25 +4,33 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
+from dataclasses import replace
 
 from pulsar_on_spark.datasource.options import ReadOptions
+from pulsar_on_spark.datasource.stream_plan import named_rows
 from pulsar_on_spark.datasource.topics import UserPositions
+from pulsar_on_spark.metadata.cursors import Cursors
 from pulsar_on_spark.metadata.records import SubscriptionRecord
 from pulsar_on_spark.metadata.state import View
 from pulsar_on_spark.model.errors import MetadataError, StorageError
 from pulsar_on_spark.model.ids import EARLIEST, Position, TopicId
 from pulsar_on_spark.model.names import TopicName
 from pulsar_on_spark.topic.catalog import TopicPart
-from pulsar_on_spark.topic.consumer import SubscriptionConsumer
-from pulsar_on_spark.topic.offsets import StreamOffset, TopicOffset
-from pulsar_on_spark.topic.ownership import planned
+from pulsar_on_spark.topic.cursor.handover import holes_left_out
+from pulsar_on_spark.topic.cursor.left_out import LeftOut, acknowledged_for, of_row
 from pulsar_on_spark.topic.root import Root
-from pulsar_on_spark.topic.subscriptions import create_subscriptions
+from pulsar_on_spark.topic.subscription.consumer import SubscriptionConsumer
+from pulsar_on_spark.topic.subscription.offsets import StreamOffset, TopicOffset
+from pulsar_on_spark.topic.subscription.ownership import planned
+from pulsar_on_spark.topic.subscription.subscriptions import create_subscriptions
 
 log = logging.getLogger(__name__)
 
 TEMPORARY_EXPIRES_AFTER_S = 24 * 3600.0
 """A subscription made by `subscriptionPrefix` is deleted by `maintain` when its lease is this old."""
+
+
+_MAX_ENDS = 10_000
 
 
 class StreamSubscription:
@@ -37,6 +45,8 @@ class StreamSubscription:
         self._options = options
         self._consumer = SubscriptionConsumer(root, name, options.subscription_type, consumer, options.lease_duration_s)
         self._parts: Sequence[TopicPart] = ()
+        self._holes_end: dict[tuple[str, int, int], Position] = {}
+        """Where the ack holes of a topic's cursor row end: rows with many are not decoded at each look."""
 
     def create_first(self, view: View, parts: Sequence[TopicPart]) -> None:
         """Make the cursors that a new query misses: at startingOffsets, else the initial position, else the end.
@@ -67,9 +77,48 @@ class StreamSubscription:
         self._parts = parts
         found = self._consumer.turn(view, parts, committed, wait=wait)
         type_ = self._options.subscription_type
-        return found.view, {
+        reading = {
             part.name: planned(TopicId(part.topic_id), type_, found.actions[part.name], EARLIEST) for part in parts
         }
+        # Read after the records, as rows of an owner come after its record.
+        cursors = self._root.store.cursors(durable=True)
+        return found.view, {part.name: self._naming(part, reading[part.name], found.view, cursors) for part in parts}
+
+    def left_out(self, offset: StreamOffset, *, is_replay: bool) -> dict[str, LeftOut]:
+        """What a batch leaves out of topics, by full name: what a broker's clients had acknowledged.
+
+        Args:
+            offset: The batch's.
+            is_replay: An earlier process planned it, and a broker may have had the subscription since.
+
+        Raises:
+            MetadataError: a cursor row that the offset names is not there.
+        """
+        if not is_replay and not any(named_rows(topic.ranges) for topic in offset.topics.values()):
+            return {}
+        cursors = self._root.store.cursors(durable=True)
+        found = {}
+        for name, topic in offset.topics.items():
+            if topic.ranges:
+                rows = cursors.of(topic.topic_id, self.name)
+                epoch = max(range_.epoch for range_ in topic.ranges)
+                acknowledged = acknowledged_for(name, max(named_rows(topic.ranges), default=None), epoch, rows)
+                if acknowledged is not None:
+                    found[name] = acknowledged
+        return found
+
+    def _naming(self, part: TopicPart, topic: TopicOffset, view: View, cursors: Cursors) -> TopicOffset:
+        """The ranges with the name of the row whose ack holes they leave out, as long as holes lie before them."""
+        record = view.get(SubscriptionRecord, f"{part.topic_id}/{self.name}")
+        row = None if record is None else holes_left_out(record, cursors.of(part.topic_id, self.name))
+        if row is None or not topic.ranges:
+            return topic
+        key = (part.topic_id, *row.rank)
+        if key not in self._holes_end:
+            self._holes_end = {key: of_row(row).end, **dict(list(self._holes_end.items())[: _MAX_ENDS - 1])}
+        if min(range_.start for range_ in topic.ranges) >= self._holes_end[key]:
+            return topic
+        return TopicOffset(topic.topic_id, tuple(replace(range_, holes=row.rank) for range_ in topic.ranges))
 
     def admit(self, parts: Sequence[TopicPart], offset: StreamOffset) -> None:
         """Make sure that a batch which an earlier process planned may run now (errors as `turn`)."""

@@ -18,7 +18,13 @@ from pulsar_on_spark.topic import catalog, chain
 from pulsar_on_spark.topic.catalog import TopicPart
 from pulsar_on_spark.topic.reading import SliceReader
 from pulsar_on_spark.topic.root import Root
-from pulsar_on_spark.topic.user_offsets import Point, UserOffsets, parse_ending_offsets, parse_starting_offsets
+from pulsar_on_spark.topic.schemas import registry
+from pulsar_on_spark.topic.subscription.user_offsets import (
+    Point,
+    UserOffsets,
+    parse_ending_offsets,
+    parse_starting_offsets,
+)
 
 
 def selected(view: View, selection: TopicSelection) -> list[TopicRecord]:
@@ -46,7 +52,7 @@ def common_schema(view: View, options: ReadOptions) -> SchemaRecord | None:
         InvalidArgumentError: they have different ones, and `allowDifferentTopicSchemas` is not set (with it, `value` is
             read as bytes).
     """
-    declared = [catalog.latest_schema(view, topic) for topic in selected(view, options.topics)]
+    declared = [registry.latest(view, topic) for topic in selected(view, options.topics)]
     texts = {(schema.type, schema.data) if schema else None for schema in declared}
     if len(texts) <= 1:
         return declared[0] if declared else None
@@ -56,6 +62,12 @@ def common_schema(view: View, options: ReadOptions) -> SchemaRecord | None:
         "The selected topics have different schemas: read them one by one, or set option allowDifferentTopicSchemas to "
         "true to get value as bytes."
     )
+
+
+def schema_versions(view: View, options: ReadOptions) -> list[SchemaRecord]:
+    """All versions of the schemas of the selected topics."""
+    owners = {TopicName.parse(topic.partition_of or topic.name) for topic in selected(view, options.topics)}
+    return [version for owner in owners for version in registry.versions(view, owner)]
 
 
 @dataclass(frozen=True, slots=True)

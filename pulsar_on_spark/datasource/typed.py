@@ -6,18 +6,27 @@ JSON and AVRO types, both of which carry an Avro record); without either, `value
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from pulsar_on_spark.datasource.columns import ColumnSelection, select_columns
 from pulsar_on_spark.datasource.options import ReadOptions, Typed
-from pulsar_on_spark.datasource.topics import common_schema
+from pulsar_on_spark.datasource.topics import common_schema, schema_versions
 from pulsar_on_spark.datasource.value_types import ValueSchema, topic_value_schema, value_schema
+from pulsar_on_spark.datasource.writer_schemas import WriterSchemas
 from pulsar_on_spark.metadata.records import SchemaRecord
+from pulsar_on_spark.model.errors import IncompatibleSchemaError, InvalidArgumentError
 from pulsar_on_spark.topic.root import Root
-from pulsar_on_spark.topic.values import ParseMode
+from pulsar_on_spark.topic.values.values import ParseMode
+
+_LOGGER = logging.getLogger(__name__)
+AVRO = "AVRO"
+_VERSION = "schema_version"
 
 
 @dataclass(frozen=True)
@@ -28,19 +37,58 @@ class TypedValues:
         schema: The fields and their codec.
         mode: What malformed values become, as in `from_json`.
         schema_version: Pulsar's eight bytes where the topic declares the schema, else None.
+        writers: The schemas that values were written with; None where all are read alike: by options, and as JSON.
     """
 
     schema: ValueSchema
     mode: ParseMode
     schema_version: bytes | None
+    writers: WriterSchemas | None = None
 
-    def decode(self, column: pa.BinaryArray, name_row: Callable[[int], str]) -> pa.StructArray:
+    @property
+    def segment_columns(self) -> tuple[str, ...]:
+        """The columns of `SEGMENT_SCHEMA` that `decode` reads."""
+        return ("value",) if self.writers is None else ("value", _VERSION)
+
+    def decode(self, batch: pa.RecordBatch, topic: str, name_row: Callable[[int], str]) -> pa.StructArray:
         """Values as structs of the fields.
+
+        Args:
+            batch: Messages, with the columns of `segment_columns` at least.
+            topic: Whose messages they are.
+            name_row: Says which message a row is.
 
         Raises:
             IncompatibleSchemaError: a value is malformed and the mode is FAILFAST; `name_row` says which.
         """
-        return self.schema.codec.decode(column, self.mode, name_row)
+        values = batch.column("value")
+        if self.writers is None:
+            return self.schema.codec.decode(values, self.mode, name_row)
+        versions = batch.column(_VERSION)
+        parts: list[pa.StructArray] = []
+        places: list[pa.Array] = []
+        for version in versions.unique().to_pylist():
+            rows = pc.indices_nonzero(pc.is_null(versions) if version is None else pc.equal(versions, version))
+            parts.append(self._part(values.take(rows), topic, version, partial(_named, name_row, rows)))
+            places.append(rows)
+        if len(parts) == 1:
+            return parts[0]
+        return pa.concat_arrays(parts).take(pc.array_sort_indices(pa.concat_arrays(places)))
+
+    def _part(
+        self, values: pa.BinaryArray, topic: str, version: bytes | None, name_row: Callable[[int], str]
+    ) -> pa.StructArray:
+        """Values of one version; those without one are tried as the latest."""
+        assert self.writers is not None, "or all are read alike"
+        written = self.writers.find(topic, version) if version else (AVRO, None)
+        if written is not None and written[0] == AVRO:
+            return self.schema.codec.decode(values, self.mode, name_row, written[1])
+        if self.mode is ParseMode.FAILFAST:
+            how = "with an unknown version of its schema" if written is None else f"as {written[0]}, not as AVRO"
+            raise IncompatibleSchemaError(
+                f"The value of {name_row(0)} was written {how}; set the option mode to PERMISSIVE to read it as null."
+            )
+        return pa.nulls(len(values), self.schema.codec.arrow_type)
 
     def encode(self, structs: pa.StructArray) -> pa.BinaryArray:
         """Structs of the fields as values (errors as `topic.values.ValueCodec.encode`)."""
@@ -62,7 +110,9 @@ def read_schema(options: ReadOptions) -> ReadSchema:
         NotARootError, TopicNotFoundError, InvalidArgumentError: the options don't fit what is there.
     """
     root = Root.shared(options.root)
-    typed = typed_values(options.typed, common_schema(root.store.view(), options))
+    view = root.store.view()
+    writers = WriterSchemas.of(options.root, schema_versions(view, options))
+    typed = typed_values(options.typed, common_schema(view, options), writers)
     selection = select_columns(
         options.columns,
         include_metadata=options.include_metadata,
@@ -71,16 +121,33 @@ def read_schema(options: ReadOptions) -> ReadSchema:
     return ReadSchema(selection, typed)
 
 
-def typed_values(given: Typed, declared: SchemaRecord | None) -> TypedValues | None:
+def typed_values(
+    given: Typed, declared: SchemaRecord | None, writers: WriterSchemas | None = None
+) -> TypedValues | None:
     """How values are typed: by the options, else by the topic's schema, else not at all (None).
 
+    A schema of a Pulsar client that Spark has no columns for counts as none.
+
+    Args:
+        given: The options.
+        declared: The topic's latest schema.
+        writers: What values were written with, on a read.
+
     Raises:
-        InvalidArgumentError: the schema can't be parsed.
+        InvalidArgumentError: the options' schema can't be parsed.
     """
     mode = ParseMode(given.mode)
     if given.format is not None and given.schema is not None:
         return TypedValues(value_schema(given.format, given.schema), mode, None)
-    schema = None if declared is None else topic_value_schema(declared.type, declared.data)
-    if declared is None or schema is None:
+    if declared is None or declared.type not in (AVRO, "JSON"):
         return None
-    return TypedValues(schema, mode, declared.version.to_bytes(8, "big"))
+    try:
+        schema = topic_value_schema(declared.type, declared.data)
+    except InvalidArgumentError as error:
+        _LOGGER.warning("Values of %s are bytes, because Spark has no columns for its schema: %s", declared.name, error)
+        return None
+    return TypedValues(schema, mode, declared.version.to_bytes(8, "big"), writers if declared.type == AVRO else None)
+
+
+def _named(name_row: Callable[[int], str], rows: pa.Array, row: int) -> str:
+    return name_row(rows[row].as_py())

@@ -36,8 +36,8 @@ from pyspark.sql.types import (
 )
 
 from pulsar_on_spark.model.errors import InvalidArgumentError
-from pulsar_on_spark.topic.avro_schemas import arrow_of_avro, avro_of_arrow
-from pulsar_on_spark.topic.values import ValueCodec, ValueFormat
+from pulsar_on_spark.topic.values.avro_schemas import arrow_of_avro, avro_of_arrow
+from pulsar_on_spark.topic.values.values import ValueCodec, ValueFormat
 
 _SIMPLE: dict[str, Callable[[], DataType]] = {
     "boolean": BooleanType,
@@ -95,18 +95,15 @@ def value_schema(value_format: str, text: str, timezone: str = "UTC") -> ValueSc
     raise InvalidArgumentError(f"Option valueFormat is {value_format!r}: give json or avro.")
 
 
-def topic_value_schema(schema_type: str, text: str, timezone: str = "UTC") -> ValueSchema | None:
-    """Read a schema of Pulsar's registry (`SchemaRecord`); None for a type whose values stay bytes.
+def topic_value_schema(schema_type: str, text: str, timezone: str = "UTC") -> ValueSchema:
+    """Read a schema of the registry (`SchemaRecord`), of type JSON or AVRO.
 
     Raises:
         InvalidArgumentError: the schema's text has no Spark type.
     """
-    match schema_type.upper():
-        case "JSON":
-            return _made("json", spark_of_avro(text, logical_types=False), None, timezone)
-        case "AVRO":
-            return _made("avro", spark_of_avro(text), text, timezone)
-    return None
+    if schema_type == "JSON":
+        return _made("json", spark_of_avro(text, logical_types=False), None, timezone)
+    return _made("avro", spark_of_avro(text), text, timezone)
 
 
 def spark_of_avro(text: str, *, logical_types: bool = True) -> StructType:

@@ -6,7 +6,6 @@ import hashlib
 import json
 import logging
 import sys
-import time
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -21,19 +20,23 @@ from pulsar_on_spark.datasource.options import WriteOptions
 from pulsar_on_spark.datasource.rows import FramePlan, check_frame, to_segment_rows
 from pulsar_on_spark.datasource.typed import TypedValues, typed_values
 from pulsar_on_spark.datasource.user_errors import one_sentence
-from pulsar_on_spark.ledger.segment_writer import PathFailure
+from pulsar_on_spark.datasource.worker_process import keep_modules
+from pulsar_on_spark.ledger.segment_writer import FileNotWrittenError, PathFailure
 from pulsar_on_spark.ledger.storage_path import StoragePath
 from pulsar_on_spark.metadata import keys
 from pulsar_on_spark.metadata.records import TopicRecord
 from pulsar_on_spark.metadata.state import View
+from pulsar_on_spark.model.clock import current_ms
 from pulsar_on_spark.model.errors import InvalidArgumentError, MetadataError, TopicNotFoundError
-from pulsar_on_spark.model.ids import WriteId
+from pulsar_on_spark.model.ids import TopicId, WriteId
 from pulsar_on_spark.model.names import TopicName
 from pulsar_on_spark.model.quorum import Quorum
 from pulsar_on_spark.topic import catalog
 from pulsar_on_spark.topic.attach import TaskOutput, Transaction, attach
+from pulsar_on_spark.topic.incarnation.dead_brokers import recover_before
 from pulsar_on_spark.topic.root import Root, local_path
 from pulsar_on_spark.topic.routing import HashingScheme, split_rows
+from pulsar_on_spark.topic.schemas import registry
 from pulsar_on_spark.topic.task_writer import TaskWriter, WriteTarget
 
 log = logging.getLogger(__name__)
@@ -82,7 +85,7 @@ def plan_write(options: WriteOptions, schema: StructType) -> WritePlan:
                 f"Topic {topic.full} was deleted under the streaming query that writes to it: create it again as it "
                 "shall be and restart the query, or start it with a new checkpointLocation."
             )
-    declared = catalog.latest_schema(view, record) if view and record else None
+    declared = registry.latest(view, record) if view and record else None
     typed = typed_values(options.typed, declared)
     value_type = None if typed is None else typed.schema.write_type
     frame = check_frame(schema, has_topic_option=topic is not None, value_type=value_type)
@@ -123,7 +126,11 @@ def in_sink_runner() -> bool:
 
 
 def _targets(view: View, topic: TopicName | None) -> dict[str, WriteTarget]:
-    chosen = catalog.topics(view) if topic is None else [catalog.require_topic(view, topic)]
+    if topic is None:
+        chosen = catalog.topics(view)
+    else:
+        chosen = [catalog.require_topic(view, topic)]
+        catalog.require_not_terminated(chosen[0])  # said again, for all topics, by the commit: this spares the work
     return {record.name: WriteTarget(tuple(catalog.parts(view, record))) for record in chosen}
 
 
@@ -154,7 +161,7 @@ class _TaskRun:
             plan.frame,
             producer_name=self._producer,
             first_sequence_id=self._rows,
-            publish_time_ms=time.time_ns() // 1_000_000,
+            publish_time_ms=current_ms(),
             schema_version=None if typed is None else typed.schema_version,
             encode=None if typed is None else typed.encode,
         )
@@ -211,7 +218,14 @@ class _Writing:
             # One writer may serve several micro-batches: each is a write of its own.
             write_id = WriteId(hashlib.md5(f"{write_id}/{query_id}/{batch_id}".encode()).hexdigest())
         task = context.partitionId() if context else 0
-        return Staged(write_id, query_id, _TaskRun(self._plan, write_id, task).write(iterator))
+        try:
+            output = _TaskRun(self._plan, write_id, task).write(iterator)
+        except FileNotWrittenError as error:
+            # The driver gets no message of this task.
+            _mark_failed(Root.shared(self._plan.root), error.failures)
+            raise
+        keep_modules()
+        return Staged(write_id, query_id, output)
 
     def _attach(self, messages: list[WriterCommitMessage | None], transaction: Transaction | None) -> None:
         staged = [message for message in messages if isinstance(message, Staged)]
@@ -223,6 +237,8 @@ class _Writing:
         if not attach(root.store, write_ids.pop(), [message.output for message in staged], transaction):
             log.info("Write %s was committed before, or is empty.", staged[0].write_id)
         _mark_failed(root, [failure for message in staged for failure in message.output.failures])
+        files = [file for message in staged for file in message.output.files]
+        recover_before(root, {TopicId(segment.topic_id) for file in files for segment in file.segments})
 
 
 def _mark_failed(root: Root, failures: Sequence[PathFailure]) -> None:

@@ -1,4 +1,4 @@
-"""Short forms of reading and writing topics, for tests with a Spark session."""
+"""Roots, and short forms of reading and writing topics with a Spark session."""
 
 from __future__ import annotations
 
@@ -7,6 +7,8 @@ from typing import Protocol
 
 import pytest
 from pyspark.sql import DataFrame, SparkSession
+
+from pulsar_on_spark.topic.root import Root
 
 
 class Write(Protocol):
@@ -26,6 +28,14 @@ def _texts(topic: str | None, options: dict[str, object]) -> dict[str, str]:
 def root(tmp_path: Path) -> Path:
     """Where the test's root is, once something is written."""
     return tmp_path / "root"
+
+
+@pytest.fixture
+def root_with_topic(tmp_path: Path) -> Root:
+    """A root with the empty topic t, for tests without a Spark session."""
+    made = Root.create(tmp_path / "root")
+    made.create_topic("t")
+    return made
 
 
 @pytest.fixture

@@ -94,7 +94,7 @@ def raise_format_version(file: Path, entry: Path) -> None:
         ({"topic": "x", "topics": "x"}, "is needed: topic and topics given"),
         ({"topic": "a/b"}, "Topic name 'a/b' is not valid"),
         ({"topicsPattern": "("}, r"Option topicsPattern '\(' is not a regular expression"),
-        ({"topic": "x", "readCompacted": "true"}, "Option readCompacted is not supported: topic compaction is still"),
+        ({"topic": "x", "readCompacted": "true", "startingTime": "1"}, "filter by the column __publishTime instead"),
         ({"topic": "x", "columns": "values"}, "Option columns names 'values'; the columns are value, __key"),
         ({"topic": "x", "startingOffsets": "{"}, "Option startingOffsets has the value '{'"),
         ({"topic": "x", "startingOffsets": "latest"}, "Option startingOffsets can't be latest in a batch read"),

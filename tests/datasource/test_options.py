@@ -22,11 +22,11 @@ from pulsar_on_spark.model.errors import InvalidArgumentError
 
 
 def read(**given: str) -> ReadOptions:
-    return read_options({"path": "/root", "topic": "clicks"} | given)
+    return read_options({"path": "/data/root", "topic": "clicks"} | given)
 
 
 def write(**given: str) -> WriteOptions:
-    return write_options({"path": "/root"} | given)
+    return write_options({"path": "/data/root"} | given)
 
 
 def refused(match: str, **given: str) -> None:
@@ -36,7 +36,7 @@ def refused(match: str, **given: str) -> None:
 
 def test_defaults_of_a_read() -> None:
     found = read()
-    assert found.root == Path("/root")
+    assert found.root == Path("/data/root")
     assert found.topics == TopicSelection(names=("clicks",))
     assert (found.starting, found.ending, found.starting_time_ms, found.ending_time_ms) == (None,) * 4
     assert found.fail_on_data_loss
@@ -57,9 +57,9 @@ def test_aliases_mean_their_option_in_any_case(alias: str) -> None:
     value = {"path": "/there", "includeMetadata": "true"}.get(ALIASES[alias], "7")
     others = {} if ALIASES[alias] in ("topics", "topicsPattern") else {"topic": "clicks"}
     if ALIASES[alias] != "path":
-        others["path"] = "/root"
+        others["path"] = "/data/root"
     found = [read_options(others | {name: value}) for name in (alias, alias.upper(), ALIASES[alias])]
-    assert found[0] == found[1] == found[2] != read_options({"path": "/root", "topic": "clicks"})
+    assert found[0] == found[1] == found[2] != read_options({"path": "/data/root", "topic": "clicks"})
 
 
 def test_an_option_and_its_alias_must_agree() -> None:
@@ -79,30 +79,29 @@ def test_an_option_and_its_alias_must_agree() -> None:
 )
 def test_exactly_one_selection_of_topics(given: dict[str, str], said: str) -> None:
     with pytest.raises(InvalidArgumentError, match=f"Exactly one of the options .*: {said}"):
-        read_options({"path": "/root"} | given)
+        read_options({"path": "/data/root"} | given)
 
 
 def test_topics_are_separated_by_commas() -> None:
-    found = read_options({"path": "/root", "topics": "a, persistent://t/n/b ,c"})
+    found = read_options({"path": "/data/root", "topics": "a, persistent://t/n/b ,c"})
     assert found.topics.names == ("a", "persistent://t/n/b", "c")
     with pytest.raises(InvalidArgumentError, match="Option topics has the value 'a,,b'"):
-        read_options({"path": "/root", "topics": "a,,b"})
+        read_options({"path": "/data/root", "topics": "a,,b"})
     with pytest.raises(InvalidArgumentError, match="Option topic has the value ''"):
-        read_options({"path": "/root", "topic": ""})
+        read_options({"path": "/data/root", "topic": ""})
 
 
 @pytest.mark.parametrize("name", list(REFUSED))
 @pytest.mark.parametrize("parse", [read, write])
 def test_features_to_come_and_less_durability_are_refused_by_name(name: str, parse: object) -> None:
     assert callable(parse)
-    value = {"fsync": "false", "compressionType": "lz4", "readCompacted": "true"}.get(name, "1")
+    value = {"fsync": "false", "compressionType": "lz4"}.get(name, "1")
     with pytest.raises(InvalidArgumentError, match=f"Option {name} is not supported: .*leave it out"):
         parse(**{name.lower(): value})
 
 
 def test_asking_for_what_is_done_anyway_is_fine() -> None:
     assert write(fsync="true", compressionType="ZSTD") == write()
-    assert read(readCompacted="false") == read()
 
 
 @pytest.mark.parametrize(
@@ -211,7 +210,7 @@ def test_a_root_on_an_object_store_is_refused() -> None:
 
 def test_what_has_no_effect_is_said_once_each(caplog: pytest.LogCaptureFixture) -> None:
     given = {
-        "path": "/root",
+        "path": "/data/root",
         "topic": "a",
         "pulsar.client.iothreads": "4",
         "admin.url": "http://x",

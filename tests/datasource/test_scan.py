@@ -117,6 +117,13 @@ def test_tasks_stay_short(monkeypatch: pytest.MonkeyPatch) -> None:
     assert min(sizes) >= 0.5 * MAX_SPLIT_BYTES
 
 
+def test_tasks_come_in_rounds_of_the_cores(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "cpu_count", lambda: 4)
+    batches = 5 * MAX_SPLIT_BYTES // (1_000 * (1_000 + MESSAGE_COST_BYTES))
+    made = split([piece(segment(1, [[1_000]] * batches, row_bytes=1_000))], {}, None, None)
+    assert len(made) == 8
+
+
 def test_messages_without_bytes_are_split_too(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "cpu_count", lambda: 2)
     tombstones = piece(segment(1, [[1_000] * 20] * 10, row_bytes=0))

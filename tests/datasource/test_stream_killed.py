@@ -227,5 +227,6 @@ def test_an_application_killed_again_and_again_leaves_each_message_once(
             written += 7
         app.kill()
     app = apps(root, spec)
-    wait_for(lambda: len(values(root, "out")) >= written, "messages are missing", app)
+    # What piled up comes in batches of 20.
+    wait_for(lambda: len(values(root, "out")) >= written, "messages are missing", app, seconds=1200)
     assert values(root, "out") == numbered(0, written)

@@ -17,8 +17,8 @@ from pulsar_on_spark.datasource.stream_plan import (
 from pulsar_on_spark.model.ids import EARLIEST, EntryId, LedgerId, Position, TopicId
 from pulsar_on_spark.testing.messages import write
 from pulsar_on_spark.topic import chain
-from pulsar_on_spark.topic.offsets import SlotRange, StreamOffset, TopicOffset
 from pulsar_on_spark.topic.root import Root
+from pulsar_on_spark.topic.subscription.offsets import SlotRange, StreamOffset, TopicOffset
 
 ENTRIES = 12
 ALL = Budget(None, None)

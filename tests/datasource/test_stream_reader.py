@@ -25,10 +25,8 @@ EARLIEST = {"startingOffsets": "earliest"}
 
 
 @pytest.fixture
-def root(tmp_path: Path) -> Root:
-    made = Root.create(tmp_path / "root")
-    made.create_topic("t")
-    return made
+def root(root_with_topic: Root) -> Root:
+    return root_with_topic
 
 
 def numbered(first: int, count: int) -> list[bytes]:

@@ -7,7 +7,6 @@ import random
 import threading
 import time
 from collections import Counter, defaultdict
-from pathlib import Path
 
 import pytest
 
@@ -21,17 +20,15 @@ from pulsar_on_spark.model.hashing import murmur3_32
 from pulsar_on_spark.model.ids import Position
 from pulsar_on_spark.testing.messages import write
 from pulsar_on_spark.testing.micro_batches import Checkpoint, MicroBatchQuery, Point
-from pulsar_on_spark.topic.ownership import mark_delete
 from pulsar_on_spark.topic.root import Root
+from pulsar_on_spark.topic.subscription.positions import mark_delete
 
 LEASE_S = 0.4
 
 
 @pytest.fixture
-def root(tmp_path: Path) -> Root:
-    made = Root.create(tmp_path / "root")
-    made.create_topic("t")
-    return made
+def root(root_with_topic: Root) -> Root:
+    return root_with_topic
 
 
 def numbered(first: int, count: int) -> list[bytes]:

@@ -6,6 +6,7 @@ import logging
 import multiprocessing
 import pickle
 import shutil
+import time
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -25,6 +26,7 @@ from pulsar_on_spark.model.errors import (
     TopicNotFoundError,
 )
 from pulsar_on_spark.testing.messages import read, values
+from pulsar_on_spark.testing.running_incarnation import RunningIncarnation
 
 VALUES = StructType([StructField("value", BinaryType())])
 WITH_TOPIC = StructType([StructField("value", StringType()), StructField("__topic", StringType())])
@@ -185,7 +187,7 @@ def test_rows_of_many_topics_keep_their_order(tmp_path: Path) -> None:
     [
         (None, "Column __topic is null in a row"),
         ("a//b", "Topic name 'a//b' is not valid"),
-        ("non-persistent://t/n/x", "not supported yet"),
+        ("non-persistent://t/n/x", "not persistent"),
         ("x-partition-1", "is named like a partition"),
     ],
 )
@@ -215,6 +217,8 @@ def test_below_the_ack_quorum_nothing_is_written(tmp_path: Path) -> None:
     with pytest.raises(NotEnoughCopiesError, match="repair or add storage paths"):
         made.write(iter([batch(b"a")]))
     assert [path for path in files(root) if "segments" in path.parts] == []
+    states = [path.state for path in Root.open(root).status().paths]
+    assert states == ["read-only", "writable", "read-only"], "no driver hears of this task, so it marks them itself"
 
 
 def test_a_stream_has_no_transaction_of_its_own_choice(tmp_path: Path) -> None:
@@ -267,3 +271,18 @@ def test_a_streaming_query_does_not_make_its_deleted_topic_anew(tmp_path: Path) 
     (checkpoint / "metadata").write_text('{"id":"another"}')
     PulsarStreamWriter(options, VALUES, False)
     assert [topic.name for topic in root.topics()] == ["persistent://public/default/x"]
+
+
+def test_a_write_behind_the_open_ledger_of_a_dead_broker_is_visible_at_once(tmp_path: Path) -> None:
+    root = Root.create(tmp_path)
+    root.create_topic("x")
+    with RunningIncarnation(root, lease_duration_s=0.3) as broker:
+        broker.send("x", [b"1"])
+        broker.kill()
+    time.sleep(0.4)
+    task = writer(tmp_path)
+    task.commit([run(task, batch(b"2"))])
+    (incarnation,) = root.status().incarnations
+    assert incarnation.state == "CLOSED"
+    (topic,) = root.status().topics
+    assert topic.messages == 2

@@ -1,0 +1,8 @@
+"""`spark-submit jobs/audit.py ROOT [--repair]`: what it does is in `pulsar_on_spark.jobs.audit`."""
+
+import typer
+
+from pulsar_on_spark.jobs.audit import main
+
+if __name__ == "__main__":
+    typer.run(main)

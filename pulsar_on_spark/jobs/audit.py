@@ -1,0 +1,170 @@
+"""Audit and repair of a large root as a Spark job: tasks read and copy, the driver plans and commits.
+
+What is found and decided is what `topic.repair` does in one process; here many tasks do the reading and the copying.
+Every task must see the root and its storage paths.
+"""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, cast
+
+import pyarrow as pa
+import typer
+from pyspark.sql import SparkSession
+from rich.console import Console
+
+from pulsar_on_spark import spark_session
+from pulsar_on_spark.ledger.storage_path import StoragePath
+from pulsar_on_spark.metadata.records import FileRecord
+from pulsar_on_spark.model.ids import FileId, PathId
+from pulsar_on_spark.topic.repair.audit import audit
+from pulsar_on_spark.topic.repair.checking import CheckReport, report_of, to_read
+from pulsar_on_spark.topic.repair.limits import RepairLimits
+from pulsar_on_spark.topic.repair.plan import FilePlan
+from pulsar_on_spark.topic.repair.scrub import check_copy
+from pulsar_on_spark.topic.repair.worker import Restored, commit, restore
+from pulsar_on_spark.topic.root import Root
+
+TASK_BYTES = 1 << 30
+"""About so much one task reads."""
+WAVE_BYTES = 16 << 30
+"""So much is copied between commits: what no record names after ten minutes may be taken for a leftover."""
+WAVE_FILES = 2_000
+MAX_TASKS = 10_000
+
+Rows = Iterator[pa.RecordBatch]
+
+
+@dataclass(frozen=True, slots=True)
+class AuditJobReport:
+    """What the job found and did.
+
+    Attributes:
+        check: What is wrong with copies; see `CheckReport`.
+        restored: Copies that were written; 0 where the job only checks.
+        moved: Files whose record names other paths now.
+        lost: Files of which no good copy could be put together.
+        problems: What else could not be done, one sentence each.
+    """
+
+    check: CheckReport
+    restored: int = 0
+    moved: int = 0
+    lost: tuple[str, ...] = ()
+    problems: tuple[str, ...] = ()
+
+
+def run(spark: SparkSession, root: Root, *, repair: bool) -> AuditJobReport:
+    """Read every copy in full; with `repair`, restore what is missing or bad, or is where it shall not be.
+
+    Raises:
+        MetadataError: the metadata cannot be read or written.
+    """
+    found = audit(root, RepairLimits())
+    paths = root.storage_paths(found.view)
+    copies = to_read(found)
+    defects = _read_all(spark, root.path, paths, copies)
+    good = len(copies) - len(defects)
+    check = report_of(found, root.quorum.write, good, [reason for _, _, reason in defects])
+    if not repair:
+        return AuditJobReport(check)
+    bad = {(FileId(file_id), PathId(path_id)) for file_id, path_id, _ in defects}
+    plans = [plan for plan in found.plans(root.quorum.write, bad) if not plan.is_idle]
+    return _restore_all(spark, root, check, plans)
+
+
+def _read_all(
+    spark: SparkSession, root: Path, paths: Mapping[PathId, StoragePath], copies: Sequence[tuple[FileRecord, PathId]]
+) -> list[tuple[str, int, str]]:
+    """(file id, path id, what is wrong) of each copy that is bad; a report of it is left, too."""
+
+    def read(batches: Rows) -> Rows:
+        for batch in batches:
+            for work in batch.column(0).to_pylist():
+                file, path_id = cast("tuple[FileRecord, PathId]", pickle.loads(work))
+                checked = check_copy(root, file, paths[path_id])
+                if checked.defect is not None:
+                    yield _row(pickle.dumps((file.file_id, int(path_id), checked.defect)))
+
+    size_bytes = sum(file.length for file, _ in copies)
+    return [cast("tuple[str, int, str]", each) for each in _mapped(spark, copies, size_bytes, read)]
+
+
+def _restore_all(spark: SparkSession, root: Root, check: CheckReport, plans: Sequence[FilePlan]) -> AuditJobReport:
+    restored = moved = 0
+    lost: list[str] = []
+    problems: list[str] = []
+    for wave in waves(plans):
+        paths = root.storage_paths(root.store.view())
+
+        def copy(batches: Rows, paths: dict[PathId, StoragePath] = paths) -> Rows:
+            for batch in batches:
+                for work in batch.column(0).to_pylist():
+                    yield _row(pickle.dumps(restore(cast(FilePlan, pickle.loads(work)), paths)))
+
+        size_bytes = sum(plan.file.length * len(plan.targets) for plan in wave)
+        done = [cast(Restored, each) for each in _mapped(spark, wave, size_bytes, copy)]
+        committed = commit(root, done)
+        restored += sum(len(each.targets) for each in done)
+        moved += committed.moved
+        lost += [
+            f"File {each.plan.file.file_id}: {each.loss}"
+            for each in done
+            if each.loss is not None and each.plan.file.file_id not in committed.gone
+        ]
+        problems += [*committed.problems, *(failure.reason for each in done for failure in each.failures)]
+        problems += [each.undecided for each in done if each.undecided is not None]
+    return AuditJobReport(check, restored, moved, tuple(lost), tuple(dict.fromkeys(problems)))
+
+
+def waves(plans: Sequence[FilePlan]) -> Iterator[list[FilePlan]]:
+    """The plans in their order, in pieces that are copied and then committed."""
+    wave: list[FilePlan] = []
+    size_bytes = 0
+    for plan in plans:
+        wave.append(plan)
+        size_bytes += plan.file.length * len(plan.targets)
+        if size_bytes >= WAVE_BYTES or len(wave) >= WAVE_FILES:
+            yield wave
+            wave, size_bytes = [], 0
+    if wave:
+        yield wave
+
+
+def _mapped(
+    spark: SparkSession, work: Sequence[object], size_bytes: int, function: Callable[[Rows], Rows]
+) -> list[object]:
+    """What `function` yields for the pieces of work, over tasks of about `TASK_BYTES`."""
+    if not work:
+        return []
+    parallelism = int(spark.conf.get("spark.default.parallelism", "") or 8)
+    tasks = min(max(size_bytes // TASK_BYTES, parallelism), len(work), MAX_TASKS)
+    frame = spark.createDataFrame([(pickle.dumps(each),) for each in work], "work BINARY").repartition(tasks)
+    return [pickle.loads(row.work) for row in frame.mapInArrow(function, "work BINARY").collect()]
+
+
+def _row(work: bytes) -> pa.RecordBatch:
+    return pa.RecordBatch.from_arrays([pa.array([work], pa.binary())], names=["work"])
+
+
+def main(
+    root: Annotated[Path, typer.Argument(help="The root's folder; every executor must see it.")],
+    repair: Annotated[bool, typer.Option("--repair", help="Restore what is missing or bad.")] = False,
+) -> None:
+    """Read every copy of every file in full, in parallel; with --repair, restore what is missing or bad."""
+    console = Console()
+    with spark_session("pulsarpy audit") as spark:
+        done = run(spark, Root.open(root), repair=repair)
+    check = done.check
+    console.print(
+        f"{check.good:,} copies are good, {check.missing:,} were missing, {check.bad:,} bad, {check.lacking:,} have no "
+        f"storage path to go to; {done.restored:,} restored, {done.moved:,} files moved."
+    )
+    for sentence in (*done.lost, *done.problems):
+        console.print(sentence, markup=False)
+    if not check.is_good and not (done.restored and not done.lost and not done.problems and not check.lacking):
+        raise typer.Exit(1)

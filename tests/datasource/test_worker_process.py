@@ -1,0 +1,39 @@
+"""What a Spark worker pays before and after a task."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+from pulsar_on_spark.topic.root import Root
+
+FROZEN = """
+import gc
+from pulsar_on_spark.datasource.worker_process import keep_modules
+loaded = len(gc.get_objects())
+keep_modules()
+keep_modules()
+print(gc.get_freeze_count() > loaded // 2, len(gc.get_objects()) < loaded // 10)
+"""
+
+OPENED = """
+import sys
+from pulsar_on_spark.topic.root import Root
+root = Root.open(sys.argv[1])
+root.topics()
+print("pandas" in sys.modules, "pyspark" in sys.modules)
+"""
+
+
+def run(code: str, *arguments: str) -> str:
+    done = subprocess.run([sys.executable, "-c", code, *arguments], capture_output=True, text=True, check=True)
+    return done.stdout.strip()
+
+
+def test_collections_leave_out_what_was_loaded_before() -> None:
+    assert run(FROZEN) == "True True"
+
+
+def test_opening_a_root_loads_neither_pandas_nor_spark(root_with_topic: Root) -> None:
+    """pandas alone takes half a second, at every command and in every worker."""
+    assert run(OPENED, str(root_with_topic.path)) == "False False"

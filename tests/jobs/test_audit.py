@@ -1,0 +1,65 @@
+"""The audit as a Spark job finds and restores what the one in a process does."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from pyspark.sql import SparkSession
+
+from pulsar_on_spark.jobs import audit as job
+from pulsar_on_spark.metadata.records import FileRecord
+from pulsar_on_spark.model.ids import FileId, PathId
+from pulsar_on_spark.testing import messages
+from pulsar_on_spark.topic.repair import scrub, storage_paths
+from pulsar_on_spark.topic.repair.checking import check
+from pulsar_on_spark.topic.repair.plan import FilePlan
+from pulsar_on_spark.topic.root import Root
+
+
+def filled(tmp_path: Path, paths: int) -> Root:
+    root = Root.create(tmp_path / "root", [tmp_path / f"disk{number}" for number in range(paths)])
+    root.create_topic("t")
+    for number in range(6):
+        messages.write(root, "t", [str(number).encode() * 100])
+    return root
+
+
+def copy_of(root: Root, file: FileRecord, path_id: int) -> Path:
+    return root.storage_paths(root.store.view())[PathId(path_id)].segment_file(FileId(file.file_id))
+
+
+def test_tasks_read_everything_and_restore_what_is_bad(spark: SparkSession, tmp_path: Path) -> None:
+    root = filled(tmp_path, 4)
+    before = messages.values(root, "t")
+    one, two, *_ = root.store.view().all(FileRecord)
+    copy_of(root, one, one.copies[0]).unlink()
+    rotten = copy_of(root, two, two.copies[1])
+    rotten.write_bytes(rotten.read_bytes()[:-1] + b"?")
+
+    storage_paths.drain(root, 0)
+    on_drained = sum(0 in file.copies for file in root.store.view().all(FileRecord))
+    done = job.run(spark, root, repair=True)
+
+    assert (done.check.good, done.check.missing, done.check.bad) == (16, 1, 1)
+    assert (done.lost, done.problems) == ((), ())
+    assert on_drained <= done.restored <= on_drained + 2
+    assert done.moved == on_drained
+    again = check(root)
+    assert (again.good, again.is_good) == (18, True)
+    view = root.store.view()
+    for file in view.all(FileRecord):
+        assert 0 not in file.copies
+        assert all(scrub.defect(file, root.storage_paths(view)[PathId(each)]) is None for each in file.copies)
+    assert root.status().bad_copies == ()
+    assert messages.values(root, "t") == before
+    storage_paths.retire(root, 0)
+
+
+def test_waves_are_bounded() -> None:
+    files = [
+        FileRecord(file_id=str(number), write_id="w", copies=(0, 1), length=1 << 30, batches=0) for number in range(40)
+    ]
+    plans = [FilePlan(file, 3, (), (), (PathId(2),), (), 0) for file in files]
+    assert [len(wave) for wave in job.waves(plans)] == [16, 16, 8]
+    assert [plan for wave in job.waves(plans) for plan in wave] == plans
+    assert list(job.waves([])) == []
