@@ -4,6 +4,18 @@ It may import every package below and holds no rules of its own: each command ca
 what comes back, as a table or as JSON. Start reading at `app.py`; `output.py` has tables, progress and errors.
 """
 
-from pulsar_on_spark.cli.app import main
+from __future__ import annotations
+
+
+def main() -> None:
+    """Run the program.
+
+    Processes that a broker spawns import this package again, as their parent's main module: they are to be without the
+    command line, the broker and the web server, each of which is tens of MiB.
+    """
+    from pulsar_on_spark.cli.app import main as run
+
+    run()
+
 
 __all__ = ["main"]

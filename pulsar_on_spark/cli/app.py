@@ -5,31 +5,54 @@ from __future__ import annotations
 import logging
 import re
 import sys
+from datetime import UTC, datetime
 from importlib.metadata import version
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from pulsar_on_spark.cli import output
+from pulsar_on_spark.cli import messages, operate, output
 from pulsar_on_spark.cli.arguments import AsJson, RootArgument, RootOption, open_root, root_path
+from pulsar_on_spark.cli.backup import backup
+from pulsar_on_spark.cli.compact import compact
+from pulsar_on_spark.cli.perf import perf_app
+from pulsar_on_spark.cli.recover import recover
+from pulsar_on_spark.cli.schemas import schemas_app
+from pulsar_on_spark.cli.standalone import broker, standalone
+from pulsar_on_spark.cli.storage import print_paths, storage_app
 from pulsar_on_spark.cli.subscriptions import subscriptions_app
+from pulsar_on_spark.cli.tenants import namespaces_app, policies_app, tenants_app
 from pulsar_on_spark.cli.topics import topics_app
 from pulsar_on_spark.model.errors import InvalidArgumentError, PulsarpyError
 from pulsar_on_spark.model.quorum import Quorum
-from pulsar_on_spark.topic.collect import Ages
-from pulsar_on_spark.topic.maintain import MaintainReport
+from pulsar_on_spark.topic.housekeeping.collect import Ages
+from pulsar_on_spark.topic.housekeeping.maintain import MaintainReport
 from pulsar_on_spark.topic.root import Root
-from pulsar_on_spark.topic.status import PathStatus, RootStatus
+from pulsar_on_spark.topic.status import RootStatus
 
 app = typer.Typer(
     name="pulsarpy",
-    help="Topics in a folder, the root: give it as the last argument, as --root, or in PULSARPY_ROOT.",
+    help="Topics in a folder, the root: give it as the last argument, as --root, or in PULSARPY_ROOT. Commands with "
+    "--url ask a broker instead (PULSARPY_URL).",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
 )
+app.add_typer(tenants_app, name="tenants")
+app.add_typer(namespaces_app, name="namespaces")
+app.add_typer(policies_app, name="policies")
 app.add_typer(topics_app, name="topics")
 app.add_typer(subscriptions_app, name="subscriptions")
+app.add_typer(storage_app, name="storage")
+app.add_typer(schemas_app, name="schemas")
+app.add_typer(perf_app, name="perf")
+for _command in (messages.produce, messages.consume, messages.read, operate.peek, operate.seek):
+    app.command()(_command)
+app.command()(standalone)
+app.command()(broker)
+app.command()(recover)
+app.command()(compact)
+app.command()(backup)
 
 _DURATION = re.compile(r"(\d+(?:\.\d+)?)\s*(s|m|h|d)")
 _SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
@@ -108,7 +131,7 @@ def maintain(
     ] = "24h",
     as_json: AsJson = False,
 ) -> None:
-    """Do one pass of housekeeping: merge, collect garbage, expire, fold, checkpoint, vacuum."""
+    """Do one pass of housekeeping: repair, merge, collect garbage, expire, fold, checkpoint, vacuum."""
     ages = Ages(abort_after_s=_seconds(abort_after))
     opened = open_root(root, root_option)
     with output.progress(as_json) as progress:
@@ -132,22 +155,7 @@ def _seconds(text: str) -> float:
 
 def _print_status(found: RootStatus) -> None:
     output.say(f"Root {found.root}, quorum {found.quorum}, cluster {found.cluster_id}")
-    output.table(
-        "Storage paths",
-        ("id", "directory", "state", "free", "copies", "size", "bad copies"),
-        (
-            (
-                str(p.path_id),
-                str(p.directory),
-                _state(p),
-                output.size(p.free_bytes),
-                p.copies,
-                output.size(p.bytes),
-                p.bad_copies,
-            )
-            for p in found.paths
-        ),
-    )
+    print_paths(found.paths)
     output.table(
         "Topics",
         ("name", "partitions", "schema", "messages", "size", "ledgers", "segments", "files"),
@@ -164,18 +172,51 @@ def _print_status(found: RootStatus) -> None:
             for s in found.subscriptions
         ),
     )
-    for path in found.paths:
-        if problem := path.problem or path.reason:
-            output.say(f"Storage path {path.path_id}: {problem}")
+    if found.incarnations:
+        output.table(
+            "Broker incarnations",
+            ("id", "state", "lease", "open ledgers", "fragments", "not sealed"),
+            (
+                (i.incarnation, i.state, i.lease, i.open_ledgers, i.fragments, output.size(i.journal_bytes))
+                for i in found.incarnations
+            ),
+        )
+        for incarnation in found.incarnations:
+            if incarnation.given_up_paths:
+                output.say(
+                    f"The journal of incarnation {incarnation.incarnation} was closed without storage paths "
+                    f"{', '.join(map(str, incarnation.given_up_paths))}: entries may be missing."
+                )
+    for topic in found.topics:
+        for ledger, first, end in topic.given_up:
+            output.say(
+                f"{topic.name}: entries {ledger}:{first} to {f'{ledger}:{end}' if end > first else 'its end'} "
+                "were given up and are lost."
+            )
     for report in (*found.losses, *found.bad_copies):
         where = "no good copy is left" if report.path_id is None else f"bad copy on storage path {report.path_id}"
         output.say(f"File {report.file_id}: {where}: {report.reason}")
     verified = "" if found.verified_copies is None else f", {found.verified_copies:,} copies verified as good"
-    output.say(f"Copies: {found.missing_copies:,} missing, {len(found.bad_copies):,} bad{verified}.")
+    unchecked = f", {found.unchecked_copies:,} to be checked" if found.unchecked_copies else ""
+    output.say(f"Copies: {found.missing_copies:,} missing, {len(found.bad_copies):,} bad{unchecked}{verified}.")
+    output.say(_audited(found))
 
 
-def _state(path: PathStatus) -> str:
-    return f"{path.state}, not reachable" if path.problem else path.state
+def _audited(found: RootStatus) -> str:
+    last = found.audit
+    if not last.audited_ms:
+        return "Audit: none yet; `pulsarpy maintain` and `pulsarpy storage repair` make one."
+    rounds = [found.audit.scrubs.get(path.path_id) for path in found.paths]
+    whole = min((each.completed_ms or 0 if each else 0 for each in rounds), default=0)
+    return (
+        f"Audit: {_when(last.audited_ms)}, {last.missing:,} copies missing, {last.bad:,} bad, {last.restored:,} "
+        f"restored, {last.unfinished:,} files left to do, {last.lacking:,} copies without a place; all copies read in "
+        f"full: {_when(whole) if whole else 'not yet'}."
+    )
+
+
+def _when(time_ms: int) -> str:
+    return f"{datetime.fromtimestamp(time_ms / 1000, UTC):%Y-%m-%d %H:%M} UTC"
 
 
 def _print_maintained(done: MaintainReport) -> None:
@@ -185,6 +226,8 @@ def _print_maintained(done: MaintainReport) -> None:
         ("step", "done"),
         (
             ("storage paths well again", len(done.healed_paths)),
+            ("copies restored", done.repair.work.restored),
+            ("copies without a storage path", done.repair.lacking),
             ("segments merged", merged.merged_segments),
             ("into segments", merged.new_segments),
             ("in files", merged.new_files),

@@ -1,4 +1,4 @@
-"""`pulsarpy subscriptions`: list, delete."""
+"""`pulsarpy subscriptions`: list, delete; what takes a broker is in `operate.py`."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import typer
 
 from pulsar_on_spark.cli import output
 from pulsar_on_spark.cli.arguments import AsJson, RootArgument, RootOption, open_root
+from pulsar_on_spark.cli.targets import UrlOption, open_target
 
 subscriptions_app = typer.Typer(help="List and delete subscriptions.", no_args_is_help=True)
 
@@ -44,10 +45,11 @@ def delete(
     name: Annotated[str, typer.Argument(help="The subscription.")],
     root: RootArgument = None,
     root_option: RootOption = None,
+    url: UrlOption = None,
     force: Annotated[bool, typer.Option("--force", help="Even if a consumer is reading it.")] = False,
 ) -> None:
     """Delete a subscription on a topic and its partitions."""
-    opened = open_root(root, root_option)
+    target = open_target(root, root_option, url)
     with output.err().status("looking whether a consumer is alive"):
-        opened.delete_subscription(topic, name, force=force)
+        target.delete_subscription(topic, name, force=force)
     output.say(f"Deleted subscription {name!r} on {topic}.")

@@ -1,4 +1,4 @@
-"""`pulsarpy topics`: create, list, add-partitions, delete."""
+"""`pulsarpy topics`: create, list, add-partitions, delete; what takes a broker is in `operate.py`."""
 
 from __future__ import annotations
 
@@ -8,7 +8,8 @@ from typing import Annotated
 import typer
 
 from pulsar_on_spark.cli import output
-from pulsar_on_spark.cli.arguments import AsJson, RootArgument, RootOption, open_root
+from pulsar_on_spark.cli.arguments import AsJson, RootArgument, RootOption
+from pulsar_on_spark.cli.targets import RootTarget, UrlOption, open_target
 from pulsar_on_spark.model.errors import InvalidArgumentError
 from pulsar_on_spark.model.names import TopicName
 
@@ -22,6 +23,7 @@ def create(
     name: Name,
     root: RootArgument = None,
     root_option: RootOption = None,
+    url: UrlOption = None,
     partitions: Annotated[
         int | None, typer.Option(help="1 to 10,000; leave out for a topic without partitions.")
     ] = None,
@@ -30,28 +32,32 @@ def create(
     as_json: AsJson = False,
 ) -> None:
     """Create a topic."""
-    opened = open_root(root, root_option)
+    target = open_target(root, root_option, url)
     text = None if schema is None else _schema_text(schema)
-    created = opened.create_topic(name, partitions, schema=text, schema_type=schema_type)
+    if isinstance(target, RootTarget):
+        target.root.create_topic(name, partitions, schema=text, schema_type=schema_type)
+    else:
+        target.create_topic(name, partitions)
+        if text is not None:
+            target.add_schema(name, schema_type, text)
+    full = TopicName.parse(name).full
     if as_json:
-        output.print_json(created)
+        output.print_json({"name": full, "partitions": partitions})
         return
     shape = "without partitions" if partitions is None else f"with {partitions} partitions"
-    output.say(f"Created {created.name} {shape}.")
+    output.say(f"Created {full} {shape}.")
 
 
 @topics_app.command("list")
-def list_(root: RootArgument = None, root_option: RootOption = None, as_json: AsJson = False) -> None:
+def list_(
+    root: RootArgument = None, root_option: RootOption = None, url: UrlOption = None, as_json: AsJson = False
+) -> None:
     """List topics."""
-    found = open_root(root, root_option).topics()
+    found = open_target(root, root_option, url).topics()
     if as_json:
-        output.print_json(found)
+        output.print_json([{"name": name, "partitions": partitions} for name, partitions in found])
         return
-    output.table(
-        "Topics",
-        ("name", "partitions", "created"),
-        ((topic.name, topic.partitions, f"{topic.created_at:%Y-%m-%d %H:%M:%S} UTC") for topic in found),
-    )
+    output.table("Topics", ("name", "partitions"), found)
 
 
 @topics_app.command()
@@ -60,9 +66,10 @@ def add_partitions(
     partitions: Annotated[int, typer.Argument(help="How many the topic has then.")],
     root: RootArgument = None,
     root_option: RootOption = None,
+    url: UrlOption = None,
 ) -> None:
     """Let a partitioned topic grow."""
-    open_root(root, root_option).add_partitions(name, partitions)
+    open_target(root, root_option, url).add_partitions(name, partitions)
     output.say(f"{TopicName.parse(name).full} has {partitions} partitions.")
 
 
@@ -71,10 +78,11 @@ def delete(
     name: Name,
     root: RootArgument = None,
     root_option: RootOption = None,
+    url: UrlOption = None,
     force: Annotated[bool, typer.Option("--force", help="Delete its subscriptions too.")] = False,
 ) -> None:
     """Delete a topic with its partitions and data."""
-    open_root(root, root_option).delete_topic(name, force=force)
+    open_target(root, root_option, url).delete_topic(name, force=force)
     output.say(f"Deleted {TopicName.parse(name).full}; `pulsarpy maintain` frees its space.")
 
 

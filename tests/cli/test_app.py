@@ -15,8 +15,8 @@ import pytest
 from pulsar_on_spark import cli
 from pulsar_on_spark.model.ids import EARLIEST
 from pulsar_on_spark.testing import messages
-from pulsar_on_spark.topic import subscriptions
 from pulsar_on_spark.topic.root import Root
+from pulsar_on_spark.topic.subscription import subscriptions
 
 
 @dataclass(frozen=True)
@@ -188,6 +188,8 @@ def test_the_installed_program(tmp_path: Path) -> None:
     assert "topics" in completed.stdout
     failed = subprocess.run([program, "status", tmp_path / "no"], capture_output=True, text=True, check=False)
     assert (failed.returncode, failed.stdout, failed.stderr.count("\n")) == (1, "", 1)
-    light = "import sys; import pulsar_on_spark.cli; print('pyspark' in sys.modules)"
-    done = subprocess.run([sys.executable, "-c", light], capture_output=True, text=True, check=True)
-    assert done.stdout == "False\n"
+    # What a broker spawns imports the command line's package again, as its parent's main module.
+    for imported, absent in (("cli.app", "pyspark"), ("cli", "fastapi"), ("cli", "deltalake")):
+        light = f"import sys; import pulsar_on_spark.{imported}; print({absent!r} in sys.modules)"
+        done = subprocess.run([sys.executable, "-c", light], capture_output=True, text=True, check=True)
+        assert done.stdout == "False\n", (imported, absent)

@@ -1,0 +1,40 @@
+"""`pulsarpy backup`: a copy of a root that is a root itself."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from pulsar_on_spark.cli import output
+from pulsar_on_spark.cli.arguments import AsJson, RootArgument, RootOption, open_root
+from pulsar_on_spark.topic.backup.backup import back_up
+from pulsar_on_spark.topic.root import local_path
+
+
+def backup(
+    target: Annotated[Path, typer.Argument(help="Where the copy is made; nothing may be there yet.")],
+    root: RootArgument = None,
+    root_option: RootOption = None,
+    as_json: AsJson = False,
+) -> None:
+    """Copy a root, with everything on its storage paths, while brokers and Spark go on; read all of the copy."""
+    opened = open_root(root, root_option)
+    with output.progress(as_json) as progress:
+        done = back_up(opened, local_path(target), progress)
+    if as_json:
+        output.print_json(done)
+    else:
+        output.say(
+            f"Backed up {opened.path} to {done.target}: {done.files:,} files, {done.check.good:,} copies verified as "
+            f"good, {done.sealed_entries:,} entries sealed that were in journals."
+        )
+    for reason in done.check.reasons:
+        output.fail(reason)
+    if not done.check.is_good:
+        output.fail(
+            f"The backup has {done.check.missing:,} missing and {done.check.bad:,} bad copies, and "
+            f"{done.check.lacking:,} without a storage path: mend the root, and back it up again."
+        )
+        raise typer.Exit(1)

@@ -1,0 +1,101 @@
+"""A broker's admin API, as the command line asks it: paths of Pulsar's admin REST v2, errors as one sentence."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any, Final
+from urllib.parse import quote
+
+import httpx
+
+from pulsar_on_spark.model.errors import InvalidArgumentError, PulsarpyError
+from pulsar_on_spark.model.names import TopicName
+
+TIMEOUT_S: Final = 60.0
+"""Taking a subscription over may last as long as a lease."""
+
+
+class RequestRefusedError(PulsarpyError):
+    """A broker refused a request, or does not answer.
+
+    Attributes:
+        status: The HTTP status; 0 where there was no answer.
+    """
+
+    def __init__(self, reason: str, status: int = 0) -> None:
+        super().__init__(reason)
+        self.status = status
+
+
+class HttpAdmin:
+    """The admin API of one broker.
+
+    Args:
+        url: Where its HTTP is served, such as `http://localhost:8080`.
+
+    Raises:
+        InvalidArgumentError: the URL is not one of HTTP.
+    """
+
+    def __init__(self, url: str) -> None:
+        if not url.startswith(("http://", "https://")):
+            raise InvalidArgumentError(
+                f"URL {url!r} is not one of HTTP: give a broker's, such as http://localhost:8080."
+            )
+        self.url = url.rstrip("/")
+
+    def get(self, *path: str, **params: object) -> Any:
+        """What is at a path; None for no content (errors as `request`)."""
+        return _content(self.request("GET", path, params))
+
+    def change(self, method: str, *path: str, body: object = None, **params: object) -> Any:
+        """Change what is at a path; the answer, if there is one (errors as `request`)."""
+        return _content(self.request(method, path, params, body))
+
+    def request(
+        self, method: str, path: Iterable[str], params: Mapping[str, object], body: object = None
+    ) -> httpx.Response:
+        """One request.
+
+        Raises:
+            RequestRefusedError: the broker says no, or there is none.
+        """
+        url = "/".join((self.url, "admin", "v2", *(quote(part, safe="") for part in path)))
+        given = {name: str(value).lower() if isinstance(value, bool) else value for name, value in params.items()}
+        try:
+            answer = httpx.request(method, url, params=given, json=body, timeout=TIMEOUT_S)  # type: ignore[arg-type]
+        except (httpx.HTTPError, httpx.InvalidURL) as error:
+            raise RequestRefusedError(
+                f"The broker at {self.url} does not answer ({error}): start it, or give another --url."
+            ) from error
+        if answer.is_error:
+            raise RequestRefusedError(_reason(answer), answer.status_code)
+        return answer
+
+
+def topic_path(topic: str) -> tuple[str, str, str, str]:
+    """A topic's path, of any of its names.
+
+    Raises:
+        InvalidArgumentError: it is not a topic's name.
+    """
+    name = TopicName.parse_any(topic)
+    tenant, namespace = name.namespace.split("/")
+    return name.domain, tenant, namespace, name.local
+
+
+def namespace_path(namespace: str) -> tuple[str, str, str]:
+    """A namespace's path."""
+    tenant, _, name = namespace.partition("/")
+    return "namespaces", tenant, name
+
+
+def _content(answer: httpx.Response) -> Any:
+    return answer.json() if answer.content else None
+
+
+def _reason(answer: httpx.Response) -> str:
+    try:
+        return str(answer.json()["reason"])
+    except (ValueError, KeyError, TypeError):
+        return f"The broker answered {answer.status_code} to {answer.request.method} {answer.request.url.path}."

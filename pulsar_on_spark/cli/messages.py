@@ -1,0 +1,174 @@
+"""`pulsarpy produce`, `consume` and `read`: messages by way of a broker, or straight out of a root."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterable, Iterator
+from contextlib import closing
+from typing import Annotated, Any, Final
+
+import pyarrow as pa
+import typer
+
+from pulsar_on_spark.cli import output
+from pulsar_on_spark.cli.arguments import AsJson, RootArgument, RootOption
+from pulsar_on_spark.cli.pulsar_client import ServiceUrl, pulsar_errors, service_client
+from pulsar_on_spark.cli.targets import RootTarget, UrlOption, open_target
+from pulsar_on_spark.model.errors import InvalidArgumentError
+from pulsar_on_spark.model.ids import EARLIEST
+from pulsar_on_spark.model.names import TopicName
+from pulsar_on_spark.topic import catalog, chain
+from pulsar_on_spark.topic.reading import SliceReader
+from pulsar_on_spark.topic.root import Root
+from pulsar_on_spark.topic.tail.tail import Tail
+
+_COLUMNS: Final = ("entry_id", "batch_index", "publish_time", "key", "value")
+_WAIT_MS: Final = 2_000
+"""A consumer that hears nothing for so long has read all that is there."""
+
+Topic = Annotated[str, typer.Argument(help="The topic.")]
+
+
+def produce(
+    topic: Topic,
+    messages: Annotated[list[str] | None, typer.Option("--message", "-m", help="A message; once for each.")] = None,
+    key: Annotated[str | None, typer.Option(help="The key of all of them.")] = None,
+    properties: Annotated[list[str] | None, typer.Option("--property", help="name=value; once for each.")] = None,
+    url: ServiceUrl = None,
+) -> None:
+    """Publish messages: those of --message, else a line of standard input each."""
+    given = dict(_pair(each) for each in properties or ())
+    lines = messages if messages else (line.rstrip("\n") for line in sys.stdin)
+    sent = 0
+    with pulsar_errors(), closing(service_client(url)) as client:
+        producer = client.create_producer(topic, block_if_queue_full=True, batching_enabled=True)
+        failed: list[Any] = []
+        for line in lines:
+            producer.send_async(
+                line.encode(),
+                callback=lambda result, _: failed.append(result) if result.value else None,
+                partition_key=key,
+                properties=given or None,
+            )
+            sent += 1
+        producer.flush()
+    if failed:
+        raise InvalidArgumentError(f"{len(failed)} of {sent} messages were not published to {topic}: {failed[0]}.")
+    output.say(f"Published {sent:,} messages to {topic}.")
+
+
+def consume(
+    topic: Topic,
+    subscription: Annotated[str, typer.Option("--subscription", "-s", help="Its name; made if it is not there.")],
+    number: Annotated[int, typer.Option("--number", "-n", min=0, help="Stop after so many; 0 for no end.")] = 1,
+    earliest: Annotated[bool, typer.Option(help="Let a new subscription begin at the first message.")] = False,
+    url: ServiceUrl = None,
+    as_json: AsJson = False,
+) -> None:
+    """Receive messages and acknowledge them; ends where none comes for two seconds."""
+    import pulsar
+
+    with pulsar_errors(), closing(service_client(url)) as client:
+        start = pulsar.InitialPosition.Earliest if earliest else pulsar.InitialPosition.Latest
+        consumer = client.subscribe(topic, subscription, pulsar.ConsumerType.Shared, initial_position=start)
+        received = 0
+        while not number or received < number:
+            try:
+                message = consumer.receive(_WAIT_MS)
+            except pulsar.Timeout:
+                break
+            id_ = message.message_id()
+            _print(
+                f"{id_.ledger_id()}:{id_.entry_id()}",
+                message.publish_timestamp(),
+                message.partition_key() or None,
+                message.data(),
+                as_json,
+            )
+            consumer.acknowledge(message)
+            received += 1
+
+
+def read(
+    topic: Topic,
+    root: RootArgument = None,
+    root_option: RootOption = None,
+    number: Annotated[int, typer.Option("--number", "-n", min=1, help="The first so many.")] = 10,
+    last: Annotated[bool, typer.Option("--last", help="The last so many instead.")] = False,
+    url: UrlOption = None,
+    as_json: AsJson = False,
+) -> None:
+    """Print messages of a topic; nothing is acknowledged. From a root no broker is needed."""
+    target = open_target(root, root_option, url)
+    if not isinstance(target, RootTarget):
+        if last:
+            raise InvalidArgumentError("--last reads from a root: give one instead of --url.")
+        _read_by_broker(target.admin.url, topic, number, as_json)
+        return
+    for row in _rows(target.root, topic, number, last=last):
+        _print(row["id"], row["publish_ms"], row["key"], row["value"], as_json)
+
+
+def _read_by_broker(url: str, topic: str, number: int, as_json: bool) -> None:
+    import pulsar
+
+    with pulsar_errors(), closing(service_client(url)) as client:
+        reader = client.create_reader(topic, pulsar.MessageId.earliest)
+        for _ in range(number):
+            if not reader.has_message_available():
+                return
+            message = reader.read_next()
+            id_ = message.message_id()
+            key = message.partition_key() or None
+            _print(f"{id_.ledger_id()}:{id_.entry_id()}", message.publish_timestamp(), key, message.data(), as_json)
+
+
+def _rows(root: Root, topic: str, number: int, *, last: bool) -> Iterator[dict[str, Any]]:
+    """The first or last messages of each partition."""
+    with closing(Tail(root)) as tail:
+        view = root.store.view(durable=True)
+        parts = catalog.parts(view, catalog.require_topic(view, TopicName.parse(topic)))
+        view = tail.look(parts, view)
+        reader = SliceReader(root.path, root.storage_paths(view), _COLUMNS)
+        for part in parts:
+            end = chain.read_limit(view, part.topic_id)
+            slices = chain.plan_range(view, part.name, part.topic_id, part.partition, EARLIEST, end).slices
+            rows = (row for each in (reversed(slices) if last else slices) for row in _of_slice(reader, each, last))
+            taken = [row for row, _ in zip(rows, range(number), strict=False)]
+            yield from reversed(taken) if last else taken
+
+
+def _of_slice(reader: SliceReader, slice_: chain.SegmentSlice, last: bool) -> Iterable[dict[str, Any]]:
+    found = [row for at, batch in reader.read(slice_) for row in _of_batch(at, batch)]
+    return reversed(found) if last else found
+
+
+def _of_batch(slice_: chain.SegmentSlice, batch: pa.RecordBatch) -> Iterator[dict[str, Any]]:
+    for row in batch.to_pylist():
+        entry = row["entry_id"] + slice_.segment.entry_offset
+        index = f":{row['batch_index']}" if row["batch_index"] is not None and row["batch_index"] >= 0 else ""
+        published = row["publish_time"]
+        yield {
+            "id": f"{slice_.segment.ledger_id}:{entry}{index}",
+            "publish_ms": 0 if published is None else int(published.timestamp() * 1000),
+            "key": row["key"],
+            "value": row["value"],
+        }
+
+
+def _print(id_: str, publish_ms: int, key: str | bytes | None, value: bytes | None, as_json: bool) -> None:
+    shown_key = key.decode(errors="backslashreplace") if isinstance(key, bytes) else key
+    text = None if value is None else value.decode(errors="backslashreplace")
+    if as_json:
+        line = {"id": id_, "publish_time": publish_ms, "key": shown_key, "value": text}
+        sys.stdout.write(json.dumps(line) + "\n")
+    else:
+        output.say(f"{id_}  {'-' if shown_key is None else shown_key}  {'-' if text is None else text}")
+
+
+def _pair(text: str) -> tuple[str, str]:
+    name, found, value = text.partition("=")
+    if not found:
+        raise InvalidArgumentError(f"Property {text!r} is not name=value: write it so.")
+    return name, value

@@ -1,0 +1,117 @@
+"""`pulsarpy recover`: the journals of brokers that are dead."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Annotated
+
+import typer
+
+from pulsar_on_spark.cli import output
+from pulsar_on_spark.cli.arguments import AsJson, RootArgument, RootOption, open_root
+from pulsar_on_spark.model.errors import InvalidArgumentError
+from pulsar_on_spark.model.ids import IncarnationId
+from pulsar_on_spark.topic.incarnation.repair import RecoveredIncarnation
+from pulsar_on_spark.topic.root import Root
+from pulsar_on_spark.topic.sealing import lost_frames
+
+_SHOWN_TOPICS = 10
+
+
+def recover(
+    root: RootArgument = None,
+    root_option: RootOption = None,
+    incarnation: Annotated[
+        str | None, typer.Option(help="This broker incarnation only; `status` lists them.", show_default=False)
+    ] = None,
+    give_up_path: Annotated[
+        list[int] | None,
+        typer.Option(
+            help="The id of a storage path that is lost for good: what may have been on it alone is lost with it. Once "
+            "for each path; needs --incarnation, and --yes.",
+        ),
+    ] = None,
+    give_up_frames: Annotated[
+        bool,
+        typer.Option(
+            "--give-up-frames",
+            help="Say which acknowledged frames of this closed journal no copy gives, and with --yes have them passed "
+            "over: what is in them is lost. Needs --incarnation.",
+        ),
+    ] = False,
+    yes: Annotated[bool, typer.Option("--yes", help="Give paths or frames up if it cannot be helped.")] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Recover the journals of brokers that are dead, now; a broker whose lease is renewed is left alone."""
+    give_up = give_up_path or []
+    if give_up and incarnation is None:
+        raise InvalidArgumentError("Paths are given up for one broker incarnation: name it with --incarnation.")
+    opened = open_root(root, root_option)
+    if give_up_frames:
+        if incarnation is None:
+            raise InvalidArgumentError("Frames are given up for one broker incarnation: name it with --incarnation.")
+        _give_up_frames(opened, IncarnationId(incarnation), yes=yes, as_json=as_json)
+        return
+    with output.err().status("looking which brokers are alive, recovering those that are not"):
+        found = opened.recover(incarnation, give_up if yes else ())
+    if as_json:
+        output.print_json(found)
+    else:
+        _print(found)
+    failed = [each for each in found if each.outcome == "not recovered"]
+    for each in failed:
+        output.fail(each.problem or "")
+        if give_up and not yes:
+            output.fail(_warning(each, give_up))
+    if failed:
+        raise typer.Exit(1)
+
+
+def _give_up_frames(root: Root, incarnation: IncarnationId, *, yes: bool, as_json: bool) -> None:
+    with output.err().status("reading what is not sealed of the journal"):
+        lost = lost_frames.give_up_frames(root, incarnation, commit=yes)
+    if as_json:
+        output.print_json(lost)
+    else:
+        output.table(
+            "Frames given up" if yes else "Frames that no copy gives",
+            ("first", "last", "entries", "topics", "reason"),
+            ((each.begin, each.end - 1, each.entries, _some(each.topics) or None, each.reason) for each in lost),
+        )
+    if lost and not yes:
+        output.fail(
+            "To give these frames up loses their entries, and the acknowledgements in them, for good: bring their "
+            "storage paths back, or run this again with --yes."
+        )
+        raise typer.Exit(1)
+
+
+def _print(found: Sequence[RecoveredIncarnation]) -> None:
+    output.table(
+        "Broker incarnations",
+        ("id", "outcome", "last frame", "given up", "topics"),
+        (
+            (
+                each.incarnation,
+                each.outcome,
+                each.last_frame,
+                ", ".join(map(str, each.given_up)) or None,
+                _some(each.topics) or None,
+            )
+            for each in found
+        ),
+    )
+
+
+def _warning(failed: RecoveredIncarnation, give_up: Sequence[int]) -> str:
+    paths = ", ".join(map(str, give_up))
+    return (
+        f"To give up storage path {paths} may lose acknowledged entries and acknowledgements of consumers, at the end "
+        f"of this journal, in the topics {_some(failed.topics) or 'that were closed in it'}. If the path cannot come "
+        "back, run this again with --yes."
+    )
+
+
+def _some(topics: Sequence[str]) -> str:
+    more = f" and {len(topics) - _SHOWN_TOPICS:,} more" if len(topics) > _SHOWN_TOPICS else ""
+    return ", ".join(topics[:_SHOWN_TOPICS]) + more

@@ -1,0 +1,220 @@
+"""`pulsarpy storage`: storage paths, what is wrong with copies, and restoring them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from pulsar_on_spark.cli import output
+from pulsar_on_spark.cli.arguments import AsJson, RootArgument, RootOption, open_root
+from pulsar_on_spark.metadata.records import PathRecord
+from pulsar_on_spark.model.ids import PathId
+from pulsar_on_spark.topic.repair import storage_paths
+from pulsar_on_spark.topic.repair.checking import CheckReport, check
+from pulsar_on_spark.topic.repair.limits import RepairLimits
+from pulsar_on_spark.topic.repair.repairing import RepairReport
+from pulsar_on_spark.topic.root import Root
+from pulsar_on_spark.topic.status import PathStatus, storage_status
+
+storage_app = typer.Typer(help="Storage paths and the copies on them.", no_args_is_help=True)
+PathIdArgument = Annotated[int, typer.Argument(metavar="ID", help="The path's id, as `list` shows it.")]
+Label = Annotated[str, typer.Option(help="The path's rack: copies of a file are kept apart by it.")]
+_SHOWN = 20
+
+
+@storage_app.command("list")
+def list_(root: RootArgument = None, root_option: RootOption = None, as_json: AsJson = False) -> None:
+    """List storage paths, what is on them, and what is wrong with them."""
+    found = storage_status(open_root(root, root_option))
+    if as_json:
+        output.print_json(found)
+        return
+    print_paths(found)
+
+
+@storage_app.command()
+def add(
+    directory: Annotated[Path, typer.Argument(help="An empty directory, or that of a lost path whose disk is back.")],
+    root: RootArgument = None,
+    root_option: RootOption = None,
+    label: Label = "",
+    as_json: AsJson = False,
+) -> None:
+    """Add a storage path, or take a lost one back; a running broker begins to use it within seconds."""
+    added = storage_paths.add(open_root(root, root_option), directory, label)
+    what = f"Added {directory} as storage path {added.path_id}."
+    if added.check_since is not None:
+        what = f"Storage path {added.path_id} is back: its copies count when `pulsarpy storage repair` has read them."
+    _say(added, what, as_json)
+
+
+@storage_app.command()
+def drain(
+    path_id: PathIdArgument, root: RootArgument = None, root_option: RootOption = None, as_json: AsJson = False
+) -> None:
+    """Let nothing new come to a path; `repair` then copies away what is there."""
+    drained = storage_paths.drain(open_root(root, root_option), path_id)
+    _say(drained, f"Storage path {path_id} is draining: `pulsarpy storage repair` copies away what is there.", as_json)
+
+
+@storage_app.command()
+def resume(
+    path_id: PathIdArgument, root: RootArgument = None, root_option: RootOption = None, as_json: AsJson = False
+) -> None:
+    """Write again to a path that was to be drained, or that failed and is well."""
+    resumed = storage_paths.resume(open_root(root, root_option), path_id)
+    _say(resumed, f"Storage path {path_id} is written to again.", as_json)
+
+
+@storage_app.command()
+def lost(
+    path_id: PathIdArgument,
+    root: RootArgument = None,
+    root_option: RootOption = None,
+    force: Annotated[bool, typer.Option("--force", help="Also if files have their only copies there.")] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Say that a path's disk is gone: `repair` then makes its copies anew from the others."""
+    given_up = storage_paths.give_up(open_root(root, root_option), path_id, force=force)
+    _say(given_up, f"Storage path {path_id} is lost: `pulsarpy storage repair` makes its copies anew.", as_json)
+
+
+@storage_app.command()
+def retire(
+    path_id: PathIdArgument, root: RootArgument = None, root_option: RootOption = None, as_json: AsJson = False
+) -> None:
+    """Take a drained or lost path out of the root, when nothing needs it any more."""
+    retired = storage_paths.retire(open_root(root, root_option), path_id)
+    _say(retired, f"Storage path {path_id} is retired: its disk may go.", as_json)
+
+
+@storage_app.command("check")
+def check_(
+    root: RootArgument = None,
+    root_option: RootOption = None,
+    path_id: Annotated[int | None, typer.Option("--path", help="The copies on this storage path only.")] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Read every copy in full and say what is missing, bad, or lacks a place; repairs nothing."""
+    opened = open_root(root, root_option)
+    with output.progress(as_json) as progress:
+        found = check(opened, None if path_id is None else PathId(path_id), progress=progress)
+    if as_json:
+        output.print_json(found)
+    else:
+        _print_check(found)
+    if not found.is_good:
+        raise typer.Exit(1)
+
+
+@storage_app.command()
+def repair(
+    root: RootArgument = None,
+    root_option: RootOption = None,
+    rate: Annotated[float | None, typer.Option(help="Read and write so many MB a second at most.")] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Find copies that are missing or bad, or where they shall not be, and restore the write quorum."""
+    limits = RepairLimits(bytes_per_second=None if rate is None else rate * 1e6)
+    opened = open_root(root, root_option)
+    with output.progress(as_json) as progress:
+        done = opened.repair(limits, progress)
+    if as_json:
+        output.print_json(done)
+    else:
+        _print_repair(opened, done)
+    for problem in _problems(done):
+        output.fail(problem)
+    if not done.is_whole:
+        raise typer.Exit(1)
+
+
+def print_paths(paths: tuple[PathStatus, ...]) -> None:
+    """The table of storage paths; also of `pulsarpy status`."""
+    output.table(
+        "Storage paths",
+        ("id", "directory", "label", "state", "free", "copies", "size", "bad copies"),
+        (
+            (
+                str(path.path_id),
+                str(path.directory),
+                path.label or None,
+                _state(path),
+                output.size(path.free_bytes),
+                path.copies,
+                output.size(path.bytes),
+                path.bad_copies,
+            )
+            for path in paths
+        ),
+    )
+    for path in paths:
+        if problem := path.problem or path.reason:
+            output.say(f"Storage path {path.path_id}: {problem}")
+
+
+def _state(path: PathStatus) -> str:
+    state = path.state if path.is_checked else f"{path.state}, to be checked"
+    return f"{state}, not reachable" if path.problem else state
+
+
+def _say(record: PathRecord, what: str, as_json: bool) -> None:
+    if as_json:
+        output.print_json(record)
+    else:
+        output.say(what)
+
+
+def _print_check(found: CheckReport) -> None:
+    output.table(
+        "Checked",
+        ("copies", "number"),
+        (
+            ("read in full and good", found.good),
+            ("missing", found.missing),
+            ("bad", found.bad),
+            ("without a storage path", found.lacking),
+        ),
+    )
+    for reason in found.reasons[:_SHOWN]:
+        output.say(reason)
+    if len(found.reasons) > _SHOWN:
+        output.say(f"... and {len(found.reasons) - _SHOWN:,} more; --json shows all.")
+    if not found.is_good:
+        output.say("`pulsarpy storage repair` restores what can be restored.")
+
+
+def _print_repair(root: Root, done: RepairReport) -> None:
+    output.table(
+        "Repaired",
+        ("copies", "number"),
+        (
+            ("missing", done.missing),
+            ("bad", done.bad),
+            ("read in full", done.scrubbed.copies),
+            ("restored", done.work.restored),
+            ("bytes restored", done.work.bytes),
+            ("files with other paths now", done.work.moved),
+            ("deleted, as no file needs them", done.work.dropped + done.extra),
+            ("without a storage path", done.lacking),
+        ),
+    )
+    for path_id in done.checked_paths:
+        output.say(f"Storage path {path_id} was read in full: its copies count.")
+    for fragment in done.bare_fragments[:_SHOWN]:
+        then = "is sealed by `pulsarpy maintain`" if fragment.is_closed else "gets a new ensemble from its broker"
+        output.say(
+            f"Journal of incarnation {fragment.incarnation}, frames from {fragment.first_frame} on: {fragment.copies} "
+            f"of {fragment.wanted} copies; it {then}."
+        )
+
+
+def _problems(done: RepairReport) -> list[str]:
+    found = [*done.away, *done.work.problems, *(f"File {file_id}: {reason}" for file_id, reason in done.work.lost)]
+    if done.lacking:
+        found.append(f"{done.lacking:,} copies have no storage path to go to: add one with `pulsarpy storage add`.")
+    if done.work.unfinished:
+        found.append(f"{done.work.unfinished:,} files are left for the next run.")
+    return found

@@ -1,0 +1,146 @@
+"""`pulsarpy tenants`, `pulsarpy namespaces` and their policies, and those of topics."""
+
+from __future__ import annotations
+
+import json
+from typing import Annotated, Any
+
+import typer
+
+from pulsar_on_spark.cli import output
+from pulsar_on_spark.cli.arguments import AsJson, RootArgument, RootOption
+from pulsar_on_spark.cli.targets import UrlOption, open_target
+from pulsar_on_spark.model.errors import InvalidArgumentError
+
+tenants_app = typer.Typer(help="List, create and delete tenants.", no_args_is_help=True)
+namespaces_app = typer.Typer(help="List, create and delete namespaces.", no_args_is_help=True)
+policies_app = typer.Typer(help="Show and set policies of namespaces and topics.", no_args_is_help=True)
+
+Force = Annotated[bool, typer.Option("--force", help="With all that is in it.")]
+Of = Annotated[str, typer.Argument(help="A namespace (tenant/namespace) or a topic.")]
+Field = Annotated[str, typer.Argument(help="The policy, such as retention or message_ttl.")]
+
+
+@tenants_app.command("list")
+def list_tenants(
+    root: RootArgument = None, root_option: RootOption = None, url: UrlOption = None, as_json: AsJson = False
+) -> None:
+    """List tenants."""
+    found = open_target(root, root_option, url).tenants()
+    if as_json:
+        output.print_json(found)
+    else:
+        output.table("Tenants", ("name",), ([name] for name in found))
+
+
+@tenants_app.command("create")
+def create_tenant(
+    tenant: str,
+    root: RootArgument = None,
+    root_option: RootOption = None,
+    url: UrlOption = None,
+    admin_role: Annotated[list[str] | None, typer.Option(help="A role that administers it; once for each.")] = None,
+) -> None:
+    """Create a tenant."""
+    open_target(root, root_option, url).create_tenant(tenant, admin_role or ())
+    output.say(f"Created tenant {tenant}.")
+
+
+@tenants_app.command("delete")
+def delete_tenant(
+    tenant: str,
+    root: RootArgument = None,
+    root_option: RootOption = None,
+    url: UrlOption = None,
+    force: Force = False,
+) -> None:
+    """Delete a tenant."""
+    open_target(root, root_option, url).delete_tenant(tenant, force=force)
+    output.say(f"Deleted tenant {tenant}.")
+
+
+@namespaces_app.command("list")
+def list_namespaces(
+    tenant: str,
+    root: RootArgument = None,
+    root_option: RootOption = None,
+    url: UrlOption = None,
+    as_json: AsJson = False,
+) -> None:
+    """List the namespaces of a tenant."""
+    found = open_target(root, root_option, url).namespaces(tenant)
+    if as_json:
+        output.print_json(found)
+    else:
+        output.table("Namespaces", ("name",), ([name] for name in found))
+
+
+@namespaces_app.command("create")
+def create_namespace(
+    namespace: str, root: RootArgument = None, root_option: RootOption = None, url: UrlOption = None
+) -> None:
+    """Create a namespace, `tenant/namespace`, of a tenant that is there."""
+    open_target(root, root_option, url).create_namespace(namespace)
+    output.say(f"Created namespace {namespace}.")
+
+
+@namespaces_app.command("delete")
+def delete_namespace(
+    namespace: str,
+    root: RootArgument = None,
+    root_option: RootOption = None,
+    url: UrlOption = None,
+    force: Force = False,
+) -> None:
+    """Delete a namespace."""
+    open_target(root, root_option, url).delete_namespace(namespace, force=force)
+    output.say(f"Deleted namespace {namespace}.")
+
+
+@policies_app.command("show")
+def show(
+    of: Of,
+    root: RootArgument = None,
+    root_option: RootOption = None,
+    url: UrlOption = None,
+    as_json: AsJson = False,
+) -> None:
+    """Show the policies that a namespace or a topic sets."""
+    found = open_target(root, root_option, url).policies(of)
+    if as_json:
+        output.print_json(found)
+    else:
+        output.table(f"Policies of {of}", ("policy", "value"), ([name, json.dumps(found[name])] for name in found))
+
+
+@policies_app.command("set")
+def set_(
+    of: Of,
+    field: Field,
+    value: Annotated[str, typer.Argument(help="JSON with Pulsar's names; a word stands for itself.")],
+    root: RootArgument = None,
+    root_option: RootOption = None,
+    url: UrlOption = None,
+) -> None:
+    """Set a policy of a namespace or a topic."""
+    given = _json(value)
+    if given is None:
+        raise InvalidArgumentError(f"Policy {field!r} cannot be set to null: use `pulsarpy policies unset`.")
+    open_target(root, root_option, url).set_policy(of, field, given)
+    output.say(f"Set {field} of {of}.")
+
+
+@policies_app.command("unset")
+def unset(
+    of: Of, field: Field, root: RootArgument = None, root_option: RootOption = None, url: UrlOption = None
+) -> None:
+    """Have a policy unset: what holds above it, holds."""
+    open_target(root, root_option, url).set_policy(of, field, None)
+    output.say(f"Unset {field} of {of}.")
+
+
+def _json(text: str) -> Any:
+    try:
+        return json.loads(text)
+    except ValueError:
+        return text

@@ -1,0 +1,72 @@
+"""Backup and restore as operators do it: the page's commands, one after the other."""
+
+from __future__ import annotations
+
+import re
+import shlex
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from pulsar_on_spark import cli
+from pulsar_on_spark.testing import messages
+from pulsar_on_spark.topic.root import Root
+
+PAGE = (Path(__file__).parents[2] / "docs" / "operations.md").read_text()
+
+
+def commands(heading: str) -> list[str]:
+    section = PAGE.split(f"\n## {heading}\n", 1)[1].split("\n## ", 1)[0]
+    found = re.findall(r"^\$ (.*?)(?:\s+#.*)?$", section, re.MULTILINE)
+    assert found
+    return found
+
+
+@pytest.fixture
+def do(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[[str], str]:
+    """Runs a command where `my-root` is; it must succeed and complain of nothing."""
+    monkeypatch.delenv("PULSARPY_ROOT", raising=False)
+    monkeypatch.chdir(tmp_path)
+
+    def call(command: str) -> str:
+        words = shlex.split(command.replace(" /disk", f" {tmp_path}/disk"))
+        if words[0] != "pulsarpy":
+            subprocess.run(words, check=True)
+            return ""
+        monkeypatch.setattr(sys, "argv", words)
+        code: object = 0
+        try:
+            cli.main()
+        except SystemExit as end:
+            code = end.code
+        captured = capsys.readouterr()
+        assert (code or 0, captured.err) == (0, ""), command
+        return captured.out
+
+    return call
+
+
+def test_backup_and_restore(do: Callable[[str], str], tmp_path: Path) -> None:
+    root = Root.create(tmp_path / "my-root", [tmp_path / f"disk{number}" for number in range(3)])
+    root.create_topic("t")
+    messages.write(root, "t", [b"1", b"2"])
+    *to_do, last = commands("Backup and restore")
+    assert last == "pulsarpy standalone my-root"
+    restoring = next(number for number, command in enumerate(to_do) if command.startswith("mv "))
+    said = [do(command) for command in to_do[:restoring]]
+    assert "3 copies verified as good" in said[0]
+    messages.write(root, "t", [b"later"])
+    for command in to_do[restoring:]:
+        do(command)
+    assert messages.values(Root.open(tmp_path / "my-root"), "t") == [b"1", b"2"]
+
+
+@pytest.mark.parametrize("heading", ["A broker dies", "A disk is full"])
+def test_commands_of_the_page(heading: str, do: Callable[[str], str], tmp_path: Path) -> None:
+    root = Root.create(tmp_path / "my-root", [tmp_path / f"disk{number}" for number in range(3)])
+    root.create_topic("t")
+    for command in commands(heading):
+        do(command)

@@ -1,0 +1,141 @@
+"""The command line against a broker, and the commands that do the same on a root without one."""
+
+from __future__ import annotations
+
+import io
+import json
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from pulsar_on_spark.testing.running_broker import RunningBroker
+
+from .test_app import Run, ok, run  # noqa: F401  (a fixture)
+
+AVRO = '{"type": "record", "name": "Click", "fields": [{"name": "url", "type": "string"}]}'
+
+
+@pytest.fixture(scope="module")
+def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningBroker]:
+    with RunningBroker(tmp_path_factory.mktemp("cli") / "root") as running:
+        yield running
+
+
+@pytest.fixture(params=["root", "broker"])
+def target(request: pytest.FixtureRequest, broker: RunningBroker) -> list[str]:
+    """The same, once straight on the root and once through its broker."""
+    return ["--root", str(broker.root)] if request.param == "root" else ["--url", broker.web_url]
+
+
+def test_tenants_namespaces_and_topics(run: Run, target: list[str]) -> None:  # noqa: F811
+    tenant = f"acme{target[0].strip('-')}"
+    ok(run("tenants", "create", tenant, "--admin-role", "me", *target))
+    ok(run("namespaces", "create", f"{tenant}/n", *target))
+    assert tenant in json.loads(ok(run("tenants", "list", "--json", *target)))
+    assert json.loads(ok(run("namespaces", "list", tenant, "--json", *target))) == [f"{tenant}/n"]
+    assert "with 2 partitions" in ok(run("topics", "create", f"{tenant}/n/parts", "--partitions", 2, *target))
+    assert "without partitions" in ok(run("topics", "create", f"{tenant}/n/one", *target))
+    ok(run("topics", "add-partitions", f"{tenant}/n/parts", 3, *target))
+    found = {each["name"]: each["partitions"] for each in json.loads(ok(run("topics", "list", "--json", *target)))}
+    assert found[f"persistent://{tenant}/n/parts"] == 3
+    assert found[f"persistent://{tenant}/n/one"] is None
+    assert f"persistent://{tenant}/n/parts-partition-0" not in found
+    ok(run("topics", "delete", f"{tenant}/n/parts", *target))
+    done = run("tenants", "delete", tenant, *target)
+    assert (done.code, f"{tenant}/n" in done.err) == (1, True)
+    ok(run("tenants", "delete", tenant, "--force", *target))
+
+
+def test_policies_and_schemas(run: Run, target: list[str], tmp_path: Path) -> None:  # noqa: F811
+    topic = f"typed-{target[0].strip('-')}"
+    ok(run("topics", "create", topic, *target))
+    for of in ("public/default", topic):
+        ok(run("policies", "set", of, "message_ttl", 3600, *target))
+        ok(run("policies", "set", of, "schema_compatibility_strategy", "BACKWARD", *target))
+        ok(run("policies", "set", of, "backlog_quota_age", '{"limitTime": 60}', *target))
+        found = json.loads(ok(run("policies", "show", of, "--json", *target)))
+        assert (found["message_ttl"], found["schema_compatibility_strategy"]) == (3600, "BACKWARD")
+        assert found["backlog_quota_age"]["limitTime"] == 60
+        for policy in found:
+            ok(run("policies", "unset", of, policy, *target))
+        assert json.loads(ok(run("policies", "show", of, "--json", *target))) == {}
+    assert "not known" in run("policies", "set", topic, "no_such", 1, *target).err
+    (tmp_path / "click.avsc").write_text(AVRO)
+    ok(run("schemas", "register", topic, tmp_path / "click.avsc", "--type", "AVRO", *target))
+    (version,) = json.loads(ok(run("schemas", "list", topic, "--json", *target)))
+    assert (version["version"], version["type"]) == (0, "AVRO")
+
+
+def test_messages_and_subscriptions(
+    run: Run,  # noqa: F811
+    broker: RunningBroker,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("PULSARPY_URL", broker.web_url)
+    assert "Published 2 messages" in ok(run("produce", "greetings", "-m", "hello", "-m", "world", "--key", "k"))
+    monkeypatch.setattr(sys, "stdin", io.StringIO("one\ntwo\nthree\n"))
+    assert "Published 3 messages" in ok(run("produce", "greetings"))
+    ok(run("subscriptions", "create", "greetings", "s", "--at", "earliest"))
+    shown = json.loads(ok(run("topics", "stats", "greetings", "--json")))
+    assert (shown["storedMessages"], shown["subscriptions"]["s"]["msgBacklog"]) == (5, 5)
+    assert "Subscriptions" in ok(run("topics", "stats", "greetings"))
+    peeked = json.loads(ok(run("peek", "greetings", "s", "-n", 100, "--json")))
+    assert sum(each["messages"] for each in peeked) == 5
+    ok(run("subscriptions", "skip", "greetings", "s", 4))
+    assert "three" in ok(run("consume", "greetings", "-s", "s", "-n", 0))
+    ok(run("seek", "greetings", "s", "earliest"))
+    received = ok(run("consume", "greetings", "-s", "s", "-n", 5, "--json")).splitlines()
+    assert [json.loads(line)["value"] for line in received] == ["hello", "world", "one", "two", "three"]
+    ok(run("subscriptions", "clear", "greetings", "s"))
+    ok(run("subscriptions", "expire", "greetings", "s", 0))
+    ok(run("topics", "unload", "greetings"))
+    ok(run("topics", "trim", "greetings"))
+    assert json.loads(ok(run("topics", "internal-stats", "greetings")))["numberOfEntries"] > 0
+    for where in (["--url", broker.web_url], ["--root", str(broker.root)]):
+        lines = ok(run("read", "greetings", "-n", 2, "--json", *where)).splitlines()
+        assert [json.loads(line)["value"] for line in lines] == ["hello", "world"]
+    assert "three" in ok(run("read", "greetings", "-n", 1, "--last", "--root", broker.root))
+    ok(run("subscriptions", "delete", "greetings", "s", "--force"))
+    assert "Terminated" in ok(run("topics", "terminate", "greetings"))
+
+
+def test_measuring(run: Run, broker: RunningBroker) -> None:  # noqa: F811
+    url = ["--url", broker.url, "--json"]
+    produced = json.loads(ok(run("perf", "produce", "perf", "--seconds", 0.5, "--size", 100, "--rate", 200, *url)))
+    assert 0 < produced["messages"] <= 101
+    assert produced["failed"] == 0
+    assert produced["latency_ms"]["p50"] <= produced["latency_ms"]["max"]
+    consumed = json.loads(ok(run("perf", "consume", "perf", "--seconds", 1, "--earliest", *url)))
+    assert 0 < consumed["messages"] <= produced["messages"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["tenants", "list"], "--url"),
+        (["tenants", "list", "--url", "localhost:8080"], "not one of HTTP"),
+        (["tenants", "list", "--url", "http://localhost:1"], "does not answer"),
+        (["topics", "stats", "t"], "takes a broker"),
+        (["topics", "stats", "missing", "--url", "{url}"], "does not exist"),
+        (["seek", "t", "s", "somewhere", "--url", "{url}"], "is no place"),
+        (["peek", "missing", "s", "--url", "{url}"], "does not exist"),
+        (["produce", "t", "-m", "x", "--property", "x", "--url", "{url}"], "name=value"),
+        (["read", "missing", "--root", "{root}"], "does not exist"),
+        (["schemas", "register", "t", "/no/such/file", "--url", "{url}"], "cannot be read"),
+    ],
+)
+def test_failures_are_one_sentence(
+    run: Run,  # noqa: F811
+    broker: RunningBroker,
+    monkeypatch: pytest.MonkeyPatch,
+    arguments: list[str],
+    message: str,
+) -> None:
+    monkeypatch.delenv("PULSARPY_URL", raising=False)
+    done = run(*(each.format(url=broker.web_url, root=broker.root) for each in arguments))
+    assert (done.code, done.out) == (1, "")
+    assert message in done.err
+    assert done.err.startswith("pulsarpy: ")
+    assert done.err.count("\n") == 1
