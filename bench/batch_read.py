@@ -1,4 +1,7 @@
-"""Batch read of a whole topic to a sink that drops it: pulsarpy, Parquet of the same rows, Spark's Kafka source."""
+"""Batch read of a whole topic to a sink that drops it: pulsarpy, Parquet of the same rows, Spark's Kafka source.
+
+Beside them what a Python data source costs that has nothing to do: the bound of any reader in Python.
+"""
 
 from __future__ import annotations
 
@@ -8,6 +11,7 @@ from pyspark.sql import DataFrame
 
 from bench.harness import Benchmark, Goal, Setting, Side, ratio, seconds
 from bench.kafka import BOOTSTRAP
+from bench.ready_batches import ReadyBatches
 from bench.topics import kafka_read_topic, pulsarpy_read_topic, rows, to_noop
 
 WITHOUT_VALUE = "__key,__topic,__messageId,__publishTime,__eventTime,__messageProperties"
@@ -24,6 +28,10 @@ def benchmark(setting: Setting) -> Benchmark:
         reader = setting.spark.read.format("pulsarpy").option("topic", pulsarpy_read_topic(setting))
         return (reader if columns is None else reader.option("columns", columns)).load(str(setting.root))
 
+    def ready() -> DataFrame:
+        setting.spark.dataSource.register(ReadyBatches)
+        return setting.spark.read.format("ready-batches").option("rows", setting.rows).option("tasks", 8).load()
+
     def kafka() -> DataFrame:
         reader = setting.spark.read.format("kafka").option("kafka.bootstrap.servers", BOOTSTRAP)
         return reader.option("subscribe", kafka_read_topic(setting)).load()
@@ -37,10 +45,12 @@ def benchmark(setting: Setting) -> Benchmark:
             Side("pulsarpy, no value", lambda: rate(lambda: pulsarpy(WITHOUT_VALUE))),
             Side("Parquet (zstd)", lambda: rate(lambda: rows(setting).select("value"))),
             Side("Kafka source", lambda: rate(kafka)),
+            Side("Python data source, ready batches", lambda: rate(ready)),
         ],
         goals=[
             Goal("pulsarpy / Kafka source", ratio("pulsarpy", "Kafka source"), at_least=2.5),
             Goal("pulsarpy / Parquet", ratio("pulsarpy", "Parquet (zstd)"), at_least=0.8),
             Goal("without value / with value", ratio("pulsarpy, no value", "pulsarpy"), at_least=2.0),
+            Goal("pulsarpy / ready batches", ratio("pulsarpy", "Python data source, ready batches")),
         ],
     )

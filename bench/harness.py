@@ -21,6 +21,7 @@ from pyspark.sql import SparkSession
 
 from bench.kafka import Kafka
 
+WARM_UPS = 2
 PACKAGES = ("pulsar-on-spark", "pyspark", "deltalake", "delta-spark", "pyarrow")
 
 
@@ -167,7 +168,7 @@ class Result:
 
 
 def measure(benchmark: Benchmark, rounds: int, say: Callable[[str], None]) -> Result:
-    """Run all sides once to warm up, then `rounds` times in turn.
+    """Run all sides twice to warm up (the JVM compiles), then `rounds` times in turn.
 
     Args:
         benchmark: What to measure.
@@ -175,7 +176,7 @@ def measure(benchmark: Benchmark, rounds: int, say: Callable[[str], None]) -> Re
         say: Gets a line after each number.
     """
     result = Result(benchmark)
-    for number in range(rounds + 1):
+    for number in range(-WARM_UPS, rounds):
         result.load_average.append(round(os.getloadavg()[0], 2))
         for side in benchmark.sides:
             if side.name in result.not_run:
@@ -186,9 +187,9 @@ def measure(benchmark: Benchmark, rounds: int, say: Callable[[str], None]) -> Re
                 result.not_run[side.name] = str(reason)
                 say(f"{benchmark.name}: {side.name}: not run: {reason}")
                 continue
-            if number > 0:
+            if number >= 0:
                 result.numbers.setdefault(side.name, []).append(measured)
-            label = f"round {number}" if number else "warm-up"
+            label = f"round {number + 1}" if number >= 0 else "warm-up"
             say(f"{benchmark.name}: {label}: {side.name}: {measured:,.0f} {benchmark.unit}")
     return result
 
@@ -220,9 +221,7 @@ def environment() -> dict[str, object]:
     return {
         "python": platform.python_version(),
         "java": java.group(1) if java else "unknown",
-        "packages": {
-            name: _version(name) for name in ("pulsar-on-spark", "pyspark", "deltalake", "delta-spark", "pyarrow")
-        },
+        "packages": {name: _version(name) for name in PACKAGES},
         "kernel": platform.release(),
         "processor": _processor(),
         "memory_gib": round(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30, 1),

@@ -12,8 +12,8 @@ from bench.harness import Goal, Result, reached
 
 HEAD = """# Benchmarks
 
-Written by `make bench`. Medians of {rounds} alternating rounds after a warm-up round, all sides in one session: Spark
-local[2], Unix-domain sockets on, the default checkpoint manager. What "not run" says was missing on that machine.
+Written by `make bench`. Medians of {rounds} alternating rounds after two warm-up rounds, all sides in one session:
+Spark local[2], Unix-domain sockets on, the default checkpoint manager. What "not run" says was missing on that machine.
 
 ![Median rates by side](benchmarks.png)
 """

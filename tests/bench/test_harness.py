@@ -16,9 +16,11 @@ def test_rounds_alternate_after_a_warm_up_and_medians_are_taken():
     def side(name: str, numbers: list[float]) -> Side:
         return Side(name, lambda: order.append(name) or numbers.pop(0))
 
-    work = Benchmark("b", "ms", "", [side("one", [9.0, 1.0, 5.0, 3.0]), side("two", [0.0, 2.0, 2.0, 8.0])], [])
+    work = Benchmark(
+        "b", "ms", "", [side("one", [9.0, 7.0, 1.0, 5.0, 3.0]), side("two", [0.0, 9.0, 2.0, 2.0, 8.0])], []
+    )
     result = measure(work, 3, lambda line: None)
-    assert order == ["one", "two"] * 4
+    assert order == ["one", "two"] * 5
     assert result.medians() == {"one": 3.0, "two": 2.0}
 
 

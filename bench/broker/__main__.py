@@ -1,0 +1,73 @@
+"""Measures a peer and ours one after the other, and shows what came out. Clients and brokers share the CPUs."""
+
+from __future__ import annotations
+
+import json
+import os
+import tempfile
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from bench.broker.load import Load
+from bench.broker.measures import MEASURES, Bench, Figures
+from bench.broker.targets import Peer, Target, our_broker
+from pulsar_on_spark.model.errors import InvalidArgumentError
+from pulsar_on_spark.model.quorum import Quorum
+
+
+def main(
+    only: Annotated[list[str] | None, typer.Option(help="Measure only this (may be repeated).")] = None,
+    quorum: Annotated[list[str] | None, typer.Option(help="Ours with this quorum (may be repeated).")] = None,
+    peer: Annotated[str | None, typer.Option(help="Another broker's service URL, on this machine.")] = None,
+    ours: Annotated[bool, typer.Option(help="Measure ours.")] = True,
+    seconds: Annotated[float, typer.Option(help="Of a burst and of a latency, after 10 s of warm-up.")] = 30.0,
+    sustained: Annotated[float, typer.Option(help="Seconds of sustained produce.")] = 300.0,
+    flow_gb: Annotated[float, typer.Option(help="What flows while memory is measured.")] = 10.0,
+    as_json: Annotated[Path | None, typer.Option("--json", help="Write the figures here, too, as they come.")] = None,
+) -> None:
+    """Measure and print."""
+    wanted = only or list(MEASURES)
+    if unknown := set(wanted) - set(MEASURES):
+        raise InvalidArgumentError(f"{', '.join(sorted(unknown))} cannot be measured: give {', '.join(MEASURES)}.")
+    found: dict[str, Figures] = {}
+
+    def measure(target: Target, bench: Bench) -> None:
+        figures = found[target.name] = {}
+        for name in wanted:
+            Console(stderr=True).print(f"{target.name}: {name}")
+            figures |= MEASURES[name](target, bench)
+            figures[f"load average behind {name}"] = os.getloadavg()[0]
+            if as_json is not None:
+                as_json.write_text(json.dumps(found, indent=2) + "\n")
+
+    with tempfile.TemporaryDirectory(prefix="bench-broker-") as folder:
+        work = Path(folder)
+        bench = Bench(Load(work), seconds, sustained, flow_gb * 1e9)
+        if peer is not None:
+            measure(Peer(peer), bench)
+        for each in (quorum or ["1/1/1", "3/3/2"]) if ours else []:
+            with our_broker(work / "root", Quorum.parse(each)) as broker:
+                measure(broker, bench)
+    _show(found)
+
+
+def _show(found: dict[str, Figures]) -> None:
+    table = Table("", title="Broker, messages of 1 KiB")
+    for name in found:
+        table.add_column(name, justify="right")
+    for figure in dict.fromkeys(figure for figures in found.values() for figure in figures):
+        values = (figures.get(figure) for figures in found.values())
+        table.add_row(figure, *("" if value is None else _number(value) for value in values))
+    Console().print(table)
+
+
+def _number(value: float) -> str:
+    return f"{value:,.0f}" if value >= 100 else f"{value:,.2f}"
+
+
+if __name__ == "__main__":
+    typer.run(main)

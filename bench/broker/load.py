@@ -1,0 +1,148 @@
+"""The Go program that loads a broker, and the payloads that it sends."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from bench.payload import VALUE_SIZE_BYTES, value_batches
+from pulsar_on_spark.model.errors import InvalidArgumentError
+
+_PAYLOADS = 20_000
+_SOURCE = Path(__file__).parent / "load"
+_CONNECTING_S = 120.0
+
+
+@dataclass(frozen=True, slots=True)
+class Seconds:
+    """How a load ran for some seconds.
+
+    Attributes:
+        seconds: How many.
+        acked: Messages with a receipt.
+        received: Messages at consumers.
+    """
+
+    seconds: float
+    acked: int
+    received: int
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome(Seconds):
+    """How a load ran, from the end of its warm-up.
+
+    Attributes:
+        send_p50_ms: From the call of the producer to the receipt, batching included; as is the next.
+        send_p99_ms: See `send_p50_ms`.
+        end_to_end_p50_ms: From the call of the producer to the consumer's; as are the next two.
+        end_to_end_p99_ms: See `end_to_end_p50_ms`.
+        end_to_end_max_ms: See `end_to_end_p50_ms`.
+        connect_s: Until all producers and consumers were there, before the warm-up.
+    """
+
+    send_p50_ms: float
+    send_p99_ms: float
+    end_to_end_p50_ms: float
+    end_to_end_p99_ms: float
+    end_to_end_max_ms: float
+    connect_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """What is sent.
+
+    Attributes:
+        length_s: How long is measured.
+        warm_up_s: How long is not measured before.
+        topics: On how many topics, a producer each.
+        rate: Messages a second of each topic; 0: as fast as it goes, with a thousand unanswered.
+        consume: Whether each topic has a consumer, too.
+    """
+
+    length_s: float
+    warm_up_s: float = 10.0
+    topics: int = 1
+    rate: float = 0.0
+    consume: bool = False
+
+
+class RunningLoad:
+    """A load that runs."""
+
+    def __init__(self, process: subprocess.Popen[str]) -> None:
+        self._process = process
+
+    def lines(self) -> Iterator[Seconds | Outcome]:
+        """How it goes, every ten seconds after the warm-up, and last its outcome.
+
+        Raises:
+            RuntimeError: it failed.
+        """
+        assert self._process.stdout is not None, "it is a pipe"
+        for line in self._process.stdout:
+            said = json.loads(line)
+            is_summary = said.pop("is_summary")
+            fields = Outcome.__dataclass_fields__ if is_summary else Seconds.__dataclass_fields__
+            yield (Outcome if is_summary else Seconds)(**{name: said[name] for name in fields})
+        if self._process.wait():
+            assert self._process.stderr is not None, "it is a pipe"
+            raise RuntimeError(f"the load ended with {self._process.returncode}: {self._process.stderr.read()}")
+
+
+class Load:
+    """Puts loads on brokers.
+
+    Args:
+        work: A folder for the program and the payloads.
+    """
+
+    def __init__(self, work: Path) -> None:
+        self._program = work / "load"
+        self._payloads = work / "payloads"
+        _build(self._program)
+        values = next(value_batches(_PAYLOADS)).column("value")
+        self._payloads.write_bytes(values.buffers()[2])
+
+    @contextmanager
+    def running(self, url: str, topic: str, shape: Shape) -> Iterator[RunningLoad]:
+        """Put a load on a broker; it is ended behind the block at the latest."""
+        command = [
+            str(self._program),
+            *("-url", url, "-topic", topic, "-topics", str(shape.topics), "-rate", str(shape.rate)),
+            *(
+                "-payloads",
+                str(self._payloads),
+                "-size",
+                str(VALUE_SIZE_BYTES),
+                f"-consume={str(shape.consume).lower()}",
+            ),
+            *("-warm-up", f"{shape.warm_up_s}s", "-length", f"{shape.length_s}s"),
+        ]
+        process = subprocess.Popen(command, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+        try:
+            yield RunningLoad(process)
+        finally:
+            process.kill()
+            process.wait()
+
+    def run(self, url: str, topic: str, shape: Shape) -> Outcome:
+        """Put a load on a broker until it is over."""
+        with self.running(url, topic, shape) as running:
+            *_, outcome = running.lines()
+        assert isinstance(outcome, Outcome), "the last line is the outcome"
+        return outcome
+
+
+def _build(program: Path) -> None:
+    go = shutil.which("go", path=f"{os.environ['PATH']}:/usr/local/go/bin")
+    if go is None:
+        raise InvalidArgumentError("Go is not installed, and the load is made with it: install Go 1.24 or newer.")
+    subprocess.run([go, "build", "-buildvcs=false", "-o", str(program), "."], cwd=_SOURCE, check=True)

@@ -1,0 +1,273 @@
+"""What is measured of a broker: one function for each figure or few, the same for ours and for a peer."""
+
+from __future__ import annotations
+
+import statistics
+import threading
+import time
+import uuid
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager, suppress
+from dataclasses import dataclass
+from typing import Final
+
+import psutil
+import pulsar
+
+from bench.broker.load import Load, Outcome, Shape
+from bench.broker.targets import Target
+from bench.payload import VALUE_SIZE_BYTES, value_batches
+
+SENDS: Final = 2_000
+"""One at a time; the first tenth is not counted."""
+BACKLOG: Final = 200_000
+"""Messages that are consumed: fewer bytes than the cache of either broker holds by default."""
+LATENCY_RATE: Final = 10_000
+TOPICS: Final = 1_000
+TOPIC_RATE: Final = 10
+_SAMPLE_S: Final = 0.5
+_RECEIVE_MS: Final = 60_000
+_QUEUE: Final = 10_000
+
+Figures = dict[str, float]
+"""By name, with the unit in it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Bench:
+    """What measures share.
+
+    Attributes:
+        load: Loads brokers.
+        seconds: How long a burst, and a latency, is measured.
+        sustained_s: How long "sustained" is.
+        flow_bytes: How much flows while memory is measured.
+    """
+
+    load: Load
+    seconds: float
+    sustained_s: float
+    flow_bytes: float
+
+
+def start(target: Target, bench: Bench) -> Figures:
+    """How long a broker takes until it serves, with a root that has no topics yet."""
+    return {} if target.start_s is None else {"start s": target.start_s}
+
+
+def burst(target: Target, bench: Bench) -> Figures:
+    """Batched produce to one topic, as fast as it goes."""
+    outcome = bench.load.run(target.url, _topic("burst"), Shape(bench.seconds))
+    return {"burst msg/s": outcome.acked / outcome.seconds}
+
+
+def sustained(target: Target, bench: Bench) -> Figures:
+    """The same for minutes, while what was written is sealed; its slowest ten seconds, and what was left unsealed."""
+    rates: list[float] = []
+    lags: list[int] = []
+    with bench.load.running(target.url, _topic("sustained"), Shape(bench.sustained_s)) as running:
+        for line in running.lines():
+            if not isinstance(line, Outcome):
+                rates.append(line.acked / line.seconds)
+                lags.append(target.unsealed_bytes())
+    return {
+        "sustained msg/s": statistics.mean(rates),
+        "sustained, slowest 10 s, msg/s": min(rates),
+        "unsealed at half, MB": lags[len(lags) // 2] / 1e6,
+        "unsealed at end, MB": lags[-1] / 1e6,
+    }
+
+
+def send(target: Target, bench: Bench) -> Figures:
+    """One send at a time, with the Python client."""
+    values = _values(SENDS)
+    with _client(target) as client:
+        producer = client.create_producer(_topic("send"))
+        taken_ms: list[float] = []
+        for value in values:
+            started_s = time.perf_counter()
+            producer.send(value)
+            taken_ms.append((time.perf_counter() - started_s) * 1000)
+    counted = taken_ms[SENDS // 10 :]
+    return {"send p50 ms": statistics.median(counted), "send p99 ms": statistics.quantiles(counted, n=100)[98]}
+
+
+def consume_cached(target: Target, bench: Bench) -> Figures:
+    """A backlog that was published while its consumer was connected, with the Python client.
+
+    What the consumer's queue takes (10,000 messages) is there already when it begins to receive.
+    """
+    topic = _topic("cached")
+    with _client(target) as client:
+        consumer = _subscribe(client, topic)
+        _publish(client, topic)
+        return {"consume, cached, msg/s": _consume_rate(consumer)}
+
+
+def consume_fresh(target: Target, bench: Bench) -> Figures:
+    """A backlog that was published just now, with no consumer."""
+    topic = _topic("fresh")
+    with _client(target) as client:
+        _publish(client, topic)
+        return {"consume, fresh backlog, msg/s": _consume_rate(_subscribe(client, topic))}
+
+
+def consume_sealed(target: Target, bench: Bench) -> Figures:
+    """A backlog out of sealed segments, nothing of it in the broker's memory; a peer reads as it always does."""
+    topic = _topic("sealed")
+    with _client(target) as client:
+        _publish(client, topic)
+    target.seal()
+    with _client(target) as client:
+        return {"consume, sealed, msg/s": _consume_rate(_subscribe(client, topic))}
+
+
+def latency(target: Target, bench: Bench) -> Figures:
+    """From the producer's call to the consumer's at 10,000 messages a second on one topic, batched by 1 ms."""
+    shape = Shape(bench.seconds, rate=LATENCY_RATE, consume=True)
+    return _flow(target, bench, shape, f"{LATENCY_RATE:,} msg/s")
+
+
+def topics(target: Target, bench: Bench) -> Figures:
+    """A thousand topics with a producer and a consumer each, ten messages a second on each."""
+    shape = Shape(bench.seconds, topics=TOPICS, rate=TOPIC_RATE, consume=True)
+    return _flow(target, bench, shape, f"{TOPICS:,} topics")
+
+
+def memory(target: Target, bench: Bench) -> Figures:
+    """The largest memory of the broker's processes while so much flows through, with a consumer that follows.
+
+    PSS counts pages that processes share once. Its maximum is of the sum; those of the processes are each one's own.
+    """
+    peak_total = 0
+    peaks: dict[str, int] = {}
+
+    def sample() -> None:
+        nonlocal peak_total
+        sizes = list(_sizes(target.processes()))
+        peak_total = max(peak_total, sum(pss for _, pss, _ in sizes))
+        for name, pss, rss in sizes:
+            for kind, size in (("PSS", pss), ("RSS", rss)):
+                peaks[f"{kind} of {name}, MB"] = max(peaks.get(f"{kind} of {name}, MB", 0), size)
+
+    flowed_bytes, passes = 0, 0
+    with _sampling(sample):
+        while flowed_bytes < bench.flow_bytes:
+            passes += 1
+            outcome = bench.load.run(target.url, _topic(f"memory-{passes}"), Shape(30.0, warm_up_s=1.0, consume=True))
+            flowed_bytes += outcome.received * VALUE_SIZE_BYTES
+    figures = {"memory: flowed, GB": flowed_bytes / 1e9, "PSS of all, MB": peak_total / 1e6}
+    return figures | {name: size / 1e6 for name, size in sorted(peaks.items())}
+
+
+MEASURES: Final[dict[str, Callable[[Target, Bench], Figures]]] = {
+    "start": start,
+    "burst": burst,
+    "send": send,
+    "consume-cached": consume_cached,
+    "consume-fresh": consume_fresh,
+    "consume-sealed": consume_sealed,
+    "latency": latency,
+    "topics": topics,
+    "memory": memory,
+    "sustained": sustained,
+}
+
+
+def _flow(target: Target, bench: Bench, shape: Shape, what: str) -> Figures:
+    before_s = {process.pid: _cpu_s(process) for process in target.processes()}
+    with bench.load.running(target.url, _topic("flow"), shape) as running:
+        *_, outcome = running.lines()
+    assert isinstance(outcome, Outcome), "the last line is the outcome"
+    spent_s = sum(_cpu_s(process) - before_s.get(process.pid, 0.0) for process in target.processes())
+    return {
+        f"{what}: end to end p50 ms": outcome.end_to_end_p50_ms,
+        f"{what}: end to end p99 ms": outcome.end_to_end_p99_ms,
+        f"{what}: received msg/s": outcome.received / outcome.seconds,
+        f"{what}: broker's CPU s, start to end": spent_s,
+        f"{what}: connected after s": outcome.connect_s,
+    }
+
+
+def _cpu_s(process: psutil.Process) -> float:
+    times = process.cpu_times()
+    return float(times.user + times.system)
+
+
+def _sizes(processes: list[psutil.Process]) -> Iterator[tuple[str, int, int]]:
+    """(name, PSS, RSS) in bytes of each process; one that ends meanwhile has none."""
+    for process in processes:
+        with suppress(psutil.NoSuchProcess):
+            full = process.memory_full_info()
+            yield _role(process), full.pss, full.rss
+
+
+def _role(process: psutil.Process) -> str:
+    command = " ".join(process.cmdline())
+    if "spawn_main" in command:
+        return str(process.name())
+    return "the broker" if "standalone" in command.lower() else "others"
+
+
+@contextmanager
+def _sampling(sample: Callable[[], None]) -> Iterator[None]:
+    """Call it now and then in a thread."""
+    over = threading.Event()
+
+    def loop() -> None:
+        while not over.wait(_SAMPLE_S):
+            sample()
+
+    thread = threading.Thread(target=loop)
+    thread.start()
+    try:
+        yield
+    finally:
+        over.set()
+        thread.join()
+
+
+# -- the Python client -------------------------------------------------------------------------------------------------
+
+
+@contextmanager
+def _client(target: Target) -> Iterator[pulsar.Client]:
+    with closing(pulsar.Client(target.url, logger=pulsar.ConsoleLogger(pulsar.LoggerLevel.Error))) as client:
+        yield client
+
+
+def _topic(name: str) -> str:
+    return f"bench-{name}-{uuid.uuid4().hex}"
+
+
+def _values(count: int) -> list[bytes]:
+    values: list[bytes] = next(value_batches(count)).column("value").to_pylist()
+    return values
+
+
+def _publish(client: pulsar.Client, topic: str) -> None:
+    """A backlog, in batches."""
+    producer = client.create_producer(
+        topic, batching_enabled=True, batching_max_messages=1000, block_if_queue_full=True, max_pending_messages=_QUEUE
+    )
+    values = _values(10_000)
+    for number in range(BACKLOG):
+        producer.send_async(values[number % len(values)], lambda *_: None)
+    producer.flush()
+
+
+def _subscribe(client: pulsar.Client, topic: str) -> pulsar.Consumer:
+    return client.subscribe(
+        topic, "bench", initial_position=pulsar.InitialPosition.Earliest, receiver_queue_size=_QUEUE
+    )
+
+
+def _consume_rate(consumer: pulsar.Consumer) -> float:
+    """Messages a second of the whole backlog from the first on, acknowledged cumulatively."""
+    consumer.acknowledge(consumer.receive(_RECEIVE_MS))
+    started_s = time.perf_counter()
+    for number in range(1, BACKLOG):
+        message = consumer.receive(_RECEIVE_MS)
+        if number % 1000 == 0:
+            consumer.acknowledge_cumulative(message)
+    return (BACKLOG - 1) / (time.perf_counter() - started_s)

@@ -1,0 +1,121 @@
+"""What is measured: a broker of ours on a fresh root, or a peer that listens somewhere, with their processes."""
+
+from __future__ import annotations
+
+import shutil
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+from urllib.parse import urlsplit
+
+import psutil
+
+from pulsar_on_spark.model.errors import InvalidArgumentError
+from pulsar_on_spark.model.quorum import Quorum
+from pulsar_on_spark.testing.running_broker import RunningBroker
+from pulsar_on_spark.topic.root import Root
+
+
+class Target(Protocol):
+    """A broker under measurement."""
+
+    @property
+    def name(self) -> str:
+        """Which, for the table."""
+
+    @property
+    def url(self) -> str:
+        """What clients connect to; another one after `seal`."""
+
+    @property
+    def start_s(self) -> float | None:
+        """From the command to the line that says where it serves, on a new root; None where it was there before."""
+
+    def processes(self) -> list[psutil.Process]:
+        """The broker's process and those that it has started."""
+
+    def unsealed_bytes(self) -> int:
+        """Bytes that wait to be written a second time, in their lasting form; 0 where there is no such thing."""
+
+    def seal(self) -> None:
+        """Bring all that was published into its lasting form, and forget what is in the broker's memory."""
+
+
+@dataclass(frozen=True, slots=True)
+class Peer:
+    """Another broker, where it listens on this machine; warm it up before.
+
+    It has no journal that is sealed later: where it reads a backlog from is its own matter.
+    """
+
+    url: str
+    name: str = "peer"
+    start_s: float | None = None
+
+    def processes(self) -> list[psutil.Process]:
+        """See `Target`."""
+        port = urlsplit(self.url).port
+        for found in psutil.net_connections("tcp"):
+            if found.status == psutil.CONN_LISTEN and found.laddr.port == port and found.pid is not None:
+                return _with_children(psutil.Process(found.pid))
+        raise InvalidArgumentError(f"No process listens on port {port} here: start the peer on this machine.")
+
+    def unsealed_bytes(self) -> int:
+        """See `Target`."""
+        return 0
+
+    def seal(self) -> None:
+        """See `Target`."""
+
+
+class Ours:
+    """A broker of ours; see `our_broker`."""
+
+    def __init__(self, root: Path, quorum: Quorum) -> None:
+        self.name = f"ours {quorum}"
+        self._root = Root.create(root, quorum=quorum)
+        began_s = time.perf_counter()
+        self._broker = RunningBroker(root)
+        self.start_s: float | None = time.perf_counter() - began_s
+
+    @property
+    def url(self) -> str:
+        """See `Target`."""
+        return self._broker.url
+
+    def processes(self) -> list[psutil.Process]:
+        """See `Target`."""
+        return _with_children(psutil.Process(self._broker.pid))
+
+    def unsealed_bytes(self) -> int:
+        """See `Target`."""
+        return sum(each.journal_bytes for each in Root.shared(self._root.path).status().incarnations)
+
+    def seal(self) -> None:
+        """See `Target`: it ends, its journal is sealed by housekeeping, and it starts again."""
+        self.stop()
+        self._root.maintain()
+        self._broker = RunningBroker(self._root.path)
+
+    def stop(self) -> None:
+        """End it."""
+        self._broker.stop()
+
+
+@contextmanager
+def our_broker(root: Path, quorum: Quorum) -> Iterator[Ours]:
+    """A broker of ours on a fresh root, with all storage paths on one disk."""
+    shutil.rmtree(root, ignore_errors=True)
+    ours = Ours(root, quorum)
+    try:
+        yield ours
+    finally:
+        ours.stop()
+        shutil.rmtree(root, ignore_errors=True)
+
+
+def _with_children(process: psutil.Process) -> list[psutil.Process]:
+    return [process, *process.children(recursive=True)]

@@ -1,0 +1,196 @@
+"""How fast a journal is sealed: messages of 1 KiB a second and a core, from journal files to committed segments.
+
+    python -m bench.sealing [messages] [number of the case]
+
+Frames of about 1 MiB are read and checked, entries are taken apart, rows are encoded with zstd level 1, checked, and
+written to three copies that are synced. Payloads compress like JSON of an application (about 3 times). What counts is
+messages a CPU second of the whole process, threads and commits included; wall time depends on the disk.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import random
+import resource
+import shutil
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from pulsar_on_spark.ledger.segment_reader import read_batches
+from pulsar_on_spark.metadata.records import FileRecord, TopicRecord
+from pulsar_on_spark.model.clock import current_ms
+from pulsar_on_spark.model.ids import EARLIEST, IncarnationId
+from pulsar_on_spark.model.names import TopicName
+from pulsar_on_spark.protocol.compression import Codec
+from pulsar_on_spark.protocol.messages import MessageMetadata
+from pulsar_on_spark.testing.journal_logs import LogOnDisk
+from pulsar_on_spark.testing.pulsar_entries import ClientMessage, batch_entry, single_entry
+from pulsar_on_spark.topic import catalog, chain
+from pulsar_on_spark.topic.reading import SliceReader
+from pulsar_on_spark.topic.root import Root
+from pulsar_on_spark.topic.sealing.sealer import Sealer, SealReport
+
+MESSAGE_BYTES = 1024
+BATCH_MESSAGES = 100
+FRAME_MESSAGES = 1000
+POOL_MESSAGES = 20_000
+"""Messages that are made; so many that what zstd looks back over has few of them twice."""
+READ_TOPICS = 20
+"""Topics whose sealed messages are read, one after the other."""
+GOAL = 200_000
+"""Messages a second on one core."""
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """Entries of one kind, spread over so many topics; `codec` None is a message by itself."""
+
+    name: str
+    codec: Codec | None
+    topics: int = 1
+
+
+CASES = (
+    Case("batches of 100, not compressed", Codec.NONE),
+    Case("batches of 100, LZ4", Codec.LZ4),
+    Case("batches of 100, ZSTD", Codec.ZSTD),
+    Case("single messages", None),
+    Case("batches of 100, LZ4, 100 topics", Codec.LZ4, 100),
+    Case("single messages, 5000 topics", None, 5000),
+)
+
+
+def payload(chance: random.Random) -> bytes:
+    """1 KiB of JSON with a third of chance in it."""
+    record = f'{{"user":"{chance.randrange(10**6)}","session":"{chance.randbytes(150).hex()}","items":['
+    while len(record) < MESSAGE_BYTES - 60:
+        record += f'{{"sku":"A-{chance.randrange(1000):06d}","quantity":{chance.randrange(9)},"price":19.99}},'
+    return (record.rstrip(",") + "]}").ljust(MESSAGE_BYTES)[:MESSAGE_BYTES].encode()
+
+
+def entries(case: Case, messages: int) -> Iterator[bytes]:
+    """Entries of so many messages; some are used again and again, or making them would take longer than sealing."""
+    chance = random.Random(1)
+    made = [ClientMessage(payload(chance), key=f"key-{number}".encode()) for number in range(POOL_MESSAGES)]
+    metadata = MessageMetadata(producer_name="bench", publish_time=current_ms())
+    if case.codec is None:
+        pool = [single_entry(message, metadata=metadata) for message in made]
+        count = messages
+    else:
+        starts = range(0, len(made), BATCH_MESSAGES)
+        pool = [batch_entry(made[start : start + BATCH_MESSAGES], case.codec, metadata) for start in starts]
+        count = messages // BATCH_MESSAGES
+    for number in range(count):
+        # One topic gets them in turn. Of many each would get the same few again and again, and compress too well.
+        yield pool[number % len(pool)] if case.topics == 1 else chance.choice(pool)
+
+
+def filled(root: Root, case: Case, messages: int) -> LogOnDisk:
+    """A closed log of such entries."""
+    log = LogOnDisk(root)
+    names = [f"topic-partition-{number}" for number in range(case.topics)]
+    root.create_topic("topic", case.topics)
+    for start in range(0, len(names), 100):
+        log.open_ledgers(names[start : start + 100])
+    in_frame = FRAME_MESSAGES if case.codec is None else FRAME_MESSAGES // BATCH_MESSAGES
+    frame: dict[str, list[bytes]] = {}
+    for number, entry in enumerate(entries(case, messages)):
+        frame.setdefault(names[number % len(names)], []).append(entry)
+        if (number + 1) % in_frame == 0:
+            log.append(frame)
+            frame = {}
+    log.close()
+    return log
+
+
+@dataclass(frozen=True, slots=True)
+class Sealed:
+    """What a sealer's process says of its pass."""
+
+    report: SealReport
+    cpu_s: float
+    peak_mib: float
+
+
+def seal(directory: Path, incarnation: IncarnationId) -> Sealed:
+    """One pass over all of the log; runs in a process of its own."""
+    sealer = Sealer(Root.open(directory), incarnation, is_live=False)
+    started_s = _cpu_s()
+    report = sealer.seal(tail=True)
+    spent_s = _cpu_s() - started_s
+    sealer.close()
+    # Not ru_maxrss, which a process has from its parent.
+    peak = next(line for line in Path("/proc/self/status").read_text().splitlines() if line.startswith("VmHWM"))
+    return Sealed(report, spent_s, int(peak.split()[1]) / 1024)
+
+
+def reads(root: Root) -> str:
+    """What a reader of one topic reads and decodes, beside what is the topic's: means over a few topics."""
+    view = root.store.view()
+    paths = root.storage_paths(view)
+    reader = SliceReader(root.path, paths, ("publish_time", "key", "value"))
+    names = [topic.name for topic in view.all(TopicRecord) if topic.partitions is None]
+    spent_s = messages = all_rows = encoded = batches = 0.0
+    chosen = random.Random(2).sample(names, min(READ_TOPICS, len(names)))
+    for name in chosen:
+        target = catalog.parts(view, catalog.require_topic(view, TopicName.parse(name)))
+        for part in target:
+            end = chain.read_limit(view, part.topic_id)
+            plan = chain.plan_range(view, part.name, part.topic_id, part.partition, EARLIEST, end)
+            started_s = time.perf_counter()
+            messages += sum(batch.num_rows for slice_ in plan.slices for _, batch in reader.read(slice_))
+            spent_s += time.perf_counter() - started_s
+            for slice_ in plan.slices:
+                places = slice_.batches()
+                assert isinstance(slice_.file, FileRecord)
+                numbers = [where.number for where in places]
+                batches += len(numbers)
+                encoded += slice_.file.length / slice_.file.batches * len(numbers)
+                all_rows += sum(b.num_rows for b in read_batches(slice_.file, paths, numbers, ("entry_id",), print))
+    topics = len(chosen)
+    return (
+        f"one topic: {messages / topics:,.0f} messages in {batches / topics:.1f} batches, "
+        f"{all_rows / messages:.1f} rows decoded a message, {encoded / topics / 1e3:,.0f} kB read, "
+        f"{1e3 * spent_s / topics:.1f} ms"
+    )
+
+
+def _cpu_s() -> float:
+    usage = resource.getrusage(resource.RUSAGE_SELF)
+    return usage.ru_utime + usage.ru_stime
+
+
+def measure(case: Case, messages: int, directory: Path) -> str:
+    """One row of the result."""
+    root = Root.create(directory / "root")
+    try:
+        log = filled(root, case, messages)
+        with multiprocessing.get_context("spawn").Pool(1) as pool:
+            done = pool.apply(seal, (root.path, log.incarnation))
+        found = reads(root)
+    finally:
+        shutil.rmtree(directory / "root")
+    report = done.report
+    return (
+        f"{case.name:34} {messages / done.cpu_s:>9,.0f}/CPU s {messages / report.seconds:>9,.0f}/s wall "
+        f"{report.journal_bytes / 1e6:>6,.0f} MB journal {report.file_bytes / 1e6:>5,.0f} MB sealed "
+        f"{done.peak_mib:>5,.0f} MiB at most\n{'':34} {found}"
+    )
+
+
+def main() -> None:
+    """Measure all cases and print a row for each."""
+    messages = int(sys.argv[1]) if len(sys.argv) > 1 else 400_000
+    chosen = int(sys.argv[2]) if len(sys.argv) > 2 else None
+    with tempfile.TemporaryDirectory() as directory:
+        for case in CASES if chosen is None else CASES[chosen : chosen + 1]:
+            print(measure(case, messages, Path(directory)), flush=True)
+    print(f"goal: {GOAL:,} messages of {MESSAGE_BYTES} bytes a second on one core")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,41 @@
+"""The benchmark of the broker itself: a load of the Go client on a broker of ours, for as short as it goes."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from pathlib import Path
+
+import pytest
+
+from bench.broker.load import Load, Shape
+from bench.broker.measures import MEASURES, Bench
+from bench.broker.targets import our_broker
+from pulsar_on_spark.model.quorum import Quorum
+
+needs_go = pytest.mark.skipif(
+    shutil.which("go", path=f"{os.environ['PATH']}:/usr/local/go/bin") is None, reason="Go is not installed"
+)
+
+
+@pytest.mark.soak
+@needs_go
+def test_every_figure_can_be_measured(tmp_path: Path) -> None:
+    bench = Bench(Load(tmp_path), seconds=2.0, sustained_s=20.0, flow_bytes=1e6)
+    with our_broker(tmp_path / "root", Quorum(3, 3, 2)) as broker:
+        for measure in MEASURES.values():
+            figures = measure(broker, bench)
+            assert figures
+            assert all(value >= 0 for value in figures.values()), figures
+
+
+@pytest.mark.soak
+@needs_go
+def test_what_many_topics_are_sent_is_received(tmp_path: Path) -> None:
+    shape = Shape(length_s=5.0, warm_up_s=1.0, topics=50, rate=20, consume=True)
+    load = Load(tmp_path)
+    with our_broker(tmp_path / "root", Quorum(3, 3, 2)) as broker:
+        outcome = load.run(broker.url, "t", shape)
+    # The load itself fails where not all arrives; how much of it falls into the seconds that count is the machine's.
+    assert min(outcome.acked, outcome.received) > 0
+    assert 0 < outcome.end_to_end_p50_ms <= outcome.end_to_end_p99_ms <= outcome.end_to_end_max_ms * 1.02
