@@ -53,8 +53,12 @@ imports: install ## import-linter: imports point down the house
 	@$(BIN)/lint-imports --no-logo
 
 .PHONY: unit
-unit: install ## pytest, without the long runs
-	@$(BIN)/pytest
+unit: install ## pytest in two processes, without the long runs
+	@$(BIN)/pytest -n 2 --dist loadfile --durations=20
+
+.PHONY: simulate
+simulate: install ## run the journal's protocol in the simulator; SECONDS=3600, SEED=n
+	@$(BIN)/python -m pulsar_on_spark.testing.journal_sim --seconds $(or $(SECONDS),3600) $(if $(SEED),--seed $(SEED))
 
 .PHONY: soak
 soak: install ## pytest, the long runs only
@@ -67,6 +71,12 @@ demo: install ## replay the flights of 2013 through a topic; leaves demo-root/ b
 .PHONY: bench
 bench: install ## measure beside Parquet, Delta and Kafka; writes docs/benchmarks.md
 	@$(BIN)/python -m bench.run
+
+.PHONY: protocol
+protocol: install ## generate the code of Pulsar's protobuf messages
+	@$(BIN)/python -m grpc_tools.protoc -I pulsar_on_spark/protocol \
+	  --python_out=pulsar_on_spark/_generated --pyi_out=pulsar_on_spark/_generated \
+	  pulsar_entry.proto pulsar_commands.proto
 
 .PHONY: format
 format: install ## let ruff format the code and fix what it can
