@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import re
 import uuid
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from types import MappingProxyType
 
 from pulsar_on_spark.metadata import keys
 from pulsar_on_spark.metadata.records import (
@@ -31,6 +32,7 @@ from pulsar_on_spark.model.errors import (
     TopicNotFoundError,
     TopicTerminatedError,
 )
+from pulsar_on_spark.model.ids import EARLIEST
 from pulsar_on_spark.model.names import TopicName
 from pulsar_on_spark.topic.policies.effective import namespace_policies
 from pulsar_on_spark.topic.schemas.schema import TopicSchema
@@ -70,6 +72,7 @@ def create_topic(
     *,
     exist_ok: bool = False,
     schema: TopicSchema | None = None,
+    properties: Mapping[str, str] | None = None,
 ) -> TopicRecord:
     """Create a topic, its namespace and tenant where they are missing.
 
@@ -79,6 +82,7 @@ def create_topic(
         partitions: None for a topic without partitions, else 1 to 10,000.
         exist_ok: give the existing topic back, whatever its partitions.
         schema: what its values are made of, if that is declared.
+        properties: what it is labelled with.
 
     Raises:
         TopicExistsError: the topic exists.
@@ -91,7 +95,7 @@ def create_topic(
             if exist_ok:
                 return None
             raise TopicExistsError(f"Topic {name.full} exists already: choose another name, or delete it first.")
-        return _creation(view, {name: partitions}, schema)
+        return _creation(view, {name: partitions}, schema, properties or {})
 
     created = store.commit(decide).get(TopicRecord, name.full)
     if created is None:
@@ -115,12 +119,17 @@ def create_missing(store: MetadataStore, wanted: Mapping[TopicName, int | None])
     store.commit(decide)
 
 
-def _creation(view: View, new: Mapping[TopicName, int | None], schema: TopicSchema | None = None) -> Change:
-    """The change that creates topics of any namespaces; a schema is for all of them."""
+def _creation(
+    view: View,
+    new: Mapping[TopicName, int | None],
+    schema: TopicSchema | None = None,
+    properties: Mapping[str, str] = MappingProxyType({}),
+) -> Change:
+    """The change that creates topics of any namespaces; schema and properties are for all of them."""
     puts: list[Record] = []
     moved: dict[str, int | None] = {}
     for name, partitions in new.items():
-        topics = [_topic(name, partitions, None)]
+        topics = [_topic(name, partitions, None, properties)]
         if schema is not None:
             puts.append(schema.record(topics[0], 0))
         topics += [_topic(name.partition(index), None, name) for index in range(partitions or 0)]
@@ -128,7 +137,8 @@ def _creation(view: View, new: Mapping[TopicName, int | None], schema: TopicSche
         moved |= {keys.topic(record.name): None for record in topics}
     namespaces = {name.namespace: name.tenant for name in new}
     for namespace in namespaces:
-        _check_topic_limit(view, namespace, [name for name in new if name.namespace == namespace], new)
+        added = [name for name in new if name.namespace == namespace]
+        _check_topic_limit(view, namespace, added[0], sum(new[name] or 1 for name in added))
     moved |= {keys.namespace(namespace): None for namespace in namespaces}
     missing = {found: tenant for found, tenant in namespaces.items() if view.get(NamespaceRecord, found) is None}
     puts += [NamespaceRecord(namespace=namespace) for namespace in missing]
@@ -141,28 +151,29 @@ def _creation(view: View, new: Mapping[TopicName, int | None], schema: TopicSche
     return Change(puts=puts, keys=moved)
 
 
-def _check_topic_limit(
-    view: View, namespace: str, added: Sequence[TopicName], partitions: Mapping[TopicName, int | None]
-) -> None:
+def _check_topic_limit(view: View, namespace: str, first: TopicName, added: int) -> None:
     """Refuse topics above the namespace's `max_topics_per_namespace`; each partition counts, as in Pulsar."""
     limit = namespace_policies(view, namespace).get("max_topics_per_namespace", 0)
     if not limit:
         return
     prefix = f"persistent://{namespace}/"
     there = sum(topic.partitions is None and topic.name.startswith(prefix) for topic in view.all(TopicRecord))
-    if there + sum(partitions[name] or 1 for name in added) > limit:
+    if there + added > limit:
         raise InvalidArgumentError(
             f"Namespace {namespace} has {there} of at most {limit} topics (max_topics_per_namespace): delete some, or "
-            f"raise the limit, before {added[0].full} is created."
+            f"raise the limit, before {first.full} is created."
         )
 
 
 def add_partitions(store: MetadataStore, name: TopicName, partitions: int) -> None:
     """Let a partitioned topic grow to `partitions` partitions.
 
+    The new ones have the subscriptions of the first, from their beginning: what is published there before the consumers
+    know of them is not missed.
+
     Raises:
         TopicNotFoundError: there is no such topic.
-        InvalidArgumentError: it has no partitions, or not fewer than asked for.
+        InvalidArgumentError: it has no partitions, or not fewer than asked for, or its namespace has too many topics.
     """
 
     def decide(view: View) -> Change | None:
@@ -173,14 +184,33 @@ def add_partitions(store: MetadataStore, name: TopicName, partitions: int) -> No
             raise InvalidArgumentError(
                 f"Topic {name.full} has {topic.partitions} partitions: give a larger number, up to {MAX_PARTITIONS}."
             )
+        _check_topic_limit(view, name.namespace, name.partition(topic.partitions), partitions - topic.partitions)
         added = [_topic(name.partition(index), None, name) for index in range(topic.partitions, partitions)]
-        moved: dict[str, int | None] = {keys.topic(record.name): None for record in added}
+        first = require_topic(view, name.partition(0))
+        copied = [_anew(found, record) for record in added for found in view.all(SubscriptionRecord, first.topic_id)]
+        moved: dict[str, int | None] = {keys.topic(record.name): None for record in (topic, first, *added)}
+        moved |= {keys.subscription(record.topic_id, record.name): None for record in copied}
         return Change(
-            puts=[topic.model_copy(update={"partitions": partitions}), *added],
-            keys={keys.topic(name.full): None, **moved},
+            puts=[topic.model_copy(update={"partitions": partitions}), *added, *copied],
+            keys=moved | {keys.namespace(name.namespace): None},
         )
 
     store.commit(decide)
+
+
+def _anew(found: SubscriptionRecord, topic: TopicRecord) -> SubscriptionRecord:
+    """The same subscription on a topic that was just created, from its beginning, free for whoever comes."""
+    return SubscriptionRecord(
+        topic_id=topic.topic_id,
+        name=found.name,
+        type=found.type,
+        start_ledger=EARLIEST.ledger,
+        start_entry=EARLIEST.entry,
+        start_epoch=1,
+        expires_after_s=found.expires_after_s,
+        properties=found.properties,
+        created_at=topic.created_at,
+    )
 
 
 def delete_topic(
@@ -324,12 +354,18 @@ def _partition_records(view: View, topic: TopicRecord) -> list[TopicRecord]:
     return [record for record in found if record is not None]
 
 
-def _topic(name: TopicName, partitions: int | None, partition_of: TopicName | None) -> TopicRecord:
+def _topic(
+    name: TopicName,
+    partitions: int | None,
+    partition_of: TopicName | None,
+    properties: Mapping[str, str] = MappingProxyType({}),
+) -> TopicRecord:
     return TopicRecord(
         name=name.full,
         topic_id=uuid.uuid4().hex,
         partitions=partitions,
         partition_of=partition_of.full if partition_of else None,
+        properties=dict(properties),
         created_at=datetime.now(UTC),
     )
 

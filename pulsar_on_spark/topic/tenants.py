@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Final
+from types import MappingProxyType
+from typing import Any, Final
 
 from pulsar_on_spark.metadata import keys
 from pulsar_on_spark.metadata.records import NamespaceRecord, TenantRecord, TopicRecord
@@ -16,6 +17,7 @@ from pulsar_on_spark.model.errors import (
 )
 from pulsar_on_spark.model.names import TopicName, check_namespace, check_tenant
 from pulsar_on_spark.topic import catalog
+from pulsar_on_spark.topic.policies.change import new_policies
 from pulsar_on_spark.topic.policies.effective import policy_topic
 
 _DELETED_TOGETHER: Final = 100
@@ -124,25 +126,35 @@ def delete_tenant(store: MetadataStore, tenant: str, *, force: bool = False) -> 
     raise CommitConflictError(f"Tenant {tenant} gets new namespaces while it is deleted: stop what creates them.")
 
 
-def create_namespace(store: MetadataStore, namespace: str) -> None:
+def create_namespace(
+    store: MetadataStore,
+    namespace: str,
+    *,
+    policies: Mapping[str, Any] = MappingProxyType({}),
+    properties: Mapping[str, str] = MappingProxyType({}),
+) -> None:
     """Create a namespace of a tenant that is there.
 
+    Args:
+        store: the root's metadata.
+        namespace: `tenant/namespace`.
+        policies: what it sets, as in `set_namespace_policies`.
+        properties: what it is labelled with.
+
     Raises:
-        InvalidArgumentError: the name is not acceptable.
+        InvalidArgumentError: the name, or a policy, is not acceptable.
         NamespaceNotFoundError: there is no such tenant.
         NamespaceExistsError: the namespace exists.
     """
     check_namespace(namespace)
     tenant = _tenant_of(namespace)
+    new = NamespaceRecord(namespace=namespace, policies=new_policies(namespace, policies), properties=dict(properties))
 
     def decide(view: View) -> Change:
         require_tenant(view, tenant)
         if view.get(NamespaceRecord, namespace) is not None:
             raise NamespaceExistsError(f"Namespace {namespace} exists already: choose another name.")
-        return Change(
-            puts=[NamespaceRecord(namespace=namespace)],
-            keys={keys.tenant(tenant): None, keys.namespace(namespace): None},
-        )
+        return Change(puts=[new], keys={keys.tenant(tenant): None, keys.namespace(namespace): None})
 
     store.commit(decide)
 

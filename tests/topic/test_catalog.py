@@ -24,6 +24,7 @@ from pulsar_on_spark.model.ids import EARLIEST
 from pulsar_on_spark.model.names import TopicName
 from pulsar_on_spark.testing import messages
 from pulsar_on_spark.topic import catalog
+from pulsar_on_spark.topic.policies.change import set_namespace_policies
 from pulsar_on_spark.topic.root import Root
 from pulsar_on_spark.topic.schemas import registry
 from pulsar_on_spark.topic.subscription import subscriptions
@@ -82,6 +83,30 @@ def test_partitions_are_added_and_never_taken(root: Root) -> None:
     ):
         with pytest.raises(error):
             root.add_partitions(name, partitions)
+
+
+def test_new_partitions_have_the_subscriptions_of_the_first_from_their_beginning(root: Root) -> None:
+    root.create_topic("t", 2)
+    first, second = messages.target(root, "t").parts
+    messages.write(root, "t", [b"a", b"b"])
+    subscriptions.create_subscriptions(root.store, "all", "Key_Shared", dict.fromkeys((first, second), EARLIEST), 60.0)
+    subscriptions.create_subscriptions(root.store, "one", "Exclusive", {second: EARLIEST})
+
+    root.add_partitions("t", 4)
+
+    view = root.store.view()
+    for part in messages.target(root, "t").parts[2:]:
+        (found,) = view.all(SubscriptionRecord, part.topic_id)
+        assert (found.name, found.type, found.expires_after_s, found.owners) == ("all", "Key_Shared", 60.0, ())
+        assert (found.start_ledger, found.start_entry) == (EARLIEST.ledger, EARLIEST.entry)
+
+
+def test_partitions_that_are_added_count_among_the_topics_of_a_namespace(root: Root) -> None:
+    root.create_topic("t", 2)
+    set_namespace_policies(root, "public/default", {"max_topics_per_namespace": 3})
+    with pytest.raises(InvalidArgumentError, match=r"2 of at most 3 topics.*t-partition-2"):
+        root.add_partitions("t", 4)
+    root.add_partitions("t", 3)
 
 
 def test_deleting_takes_everything_with_it(root: Root) -> None:

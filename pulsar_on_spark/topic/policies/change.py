@@ -50,6 +50,12 @@ def set_namespace_policies(root: Root, namespace: str, changes: Mapping[str, Any
     root.store.commit(decide)
 
 
+def new_policies(namespace: str, given_there: Mapping[str, Any]) -> dict[str, JsonValue]:
+    """What the record of a new namespace keeps (arguments and errors as `set_namespace_policies`)."""
+    what = f"namespace {namespace}"
+    return _changed({}, _checked(given_there, what, on_topic=False), what)
+
+
 def set_topic_policies(root: Root, name: TopicName, changes: Mapping[str, Any]) -> None:
     """Set policies of a topic; of a partition, those of its partitioned topic (see `set_namespace_policies`).
 

@@ -88,6 +88,9 @@ def test_tenants(admin: httpx.Client, topic: str) -> None:
     done(admin.delete(tenant, params={"force": True}))
     refused(admin.get(f"/namespaces/{topic}"), 404)
     refused(admin.put("/tenants/a b"), 412, "not valid")
+    refused(admin.put(tenant, json={"allowedClusters": ["east"]}), 412, "Cluster east does not exist")
+    done(admin.put(tenant))
+    refused(admin.post(tenant, json={"allowedClusters": ["standalone", "east"]}), 412, "Cluster east does not exist")
 
 
 def test_a_namespace_with_topics_is_deleted_by_force_only(
@@ -114,9 +117,22 @@ def test_a_namespace_is_created_with_policies(admin: httpx.Client, namespace: st
     quotas = {
         "backlog_quota_map": {"destination_storage": QUOTA},
         "offload_threshold": -1,
-        "bundles": {"numBundles": 4},
+        "bundles": {"numBundles": 1},
+        "replication_clusters": ["standalone"],
+        "auth_policies": {"namespace_auth": {}, "destination_auth": {}},
     }
-    refused(admin.put(base, json=said | {"encryption_required": True}), 501, "encryption_required")
+    for key, value, named in (
+        ("encryption_required", True, "encryption_required"),
+        ("replication_clusters", ["standalone", "east"], "replication_clusters"),
+        ("auth_policies", {"namespace_auth": {"a": ["produce"]}}, "auth_policies"),
+        ("bundles", {"numBundles": 4}, "bundles"),
+        ("backlog_quota_map", {"some_other": QUOTA}, "backlog_quota_map.some_other"),
+        ("topicDispatchRate", {"standalone": limit, "east": limit}, "topicDispatchRate of cluster east"),
+    ):
+        refused(admin.put(base, json=said | {key: value}), 501, named)
+        refused(admin.get(base), 404)
+    refused(admin.put(base, json={"message_ttl_in_seconds": -5}), 412, "not acceptable")
+    refused(admin.get(base), 404)
     done(admin.put(base, json=said | quotas | {"properties": {"a": "b"}}))
     found = answered(admin.get(base))
     assert (found["message_ttl_in_seconds"], found["topicDispatchRate"]) == (5, {"standalone": limit})

@@ -104,6 +104,17 @@ def test_a_partitioned_topic_grows(admin: httpx.Client, topic: str, as_metadata:
     refused(admin.get(path(topic, "partitions")), 404)
 
 
+def test_a_subscription_misses_nothing_of_partitions_that_are_added(
+    admin: httpx.Client, client: pulsar.Client, topic: str
+) -> None:
+    done(admin.put(path(topic, "partitions"), json=1))
+    client.subscribe(topic, "s", initial_position=pulsar.InitialPosition.Latest).close()
+    done(admin.post(path(topic, "partitions"), json=2))
+    client.create_producer(f"{topic}-partition-1").send(b"before anybody has looked")
+    consumer = client.subscribe(topic, "s", initial_position=pulsar.InitialPosition.Latest)
+    assert consumer.receive(WAIT_MS).data() == b"before anybody has looked"
+
+
 def test_a_topic_without_messages(admin: httpx.Client, topic: str) -> None:
     done(admin.put(path(topic)))
     done(admin.put(path(topic, "subscription", "s"), json=EARLIEST))

@@ -21,9 +21,8 @@ from pulsar_on_spark.broker.web.requests import (
     administers,
     refused,
 )
-from pulsar_on_spark.model.errors import InvalidArgumentError, TopicNotFoundError
+from pulsar_on_spark.model.errors import TopicNotFoundError
 from pulsar_on_spark.topic import tenants as registry
-from pulsar_on_spark.topic.policies.change import set_namespace_policies
 
 router = APIRouter(tags=["namespaces"], dependencies=[Depends(administers)])
 
@@ -63,19 +62,14 @@ async def policies(services: BrokerServices, namespace: NamedNamespace) -> dict[
 
 @router.put(NAMESPACE, status_code=204, responses=refused(409, "It exists.") | refused(501, "Not all is supported."))
 async def create(services: BrokerServices, namespace: NamedNamespace, body: NamespaceBody | None = None) -> None:
-    """Create a namespace of a tenant that is there, with policies in the shape of Pulsar's `Policies`."""
-    given = {} if body is None or body.model_extra is None else body.model_extra
-    fields, unsupported = given_fields(given, services.settings.cluster_name)
+    """Create a namespace of a tenant that is there, with policies in the shape of Pulsar's `Policies`: all or none."""
+    body = body or NamespaceBody()
+    fields, unsupported = given_fields(body.model_extra or {}, services.settings.cluster_name)
     if unsupported:
         raise HTTPException(501, f"Namespace {namespace} cannot have {', '.join(sorted(unsupported))}: leave it out.")
-    await asyncio.to_thread(registry.create_namespace, services.root.store, namespace)
-    try:
-        await asyncio.to_thread(set_namespace_policies, services.root, namespace, fields)
-    except InvalidArgumentError:
-        await asyncio.to_thread(registry.delete_namespace, services.root.store, namespace)
-        raise
-    if body is not None and body.properties:
-        await asyncio.to_thread(registry.set_namespace_properties, services.root.store, namespace, body.properties)
+    await asyncio.to_thread(
+        registry.create_namespace, services.root.store, namespace, policies=fields, properties=body.properties or {}
+    )
 
 
 @router.delete(NAMESPACE, status_code=204, responses=MISSING | refused(409, "It has topics."))

@@ -44,27 +44,40 @@ def policies_json(stored: Mapping[str, JsonValue], cluster: str) -> dict[str, Js
 def given_fields(body: Mapping[str, JsonValue], cluster: str) -> tuple[dict[str, JsonValue], list[str]]:
     """The policies by field that a body in the shape of Pulsar's `Policies` sets, and keys that are not supported.
 
-    Clients send every key that they know: what says nothing (`_SAYS_NOTHING`, or a key of what holds anyway) is passed
-    over.
+    Clients send every key that they know: what says nothing (`_SAYS_NOTHING`), or what holds anyway, is passed over.
     """
     fields: dict[str, JsonValue] = {}
     unsupported: list[str] = []
     for key, value in body.items():
-        if key in _HOLDS_ANYWAY or value is None or value in ({}, []):
+        if value is None or value in ({}, []) or _holds_anyway(key, value, cluster):
             continue
         if key == "backlog_quota_map" and isinstance(value, dict):
             fields |= {QUOTAS[type_]: quota for type_, quota in value.items() if type_ in QUOTAS}
+            unsupported += [f"{key}.{type_}" for type_ in value if type_ not in QUOTAS]
+        elif key in _BY_KEY and _BY_KEY[key] in _BY_CLUSTER and isinstance(value, dict):
+            fields[_BY_KEY[key]] = value.get(cluster)
+            unsupported += [f"{key} of cluster {other}" for other in value if other != cluster]
         elif key in _BY_KEY:
-            is_map = _BY_KEY[key] in _BY_CLUSTER and isinstance(value, dict)
-            fields[_BY_KEY[key]] = value.get(cluster) if is_map and isinstance(value, dict) else value
+            fields[_BY_KEY[key]] = value
         elif not any(value == nothing and type(value) is type(nothing) for nothing in _SAYS_NOTHING):
             unsupported.append(key)
     return {field: value for field, value in fields.items() if not _is_undefined(value)}, unsupported
 
 
 _BY_KEY: Final = {policy.key: field for field, policy in FIELDS.items() if field not in QUOTAS.values()}
-_HOLDS_ANYWAY: Final = ("bundles", "replication_clusters", "auth_policies", "properties")
 _SAYS_NOTHING: Final = (False, -1, 0, "", "None", "Full", "UNDEFINED")
+
+
+def _holds_anyway(key: str, value: JsonValue, cluster: str) -> bool:
+    """Whether it says what is so in every namespace: one cluster, one bundle, no permissions."""
+    match key, value:
+        case "replication_clusters" | "allowed_clusters", list():
+            return value == [cluster]
+        case "bundles", dict():
+            return value.get("numBundles") in (None, 0, 1)
+        case "auth_policies", dict():
+            return not any(value.values())
+    return False
 
 
 def _is_undefined(value: JsonValue) -> bool:

@@ -5,16 +5,18 @@ from __future__ import annotations
 import asyncio
 from typing import Annotated
 
-from fastapi import APIRouter, Depends
+from fastapi import APIRouter, Depends, HTTPException
 from pydantic import BaseModel, ConfigDict, Field
 from pydantic.alias_generators import to_camel
 
+from pulsar_on_spark.broker.services import Services
 from pulsar_on_spark.broker.web.requests import BrokerServices, Force, Text, administers, refused
 from pulsar_on_spark.topic import tenants as registry
 
 router = APIRouter(prefix="/admin/v2/tenants", tags=["tenants"], dependencies=[Depends(administers)])
 
 _MISSING = refused(404, "There is no such tenant.")
+_NO_CLUSTER = refused(412, "There is no such cluster, or the name is not acceptable.")
 Names = Annotated[list[Annotated[str, Field(max_length=256)]], Field(max_length=1000)]
 
 
@@ -41,18 +43,20 @@ async def tenant_info(services: BrokerServices, tenant: Text) -> TenantInfo:
     return TenantInfo(admin_roles=list(record.admin_roles), allowed_clusters=list(clusters))
 
 
-@router.put("/{tenant}", status_code=204, responses=refused(409, "It exists."))
+@router.put("/{tenant}", status_code=204, responses=refused(409, "It exists.") | _NO_CLUSTER)
 async def create(services: BrokerServices, tenant: Text, body: TenantInfo | None = None) -> None:
     """Create a tenant."""
     info = body or TenantInfo()
+    _check_clusters(services, info)
     await asyncio.to_thread(
         registry.create_tenant, services.root.store, tenant, info.admin_roles or (), info.allowed_clusters or ()
     )
 
 
-@router.post("/{tenant}", status_code=204, responses=_MISSING)
+@router.post("/{tenant}", status_code=204, responses=_MISSING | _NO_CLUSTER)
 async def update(services: BrokerServices, tenant: Text, body: TenantInfo) -> None:
     """Change a tenant's roles and clusters."""
+    _check_clusters(services, body)
     await asyncio.to_thread(
         registry.update_tenant, services.root.store, tenant, body.admin_roles or (), body.allowed_clusters or ()
     )
@@ -62,3 +66,10 @@ async def update(services: BrokerServices, tenant: Text, body: TenantInfo) -> No
 async def delete(services: BrokerServices, tenant: Text, force: Force = False) -> None:
     """Delete a tenant; forced also one that has namespaces, with all that is in them."""
     await asyncio.to_thread(registry.delete_tenant, services.root.store, tenant, force=force)
+
+
+def _check_clusters(services: Services, info: TenantInfo) -> None:
+    own = services.settings.cluster_name
+    unknown = [cluster for cluster in info.allowed_clusters or () if cluster != own]
+    if unknown:
+        raise HTTPException(412, f"Cluster {unknown[0]} does not exist: there is {own} alone.")

@@ -124,9 +124,7 @@ async def _create(
 ) -> None:
     """In a namespace that is there: an operator's mistake in its name is not to make another."""
     tenants.require_namespace(await services.views.view(), name.namespace)
-    await asyncio.to_thread(catalog.create_topic, services.root.store, name, partitions)
-    if properties:
-        await asyncio.to_thread(tenants.set_topic_properties, services.root.store, name, properties)
+    await asyncio.to_thread(catalog.create_topic, services.root.store, name, partitions, properties=properties)
 
 
 # -- properties --------------------------------------------------------------------------------------------------------
