@@ -186,16 +186,20 @@ def plan_range(view: View, topic: str, topic_id: str, partition: int, start: Pos
 def walk_range(
     view: View, topic: str, topic_id: str, partition: int, start: Position, end: Position
 ) -> Iterator[SegmentSlice | Loss]:
-    """As `plan_range`, piece by piece in the order of the chain: a long range costs what is taken of it."""
+    """As `plan_range`, piece by piece in the order of the chain: a long range costs what is taken of it.
+
+    Whoever starts at `EARLIEST` starts behind what was trimmed.
+    """
     trimmed = trimmed_before(view, topic_id)
-    if EARLIEST < start < min(trimmed, end):
-        yield Loss(topic, f"entries {start} to {trimmed} were trimmed by retention")
+    if start < min(trimmed, end):
+        if start > EARLIEST or end < trimmed:
+            yield Loss(topic, f"entries {start} to {trimmed} were trimmed by retention")
         start = trimmed
     if start >= end:
         return
     position = start
     start_seen = start == trimmed
-    given_up = _given_up(view, topic_id, max(start, trimmed), end)
+    given_up = _given_up(view, topic_id, start, end)
     for segment in view.since(SegmentRecord, topic_id, f"{topic_id}/{start.ledger:020d}/{start.entry:020d}"):
         ledger = segment.ledger_id
         if ledger > end.ledger or (ledger == end.ledger and segment.first_entry >= end.entry):
@@ -205,12 +209,12 @@ def walk_range(
         first = max(segment.first_entry, start.entry) if ledger == start.ledger else segment.first_entry
         stop = min(_end(segment), end.entry) if ledger == end.ledger else _end(segment)
         begins_at = position.entry if ledger == position.ledger else 0
-        has_hole = first > begins_at and position != EARLIEST
+        has_hole = first > begins_at
         here = Position(LedgerId(ledger), EntryId(first))
         yield from _given_up_losses(topic, given_up, here, said=LedgerId(ledger) if has_hole else None)
         if has_hole:
             yield Loss(topic, f"entries {position} to {ledger}:{first} are gone")
-        elif ledger > start.ledger and not start_seen and start != EARLIEST:
+        elif ledger > start.ledger and not start_seen:
             # Nothing of the start's ledger is left that would show whether it ended at the start.
             yield Loss(topic, f"what followed {position} in its ledger is gone")
         start_seen = True
@@ -218,7 +222,7 @@ def walk_range(
         if first < stop:
             file, by_broker = _place(view, topic, segment)
             yield SegmentSlice(topic, topic_id, partition, segment, file, first, stop, by_broker)
-    if position < end != trimmed and end.entry > 0:
+    if position < end and end.entry > 0:
         yield Loss(topic, f"entries {position} to {end} are gone")
         return
     yield from _given_up_losses(topic, given_up, end)

@@ -10,7 +10,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pulsar_on_spark.metadata.records import FileRecord, IncarnationRecord, LedgerRecord, Record, SegmentRecord
+from pulsar_on_spark.metadata.records import (
+    FileRecord,
+    IncarnationRecord,
+    LedgerRecord,
+    Record,
+    SegmentRecord,
+    TrimRecord,
+)
 from pulsar_on_spark.metadata.state import State, View, encode
 from pulsar_on_spark.model.errors import DataLossError
 from pulsar_on_spark.model.ids import EARLIEST, EntryId, LedgerId, Position
@@ -146,6 +153,7 @@ def test_a_slice_of_shared_batches_knows_its_rows() -> None:
     [
         ((segment(3, 0, (5,)), segment(3, 7, (2,))), EARLIEST, at(3, 9)),  # a hole
         ((segment(3, 4, (5,)),), at(3, 0), at(3, 9)),  # its beginning is gone
+        ((segment(3, 4, (5,)),), EARLIEST, at(3, 9)),
         ((segment(3, 0, (5,)),), EARLIEST, at(3, 9)),  # its end is gone
         ((segment(7, 0, (5,)),), at(3, 2), at(7, 5)),  # the start's ledger is gone
         ((segment(7, 2, (5,)),), at(3, 2), at(7, 5)),
@@ -156,6 +164,17 @@ def test_what_is_gone_is_a_loss_and_never_a_skip(
     segments: tuple[SegmentRecord, ...], start: Position, end: Position
 ) -> None:
     assert plan(view_of(*segments), start, end).losses
+
+
+def test_what_was_trimmed_is_no_loss_to_who_reads_from_the_earliest() -> None:
+    trimmed = TrimRecord(topic_id=T, trimmed_ledger=3, trimmed_entry=4)
+    kept = segment(3, 4, (5,))
+    found = plan(view_of(kept, others=(trimmed,)), EARLIEST, at(3, 9))
+    assert [(s.first, s.end) for s in found.slices] == [(4, 9)]
+    assert found.losses == ()
+    assert plan(view_of(segment(3, 6, (3,)), others=(trimmed,)), EARLIEST, at(3, 9)).losses, "nobody trimmed these two"
+    assert plan(view_of(segment(7, 0, (5,)), others=(trimmed,)), EARLIEST, at(7, 5)).losses == ()
+    assert plan(view_of(kept, others=(trimmed,)), EARLIEST, at(3, 2)).losses, "the range had something once"
 
 
 def test_nothing_passes_an_open_ledger() -> None:

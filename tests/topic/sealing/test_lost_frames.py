@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -22,6 +23,8 @@ from pulsar_on_spark.topic.root import Root
 from pulsar_on_spark.topic.sealing.lost_frames import give_up_frames
 from pulsar_on_spark.topic.sealing.sealer import Sealer
 from pulsar_on_spark.topic.sealing.trim import Trimmer
+from pulsar_on_spark.topic.tail import tail as tail_module
+from pulsar_on_spark.topic.tail.tail import Tail
 
 from .test_sealer import entry
 
@@ -71,6 +74,18 @@ def ranges(root: Root, topic: str) -> tuple[list[tuple[int, int]], int]:
     end = chain.read_limit(view, part.topic_id)
     plan = chain.plan_range(view, part.name, part.topic_id, -1, EARLIEST, end)
     return [(slice_.first, slice_.end) for slice_ in plan.slices], len(plan.losses)
+
+
+def test_a_gap_in_front_is_said_to_who_may_go_on(log: LogOnDisk, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing is given up yet, and of both ledgers nothing is sealed."""
+    monkeypatch.setattr(tail_module, "MAX_PASSES", 1)
+    damage(log, 0, HEADER_BYTES // 2)
+    part = messages.target(log.root, "a").parts[0]
+    with closing(Tail(log.root, fail_on_data_loss=False)) as tail:
+        seen = tail.look([part])
+    plan = chain.plan_range(seen, part.name, part.topic_id, -1, EARLIEST, chain.read_limit(seen, part.topic_id))
+    assert [each.first for each in plan.slices][0] == 8
+    assert [loss.reason for loss in plan.losses] == [f"entries 0:0 to {log.ledger('a')}:8 are gone"]
 
 
 def test_one_frame_with_bad_content(log: LogOnDisk) -> None:
