@@ -160,7 +160,10 @@ class Broker:
             defaults=default_policies(self._settings),
         )
         self._housekeeping = Housekeeping(
-            self.root.path, self._settings.maintain_interval_s, default_policies(self._settings)
+            self.root.path,
+            self._settings.maintain_interval_s,
+            self._settings.lost_path_recovery_delay_s,
+            default_policies(self._settings),
         )
         self._housekeeping.start()
         ends.push_async_callback(self._housekeeping.stop)
@@ -183,8 +186,8 @@ class Broker:
         self._lifecycle = Lifecycle(self.root, self._views, self._topics, self._reader, self._overview, self._settings)
         self._lifecycle.start()
         self._running.push_async_callback(self._lifecycle.stop)
-        stored = Stored(self.root.path, self._views, self.root.quorum.write)
-        self._vitals = Vitals(self._incarnation, self._sealing, self._connections, stored)
+        stored = Stored(self.root, self._views)
+        self._vitals = Vitals(self._incarnation, self._sealing, self._connections, stored, self._housekeeping)
         self._vitals.start()
         self._running.push_async_callback(self._vitals.stop)
         services = self._services()

@@ -1,7 +1,7 @@
 """Whether the broker really serves: a message goes the way of all messages, into the journal and back.
 
 It is published to `pulsar/<cluster>/healthcheck`, where nothing is retained, and read in the process that reads for
-consumers.
+consumers. That commits no metadata while the topic's ledger is open, so the metadata's disk is looked at, too.
 """
 
 from __future__ import annotations
@@ -15,8 +15,9 @@ from pulsar_on_spark.broker.publishing import Producer
 from pulsar_on_spark.broker.server_errors import ServerRefusalError
 from pulsar_on_spark.broker.services import Services
 from pulsar_on_spark.broker.topic import BrokerTopic
+from pulsar_on_spark.metadata.delta_log import require_space
 from pulsar_on_spark.model.clock import current_ms
-from pulsar_on_spark.model.errors import PulsarpyError, TopicNotFoundError
+from pulsar_on_spark.model.errors import MetadataError, PulsarpyError, TopicNotFoundError
 from pulsar_on_spark.model.ids import LedgerId
 from pulsar_on_spark.model.names import TopicName
 from pulsar_on_spark.protocol.commands import BaseCommand, ServerError
@@ -42,6 +43,10 @@ async def check(services: Services) -> None:
     """
     if services.path.is_lagging:
         raise _ill("Producers are held back because sealing is too far behind: see what the sealing process says.")
+    try:
+        await asyncio.to_thread(require_space, services.root.path / "metadata")
+    except (MetadataError, OSError) as error:
+        raise _ill(f"Nothing can be committed: {error}") from error
     stage = "The metadata were not read"
     try:
         async with asyncio.timeout(TIMEOUT_S), services.vitals.checking:
@@ -57,7 +62,7 @@ async def check(services: Services) -> None:
     except (PulsarpyError, OSError) as error:
         raise _ill(f"{stage}: {error}") from error
     if not found.data.endswith(payload):
-        raise _ill("A message was read with another content than it was stored with: run `pulsarpy repair`.")
+        raise _ill("A message was read with another content than it was stored with: run `pulsarpy storage repair`.")
 
 
 async def _topic(services: Services) -> BrokerTopic:

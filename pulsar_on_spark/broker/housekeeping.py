@@ -10,11 +10,14 @@ import asyncio
 import logging
 import os
 import sys
+from dataclasses import replace
+from datetime import timedelta
 from pathlib import Path
 from typing import Final
 
 from pulsar_on_spark.topic.housekeeping.maintain import maintain
 from pulsar_on_spark.topic.policies.policies import Policies
+from pulsar_on_spark.topic.repair.limits import BESIDE_A_BROKER
 from pulsar_on_spark.topic.root import Root
 
 log = logging.getLogger(__name__)
@@ -31,14 +34,20 @@ class Housekeeping:
     Args:
         root: The root.
         interval_s: From the end of a pass to the next.
+        replace_after_s: How long a storage path is away before its copies are made anew on others.
         defaults: The broker's own policies.
+
+    Attributes:
+        passes: Passes that have ended by themselves.
+        failed: How many of these left something undone.
     """
 
-    def __init__(self, root: Path, interval_s: float, defaults: Policies) -> None:
-        self._root = root
+    def __init__(self, root: Path, interval_s: float, replace_after_s: float, defaults: Policies) -> None:
         self._interval_s = interval_s
-        self._defaults = defaults.model_dump_json(by_alias=True)
+        policies = defaults.model_dump_json(by_alias=True)
+        self._command = [sys.executable, "-m", __name__, str(root), str(replace_after_s), policies]
         self._running: asyncio.Task[None] | None = None
+        self.passes = self.failed = 0
 
     def start(self) -> None:
         """Begin."""
@@ -57,7 +66,7 @@ class Housekeeping:
             await asyncio.sleep(self._interval_s)
 
     async def _pass(self) -> None:
-        process = await asyncio.create_subprocess_exec(sys.executable, "-m", __name__, str(self._root), self._defaults)
+        process = await asyncio.create_subprocess_exec(*self._command)
         try:
             code = await process.wait()
         except asyncio.CancelledError:
@@ -67,17 +76,26 @@ class Housekeeping:
             except TimeoutError:
                 process.kill()
             raise
+        self.passes += 1
         if code:
+            self.failed += 1
             log.warning("Housekeeping ended with code %d: its log lines say why, and the next pass tries again.", code)
 
 
 def main() -> None:
-    """One pass over the root that is the first argument; the second is a broker's policies as JSON."""
+    """One pass; the arguments are the root, for how many seconds a path may be away, and a broker's policies as JSON.
+
+    Exits with 1 if a step was not done.
+    """
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
     os.nice(_NICE)
-    done = maintain(Root.open(sys.argv[1]), defaults=Policies.model_validate_json(sys.argv[2]))
+    root, replace_after_s, policies = sys.argv[1:]
+    limits = replace(BESIDE_A_BROKER, replace_after=timedelta(seconds=float(replace_after_s)))
+    done = maintain(Root.open(root), repair_limits=limits, defaults=Policies.model_validate_json(policies))
     for problem in done.problems:
         log.warning("Housekeeping: %s", problem)
+    if done.problems:
+        sys.exit(1)
 
 
 if __name__ == "__main__":

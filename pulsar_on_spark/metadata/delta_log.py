@@ -12,6 +12,7 @@ from __future__ import annotations
 import shutil
 import uuid
 from collections.abc import Mapping
+from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -83,7 +84,7 @@ class DeltaLog(DeltaHandle):
 
     def _write(self, rows: pa.Table, keys: Mapping[str, int], token: str, predicate: str | None) -> None:
         table = self._ensure_open()
-        self._require_space()
+        require_space(self._directory)
         self._handle = None  # until the outcome is known
         properties = CommitProperties(
             custom_metadata={TOKEN_FIELD: token, KEYS_FIELD: str(len(keys))},
@@ -107,14 +108,6 @@ class DeltaLog(DeltaHandle):
         except (DeltaError, OSError) as error:
             raise self._stale(error, "A commit ended in an error in") from error
         self._handle = table
-
-    def _require_space(self) -> None:
-        """Refuse while the disk still has room for what is under way: a full one makes delta-rs panic."""
-        if shutil.disk_usage(self._directory).free < RESERVE_BYTES:
-            raise MetadataError(
-                f"The disk of {self._directory} is full: free some space (nothing was committed; commits go on from "
-                f"{RESERVE_BYTES >> 20} MiB of free space)."
-            )
 
     def find_commit(self, token: str, after_version: int) -> int | None:
         """The version of the commit that carries `token`, looked for above `after_version`; None if there is none.
@@ -274,3 +267,17 @@ class DeltaLog(DeltaHandle):
         self._handle = table
         self.sync_to(self.version)
         return count
+
+
+def require_space(directory: Path) -> None:
+    """Refuse while the disk still has room for what is under way: a full one makes delta-rs panic.
+
+    Raises:
+        MetadataError: less than `RESERVE_BYTES` are free.
+        OSError: the disk does not answer.
+    """
+    if shutil.disk_usage(directory).free < RESERVE_BYTES:
+        raise MetadataError(
+            f"The disk of {directory} is full: free some space (nothing was committed; commits go on from "
+            f"{RESERVE_BYTES >> 20} MiB of free space)."
+        )

@@ -58,7 +58,15 @@ def _broker_gauges(services: Services, look: StoredLook) -> Iterable[tuple[str, 
         ("pulsarpy_open_ledgers", "Open ledgers of this broker", len(vitals.incarnation.ledgers)),
         ("pulsarpy_open_incarnations", "Journals that are open or not recovered", look.open_incarnations),
         ("pulsarpy_segment_files", "Segment files", look.files),
-        ("pulsarpy_segment_copies_missing", "Copies of segment files to be made again", look.missing_copies),
+        ("pulsarpy_segment_copies_missing", "Copies that segment files lack to their quorum", look.missing_copies),
+        ("pulsarpy_segment_copies_bad", "Copies that were found bad and are not restored", look.bad_copies),
+        ("pulsarpy_segment_losses", "Findings of data that no copy gives", look.losses),
+        ("pulsarpy_audit_copies_missing", "Copies that the last audit did not find", look.audit.missing),
+        ("pulsarpy_audit_copies_lacking", "Copies for which it found no storage path", look.audit.lacking),
+        ("pulsarpy_audit_files_unfinished", "Files that its repair left to the next one", look.audit.unfinished),
+        ("pulsarpy_audit_time_seconds", "When it was, since 1970; 0 before the first", look.audit.audited_ms / 1000),
+        ("pulsarpy_root_size_bytes", "Of the file system of the metadata", look.root_total_bytes),
+        ("pulsarpy_root_free_bytes", "Free there; below 1 MiB nothing is committed", look.root_free_bytes),
         ("pulsarpy_stored_look_age_seconds", "Age of what is said of storage", now_s - look.at_s if look.at_s else -1),
     )
 
@@ -88,6 +96,8 @@ def _counters(cluster: str, services: Services) -> Iterator[Metric]:
         ("pulsarpy_journal_bytes", "Bytes of these, one copy", meter.payload_bytes),
         ("pulsarpy_cache_hits", "Entries that were in memory when consumers were to get them", reader.hits),
         ("pulsarpy_cache_misses", "Entries that had to be read", reader.misses),
+        ("pulsarpy_housekeeping_passes", "Passes of housekeeping that have ended", vitals.housekeeping.passes),
+        ("pulsarpy_housekeeping_failed", "Those that left a step undone", vitals.housekeeping.failed),
     ):
         counter = CounterMetricFamily(name, text, labels=_CLUSTER)
         counter.add_metric((cluster,), value)
@@ -128,16 +138,18 @@ def _histogram(name: str, text: str, labels: Sequence[str], kept: Mapping[tuple[
 
 def _of_paths(cluster: str, look: StoredLook) -> Iterator[Metric]:
     state = GaugeMetricFamily("pulsarpy_path_state", "1 for the state it has", labels=(*_PATH, "state"))
+    reachable = GaugeMetricFamily("pulsarpy_path_reachable", "1 while it is there, and the right one", labels=_PATH)
     total = GaugeMetricFamily("pulsarpy_path_size_bytes", "Of its file system", labels=_PATH)
     free = GaugeMetricFamily("pulsarpy_path_free_bytes", "Free in its file system", labels=_PATH)
     for path in look.paths:
         key = (cluster, str(path.path_id), path.uri)
         for each in _STATES:
             state.add_metric((*key, each), path.state == each)
-        if path.total_bytes:
+        reachable.add_metric(key, path.is_reachable)
+        if path.is_reachable:
             total.add_metric(key, path.total_bytes)
             free.add_metric(key, path.free_bytes)
-    yield from (state, total, free)
+    yield from (state, reachable, total, free)
 
 
 def _of_processes(cluster: str, services: Services) -> Iterator[Metric]:

@@ -4,33 +4,44 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import os
+import shutil
 import time
-from collections import defaultdict
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
-from pathlib import Path
+from collections import Counter, defaultdict
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Final
 
 from pulsar_on_spark.broker.views import Views
+from pulsar_on_spark.ledger.reports import ReportKind, read_reports
+from pulsar_on_spark.ledger.storage_path import StoragePath
 from pulsar_on_spark.metadata.records import FileRecord, IncarnationRecord, PathRecord, SegmentRecord
 from pulsar_on_spark.metadata.state import View
-from pulsar_on_spark.model.errors import PulsarpyError
+from pulsar_on_spark.model.errors import PulsarpyError, StoragePathError
+from pulsar_on_spark.model.ids import PathId
+from pulsar_on_spark.topic.repair.scrub import AuditState, read_state
+from pulsar_on_spark.topic.root import Root
 
 log = logging.getLogger(__name__)
 
 LOOK_EVERY_S: Final = 10.0
 SHARE: Final = 0.02
 """Of the time, at most, is spent on looking: a large root is looked at less often."""
+_HOLDING: Final = ("writable", "read-only")
+"""States of a path whose copies stay where they are."""
 
 
 @dataclass(frozen=True, slots=True)
 class PathLook:
-    """A storage path. Bytes are those of its file system, 0 where it did not say."""
+    """A storage path. Bytes are those of its file system, 0 where it cannot be reached.
+
+    `is_reachable` says whether its identity file is there and the right one: a directory that was wiped, or whose disk
+    is not mounted, is not, whatever state the metadata give it.
+    """
 
     path_id: int
     uri: str
     state: str
+    is_reachable: bool
     total_bytes: int = 0
     free_bytes: int = 0
 
@@ -42,12 +53,18 @@ class StoredLook:
     Attributes:
         at_s: When, on the monotonic clock; 0 before the first.
         logical: Key and value bytes in segments, by topic id.
-        physical: The same times the copies that are kept.
-        file_bytes: Bytes of all copies of all segment files.
+        physical: The same times the copies that the metadata name.
+        file_bytes: Bytes of all these copies of all segment files.
         files: Segment files.
-        missing_copies: Copies that files should have and do not have on paths that are there.
+        missing_copies: Copies that files lack to their write quorum: as in `pulsarpy status`, those on paths that are
+            lost, draining or cannot be reached do not count as there.
         open_incarnations: Incarnations whose journals are open or not recovered yet.
         paths: All storage paths in use.
+        bad_copies: Copies of live files that readers or audits found bad or missing, and nobody has restored yet.
+        losses: Reports of live files that no copy gives whole.
+        audit: What the last audit found.
+        root_total_bytes: Of the file system that holds the metadata.
+        root_free_bytes: Free there.
     """
 
     at_s: float = 0.0
@@ -58,23 +75,27 @@ class StoredLook:
     missing_copies: int = 0
     open_incarnations: int = 0
     paths: Sequence[PathLook] = ()
+    bad_copies: int = 0
+    losses: int = 0
+    audit: AuditState = field(default_factory=AuditState)
+    root_total_bytes: int = 0
+    root_free_bytes: int = 0
 
 
 class Stored:
     """Looks at what is stored until it is stopped.
 
     Args:
-        root: The root's path.
+        root: The root.
         views: Its metadata.
-        write_quorum: Copies that a file has where it says nothing else.
     """
 
-    def __init__(self, root: Path, views: Views, write_quorum: int) -> None:
+    def __init__(self, root: Root, views: Views) -> None:
         self._root = root
         self._views = views
-        self._write_quorum = write_quorum
         self._looking: asyncio.Task[None] | None = None
-        self._seen_version = -1
+        self._counted = StoredLook()
+        self._seen: tuple[int, frozenset[int]] | None = None
         self.look = StoredLook()
         """The last one."""
 
@@ -99,50 +120,66 @@ class Stored:
             await asyncio.sleep(max(LOOK_EVERY_S, (time.monotonic() - began_s) / SHARE))
 
     def _look(self, view: View) -> StoredLook:
-        counted = self.look
-        if view.version != self._seen_version:
-            counted = stored_look(view, self._write_quorum)
-            self._seen_version = view.version
-        paths = [_sized(self._root, each) for each in view.all(PathRecord) if each.state != "retired"]
-        return StoredLook(
-            time.monotonic(),
-            counted.logical,
-            counted.physical,
-            counted.file_bytes,
-            counted.files,
-            counted.missing_copies,
-            counted.open_incarnations,
-            paths,
+        root = self._root
+        known = root.storage_paths(view)
+        records = [each for each in view.all(PathRecord) if each.state != "retired"]
+        paths = [_path_look(each, known[PathId(each.path_id)]) for each in records]
+        holding = frozenset(each.path_id for each in paths if each.is_reachable and each.state in _HOLDING)
+        if (view.version, holding) != self._seen:
+            self._counted = counted(view, root.quorum.write, holding)
+            self._seen = (view.version, holding)
+        reports = Counter(each.kind for each in read_reports(root.path) if _is_live(view, each.file_id))
+        disk = shutil.disk_usage(root.path / "metadata")
+        return replace(
+            self._counted,
+            at_s=time.monotonic(),
+            paths=paths,
+            bad_copies=reports[ReportKind.BAD_COPY],
+            losses=reports[ReportKind.LOSS],
+            audit=read_state(root.path),
+            root_total_bytes=disk.total,
+            root_free_bytes=disk.free,
         )
 
 
-def stored_look(view: View, write_quorum: int) -> StoredLook:
-    """What the metadata alone say. Pure."""
+def counted(view: View, write_quorum: int, holding: Collection[int]) -> StoredLook:
+    """What the metadata say. Pure.
+
+    Args:
+        view: The metadata.
+        write_quorum: Copies that a file has where it says nothing else.
+        holding: Ids of the paths whose copies are there, and stay.
+    """
     gone = {each.path_id for each in view.all(PathRecord) if each.state in ("lost", "retired")}
     files = {each.file_id: each for each in view.all(FileRecord) if each.replaced_at is None}
-    held = {file_id: sum(copy not in gone for copy in each.copies) for file_id, each in files.items()}
+    named = {file_id: sum(copy not in gone for copy in each.copies) for file_id, each in files.items()}
     logical: defaultdict[str, int] = defaultdict(int)
     physical: defaultdict[str, int] = defaultdict(int)
     for segment in view.all(SegmentRecord):
         logical[segment.topic_id] += segment.bytes
-        physical[segment.topic_id] += segment.bytes * held.get(segment.file_id, 0)
+        physical[segment.topic_id] += segment.bytes * named.get(segment.file_id, 0)
     return StoredLook(
         logical=logical,
         physical=physical,
-        file_bytes=sum((each.length + each.sidecar_length) * held[file_id] for file_id, each in files.items()),
+        file_bytes=sum((each.length + each.sidecar_length) * named[file_id] for file_id, each in files.items()),
         files=len(files),
         missing_copies=sum(
-            max((each.write_quorum or write_quorum) - held[file_id], 0) for file_id, each in files.items()
+            max((each.write_quorum or write_quorum) - sum(copy in holding for copy in each.copies), 0)
+            for each in files.values()
         ),
         open_incarnations=sum(each.state != "CLOSED" for each in view.all(IncarnationRecord)),
     )
 
 
-def _sized(root: Path, path: PathRecord) -> PathLook:
+def _is_live(view: View, file_id: str) -> bool:
+    file = view.get(FileRecord, file_id)
+    return file is not None and file.replaced_at is None
+
+
+def _path_look(record: PathRecord, path: StoragePath) -> PathLook:
     try:
-        found = os.statvfs(root / path.uri)
-    except OSError:
-        return PathLook(path.path_id, path.uri, path.state)
-    return PathLook(
-        path.path_id, path.uri, path.state, found.f_blocks * found.f_frsize, found.f_bavail * found.f_frsize
-    )
+        path.check()
+        disk = shutil.disk_usage(path.directory)
+    except (StoragePathError, OSError):
+        return PathLook(record.path_id, record.uri, record.state, is_reachable=False)
+    return PathLook(record.path_id, record.uri, record.state, True, disk.total, disk.free)

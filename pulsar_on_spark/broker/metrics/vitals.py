@@ -6,6 +6,7 @@ import asyncio
 from typing import Final
 
 from pulsar_on_spark.broker.connections import Connections
+from pulsar_on_spark.broker.housekeeping import Housekeeping
 from pulsar_on_spark.broker.metrics.stored import Stored
 from pulsar_on_spark.model.latencies import Latencies
 from pulsar_on_spark.topic.incarnation.incarnation import Incarnation
@@ -23,6 +24,7 @@ class Vitals:
         sealing: Its sealing process.
         connections: Its clients.
         stored: What is stored.
+        housekeeping: Its passes.
 
     Attributes:
         loop_delays: How much later than asked for the event loop woke a task up.
@@ -30,12 +32,18 @@ class Vitals:
     """
 
     def __init__(
-        self, incarnation: Incarnation, sealing: SealingProcess, connections: Connections, stored: Stored
+        self,
+        incarnation: Incarnation,
+        sealing: SealingProcess,
+        connections: Connections,
+        stored: Stored,
+        housekeeping: Housekeeping,
     ) -> None:
         self.incarnation = incarnation
         self.sealing = sealing
         self.connections = connections
         self.stored = stored
+        self.housekeeping = housekeeping
         self.loop_delays = Latencies()
         self.checking = asyncio.Lock()
         self._measuring: asyncio.Task[None] | None = None

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import shutil
+import subprocess
 import time
 from pathlib import Path
 
 import httpx
 import pulsar
+import pytest
 
 from pulsar_on_spark.metadata.records import NamespaceRecord, PathRecord
 from pulsar_on_spark.testing.running_broker import RunningBroker
@@ -42,3 +45,22 @@ def test_it_is_red_where_nothing_can_be_stored(tmp_path: Path) -> None:
         assert answer.json()["reason"].startswith("A message")
         assert httpx.get(f"{broker.web_url}/status.html", timeout=WAIT_MS / 1000).text == "ok"  # the process serves
         broker.kill()
+
+
+@pytest.mark.root
+def test_it_is_red_where_nothing_can_be_committed(tmp_path: Path) -> None:
+    """The journal has room on its own disks, so that messages are stored; that alone is not enough for long."""
+    disk = tmp_path / "disk"
+    disk.mkdir()
+    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=32m", "tmpfs", disk], check=True)
+    try:
+        Root.create(disk / "root", [tmp_path / f"path{number}" for number in range(3)])
+        with RunningBroker(disk / "root") as broker:
+            assert health(broker).status_code == 200
+            (disk / "ballast").write_bytes(b"\0" * (shutil.disk_usage(disk).free - 4096))
+            answer = health(broker)
+            assert (answer.status_code, "is full" in answer.json()["reason"]) == (503, True)
+            (disk / "ballast").unlink()
+            assert health(broker).status_code == 200
+    finally:
+        subprocess.run(["umount", "--lazy", disk], check=True)

@@ -1,0 +1,73 @@
+"""What metrics say of what is stored: disks that are gone and copies that are bad show without anybody's mark."""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+from pathlib import Path
+
+import pytest
+
+from pulsar_on_spark.broker.metrics.stored import Stored, StoredLook
+from pulsar_on_spark.broker.views import Views
+from pulsar_on_spark.ledger.reports import Report, ReportKind, write_report
+from pulsar_on_spark.metadata.records import FileRecord
+from pulsar_on_spark.model.ids import FileId, PathId
+from pulsar_on_spark.testing import messages
+from pulsar_on_spark.topic.housekeeping.maintain import maintain
+from pulsar_on_spark.topic.root import Root
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Root:
+    made = Root.create(tmp_path / "root")
+    made.create_topic("t")
+    messages.write(made, "t", [b"1", b"2"])
+    return made
+
+
+def look(root: Root) -> StoredLook:
+    async def first() -> StoredLook:
+        stored = Stored(root, Views(root))
+        stored.start()
+        async with asyncio.timeout(60):
+            while not stored.look.at_s:
+                await asyncio.sleep(0.005)
+        await stored.stop()
+        return stored.look
+
+    return asyncio.run(first())
+
+
+def test_all_is_well(root: Root) -> None:
+    found = look(root)
+    assert (found.files, found.missing_copies, found.bad_copies, found.losses) == (1, 0, 0, 0)
+    assert [each.is_reachable for each in found.paths] == [True] * 3
+    assert 0 < found.root_free_bytes < found.root_total_bytes
+    assert found.audit.audited_ms == 0
+    assert all(0 < each.free_bytes < each.total_bytes for each in found.paths)
+
+
+def test_a_wiped_path_holds_nothing_whatever_its_state(root: Root) -> None:
+    directory = root.storage_paths(root.store.view())[PathId(1)].directory
+    shutil.rmtree(directory)
+    directory.mkdir()
+    found = look(root)
+    assert [(each.state, each.is_reachable) for each in found.paths] == [
+        ("writable", True),
+        ("writable", False),
+        ("writable", True),
+    ]
+    assert found.missing_copies == 1
+    assert found.paths[1].total_bytes == 0
+
+
+def test_what_readers_and_audits_found(root: Root) -> None:
+    (file,) = root.store.view().all(FileRecord)
+    for kind, path_id in ((ReportKind.BAD_COPY, PathId(1)), (ReportKind.LOSS, None)):
+        write_report(root.path, Report(kind, FileId(file.file_id), path_id, "rot", 0))
+        write_report(root.path, Report(kind, FileId("0123456789abcdef0123456789abcdef"), path_id, "of a gone file", 0))
+    found = look(root)
+    assert (found.bad_copies, found.losses, found.missing_copies) == (1, 1, 0)
+    maintain(root)
+    assert look(root).audit.audited_ms > 0
