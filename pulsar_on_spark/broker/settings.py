@@ -179,6 +179,8 @@ class BrokerSettings(BaseModel):
     """Whether compaction keeps messages without a key."""
     maintain_interval_s: Annotated[float, Field(gt=0)] = 600
     """How often housekeeping (`pulsarpy maintain`) is done beside the broker."""
+    lost_path_recovery_delay_s: Annotated[float, Field(ge=0)] = 600
+    """How long a storage path is away before housekeeping makes its copies anew on others."""
 
 
 def load(
