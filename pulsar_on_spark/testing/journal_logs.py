@@ -20,7 +20,7 @@ from pulsar_on_spark.metadata import keys
 from pulsar_on_spark.metadata.records import IdsRecord, LedgerRecord, TopicRecord
 from pulsar_on_spark.metadata.state import View
 from pulsar_on_spark.metadata.store import Change
-from pulsar_on_spark.model.ids import EntryId, IncarnationId, JournalFileId, LedgerId
+from pulsar_on_spark.model.ids import EntryId, IncarnationId, JournalFileId, LedgerId, PathId
 from pulsar_on_spark.model.names import TopicName
 from pulsar_on_spark.topic.root import Root
 
@@ -117,11 +117,13 @@ class LogOnDisk:
 
     # -- the record ----------------------------------------------------------------------------------------------------
 
-    def close(self) -> None:
-        """Close the log; ledgers stay without close rows, as after a takeover by force."""
+    def close(self, given_up: tuple[PathId, ...] = ()) -> None:
+        """Close the log, paths having been given up; ledgers stay without close rows, as after a takeover by force."""
         self._release()
         begun = tuple(f for f in self.record.fragments if f.first is not None and f.first <= self.last_frame)
-        closed = replace(self.record, state=LogState.CLOSED, last_frame=self.last_frame, fragments=begun)
+        closed = replace(
+            self.record, state=LogState.CLOSED, last_frame=self.last_frame, fragments=begun, given_up=given_up
+        )
         self._commit(closed, moves_seal=True)
 
     def take_over(self) -> None:

@@ -99,6 +99,30 @@ def first_gap(ends: Mapping[LedgerId, EntryId], ranges: Iterable[EntryRange]) ->
     return None
 
 
+@dataclass(frozen=True, slots=True)
+class GivenUp:
+    """What of a log's frames an operator has given up.
+
+    Attributes:
+        entries: What was in frames whose directory could be read.
+        unknown_runs: Runs of frames besides; each may have taken one run of entries of every ledger along.
+    """
+
+    entries: tuple[EntryRange, ...] = ()
+    unknown_runs: int = 0
+
+    def explains(self, gaps: Iterable[EntryRange]) -> bool:
+        """Whether these gaps, all that one ledger has, are due to it."""
+        return sum(not self._names(gap) for gap in gaps) <= self.unknown_runs
+
+    def _names(self, gap: EntryRange) -> bool:
+        at = gap.first
+        for first, end in sorted((each.first, each.end) for each in self.entries if each.ledger == gap.ledger):
+            if first <= at:
+                at = max(at, end)
+        return at >= gap.end
+
+
 def is_sealed(record: LogRecord, marks: SealMarks) -> bool:
     """Whether the log is CLOSED and all of it is sealed: then its ledgers end where they are sealed to."""
     return record.last_frame is not None and marks.sealed_before > record.last_frame

@@ -14,7 +14,7 @@ from datetime import datetime
 from pulsar_on_spark.ledger.journal import sealing
 from pulsar_on_spark.ledger.journal.log import Copy, FrameNumber, LogRecord, LogState
 from pulsar_on_spark.ledger.journal.register import log_record
-from pulsar_on_spark.ledger.journal.sealing import EntryRange, SealMarks
+from pulsar_on_spark.ledger.journal.sealing import EntryRange, GivenUp, SealMarks
 from pulsar_on_spark.ledger.segment_writer import WrittenFile
 from pulsar_on_spark.metadata import keys
 from pulsar_on_spark.metadata.records import (
@@ -135,7 +135,11 @@ def decide_seal(view: View, span: FrameSpan, sealed: SealedFile | None, now: dat
 
 
 def decide_close(view: View, incarnation: IncarnationId) -> Change | None:
-    """End some of the ledgers of a CLOSED log that is wholly sealed; None when all have their end."""
+    """End some of the ledgers of a CLOSED log that is wholly sealed; None when all have their end.
+
+    Raises:
+        MetadataError: a ledger ends before its close row says, and nothing that was given up explains it.
+    """
     found = sealed_log(view, incarnation)
     if found is None or not found.is_sealed:
         return None
@@ -178,11 +182,10 @@ def decide_prune(view: View, incarnation: IncarnationId, deleted: Collection[Cop
 
 
 def _unended(found: SealedLog) -> list[LedgerRecord]:
-    """The ledgers of a log that need a close row: their owner wrote none, or what it says was given up."""
+    """The ledgers of a log that need a close row: their owner wrote none, or it says more than is left."""
 
     def is_short(ledger: LedgerRecord) -> bool:
-        sealed = sealed_end(found.view, ledger.topic_id, ledger.ledger_id)
-        return bool(found.seal.given_up) and (ledger.entries or 0) > sealed
+        return (ledger.entries or 0) > sealed_end(found.view, ledger.topic_id, ledger.ledger_id)
 
     return [ledger for ledger in found.ledgers() if not ledger.closed or ledger.entries is None or is_short(ledger)]
 
@@ -193,14 +196,33 @@ def _topic_keys(view: View, ledgers: Sequence[LedgerRecord]) -> dict[str, int | 
     return {keys.topic(topic.name): None for topic in view.all(TopicRecord) if topic.topic_id in changed}
 
 
+def _given_up(found: SealedLog, before: FrameNumber) -> GivenUp:
+    """What was given up of the frames below `before`."""
+    given_up = [each for each in found.seal.given_up if each.begin < before]
+    named = (_entries(lost) for each in given_up for lost in each.entries or ())
+    return GivenUp(tuple(named), unknown_runs=sum(each.entries is None for each in given_up))
+
+
 def _lost_at_end(found: SealedLog, ledger: LedgerRecord, sealed: EntryId) -> tuple[LostEntries, ...]:
-    """What is lost of a ledger, with what was given up behind its last sealed entry."""
-    given_up = found.seal.given_up
-    named = [lost.end for each in given_up for lost in each.entries or () if lost.ledger_id == ledger.ledger_id]
+    """What is lost of a ledger, with what was given up behind its last sealed entry.
+
+    Raises:
+        MetadataError: its close row says more than is sealed, and nothing that was given up explains it.
+    """
+    given_up = _given_up(found, found.seal.sealed_before)
+    named = [each.end for each in given_up.entries if each.ledger == ledger.ledger_id]
     end = max([ledger.entries or 0, sealed, *named])
-    if end > sealed or (ledger.entries is None and any(each.entries is None for each in given_up)):
-        return (*ledger.lost, LostEntries(ledger_id=ledger.ledger_id, first=sealed, end=end))
-    return ledger.lost
+    lost = (*ledger.lost, LostEntries(ledger_id=ledger.ledger_id, first=sealed, end=end))
+    if end > sealed:
+        if not found.row.given_up_paths and not given_up.explains(map(_entries, lost)):
+            raise MetadataError(
+                f"Ledger {ledger.ledger_id} of incarnation {found.row.incarnation} has {end} entries by its close row, "
+                f"and sealed are {sealed}: restore the metadata of this root."
+            )
+        return lost
+    one_more = EntryRange(LedgerId(ledger.ledger_id), sealed, EntryId(sealed + 1))
+    may_be_longer = ledger.entries is None and given_up.explains([*map(_entries, ledger.lost), one_more])
+    return lost if may_be_longer else ledger.lost
 
 
 def _has_ledger(view: View, segment: SegmentRecord) -> bool:
@@ -211,36 +233,32 @@ def _gaps(view: View, found: SealedLog, span: FrameSpan, segments: Sequence[Segm
     """The ledgers of which segments do not follow what is sealed because frames before were given up, with the gaps.
 
     Raises:
-        MetadataError: there is a gap although none was.
+        MetadataError: one does not follow, and nothing that was given up explains it.
     """
-    if not any(begin < span.end for begin, _ in found.given_up):
-        _require_tiles(view, span, segments)
-        return []
+    given_up = _given_up(found, span.end)
     changed = []
     for segment in segments:
-        end = sealed_end(view, segment.topic_id, segment.ledger_id)
-        ledger = view.get(LedgerRecord, f"{segment.topic_id}/{segment.ledger_id:020d}")
-        if ledger is not None and segment.first_entry > end:
-            gap = LostEntries(ledger_id=ledger.ledger_id, first=end, end=segment.first_entry)
-            changed.append(ledger.model_copy(update={"lost": (*ledger.lost, gap)}))
-        elif segment.first_entry < end:
-            _require_tiles(view, span, [segment])
+        ledger_id, first = LedgerId(segment.ledger_id), EntryId(segment.first_entry)
+        end = sealed_end(view, segment.topic_id, ledger_id)
+        if (
+            sealing.first_gap({ledger_id: end}, [EntryRange(ledger_id, first, EntryId(first + segment.entries))])
+            is None
+        ):
+            continue
+        ledger = view.get(LedgerRecord, f"{segment.topic_id}/{ledger_id:020d}")
+        assert ledger is not None, "segments of deleted topics are left out"
+        lost = (*ledger.lost, LostEntries(ledger_id=ledger_id, first=end, end=first))
+        if first < end or not given_up.explains(map(_entries, lost)):
+            raise MetadataError(
+                f"Entry {ledger_id}:{first} in frames {span.begin} to {span.end - 1} of incarnation {span.incarnation} "
+                f"does not follow {end}, the end of what is sealed: restore the metadata of this root."
+            )
+        changed.append(ledger.model_copy(update={"lost": lost}))
     return changed
 
 
-def _require_tiles(view: View, span: FrameSpan, segments: Sequence[SegmentRecord]) -> None:
-    ends = {LedgerId(each.ledger_id): sealed_end(view, each.topic_id, each.ledger_id) for each in segments}
-    ranges = (
-        EntryRange(LedgerId(each.ledger_id), EntryId(each.first_entry), EntryId(each.first_entry + each.entries))
-        for each in segments
-    )
-    gap = sealing.first_gap(ends, ranges)
-    if gap is not None:
-        raise MetadataError(
-            f"Entry {gap.ledger}:{gap.first} in frames {span.begin} to {span.end - 1} of incarnation "
-            f"{span.incarnation} does not follow {ends[gap.ledger]}, the end of what is sealed: restore the metadata "
-            "of this root."
-        )
+def _entries(lost: LostEntries) -> EntryRange:
+    return EntryRange(LedgerId(lost.ledger_id), EntryId(lost.first), EntryId(lost.end))
 
 
 def closed_incarnations(view: View) -> Collection[IncarnationId]:

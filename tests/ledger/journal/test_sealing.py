@@ -7,6 +7,7 @@ import pytest
 from pulsar_on_spark.ledger.journal.log import Fragment, LogRecord, LogState, fault_in
 from pulsar_on_spark.ledger.journal.sealing import (
     EntryRange,
+    GivenUp,
     SealMarks,
     deleted_before,
     files_to_delete,
@@ -86,6 +87,22 @@ def test_what_is_sealed_tiles_each_ledger() -> None:
     assert first_gap(sealed, [entries(TWO, 0, 1), entries(ONE, 2, 5)]) == entries(ONE, 2, 5)
     assert first_gap(sealed, [entries(ONE, 3, 5), entries(ONE, 6, 7)]) == entries(ONE, 6, 7)
     assert first_gap({}, [entries(TWO, 1, 2)]) == entries(TWO, 1, 2)
+
+
+def test_gaps_are_due_to_the_frames_that_were_given_up_or_to_nothing() -> None:
+    two, five = entries(ONE, 2, 4), entries(ONE, 4, 5)
+    named = GivenUp((five, two, entries(TWO, 7, 9)), unknown_runs=0)
+    assert named.explains([])
+    assert named.explains([two])
+    assert named.explains([entries(ONE, 2, 5)]), "frames that follow each other"
+    assert named.explains([two, entries(ONE, 4, 5)])
+    assert not named.explains([entries(ONE, 1, 4)])
+    assert not named.explains([entries(ONE, 2, 6)])
+    assert not named.explains([entries(ONE, 7, 9)]), "those of another ledger"
+    once = GivenUp((two,), unknown_runs=1)
+    assert once.explains([entries(ONE, 90, 95)])
+    assert once.explains([two, entries(ONE, 90, 95)])
+    assert not once.explains([entries(ONE, 80, 81), entries(ONE, 90, 95)])
 
 
 def test_a_log_is_sealed_when_it_is_closed_and_nothing_is_left() -> None:

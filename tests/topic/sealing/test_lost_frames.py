@@ -13,9 +13,12 @@ from pulsar_on_spark.ledger.journal.codec_scan import FrameScanner
 from pulsar_on_spark.ledger.journal.files import read_file_header
 from pulsar_on_spark.ledger.journal.frame_header import HEADER_BYTES
 from pulsar_on_spark.ledger.journal.frames import FrameHead
+from pulsar_on_spark.metadata import keys
 from pulsar_on_spark.metadata.records import LedgerRecord, SealRecord, SegmentRecord
-from pulsar_on_spark.model.errors import InvalidArgumentError, JournalUndecidedError
-from pulsar_on_spark.model.ids import EARLIEST, EntryId, Position
+from pulsar_on_spark.metadata.state import View
+from pulsar_on_spark.metadata.store import Change
+from pulsar_on_spark.model.errors import InvalidArgumentError, JournalUndecidedError, MetadataError
+from pulsar_on_spark.model.ids import EARLIEST, EntryId, PathId, Position
 from pulsar_on_spark.testing import messages
 from pulsar_on_spark.testing.journal_logs import LogOnDisk, journal_files
 from pulsar_on_spark.topic import chain
@@ -63,6 +66,19 @@ def _start_of(path: Path, frame: int) -> int | None:
     return None
 
 
+def close_ledger(log: LogOnDisk, topic: str, entries: int) -> None:
+    """The close row that its owner commits when so many entries are acknowledged."""
+
+    def decide(view: View) -> Change:
+        (ledger,) = [each for each in view.all(LedgerRecord) if each.ledger_id == log.ledger(topic)]
+        return Change(
+            puts=[ledger.model_copy(update={"closed": True, "entries": entries})],
+            keys={keys.incarnation_seal(log.incarnation): None},
+        )
+
+    log.root.store.commit(decide)
+
+
 def seal(log: LogOnDisk) -> int:
     return Sealer(log.root, log.incarnation, is_live=False).seal(tail=True).entries
 
@@ -84,7 +100,7 @@ def test_a_gap_in_front_is_said_to_who_may_go_on(log: LogOnDisk, monkeypatch: py
     with closing(Tail(log.root, fail_on_data_loss=False)) as tail:
         seen = tail.look([part])
     plan = chain.plan_range(seen, part.name, part.topic_id, -1, EARLIEST, chain.read_limit(seen, part.topic_id))
-    assert [each.first for each in plan.slices][0] == 8
+    assert next(each.first for each in plan.slices) == 8
     assert [loss.reason for loss in plan.losses] == [f"entries 0:0 to {log.ledger('a')}:8 are gone"]
 
 
@@ -117,6 +133,47 @@ def test_a_frame_whose_header_is_bad_takes_its_fragment_along(log: LogOnDisk) ->
     assert Trimmer(log.root, log.incarnation, grace_s=0).trim().deleted_files == 6
     assert ranges(log.root, "a") == ([(0, 5), (8, 14)], 1)
     assert ranges(log.root, "b") == ([(0, 2), (3, 5)], 1)
+
+
+def test_a_gap_that_nothing_given_up_explains_is_no_loss_but_a_defect(root: Root) -> None:
+    """Frame 1 had entry 1; that entry 2 is missing, too, is another matter."""
+    log = LogOnDisk(root)
+    log.open_ledgers(["a"])
+    log.append({"a": [entry(0)]})
+    log.append({"a": [entry(1)]})
+    log.entries[log.ledger("a")].append(b"never written")
+    log.append({"a": [entry(3)]})
+    log.close()
+    damage(log, 1, 400)
+    give_up_frames(root, log.incarnation, commit=True)
+    with pytest.raises(MetadataError, match="restore the metadata"):
+        seal(log)
+
+
+def test_a_ledger_that_ends_before_its_close_row_is_not_trimmed(root: Root) -> None:
+    log = LogOnDisk(root)
+    log.open_ledgers(["a"])
+    log.append({"a": [entry(0)] * 2})
+    close_ledger(log, "a", 3)
+    log.close()
+    assert seal(log) == 2
+    with pytest.raises(MetadataError, match=r"has 3 entries .* sealed are 2"):
+        Trimmer(root, log.incarnation, grace_s=0).trim()
+    assert len(journal_files(root, log.incarnation)) == 3
+
+
+def test_a_ledger_that_was_cut_off_as_its_paths_were_given_up_ends_there(root: Root) -> None:
+    log = LogOnDisk(root)
+    log.open_ledgers(["a"])
+    log.append({"a": [entry(0)] * 2})
+    close_ledger(log, "a", 3)
+    log.close(given_up=(PathId(0),))
+    messages.write(root, "a", [b"later"])
+    assert seal(log) == 2
+    assert Trimmer(root, log.incarnation, grace_s=0).trim().deleted_files == 3
+    (ledger,) = [each for each in root.store.view().all(LedgerRecord) if each.incarnation]
+    assert (ledger.entries, [(each.first, each.end) for each in ledger.lost]) == (2, [(2, 3)])
+    assert ranges(root, "a") == ([(0, 2), (0, 1)], 1), "readers go on behind it"
 
 
 def test_the_end_of_ledgers(log: LogOnDisk) -> None:
