@@ -13,6 +13,7 @@ from pathlib import Path
 
 from pyspark.sql import SparkSession
 from pyspark.sql.datasource import WriterCommitMessage
+from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.types import StructType
 
 from pulsar_on_spark.datasource.options import write_options
@@ -50,11 +51,22 @@ class StoppingSource(PulsarDataSource):
         return writer
 
 
+def let_it_initialize(query: StreamingQuery) -> StreamingQuery:
+    """Wait until the query's sources have their Python processes.
+
+    Spark gives such a process ten seconds from its start to its first connection and fails the query after them;
+    several that load pyspark at once on few cores take longer.
+    """
+    while query.isActive and query.status["message"] == "Initializing sources":
+        time.sleep(0.02)
+    return query
+
+
 def start(spark: SparkSession, root: str, spec: dict[str, object]) -> None:
     reader = spark.readStream.format("pulsarpy").options(**spec["read"])
     writer = reader.load(root).select("__key", "value").writeStream.format(str(spec.get("sink", "pulsarpy")))
     writer = writer.options(**spec["write"]).option("path", root)
-    writer.option("checkpointLocation", str(spec["checkpoint"])).start()
+    let_it_initialize(writer.option("checkpointLocation", str(spec["checkpoint"])).start())
 
 
 def main(root: str, specs: str) -> None:

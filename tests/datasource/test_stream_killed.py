@@ -22,6 +22,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 from pulsar_on_spark.metadata.records import SubscriptionRecord
 from pulsar_on_spark.testing.messages import values, write
 from pulsar_on_spark.topic.root import Root
+from tests.datasource.stream_app import let_it_initialize
 
 MARK = "PULSARPY_TEST_APPLICATION"
 APP = Path(__file__).with_name("stream_app.py")
@@ -108,7 +109,7 @@ def start_here(
     frame = spark.readStream.format("pulsarpy").options(**read).load(str(root.path)).select("__key", "value")
     writer = frame.writeStream.format("pulsarpy").option("topic", sink).option("path", str(root.path))
     writer = writer.option("checkpointLocation", checkpoint)
-    return (writer.trigger(availableNow=True) if available_now else writer).start()
+    return let_it_initialize((writer.trigger(availableNow=True) if available_now else writer).start())
 
 
 PLACES = {"before": "true", "after": "false"}
