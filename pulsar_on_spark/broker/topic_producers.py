@@ -79,6 +79,11 @@ class TopicProducers:
         """Who may publish."""
         return list(self._connected.values())
 
+    @property
+    def waiting(self) -> int:
+        """How many wait for their turn."""
+        return sum(1 for _ in self._core.waiting)
+
     def limit(self, max_producers: int) -> None:
         """See `Producers.limit`."""
         self._core.limit(max_producers)

@@ -117,6 +117,8 @@ class Stored:
                 self.look = await asyncio.to_thread(self._look, view)
             except (PulsarpyError, OSError) as error:
                 log.warning("Metrics of what is stored are those of an earlier look: %s", error)
+            except Exception:  # the next look may find what this one fell over gone
+                log.exception("Metrics of what is stored are those of an earlier look.")
             await asyncio.sleep(max(LOOK_EVERY_S, (time.monotonic() - began_s) / SHARE))
 
     def _look(self, view: View) -> StoredLook:

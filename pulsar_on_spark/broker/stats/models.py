@@ -1,8 +1,8 @@
 """Stats as Pulsar's administrators know them: fields and units are those of its admin API (`TopicStats` and others).
 
-Left out is what this broker does not measure (redelivery and acknowledgement rates, offloading, replication of
-clusters), rather than said to be 0. Two things are exact here that are not in Pulsar: `msgBacklog` counts messages, not
-entries, and `backlogSize` is that of the messages that are left. `storedMessages` (not in Pulsar) says what is stored.
+Left out is what this broker does not measure, rather than said to be 0: docs/admin.md lists it. Two things are exact
+here that are not in Pulsar: `msgBacklog` counts messages, not entries, and `backlogSize` is that of the messages that
+are left. `storedMessages` (not in Pulsar) says what is stored.
 """
 
 from __future__ import annotations
@@ -63,6 +63,8 @@ class SubscriptionStats(Stats):
     msg_backlog_no_delayed: int
     msg_delayed: int
     unacked_messages: int
+    is_replicated: bool = False
+    key_shared_mode: str | None = None
     msg_rate_out: float
     msg_throughput_out: float
     msg_out_counter: int
@@ -79,8 +81,17 @@ class SubscriptionStats(Stats):
     entries_lost: int = 0
 
 
+class CompactionStats(Stats):
+    """Topic compaction; the time is in milliseconds since 1970, 0 for never."""
+
+    last_compaction_succeed_timestamp: int = 0
+
+
 class TopicStats(Stats):
-    """A topic without partitions, or one partition. Counters count since it was loaded."""
+    """A topic without partitions, or one partition. Counters count since it was loaded.
+
+    `oldest_backlog_message_age_seconds` is that of the oldest segment that a subscription needs, -1 if none does.
+    """
 
     msg_rate_in: float
     msg_throughput_in: float
@@ -95,6 +106,10 @@ class TopicStats(Stats):
     backlog_size: int
     stored_messages: int
     earliest_msg_publish_time_in_backlogs: int
+    oldest_backlog_message_age_seconds: int
+    non_contiguous_deleted_messages_ranges: int
+    waiting_publishers: int
+    compaction: CompactionStats
     publishers: list[PublisherStats]
     subscriptions: dict[str, SubscriptionStats]
     replication: dict[str, object] = {}
@@ -117,24 +132,48 @@ class PartitionedTopicStats(TopicStats):
     partitions: dict[str, TopicStats]
 
 
+class SegmentStats(Stats):
+    """A sealed segment of a ledger (not in Pulsar): its first entry, its entries, and why it is still kept."""
+
+    first: int
+    entries: int
+    why_kept: str
+
+
 class LedgerStats(Stats):
-    """A ledger of a topic. `state` (not in Pulsar) is open, attached (Spark's) or closed."""
+    """A ledger of a topic. `under_replicated`: the metadata know of too few copies of a file.
+
+    `state` (not in Pulsar) is open, attached (Spark's) or closed; `segments` (not in Pulsar) are the sealed ones.
+    """
 
     ledger_id: int
     entries: int
     size: int
     offloaded: bool = False
-    under_replicated: bool = False
+    under_replicated: bool
     state: str
     messages: int
-    why_kept: str | None = None
+    segments: list[SegmentStats] = []
+
+
+class CompactedLedgerStats(Stats):
+    """What topic compaction has left (Pulsar's ledger id is -1: it has none here)."""
+
+    ledger_id: int = -1
+    entries: int
+    size: int
+    offloaded: bool = False
+    under_replicated: bool = False
+    messages: int
 
 
 class CursorStats(Stats):
-    """Where a subscription stands. Positions are `ledger:entry`; the mark-delete position is the last acknowledged."""
+    """Where a subscription stands. Positions are `ledger:entry`; the mark-delete position is the last acknowledged.
+
+    `number_of_entries_since_first_not_acked_message` counts up to the topic's end; Pulsar's up to what was read last.
+    """
 
     mark_delete_position: str
-    read_position: str
     individually_deleted_messages: str
     messages_consumed_counter: int
     state: str
@@ -157,6 +196,7 @@ class InternalStats(Stats):
     last_confirmed_entry: str
     state: str
     ledgers: list[LedgerStats]
+    compacted_ledger: CompactedLedgerStats | None = None
     cursors: dict[str, CursorStats]
 
 

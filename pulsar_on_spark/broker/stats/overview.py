@@ -31,6 +31,7 @@ class Overview:
     def __init__(self, root: Root, topics: Topics, url: str) -> None:
         self._topics = topics
         self._url = url
+        self._write_quorum = root.quorum.write
         self._sight = Sight(root)
         self.meters = Meters(topics)
 
@@ -54,7 +55,10 @@ class Overview:
     async def internal_stats(self, records: Sequence[TopicRecord]) -> dict[str, InternalStats]:
         """The ledgers and cursors of the same (errors as `Sight.look`)."""
         loaded, seen = await self._look(records)
-        return {each.name: internal_stats(each, loaded.get(each.topic_id), seen[each.topic_id]) for each in records}
+        return {
+            each.name: internal_stats(each, loaded.get(each.topic_id), seen[each.topic_id], self._write_quorum)
+            for each in records
+        }
 
     async def contents(self, record: TopicRecord) -> Contents:
         """What is in one of them, and behind its cursors (errors as `Sight.look`)."""

@@ -12,7 +12,8 @@ from pulsar_on_spark.metadata.state import View
 from pulsar_on_spark.model.ids import EARLIEST, Position
 from pulsar_on_spark.topic import chain
 from pulsar_on_spark.topic.catalog import TopicPart
-from pulsar_on_spark.topic.cursor.left_out import acknowledged_rows
+from pulsar_on_spark.topic.cursor.holes import AckHoles
+from pulsar_on_spark.topic.cursor.left_out import acknowledged_rows, left_out
 from pulsar_on_spark.topic.cursor.record import decode_holes
 from pulsar_on_spark.topic.root import Root
 from pulsar_on_spark.topic.subscription import subscriptions
@@ -39,13 +40,17 @@ class Backlog:
     Attributes:
         messages: Messages.
         bytes: Key and value bytes of them.
-        mark_delete: The next entry to read.
+        mark_delete: The first entry that is not acknowledged.
+        entries: Entries from there on that are not acknowledged as a whole.
+        holes: What is acknowledged beyond it; nothing for a subscription of Spark's, whose slots stand where they read.
         oldest_publish_ms: When the oldest segment that it needs was begun; 0 if that is not known, or it needs none.
     """
 
     messages: int
     bytes: int
     mark_delete: Position
+    entries: int
+    holes: AckHoles
     oldest_publish_ms: int = 0
 
 
@@ -120,18 +125,43 @@ def _contents(view: View, cursors: Cursors, part: TopicPart, standings: Mapping[
 
 
 def _of_standing(view: View, part: TopicPart, live: Standing) -> Backlog:
-    end = chain.read_limit(view, part.topic_id)
-    plan = chain.plan_range(view, part.name, part.topic_id, part.partition, live.mark_delete, end)
-    acked_rows, acked_bytes = acknowledged_rows(plan.slices, decode_holes(live.ack_holes))
+    holes = decode_holes(live.ack_holes)
+    slices = _slices(view, part, live.mark_delete)
+    acked_rows, acked_bytes = acknowledged_rows(slices, holes)
     return Backlog(
-        plan.rows - acked_rows, plan.bytes - acked_bytes, live.mark_delete, _oldest_ms(view, part, live.mark_delete)
+        messages=sum(each.rows for each in slices) - acked_rows,
+        bytes=sum(each.bytes for each in slices) - acked_bytes,
+        mark_delete=live.mark_delete,
+        entries=_entries(slices, holes),
+        holes=holes,
+        oldest_publish_ms=_oldest_ms(view, part, live.mark_delete),
     )
 
 
 def _of_record(view: View, cursors: Cursors, part: TopicPart, record: SubscriptionRecord) -> Backlog:
     found = subscriptions.status(view, cursors, part, record)
-    oldest_ms = _oldest_ms(view, part, found.mark_delete)
-    return Backlog(found.backlog_messages, found.backlog_bytes, found.mark_delete, oldest_ms)
+    known = left_out(record, cursors.of(record.topic_id, record.name))
+    holes = AckHoles() if known is None else known.holes
+    return Backlog(
+        messages=found.backlog_messages,
+        bytes=found.backlog_bytes,
+        mark_delete=found.mark_delete,
+        entries=_entries(_slices(view, part, found.mark_delete), holes),
+        holes=holes,
+        oldest_publish_ms=_oldest_ms(view, part, found.mark_delete),
+    )
+
+
+def _slices(view: View, part: TopicPart, start: Position) -> Sequence[chain.SegmentSlice]:
+    end = chain.read_limit(view, part.topic_id)
+    return chain.plan_range(view, part.name, part.topic_id, part.partition, start, end).slices
+
+
+def _entries(slices: Sequence[chain.SegmentSlice], holes: AckHoles) -> int:
+    """Entries of the slices that are not acknowledged as a whole."""
+    return sum(
+        each.end - each.first - holes.within(each.segment.ledger_id, each.first, each.end).count for each in slices
+    )
 
 
 def _oldest_ms(view: View, part: TopicPart, start: Position) -> int:

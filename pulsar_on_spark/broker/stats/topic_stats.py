@@ -12,6 +12,7 @@ from pulsar_on_spark.broker.dispatch import values
 from pulsar_on_spark.broker.publishing import Producer
 from pulsar_on_spark.broker.stats.meters import Metered
 from pulsar_on_spark.broker.stats.models import (
+    CompactionStats,
     ConsumerStats,
     PartitionedTopicMetadata,
     PartitionedTopicStats,
@@ -23,8 +24,8 @@ from pulsar_on_spark.broker.stats.rates import Rates
 from pulsar_on_spark.broker.stats.sight import Backlog, Contents
 from pulsar_on_spark.broker.subscription import Subscription
 from pulsar_on_spark.broker.topic import BrokerTopic
-from pulsar_on_spark.metadata.records import SubscriptionRecord, TopicRecord
-from pulsar_on_spark.topic.cursor.record import decode_holes
+from pulsar_on_spark.metadata.records import CompactionRecord, SubscriptionRecord, TopicRecord
+from pulsar_on_spark.model.clock import current_ms
 
 RatesOf = Callable[[Metered], Rates]
 
@@ -52,6 +53,7 @@ def topic_stats(record: TopicRecord, topic: BrokerTopic | None, seen: Contents, 
         for name, each in open_here.items()
         if name not in found and not isinstance(each.kept, OpenCursor)
     }
+    oldest_ms = _earliest(each.earliest_msg_publish_time_in_backlog for each in found.values())
     came_in = _NOTHING_YET if topic is None else rates(topic.published)
     messages_in = 0 if topic is None else topic.published.messages
     bytes_in = 0 if topic is None else topic.published.bytes
@@ -68,9 +70,13 @@ def topic_stats(record: TopicRecord, topic: BrokerTopic | None, seen: Contents, 
         storage_size=seen.bytes,
         backlog_size=max((each.backlog_size for each in found.values()), default=0),
         stored_messages=seen.messages,
-        earliest_msg_publish_time_in_backlogs=_earliest(
-            each.earliest_msg_publish_time_in_backlog for each in found.values()
+        earliest_msg_publish_time_in_backlogs=oldest_ms,
+        oldest_backlog_message_age_seconds=age_s(oldest_ms),
+        non_contiguous_deleted_messages_ranges=sum(
+            each.non_contiguous_deleted_messages_ranges for each in found.values()
         ),
+        waiting_publishers=0 if topic is None else topic.producers.waiting,
+        compaction=_compaction(seen.view.get(CompactionRecord, record.topic_id)),
         publishers=[] if topic is None else [publisher_stats(each, rates) for each in topic.producers.connected],
         subscriptions=found,
         deduplication_status="Disabled" if topic is None or topic.dedup is None else "Enabled",
@@ -88,6 +94,7 @@ def summed(partitions: dict[str, TopicStats], metadata: PartitionedTopicMetadata
     """
     each = list(partitions.values())
     names = dict.fromkeys(name for stats in each for name in stats.subscriptions)
+    oldest_ms = _earliest(stats.earliest_msg_publish_time_in_backlogs for stats in each)
     rate_in, throughput_in = (
         sum(getattr(stats, name) for stats in each) for name in ("msg_rate_in", "msg_throughput_in")
     )
@@ -96,7 +103,10 @@ def summed(partitions: dict[str, TopicStats], metadata: PartitionedTopicMetadata
         msg_throughput_in=throughput_in,
         average_msg_size=mean_bytes(Rates(rate_in, throughput_in)),
         **{name: sum(getattr(stats, name) for stats in each) for name in _SUMMED},
-        earliest_msg_publish_time_in_backlogs=_earliest(stats.earliest_msg_publish_time_in_backlogs for stats in each),
+        earliest_msg_publish_time_in_backlogs=oldest_ms,
+        oldest_backlog_message_age_seconds=age_s(oldest_ms),
+        # That of the partition whose turn comes next.
+        compaction=min((stats.compaction for stats in each), key=_succeeded_at, default=CompactionStats()),
         publishers=[publisher for stats in each for publisher in stats.publishers],
         subscriptions={
             name: _joined([stats.subscriptions[name] for stats in each if name in stats.subscriptions])
@@ -120,6 +130,8 @@ _SUMMED: Final = (
     "storage_size",
     "backlog_size",
     "stored_messages",
+    "non_contiguous_deleted_messages_ranges",
+    "waiting_publishers",
 )
 _SUMMED_OF_SUBSCRIPTION: Final = (
     "msg_backlog",
@@ -132,14 +144,19 @@ _SUMMED_OF_SUBSCRIPTION: Final = (
     "msg_out_counter",
     "bytes_out_counter",
     "non_contiguous_deleted_messages_ranges",
+    "entries_lost",
 )
+_SAID: Final = ("owner", "blocked", "problem", "key_shared_mode")
+"""What the first partition says that says anything."""
 
 
 def _joined(parts: Sequence[SubscriptionStats]) -> SubscriptionStats:
     sums = {name: sum(getattr(part, name) for part in parts) for name in _SUMMED_OF_SUBSCRIPTION}
+    said = {name: next(filter(None, (getattr(part, name) for part in parts)), None) for name in _SAID}
     return parts[0].model_copy(
         update={
             **sums,
+            **said,
             "consumers": [consumer for part in parts for consumer in part.consumers],
             "blocked_subscription_on_unacked_msgs": any(part.blocked_subscription_on_unacked_msgs for part in parts),
             "active_consumer_name": None,
@@ -164,6 +181,7 @@ def _subscription(
         msg_backlog_no_delayed=max(backlog.messages - delayed, 0),
         msg_delayed=delayed,
         unacked_messages=0 if said is None else said.unacked,
+        key_shared_mode=None if live is None else _key_shared_mode(live),
         msg_rate_out=went_out.messages,
         msg_throughput_out=went_out.bytes,
         msg_out_counter=0 if live is None else live.messages_out,
@@ -172,17 +190,13 @@ def _subscription(
         active_consumer_name=None if live is None else _active(live),
         consumers=[] if live is None else _consumers(live, rates),
         subscription_properties=record.properties,
-        non_contiguous_deleted_messages_ranges=0 if live is None else _runs(live),
+        non_contiguous_deleted_messages_ranges=sum(1 for _ in backlog.holes.runs()),
         earliest_msg_publish_time_in_backlog=backlog.oldest_publish_ms if backlog.messages else 0,
         owner=None if live is not None else _owner(record),
         blocked=None if said is None else said.blocked,
         problem=None if live is None else live.problem,
         entries_lost=0 if live is None else live.entries_lost,
     )
-
-
-def _runs(live: Subscription) -> int:
-    return sum(1 for _ in decode_holes(live.kept.cursor.ack_holes).runs())
 
 
 def _volatile(live: Subscription, rates: RatesOf) -> SubscriptionStats:
@@ -197,6 +211,7 @@ def _volatile(live: Subscription, rates: RatesOf) -> SubscriptionStats:
         msg_backlog_no_delayed=backlog,
         msg_delayed=said.delayed,
         unacked_messages=said.unacked,
+        key_shared_mode=_key_shared_mode(live),
         msg_rate_out=went_out.messages,
         msg_throughput_out=went_out.bytes,
         msg_out_counter=live.messages_out,
@@ -209,6 +224,10 @@ def _volatile(live: Subscription, rates: RatesOf) -> SubscriptionStats:
         blocked=said.blocked,
         problem=live.problem,
     )
+
+
+def _key_shared_mode(live: Subscription) -> str | None:
+    return live.key_shared.mode if live.type == "Key_Shared" else None
 
 
 def _owner(record: SubscriptionRecord) -> str | None:
@@ -275,6 +294,21 @@ def iso(at_s: float) -> str:
 def mean_bytes(rates: Rates) -> float:
     """Of a message; 0 where none comes."""
     return rates.bytes / rates.messages if rates.messages else 0.0
+
+
+def age_s(at_ms: int) -> int:
+    """Seconds since a time, -1 for 0, as Pulsar says ages."""
+    return max((current_ms() - at_ms) // 1000, 0) if at_ms else -1
+
+
+def _compaction(record: CompactionRecord | None) -> CompactionStats:
+    if record is None:
+        return CompactionStats()
+    return CompactionStats(last_compaction_succeed_timestamp=int(record.compacted_at.timestamp() * 1000))
+
+
+def _succeeded_at(stats: CompactionStats) -> int:
+    return stats.last_compaction_succeed_timestamp
 
 
 def _earliest(times_ms: Iterable[int]) -> int:

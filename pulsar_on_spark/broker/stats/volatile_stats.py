@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pulsar_on_spark.broker.consumer import Consumer
 from pulsar_on_spark.broker.non_persistent import NonPersistentSubscription, NonPersistentTopic
-from pulsar_on_spark.broker.stats.models import ConsumerStats, SubscriptionStats, TopicStats
+from pulsar_on_spark.broker.stats.models import CompactionStats, ConsumerStats, SubscriptionStats, TopicStats
 from pulsar_on_spark.broker.stats.topic_stats import RatesOf, iso, mean_bytes, publisher_stats
 
 
@@ -32,6 +32,10 @@ def volatile_stats(topic: NonPersistentTopic, rates: RatesOf, url: str) -> Topic
         backlog_size=0,
         stored_messages=0,
         earliest_msg_publish_time_in_backlogs=0,
+        oldest_backlog_message_age_seconds=-1,
+        non_contiguous_deleted_messages_ranges=0,
+        waiting_publishers=topic.producers.waiting,
+        compaction=CompactionStats(),
         publishers=[publisher_stats(each, rates) for each in topic.producers.connected],
         subscriptions=subscriptions,
         deduplication_status="Disabled",

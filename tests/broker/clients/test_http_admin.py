@@ -4,15 +4,20 @@ from __future__ import annotations
 
 import json
 import time
+from contextlib import closing
+from typing import Any
 
 import httpx
 import pulsar
 import pytest
 
 from pulsar_on_spark.broker.web.admin.not_there import BRANCHES, UNDER_NAMESPACE, UNDER_TOPIC
+from pulsar_on_spark.testing import messages
+from pulsar_on_spark.testing.running_broker import RunningBroker
 from pulsar_on_spark.topic.policies.policies import FIELDS
+from pulsar_on_spark.topic.root import Root
 
-from .conftest import WAIT_MS
+from .conftest import WAIT_MS, new_client
 from .test_http_topics import answered, done, path, refused, send, stats
 
 VALUES: dict[str, object] = {
@@ -247,6 +252,48 @@ def test_stats_count_exactly(admin: httpx.Client, client: pulsar.Client, topic: 
     assert answered(admin.put(path(topic, "backlogSize"), json=nothing_read)) == found["storageSize"]
     assert answered(admin.get(path(topic, "internal-info")))["ledgers"][0]["entries"] == 3
     done(admin.post(path(topic, "trim")))
+
+
+def test_internal_stats_of_a_cursor_that_nobody_has(admin: httpx.Client, broker: RunningBroker, topic: str) -> None:
+    with closing(new_client(broker.url)) as client:
+        consumer = client.subscribe(topic, "s", pulsar.ConsumerType.Shared)
+        send(client, topic, 6)
+        received = [consumer.receive(WAIT_MS) for _ in range(6)]
+        for number in (1, 2, 4):
+            consumer.acknowledge(received[number])
+        ledger = received[0].message_id().ledger_id()
+        expected = (f"{ledger}:-1", f"[({ledger}:0..{ledger}:2],({ledger}:3..{ledger}:4]]", 3, 2)
+
+        def cursor() -> dict[str, Any]:
+            found: dict[str, Any] = answered(admin.get(path(topic, "internalStats")))["cursors"]["s"]
+            return found
+
+        def said(found: dict[str, Any]) -> tuple[object, ...]:
+            return (
+                found["markDeletePosition"],
+                found["individuallyDeletedMessages"],
+                found["numberOfEntriesSinceFirstNotAckedMessage"],
+                found["totalNonContiguousDeletedMessagesRange"],
+            )
+
+        deadline_s = time.monotonic() + WAIT_MS / 1000
+        while said(cursor()) != expected:
+            assert time.monotonic() < deadline_s, cursor()
+        assert cursor()["state"] == "Open"
+    done(admin.put(path(topic, "unload")))
+    assert cursor()["state"] == "NoLedger"
+    assert said(cursor()) == expected
+
+
+def test_internal_stats_say_why_each_segment_is_kept(admin: httpx.Client, broker: RunningBroker, topic: str) -> None:
+    root = Root.open(broker.root)
+    root.create_topic(topic)
+    for value in (b"1", b"2"):
+        messages.write(root, topic, [value])
+    (ledger,) = answered(admin.get(path(topic, "internalStats")))["ledgers"]
+    assert (ledger["state"], ledger["underReplicated"]) == ("attached", False)
+    assert [(each["first"], each["entries"]) for each in ledger["segments"]] == [(0, 1), (1, 1)]
+    assert all(each["whyKept"].startswith("Kept ") for each in ledger["segments"])
 
 
 def test_stats_of_a_topic_that_is_not_stored(admin: httpx.Client, client: pulsar.Client, topic: str) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections import defaultdict
 from typing import Annotated, Any, Final
 
 from fastapi import APIRouter, Depends, HTTPException, Query
@@ -14,6 +15,7 @@ from pulsar_on_spark.broker.stats.models import (
     PartitionedInternalStats,
     PartitionedTopicMetadata,
     PartitionedTopicStats,
+    SegmentStats,
     TopicStats,
 )
 from pulsar_on_spark.broker.stats.topic_stats import summed
@@ -125,11 +127,14 @@ async def backlog_size(services: BrokerServices, name: StoredTopic, body: Messag
 
 
 async def _with_reasons(services: Services, name: TopicName, found: InternalStats) -> InternalStats:
-    """Why each ledger's oldest segment is still kept."""
+    """Each ledger's sealed segments, and why they are still kept."""
     defaults = default_policies(services.settings)
     kept = await asyncio.to_thread(kept_segments, services.root.store, name, defaults)
-    reasons = {each.segment.ledger_id: each.reason for each in reversed(kept)}
-    ledgers = [each.model_copy(update={"why_kept": reasons.get(each.ledger_id)}) for each in found.ledgers]
+    segments: dict[int, list[SegmentStats]] = defaultdict(list)
+    for each in kept:
+        one = each.segment
+        segments[one.ledger_id].append(SegmentStats(first=one.first_entry, entries=one.entries, why_kept=each.reason))
+    ledgers = [each.model_copy(update={"segments": segments[each.ledger_id]}) for each in found.ledgers]
     return found.model_copy(update={"ledgers": ledgers})
 
 
