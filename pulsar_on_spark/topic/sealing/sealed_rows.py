@@ -16,6 +16,7 @@ from pulsar_on_spark.ledger.files import OS_FILES, FileOps
 from pulsar_on_spark.ledger.segment_writer import SegmentFileWriter
 from pulsar_on_spark.ledger.storage_path import StoragePath
 from pulsar_on_spark.metadata.records import LedgerRecord, SegmentRecord
+from pulsar_on_spark.model.errors import CorruptJournalError
 from pulsar_on_spark.model.ids import FileId, LedgerId, WriteId
 from pulsar_on_spark.model.quorum import Quorum
 from pulsar_on_spark.protocol.field_walk import Int64s
@@ -63,6 +64,7 @@ class SealedFileBuilder:
         """Append entries of all ledgers that `ledgers` knows; `pace` is called between batches, to slow down.
 
         Raises:
+            CorruptJournalError: they do not follow what was added.
             NotEnoughCopiesError: fewer than ack-quorum copies are left.
         """
         taken = zip(
@@ -118,6 +120,10 @@ class SealedFileBuilder:
             segment = self._segments.get(ledger)
             if segment is None:
                 segment = self._segments[ledger] = _Segment(ledgers[ledger], first_entry)
+            elif first_entry != segment.end:
+                raise CorruptJournalError(
+                    f"The journal has entry {ledger}:{first_entry} where {segment.end} follows: no broker writes this."
+                )
             published_ms = taken_ms[ledger] if min_ms > max_ms else (min_ms, max_ms)
             segment.count(decoded.entry_rows[first:end], size_bytes, published_ms)
             yield OwnedRows(segment.places, end - first, row_count, size_bytes)
@@ -129,7 +135,8 @@ class _Segment:
     def __init__(self, ledger: LedgerRecord, first_entry: int) -> None:
         self.places = SegmentPlaces()
         self._ledger = ledger
-        self._first_entry = first_entry
+        self._first_entry = self.end = first_entry
+        """Behind the last entry that was counted."""
         self._entry_rows: list[Int64s] = []
         self._bytes = 0
         self._publish_ms = (_NEVER_MS, -_NEVER_MS)
@@ -137,6 +144,7 @@ class _Segment:
     def count(self, entry_rows: Int64s, size_bytes: int, published_ms: tuple[int, int]) -> None:
         """Take in the next entries: rows of each, their bytes, and when the first and the last was published."""
         self._entry_rows.append(entry_rows)
+        self.end += len(entry_rows)
         self._bytes += size_bytes
         self._publish_ms = (min(self._publish_ms[0], published_ms[0]), max(self._publish_ms[1], published_ms[1]))
 
@@ -147,7 +155,7 @@ class _Segment:
             topic_id=self._ledger.topic_id,
             ledger_id=self._ledger.ledger_id,
             first_entry=self._first_entry,
-            entries=len(rows),
+            entries=self.end - self._first_entry,
             rows=int(rows.sum()),
             bytes=self._bytes,
             file_id=file_id,

@@ -11,7 +11,7 @@ from pulsar_on_spark.ledger.journal.log import LogState
 from pulsar_on_spark.ledger.segment_format import SEGMENT_SCHEMA
 from pulsar_on_spark.ledger.segment_reader import read_batches
 from pulsar_on_spark.metadata.records import FileRecord, LedgerRecord, SealRecord, SegmentRecord
-from pulsar_on_spark.model.errors import JournalFencedError, JournalUndecidedError
+from pulsar_on_spark.model.errors import CorruptJournalError, JournalFencedError, JournalUndecidedError
 from pulsar_on_spark.model.ids import EARLIEST, LedgerId
 from pulsar_on_spark.model.names import TopicName
 from pulsar_on_spark.protocol.compression import Codec
@@ -92,6 +92,20 @@ def mixed_entries(count: int, seed: int = 0) -> list[bytes]:
 
 def seal(log: LogOnDisk, *, live: bool = True) -> sealer.SealReport:
     return Sealer(log.root, log.incarnation, is_live=live).seal(tail=True)
+
+
+def test_a_hole_between_what_is_read_together_is_not_closed_by_counting_on(
+    log: LogOnDisk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A file counts the entries of a ledger from its first one, and may be made of many chunks of frames."""
+    monkeypatch.setattr(sealer, "MAX_CHUNK_BYTES", 1)
+    log.append({"a": [entry(0)]})
+    log.entries[log.ledger("a")].append(b"never written")
+    log.append({"a": [entry(2)]})
+    log.close()
+    with pytest.raises(CorruptJournalError, match=r"has entry .*:2 where 1 follows"):
+        seal(log, live=False)
+    assert log.root.store.view().all(SegmentRecord) == []
 
 
 def test_every_entry_once_with_its_id(log: LogOnDisk) -> None:
