@@ -23,6 +23,7 @@ from pulsar_on_spark.broker.reading import worker
 from pulsar_on_spark.broker.reading.jobs import Failed, Job, Large, Outcome
 from pulsar_on_spark.broker.reading.slabs import slab_bytes
 from pulsar_on_spark.model.errors import StorageError
+from pulsar_on_spark.topic.giving_way import start_giving_way
 
 log = logging.getLogger(__name__)
 
@@ -34,6 +35,8 @@ _ATTEMPTS = 2
 RESTART_EVERY_S = 1.0
 """A process that dies at once is not started more often."""
 _STOP_TIMEOUT_S = 5.0
+_NICE = 5
+"""Who reads a backlog has a quarter of a core beside others that want it all: those who publish and follow come first."""
 
 
 @dataclass(slots=True)
@@ -80,7 +83,7 @@ class ReadingProcess:
         self._pipe, theirs = self._context.Pipe()
         arguments = (self._root, self._max_message_size_bytes, self._memory, len(self.slabs), theirs)
         self._process = self._context.Process(target=_run, args=arguments, name="pulsarpy-reader", daemon=True)
-        self._process.start()
+        start_giving_way(self._process, _NICE)
         theirs.close()
         asyncio.get_running_loop().add_reader(self._pipe.fileno(), self._hear)
 
