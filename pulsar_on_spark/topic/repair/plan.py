@@ -8,8 +8,9 @@
     draining                                    are read, and replaced elsewhere         no
     lost; retired; away for longer              are not believed, and replaced           no
 
-A copy leaves a file's record only when as many others as the file wants count. So whatever is cut off, and whoever else
-repairs, a record never names fewer good copies than before.
+A copy leaves a file's record only when as many others as the file wants count, and are in their places under the names
+that the record gives. So whatever is cut off, and whoever else repairs, a record never names fewer good copies than
+before.
 """
 
 from __future__ import annotations
@@ -159,26 +160,29 @@ def plan_file(file: FileRecord, wanted: int, paths: Mapping[PathId, PathStanding
     )
 
 
-def copies_after(now: FileRecord, plan: FilePlan, restored: Sequence[PathId]) -> tuple[int, ...]:
-    """The copies that a file's record shall name, on the view that commits.
-
-    Copies that the record names now and the plan did not know are another worker's, who has verified them.
+def copies_named(now: FileRecord, plan: FilePlan, restored: Sequence[PathId]) -> tuple[int, ...]:
+    """The copies that a file's record shall name first, on the view that commits: nothing leaves it yet.
 
     Args:
         now: The record as it is now.
         plan: The plan.
         restored: Those of its targets that got a copy.
     """
+    room = plan.wanted - len(_good(now, plan, restored))
+    added = [path_id for path_id in restored if path_id not in now.copies]
+    return (*now.copies, *added[: max(room, 0)])
+
+
+def copies_left(now: FileRecord, plan: FilePlan, restored: Sequence[PathId]) -> tuple[int, ...]:
+    """The copies that it shall name when those that it names were found in their places (arguments as there)."""
+    is_enough = len(_good(now, plan, restored)) >= plan.wanted
+    return tuple(path_id for path_id in now.copies if not (is_enough and path_id in plan.leaving))
+
+
+def _good(now: FileRecord, plan: FilePlan, restored: Sequence[PathId]) -> list[int]:
+    """Copies that count; those that the plan did not know are another worker's, who has verified them."""
     known = set(plan.file.copies)
-    good = [path_id for path_id in now.copies if path_id in plan.counted or path_id not in known]
-    in_place = [path_id for path_id in restored if path_id in now.copies and path_id not in good]
-    added: list[PathId] = []
-    for path_id in restored:
-        if path_id not in now.copies and len(good) + len(in_place) + len(added) < plan.wanted:
-            added.append(path_id)
-    is_enough = len(good) + len(in_place) + len(added) >= plan.wanted
-    kept = [path_id for path_id in now.copies if not (is_enough and path_id in plan.leaving)]
-    return (*kept, *added)
+    return [path_id for path_id in now.copies if path_id in (*plan.counted, *restored) or path_id not in known]
 
 
 def _trust(paths: Mapping[PathId, PathStanding], path_id: PathId) -> Trust:

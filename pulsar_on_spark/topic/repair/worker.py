@@ -1,12 +1,13 @@
 """The replication worker: writes copies that are lacking, and moves them into the files' records.
 
-    stage on the target, sync, rename  ->  ONE commit under the key of files, decided on the records as they are now
-    ->  is each new copy still there?  ->  delete the copies that no record names any more
+    stage on the target, sync, rename  ->  a commit that names the new copies  ->  is each of them still there?
+    ->  a commit without those that they replace  ->  delete the copies that no record names any more
 
-A merge, a collection, a trim or another worker that changed a record first wins: the commit is decided anew on what it
-left. Whoever deletes a copy renames it first and reads the metadata then; whoever names one looks for it after the
-commit. So of a deletion and a repair that meet, one sees the other. Killed anywhere, the root is consistent: a staged
-copy that nobody names is garbage, a copy that is named and not there is found by the next audit.
+Both commits move the key of files and are decided on the records as they are then: a merge, a collection, a trim or
+another worker that changed a record first wins. Whoever deletes a copy renames it first and reads the metadata then;
+whoever names one looks for it after the commit. So of a deletion and a repair that meet, one sees the other, and a file
+whose new copy is gone keeps its old ones. Killed anywhere, the root is consistent: a staged copy that nobody names is
+garbage, a copy that is named and not there is found by the next audit.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ from pulsar_on_spark.model.errors import CorruptSegmentError, StoragePathError
 from pulsar_on_spark.model.ids import FileId, PathId
 from pulsar_on_spark.topic.housekeeping.merge import FILES_KEY
 from pulsar_on_spark.topic.progress import Progress, silent
-from pulsar_on_spark.topic.repair.plan import FilePlan, copies_after
+from pulsar_on_spark.topic.repair.plan import FilePlan, copies_left, copies_named
 
 if TYPE_CHECKING:
     from pulsar_on_spark.topic.root import Root
@@ -42,6 +43,7 @@ COMMIT_BYTES = 1 << 30
 """A commit follows so many restored bytes at the latest: so much is copied again after a kill."""
 
 Pace = Callable[[int], None]
+CopiesThen = Callable[[FileRecord, FilePlan, Sequence[PathId]], tuple[int, ...]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,12 +169,12 @@ def restore(
 
 @dataclass(frozen=True, slots=True)
 class Committed:
-    """What a commit of restored copies changed: files moved, copies deleted, and what could not be done."""
+    """Files moved, copies deleted, what could not be done, and the files that are no more."""
 
     moved: int = 0
     dropped: int = 0
     problems: tuple[str, ...] = ()
-    gone: frozenset[str] = frozenset()
+    ended: frozenset[str] = frozenset()
 
 
 def commit(root: Root, batch: Sequence[Restored], files: FileOps = OS_FILES) -> Committed:
@@ -184,17 +186,13 @@ def commit(root: Root, batch: Sequence[Restored], files: FileOps = OS_FILES) -> 
     failures = [failure for each in batch for failure in each.failures]
     if failures:
         root.mark_failed(failures)
-    moved: list[FileRecord] = []
-
-    def decide(view: View) -> Change | None:
-        nonlocal moved
-        moved = [record for each in batch if (record := _moved(view, each)) is not None]
-        return Change(puts=moved, keys={FILES_KEY: None}) if moved else None
-
-    root.store.commit(decide)
+    moved = _change(root, batch, copies_named)
+    gone = _gone_again(root, batch)
+    replacing = [each for each in batch if each.plan.leaving and each.plan.file.file_id not in gone]
+    if replacing:
+        moved |= _change(root, replacing, copies_left)
     view = root.store.view(durable=True)
     paths = root.storage_paths(view)
-    problems: list[str] = []
     dropped = 0
     for each in batch:
         file_id = FileId(each.plan.file.file_id)
@@ -202,11 +200,6 @@ def commit(root: Root, batch: Sequence[Restored], files: FileOps = OS_FILES) -> 
         _settle_reports(root, each, now)
         if now is None or now.replaced_at is not None:
             continue  # garbage collection takes what is there
-        problems += [
-            f"the new copy of file {file_id} on {paths[path_id]} is gone again"
-            for path_id in each.targets
-            if path_id in now.copies and not paths[path_id].segment_file(file_id).exists()
-        ]
         unnamed = {*each.plan.file.copies, *each.targets} - set(now.copies)
         for path_id in sorted(map(PathId, unnamed)):
             if path_id in paths:
@@ -215,8 +208,8 @@ def commit(root: Root, batch: Sequence[Restored], files: FileOps = OS_FILES) -> 
                 except (StoragePathError, OSError) as error:
                     # A path that is away, or broken: the next audit that finds it there sees to it.
                     log.info("The copy of file %s stays on %s for now: %s", file_id, paths[path_id], error)
-    gone = frozenset(each.plan.file.file_id for each in batch if view.get(FileRecord, each.plan.file.file_id) is None)
-    return Committed(len(moved), dropped, tuple(problems), gone)
+    ended = frozenset(each.plan.file.file_id for each in batch if view.get(FileRecord, each.plan.file.file_id) is None)
+    return Committed(len(moved), dropped, tuple(problem for some in gone.values() for problem in some), ended)
 
 
 def discard(root: Root, file_id: FileId, path: StoragePath, files: FileOps = OS_FILES) -> bool:
@@ -239,14 +232,42 @@ def discard(root: Root, file_id: FileId, path: StoragePath, files: FileOps = OS_
     return True
 
 
-def _moved(view: View, done: Restored) -> FileRecord | None:
-    """The file's record with the restored copies; None if it stays as it is, or is not for repair any more."""
+def _change(root: Root, batch: Sequence[Restored], copies: CopiesThen) -> set[str]:
+    """Commit other copies into the records of files; returns the files whose record changed."""
+    changed: list[FileRecord] = []
+
+    def decide(view: View) -> Change | None:
+        nonlocal changed
+        changed = [record for each in batch if (record := _changed(view, each, copies)) is not None]
+        return Change(puts=changed, keys={FILES_KEY: None}) if changed else None
+
+    root.store.commit(decide)
+    return {record.file_id for record in changed}
+
+
+def _changed(view: View, done: Restored, copies: CopiesThen) -> FileRecord | None:
+    """The file's record with these copies; None if it stays as it is, or is not for repair any more."""
     now = view.get(FileRecord, done.plan.file.file_id)
     if now is None or now.replaced_at is not None:
         return None
     usable = [path_id for path_id in done.targets if _may_hold(view, path_id)]
-    copies = copies_after(now, done.plan, usable)
-    return None if copies == now.copies else now.model_copy(update={"copies": copies})
+    then = copies(now, done.plan, usable)
+    return None if then == now.copies else now.model_copy(update={"copies": then})
+
+
+def _gone_again(root: Root, batch: Sequence[Restored]) -> dict[str, list[str]]:
+    """Of each file whose record names a new copy that is not there any more, what to say about it."""
+    view = root.store.view(durable=True)
+    paths = root.storage_paths(view)
+    found: dict[str, list[str]] = {}
+    for each in batch:
+        file_id = FileId(each.plan.file.file_id)
+        now = view.get(FileRecord, file_id)
+        for path_id in each.targets if now is not None and now.replaced_at is None else ():
+            if path_id in now.copies and not paths[path_id].segment_file(file_id).exists():
+                said = f"the new copy of file {file_id} on {paths[path_id]} is gone again"
+                found.setdefault(file_id, []).append(said)
+    return found
 
 
 def _may_hold(view: View, path_id: PathId) -> bool:
@@ -270,7 +291,7 @@ def _with(report: WorkReport, batch: Sequence[Restored], done: Committed) -> Wor
     lost = [
         (each.plan.file.file_id, each.loss)
         for each in batch
-        if each.loss is not None and each.plan.file.file_id not in done.gone
+        if each.loss is not None and each.plan.file.file_id not in done.ended
     ]
     return replace(
         report,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from datetime import UTC, datetime, timedelta
 
 import pytest
@@ -11,7 +11,15 @@ from hypothesis import strategies as st
 
 from pulsar_on_spark.metadata.records import FileRecord, PathRecord
 from pulsar_on_spark.model.ids import PathId
-from pulsar_on_spark.topic.repair.plan import FilePlan, PathStanding, Trust, copies_after, plan_file, standing
+from pulsar_on_spark.topic.repair.plan import (
+    FilePlan,
+    PathStanding,
+    Trust,
+    copies_left,
+    copies_named,
+    plan_file,
+    standing,
+)
 
 NOW = datetime(2026, 5, 1, tzinfo=UTC)
 A_WHILE = timedelta(minutes=10)
@@ -24,6 +32,13 @@ def file(*copies: int, write_quorum: int = 0) -> FileRecord:
 def at(path_id: int, trust: Trust = Trust.COUNTS, label: str = "", *, writable: bool | None = None) -> PathStanding:
     is_writable = trust is Trust.COUNTS if writable is None else writable
     return PathStanding(PathId(path_id), label, 1, trust, is_writable, trust is not Trust.GONE)
+
+
+def copies_after(now: FileRecord, plan: FilePlan, restored: Sequence[PathId]) -> tuple[int, ...]:
+    """What a record names when both commits are made."""
+    named = copies_named(now, plan, restored)
+    assert set(now.copies) <= set(named), "nothing leaves before what replaces it was looked for"
+    return copies_left(now.model_copy(update={"copies": named}), plan, restored)
 
 
 def planned(record: FileRecord, *paths: PathStanding, wanted: int = 3, bad: Collection[int] = ()) -> FilePlan:

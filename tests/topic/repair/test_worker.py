@@ -15,6 +15,7 @@ import pytest
 
 from pulsar_on_spark.metadata.records import FileRecord
 from pulsar_on_spark.model.ids import FileId, PathId
+from pulsar_on_spark.model.quorum import Quorum
 from pulsar_on_spark.testing import messages
 from pulsar_on_spark.topic.housekeeping.collect import Ages
 from pulsar_on_spark.topic.housekeeping.maintain import maintain
@@ -109,8 +110,29 @@ def test_a_new_copy_that_was_deleted_before_its_commit_is_said(spread: Root) -> 
     assert discard(spread, FileId(plan.file.file_id), paths[staged.targets[0]])
     done = commit(spread, [staged])
     assert "is gone again" in done.problems[0]
+    assert done.dropped == 0
     assert repair(spread).is_whole
     assert_whole(spread)
+
+
+def test_the_only_copy_stays_where_its_replacement_is_gone_again(tmp_path: Path) -> None:
+    """A slow worker's copy was taken for a leftover: with write quorum 1 nothing else has what is in the file."""
+    root = Root.create(tmp_path / "root", [tmp_path / "disk0", tmp_path / "disk1"], Quorum(1, 1, 1))
+    root.create_topic("t")
+    messages.write(root, "t", [b"only"])
+    (file,) = files(root)
+    (old,) = file.copies
+    storage_paths.drain(root, old)
+    (plan,) = plans(root)
+    paths = root.storage_paths(root.store.view())
+    staged = restore(plan, paths)
+    assert discard(root, FileId(file.file_id), paths[staged.targets[0]])
+    assert "is gone again" in commit(root, [staged]).problems[0]
+    assert messages.values(root, "t") == [b"only"]
+    assert repair(root).is_whole
+    assert old not in files(root)[0].copies
+    assert_whole(root, copies=1)
+    assert messages.values(root, "t") == [b"only"]
 
 
 def test_what_nobody_names_after_the_commit_is_deleted(spread: Root) -> None:
