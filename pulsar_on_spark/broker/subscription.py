@@ -1,19 +1,16 @@
-"""One subscription of a loaded topic: its consumers, its dispatcher, and the loop that reads and delivers.
+"""One subscription of a loaded topic: its consumers, its cursor, its dispatcher.
 
-    consumers' commands, growth, time ──> Dispatcher ──wanted──> EntryReader ──offer──> MESSAGE frames to connections
-
-One task reads for all consumers, one read at a time, only as much as they have asked for; what a client leaves unread
-in its connection stops its deliveries. So the memory of a subscription is that of one read and of its dispatcher.
+Consumers' commands, growth of the topic and time drive the dispatcher; `Deliveries` reads and sends what it wants.
 """
 
 from __future__ import annotations
 
 import asyncio
-import logging
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable
 from typing import Final
 
 from pulsar_on_spark.broker.consumer import Consumer, KeptCursor
+from pulsar_on_spark.broker.delivering import Deliveries
 from pulsar_on_spark.broker.dispatch.dispatcher import Dispatcher
 from pulsar_on_spark.broker.dispatch.key_shared import KeySharedDispatcher
 from pulsar_on_spark.broker.dispatch.limits import DispatchLimits
@@ -22,37 +19,20 @@ from pulsar_on_spark.broker.dispatch.single_active import SingleActiveDispatcher
 from pulsar_on_spark.broker.dispatch.values import (
     Ack,
     ActiveConsumerChanged,
-    Chunk,
     ConsumerId,
-    Delivery,
     DispatcherStats,
-    EntryInfo,
     KeySharedPolicy,
-    Wanted,
 )
 from pulsar_on_spark.broker.peer import knows_end_of_topic
 from pulsar_on_spark.broker.reading.compacted import Compacted, SubscribedEntries
-from pulsar_on_spark.broker.reading.entry_look import look_at
-from pulsar_on_spark.broker.reading.losses import LOSSES, lost_range
-from pulsar_on_spark.broker.throttle import Throttle
 from pulsar_on_spark.model.clock import current_ms
-from pulsar_on_spark.model.errors import ConsumerBusyError, PulsarpyError
+from pulsar_on_spark.model.errors import ConsumerBusyError
 from pulsar_on_spark.model.ids import EntryId, LedgerId, Position
 from pulsar_on_spark.protocol import replies
 from pulsar_on_spark.topic.catalog import TopicPart
 from pulsar_on_spark.topic.cursor.chain import LedgerChain
-from pulsar_on_spark.topic.cursor.holes import ack_set_words
-from pulsar_on_spark.topic.entry.rows import StoredEntry
 from pulsar_on_spark.topic.subscription.ownership import SubscriptionType
 
-log = logging.getLogger(__name__)
-
-RETRY_S: Final = (1.0, 60.0)
-"""How long after a failed read the next is tried, doubled from first to last: looking for what is lost costs."""
-RATE_WAIT_S: Final = 1.0
-"""How soon a subscription that is throttled looks again, as other limits may hold then."""
-SKIP_AFTER_FAILURES: Final = 2
-"""What cannot be read is passed over at the third attempt, some seconds later: a path may be away for a moment."""
 ACTIVE_CONSUMER_PROTOCOL: Final = 12
 """The first protocol version whose clients know ACTIVE_CONSUMER_CHANGE."""
 
@@ -71,17 +51,10 @@ class Subscription:
         key_shared: How its Key_Shared consumers divide the keys.
 
     Attributes:
-        compacted: The compaction that it reads in place of the log's beginning; None if it reads the log alone.
-        reads_compacted: Whether it reads compacted, where the topic is; then `on_failed_read` is called after each read
-            that failed: what it reads may have been replaced.
+        chain: See above.
+        deliveries: Reads and delivers.
+        reads_compacted: Whether it reads compacted, where the topic is.
         is_renewed: Not set while it goes over to another compaction: what it sees of the topic may lag behind.
-        messages_out: Messages that were delivered.
-        bytes_out: Bytes of their entries.
-        rate: How fast it may deliver.
-        shared_rate: How fast it may together with the topic's other subscriptions.
-        entries_lost: Entries that were passed over because no copy gives them.
-        problem: Why the last read failed; None if it did not. It is tried again and again, and nothing is passed over
-            unless `auto_skip_non_recoverable_data` says so.
     """
 
     def __init__(
@@ -100,25 +73,17 @@ class Subscription:
         self.type = type_
         self.kept = kept
         self.key_shared = key_shared
-        self.messages_out = 0
-        self.bytes_out = 0
-        self.problem: str | None = None
-        self.entries_lost = 0
-        self.entries = entries
         self.chain = chain
-        self.compacted: Compacted | None = None
         self.reads_compacted = False
-        self.on_failed_read: Callable[[], None] = _nothing
         self.is_renewed = asyncio.Event()
         self.is_renewed.set()
-        self.rate = Throttle()
-        self.shared_rate = self.rate
         self._limits = limits
         self._dispatcher = self._make_dispatcher()
         self._consumers: dict[ConsumerId, Consumer] = {}
+        self.deliveries = Deliveries(
+            part, name, kept, entries, self._dispatcher, self._consumers, limits, self._note_change
+        )
         self._last_id = 0
-        self._wake = asyncio.Event()
-        self._delivering: asyncio.Task[None] | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._is_ended = False
 
@@ -128,13 +93,43 @@ class Subscription:
         return list(self._consumers.values())
 
     @property
+    def entries(self) -> SubscribedEntries:
+        """Reads its entries."""
+        return self.deliveries.entries
+
+    @property
+    def compacted(self) -> Compacted | None:
+        """The compaction that it reads in place of the log's beginning; None if it reads the log alone."""
+        return self.deliveries.compacted
+
+    @property
+    def messages_out(self) -> int:
+        """Messages that were delivered."""
+        return self.deliveries.messages
+
+    @property
+    def bytes_out(self) -> int:
+        """Bytes of their entries."""
+        return self.deliveries.size_bytes
+
+    @property
+    def entries_lost(self) -> int:
+        """Entries that were passed over because no copy gives them (`auto_skip_non_recoverable_data`)."""
+        return self.deliveries.entries_lost
+
+    @property
+    def problem(self) -> str | None:
+        """Why the last read failed; None if it did not. It is tried again and again."""
+        return self.deliveries.problem
+
+    @property
     def stats(self) -> DispatcherStats:
         """How dispatching stands; its consumers' ids are those of `consumers`."""
         return self._dispatcher.stats()
 
     def limit(self, limits: DispatchLimits) -> None:
         """Let other limits hold from now on."""
-        self._limits = limits
+        self._limits = self.deliveries.limits = limits
         self._dispatcher.limit(limits)
         self._moved()
 
@@ -155,7 +150,7 @@ class Subscription:
                 f"subscribe in the same way, or close them first."
             )
         self.type, self.key_shared = type_, key_shared
-        self._dispatcher = self._make_dispatcher()
+        self._dispatcher = self.deliveries.dispatcher = self._make_dispatcher()
 
     def add(self, consumer: Consumer) -> None:
         """A consumer subscribed.
@@ -169,8 +164,6 @@ class Subscription:
         effects = self._dispatcher.add_consumer(consumer.info, current_ms())
         self._consumers[consumer.id] = consumer
         self._tell(effects)
-        if self._delivering is None:
-            self._delivering = asyncio.create_task(self._deliver(), name=f"deliver {self.part.name} {self.name}")
         self._moved()
 
     def remove(self, consumer: Consumer) -> bool:
@@ -192,12 +185,12 @@ class Subscription:
     def flow(self, consumer: Consumer, permits: int) -> None:
         """FLOW."""
         self._dispatcher.flow(consumer.id, permits)
-        self._wake.set()
+        self.deliveries.wake()
 
     def writable_again(self, consumer: Consumer) -> None:
         """The consumer's connection takes data again."""
         self._dispatcher.set_writable(consumer.id, True)
-        self._wake.set()
+        self.deliveries.wake()
 
     def ack(self, consumer: Consumer, acks: Iterable[Ack], *, cumulative: bool = False) -> None:
         """ACK; `durable` waits for it.
@@ -248,12 +241,11 @@ class Subscription:
 
     def entries_grew(self) -> None:
         """More entries are readable."""
-        if self._consumers:
-            self._wake.set()
+        self.deliveries.wake()
 
     def see(self, entries: SubscribedEntries, chain: LedgerChain, compacted: Compacted | None) -> None:
         """Go on with another sight of the topic: what it reads in place of the log, and the chain that goes with it."""
-        self.entries, self.compacted = entries, compacted
+        self.deliveries.entries, self.deliveries.compacted = entries, compacted
         self.chain_changed(chain)
 
     def chain_changed(self, chain: LedgerChain) -> None:
@@ -278,122 +270,7 @@ class Subscription:
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
-        if self._delivering is not None:
-            self._delivering.cancel()
-            await asyncio.gather(self._delivering, return_exceptions=True)
-            self._delivering = None
-
-    # -- delivering ----------------------------------------------------------------------------------------------------
-
-    async def _deliver(self) -> None:
-        """Read and deliver for as long as there are consumers, or will be."""
-        pause_s, last_pause_s = RETRY_S
-        failures = 0
-        while True:
-            await self._wake.wait()
-            while (wanted := self._wanted()) is not None:
-                try:
-                    entries = await self.entries.read(self.part, wanted.ranges, wanted.max_entries, wanted.max_bytes)
-                    self._offer(wanted, entries)
-                except Exception as error:
-                    # Whatever it is, the other subscriptions go on; this one tries again.
-                    expected = isinstance(error, PulsarpyError)
-                    log.warning("Subscription %r on %s: %s", self.name, self.part.name, error, exc_info=not expected)
-                    self.problem = str(error)
-                    self._dispatcher.offer(wanted, (), current_ms())
-                    self.on_failed_read()
-                    failures += 1
-                    if failures > SKIP_AFTER_FAILURES and await self._passed_over(wanted, error):
-                        continue
-                    await asyncio.sleep(pause_s)
-                    pause_s = min(2 * pause_s, last_pause_s)
-                else:
-                    pause_s, failures, self.problem = RETRY_S[0], 0, None
-                    await asyncio.sleep(0)
-
-    async def _passed_over(self, wanted: Wanted, error: Exception) -> bool:
-        """Acknowledge what is lost for good, where that is wanted (`auto_skip_non_recoverable_data`)."""
-        if not self._limits.auto_skip_non_recoverable_data or not isinstance(error, LOSSES):
-            return False
-        asked = wanted.ranges[0]
-        first = Position(asked.ledger, EntryId(asked.first))
-        try:
-            end = await self.entries.lost_until(self.part, first, asked.end, error)
-        except PulsarpyError as other:
-            log.warning("Subscription %r on %s: %s", self.name, self.part.name, other)
-            return False
-        log.error(
-            "Subscription %r on %s passes over entries %s, which are lost: %s",
-            self.name,
-            self.part.name,
-            lost_range(first, end),
-            error,
-        )
-        self.entries_lost += end - first.entry
-        self.skip(Ack(first.ledger, EntryId(entry)) for entry in range(first.entry, end))
-        return True
-
-    def _wanted(self) -> Wanted | None:
-        """What to read now; where the rate does not allow more, the loop is woken when it does."""
-        self._wake.clear()  # whatever woke it so far is answered now
-        self._note_slow()
-        loop = asyncio.get_running_loop()
-        wait_s = max(self.rate.wait_s(loop.time()), self.shared_rate.wait_s(loop.time()))
-        if wait_s > 0:
-            loop.call_later(min(wait_s, RATE_WAIT_S), self._wake.set)
-            return None
-        return self._dispatcher.wanted()
-
-    def _note_slow(self) -> None:
-        """Who shares a connection with others, its client's a thousand topics may be, is held up by what they got."""
-        for id_, consumer in self._consumers.items():
-            if not consumer.peer.is_writable:
-                self._dispatcher.set_writable(id_, False)
-
-    def _offer(self, wanted: Wanted, entries: Sequence[StoredEntry]) -> None:
-        self._note_slow()
-        infos = [_info(entry, self._limits.delayed_delivery_enabled) for entry in entries]
-        if self.compacted is not None:
-            self._leave_out(entries, infos)
-        deliveries = self._dispatcher.offer(wanted, infos, current_ms())
-        frames: dict[ConsumerId, list[bytes]] = {}
-        left = iter(entries)
-        messages, size = self.messages_out, self.bytes_out
-        for delivery in deliveries:
-            entry = next(x for x in left if x.entry_id == delivery.entry and x.ledger_id == delivery.ledger)
-            consumer = self._consumers[delivery.consumer]
-            head = self._head(consumer, delivery, len(entry.data))
-            frames.setdefault(delivery.consumer, []).extend((head, entry.data))
-            consumer.messages_out += delivery.permits
-            consumer.bytes_out += len(entry.data)
-            self.messages_out += delivery.permits
-            self.bytes_out += len(entry.data)
-        if deliveries:
-            now_s, given = asyncio.get_running_loop().time(), (self.messages_out - messages, self.bytes_out - size)
-            self.rate.take(now_s, *given)
-            if self.shared_rate is not self.rate:
-                self.shared_rate.take(now_s, *given)
-        for id_, parts in frames.items():
-            self._consumers[id_].peer.write(b"".join(parts))
-        self._moved()
-
-    def _leave_out(self, entries: Sequence[StoredEntry], infos: Sequence[EntryInfo]) -> None:
-        """Acknowledge what compaction took out of batches: not every client passes over it, but all over acked ones."""
-        for stored, info in zip(entries, infos, strict=True):
-            if stored.ack_set:
-                self.kept.cursor.acknowledge(stored.ledger_id, stored.entry_id, stored.ack_set, info.messages)
-
-    def _head(self, consumer: Consumer, delivery: Delivery, size_bytes: int) -> bytes:
-        return replies.message_head(
-            consumer.consumer_id,
-            delivery.ledger,
-            delivery.entry,
-            self.part.partition,
-            delivery.redelivery_count,
-            ack_set_words(delivery.ack_set),
-            delivery.epoch,
-            size_bytes,
-        )
+        await self.deliveries.close()
 
     # ------------------------------------------------------------------------------------------------------------------
 
@@ -408,9 +285,13 @@ class Subscription:
 
     def _moved(self) -> None:
         """After whatever may have acknowledged something, made something deliverable, or set a time."""
+        self.deliveries.wake()
+        self._note_change()
+
+    def _note_change(self) -> None:
+        """After whatever may have acknowledged something, or set a time."""
         if self.kept.cursor.unrecorded:
             self.kept.changed()
-        self._wake.set()
         if self._is_ended:
             asyncio.get_running_loop().call_soon(self._tell_end)  # behind the answer to who has just subscribed
         due_ms = self._dispatcher.due_ms
@@ -443,22 +324,3 @@ class Subscription:
             consumer = self._consumers.get(changed.consumer)
             if consumer is not None and consumer.peer.protocol_version >= ACTIVE_CONSUMER_PROTOCOL:
                 consumer.peer.write(replies.active_consumer_change(consumer.consumer_id, changed.is_active))
-
-
-def _nothing() -> None:
-    """Nobody wants to know."""
-
-
-def _info(stored: StoredEntry, heeds_times: bool) -> EntryInfo:
-    look = look_at(stored.data)
-    chunk = Chunk(*look.chunk) if look.chunk is not None and look.chunk[2] > 1 else None
-    return EntryInfo(
-        stored.ledger_id,
-        stored.entry_id,
-        look.messages,
-        len(stored.data),
-        look.key,
-        look.deliver_at_ms if heeds_times else None,
-        look.is_marker,
-        chunk,
-    )

@@ -16,22 +16,20 @@ class Throttle:
     """Limits messages and bytes; -1 or 0 for no limit. It begins full, with what one period allows."""
 
     def __init__(self, messages: int = -1, size_bytes: int = -1, period_s: float = 1.0) -> None:
+        self.is_unlimited = True
+        """Whether nothing ever waits."""
         self._limits = (0.0, 0.0)
         self._period_s = period_s
         self._at_s: float | None = None
         self._left = [0.0, 0.0]
         self.limit(messages, size_bytes, period_s)
 
-    @property
-    def is_unlimited(self) -> bool:
-        """Whether nothing ever waits."""
-        return not any(self._limits)
-
     def limit(self, messages: int, size_bytes: int, period_s: float = 1.0) -> None:
         """Let other limits hold from now on, each for a period; debts are forgotten where they change."""
         limits = (float(max(messages, 0)), float(max(size_bytes, 0)))
         if (limits, period_s) != (self._limits, self._period_s):
             self._limits, self._period_s = limits, period_s
+            self.is_unlimited = not any(limits)
             self._left = list(limits)
 
     def take(self, now_s: float, messages: int, size_bytes: int) -> float:

@@ -101,7 +101,7 @@ class TopicSubscriptions:
         set_rate(self._rate, limits.topic_rate)
         for subscription in self._open.values():
             subscription.limit(limits.dispatch)
-            set_rate(subscription.rate, limits.subscription_rate)
+            set_rate(subscription.deliveries.rate, limits.subscription_rate)
 
     def get(self, name: str) -> Subscription | None:
         """A subscription that is open here."""
@@ -299,10 +299,10 @@ class TopicSubscriptions:
         opened = Subscription(
             topic.part, name, request.type, kept, entries, chain, self._limits.dispatch, request.key_shared
         )
-        opened.compacted, opened.reads_compacted = compacted, request.read_compacted
-        opened.on_failed_read = lambda: self._failed_read(opened)
-        opened.shared_rate = self._rate
-        set_rate(opened.rate, self._limits.subscription_rate)
+        opened.deliveries.compacted, opened.reads_compacted = compacted, request.read_compacted
+        opened.deliveries.on_failed_read = lambda: self._failed_read(opened)
+        opened.deliveries.shared_rate = self._rate
+        set_rate(opened.deliveries.rate, self._limits.subscription_rate)
         self._open[name] = opened
         if self._is_ended:
             opened.reached_end()
@@ -337,7 +337,13 @@ class TopicSubscriptions:
                         await self._see(subscription, subscription.reads_compacted)
                     return
                 except (PulsarpyError, OSError) as error:
-                    log.warning("Subscription %r on %s: %s", subscription.name, self._topic.part.name, error)
+                    log.warning(
+                        "Subscription %r on %s: %s",
+                        subscription.name,
+                        self._topic.part.name,
+                        error,
+                        extra={"subscription": subscription.name, "topic": self._topic.part.name},
+                    )
                     await asyncio.sleep(RENEW_AGAIN_S)
         finally:
             subscription.is_renewed.set()
@@ -385,7 +391,13 @@ class TopicSubscriptions:
                 try:
                     await self._keeper.release([subscription.kept])
                 except PulsarpyError as error:
-                    log.warning("Subscription %r of %s: %s", subscription.name, self._topic.part.name, error)
+                    log.warning(
+                        "Subscription %r of %s: %s",
+                        subscription.name,
+                        self._topic.part.name,
+                        error,
+                        extra={"subscription": subscription.name, "topic": self._topic.part.name},
+                    )
                     self._settle(subscription)
                     return
             await self._drop(subscription)

@@ -156,6 +156,8 @@ class Dispatcher(ABC):
 
     def _read_on(self, permits: int, most: int) -> Wanted | None:
         """The next entries that were not read yet, as many as the permits are likely to need."""
+        if self._cursor.is_at_end(self._next):
+            return None
         count = min(self._entries_for(permits), most)
         found = self._cursor.deliverable(self._next, count)
         if not found.ranges:

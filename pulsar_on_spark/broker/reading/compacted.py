@@ -73,17 +73,17 @@ class CompactedEntries:
         self.compacted = compacted
         self._reader = reader
 
+    def here(
+        self, part: TopicPart, ranges: Sequence[EntryRange], max_entries: int, max_bytes: int
+    ) -> list[StoredEntry]:
+        """See `EntryReader`."""
+        return self._reader.here_from(*self._first_of(part, ranges), max_entries, max_bytes)
+
     async def read(
         self, part: TopicPart, ranges: Sequence[EntryRange], max_entries: int, max_bytes: int
     ) -> list[StoredEntry]:
         """See `EntryReader`; a read ends at the horizon at the latest (errors as `read_from`)."""
-        below = [each for each in ranges if (each.ledger, each.first) < self._horizon]
-        if not below:
-            return await self._reader.read(part, ranges, max_entries, max_bytes)
-        last = below[-1]
-        if last.ledger == self._horizon[0]:
-            below[-1] = EntryRange(last.ledger, last.first, min(last.end, self._horizon[1]))
-        return await self._reader.read_from(self._source(part), below, max_entries, max_bytes)
+        return await self._reader.read_from(*self._first_of(part, ranges), max_entries, max_bytes)
 
     async def last_message_id(self, part: TopicPart, chain: LedgerChain) -> MessageId | None:
         """See `EntryReader`; where the horizon reaches the end it is the last message that is left."""
@@ -107,6 +107,16 @@ class CompactedEntries:
     def _horizon(self) -> tuple[int, int]:
         horizon = self.compacted.horizon
         return int(horizon.ledger), int(horizon.entry)
+
+    def _first_of(self, part: TopicPart, ranges: Sequence[EntryRange]) -> tuple[EntrySource, Sequence[EntryRange]]:
+        """Where the first entry is, and what of the ranges is there, too."""
+        below = [each for each in ranges if (each.ledger, each.first) < self._horizon]
+        if not below:
+            return EntrySource(part), ranges
+        last = below[-1]
+        if last.ledger == self._horizon[0]:
+            below[-1] = EntryRange(last.ledger, last.first, min(last.end, self._horizon[1]))
+        return self._source(part), below
 
     def _source(self, part: TopicPart) -> EntrySource:
         return EntrySource(part, self.compacted.record)
@@ -147,7 +157,13 @@ def newest_compaction(root: Root, part: TopicPart, known: Sequence[Compacted] = 
             return each
 
     def report(file_id: str, path: PathId, reason: str) -> None:
-        log.warning("Copy of file %s on storage path %d is bad: %s", file_id, path, reason)
+        log.warning(
+            "Copy of file %s on storage path %d is bad: %s",
+            file_id,
+            path,
+            reason,
+            extra={"file": file_id, "path": path},
+        )
         now_ms = current_ms()
         write_report(root.path, Report(ReportKind.BAD_COPY, FileId(file_id), path, reason, now_ms))
 

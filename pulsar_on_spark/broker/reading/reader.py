@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Protocol
 
 from pulsar_on_spark.broker.reading.ahead import ReadAhead
@@ -45,6 +45,11 @@ MAX_MARKERS = 1_000
 class Reads(Protocol):
     """Whatever reads entries."""
 
+    def here(
+        self, part: TopicPart, ranges: Sequence[EntryRange], max_entries: int, max_bytes: int
+    ) -> list[StoredEntry]:
+        """See `EntryReader`."""
+
     async def read(
         self, part: TopicPart, ranges: Sequence[EntryRange], max_entries: int, max_bytes: int
     ) -> list[StoredEntry]:
@@ -82,6 +87,22 @@ class EntryReader:
         await self._ahead.close()
         await self._process.stop()
 
+    def here(
+        self, part: TopicPart, ranges: Sequence[EntryRange], max_entries: int, max_bytes: int
+    ) -> list[StoredEntry]:
+        """As `read`, but only what is in memory: nothing if the first entry is not."""
+        return self.here_from(EntrySource(part), ranges, max_entries, max_bytes)
+
+    def here_from(
+        self, source: EntrySource, ranges: Sequence[EntryRange], max_entries: int, max_bytes: int
+    ) -> list[StoredEntry]:
+        """As `here`, also from a compacted ledger."""
+        found = self._in_memory(source, ranges, ReadLimits(max_entries, max_bytes))
+        if found:
+            self.hits += len(found)
+            self._ahead.taken(source, found[-1].ledger_id, found[-1].entry_id)
+        return found
+
     async def read(
         self, part: TopicPart, ranges: Sequence[EntryRange], max_entries: int, max_bytes: int
     ) -> list[StoredEntry]:
@@ -109,17 +130,15 @@ class EntryReader:
         Raises:
             SegmentGoneError, MetadataError: the compacted ledger was replaced a while ago.
         """
-        limits = ReadLimits(max_entries, max_bytes)
-        found, rest = self._in_memory(source, ranges, limits)
-        self.hits += len(found)
-        if not found and rest:
-            fetched = await self._ahead.fetch(source, rest)
-            try:
-                found, _ = self._in_memory(source, rest, limits)
-                self.misses += len(found)
-            finally:
-                self._ahead.release(fetched)
+        if found := self.here_from(source, ranges, max_entries, max_bytes):
+            return found
+        fetched = await self._ahead.fetch(source, ranges)
+        try:
+            found = self._in_memory(source, ranges, ReadLimits(max_entries, max_bytes))
+        finally:
+            self._ahead.release(fetched)
         if found:
+            self.misses += len(found)
             self._ahead.taken(source, found[-1].ledger_id, found[-1].entry_id)
         return found
 
@@ -189,19 +208,17 @@ class EntryReader:
 
         return await asyncio.to_thread(look)
 
-    def _in_memory(
-        self, source: EntrySource, ranges: Sequence[EntryRange], limits: ReadLimits
-    ) -> tuple[list[StoredEntry], list[EntryRange]]:
-        """Entries up to the first that is not in memory, and the ranges from that one on; these, or limits, end it."""
+    def _in_memory(self, source: EntrySource, ranges: Sequence[EntryRange], limits: ReadLimits) -> list[StoredEntry]:
+        """Entries up to the first that is not in memory; the ranges, or the limits, end it."""
         topic_id, get, take = TopicId(source.part.topic_id), self.cache.get, self._ahead.take
         is_log, source_id = source.compaction is None, source.id
         found: list[StoredEntry] = []
         size_bytes = 0
-        for number, wanted in enumerate(ranges):
+        for wanted in ranges:
             ledger, entry = wanted.ledger, wanted.first
             while entry < wanted.end:
                 if len(found) == limits.entries:
-                    return found, []
+                    return found
                 cached = get(topic_id, ledger, EntryId(entry)) if is_log else None
                 if cached is not None:
                     taken = [cached]
@@ -209,12 +226,12 @@ class EntryReader:
                     end = min(wanted.end, entry + limits.entries - len(found))
                     taken = take(source_id, ledger, entry, end, limits.bytes - size_bytes)
                 if not taken:
-                    return found, [replace(wanted, first=entry), *ranges[number + 1 :]]
+                    return found
                 for data in taken:
                     size_bytes += len(data)
                     if found and size_bytes > limits.bytes:
-                        return found, []
+                        return found
                     ack_set = 0 if is_log else self._ahead.ack_set(source_id, ledger, entry)
                     found.append(StoredEntry(ledger, EntryId(entry), data, ack_set))
                     entry += 1
-        return found, []
+        return found

@@ -63,6 +63,10 @@ class CompactedChain(LedgerChain):
         entries = self._kept.get(ledger)
         return max(self._log.stop(ledger), entries.max() + 1 if entries else 0)
 
+    def is_at_end(self, ledger: int, entry: int) -> bool:
+        """See `LedgerChain`."""
+        return (ledger, entry) >= self._horizon and self._log.is_at_end(ledger, entry)
+
     def runs(self, ledger: int, first: int) -> Iterator[tuple[int, int]]:
         """See `LedgerChain`."""
         entries = self._kept.get(ledger)

@@ -85,6 +85,10 @@ class LedgerChain:
         """One after the last readable entry of each visible ledger."""
         return dict(zip(self._ledgers, self._ends, strict=True))
 
+    def is_at_end(self, ledger: int, entry: int) -> bool:
+        """Whether nothing is readable from a place on; False says nothing where only empty ledgers follow."""
+        return not self._ledgers or (ledger, entry) >= (self._ledgers[-1], self._ends[-1])
+
     def runs(self, ledger: int, first: int) -> Iterator[tuple[int, int]]:
         """Runs [from, to) of readable entries of a ledger from `first` on."""
         stop = self.stop(ledger)

@@ -193,6 +193,10 @@ class Cursor:
         """Bits of the messages that are unacked in an entry of which others are acknowledged; 0 for any other entry."""
         return self._holes.ack_set(ledger, entry) or 0
 
+    def is_at_end(self, position: Position) -> bool:
+        """Whether nothing is deliverable from a position on; False says nothing (`LedgerChain.is_at_end`)."""
+        return self._chain.is_at_end(position.ledger, position.entry)
+
     def deliverable(self, start: Position, max_entries: int) -> Deliverable:
         """What to read next from `start` on, up to the chain's end.
 
