@@ -68,7 +68,9 @@ class BacklogQuotas:
             try:
                 await self._look_at(topic, record)
             except PulsarpyError as error:
-                log.warning("The backlog of %s is not looked at now: %s", topic.name, error)
+                log.warning(
+                    "The backlog of %s is not looked at now: %s", topic.name, error, extra={"topic": topic.name}
+                )
 
     async def _look_at(self, topic: BrokerTopic, record: TopicRecord) -> None:
         seen = await self._overview.contents(record)
@@ -79,7 +81,9 @@ class BacklogQuotas:
             await self._evict(topic, seen, found, now_ms)
             found = None
         if found is not None and topic not in self._refusing:
-            log.warning("The backlog of %s is %s: its producers are sent away.", topic.name, found)
+            log.warning(
+                "The backlog of %s is %s: its producers are sent away.", topic.name, found, extra={"topic": topic.name}
+            )
             self._refusing.add(topic)
             await topic.refuse_producers(
                 ServerRefusalError(
@@ -87,7 +91,7 @@ class BacklogQuotas:
                 )
             )
         elif found is None and topic in self._refusing:
-            log.warning("The backlog of %s is below its quota again.", topic.name)
+            log.warning("The backlog of %s is below its quota again.", topic.name, extra={"topic": topic.name})
             self._refusing.discard(topic)
             topic.admit_producers()
 
@@ -107,5 +111,11 @@ class BacklogQuotas:
                     behind[name] = chain.advance(plan.slices, start, end, None, excess, at_least_one=True)
         for record in seen.view.all(SubscriptionRecord, topic.topic_id):
             if record.name in behind:
-                log.warning("Subscription %r of %s loses what is %s.", record.name, topic.name, found)
+                log.warning(
+                    "Subscription %r of %s loses what is %s.",
+                    record.name,
+                    topic.name,
+                    found,
+                    extra={"subscription": record.name, "topic": topic.name},
+                )
                 await expire_before(topic, [record], behind[record.name])

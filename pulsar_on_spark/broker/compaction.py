@@ -116,7 +116,7 @@ class Compactions:
         finally:
             self._note(topic, outcome)
         if outcome.status == "ERROR":
-            log.warning("Topic %s is not compacted: %s", topic, outcome.last_error)
+            log.warning("Topic %s is not compacted: %s", topic, outcome.last_error, extra={"topic": topic})
 
     async def _process(self, topic: TopicName, reach: Position | None) -> str | None:
         """Run the process; why it failed, None if it did not."""

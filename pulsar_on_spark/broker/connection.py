@@ -172,7 +172,7 @@ class Connection(asyncio.Protocol):
         try:
             events = self._codec.receive_data(data)
         except ProtocolError as error:
-            log.warning("Hanging up on %s: %s", self.address, error)
+            log.warning("Hanging up on %s: %s", self.address, error, extra={"connection": self.address})
             self.close()
             return
         sent = self._handlers.sent
@@ -234,7 +234,7 @@ class Connection(asyncio.Protocol):
 
     def abort(self, why: str) -> None:
         """Hang up at once, whatever was written."""
-        log.info("Hanging up on %s: %s.", self.address, why)
+        log.info("Hanging up on %s: %s.", self.address, why, extra={"connection": self.address})
         self.is_closed = True
         if self._transport is not None:
             self._transport.abort()
@@ -335,14 +335,22 @@ class Connection(asyncio.Protocol):
 
     def _handle(self, type_: int, body: Message | None) -> None:
         if not self._is_its_turn(type_):
-            log.warning("Hanging up on %s: it sent command %d %s.", self.address, type_, self._when())
+            log.warning(
+                "Hanging up on %s: it sent command %d %s.",
+                self.address,
+                type_,
+                self._when(),
+                extra={"connection": self.address},
+            )
             self.close()
         elif (signal := self._handlers.signals.get(type_)) is not None:
             signal(self, body)
         elif (request := self._handlers.requests.get(type_)) is not None:
             self._start(request, body)
         else:
-            log.debug("%s sent command %d, which is not known here.", self.address, type_)
+            log.debug(
+                "%s sent command %d, which is not known here.", self.address, type_, extra={"connection": self.address}
+            )
 
     def _is_its_turn(self, type_: int) -> bool:
         if self.role is not None:
@@ -371,9 +379,9 @@ class Connection(asyncio.Protocol):
         try:
             await request.handle(self, body)
         except PulsarpyError as error:
-            log.info("%s is refused: %s", self.address, error)
+            log.info("%s is refused: %s", self.address, error, extra={"connection": self.address})
             self.write(request.refuse(body.request_id, code_of(error), str(error)))
         except Exception as error:
             # One request must not take others down; clients retry this error.
-            log.exception("A request of %s failed.", self.address)
+            log.exception("A request of %s failed.", self.address, extra={"connection": self.address})
             self.write(request.refuse(body.request_id, ServerError.UnknownError, f"The broker failed: {error!r}."))

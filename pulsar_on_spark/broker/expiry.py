@@ -66,7 +66,7 @@ class MessageExpiry:
                 if isinstance(topic, BrokerTopic):
                     await self._expire(view, topic, now_ms)
             except PulsarpyError as error:
-                log.warning("Messages of %s do not expire now: %s", name, error)
+                log.warning("Messages of %s do not expire now: %s", name, error, extra={"topic": name})
 
     def _due(self, view: View, now_ms: int) -> list[TopicName]:
         """Topics that have a subscription with something in front of it that is older than the TTL. In a thread."""
@@ -104,7 +104,13 @@ async def expire_before(topic: BrokerTopic, records: Iterable[SubscriptionRecord
         try:
             await subscription_moves.expire(topic, record, behind)
         except ConsumerBusyError as error:
-            log.info("Subscription %r of %s is left as it is: %s", record.name, topic.name, error)
+            log.info(
+                "Subscription %r of %s is left as it is: %s",
+                record.name,
+                topic.name,
+                error,
+                extra={"subscription": record.name, "topic": topic.name},
+            )
 
 
 class SubscriptionExpiry:
@@ -176,8 +182,25 @@ class SubscriptionExpiry:
                 subscriptions.delete_subscription, self._root.store, record.name, [part], consumers, brokers
             )
         except (ConsumerBusyError, SubscriptionNotFoundError) as error:
-            log.info("Subscription %r of %s does not expire: %s", record.name, name, error)
+            log.info(
+                "Subscription %r of %s does not expire: %s",
+                record.name,
+                name,
+                error,
+                extra={"subscription": record.name, "topic": name},
+            )
         except PulsarpyError as error:
-            log.warning("Subscription %r of %s does not expire now: %s", record.name, name, error)
+            log.warning(
+                "Subscription %r of %s does not expire now: %s",
+                record.name,
+                name,
+                error,
+                extra={"subscription": record.name, "topic": name},
+            )
         else:
-            log.warning("Subscription %r of %s is deleted: nobody used it for its time.", record.name, name)
+            log.warning(
+                "Subscription %r of %s is deleted: nobody used it for its time.",
+                record.name,
+                name,
+                extra={"subscription": record.name, "topic": name},
+            )

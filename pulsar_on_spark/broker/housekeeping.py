@@ -15,12 +15,13 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Final
 
+from pulsar_on_spark.model import logs
 from pulsar_on_spark.topic.housekeeping.maintain import maintain
 from pulsar_on_spark.topic.policies.policies import Policies
 from pulsar_on_spark.topic.repair.limits import BESIDE_A_BROKER
 from pulsar_on_spark.topic.root import Root
 
-log = logging.getLogger(__name__)
+log = logging.getLogger("pulsar_on_spark.broker.housekeeping")  # a pass is `__main__`
 
 FIRST_AFTER_S: Final = 60.0
 """The first pass comes so long after the start: what a killed broker left is sealed soon, and clients come first."""
@@ -87,7 +88,7 @@ def main() -> None:
 
     Exits with 1 if a step was not done.
     """
-    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
+    logs.configure_child()
     os.nice(_NICE)
     root, replace_after_s, policies = sys.argv[1:]
     limits = replace(BESIDE_A_BROKER, replace_after=timedelta(seconds=float(replace_after_s)))

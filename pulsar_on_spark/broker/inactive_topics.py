@@ -101,11 +101,11 @@ class InactiveTopics:
         try:
             await self._topics.delete_inactive(name, check)
         except TopicBusyError as error:
-            log.info("%s", error)
+            log.info("%s", error, extra={"topic": name})
         except PulsarpyError as error:
-            log.warning("Topic %s, which nobody uses, is not deleted now: %s", name, error)
+            log.warning("Topic %s, which nobody uses, is not deleted now: %s", name, error, extra={"topic": name})
         else:
-            log.warning("Topic %s is deleted: nobody used it for its time.", name)
+            log.warning("Topic %s is deleted: nobody used it for its time.", name, extra={"topic": name})
 
 
 def _unused(

@@ -15,6 +15,7 @@ from typing import Annotated, Any, Final, Literal
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from pulsar_on_spark.model.errors import InvalidArgumentError
+from pulsar_on_spark.model.logs import LogFormat, LogLevel
 
 ENVIRONMENT_PREFIX: Final = "PULSARPY_"
 _MIB = 1 << 20
@@ -40,6 +41,13 @@ class BrokerSettings(BaseModel):
     """The host name that lookups answer: clients must reach the broker by it."""
     cluster_name: str = "standalone"
     """Begins the names of producers that give themselves none."""
+
+    log_format: LogFormat = "text"
+    """How the broker's processes log to standard error: lines for people, or a JSON object a line with `time`, `level`,
+    `logger`, `message` and what it is about: `topic`, `subscription`, `ledger`, `path`, `file`, `incarnation`,
+    `connection`."""
+    log_level: LogLevel = "INFO"
+    """What is logged: this level and those above."""
 
     max_message_size: Annotated[int, Field(ge=1024, le=15 * _MIB)] = 5 * _MIB
     """Bytes of an entry with its metadata; clients split larger messages into chunks where that is switched on. A

@@ -150,7 +150,7 @@ class TopicWatch:
         for topic in changed:
             record = view.get(TopicRecord, topic.name.full)
             if record is None or record.topic_id != topic.topic_id:
-                log.warning("Topic %s was deleted: its clients are sent away.", topic.name)
+                log.warning("Topic %s was deleted: its clients are sent away.", topic.name, extra={"topic": topic.name})
                 await self._topics.forget(topic)
             else:
                 topic.follow_record(view)

@@ -18,7 +18,8 @@ from pulsar_on_spark.broker.broker import Broker
 from pulsar_on_spark.broker.settings import BrokerSettings
 from pulsar_on_spark.cli import output
 from pulsar_on_spark.cli.arguments import RootArgument, RootOption, open_root, root_path
-from pulsar_on_spark.model.errors import InvalidArgumentError, JournalFencedError
+from pulsar_on_spark.model import logs
+from pulsar_on_spark.model.errors import JournalFencedError, PulsarpyError
 from pulsar_on_spark.model.quorum import Quorum
 from pulsar_on_spark.topic.root import Root
 
@@ -29,8 +30,6 @@ SWITCH_INTERVAL_S = 0.0001
 GC_THRESHOLD = (10_000, 10, 10)
 """Entries under way and in the cache are many objects without cycles. With Python's (700, 10, 10) looking through them
 took 13 % of a loop that does little but make and keep 400,000 of them, and up to 10 ms at once; so it takes 4 %."""
-LOG_FORMAT = "%(asctime)s %(levelname)s %(name)s: %(message)s"
-
 
 Port = Annotated[int | None, typer.Option(help="Where clients connect [6650]; 0 takes a free one.")]
 WebPort = Annotated[int | None, typer.Option(help="Where HTTP is served [8080]; 0 takes a free one.")]
@@ -38,7 +37,8 @@ JournalQuorum = Annotated[
     str | None, typer.Option("--quorum", metavar="E/W/A", help="Copies of the journal; the root's quorum by default.")
 ]
 Config = Annotated[Path | None, typer.Option(help="A TOML file of settings.")]
-LogLevel = Annotated[str, typer.Option(help="DEBUG, INFO, WARNING or ERROR.")]
+Level = Annotated[str | None, typer.Option("--log-level", help="DEBUG, INFO, WARNING or ERROR [INFO].")]
+Format = Annotated[str | None, typer.Option("--log-format", help="text, or json: an object a line [text].")]
 
 
 def standalone(
@@ -48,13 +48,15 @@ def standalone(
     web_port: WebPort = None,
     quorum: JournalQuorum = None,
     config: Config = None,
-    log_level: LogLevel = "INFO",
+    log_level: Level = None,
+    log_format: Format = None,
 ) -> None:
     """Serve a root to Pulsar clients until SIGTERM or SIGINT; make the root if there is none."""
     path = root_path(root, root_option)
+    settings = _settings(config, broker_port, web_port, log_level, log_format)
     if not Root.is_occupied(path):
         output.say(f"Making the root {path}")
-    _run(path, broker_port, web_port, quorum, config, log_level)
+    _run(path, settings, quorum)
 
 
 def broker(
@@ -64,26 +66,36 @@ def broker(
     web_port: WebPort = None,
     quorum: JournalQuorum = None,
     config: Config = None,
-    log_level: LogLevel = "INFO",
+    log_level: Level = None,
+    log_format: Format = None,
 ) -> None:
     """Serve a root that is there; so far one broker serves a root at a time."""
-    _run(open_root(root, root_option).path, broker_port, web_port, quorum, config, log_level)
+    settings = _settings(config, broker_port, web_port, log_level, log_format)
+    _run(open_root(root, root_option).path, settings, quorum)
 
 
-def _run(
-    path: Path,
-    broker_port: int | None,
-    web_port: int | None,
-    quorum: str | None,
-    config: Path | None,
-    log_level: str,
-) -> None:
-    settings = broker_settings.load(config, flags={"broker_service_port": broker_port, "web_service_port": web_port})
-    if log_level.upper() not in logging.getLevelNamesMapping():
-        raise InvalidArgumentError(f"Log level {log_level!r} is not known: give DEBUG, INFO, WARNING or ERROR.")
-    logging.basicConfig(level=log_level.upper(), format=LOG_FORMAT, force=True)
+def _settings(
+    config: Path | None, broker_port: int | None, web_port: int | None, log_level: str | None, log_format: str | None
+) -> BrokerSettings:
+    flags = {
+        "broker_service_port": broker_port,
+        "web_service_port": web_port,
+        "log_level": None if log_level is None else log_level.upper(),
+        "log_format": log_format,
+    }
+    return broker_settings.load(config, flags=flags)
+
+
+def _run(path: Path, settings: BrokerSettings, quorum: str | None) -> None:
+    logs.configure(settings.log_level, settings.log_format)
     sys.setswitchinterval(SWITCH_INTERVAL_S)
-    uvloop.run(_serve(path, settings, None if quorum is None else Quorum.parse(quorum)))
+    try:
+        uvloop.run(_serve(path, settings, None if quorum is None else Quorum.parse(quorum)))
+    except (PulsarpyError, OSError) as error:
+        if settings.log_format == "text":
+            raise
+        log.critical("%s", error)
+        raise typer.Exit(1) from error
 
 
 async def _serve(path: Path, settings: BrokerSettings, quorum: Quorum | None) -> None:

@@ -131,7 +131,10 @@ class StreamSubscription:
             self._consumer.acknowledge(committed, now=now)
         except (MetadataError, StorageError) as error:
             log.warning(
-                "The cursor of subscription %s was not moved, the next batch makes up for it: %s", self.name, error
+                "The cursor of subscription %s was not moved, the next batch makes up for it: %s",
+                self.name,
+                error,
+                extra={"subscription": self.name},
             )
 
     def stop(self, committed: StreamOffset | None) -> None:

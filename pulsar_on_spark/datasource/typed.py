@@ -144,7 +144,12 @@ def typed_values(
     try:
         schema = topic_value_schema(declared.type, declared.data)
     except InvalidArgumentError as error:
-        _LOGGER.warning("Values of %s are bytes, because Spark has no columns for its schema: %s", declared.name, error)
+        _LOGGER.warning(
+            "Values of %s are bytes, because Spark has no columns for its schema: %s",
+            declared.name,
+            error,
+            extra={"topic": declared.name},
+        )
         return None
     return TypedValues(schema, mode, declared.version.to_bytes(8, "big"), writers if declared.type == AVRO else None)
 

@@ -243,7 +243,13 @@ class _Findings:
         if (file_id, path) in self._bad_copies:
             return
         self._bad_copies.add((file_id, path))
-        log.warning("Copy of file %s on storage path %d is bad: %s", file_id, path, reason)
+        log.warning(
+            "Copy of file %s on storage path %d is bad: %s",
+            file_id,
+            path,
+            reason,
+            extra={"file": file_id, "path": path},
+        )
         write_report(self._root, Report(ReportKind.BAD_COPY, file_id, path, reason, current_ms()))
 
     def lose(self, wanted: SegmentSlice, batches: Sequence[SliceBatch], reason: str) -> None:
@@ -311,4 +317,4 @@ def _loss_error(wanted: SegmentSlice, rows: int, reason: str) -> DataLossError:
 
 
 def _log_skipped(rows: int, topic: str, start: Position, reason: str) -> None:
-    log.warning("%d messages of %s from %s on were skipped: %s", rows, topic, start, reason)
+    log.warning("%d messages of %s from %s on were skipped: %s", rows, topic, start, reason, extra={"topic": topic})

@@ -294,7 +294,7 @@ class CursorKeeper:
 
     def _lose(self, cursor: OpenCursor, reason: PulsarpyError) -> None:
         if cursor.lost is None:
-            log.warning("%s", reason)
+            log.warning("%s", reason, extra={"subscription": cursor.name, "topic": cursor.part.name})
             self._forget(cursor, reason)
             self._on_lost(cursor)
 

@@ -166,7 +166,13 @@ class Recorder:
             try:
                 await self._append([(cursor, whole)])
             except (PulsarpyError, OSError) as error:
-                log.warning("The large cursor of %r on %s is not saved yet: %s", cursor.name, cursor.part.name, error)
+                log.warning(
+                    "The large cursor of %r on %s is not saved yet: %s",
+                    cursor.name,
+                    cursor.part.name,
+                    error,
+                    extra={"subscription": cursor.name, "topic": cursor.part.name},
+                )
                 await asyncio.sleep(_RETRY_S)
             else:
                 self._done(recorded)

@@ -224,7 +224,12 @@ def ack(connection: Connection, command: CommandAck) -> None:
         acks = [_ack(each, found.topic, is_cumulative) for each in command.message_id]
         found.subscription.ack(found.consumer, [each for each in acks if each is not None], cumulative=is_cumulative)
     except PulsarpyError as error:
-        log.warning("An acknowledgement of %s is refused: %s", connection.address, error)
+        log.warning(
+            "An acknowledgement of %s is refused: %s",
+            connection.address,
+            error,
+            extra={"connection": connection.address},
+        )
         problem = error
     if command.HasField("request_id"):
         connection.spawn(_confirm(connection, command, found, problem))

@@ -111,7 +111,14 @@ class CatchUp:
                 except (SegmentGoneError, JournalGoneError) as error:
                     if plans == _PLANS:
                         raise
-                    log.info("Entry %d:%d of %s is looked for again: %s", wanted.ledger, position, part.name, error)
+                    log.info(
+                        "Entry %d:%d of %s is looked for again: %s",
+                        wanted.ledger,
+                        position,
+                        part.name,
+                        error,
+                        extra={"topic": part.name, "ledger": wanted.ledger},
+                    )
                 except PulsarpyError:
                     if position < wanted.end:
                         raise
@@ -291,7 +298,13 @@ class CatchUp:
         if len(self._reported) >= _MAX_REPORTED:
             self._reported.clear()
         self._reported.add((file_id, path))
-        log.warning("Copy of file %s on storage path %d is bad: %s", file_id, path, reason)
+        log.warning(
+            "Copy of file %s on storage path %d is bad: %s",
+            file_id,
+            path,
+            reason,
+            extra={"file": file_id, "path": path},
+        )
         now_ms = current_ms()
         write_report(self._root.path, Report(ReportKind.BAD_COPY, file_id, path, reason, now_ms))
 

@@ -19,6 +19,7 @@ from typing import NamedTuple
 from pulsar_on_spark.broker.reading.catch_up import CatchUp, InJournalError
 from pulsar_on_spark.broker.reading.jobs import Failed, Filled, FillJob, FindJob, FoundAt, Job, Large, Outcome
 from pulsar_on_spark.broker.reading.slabs import Run, SlabWriter
+from pulsar_on_spark.model import logs
 from pulsar_on_spark.model.errors import PulsarpyError, StorageError
 from pulsar_on_spark.topic.entry.rows import StoredEntry
 from pulsar_on_spark.topic.root import Root
@@ -37,7 +38,7 @@ def run(root: Path, max_message_size_bytes: int, slabs: list[memoryview], jobs: 
     """Serve jobs until the pipe ends."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the broker tells when to stop, and so does its end
     gc.freeze()
-    logging.basicConfig(level=logging.INFO)
+    logs.configure_child()
     _Worker(Root.open(root), max_message_size_bytes, slabs, jobs).run()
 
 
@@ -89,7 +90,7 @@ class _Worker:
         except PulsarpyError as error:
             outcome = Failed(job.number, error)
         except Exception as error:  # the others' jobs go on
-            log.exception("A read of %s failed", job.source.part.name)
+            log.exception("A read of %s failed", job.source.part.name, extra={"topic": job.source.part.name})
             outcome = Failed(
                 job.number, StorageError(f"A read of {job.source.part.name} failed ({error!r}): report this.")
             )

@@ -197,7 +197,7 @@ class PathThread:
             while self._serve(self._waiting()):
                 pass
         except Exception as error:  # a defect here must not look like a slow disk
-            _LOGGER.exception("The journal's thread of %s has failed", self._path)
+            _LOGGER.exception("The journal's thread of %s has failed", self._path, extra={"path": self._path.path_id})
             for file in self._open.values():
                 self._report(CopyLost(file.copy, f"the journal's thread has failed: {error!r}"))
         finally:

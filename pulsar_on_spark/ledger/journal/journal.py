@@ -210,6 +210,10 @@ class Journal:
 
     def _flush(self) -> None:
         self._is_flush_due = False
+        with self._shell.ending_at_defects():
+            self._send_what_is_due()
+
+    def _send_what_is_due(self) -> None:
         shell = self._shell
         if not self._filling.has_closed and shell.are_paths_free:
             self._filling.close()
@@ -271,7 +275,9 @@ class Journal:
         if reason is None:
             self._closed.set_result(None)
             return
-        _LOGGER.error("The journal of %s has ended: %s", self._incarnation, reason)
+        _LOGGER.error(
+            "The journal of %s has ended: %s", self._incarnation, reason, extra={"incarnation": self._incarnation}
+        )
         error = JournalFencedError(f"The journal of {self._incarnation} has ended ({reason}): start a new incarnation.")
         for future in (self._opened, self._closed):
             if not future.done():
@@ -296,6 +302,7 @@ class Journal:
         if self._shell.is_over or not self._is_idle():
             return
         if next_frame == self._shell.next_frame:
-            self._shell.idle()
+            with self._shell.ending_at_defects():
+                self._shell.idle()
         else:
             self._await_idleness()

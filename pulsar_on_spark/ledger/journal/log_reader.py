@@ -256,6 +256,12 @@ class LogReader(Generic[F]):
             self._open.pop(copy).close()
 
     def _note(self, copy: Copy, problem: object) -> None:
-        log.debug("Copy %s of the journal of %s is passed over: %s", copy, self.incarnation, problem)
+        log.debug(
+            "Copy %s of the journal of %s is passed over: %s",
+            copy,
+            self.incarnation,
+            problem,
+            extra={"incarnation": self.incarnation, "path": copy.path},
+        )
         self.problems.append(f"path {copy.path}: {str(problem).rstrip('.')}")
         del self.problems[:-_KEPT_PROBLEMS]

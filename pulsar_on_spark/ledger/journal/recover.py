@@ -241,7 +241,12 @@ class _Recovering:
                 self._ensemble.release(copies)
             case LogRecovered(record):
                 self._result = record
-                _LOGGER.info("The journal of %s is recovered up to frame %s", self._incarnation, record.last_frame)
+                _LOGGER.info(
+                    "The journal of %s is recovered up to frame %s",
+                    self._incarnation,
+                    record.last_frame,
+                    extra={"incarnation": self._incarnation},
+                )
             case RecoveryStopped(reason):
                 raise JournalUndecidedError(self._explained(reason))
         return None

@@ -103,7 +103,11 @@ class RegisterThread:
             try:
                 work()
             except Exception as error:  # a defect: without its answer the core would wait for ever
-                _LOGGER.exception("The register of %s is lost", self._register.incarnation)
+                _LOGGER.exception(
+                    "The register of %s is lost",
+                    self._register.incarnation,
+                    extra={"incarnation": self._register.incarnation},
+                )
                 self._post(RegisterLost(repr(error)))
 
     def _do_commit(self, commit: CommitLog) -> None:
@@ -111,7 +115,10 @@ class RegisterThread:
         self._unknown_commits = self._unknown_commits + 1 if isinstance(answer, LogCommitUnknown) else 0
         if isinstance(answer, LogCommitUnknown):
             _LOGGER.warning(
-                "A commit of the record of %s may have failed: %s", self._register.incarnation, answer.reason
+                "A commit of the record of %s may have failed: %s",
+                self._register.incarnation,
+                answer.reason,
+                extra={"incarnation": self._register.incarnation},
             )
         self._post(answer)
 
@@ -132,7 +139,12 @@ class RegisterThread:
             try:
                 return self._register.read()
             except MetadataError as error:
-                _LOGGER.warning("The record of %s cannot be read: %s", self._register.incarnation, error)
+                _LOGGER.warning(
+                    "The record of %s cannot be read: %s",
+                    self._register.incarnation,
+                    error,
+                    extra={"incarnation": self._register.incarnation},
+                )
                 if self._is_stopped or time.monotonic() >= end_s:
                     return RegisterSilent(f"its record could not be read for {self._wait_s:g} s, at last: {error}")
             time.sleep(_pause_s(failures))

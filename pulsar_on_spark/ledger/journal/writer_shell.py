@@ -14,8 +14,8 @@ from __future__ import annotations
 import asyncio
 import logging
 import uuid
-from collections.abc import Callable, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from typing import Protocol, TypeAlias
 
 from pulsar_on_spark.ledger.files import FileOps
@@ -221,6 +221,15 @@ class WriterShell:
         self._register.stop()
         self._owner.over(reason, self._in_flight.take_groups())
 
+    @contextmanager
+    def ending_at_defects(self) -> Iterator[None]:
+        """Whatever is raised ends the log: half of something was done, and only a recovery can tell what it holds."""
+        try:
+            yield
+        except Exception as error:
+            _LOGGER.exception("The journal's writer of %s has failed", self._incarnation)
+            self.end(f"its writer has failed: {error!r}")
+
     # -- the core's effects --------------------------------------------------------------------------------------------
 
     def _feed(self, event: WriterEvent) -> None:
@@ -254,14 +263,23 @@ class WriterShell:
             case ReadLog():
                 self._register.read()
             case LogOpened():
-                _LOGGER.info("The journal of %s is open", self._incarnation)
+                _LOGGER.info("The journal of %s is open", self._incarnation, extra={"incarnation": self._incarnation})
                 self._is_opened = True
                 self._owner.opened()
             case Starved():
-                _LOGGER.error("The journal of %s has fewer paths left than its ack quorum", self._incarnation)
+                _LOGGER.error(
+                    "The journal of %s has fewer paths left than its ack quorum",
+                    self._incarnation,
+                    extra={"incarnation": self._incarnation},
+                )
                 self._owner.starved()
             case LogClosed(last_frame):
-                _LOGGER.info("The journal of %s is closed at frame %d", self._incarnation, last_frame)
+                _LOGGER.info(
+                    "The journal of %s is closed at frame %d",
+                    self._incarnation,
+                    last_frame,
+                    extra={"incarnation": self._incarnation},
+                )
                 self.end(None)
             case LogFenced() | LogAbandoned():
                 self._lost(effect)
@@ -305,10 +323,11 @@ class WriterShell:
             self._loop.call_soon_threadsafe(self._drain)
 
     def _drain(self) -> None:
-        for message in self._inbox.take():
-            self._take(message)
-        if not self.is_over:
-            self._owner.turned()
+        with self.ending_at_defects():
+            for message in self._inbox.take():
+                self._take(message)
+            if not self.is_over:
+                self._owner.turned()
 
     def _take(self, message: _Post) -> None:
         match message:
@@ -353,7 +372,13 @@ class WriterShell:
         """The whole path is given up at its first failure; nothing is tried on it again."""
         if self.is_over:
             return
-        _LOGGER.warning("The journal of %s gives %s up: %s", self._incarnation, self._paths[copy.path], reason)
+        _LOGGER.warning(
+            "The journal of %s gives %s up: %s",
+            self._incarnation,
+            self._paths[copy.path],
+            reason,
+            extra={"incarnation": self._incarnation, "path": copy.path},
+        )
         self._failures.append(PathFailure(copy.path, reason))
         known = self._ensemble.give_up(copy.path)
         self._feed(event or CopyFailed(known or copy))
@@ -374,6 +399,10 @@ class WriterShell:
         if self.is_over:
             return
         self._ticker = self._loop.call_later(TICK_S, self._tick)
+        with self.ending_at_defects():
+            self._look_for_ill_paths()
+
+    def _look_for_ill_paths(self) -> None:
         slow_path_s, far_bytes = self._limits.slow_path_s, self._limits.waiting_bytes // 2
         ticks = round(slow_path_s / TICK_S)
         for copy in self._ensemble.quiet(ticks):

@@ -156,7 +156,11 @@ def _copy_files(root: Root, view: View, unfinished: Path, progress: Progress) ->
             record = now.get(FileRecord, file_id)
             if record is None or record.replaced_at is not None:
                 raise VanishedError(f"file {file_id}")
-            log.warning("File %s has no copy that can be read: it is missing in the backup, too.", file_id)
+            log.warning(
+                "File %s has no copy that can be read: it is missing in the backup, too.",
+                file_id,
+                extra={"file": file_id},
+            )
     return snapshot.copy_journals(view, sources, targets)
 
 

@@ -76,5 +76,11 @@ class CompactedReader:
         log.warning("Skipped: %s: %s", what, reason)
 
     def _report(self, file_id: str, path: PathId, reason: str) -> None:
-        log.warning("Copy of file %s on storage path %d is bad: %s", file_id, path, reason)
+        log.warning(
+            "Copy of file %s on storage path %d is bad: %s",
+            file_id,
+            path,
+            reason,
+            extra={"file": file_id, "path": path},
+        )
         write_report(self.root, Report(ReportKind.BAD_COPY, FileId(file_id), path, reason, current_ms()))

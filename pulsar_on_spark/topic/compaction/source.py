@@ -127,7 +127,13 @@ class Source:
             except (SegmentGoneError, JournalGoneError) as error:
                 if plans == _PLANS:
                     raise
-                log.info("Entry %s of %s is looked for again: %s", position, self._part.name, error)
+                log.info(
+                    "Entry %s of %s is looked for again: %s",
+                    position,
+                    self._part.name,
+                    error,
+                    extra={"topic": self._part.name},
+                )
 
     def _slices(self, view: View, start: Position) -> Iterator[SegmentSlice]:
         part = self._part
@@ -168,5 +174,11 @@ class Source:
 
     def _report(self, file_id: str, path: PathId, reason: str) -> None:
         """A copy is bad or missing; others may be good or not."""
-        log.warning("Copy of file %s on storage path %d is bad: %s", file_id, path, reason)
+        log.warning(
+            "Copy of file %s on storage path %d is bad: %s",
+            file_id,
+            path,
+            reason,
+            extra={"file": file_id, "path": path},
+        )
         write_report(self._root.path, Report(ReportKind.BAD_COPY, FileId(file_id), path, reason, current_ms()))

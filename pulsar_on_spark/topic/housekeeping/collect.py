@@ -163,7 +163,9 @@ def _listed(root: Root, now_s: float) -> tuple[list[Nominee], list[str]]:
             listed = path.segment_files(now_s)
             nominees += [Nominee(path, stored) for stored in listed if _OWN_FILE_ID.fullmatch(stored.file_id)]
         except StoragePathError as error:
-            log.warning("Garbage collection skips storage path %d: %s", path.path_id, error)
+            log.warning(
+                "Garbage collection skips storage path %d: %s", path.path_id, error, extra={"path": path.path_id}
+            )
             skipped.append(str(error))
     return nominees, skipped
 
@@ -241,7 +243,7 @@ def _delete(doomed: Sequence[Nominee], progress: Progress) -> tuple[int, int]:
         except FileNotFoundError:
             continue  # another collection was here
         except (StoragePathError, OSError) as error:
-            log.warning("File %s stays for now: %s", each.stored.path, error)
+            log.warning("File %s stays for now: %s", each.stored.path, error, extra={"path": each.path.path_id})
             continue
         count += 1
         size_bytes += each.stored.size_bytes

@@ -142,7 +142,7 @@ def _is_well(path: StoragePath) -> bool:
         path.check()
         write_synced(OS_FILES, probe, b"\0" * 65_536)
     except (PulsarpyError, OSError) as error:
-        log.warning("Storage path %d is still not well: %s", path.path_id, error)
+        log.warning("Storage path %d is still not well: %s", path.path_id, error, extra={"path": path.path_id})
         return False
     finally:
         with suppress(OSError):

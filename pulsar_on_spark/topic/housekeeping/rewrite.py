@@ -197,7 +197,13 @@ class _Rewriting:
 
     def _fail(self, buffer: _Buffer, reason: str) -> None:
         if not buffer.failed:
-            log.warning("%d segments of %s are not merged: %s", len(buffer.run.segments), buffer.run.topic, reason)
+            log.warning(
+                "%d segments of %s are not merged: %s",
+                len(buffer.run.segments),
+                buffer.run.topic,
+                reason,
+                extra={"topic": buffer.run.topic},
+            )
         buffer.failed = True
         self._buffered_bytes -= sum(batch.nbytes for batches in buffer.read.values() for batch, _ in batches)
         buffer.read.clear()

@@ -49,9 +49,18 @@ def recover_if_dead(root: Root, incarnation: IncarnationId, watcher: LeaseWatche
     watcher.observe()
     if watcher.standing(incarnation) is not Standing.RUN_OUT:
         return False
-    log.warning("The lease of broker incarnation %s has run out: its journal is recovered.", incarnation)
+    log.warning(
+        "The lease of broker incarnation %s has run out: its journal is recovered.",
+        incarnation,
+        extra={"incarnation": incarnation},
+    )
     record = recover_incarnation(root, incarnation)
-    log.warning("The journal of broker incarnation %s is closed at frame %s.", incarnation, record.last_frame)
+    log.warning(
+        "The journal of broker incarnation %s is closed at frame %s.",
+        incarnation,
+        record.last_frame,
+        extra={"incarnation": incarnation},
+    )
     return True
 
 
@@ -149,6 +158,7 @@ class DeadBrokers:
                 "The journal of broker incarnation %s is not recovered yet, what is behind it stays invisible: %s",
                 incarnation,
                 error,
+                extra={"incarnation": incarnation},
             )
             return False
 

@@ -80,4 +80,4 @@ class PathNews:
             try:
                 journal.offer_spare(path)
             except StoragePathError as error:
-                log.warning("A journal does not write to a path: %s", error)
+                log.warning("A journal does not write to a path: %s", error, extra={"path": path.path_id})

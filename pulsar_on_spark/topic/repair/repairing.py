@@ -270,7 +270,13 @@ def _discard_extra(root: Root, found: Audit) -> int:
         try:
             count += discard(root, file_id, paths[path_id])
         except (StoragePathError, OSError) as error:
-            log.warning("The copy of file %s stays on %s for now: %s", file_id, paths[path_id], error)
+            log.warning(
+                "The copy of file %s stays on %s for now: %s",
+                file_id,
+                paths[path_id],
+                error,
+                extra={"file": file_id, "path": path_id},
+            )
     return count
 
 

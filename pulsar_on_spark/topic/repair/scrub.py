@@ -177,7 +177,7 @@ def check_copy(
     if reason is None:
         clear_report(root, report)
         return CheckedCopy(None, True)
-    log.warning("A copy of file %s is bad: %s", file.file_id, reason)
+    log.warning("A copy of file %s is bad: %s", file.file_id, reason, extra={"file": file.file_id})
     return CheckedCopy(reason, write_report(root, report))
 
 

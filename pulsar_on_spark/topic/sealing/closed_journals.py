@@ -41,7 +41,12 @@ def seal_closed(root: Root, on_problem: Callable[[str], None], grace_s: float = 
             entries += _seal(root, incarnation)
             trimmed = Trimmer(root, incarnation, grace_s=grace_s).trim()
         except (PulsarpyError, OSError) as error:
-            log.warning("The journal of incarnation %s stays for now: %s", incarnation, error)
+            log.warning(
+                "The journal of incarnation %s stays for now: %s",
+                incarnation,
+                error,
+                extra={"incarnation": incarnation},
+            )
             on_problem(f"journal of incarnation {incarnation}: {error}")
         else:
             files += trimmed.deleted_files

@@ -258,6 +258,7 @@ class _Pass:
             log.warning(
                 "Frames %d to %d of incarnation %s were given up: what was in them is lost.",
                 *(lost[0], frames.next - 1, self._sealer.incarnation),
+                extra={"incarnation": self._sealer.incarnation},
             )
         stop = None if self._tail or record.state is LogState.CLOSED else ended_before(record)
         found: list[Frame] = []

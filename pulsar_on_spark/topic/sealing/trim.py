@@ -208,7 +208,7 @@ class Trimmer:
             with suppress(FileNotFoundError):
                 self._files.fsync_directory(directory)
         except (StorageError, OSError) as error:
-            log.warning("Journal file %s stays for now: %s", directory, error)
+            log.warning("Journal file %s stays for now: %s", directory, error, extra={"path": path.path_id})
             return 0
         with suppress(OSError):  # an empty directory that stays, or comes back, means nothing
             directory.rmdir()
@@ -248,7 +248,7 @@ def clear_directories(root: Root) -> int:
             path.check()
             names = os.listdir(path.directory / JOURNAL)
         except (StorageError, OSError) as error:
-            log.debug("The journal directory of %s is passed over: %s", path, error)
+            log.debug("The journal directory of %s is passed over: %s", path, error, extra={"path": path.path_id})
             continue
         for name in names:
             row = view.last(IncarnationRecord, name)

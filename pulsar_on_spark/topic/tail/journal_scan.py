@@ -87,7 +87,13 @@ class JournalScan:
                 if head.header.kind is FrameKind.ENTRIES:
                     self._index_entries(head)
             elif skip and (end := walk.skip_hole()) is not None:
-                log.warning("Frames %d to %d of incarnation %s are lost.", missing, end - 1, self._incarnation)
+                log.warning(
+                    "Frames %d to %d of incarnation %s are lost.",
+                    missing,
+                    end - 1,
+                    self._incarnation,
+                    extra={"incarnation": self._incarnation},
+                )
             else:
                 return
 
