@@ -263,8 +263,9 @@ def _gone_again(root: Root, batch: Sequence[Restored]) -> dict[str, list[str]]:
     for each in batch:
         file_id = FileId(each.plan.file.file_id)
         now = view.get(FileRecord, file_id)
-        for path_id in each.targets if now is not None and now.replaced_at is None else ():
-            if path_id in now.copies and not paths[path_id].segment_file(file_id).exists():
+        named = () if now is None or now.replaced_at is not None else now.copies
+        for path_id in each.targets:
+            if path_id in named and not paths[path_id].segment_file(file_id).exists():
                 said = f"the new copy of file {file_id} on {paths[path_id]} is gone again"
                 found.setdefault(file_id, []).append(said)
     return found
