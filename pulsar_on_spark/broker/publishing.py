@@ -77,7 +77,7 @@ class PublishedTopic(Protocol):
     """
 
     topic_id: TopicId
-    waiting: deque[tuple[Producer, Sent]]
+    waiting: deque[Waiting]
     keeps_entries: bool
     dedup: TopicDedup | None
     published: Published
@@ -118,10 +118,12 @@ class Producer:
     receipts: list[Receipt] = field(default_factory=list)
     published: Published = field(default_factory=Published)
     connected_at: float = field(default_factory=time.time)
-    _drained: Callable[[], None] | None = None
-    _late: deque[tuple[int, bytes]] = field(default_factory=deque)
-    """Answers that must not overtake the receipts of entries before: (entries settled by then, answer)."""
+    _taken: int = 0
     _settled: int = 0
+    """Entries are settled in order: those up to this number are."""
+    _answers: dict[int, bytes] = field(default_factory=dict)
+    """What entries that are not stored are answered, by number, until all before them are settled."""
+    _drained: Callable[[], None] | None = None
 
     def when_drained(self, call: Callable[[], None]) -> None:
         """Call once nothing of it is pending: at once, or later."""
@@ -130,23 +132,53 @@ class Producer:
         else:
             call()
 
-    def answer_in_order(self, answer: bytes) -> None:
-        """Send an answer to an entry that is not stored, behind the receipts of those before it."""
-        if self.pending:
-            self._late.append((self._settled + self.pending, answer))
-        else:
-            self.peer.write(answer)
+    def take(self) -> int:
+        """The number of its next entry, which is pending from now on."""
+        self.pending += 1
+        self.peer.pending_changed(1)
+        self._taken += 1
+        return self._taken
 
-    def settle(self, entries: int) -> None:
-        """So many of its entries have an outcome."""
+    def answer(self, number: int, answer: bytes) -> None:
+        """An entry is not stored: its client is told this, if anything, behind the answers to all before it."""
+        self._answers[number] = answer
+        self._no_longer_pending(self._send_answers())
+
+    def acknowledge(self) -> None:
+        """The entries of `receipts` are stored: each is answered in its turn, and so are those between them."""
+        receipts, self.receipts = self.receipts, []
+        settled = len(receipts)
+        if self._answers:
+            for receipt in receipts:
+                self._send_receipts([receipt])
+                settled += self._send_answers()
+        else:
+            self._send_receipts(receipts)
+        self._no_longer_pending(settled)
+
+    def _send_receipts(self, receipts: Sequence[Receipt]) -> None:
+        self._settled += len(receipts)
+        if not self.peer.is_closed:
+            self.peer.write(replies.send_receipts(self.info.producer_id, receipts))
+
+    def _send_answers(self) -> int:
+        """Send those whose turn it is; returns how many."""
+        before = self._settled
+        while (answer := self._answers.pop(self._settled + 1, None)) is not None:
+            self._settled += 1
+            self.peer.write(answer)
+        return self._settled - before
+
+    def _no_longer_pending(self, entries: int) -> None:
         self.pending -= entries
-        self._settled += entries
         self.peer.pending_changed(-entries)
-        while self._late and self._late[0][0] <= self._settled:
-            self.peer.write(self._late.popleft()[1])
         if not self.pending and self._drained is not None:
             call, self._drained = self._drained, None
             call()
+
+
+Waiting = tuple[Producer, int, Sent]
+"""An entry that the journal has not taken yet, and its number of its producer's."""
 
 
 class PublishPath:
@@ -188,28 +220,27 @@ class PublishPath:
         """Take the next entry of one of a topic's producers; it gets its receipt once the entry is durable."""
         if self._is_draining:
             return
-        producer.pending += 1
-        producer.peer.pending_changed(1)
+        number = producer.take()
         self._pending += 1
         self.pending_bytes += len(sent.entry)
         incarnation = self._incarnation
         assert incarnation is not None, "producers come after the journal"
         if topic.waiting or not incarnation.can_append or topic.topic_id not in incarnation.ledgers:
-            topic.waiting.append((producer, sent))
+            topic.waiting.append((producer, number, sent))
             self.resume(topic)
         else:
-            self._append(incarnation, topic, producer, sent, current_ms())
+            self._append(incarnation, topic, producer, number, sent, current_ms())
         if self.is_open and (self.pending_bytes >= self._buffer_bytes or not incarnation.can_append):
             self._set_gate(False)
 
     def _append(
-        self, incarnation: Incarnation, topic: PublishedTopic, producer: Producer, sent: Sent, now_ms: int
+        self, incarnation: Incarnation, topic: PublishedTopic, producer: Producer, number: int, sent: Sent, now_ms: int
     ) -> None:
         if topic.dedup is not None:
             answer = topic.dedup.admit(producer.info.name, producer.info.producer_id, sent)
             if answer is not None:
-                self._forget(producer, sent)
-                producer.answer_in_order(answer)
+                self._settle(1, len(sent.entry))
+                producer.answer(number, answer)
                 return
         incarnation.append(topic.topic_id, sent.num_messages, now_ms, sent.entry, (topic, producer, sent))
         self._appended += 1
@@ -222,10 +253,9 @@ class PublishPath:
         assert incarnation is not None, "producers come after the journal"
         now_ms = current_ms()
         while waiting:
-            producer, sent = waiting[0]
+            producer, number, sent = waiting[0]
             if producer.is_closed:
-                waiting.popleft()
-                self._forget(producer, sent)
+                self._forget(*waiting.popleft())
             elif topic.topic_id not in incarnation.ledgers:
                 topic.need_ledger()
                 return
@@ -234,7 +264,7 @@ class PublishPath:
                 return
             else:
                 waiting.popleft()
-                self._append(incarnation, topic, producer, sent, now_ms)
+                self._append(incarnation, topic, producer, number, sent, now_ms)
         self._blocked.pop(topic, None)
 
     def drop_waiting(self, topic: PublishedTopic) -> None:
@@ -243,8 +273,8 @@ class PublishPath:
         while topic.waiting:
             self._forget(*topic.waiting.popleft())
 
-    def _forget(self, producer: Producer, sent: Sent) -> None:
-        producer.settle(1)
+    def _forget(self, producer: Producer, number: int, sent: Sent) -> None:
+        producer.answer(number, b"")
         self._settle(1, len(sent.entry))
 
     async def drain(self) -> None:
@@ -288,7 +318,7 @@ class PublishPath:
             producer.receipts.append((sent.sequence_id, sent.highest_sequence_id, ledger_id, entry_id))
             answered[producer] = None
         for producer in answered:
-            self._send_receipts(producer)
+            producer.acknowledge()
         for topic, group in groups.items():
             topic.published.messages += group.messages
             topic.published.bytes += group.size_bytes
@@ -304,17 +334,10 @@ class PublishPath:
             self.latencies.observe(time.perf_counter() - self._probe[1])
             self._probe = None
 
-    @staticmethod
-    def _send_receipts(producer: Producer) -> None:
-        receipts, producer.receipts = producer.receipts, []
-        if not producer.peer.is_closed:
-            producer.peer.write(replies.send_receipts(producer.info.producer_id, receipts))
-        producer.settle(len(receipts))
-
     def unknown(self, entries: Sequence[Appended]) -> None:
         """These have no outcome and get none: their clients send them again, elsewhere or later."""
         for _, _, (_, producer, sent) in _ours(entries):
-            self._forget(producer, sent)
+            self._settle(1, len(sent.entry))
             producer.peer.close()
 
     # -- back-pressure -------------------------------------------------------------------------------------------------
@@ -341,7 +364,7 @@ class PublishPath:
     def starved(self) -> None:
         """Too few storage paths are left: whoever waits is sent away, to come again."""
         for topic in list(self._blocked):
-            for producer, _ in list(topic.waiting):
+            for producer, _, _ in list(topic.waiting):
                 producer.peer.close()
             self.drop_waiting(topic)
 

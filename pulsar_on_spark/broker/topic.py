@@ -13,7 +13,7 @@ from typing import Final
 from pulsar_on_spark.broker.cursors.keeper import CursorKeeper
 from pulsar_on_spark.broker.dispatch.limits import DispatchLimits
 from pulsar_on_spark.broker.producers import Producers
-from pulsar_on_spark.broker.publishing import Producer, Published, PublishPath
+from pulsar_on_spark.broker.publishing import Producer, Published, PublishPath, Waiting
 from pulsar_on_spark.broker.reading.follower import ChainFollower
 from pulsar_on_spark.broker.reading.reader import EntryReader
 from pulsar_on_spark.broker.server_errors import ServerRefusalError
@@ -96,7 +96,7 @@ class BrokerTopic:
         self.part = part
         self.topic_id = TopicId(part.topic_id)
         self.chain = LedgerChain()
-        self.waiting: deque[tuple[Producer, Sent]] = deque()
+        self.waiting: deque[Waiting] = deque()
         self.keeps_entries = False
         self.dedup: TopicDedup | None = None
         self.published = Published()

@@ -110,7 +110,7 @@ def sent(connection: Connection, entry: Sent) -> None:
     elif made.is_closed:
         return  # it was told so, and will send again after it has come back
     elif (refused := _problem(entry)) is not None:
-        made.answer_in_order(replies.send_error(entry.producer_id, entry.sequence_id, *refused))
+        made.answer(made.take(), replies.send_error(entry.producer_id, entry.sequence_id, *refused))
     else:
         made.topic.publish(made, entry)
 

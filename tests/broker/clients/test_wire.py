@@ -6,6 +6,7 @@ import socket
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+import httpx
 import pulsar
 import pytest
 
@@ -97,8 +98,8 @@ def connected(broker: RunningBroker) -> Iterator[Wire]:
 CONNECT = BaseCommand(type=BaseCommand.CONNECT, connect=CommandConnect(client_version="by hand", protocol_version=21))
 
 
-def producing(wire: Wire, topic: str) -> None:
-    producer = CommandProducer(topic=topic, producer_id=1, request_id=1)
+def producing(wire: Wire, topic: str, name: str | None = None) -> None:
+    producer = CommandProducer(topic=topic, producer_id=1, request_id=1, producer_name=name)
     assert wire.ask(BaseCommand(type=BaseCommand.PRODUCER, producer=producer)).type == BaseCommand.PRODUCER_SUCCESS
 
 
@@ -233,6 +234,31 @@ def test_acknowledging_through_the_entry_in_front_of_the_first_changes_nothing(
     with connected(broker) as wire:
         subscribing(wire, topic)
         assert wire.receive()[1] == batch, "it is not acknowledged"
+
+
+def test_answers_come_in_the_order_of_entries_whatever_becomes_of_them(
+    broker: RunningBroker, admin: httpx.Client, topic: str
+) -> None:
+    """Clients that are answered for a later entry than their first open one hang up, or drop what they wait for."""
+    path = f"/persistent/public/default/{topic}"
+    admin.put(path).raise_for_status()
+    admin.post(f"{path}/deduplicationEnabled", json=True).raise_for_status()
+
+    def answers(wire: Wire, *sequence_ids: int) -> list[int]:
+        frames = [frame_of(sending(number).SerializeToString(), len(ENTRY)) + ENTRY for number in sequence_ids]
+        broken = frame_of(sending(77).SerializeToString(), len(ENTRY)) + ENTRY[:-1] + b"X"
+        wire.send_bytes(b"".join([*frames, broken]))
+        got = [wire.receive()[0] for _ in [*sequence_ids, 77]]
+        return [(each.send_receipt if each.HasField("send_receipt") else each.send_error).sequence_id for each in got]
+
+    with connected(broker) as wire:
+        producing(wire, topic, "me")
+        assert answers(wire, 1, 2) == [1, 2, 77]
+        assert answers(wire, 3, 1, 4, 2, 5) == [3, 1, 4, 2, 5, 77]
+        admin.put(f"{path}/unload").raise_for_status()
+    with connected(broker) as wire:
+        producing(wire, topic, "me")  # its ledger is opened by the first entry: all wait for that
+        assert answers(wire, 4, 5, 6, 2, 7) == [4, 5, 6, 2, 7, 77]
 
 
 def test_closing_what_is_not_there_succeeds(broker: RunningBroker) -> None:
