@@ -25,7 +25,7 @@ from pulsar_on_spark.ledger.journal.log import FrameNumber
 from pulsar_on_spark.ledger.journal.register import LogRegister
 from pulsar_on_spark.ledger.placement import preferred
 from pulsar_on_spark.metadata.records import IncarnationRecord
-from pulsar_on_spark.model.errors import JournalFencedError, MetadataError, PulsarpyError
+from pulsar_on_spark.model.errors import JournalFencedError, PulsarpyError
 from pulsar_on_spark.model.ids import EntryId, IncarnationId, TopicId
 from pulsar_on_spark.model.quorum import Quorum
 from pulsar_on_spark.topic.catalog import TopicPart
@@ -66,6 +66,7 @@ class Incarnation:
         roll_over: RollOver,
     ) -> None:
         self.id = IncarnationId(uuid.uuid4().hex)
+        self.quorum = quorum
         self._root = root
         self._listener = listener
         self._polled_s = time.monotonic()
@@ -167,19 +168,15 @@ class Incarnation:
             JournalFencedError: the incarnation is over.
             MetadataError: the commit failed.
         """
-        missing = [part for part in parts if TopicId(part.topic_id) not in self._ledgers]
+        missing = {TopicId(part.topic_id): part for part in parts if part.topic_id not in self._ledgers}
         if not missing:
             return {}
-        found = await self._commit(opens=missing)
-        for part in missing:
-            topic_id = TopicId(part.topic_id)
-            if topic_id in found.opened and topic_id not in self._ledgers:
-                self._ledgers[topic_id] = OpenLedger(part, found.opened[topic_id])
-        return {
-            TopicId(part.topic_id): found.refused[TopicId(part.topic_id)]
-            for part in missing
-            if TopicId(part.topic_id) in found.refused
-        }
+        found = await self._commit(opens=list(missing.values()))
+        for topic_id in missing.keys() & found.opened.keys():
+            opened = OpenLedger(missing[topic_id], found.opened[topic_id])
+            if self._ledgers.setdefault(topic_id, opened) is not opened:  # two have asked
+                self._retired.append(opened)
+        return {topic_id: found.refused[topic_id] for topic_id in missing.keys() & found.refused.keys()}
 
     async def close_ledgers(self, topic_ids: Sequence[TopicId]) -> None:
         """Close these ledgers, and what earlier attempts left, once all is acknowledged (errors as `open_ledgers`)."""
@@ -238,7 +235,7 @@ class Incarnation:
         What is not acknowledged yet has another turn: the poll, which the lease depends on, must not wait for it.
         """
         retired = [ledger for ledger in self._retired if not ledger.outstanding]
-        if retired:
+        if retired or self._commits.has_strays:
             await self._commit(closes=[ledger.closed() for ledger in retired])
             self._retired = [ledger for ledger in self._retired if ledger not in retired]
 
@@ -355,10 +352,12 @@ class Incarnation:
                 await self._close_idle(time.monotonic())
                 if not self._switching.locked():
                     await self._switch(time.monotonic())
-            except JournalFencedError as error:
-                log.warning("%s", error)
-            except (MetadataError, OSError) as error:
-                log.warning("Incarnation %s cannot look at the metadata: %s", self.id, error)
+            except (PulsarpyError, OSError) as error:
+                log.warning(
+                    "Incarnation %s cannot look at the metadata: %s", self.id, error, extra={"incarnation": self.id}
+                )
+            except Exception:  # a defect; if it lasts, the lease runs out
+                log.exception("Incarnation %s cannot look at the metadata", self.id, extra={"incarnation": self.id})
 
     async def _end_polling(self) -> None:
         if self._polling is not None:

@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+from pulsar_on_spark.metadata.records import LedgerRecord
 from pulsar_on_spark.metadata.state import View
 from pulsar_on_spark.metadata.store import Change, MetadataStore
 from pulsar_on_spark.model.ids import IncarnationId, TopicId
@@ -24,14 +25,24 @@ class _Asked:
 
 
 class LedgerCommits:
-    """All methods belong to one event loop; the commits are made in threads, one after the other."""
+    """All methods belong to one event loop; the commits are made in threads, one after the other.
+
+    A commit that is reported as failed may have been made. Its ledger ids are given to nobody else then, and the next
+    commit closes the ledgers that it opened, if they are there: nobody knows of them, so they are empty.
+    """
 
     def __init__(self, store: MetadataStore, incarnation: IncarnationId) -> None:
         self._store = store
         self._incarnation = incarnation
         self._ids = IdBlock()
+        self._strays: list[ClosedLedger] = []
         self._asked = _Asked()
         self._running: asyncio.Task[None] | None = None
+
+    @property
+    def has_strays(self) -> bool:
+        """Whether the next commit has something to clear away, whatever it is asked to do."""
+        return bool(self._strays)
 
     async def commit(
         self,
@@ -65,20 +76,34 @@ class LedgerCommits:
                     asked.done.set_exception(error)
                     asked.done.exception()
                 else:
-                    self._ids = found.ids
                     asked.done.set_result(found)
         finally:
             self._running = None
 
     def _commit(self, asked: _Asked) -> LedgerCommit:
         opens = list(asked.opens.values())
-        decided: LedgerCommit | None = None
+        tried: list[LedgerCommit] = []
 
         def decide_anew(view: View) -> Change | None:
-            nonlocal decided
-            decided = decide(view, self._incarnation, opens, asked.closes, self._ids, asked.terminations)
-            return decided.change
+            self._strays = [each for each in self._strays if _is_there(view, each)]
+            closes = [*asked.closes, *self._strays]
+            tried.append(decide(view, self._incarnation, opens, closes, self._ids, asked.terminations))
+            return tried[-1].change
 
-        self._store.commit(decide_anew)
-        assert decided is not None, "a commit decides"
-        return decided
+        try:
+            self._store.commit(decide_anew)
+        except Exception:
+            self._ids = IdBlock()
+            self._strays += [
+                ClosedLedger(asked.opens[topic_id], ledger_id, 0)
+                for each in tried
+                for topic_id, ledger_id in each.opened.items()
+            ]
+            raise
+        self._ids = tried[-1].ids
+        self._strays = []
+        return tried[-1]
+
+
+def _is_there(view: View, ledger: ClosedLedger) -> bool:
+    return view.get(LedgerRecord, f"{ledger.part.topic_id}/{ledger.ledger_id:020d}") is not None

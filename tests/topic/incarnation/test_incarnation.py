@@ -11,10 +11,12 @@ import pytest
 
 from pulsar_on_spark.metadata import keys
 from pulsar_on_spark.metadata.records import IncarnationRecord, LedgerRecord, PathRecord
-from pulsar_on_spark.metadata.store import Change
+from pulsar_on_spark.metadata.state import View
+from pulsar_on_spark.metadata.store import Change, MetadataStore
 from pulsar_on_spark.model.errors import (
     JournalFencedError,
     JournalUnavailableError,
+    MetadataError,
     TopicNotFoundError,
     TopicOwnedElsewhereError,
     TopicTerminatedError,
@@ -28,6 +30,7 @@ from pulsar_on_spark.topic.incarnation.dead_brokers import recover_if_dead, reco
 from pulsar_on_spark.topic.incarnation.ledgers import ID_BLOCK, ClosedLedger, IdBlock, Termination, decide
 from pulsar_on_spark.topic.leases import LeaseWatcher, broker_lease_directory
 from pulsar_on_spark.topic.root import Root
+from pulsar_on_spark.topic.sealing.closed_journals import seal_closed
 from pulsar_on_spark.topic.subscription.ownership import Standing
 
 
@@ -49,17 +52,18 @@ def state(root: Root, incarnation: str) -> str:
     return found.state
 
 
+def wait_for(until: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 60
+    while not until():
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+
+
 def test_a_path_that_is_well_again_is_written_to_again(root: Root, broker: RunningIncarnation):
     def paths() -> list[int]:
         found = root.store.view().get(IncarnationRecord, broker.incarnation.id)
         assert found is not None
         return sorted(path for path, _ in found.fragments[-1].copies)
-
-    def wait_for(until: Callable[[], bool]) -> None:
-        deadline = time.monotonic() + 60
-        while not until():
-            assert time.monotonic() < deadline
-            time.sleep(0.05)
 
     broker.send("t", [b"a"])
     lost = root.storage_paths(root.store.view())[PathId(1)].directory
@@ -135,6 +139,85 @@ def test_a_topic_that_another_incarnation_has_open_is_refused(root: Root, broker
     assert [each.incarnation for each in ledgers(root)] == [broker.incarnation.id, other.incarnation.id]
 
 
+class LandsAndFails:
+    """A store of which commits are made and reported as failed: reading them back did not work."""
+
+    def __init__(self, store: MetadataStore) -> None:
+        self._store = store
+
+    def commit(self, decide: Callable[[View], Change | None]) -> View:
+        self._store.commit(decide)
+        raise MetadataError("The table cannot be read.")
+
+
+@pytest.fixture
+def stray(root: Root, broker: RunningIncarnation) -> LedgerRecord:
+    """A ledger of topic t of which the broker does not know that it is open."""
+    commits = broker.incarnation._commits
+    commits._store = LandsAndFails(root.store)  # type: ignore[assignment]
+    with pytest.raises(MetadataError):
+        broker.send("t", [b"refused"])
+    commits._store = root.store
+    (found,) = ledgers(root)
+    return found
+
+
+def test_an_open_that_was_made_and_reported_as_failed_gives_its_id_to_nobody_else(
+    root: Root, broker: RunningIncarnation, stray: LedgerRecord
+):
+    root.create_topic("u")
+    broker.send("u", [b"u"])
+    broker.send("t", [b"t"])
+    found = [*ledgers(root, "u"), *ledgers(root)]
+    assert len({each.ledger_id for each in found}) == len(found) == 3
+    (first, second) = ledgers(root)
+    assert (first.ledger_id, first.closed, first.entries) == (stray.ledger_id, True, 0)
+    assert not second.closed
+    broker.stop()
+    seal_closed(root, pytest.fail)
+    for topic in ("t", "u"):
+        assert messages.values(root, topic) == [topic.encode()], "neither hidden nor somebody else's"
+
+
+def test_an_open_that_was_made_and_reported_as_failed_hides_nothing(
+    root: Root, broker: RunningIncarnation, stray: LedgerRecord
+):
+    """Nobody asks for the topic again."""
+    messages.write(root, "t", [b"spark"])
+    wait_for(lambda: ledgers(root)[0].closed)
+    assert (ledgers(root)[0].ledger_id, ledgers(root)[0].entries) == (stray.ledger_id, 0)
+    assert messages.values(root, "t") == [b"spark"]
+
+
+def test_two_that_open_a_topic_s_ledger_leave_one_open(root: Root, broker: RunningIncarnation):
+    part = broker.part("t")
+
+    async def both() -> None:
+        first = asyncio.create_task(broker.incarnation.open_ledgers([part]))
+        await asyncio.sleep(0)  # its commit is under way
+        await asyncio.gather(first, broker.incarnation.open_ledgers([part]))
+
+    asyncio.run_coroutine_threadsafe(both(), broker._loop).result(60)
+    used = broker.incarnation.ledgers[TopicId(part.topic_id)].ledger_id
+    wait_for(lambda: [each.ledger_id for each in ledgers(root) if not each.closed] == [used])
+    assert len(ledgers(root)) == 2
+
+
+def test_a_defect_does_not_end_the_looks_at_the_metadata(root: Root, broker: RunningIncarnation, monkeypatch):
+    looks = []
+    look = broker.incarnation._look
+
+    def defective() -> IncarnationRecord | None:
+        looks.append(1)
+        if len(looks) == 1:
+            raise ValueError("a defect")
+        return look()
+
+    monkeypatch.setattr(broker.incarnation, "_look", defective)
+    wait_for(lambda: len(looks) > 2)
+    broker.send("t", [b"a"])
+
+
 def test_a_deleted_topic_holds_up_no_other(root: Root, broker: RunningIncarnation):
     root.create_topic("gone")
     part = broker.part("gone")
@@ -207,13 +290,6 @@ def test_switches_are_rationed(root: Root, broker: RunningIncarnation):
     assert kinds == [True, False, True, False]
     broker.stop()
     assert [each.entries for each in ledgers(root) if each.incarnation] == [1, 1]
-
-
-def wait_for(is_so: Callable[[], bool]) -> None:
-    end_s = time.monotonic() + 10
-    while not is_so():
-        assert time.monotonic() < end_s
-        time.sleep(0.02)
 
 
 def test_without_room_nothing_is_appended(root: Root, broker: RunningIncarnation):
