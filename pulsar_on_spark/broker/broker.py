@@ -20,6 +20,7 @@ from pulsar_on_spark.broker.cursors.open_cursor import OpenCursor
 from pulsar_on_spark.broker.dedup import DedupLimits
 from pulsar_on_spark.broker.handlers import HANDLERS
 from pulsar_on_spark.broker.housekeeping import Housekeeping
+from pulsar_on_spark.broker.journals import Journals
 from pulsar_on_spark.broker.lifecycle import Lifecycle
 from pulsar_on_spark.broker.listener import JournalListener
 from pulsar_on_spark.broker.metrics.stored import Stored
@@ -50,9 +51,8 @@ from pulsar_on_spark.model.quorum import DEFAULT_QUORUM, Quorum
 from pulsar_on_spark.protocol.frames import FRAME_PADDING_BYTES
 from pulsar_on_spark.topic.catalog import TopicPart
 from pulsar_on_spark.topic.incarnation.dead_brokers import recover_incarnation
-from pulsar_on_spark.topic.incarnation.incarnation import Incarnation
 from pulsar_on_spark.topic.root import Root
-from pulsar_on_spark.topic.sealing.process import SealingPolicy, SealingProcess
+from pulsar_on_spark.topic.sealing.process import SealingPolicy
 
 log = logging.getLogger(__name__)
 
@@ -116,28 +116,31 @@ class Broker:
         return broker
 
     async def _open_journal(self, quorum: Quorum | None) -> None:
-        if self._lock.former is not None:
-            await asyncio.to_thread(_recover, self.root, self._lock.former)
-        self._incarnation = await Incarnation.start(
-            self.root, self._listener, quorum=quorum, roll_over=roll_over(self._settings)
+        for former in self._lock.former:
+            await asyncio.to_thread(_recover, self.root, former)
+        self._journals = Journals(
+            self.root,
+            self._listener,
+            SealingPolicy(lag_limit_bytes=self._settings.sealing_lag_limit_mb * _MIB),
+            roll_over(self._settings),
+            lambda incarnations: self._lock.note(incarnations, self.service_url),
         )
-        self._lock.note(self._incarnation.id, self.service_url)
+        await self._journals.start(quorum or self.root.quorum)
+        self._incarnation = self._journals.first.incarnation
 
     async def _close_journal(self) -> None:
         """Where the start failed behind it; nobody has published anything."""
         try:
-            await self._incarnation.stop()
+            await self._journals.stop()
         except PulsarpyError as error:
             log.warning("The journal is not closed, the next broker recovers it: %s", error)
 
     async def _start(self) -> None:
         ends = self._running
-        self._path.start(self._incarnation)
-        policy = SealingPolicy(lag_limit_bytes=self._settings.sealing_lag_limit_mb * _MIB)
-        self._sealing = SealingProcess(self.root.path, self._incarnation.id, policy)
-        await asyncio.to_thread(self._sealing.start)
-        ends.push_async_callback(asyncio.to_thread, self._sealing.stop)
-        self._follower = ChainFollower(self.root, self._incarnation)
+        self._path.start(self._journals)
+        await self._journals.start_sealing()
+        ends.push_async_callback(self._journals.stop_sealing)
+        self._follower = ChainFollower(self.root, self._journals)
         self._follower.start()
         ends.push_async_callback(self._follower.stop)
         self._listener.keeper = self._keeper = CursorKeeper(self.root, self._incarnation, self._lost)
@@ -150,7 +153,7 @@ class Broker:
         self._dedups = DedupStore(self.root, self._incarnation.id, self._reader, self._dedup_limits())
         self._topic_parts = TopicParts(
             store=self.root.store,
-            incarnation=self._incarnation,
+            journals=self._journals,
             path=self._path,
             follower=self._follower,
             keeper=self._keeper,
@@ -170,7 +173,7 @@ class Broker:
         self._topics = Topics(self.root, self._views, self._settings, self._load)
         self._topics.compactions.start()
         ends.push_async_callback(self._topics.compactions.stop)
-        self._surroundings = Surroundings(self.root, self._views, self._incarnation, self._sealing, self._path)
+        self._surroundings = Surroundings(self.root, self._views, self._journals, self._path)
         self._surroundings.start()
         ends.push_async_callback(self._surroundings.stop)
         self._watch = TopicWatch(self._views, self._topics)
@@ -187,7 +190,8 @@ class Broker:
         self._lifecycle.start()
         self._running.push_async_callback(self._lifecycle.stop)
         stored = Stored(self.root, self._views)
-        self._vitals = Vitals(self._incarnation, self._sealing, self._connections, stored, self._housekeeping)
+        sealing = self._journals.first.sealing
+        self._vitals = Vitals(self._incarnation, sealing, self._connections, stored, self._housekeeping)
         self._vitals.start()
         self._running.push_async_callback(self._vitals.stop)
         services = self._services()
@@ -247,7 +251,7 @@ class Broker:
                 await self._topics.close()
                 self._connections.close()
                 await self._keeper.stop()
-                await self._incarnation.stop()
+                await self._journals.stop()
         except (PulsarpyError, TimeoutError) as error:
             # What was acknowledged is durable; whoever comes next recovers the journal.
             log.warning("The broker could not end as it should: %s", error or "it took too long")
@@ -283,8 +287,17 @@ def _recover(root: Root, incarnation: IncarnationId) -> None:
     record = root.store.view().get(IncarnationRecord, incarnation)
     if record is None or record.state == "CLOSED":
         return
-    log.warning("The last broker did not end as it should: its journal %s is recovered.", incarnation)
+    log.warning(
+        "The last broker did not end as it should: its journal %s is recovered.",
+        incarnation,
+        extra={"incarnation": incarnation},
+    )
     try:
         recover_incarnation(root, incarnation)
     except (PulsarpyError, OSError) as error:
-        log.error("The journal %s is not recovered, topics that it has open cannot be served: %s", incarnation, error)
+        log.error(
+            "The journal %s is not recovered, topics that it has open cannot be served: %s",
+            incarnation,
+            error,
+            extra={"incarnation": incarnation},
+        )

@@ -14,7 +14,7 @@ import asyncio
 import logging
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol, cast
 
@@ -70,6 +70,7 @@ class PublishedTopic(Protocol):
 
     Attributes:
         topic_id: Its id.
+        incarnation: Whose journal takes its entries.
         waiting: Entries that the journal has not taken yet, in order.
         keeps_entries: Whether somebody will want entries from memory.
         dedup: Tells what is stored already; None where that is not asked for.
@@ -77,6 +78,7 @@ class PublishedTopic(Protocol):
     """
 
     topic_id: TopicId
+    incarnation: Incarnation
     waiting: deque[Waiting]
     keeps_entries: bool
     dedup: TopicDedup | None
@@ -182,7 +184,7 @@ Waiting = tuple[Producer, int, Sent]
 
 
 class PublishPath:
-    """The broker's publish path; the listener of its incarnation, as far as entries go.
+    """The broker's publish path; the listener of its incarnations, as far as entries go.
 
     Args:
         cache: Takes acknowledged entries.
@@ -194,7 +196,7 @@ class PublishPath:
         self._cache = cache
         self._buffer_bytes = buffer_bytes
         self._gate_changed = gate_changed
-        self._incarnation: Incarnation | None = None
+        self._journals: Iterable[Incarnation] = ()
         self._blocked: dict[PublishedTopic, None] = {}
         """Topics whose entries wait for room in the journal."""
         self._is_lagging = False
@@ -210,9 +212,9 @@ class PublishPath:
         self.is_open = True
         """Whether clients with producers may be read."""
 
-    def start(self, incarnation: Incarnation) -> None:
-        """The journal is open."""
-        self._incarnation = incarnation
+    def start(self, journals: Iterable[Incarnation]) -> None:
+        """The first journal is open; there may be others later."""
+        self._journals = journals
 
     # -- to the journal ------------------------------------------------------------------------------------------------
 
@@ -223,8 +225,7 @@ class PublishPath:
         number = producer.take()
         self._pending += 1
         self.pending_bytes += len(sent.entry)
-        incarnation = self._incarnation
-        assert incarnation is not None, "producers come after the journal"
+        incarnation = topic.incarnation
         if topic.waiting or not incarnation.can_append or topic.topic_id not in incarnation.ledgers:
             topic.waiting.append((producer, number, sent))
             self.resume(topic)
@@ -249,8 +250,7 @@ class PublishPath:
 
     def resume(self, topic: PublishedTopic) -> None:
         """Append what waits in a topic, as far as its ledger is open and the journal has room."""
-        waiting, incarnation = topic.waiting, self._incarnation
-        assert incarnation is not None, "producers come after the journal"
+        waiting, incarnation = topic.waiting, topic.incarnation
         now_ms = current_ms()
         while waiting:
             producer, number, sent = waiting[0]
@@ -369,9 +369,9 @@ class PublishPath:
             self.drop_waiting(topic)
 
     def _open_if_room(self) -> None:
-        if self.is_open or self._is_lagging or self._blocked or self._incarnation is None:
+        if self.is_open or self._is_lagging or self._blocked:
             return
-        if self._incarnation.can_append and self.pending_bytes * 2 <= self._buffer_bytes:
+        if all(each.can_append for each in self._journals) and self.pending_bytes * 2 <= self._buffer_bytes:
             self._set_gate(True)
 
     def _set_gate(self, is_open: bool) -> None:

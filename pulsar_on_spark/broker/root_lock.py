@@ -1,7 +1,7 @@
 """One broker serves a root: a lock that the kernel lets go of when its holder dies, however it dies.
 
-The file under the lock names the holder's incarnation, in its first line, and its process. Whoever takes the lock over
-knows thereby that this incarnation is dead, and need not wait for its lease to run out before it recovers the journal.
+The file under the lock names the holder's incarnations, in its first line, and its process. Whoever takes the lock over
+knows thereby that these are dead, and need not wait for their leases to run out before it recovers the journals.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from __future__ import annotations
 import fcntl
 import os
 import socket
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Final
 
@@ -23,7 +24,7 @@ class RootLock:
     """The lock of a root, held until `release` or the end of the process; children that are spawned don't inherit it.
 
     Attributes:
-        former: The incarnation of the holder before, if one was noted.
+        former: The incarnations of the holder before, as far as they were noted.
     """
 
     def __init__(self, root: Path) -> None:
@@ -34,7 +35,7 @@ class RootLock:
             OSError: the file cannot be made or locked.
         """
         self._descriptor = os.open(root / _FILE, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
-        incarnation, _, holder = os.read(self._descriptor, _MAX_BYTES).decode("utf-8", "replace").partition("\n")
+        incarnations, _, holder = os.read(self._descriptor, _MAX_BYTES).decode("utf-8", "replace").partition("\n")
         try:
             fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError as error:
@@ -43,20 +44,20 @@ class RootLock:
             raise BrokerRunningError(
                 f"The root {root} is served by another broker already{who}: stop that one, or give another root."
             ) from error
-        self.former = IncarnationId(incarnation) if incarnation else None
-        self._write(incarnation, "")
+        self.former = [IncarnationId(each) for each in incarnations.split()]
+        self._write(incarnations, "")
 
-    def note(self, incarnation: IncarnationId, url: str) -> None:
-        """Name the incarnation that lives as long as this lock is held; not synced: after a power cut leases decide.
+    def note(self, incarnations: Iterable[IncarnationId], url: str) -> None:
+        """Name those that live as long as this lock is held; not synced: after a power cut leases decide.
 
         Args:
-            incarnation: The broker's.
+            incarnations: The broker's.
             url: Where it serves, for whoever comes in vain.
         """
-        self._write(incarnation, f" at {url}")
+        self._write(" ".join(incarnations), f" at {url}")
 
-    def _write(self, incarnation: str, where: str) -> None:
-        text = f"{incarnation}\nprocess {os.getpid()} on {socket.gethostname()}{where}\n"
+    def _write(self, incarnations: str, where: str) -> None:
+        text = f"{incarnations}\nprocess {os.getpid()} on {socket.gethostname()}{where}\n"
         size = os.pwrite(self._descriptor, text.encode(), 0)
         os.ftruncate(self._descriptor, size)
 

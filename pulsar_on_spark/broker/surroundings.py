@@ -1,12 +1,14 @@
-"""What a broker looks after beside its clients: its sealing process, storage paths that failed, brokers that died."""
+"""What a broker looks after beside its clients: sealing, unused journals, paths that failed, brokers that died."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
+import time
 from collections.abc import Awaitable, Callable
 from typing import Final
 
+from pulsar_on_spark.broker.journals import Journals
 from pulsar_on_spark.broker.publishing import PublishPath
 from pulsar_on_spark.broker.views import Views
 from pulsar_on_spark.metadata.records import IncarnationRecord, PathRecord
@@ -14,15 +16,15 @@ from pulsar_on_spark.model.errors import PulsarpyError
 from pulsar_on_spark.model.ids import IncarnationId
 from pulsar_on_spark.topic.housekeeping.maintain import heal_paths
 from pulsar_on_spark.topic.incarnation.dead_brokers import DeadBrokers
-from pulsar_on_spark.topic.incarnation.incarnation import Incarnation
 from pulsar_on_spark.topic.root import Root
-from pulsar_on_spark.topic.sealing.process import SealingProcess
 
 log = logging.getLogger(__name__)
 
 WATCH_SEALING_EVERY_S: Final = 0.25
 RESTART_SEALING_EVERY_S: Final = 5.0
 """How often a sealing process that ends by itself is looked for and started again."""
+CLOSE_UNUSED_EVERY_S: Final = 30.0
+"""How often journals are looked for that nobody uses."""
 RECOVER_EVERY_S: Final = 0.5
 """How often it is looked whether another broker has died."""
 HEAL_EVERY_S: Final = 5.0
@@ -35,18 +37,14 @@ class Surroundings:
     Args:
         root: The root.
         views: Its metadata.
-        incarnation: The broker's.
-        sealing: Its sealing process.
+        journals: The broker's.
         path: The publish path, which is held up where sealing is too far behind.
     """
 
-    def __init__(
-        self, root: Root, views: Views, incarnation: Incarnation, sealing: SealingProcess, path: PublishPath
-    ) -> None:
+    def __init__(self, root: Root, views: Views, journals: Journals, path: PublishPath) -> None:
         self._root = root
         self._views = views
-        self._incarnation = incarnation
-        self._sealing = sealing
+        self._journals = journals
         self._path = path
         self._dead = DeadBrokers(root)
         self._tasks: list[asyncio.Task[None]] = []
@@ -57,7 +55,8 @@ class Surroundings:
             asyncio.create_task(_every(interval_s, look))
             for interval_s, look in (
                 (WATCH_SEALING_EVERY_S, self._watch_sealing),
-                (RESTART_SEALING_EVERY_S, self._restart_sealing),
+                (RESTART_SEALING_EVERY_S, self._journals.restart_sealing),
+                (CLOSE_UNUSED_EVERY_S, self._close_unused),
                 (RECOVER_EVERY_S, self._recover),
                 (HEAL_EVERY_S, self._heal),
             )
@@ -70,24 +69,22 @@ class Surroundings:
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
     async def _watch_sealing(self) -> None:
-        self._path.set_lagging(self._sealing.is_over_lag_limit())
-        self._incarnation.trimmed(self._sealing.deleted_before)
+        self._path.set_lagging(self._journals.look_at_sealing())
 
-    async def _restart_sealing(self) -> None:
-        if not self._sealing.is_alive():
-            log.warning("The sealing process has ended and is started again.")
-            await asyncio.to_thread(self._sealing.start)
+    async def _close_unused(self) -> None:
+        await self._journals.close_unused(time.monotonic())
 
     async def _recover(self) -> None:
         view = await self._views.view()
-        others = {IncarnationId(each.incarnation) for each in view.all(IncarnationRecord)} - {self._incarnation.id}
+        others = {IncarnationId(each.incarnation) for each in view.all(IncarnationRecord)}
+        others -= {each.id for each in self._journals}
         await asyncio.to_thread(self._dead.recover, view, others)
 
     async def _heal(self) -> None:
         view = await self._views.view()
         if any(path.state == "read-only" and path.reason for path in view.all(PathRecord)):
             for path_id in await asyncio.to_thread(heal_paths, self._root):
-                log.warning("Storage path %d is well again and is written to.", path_id)
+                log.warning("Storage path %d is well again and is written to.", path_id, extra={"path": path_id})
 
 
 async def _every(interval_s: float, look: Callable[[], Awaitable[None]]) -> None:

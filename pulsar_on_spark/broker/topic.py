@@ -12,6 +12,7 @@ from typing import Final
 
 from pulsar_on_spark.broker.cursors.keeper import CursorKeeper
 from pulsar_on_spark.broker.dispatch.limits import DispatchLimits
+from pulsar_on_spark.broker.journals import Journals, is_same
 from pulsar_on_spark.broker.producers import Producers
 from pulsar_on_spark.broker.publishing import Producer, Published, PublishPath, Waiting
 from pulsar_on_spark.broker.reading.follower import ChainFollower
@@ -35,13 +36,13 @@ from pulsar_on_spark.model.errors import (
 )
 from pulsar_on_spark.model.ids import EARLIEST, EntryId, LedgerId, MessageId, TopicId
 from pulsar_on_spark.model.names import TopicName
+from pulsar_on_spark.model.quorum import Quorum
 from pulsar_on_spark.protocol.commands import ServerError
 from pulsar_on_spark.protocol.server import Sent
 from pulsar_on_spark.topic import catalog
 from pulsar_on_spark.topic.catalog import TopicPart
 from pulsar_on_spark.topic.chain import is_open
 from pulsar_on_spark.topic.cursor.chain import LedgerChain
-from pulsar_on_spark.topic.incarnation.incarnation import Incarnation
 from pulsar_on_spark.topic.policies.effective import effective
 from pulsar_on_spark.topic.policies.policies import Policies
 
@@ -56,7 +57,7 @@ class TopicParts:
     """What every topic of a broker works with."""
 
     store: MetadataStore
-    incarnation: Incarnation
+    journals: Journals
     path: PublishPath
     follower: ChainFollower
     keeper: CursorKeeper
@@ -74,6 +75,7 @@ class BrokerTopic:
         name: Its name.
         part: Where it is in the catalog.
         topic_id: Its id.
+        incarnation: Whose journal takes its entries.
         chain: Its ledgers, as far as they are visible.
         waiting: Entries that the journal has not taken yet.
         dedup: Tells what is stored already; None where deduplication is off.
@@ -105,7 +107,8 @@ class BrokerTopic:
         self.producers = TopicProducers(self, producers, self._commit_epoch)
         self.subscriptions = TopicSubscriptions(self, parts.keeper, parts.reader, SubscriptionLimits())
         self._store = parts.store
-        self._incarnation = parts.incarnation
+        self.incarnation = parts.journals.first.incarnation
+        self._journals = parts.journals
         self._path = parts.path
         self._follower = parts.follower
         self._dedups = parts.dedups
@@ -124,7 +127,7 @@ class BrokerTopic:
     def is_unused(self) -> bool:
         """Whether nobody uses it and no ledger of it is open here: nothing is lost if it is forgotten."""
         is_left = self.producers.is_empty and self.subscriptions.is_empty and not self.waiting
-        return is_left and self.topic_id not in self._incarnation.ledgers
+        return is_left and self.topic_id not in self.incarnation.ledgers
 
     @property
     def is_idle(self) -> bool:
@@ -136,26 +139,31 @@ class BrokerTopic:
         """Learn of the topic's ledgers, now and from now on (errors as `ChainFollower.follow` and `DedupStore.load`).
 
         Raises:
-            TopicOwnedElsewhereError: a ledger of the topic is open in another incarnation.
+            TopicOwnedElsewhereError: a ledger of the topic is open in another broker's incarnation.
+            PulsarpyError: its policies ask for a journal that cannot be opened.
         """
+        own = {each.id for each in self._journals}
         for ledger in view.all(LedgerRecord, self.topic_id):
-            if is_open(view, ledger) and ledger.incarnation != self._incarnation.id:
+            if is_open(view, ledger) and ledger.incarnation not in own:
                 raise TopicOwnedElsewhereError(
                     f"Ledger {ledger.ledger_id} of {self.name} is open in broker incarnation {ledger.incarnation}: it "
                     "is recovered if that broker is dead."
                 )
         # Of this topic as it was loaded before: an entry of a ledger that is not closed would not be in the chain.
-        await self._incarnation.drained(self.topic_id)
-        await self._incarnation.close_ledgers([])
-        self.chain = await self._follower.follow(self.part, self)
-        self.follow_record(view)
+        for each in self._journals:
+            await each.drained(self.topic_id)
+            await each.close_ledgers([])
+        self.incarnation = await self._journals.take(self.topic_id, _quorum(effective(view, self.name, self._defaults)))
         try:
+            self.chain = await self._follower.follow(self.part, self)
+            self.follow_record(view)
             if self.policies.deduplication:
                 self.dedup = await self._dedups.load(self.part, view, self.chain)
             else:
                 await self._dedups.forget(self.part, view)
         except BaseException:
             self._follower.forget(self.topic_id)
+            self._journals.leave(self.topic_id)
             raise
 
     def follow_record(self, view: View) -> None:
@@ -170,8 +178,10 @@ class BrokerTopic:
 
     @property
     def must_reload(self) -> bool:
-        """Whether its policies ask for what only begins, or ends, when it is loaded: deduplication."""
-        return self.policies.deduplication != (self.dedup is not None)
+        """Whether its policies ask for what only begins, or ends, when it is loaded: deduplication, another journal."""
+        wanted = _quorum(self.policies) or self._journals.first.incarnation.quorum
+        is_moved = not is_same(self.incarnation.quorum, wanted)
+        return is_moved or self.policies.deduplication != (self.dedup is not None)
 
     def _apply_policies(self) -> None:
         self.producers.limit(self.policies.max_producers_per_topic)
@@ -186,6 +196,7 @@ class BrokerTopic:
             await self.subscriptions.close()
         finally:
             self._follower.forget(self.topic_id)
+            self._journals.leave(self.topic_id)
 
     async def unload(self) -> None:
         """As `close`, once all that the journal has of it has its receipts; then its ledger is closed.
@@ -197,9 +208,9 @@ class BrokerTopic:
         try:
             await self._drained()
             await self.close()
-            await self._incarnation.close_ledgers([self.topic_id])
+            await self.incarnation.close_ledgers([self.topic_id])
         except PulsarpyError as error:
-            log.warning("%s is not unloaded as it should be: %s", self.name, error)
+            log.warning("%s is not unloaded as it should be: %s", self.name, error, extra={"topic": self.name})
             await self.close()
 
     async def terminate(self) -> MessageId:
@@ -216,7 +227,7 @@ class BrokerTopic:
             self.producers.hold(_unloaded(self.name))
             try:
                 await self._drained()
-                self._note_terminated(await self._incarnation.terminate(self.part, self.chain.ends))
+                self._note_terminated(await self.incarnation.terminate(self.part, self.chain.ends))
             finally:
                 if self.terminated is None:
                     self.producers.close_all()
@@ -247,7 +258,7 @@ class BrokerTopic:
             try:
                 await self._drained()
             except JournalUnavailableError as error:
-                log.warning("%s", error)
+                log.warning("%s", error, extra={"topic": self.name})
             if self.terminated is None:
                 self.producers.close_all(refusal)
 
@@ -267,7 +278,7 @@ class BrokerTopic:
             await asyncio.wait([self._opening])
         try:
             async with asyncio.timeout(DRAIN_S):
-                await self._incarnation.drained(self.topic_id)
+                await self.incarnation.drained(self.topic_id)
         except TimeoutError as error:
             raise JournalUnavailableError(
                 f"Entries of {self.name} were not acknowledged in {DRAIN_S:.0f} s: see that enough storage paths are "
@@ -294,14 +305,19 @@ class BrokerTopic:
         """Open the ledger; where that is refused, producers look the topic up again."""
         problem: PulsarpyError | None
         try:
-            problem = (await self._incarnation.open_ledgers([self.part])).get(self.topic_id)
+            problem = (await self.incarnation.open_ledgers([self.part])).get(self.topic_id)
         except PulsarpyError as error:
             problem = error
         self._opening = None
         if problem is None:
             self._path.resume(self)
         else:
-            log.warning("Nothing can be published to %s, its producers are sent away: %s", self.name, problem)
+            log.warning(
+                "Nothing can be published to %s, its producers are sent away: %s",
+                self.name,
+                problem,
+                extra={"topic": self.name},
+            )
             self.producers.close_all(problem if isinstance(problem, TopicTerminatedError) else None)
             self._path.drop_waiting(self)
 
@@ -316,7 +332,7 @@ class BrokerTopic:
                 self.subscriptions.entries_grew()
         except Exception:
             # The journal acknowledges entries of many topics at once: the others must hear of theirs.
-            log.exception("Consumers of %s are not told of new entries.", self.name)
+            log.exception("Consumers of %s are not told of new entries.", self.name, extra={"topic": self.name})
 
     async def settle(self) -> None:
         """See `ChainFollower.settle`."""
@@ -349,3 +365,7 @@ class BrokerTopic:
 
 def _unloaded(name: TopicName) -> ServerRefusalError:
     return ServerRefusalError(ServerError.ServiceNotReady, f"Topic {name} is being unloaded here: look it up again.")
+
+
+def _quorum(policies: Policies) -> Quorum | None:
+    return None if policies.persistence is None else policies.persistence.quorum

@@ -34,6 +34,7 @@ from pulsar_on_spark.model.quorum import Quorum
 from pulsar_on_spark.topic import catalog
 from pulsar_on_spark.topic.attach import TaskOutput, Transaction, attach
 from pulsar_on_spark.topic.incarnation.dead_brokers import recover_before
+from pulsar_on_spark.topic.policies.quorums import quorum_for_all, quorum_of
 from pulsar_on_spark.topic.root import Root, local_path
 from pulsar_on_spark.topic.routing import HashingScheme, split_rows
 from pulsar_on_spark.topic.schemas import registry
@@ -99,7 +100,7 @@ def plan_write(options: WriteOptions, schema: StructType) -> WritePlan:
         write_id=WriteId(uuid.uuid4().hex),
         root=root.path,
         paths=tuple(root.writable_paths(view)),
-        quorum=root.quorum,
+        quorum=quorum_for_all(view, root.quorum) if topic is None else quorum_of(view, topic, root.quorum),
         scheme=HashingScheme(options.hashing_scheme),
         frame=frame,
         targets=_targets(view, topic),
@@ -243,7 +244,12 @@ class _Writing:
 
 def _mark_failed(root: Root, failures: Sequence[PathFailure]) -> None:
     for failure in {failure.path_id: failure for failure in failures}.values():
-        log.warning("Storage path %d failed and is read-only from now on: %s", failure.path_id, failure.reason)
+        log.warning(
+            "Storage path %d failed and is read-only from now on: %s",
+            failure.path_id,
+            failure.reason,
+            extra={"path": failure.path_id},
+        )
     if not failures:
         return
     try:

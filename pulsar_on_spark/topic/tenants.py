@@ -148,12 +148,13 @@ def create_namespace(
     """
     check_namespace(namespace)
     tenant = _tenant_of(namespace)
-    new = NamespaceRecord(namespace=namespace, policies=new_policies(namespace, policies), properties=dict(properties))
 
     def decide(view: View) -> Change:
         require_tenant(view, tenant)
         if view.get(NamespaceRecord, namespace) is not None:
             raise NamespaceExistsError(f"Namespace {namespace} exists already: choose another name.")
+        kept = new_policies(view, namespace, policies)
+        new = NamespaceRecord(namespace=namespace, policies=kept, properties=dict(properties))
         return Change(puts=[new], keys={keys.tenant(tenant): None, keys.namespace(namespace): None})
 
     store.commit(decide)

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import closing, suppress
 from dataclasses import dataclass, field
 from typing import Protocol
@@ -25,6 +25,7 @@ from pulsar_on_spark.topic.catalog import TopicPart
 from pulsar_on_spark.topic.cursor.chain import LedgerChain, LedgerExtent
 from pulsar_on_spark.topic.incarnation.incarnation import Incarnation
 from pulsar_on_spark.topic.incarnation.ledgers import has_attached_behind
+from pulsar_on_spark.topic.incarnation.open_ledger import OpenLedger
 from pulsar_on_spark.topic.root import Root
 from pulsar_on_spark.topic.tail.tail import Tail
 
@@ -76,12 +77,12 @@ class ChainFollower:
 
     Args:
         root: The root.
-        incarnation: The broker's.
+        incarnations: The broker's.
     """
 
-    def __init__(self, root: Root, incarnation: Incarnation) -> None:
+    def __init__(self, root: Root, incarnations: Iterable[Incarnation]) -> None:
         self._root = root
-        self._incarnation = incarnation
+        self._incarnations = incarnations
         self._topics: dict[TopicId, _Followed] = {}
         self._loop = asyncio.get_running_loop()
         self._seen = -1
@@ -190,7 +191,12 @@ class ChainFollower:
                 self._install(followed, shape, chain, look.revision)
         for topic_id, error in look.errors.items():
             if topic_id not in self._failed:
-                log.warning("The chain of %s stays as it is: %s", topics[topic_id].part.name, error)
+                log.warning(
+                    "The chain of %s stays as it is: %s",
+                    topics[topic_id].part.name,
+                    error,
+                    extra={"topic": topics[topic_id].part.name},
+                )
         self._failed = frozenset(look.errors)
         if all(topic_id in topics for topic_id in self._topics):
             self._seen = look.revision  # else what changed meanwhile is looked at again, for those that came meanwhile
@@ -207,14 +213,15 @@ class ChainFollower:
             if changed is None or topic_id in failed or self._has_news(view, followed, changed)
         ]
         if any(self._is_attached_behind(view, TopicId(followed.part.topic_id)) for followed in due):
-            self._loop.call_soon_threadsafe(self._incarnation.look)
+            for each in self._incarnations:
+                self._loop.call_soon_threadsafe(each.look)
         return self._extents(view, due)
 
     def _has_news(self, view: View, followed: _Followed, changed: ChangedChains) -> bool:
         topic_id, open_in = followed.part.topic_id, followed.shape.open_in
         if topic_id in changed.shaped:
             return True
-        if open_in == self._incarnation.id:
+        if any(open_in == each.id for each in self._incarnations):
             return False  # what is sealed of the broker's own open ledger it knew before
         if topic_id in changed.grown:
             return True
@@ -223,7 +230,12 @@ class ChainFollower:
 
     def _is_attached_behind(self, view: View, topic_id: TopicId) -> bool:
         """Whether the broker must go on in a new ledger before what Spark attached can be seen."""
-        return topic_id in self._incarnation.ledgers and has_attached_behind(view, topic_id)
+        return self._own_ledger(topic_id) is not None and has_attached_behind(view, topic_id)
+
+    def _own_ledger(self, topic_id: TopicId) -> OpenLedger | None:
+        """What the broker has open of a topic."""
+        found = (each.ledgers.get(topic_id) for each in self._incarnations)
+        return next((ledger for ledger in found if ledger is not None), None)
 
     def _look(self, topics: Collection[_Followed]) -> _Look:
         return self._extents(self._root.store.view(durable=True), topics)
@@ -282,7 +294,7 @@ class ChainFollower:
 
     def _known_end(self, followed: _Followed, extent: LedgerExtent) -> int:
         """What the broker acknowledged in its own open ledger counts, in the metadata or not."""
-        own = self._incarnation.ledgers.get(TopicId(followed.part.topic_id))
+        own = self._own_ledger(TopicId(followed.part.topic_id))
         ends = [extent.end, followed.acknowledged.get(extent.ledger, 0), followed.chain.stop(extent.ledger)]
         if own is not None and own.ledger_id == extent.ledger:
             ends.append(own.next - own.outstanding)

@@ -38,6 +38,7 @@ from pulsar_on_spark.topic.compaction.source import Source
 from pulsar_on_spark.topic.compaction.survivors import kept_rows
 from pulsar_on_spark.topic.compaction.writing import CompactedLedgerWriter, WrittenLedger
 from pulsar_on_spark.topic.housekeeping.merge import FILES_KEY
+from pulsar_on_spark.topic.policies.quorums import quorum_of
 from pulsar_on_spark.topic.progress import Progress, silent
 from pulsar_on_spark.topic.root import Root
 from pulsar_on_spark.topic.tail.tail import Tail
@@ -160,7 +161,9 @@ def _write(
     """The second pass: a durable ledger that no topic names yet."""
     step = _Step(progress, f"{part.name}: write them", source.rows_total)
     places = source.places
-    with CompactedLedgerWriter(write_id, root.writable_paths(root.store.view()), root.quorum) as writer:
+    view = root.store.view()
+    quorum = quorum_of(view, TopicName.parse(part.name), root.quorum)
+    with CompactedLedgerWriter(write_id, root.writable_paths(view), quorum) as writer:
         for each in source.rows(SEGMENT_SCHEMA.names):
             kept = kept_rows(
                 each.ledger, each.entry_offset, each.rows, survivors, places, retain_null_key=how.retain_null_key

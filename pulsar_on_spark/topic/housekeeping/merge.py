@@ -25,7 +25,9 @@ from pulsar_on_spark.metadata.state import View
 from pulsar_on_spark.metadata.store import Change
 from pulsar_on_spark.model.errors import CommitConflictError
 from pulsar_on_spark.model.ids import FileId, WriteId
+from pulsar_on_spark.model.names import TopicName
 from pulsar_on_spark.topic.housekeeping.rewrite import Piece, Run, rewrite
+from pulsar_on_spark.topic.policies.quorums import quorum_of, strictest
 from pulsar_on_spark.topic.progress import Progress, silent
 
 if TYPE_CHECKING:
@@ -231,7 +233,8 @@ def _run(root: Root, job: MergeJob) -> tuple[list[Piece], bool]:
     view = root.store.view()
     write_id = WriteId(uuid.uuid4().hex)
     file_id = FileId(f"{write_id}-{secrets.token_hex(6)}")
-    with root.marking_failures(), SegmentFileWriter(file_id, root.writable_paths(view), root.quorum) as writer:
+    quorum = strictest(quorum_of(view, TopicName.parse(run.topic), root.quorum) for run in job.runs)
+    with root.marking_failures(), SegmentFileWriter(file_id, root.writable_paths(view), quorum) as writer:
         pieces = [piece for group in _groups(job.runs) for piece in rewrite(root, view, group, writer)]
         if not pieces:
             return [], False  # leaving the block deletes the file
@@ -289,7 +292,13 @@ def _commit(root: Root, job: MergeJob, write_id: WriteId, written: WrittenFile, 
         root.store.commit(decide)
     except CommitConflictError as error:
         if len(pieces) == 1:
-            log.warning("Merging %d segments of %s is put off: %s", len(pieces[0].sources), pieces[0].topic, error)
+            log.warning(
+                "Merging %d segments of %s is put off: %s",
+                len(pieces[0].sources),
+                pieces[0].topic,
+                error,
+                extra={"topic": pieces[0].topic},
+            )
             return []
         middle = len(pieces) // 2
         first = _commit(root, job, write_id, written, pieces[:middle])

@@ -15,6 +15,7 @@ from pulsar_on_spark.model.errors import InvalidArgumentError, NamespaceNotFound
 from pulsar_on_spark.model.names import TopicName
 from pulsar_on_spark.topic.policies.effective import given, policy_topic
 from pulsar_on_spark.topic.policies.policies import FIELDS, BacklogQuota, Policies, RetentionPolicies
+from pulsar_on_spark.topic.policies.quorums import check_quorum
 
 if TYPE_CHECKING:
     from pulsar_on_spark.topic.root import Root
@@ -45,15 +46,18 @@ def set_namespace_policies(root: Root, namespace: str, changes: Mapping[str, Any
         stored = _changed(record.policies, wanted, f"namespace {namespace}")
         if stored == record.policies:
             return None
+        check_quorum(view, stored, f"namespace {namespace}")
         return Change(puts=[record.model_copy(update={"policies": stored})], keys={keys.namespace(namespace): None})
 
     root.store.commit(decide)
 
 
-def new_policies(namespace: str, given_there: Mapping[str, Any]) -> dict[str, JsonValue]:
+def new_policies(view: View, namespace: str, given_there: Mapping[str, Any]) -> dict[str, JsonValue]:
     """What the record of a new namespace keeps (arguments and errors as `set_namespace_policies`)."""
     what = f"namespace {namespace}"
-    return _changed({}, _checked(given_there, what, on_topic=False), what)
+    stored = _changed({}, _checked(given_there, what, on_topic=False), what)
+    check_quorum(view, stored, what)
+    return stored
 
 
 def set_topic_policies(root: Root, name: TopicName, changes: Mapping[str, Any]) -> None:
@@ -72,6 +76,7 @@ def set_topic_policies(root: Root, name: TopicName, changes: Mapping[str, Any]) 
         stored = _changed(record.policies, wanted, f"topic {name}")
         if stored == record.policies:
             return None
+        check_quorum(view, stored, f"topic {name}")
         return Change(puts=[record.model_copy(update={"policies": stored})], keys={keys.topic(record.name): None})
 
     root.store.commit(decide)

@@ -14,12 +14,14 @@ from typing import Annotated, Final, Literal
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 from pydantic.alias_generators import to_camel
 
+from pulsar_on_spark.model.quorum import Quorum
 from pulsar_on_spark.topic.schemas.compatibility import Strategy
 
 Count = Annotated[int, Field(ge=0, le=2**31 - 1)]
 """0 means no limit."""
 Limit = Annotated[int, Field(ge=-1, le=2**63 - 1)]
 """-1 means no limit."""
+Copies = Annotated[int, Field(ge=1, le=255)]
 Some = Annotated[int, Field(ge=1, le=2**31 - 1)]
 SubscriptionTypeName = Literal["Exclusive", "Failover", "Shared", "Key_Shared"]
 
@@ -48,6 +50,42 @@ class RetentionPolicies(_Value):
         if (self.retention_time_in_minutes == 0) != (self.retention_size_in_mb == 0):
             raise ValueError("retentionTimeInMinutes and retentionSizeInMB must be 0 both, or neither")
         return self
+
+
+class PersistencePolicies(_Value):
+    """How many copies a topic's entries have.
+
+    Attributes:
+        bookkeeper_ensemble: Storage paths that there must be at least; a file lies on as many as it has copies.
+        bookkeeper_write_quorum: Copies.
+        bookkeeper_ack_quorum: Durable copies before an entry is acknowledged.
+        managed_ledger_max_mark_delete_rate: 0, no limit: cursors are saved in groups, whatever their rate.
+    """
+
+    bookkeeper_ensemble: Copies
+    bookkeeper_write_quorum: Copies
+    bookkeeper_ack_quorum: Copies
+    managed_ledger_max_mark_delete_rate: Annotated[float, Field(ge=0, le=0)] = 0.0
+
+    @model_validator(mode="after")
+    def _check(self) -> PersistencePolicies:
+        if not self.bookkeeper_ensemble >= self.bookkeeper_write_quorum >= self.bookkeeper_ack_quorum:
+            raise ValueError("bookkeeperEnsemble >= bookkeeperWriteQuorum >= bookkeeperAckQuorum must hold")
+        return self
+
+    @property
+    def quorum(self) -> Quorum:
+        """The same for a ledger."""
+        return Quorum(self.bookkeeper_ensemble, self.bookkeeper_write_quorum, self.bookkeeper_ack_quorum)
+
+    @classmethod
+    def of(cls, quorum: Quorum) -> PersistencePolicies:
+        """The policy that asks for a quorum."""
+        return cls(
+            bookkeeper_ensemble=quorum.ensemble,
+            bookkeeper_write_quorum=quorum.write,
+            bookkeeper_ack_quorum=quorum.ack,
+        )
 
 
 class BacklogQuotaPolicy(Enum):
@@ -161,6 +199,8 @@ class Policies(BaseModel):
     inactive_topic_policies: InactiveTopicPolicies = InactiveTopicPolicies()
     compaction_threshold: Annotated[int, Field(ge=0, le=2**63 - 1)] = 0
     """Bytes not compacted yet that start a compaction; 0 for never."""
+    persistence: PersistencePolicies | None = None
+    """None for the root's quorum."""
 
     deduplication: bool = False
     delayed_delivery: DelayedDelivery = DelayedDelivery()
@@ -225,6 +265,7 @@ FIELDS: Final[dict[str, PolicyField]] = {
     "compaction_threshold": PolicyField(
         "compactionThreshold", "compactionThreshold", "compaction_threshold", "topic.compaction"
     ),
+    "persistence": PolicyField("persistence", "persistence", "persistence", "broker.journals"),
     "deduplication": PolicyField("deduplication", "deduplicationEnabled", "deduplicationEnabled", _PRODUCERS),
     "delayed_delivery": PolicyField(
         "delayedDelivery", "delayedDelivery", "delayed_delivery_policies", "broker.dispatch"

@@ -28,6 +28,12 @@ VALUES: dict[str, object] = {
         "maxInactiveDurationSeconds": 600,
     },
     "delayed_delivery": {"active": True, "tickTime": 500, "maxDeliveryDelayInMillis": 0},
+    "persistence": {
+        "bookkeeperEnsemble": 3,
+        "bookkeeperWriteQuorum": 2,
+        "bookkeeperAckQuorum": 1,
+        "managedLedgerMaxMarkDeleteRate": 0.0,
+    },
     "publish_rate": {"publishThrottlingRateInMsg": 10, "publishThrottlingRateInByte": -1},
     "subscribe_rate": {"subscribeThrottlingRatePerConsumer": 5, "ratePeriodInSecond": 10},
     "subscription_types_enabled": ["Exclusive", "Shared"],

@@ -83,7 +83,7 @@ class Following:
 @asynccontextmanager
 async def following(root: Root, *, started: bool = True) -> AsyncIterator[Following]:
     broker = await asyncio.to_thread(RunningIncarnation, root)
-    follower = ChainFollower(root, broker.incarnation)
+    follower = ChainFollower(root, [broker.incarnation])
     if started:
         follower.start()
     try:

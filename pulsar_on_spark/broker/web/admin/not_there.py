@@ -17,7 +17,6 @@ _GEO: Final = "A root is one cluster: geo-replication is not supported."
 _OFFLOAD: Final = "Segments are on storage paths for good: tiered storage is not supported."
 _PERMISSIONS: Final = "There is no authorization: everybody may do everything, and no permission would be heeded."
 _NOT_ENFORCED: Final = "This policy is not enforced here, and so it is not taken."
-_QUORUM: Final = "All journals of a broker have one quorum, that of the root (or `--quorum` at its start)."
 _ENCRYPTION: Final = "Clients may encrypt, and nobody is made to: encryption is not enforced."
 _ONE_BROKER: Final = "One broker serves all of a root: nothing is balanced or isolated."
 _FUNCTIONS: Final = "There are no functions, sources, sinks or packages: use Spark on the topic."
@@ -28,8 +27,7 @@ UNDER_NAMESPACE: Final = {
     "permissions/{rest:path}": _PERMISSIONS,
     "subscriptionPermission": _PERMISSIONS,
     "subscriptionAuthMode": _PERMISSIONS,
-    "persistence": _QUORUM,
-    "persistence/bookieAffinity": _QUORUM,
+    "persistence/bookieAffinity": "There are no bookies: storage paths have labels, and copies are kept apart by them.",
     "replication": _GEO,
     "replicatorDispatchRate": _GEO,
     "allowedClusters": _GEO,
@@ -53,7 +51,6 @@ UNDER_NAMESPACE: Final = {
 UNDER_TOPIC: Final = {
     "permissions": _PERMISSIONS,
     "permissions/{rest:path}": _PERMISSIONS,
-    "persistence": _QUORUM,
     "replication": _GEO,
     "replicatorDispatchRate": _GEO,
     "shadowTopics": _GEO,

@@ -32,7 +32,7 @@ from pulsar_on_spark.model.names import TopicName
 from pulsar_on_spark.topic import catalog, tenants
 from pulsar_on_spark.topic.policies.change import set_namespace_policies, set_topic_policies
 from pulsar_on_spark.topic.policies.effective import effective, namespace_policies, topic_policies
-from pulsar_on_spark.topic.policies.policies import FIELDS
+from pulsar_on_spark.topic.policies.policies import FIELDS, PersistencePolicies
 
 router = APIRouter(dependencies=[Depends(administers)])
 
@@ -53,7 +53,9 @@ async def _of_topic(services: Services, name: TopicName, applied: bool) -> dict[
     catalog.require_topic(view, name)
     if not applied:
         return topic_policies(view, name)
-    return dict(effective(view, name, default_policies(services.settings)))
+    found = dict(effective(view, name, default_policies(services.settings)))
+    found["persistence"] = found["persistence"] or PersistencePolicies.of(services.vitals.incarnation.quorum)
+    return found
 
 
 async def _set_namespace(services: Services, namespace: str, field: str, value: JsonValue) -> None:
