@@ -36,7 +36,7 @@ RESTART_EVERY_S = 1.0
 """A process that dies at once is not started more often."""
 _STOP_TIMEOUT_S = 5.0
 _NICE = 5
-"""Who reads a backlog has a quarter of a core beside others that want it all: those who publish and follow come first."""
+"""Who reads a backlog has a quarter of a core beside others that want it all: who publishes and follows comes first."""
 
 
 @dataclass(slots=True)
