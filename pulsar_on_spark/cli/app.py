@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import re
 import sys
+from collections.abc import Iterable
 from datetime import UTC, datetime
 from importlib.metadata import version
 from pathlib import Path
@@ -22,6 +23,7 @@ from pulsar_on_spark.cli.schemas import schemas_app
 from pulsar_on_spark.cli.standalone import broker, standalone
 from pulsar_on_spark.cli.storage import print_paths, storage_app
 from pulsar_on_spark.cli.subscriptions import subscriptions_app
+from pulsar_on_spark.cli.targets import BrokerTarget, RootTarget, UrlOption, open_target
 from pulsar_on_spark.cli.tenants import namespaces_app, policies_app, tenants_app
 from pulsar_on_spark.cli.topics import topics_app
 from pulsar_on_spark.model.errors import InvalidArgumentError, PulsarpyError
@@ -29,7 +31,7 @@ from pulsar_on_spark.model.quorum import Quorum
 from pulsar_on_spark.topic.housekeeping.collect import Ages
 from pulsar_on_spark.topic.housekeeping.maintain import MaintainReport
 from pulsar_on_spark.topic.root import Root
-from pulsar_on_spark.topic.status import RootStatus
+from pulsar_on_spark.topic.status import RootStatus, TopicSubscription
 
 app = typer.Typer(
     name="pulsarpy",
@@ -109,13 +111,22 @@ def init(
 def status(
     root: RootArgument = None,
     root_option: RootOption = None,
+    url: UrlOption = None,
     verify: Annotated[bool, typer.Option("--verify", help="Read every copy of every file in full first.")] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Show storage paths, topics and subscriptions, their backlog, and missing or bad copies."""
-    opened = open_root(root, root_option)
+    """Show storage paths, topics and subscriptions, their backlog, and missing or bad copies.
+
+    By --url: whether the broker is well, and topics and subscriptions as it sees them; storage takes a root.
+    """
+    target = open_target(root, root_option, url)
+    if not isinstance(target, RootTarget):
+        if verify:
+            raise InvalidArgumentError("--verify reads the storage paths of a root: give one instead of --url.")
+        _show_broker(target, as_json)
+        return
     with output.progress(as_json) as progress:
-        found = opened.status(verify=verify, progress=progress)
+        found = target.root.status(verify=verify, progress=progress)
     if as_json:
         output.print_json(found)
     else:
@@ -153,6 +164,32 @@ def _seconds(text: str) -> float:
     return float(match[1]) * _SECONDS[match[2]]
 
 
+def _show_broker(target: BrokerTarget, as_json: bool) -> None:
+    """Raises `RequestRefusedError` where the broker is not well."""
+    admin = target.admin
+    running = admin.request("GET", ("brokers", "version"), {}).text
+    topics, subscriptions = target.topics(), target.subscriptions()
+    admin.request("GET", ("brokers", "health"), {})
+    if as_json:
+        named = [{"name": name, "partitions": partitions} for name, partitions in topics]
+        output.print_json({"url": admin.url, "version": running, "topics": named, "subscriptions": subscriptions})
+        return
+    output.say(f"Broker {admin.url}, version {running}: it stores and delivers messages.")
+    output.table("Topics", ("name", "partitions"), topics)
+    _print_subscriptions(subscriptions)
+
+
+def _print_subscriptions(found: Iterable[TopicSubscription]) -> None:
+    output.table(
+        "Subscriptions",
+        ("topic", "name", "type", "consumers", "backlog", "backlog size"),
+        (
+            (s.topic, s.name, s.type, ", ".join(s.consumers) or None, s.backlog_messages, output.size(s.backlog_bytes))
+            for s in found
+        ),
+    )
+
+
 def _print_status(found: RootStatus) -> None:
     output.say(f"Root {found.root}, quorum {found.quorum}, cluster {found.cluster_id}")
     print_paths(found.paths)
@@ -164,14 +201,7 @@ def _print_status(found: RootStatus) -> None:
             for t in found.topics
         ),
     )
-    output.table(
-        "Subscriptions",
-        ("topic", "name", "type", "consumers", "backlog", "backlog size"),
-        (
-            (s.topic, s.name, s.type, ", ".join(s.consumers) or None, s.backlog_messages, output.size(s.backlog_bytes))
-            for s in found.subscriptions
-        ),
-    )
+    _print_subscriptions(found.subscriptions)
     if found.incarnations:
         output.table(
             "Broker incarnations",

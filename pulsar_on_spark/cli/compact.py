@@ -1,26 +1,34 @@
-"""`pulsarpy compact`: compact a topic straight on its root."""
+"""`pulsarpy compact`: compact a topic, straight on its root or by a broker."""
 
 from __future__ import annotations
 
-from typing import Annotated
+import time
+from typing import Annotated, Final
 
 import typer
 
 from pulsar_on_spark.cli import output
-from pulsar_on_spark.cli.arguments import AsJson, RootArgument, RootOption, open_root
+from pulsar_on_spark.cli.arguments import AsJson, RootArgument, RootOption
+from pulsar_on_spark.cli.http_admin import HttpAdmin, RequestRefusedError, topic_path
+from pulsar_on_spark.cli.targets import RootTarget, UrlOption, open_target
+from pulsar_on_spark.model.errors import InvalidArgumentError
 from pulsar_on_spark.topic.compaction.compact import Compaction
 from pulsar_on_spark.topic.compaction.compact import compact as compact_topic
+
+_POLL_S: Final = 0.2
 
 
 def compact(
     topic: Annotated[str, typer.Argument(help="Short (clicks, tenant/namespace/clicks) or full (persistent://...).")],
     root: RootArgument = None,
     root_option: RootOption = None,
+    url: UrlOption = None,
     retain_null_key: Annotated[
-        bool, typer.Option("--retain-null-key", help="Keep messages without a key instead of dropping them.")
+        bool, typer.Option("--retain-null-key", help="Keep messages without a key; a broker does as its settings say.")
     ] = False,
     memory_mb: Annotated[
-        int, typer.Option(min=1, help="Memory for keys; with more keys the topic is read once more for each share.")
+        int,
+        typer.Option(min=1, help="Memory for keys, on a root; with more the topic is read once more for each share."),
     ] = 256,
     as_json: AsJson = False,
 ) -> None:
@@ -28,10 +36,16 @@ def compact(
 
     A broker may be running on the root. Each partition is compacted by itself.
     """
-    opened = open_root(root, root_option)
+    target = open_target(root, root_option, url)
+    if not isinstance(target, RootTarget):
+        if retain_null_key:
+            raise InvalidArgumentError("--retain-null-key is for a root: a broker does as its settings say.")
+        _by_broker(target.admin, topic)
+        output.done(f"Compacted {topic}.", as_json, topic=topic)
+        return
     how = Compaction(retain_null_key=retain_null_key, keys_bytes=memory_mb << 20)
     with output.progress(as_json) as progress:
-        done = compact_topic(opened, topic, how, progress=progress)
+        done = compact_topic(target.root, topic, how, progress=progress)
     if as_json:
         output.print_json(done)
         return
@@ -52,3 +66,13 @@ def compact(
             for each in done
         ),
     )
+
+
+def _by_broker(broker: HttpAdmin, topic: str) -> None:
+    path = (*topic_path(topic), "compaction")
+    broker.change("PUT", *path)
+    with output.err().status("compacting"):
+        while (found := broker.get(*path))["status"] == "RUNNING":
+            time.sleep(_POLL_S)
+    if found["status"] == "ERROR":
+        raise RequestRefusedError(f"Topic {topic} is not compacted: {found['lastError']}")

@@ -46,11 +46,11 @@ class HttpAdmin:
 
     def get(self, *path: str, **params: object) -> Any:
         """What is at a path; None for no content (errors as `request`)."""
-        return _content(self.request("GET", path, params))
+        return self._content(self.request("GET", path, params))
 
     def change(self, method: str, *path: str, body: object = None, **params: object) -> Any:
         """Change what is at a path; the answer, if there is one (errors as `request`)."""
-        return _content(self.request(method, path, params, body))
+        return self._content(self.request(method, path, params, body))
 
     def request(
         self, method: str, path: Iterable[str], params: Mapping[str, object], body: object = None
@@ -72,6 +72,16 @@ class HttpAdmin:
             raise RequestRefusedError(_reason(answer), answer.status_code)
         return answer
 
+    def _content(self, answer: httpx.Response) -> Any:
+        if not answer.content:
+            return None
+        try:
+            return answer.json()
+        except ValueError as error:
+            raise RequestRefusedError(
+                f"What answers at {self.url} is no broker: {answer.request.url.path} is not JSON; give another --url."
+            ) from error
+
 
 def topic_path(topic: str) -> tuple[str, str, str, str]:
     """A topic's path, of any of its names.
@@ -88,10 +98,6 @@ def namespace_path(namespace: str) -> tuple[str, str, str]:
     """A namespace's path."""
     tenant, _, name = namespace.partition("/")
     return "namespaces", tenant, name
-
-
-def _content(answer: httpx.Response) -> Any:
-    return answer.json() if answer.content else None
 
 
 def _reason(answer: httpx.Response) -> str:

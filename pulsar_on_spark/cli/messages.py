@@ -36,6 +36,7 @@ def produce(
     key: Annotated[str | None, typer.Option(help="The key of all of them.")] = None,
     properties: Annotated[list[str] | None, typer.Option("--property", help="name=value; once for each.")] = None,
     url: ServiceUrl = None,
+    as_json: AsJson = False,
 ) -> None:
     """Publish messages: those of --message, else a line of standard input each."""
     given = dict(_pair(each) for each in properties or ())
@@ -55,7 +56,7 @@ def produce(
         producer.flush()
     if failed:
         raise InvalidArgumentError(f"{len(failed)} of {sent} messages were not published to {topic}: {failed[0]}.")
-    output.say(f"Published {sent:,} messages to {topic}.")
+    output.done(f"Published {sent:,} messages to {topic}.", as_json, topic=topic, messages=sent)
 
 
 def consume(

@@ -34,16 +34,24 @@ def stats(topic: Topic, url: UrlOption = None, as_json: AsJson = False) -> None:
 
 
 @topics_app.command()
-def internal_stats(topic: Topic, url: UrlOption = None) -> None:
-    """Show ledgers, why each is kept, and cursors, as JSON."""
-    output.print_json(open_broker(url).get(*topic_path(topic), "internalStats"))
+def internal_stats(topic: Topic, url: UrlOption = None, as_json: AsJson = False) -> None:
+    """Show ledgers, why each segment is kept, and cursors."""
+    broker = open_broker(url)
+    path = topic_path(topic)
+    is_partitioned = _is_partitioned(broker, topic)
+    found = broker.get(*path, "partitioned-internalStats" if is_partitioned else "internalStats")
+    if as_json:
+        output.print_json(found)
+        return
+    for name, part in (found["partitions"] if is_partitioned else {topic: found}).items():
+        _print_internal_stats(name, part)
 
 
 @topics_app.command()
-def unload(topic: Topic, url: UrlOption = None) -> None:
+def unload(topic: Topic, url: UrlOption = None, as_json: AsJson = False) -> None:
     """Close a topic in its broker; clients look it up again."""
     open_broker(url).change("PUT", *topic_path(topic), "unload")
-    output.say(f"Unloaded {topic}.")
+    output.done(f"Unloaded {topic}.", as_json, topic=topic)
 
 
 @topics_app.command()
@@ -57,10 +65,17 @@ def terminate(topic: Topic, url: UrlOption = None, as_json: AsJson = False) -> N
 
 
 @topics_app.command()
-def trim(topic: Topic, url: UrlOption = None) -> None:
+def truncate(topic: Topic, url: UrlOption = None, as_json: AsJson = False) -> None:
+    """Delete all that is in a topic, whatever is acknowledged and whatever retention says."""
+    open_broker(url).change("DELETE", *topic_path(topic), "truncate")
+    output.done(f"Truncated {topic}.", as_json, topic=topic)
+
+
+@topics_app.command()
+def trim(topic: Topic, url: UrlOption = None, as_json: AsJson = False) -> None:
     """Delete now what retention need not keep."""
     open_broker(url).change("POST", *topic_path(topic), "trim")
-    output.say(f"Trimmed {topic}.")
+    output.done(f"Trimmed {topic}.", as_json, topic=topic)
 
 
 @subscriptions_app.command("create")
@@ -69,10 +84,11 @@ def create(
     name: Subscription,
     url: UrlOption = None,
     at: Annotated[str, typer.Option(help="earliest, latest, or a message id such as 12:345.")] = "latest",
+    as_json: AsJson = False,
 ) -> None:
     """Create a subscription."""
     open_broker(url).change("PUT", *topic_path(topic), "subscription", name, body=_place(at))
-    output.say(f"Created subscription {name!r} on {topic}.")
+    output.done(f"Created subscription {name!r} on {topic}.", as_json, topic=topic, subscription=name, at=at)
 
 
 @subscriptions_app.command("skip")
@@ -81,17 +97,24 @@ def skip(
     name: Subscription,
     messages: Annotated[int, typer.Argument(min=0, help="How many messages of the backlog.")],
     url: UrlOption = None,
+    as_json: AsJson = False,
 ) -> None:
     """Acknowledge the first messages of the backlog."""
     open_broker(url).change("POST", *topic_path(topic), "subscription", name, "skip", str(messages))
-    output.say(f"Skipped {messages:,} messages of {name!r} on {topic}.")
+    output.done(
+        f"Skipped {messages:,} messages of {name!r} on {topic}.",
+        as_json,
+        topic=topic,
+        subscription=name,
+        skipped=messages,
+    )
 
 
 @subscriptions_app.command("clear")
-def clear(topic: Topic, name: Subscription, url: UrlOption = None) -> None:
+def clear(topic: Topic, name: Subscription, url: UrlOption = None, as_json: AsJson = False) -> None:
     """Acknowledge the whole backlog."""
     open_broker(url).change("POST", *topic_path(topic), "subscription", name, "skip_all")
-    output.say(f"Cleared the backlog of {name!r} on {topic}.")
+    output.done(f"Cleared the backlog of {name!r} on {topic}.", as_json, topic=topic, subscription=name)
 
 
 @subscriptions_app.command("expire")
@@ -100,10 +123,17 @@ def expire(
     name: Subscription,
     seconds: Annotated[int, typer.Argument(min=0, help="Older than so many seconds.")],
     url: UrlOption = None,
+    as_json: AsJson = False,
 ) -> None:
     """Acknowledge what is older."""
     open_broker(url).change("POST", *topic_path(topic), "subscription", name, "expireMessages", str(seconds))
-    output.say(f"Expired what is older than {seconds:,} s in {name!r} on {topic}.")
+    output.done(
+        f"Expired what is older than {seconds:,} s in {name!r} on {topic}.",
+        as_json,
+        topic=topic,
+        subscription=name,
+        seconds=seconds,
+    )
 
 
 def seek(
@@ -111,17 +141,20 @@ def seek(
     name: Subscription,
     to: Annotated[str, typer.Argument(help="earliest, latest, a message id such as 12:345, or ms since 1970.")],
     url: UrlOption = None,
+    as_json: AsJson = False,
 ) -> None:
     """Let a subscription begin anew somewhere; its consumers are sent away, and come back."""
     path = (*topic_path(topic), "subscription", name, "resetcursor")
     broker = open_broker(url)
     if to.isdecimal():
         broker.change("POST", *path, to)
-    elif to in _ENDS and broker.get(*topic_path(topic), "partitions")["partitions"]:
+    elif to in _ENDS and _is_partitioned(broker, topic):
         broker.change("POST", *path, "0" if to == "earliest" else str(2**53))
     else:
         broker.change("POST", *path, body=_place(to))
-    output.say(f"Subscription {name!r} on {topic} begins anew at {to}.")
+    output.done(
+        f"Subscription {name!r} on {topic} begins anew at {to}.", as_json, topic=topic, subscription=name, to=to
+    )
 
 
 def peek(
@@ -174,10 +207,54 @@ def _place(text: str) -> dict[str, int]:
 
 
 def _stats(broker: HttpAdmin, topic: str) -> Mapping[str, Any]:
-    path = topic_path(topic)
-    is_partitioned = bool(broker.get(*path, "partitions")["partitions"])
-    found: Mapping[str, Any] = broker.get(*path, "partitioned-stats" if is_partitioned else "stats")
+    kind = "partitioned-stats" if _is_partitioned(broker, topic) else "stats"
+    found: Mapping[str, Any] = broker.get(*topic_path(topic), kind)
     return found
+
+
+def _is_partitioned(broker: HttpAdmin, topic: str) -> bool:
+    return bool(broker.get(*topic_path(topic), "partitions")["partitions"])
+
+
+def _print_internal_stats(topic: str, found: Mapping[str, Any]) -> None:
+    output.table(
+        f"Ledgers of {topic}",
+        ("ledger", "state", "entries", "messages", "size", "too few copies"),
+        (
+            (
+                str(each["ledgerId"]),
+                each["state"],
+                each["entries"],
+                each["messages"],
+                output.size(each["size"]),
+                "yes" if each["underReplicated"] else "no",
+            )
+            for each in found["ledgers"]
+        ),
+    )
+    output.table(
+        "Sealed segments",
+        ("first entry", "entries", "why it is kept"),
+        (
+            (f"{ledger['ledgerId']}:{each['first']}", each["entries"], each["whyKept"])
+            for ledger in found["ledgers"]
+            for each in ledger["segments"]
+        ),
+    )
+    output.table(
+        "Cursors",
+        ("subscription", "acknowledged up to", "entries left", "acknowledged beyond", "state"),
+        (
+            (
+                name,
+                each["markDeletePosition"],
+                each["numberOfEntriesSinceFirstNotAckedMessage"],
+                each["individuallyDeletedMessages"],
+                each["state"],
+            )
+            for name, each in found["cursors"].items()
+        ),
+    )
 
 
 def _print_stats(topic: str, found: Mapping[str, Any]) -> None:

@@ -41,6 +41,14 @@ def fail(text: str) -> None:
     err().print(f"pulsarpy: {' '.join(text.split())}", markup=False)
 
 
+def done(text: str, as_json: bool, **what: object) -> None:
+    """Say what a command has changed: a line for people, or with what and to what as JSON."""
+    if as_json:
+        print_json(what)
+    else:
+        say(text)
+
+
 def table(title: str, columns: Sequence[str], rows: Iterable[Sequence[Cell]]) -> None:
     """Print rows; numbers are set to the right and get separators. Nothing but a line where there are none."""
     cells = [list(row) for row in rows]

@@ -42,6 +42,7 @@ def register(
     root_option: RootOption = None,
     url: UrlOption = None,
     schema_type: Annotated[str, typer.Option("--type", help="JSON, AVRO, or another of Pulsar's types.")] = "JSON",
+    as_json: AsJson = False,
 ) -> None:
     """Register a schema; one that may not follow those that are there is refused."""
     try:
@@ -49,4 +50,4 @@ def register(
     except (OSError, UnicodeDecodeError) as error:
         raise InvalidArgumentError(f"Schema file {file} cannot be read: {error}.") from error
     version = open_target(root, root_option, url).add_schema(topic, schema_type, text)
-    output.say(f"Schema version {version} of {topic}.")
+    output.done(f"Schema version {version} of {topic}.", as_json, topic=topic, version=version)

@@ -7,16 +7,18 @@ from typing import Annotated
 import typer
 
 from pulsar_on_spark.cli import output
-from pulsar_on_spark.cli.arguments import AsJson, RootArgument, RootOption, open_root
+from pulsar_on_spark.cli.arguments import AsJson, RootArgument, RootOption
 from pulsar_on_spark.cli.targets import UrlOption, open_target
 
 subscriptions_app = typer.Typer(help="List and delete subscriptions.", no_args_is_help=True)
 
 
 @subscriptions_app.command("list")
-def list_(root: RootArgument = None, root_option: RootOption = None, as_json: AsJson = False) -> None:
+def list_(
+    root: RootArgument = None, root_option: RootOption = None, url: UrlOption = None, as_json: AsJson = False
+) -> None:
     """List subscriptions with their cursors and backlog, one line a partition."""
-    found = open_root(root, root_option).subscriptions()
+    found = open_target(root, root_option, url).subscriptions()
     if as_json:
         output.print_json(found)
         return
@@ -47,9 +49,10 @@ def delete(
     root_option: RootOption = None,
     url: UrlOption = None,
     force: Annotated[bool, typer.Option("--force", help="Even if a consumer is reading it.")] = False,
+    as_json: AsJson = False,
 ) -> None:
     """Delete a subscription on a topic and its partitions."""
     target = open_target(root, root_option, url)
     with output.err().status("looking whether a consumer is alive"):
         target.delete_subscription(topic, name, force=force)
-    output.say(f"Deleted subscription {name!r} on {topic}.")
+    output.done(f"Deleted subscription {name!r} on {topic}.", as_json, topic=topic, subscription=name)

@@ -6,7 +6,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Annotated, Any, Final, Protocol
 
 import typer
@@ -14,6 +15,7 @@ import typer
 from pulsar_on_spark.cli.arguments import root_path
 from pulsar_on_spark.cli.http_admin import HttpAdmin, namespace_path, topic_path
 from pulsar_on_spark.model.errors import InvalidArgumentError
+from pulsar_on_spark.model.ids import EntryId, LedgerId, Position
 from pulsar_on_spark.model.names import TopicName
 from pulsar_on_spark.topic import catalog, tenants
 from pulsar_on_spark.topic.policies import change
@@ -22,6 +24,8 @@ from pulsar_on_spark.topic.policies.policies import FIELDS
 from pulsar_on_spark.topic.root import ROOT_VARIABLE, Root
 from pulsar_on_spark.topic.schemas import registry
 from pulsar_on_spark.topic.schemas.schema import TopicSchema
+from pulsar_on_spark.topic.status import TopicSubscription
+from pulsar_on_spark.topic.subscription.subscriptions import SubscriptionStatus
 
 URL_VARIABLE: Final = "PULSARPY_URL"
 UrlOption = Annotated[
@@ -65,6 +69,9 @@ class Target(Protocol):
 
     def delete_topic(self, topic: str, *, force: bool) -> None:
         """Delete a topic with its partitions."""
+
+    def subscriptions(self) -> Sequence[TopicSubscription]:
+        """All durable subscriptions, each with its cursors and its backlog."""
 
     def delete_subscription(self, topic: str, name: str, *, force: bool) -> None:
         """Delete a subscription of a topic and its partitions."""
@@ -138,6 +145,10 @@ class RootTarget:
     def delete_topic(self, topic: str, *, force: bool) -> None:
         """See `Target`."""
         self.root.delete_topic(topic, force=force)
+
+    def subscriptions(self) -> Sequence[TopicSubscription]:
+        """See `Target`."""
+        return self.root.subscriptions()
 
     def delete_subscription(self, topic: str, name: str, *, force: bool) -> None:
         """See `Target`."""
@@ -217,10 +228,13 @@ class BrokerTarget:
         found: list[tuple[str, int | None]] = []
         for namespace in [each for tenant in self.tenants() for each in self.namespaces(tenant)]:
             path = ("persistent", *namespace.split("/"))
-            partitioned = self.admin.get(*path, "partitioned")
-            found += [(name, self.admin.get(*topic_path(name), "partitions")["partitions"]) for name in partitioned]
-            names = (TopicName.parse(name) for name in self.admin.get(*path))
-            found += [(name.full, None) for name in names if name.partitioned_base.full not in partitioned]
+            partitioned = dict.fromkeys(self.admin.get(*path, "partitioned"), 0)
+            for name in map(TopicName.parse, self.admin.get(*path)):
+                if name.partitioned_base.full in partitioned:
+                    partitioned[name.partitioned_base.full] += 1
+                else:
+                    found.append((name.full, None))
+            found += partitioned.items()
         return sorted(found)
 
     def create_topic(self, topic: str, partitions: int | None) -> None:
@@ -239,6 +253,26 @@ class BrokerTarget:
         path = topic_path(topic)
         is_partitioned = bool(self.admin.get(*path, "partitions")["partitions"])
         self.admin.change("DELETE", *path, *(("partitions",) if is_partitioned else ()), force=force)
+
+    def subscriptions(self) -> Sequence[TopicSubscription]:
+        """See `Target`."""
+        return [found for topic, partitions in self.topics() for found in self._subscriptions(topic, partitions)]
+
+    def _subscriptions(self, topic: str, partitions: int | None) -> Iterator[TopicSubscription]:
+        path = topic_path(topic)
+        if partitions is None:
+            stats = {topic: self.admin.get(*path, "stats")}
+            internal = {topic: self.admin.get(*path, "internalStats")}
+        else:
+            stats = self.admin.get(*path, "partitioned-stats")["partitions"]
+            internal = self.admin.get(*path, "partitioned-internalStats")["partitions"]
+        cursors: dict[str, list[SubscriptionStatus]] = defaultdict(list)
+        for part, of_part in stats.items():
+            for name, cursor in internal[part]["cursors"].items():
+                if name in of_part["subscriptions"]:  # else it came between the two
+                    cursors[name].append(_status(part, name, of_part["subscriptions"][name], cursor))
+        for name, of_name in sorted(cursors.items()):
+            yield TopicSubscription.of(topic, name, of_name)
 
     def delete_subscription(self, topic: str, name: str, *, force: bool) -> None:
         """See `Target`."""
@@ -259,18 +293,36 @@ class BrokerTarget:
 _QUOTAS: Final = {"backlog_quota_size": "destination_storage", "backlog_quota_age": "message_age"}
 
 
+def _status(topic: str, name: str, stats: Mapping[str, Any], cursor: Mapping[str, Any]) -> SubscriptionStatus:
+    ledger, _, entry = cursor["markDeletePosition"].rpartition(":")
+    owner = [stats["owner"]] if "owner" in stats else []
+    return SubscriptionStatus(
+        topic=topic,
+        name=name,
+        type=stats["type"],
+        consumers=tuple(sorted({*owner, *(each["consumerName"] for each in stats["consumers"])})),
+        mark_delete=Position(LedgerId(int(ledger)), EntryId(int(entry) + 1)),
+        backlog_messages=stats["msgBacklog"],
+        backlog_bytes=stats["backlogSize"],
+    )
+
+
 def is_namespace(of: str) -> bool:
     """Whether a name is `tenant/namespace` rather than a topic's."""
     return of.count("/") == 1
 
 
 def open_target(argument: str | None, option: str | None, url: str | None) -> RootTarget | BrokerTarget:
-    """What a command is about.
+    """What a command is about: what is given with the command, else in the environment, there a root first.
 
     Raises:
-        InvalidArgumentError: neither a root nor a URL is given.
+        InvalidArgumentError: neither a root nor a URL is given, or both are.
         PulsarpyError: the root cannot be opened.
     """
+    # Typer takes the option from the environment where it is not given.
+    root_is_given = argument is not None or option not in (None, os.environ.get(ROOT_VARIABLE))
+    if url is not None and root_is_given:
+        raise InvalidArgumentError("Both a root and --url are given: give the one that the command is about.")
     if url is None and argument is None and option is None:
         url = os.environ.get(URL_VARIABLE)
         if url is None:

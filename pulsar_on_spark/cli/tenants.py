@@ -40,10 +40,11 @@ def create_tenant(
     root_option: RootOption = None,
     url: UrlOption = None,
     admin_role: Annotated[list[str] | None, typer.Option(help="A role that administers it; once for each.")] = None,
+    as_json: AsJson = False,
 ) -> None:
     """Create a tenant."""
     open_target(root, root_option, url).create_tenant(tenant, admin_role or ())
-    output.say(f"Created tenant {tenant}.")
+    output.done(f"Created tenant {tenant}.", as_json, tenant=tenant)
 
 
 @tenants_app.command("delete")
@@ -53,10 +54,11 @@ def delete_tenant(
     root_option: RootOption = None,
     url: UrlOption = None,
     force: Force = False,
+    as_json: AsJson = False,
 ) -> None:
     """Delete a tenant."""
     open_target(root, root_option, url).delete_tenant(tenant, force=force)
-    output.say(f"Deleted tenant {tenant}.")
+    output.done(f"Deleted tenant {tenant}.", as_json, tenant=tenant)
 
 
 @namespaces_app.command("list")
@@ -77,11 +79,15 @@ def list_namespaces(
 
 @namespaces_app.command("create")
 def create_namespace(
-    namespace: str, root: RootArgument = None, root_option: RootOption = None, url: UrlOption = None
+    namespace: str,
+    root: RootArgument = None,
+    root_option: RootOption = None,
+    url: UrlOption = None,
+    as_json: AsJson = False,
 ) -> None:
     """Create a namespace, `tenant/namespace`, of a tenant that is there."""
     open_target(root, root_option, url).create_namespace(namespace)
-    output.say(f"Created namespace {namespace}.")
+    output.done(f"Created namespace {namespace}.", as_json, namespace=namespace)
 
 
 @namespaces_app.command("delete")
@@ -91,10 +97,11 @@ def delete_namespace(
     root_option: RootOption = None,
     url: UrlOption = None,
     force: Force = False,
+    as_json: AsJson = False,
 ) -> None:
     """Delete a namespace."""
     open_target(root, root_option, url).delete_namespace(namespace, force=force)
-    output.say(f"Deleted namespace {namespace}.")
+    output.done(f"Deleted namespace {namespace}.", as_json, namespace=namespace)
 
 
 @policies_app.command("show")
@@ -121,22 +128,28 @@ def set_(
     root: RootArgument = None,
     root_option: RootOption = None,
     url: UrlOption = None,
+    as_json: AsJson = False,
 ) -> None:
     """Set a policy of a namespace or a topic."""
     given = _json(value)
     if given is None:
         raise InvalidArgumentError(f"Policy {field!r} cannot be set to null: use `pulsarpy policies unset`.")
     open_target(root, root_option, url).set_policy(of, field, given)
-    output.say(f"Set {field} of {of}.")
+    output.done(f"Set {field} of {of}.", as_json, of=of, policy=field, value=given)
 
 
 @policies_app.command("unset")
 def unset(
-    of: Of, field: Field, root: RootArgument = None, root_option: RootOption = None, url: UrlOption = None
+    of: Of,
+    field: Field,
+    root: RootArgument = None,
+    root_option: RootOption = None,
+    url: UrlOption = None,
+    as_json: AsJson = False,
 ) -> None:
     """Have a policy unset: what holds above it, holds."""
     open_target(root, root_option, url).set_policy(of, field, None)
-    output.say(f"Unset {field} of {of}.")
+    output.done(f"Unset {field} of {of}.", as_json, of=of, policy=field)
 
 
 def _json(text: str) -> Any:

@@ -67,10 +67,16 @@ def add_partitions(
     root: RootArgument = None,
     root_option: RootOption = None,
     url: UrlOption = None,
+    as_json: AsJson = False,
 ) -> None:
     """Let a partitioned topic grow."""
     open_target(root, root_option, url).add_partitions(name, partitions)
-    output.say(f"{TopicName.parse(name).full} has {partitions} partitions.")
+    output.done(
+        f"{TopicName.parse(name).full} has {partitions} partitions.",
+        as_json,
+        name=TopicName.parse(name).full,
+        partitions=partitions,
+    )
 
 
 @topics_app.command()
@@ -80,10 +86,15 @@ def delete(
     root_option: RootOption = None,
     url: UrlOption = None,
     force: Annotated[bool, typer.Option("--force", help="Delete its subscriptions too.")] = False,
+    as_json: AsJson = False,
 ) -> None:
     """Delete a topic with its partitions and data."""
     open_target(root, root_option, url).delete_topic(name, force=force)
-    output.say(f"Deleted {TopicName.parse(name).full}; `pulsarpy maintain` frees its space.")
+    output.done(
+        f"Deleted {TopicName.parse(name).full}; `pulsarpy maintain` frees its space.",
+        as_json,
+        name=TopicName.parse(name).full,
+    )
 
 
 def _schema_text(file: Path) -> str:

@@ -127,6 +127,19 @@ class TopicSubscription:
     backlog_bytes: int
     cursors: tuple[SubscriptionStatus, ...]
 
+    @classmethod
+    def of(cls, topic: str, name: str, parts: Sequence[SubscriptionStatus]) -> TopicSubscription:
+        """The subscription of a topic from its cursors, one or more."""
+        return cls(
+            topic=topic,
+            name=name,
+            type=parts[0].type,
+            consumers=tuple(sorted({consumer for part in parts for consumer in part.consumers})),
+            backlog_messages=sum(part.backlog_messages for part in parts),
+            backlog_bytes=sum(part.backlog_bytes for part in parts),
+            cursors=tuple(parts),
+        )
+
 
 @dataclass(frozen=True, slots=True)
 class RootStatus:
@@ -223,20 +236,8 @@ def topic_subscriptions(root: Root, view: View) -> tuple[TopicSubscription, ...]
         for part in catalog.parts(view, topic):
             for record in view.all(SubscriptionRecord, part.topic_id):
                 by_name[record.name].append(subscriptions.status(view, cursors, part, record))
-        found += [_summed(topic.name, name, by_name[name]) for name in sorted(by_name)]
+        found += [TopicSubscription.of(topic.name, name, by_name[name]) for name in sorted(by_name)]
     return tuple(found)
-
-
-def _summed(topic: str, name: str, parts: list[SubscriptionStatus]) -> TopicSubscription:
-    return TopicSubscription(
-        topic=topic,
-        name=name,
-        type=parts[0].type,
-        consumers=tuple(sorted({consumer for part in parts for consumer in part.consumers})),
-        backlog_messages=sum(part.backlog_messages for part in parts),
-        backlog_bytes=sum(part.backlog_bytes for part in parts),
-        cursors=tuple(parts),
-    )
 
 
 def _topic(view: View, topic: TopicRecord) -> TopicStatus:

@@ -128,7 +128,8 @@ def test_a_schema_from_a_file(run: Run, tmp_path: Path) -> None:
     ("arguments", "message"),
     [
         (["status", "{tmp}/nowhere"], "does not exist"),
-        (["status"], "No root is given"),
+        (["status"], "Neither a root nor a broker is given"),
+        (["maintain"], "No root is given"),
         (["init", "{root}"], "is a root already"),
         (["init", "{tmp}/file"], "is a file"),
         (["init", "{tmp}/new", "--quorum", "2/3/1"], "Quorum 2/3/1 is not possible"),

@@ -92,13 +92,83 @@ def test_messages_and_subscriptions(
     ok(run("subscriptions", "expire", "greetings", "s", 0))
     ok(run("topics", "unload", "greetings"))
     ok(run("topics", "trim", "greetings"))
-    assert json.loads(ok(run("topics", "internal-stats", "greetings")))["numberOfEntries"] > 0
+    assert json.loads(ok(run("topics", "internal-stats", "greetings", "--json")))["numberOfEntries"] > 0
+    assert "acknowledged up to" in ok(run("topics", "internal-stats", "greetings"))
+    assert "Compacted" in ok(run("compact", "greetings"))
     for where in (["--url", broker.web_url], ["--root", str(broker.root)]):
         lines = ok(run("read", "greetings", "-n", 2, "--json", *where)).splitlines()
         assert [json.loads(line)["value"] for line in lines] == ["hello", "world"]
     assert "three" in ok(run("read", "greetings", "-n", 1, "--last", "--root", broker.root))
     ok(run("subscriptions", "delete", "greetings", "s", "--force"))
     assert "Terminated" in ok(run("topics", "terminate", "greetings"))
+
+
+def test_subscriptions_are_the_same_from_both(run: Run, broker: RunningBroker) -> None:  # noqa: F811
+    url, root = ["--url", broker.web_url], ["--root", str(broker.root)]
+    for topic, partitions in (("listed", ()), ("listed-parts", ("--partitions", 2))):
+        ok(run("topics", "create", topic, *partitions, *url))
+        for _ in range(2):
+            ok(run("produce", topic, "-m", "a", "-m", "b", *url))
+        ok(run("subscriptions", "create", topic, "s", "--at", "earliest", *url))
+    ok(run("subscriptions", "skip", "listed", "s", 1, *url))
+
+    def listed(where: list[str]) -> list[object]:
+        found = json.loads(ok(run("subscriptions", "list", "--json", *where)))
+        return [each for each in found if "/listed" in each["topic"]]
+
+    by_broker = listed(url)
+    assert [(each["name"], each["backlog_messages"], len(each["cursors"])) for each in by_broker] == [
+        ("s", 3, 1),
+        ("s", 4, 2),
+    ]
+    ok(run("topics", "unload", "listed", *url))
+    names = ("topic", "name", "type", "backlog_messages", "backlog_bytes")
+    assert [[each[name] for name in names] for each in listed(root)] == [
+        [each[name] for name in names] for each in by_broker
+    ]
+    shown = json.loads(ok(run("status", "--json", *url)))
+    assert {"name": "persistent://public/default/listed-parts", "partitions": 2} in shown["topics"]
+    assert "stores and delivers messages" in ok(run("status", *url))
+    ok(run("topics", "truncate", "listed", *url))
+    assert [each["backlog_messages"] for each in listed(url)] == [0, 4]
+
+
+def test_changes_are_told_as_json(run: Run, target: list[str]) -> None:  # noqa: F811
+    of = f"json{target[0].strip('-')}"
+
+    def said(*arguments: object) -> object:
+        return json.loads(ok(run(*arguments, "--json", *target)))
+
+    assert said("tenants", "create", of) == {"tenant": of}
+    assert said("namespaces", "create", f"{of}/n") == {"namespace": f"{of}/n"}
+    assert said("policies", "set", f"{of}/n", "message_ttl", 5) == {
+        "of": f"{of}/n",
+        "policy": "message_ttl",
+        "value": 5,
+    }
+    assert said("policies", "unset", f"{of}/n", "message_ttl") == {"of": f"{of}/n", "policy": "message_ttl"}
+    name = f"persistent://{of}/n/t"
+    assert said("topics", "create", name, "--partitions", 1) == {"name": name, "partitions": 1}
+    assert said("topics", "add-partitions", name, 2) == {"name": name, "partitions": 2}
+    assert said("topics", "delete", name) == {"name": name}
+    assert said("namespaces", "delete", f"{of}/n") == {"namespace": f"{of}/n"}
+    assert said("tenants", "delete", of) == {"tenant": of}
+
+
+def test_what_is_given_and_what_is_in_the_environment(
+    run: Run,  # noqa: F811
+    broker: RunningBroker,
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+) -> None:
+    """A command that may delete must not pick one of two targets."""
+    for where in (["--root", str(tmp_path)], [str(tmp_path)]):
+        done = run("tenants", "delete", "public", "--url", broker.web_url, "--force", *where)
+        assert (done.code, "Both a root and --url" in done.err) == (1, True)
+    monkeypatch.setenv("PULSARPY_ROOT", str(tmp_path / "none"))
+    assert "public" in ok(run("tenants", "list", "--url", broker.web_url))
+    done = run("topics", "list", "--url", f"{broker.web_url}/status.html?")
+    assert (done.code, "is no broker" in done.err, done.err.count("\n")) == (1, True, 1)
 
 
 def test_measuring(run: Run, broker: RunningBroker) -> None:  # noqa: F811
