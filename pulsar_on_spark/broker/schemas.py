@@ -117,7 +117,7 @@ class ClientSchemas:
         return found
 
     async def versions(self, name: TopicName) -> list[SchemaRecord]:
-        """All versions, by number (errors as `record`)."""
+        """All versions that are not deleted, by number (errors as `record`)."""
         return registry.versions(await self._views.view(), name)
 
     async def may_follow(self, name: TopicName, schema: TopicSchema) -> bool:
@@ -130,6 +130,10 @@ class ClientSchemas:
         """Register a schema as an operator does: also where clients may not (errors as `of_producer`)."""
         strategy = await self.strategy(name)
         return await asyncio.to_thread(registry.add_schema, self._store, name, schema, strategy)
+
+    async def delete(self, name: TopicName, *, force: bool) -> int:
+        """See `registry.delete_schema`; a topic that is not stored has none."""
+        return await asyncio.to_thread(registry.delete_schema, self._store, name, force=force)
 
     async def strategy(self, name: TopicName) -> Strategy:
         """What is asked of a topic's schema that follows others (errors as `record`)."""

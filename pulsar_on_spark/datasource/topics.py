@@ -67,7 +67,7 @@ def common_schema(view: View, options: ReadOptions) -> SchemaRecord | None:
 def schema_versions(view: View, options: ReadOptions) -> list[SchemaRecord]:
     """All versions of the schemas of the selected topics."""
     owners = {TopicName.parse(topic.partition_of or topic.name) for topic in selected(view, options.topics)}
-    return [version for owner in owners for version in registry.versions(view, owner)]
+    return [version for owner in owners for version in registry.readable(view, owner)]
 
 
 @dataclass(frozen=True, slots=True)

@@ -143,6 +143,10 @@ class IncompatibleSchemaError(PulsarpyError):
     """The frame's columns, or a schema, do not fit the topic's schema."""
 
 
+class SchemaNotFoundError(PulsarpyError):
+    """The topic has no such schema."""
+
+
 class ProtocolError(PulsarpyError):
     """A peer's bytes are not Pulsar's protocol: the connection cannot go on."""
 

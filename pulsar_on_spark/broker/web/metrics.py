@@ -2,43 +2,46 @@
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Iterator
 
-from fastapi import APIRouter, Request, Response
-from prometheus_client import CollectorRegistry
-from prometheus_client.exposition import choose_encoder
+from fastapi import APIRouter
+from fastapi.responses import StreamingResponse
+from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 
-from pulsar_on_spark.broker.metrics.gather import TopicNumbers, gather
+from pulsar_on_spark.broker.metrics.exposition import CONTENT_TYPE
+from pulsar_on_spark.broker.metrics.gather import gather
 from pulsar_on_spark.broker.metrics.store_families import store_families
 from pulsar_on_spark.broker.metrics.topic_families import topic_families
-from pulsar_on_spark.broker.services import Services
 from pulsar_on_spark.broker.web.requests import BrokerServices
 
 router = APIRouter()
 
 
 @router.get("/metrics")
-async def metrics(request: Request, services: BrokerServices) -> Response:
-    """The broker's metrics in Prometheus' text form, or in OpenMetrics' if that is asked for."""
-    encode, content_type = choose_encoder(request.headers.get("accept", ""))
+async def metrics(services: BrokerServices) -> StreamingResponse:
+    """The broker's metrics in Prometheus' text form, a family at a time, each made in a thread."""
     topics = await gather(services.topics, services.overview.meters)
     store = list(store_families(services))
-    return Response(await asyncio.to_thread(_text, encode, services, topics, store), media_type=content_type)
-
-
-def _text(
-    encode: Callable[[CollectorRegistry], bytes],
-    services: Services,
-    topics: Sequence[TopicNumbers],
-    store: Sequence[Metric],
-) -> bytes:
+    settings = services.settings
     look = services.vitals.stored.look
+
+    def families() -> Iterator[bytes]:
+        yield generate_latest(_registry(store))
+        for each in topic_families(
+            settings.cluster_name, topics, look, settings.expose_topic_level_metrics_in_prometheus
+        ):
+            if each:
+                yield each.encode()
+
+    return StreamingResponse(families(), media_type=CONTENT_TYPE)
+
+
+def _registry(found: list[Metric]) -> CollectorRegistry:
     registry = CollectorRegistry(auto_describe=False)
-    registry.register(_Collected([*topic_families(services.settings.cluster_name, topics, look), *store]))
-    return encode(registry)
+    registry.register(_Collected(found))
+    return registry
 
 
 class _Collected(Collector):

@@ -9,7 +9,7 @@ from pydantic import BaseModel, Field
 
 from pulsar_on_spark.broker.access import Operation
 from pulsar_on_spark.broker.services import Services
-from pulsar_on_spark.broker.web.requests import BrokerServices, Role, path_topic, refused
+from pulsar_on_spark.broker.web.requests import BrokerServices, Force, Role, path_topic, refused
 from pulsar_on_spark.metadata.records import SchemaRecord
 from pulsar_on_spark.model.errors import InvalidArgumentError
 from pulsar_on_spark.model.names import TopicName
@@ -18,7 +18,10 @@ from pulsar_on_spark.topic.schemas.schema import TopicSchema
 router = APIRouter(prefix="/admin/v2/schemas/{tenant}/{namespace}/{local}", tags=["schemas"])
 
 Version = Annotated[int, Path(ge=0, le=2**63 - 1)]
-_KEPT: Final = "Schemas stay: stored messages name the version that they were written with. Register one that follows."
+_MISSING: Final = refused(404, "There is no such topic, or it has no such schema.")
+_MALFORMED: Final = refused(422, "The schema is malformed.")
+_UNSUITED: Final = refused(409, "It may not follow those that are there.")
+_NO_LEDGER: Final = -1
 
 
 class SchemaBody(BaseModel):
@@ -42,7 +45,7 @@ class SchemaBody(BaseModel):
         return schema
 
 
-@router.get("/schemas")
+@router.get("/schemas", responses=_MISSING)
 async def all_versions(
     services: BrokerServices, role: Role, tenant: str, namespace: str, local: str
 ) -> dict[str, list[dict[str, Any]]]:
@@ -51,28 +54,28 @@ async def all_versions(
     return {"getSchemaResponses": [_response(each) for each in await services.schemas.versions(name)]}
 
 
-@router.get("/schema")
+@router.get("/schema", responses=_MISSING)
 async def latest(services: BrokerServices, role: Role, tenant: str, namespace: str, local: str) -> dict[str, Any]:
     """The latest version; 404 if there is none."""
     name = _topic(services, role, Operation.LOOKUP, tenant, namespace, local)
     return _response(await services.schemas.record(name, None))
 
 
-@router.get("/schema/{version}")
+@router.get("/schema/{version}", responses=_MISSING)
 async def one(
     services: BrokerServices,
     role: Role,
     tenant: str,
     namespace: str,
     local: str,
-    version: Annotated[int, Path(ge=0, le=2**63 - 1)],
+    version: Version,
 ) -> dict[str, Any]:
     """One version; 404 if there is none."""
     name = _topic(services, role, Operation.LOOKUP, tenant, namespace, local)
     return _response(await services.schemas.record(name, version))
 
 
-@router.post("/schema")
+@router.post("/schema", responses=_UNSUITED | _MALFORMED)
 async def add(
     services: BrokerServices, role: Role, tenant: str, namespace: str, local: str, body: SchemaBody
 ) -> dict[str, dict[str, int]]:
@@ -83,13 +86,28 @@ async def add(
     return {"version": {"version": added.version}}
 
 
-@router.delete("/schema", status_code=204, responses=refused(501, _KEPT))
-async def delete(tenant: str, namespace: str, local: str) -> None:
-    """Not supported."""
-    raise HTTPException(501, _KEPT)
+@router.delete("/schema", responses=_MISSING)
+async def delete(
+    services: BrokerServices, role: Role, tenant: str, namespace: str, local: str, force: Force = False
+) -> dict[str, int]:
+    """Let the topic have no schema any more; forced for good, so that messages are read without it."""
+    services.access.administer(role)
+    name = _topic(services, role, Operation.PRODUCE, tenant, namespace, local)
+    return {"version": await services.schemas.delete(name, force=force)}
 
 
-@router.post("/compatibility")
+@router.get("/metadata", responses=_MISSING)
+async def metadata(services: BrokerServices, role: Role, tenant: str, namespace: str, local: str) -> dict[str, Any]:
+    """The numbers of the versions; they are in the metadata and not in a ledger, whose id is -1."""
+    name = _topic(services, role, Operation.LOOKUP, tenant, namespace, local)
+    numbers = [each.version for each in await services.schemas.versions(name)]
+    if not numbers:
+        raise HTTPException(404, f"Topic {name} has no schema: register one first.")
+    index = [{"ledgerId": _NO_LEDGER, "entryId": _NO_LEDGER, "version": number} for number in numbers]
+    return {"info": index[-1], "index": index}
+
+
+@router.post("/compatibility", responses=_MISSING | _MALFORMED)
 async def compatibility(
     services: BrokerServices, role: Role, tenant: str, namespace: str, local: str, body: SchemaBody
 ) -> dict[str, bool | str]:
@@ -100,7 +118,7 @@ async def compatibility(
     return {"compatibility": is_compatible, "schemaCompatibilityStrategy": strategy.value}
 
 
-@router.post("/version")
+@router.post("/version", responses=_MISSING | _MALFORMED)
 async def version_of(
     services: BrokerServices, role: Role, tenant: str, namespace: str, local: str, body: SchemaBody
 ) -> dict[str, int]:

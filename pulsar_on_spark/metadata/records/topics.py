@@ -67,7 +67,8 @@ class TopicRecord(Record):
 class SchemaRecord(Record):
     """One version of a topic's schema in Pulsar's form; `name` is the full name of the (partitioned) topic.
 
-    `created_at` is None in versions that were stored before it was.
+    `created_at` is None in versions that were stored before it was. `is_deletion` marks a number that is no schema: those
+    before it are deleted, and count only for messages that were written with them.
     """
 
     kind: ClassVar[str] = "schema"
@@ -78,6 +79,7 @@ class SchemaRecord(Record):
     data: str
     properties: dict[str, str] = Field(default_factory=dict)
     created_at: datetime | None = None
+    is_deletion: bool = False
 
     @property
     def record_id(self) -> str:

@@ -1,6 +1,8 @@
 """The versions of a topic's schema in the metadata: numbered from 0, never changed, committed under the topic's key.
 
-A partition has the schema of its partitioned topic.
+A partition has the schema of its partitioned topic. A deletion is a version of its own: the topic has no schema then, and
+the next one need not follow any. What was deleted is kept for messages that were written with it, unless it is deleted
+for good; no number is ever given twice.
 """
 
 from __future__ import annotations
@@ -9,7 +11,7 @@ from pulsar_on_spark.metadata import keys
 from pulsar_on_spark.metadata.records import SchemaRecord, TopicRecord
 from pulsar_on_spark.metadata.state import View
 from pulsar_on_spark.metadata.store import Change, MetadataStore
-from pulsar_on_spark.model.errors import IncompatibleSchemaError
+from pulsar_on_spark.model.errors import IncompatibleSchemaError, SchemaNotFoundError
 from pulsar_on_spark.model.names import TopicName
 from pulsar_on_spark.topic.catalog import require_topic
 from pulsar_on_spark.topic.schemas.compatibility import Strategy, check_consumer, check_producer
@@ -17,26 +19,36 @@ from pulsar_on_spark.topic.schemas.schema import TopicSchema
 
 
 def versions(view: View, name: TopicName) -> list[SchemaRecord]:
-    """All versions of a topic's schema, by number.
+    """All versions of a topic's schema that are not deleted, by number.
 
     Raises:
         TopicNotFoundError: there is no such topic.
     """
-    return view.all(SchemaRecord, _owner(view, name).topic_id)
+    stored = _stored(view, name)
+    deleted = max((index for index, each in enumerate(stored) if each.is_deletion), default=-1)
+    return stored[deleted + 1 :]
+
+
+def readable(view: View, name: TopicName) -> list[SchemaRecord]:
+    """All versions that messages may have been written with, by number (errors as `versions`)."""
+    return [each for each in _stored(view, name) if not each.is_deletion]
 
 
 def latest(view: View, topic: TopicRecord) -> SchemaRecord | None:
     """The newest version; None if there is none."""
     owner = topic if topic.partition_of is None else view.get(TopicRecord, topic.partition_of)
-    return None if owner is None else view.newest(SchemaRecord, owner.topic_id)
+    found = None if owner is None else view.newest(SchemaRecord, owner.topic_id)
+    return None if found is None or found.is_deletion else found
 
 
 def find(view: View, name: TopicName, version: int | None) -> SchemaRecord | None:
-    """One version, the latest if `version` is None; None if there is none (errors as `versions`)."""
+    """One version, deleted or not, or the latest if `version` is None; None if there is none (errors as `versions`)."""
     if version is None:
         return latest(view, require_topic(view, name))
     topic_id = _owner(view, name).topic_id
-    return view.get(SchemaRecord, SchemaRecord(name="", topic_id=topic_id, version=version, type="", data="").record_id)
+    wanted = SchemaRecord(name="", topic_id=topic_id, version=version, type="", data="").record_id
+    found = view.get(SchemaRecord, wanted)
+    return None if found is None or found.is_deletion else found
 
 
 def find_same(view: View, name: TopicName, schema: TopicSchema) -> SchemaRecord | None:
@@ -94,12 +106,41 @@ def add_schema(
                 "one of its versions, or register the schema first."
             )
         check_producer(topic.name, schema, _by_number(known), strategy)
-        record = schema.record(topic, known[-1].version + 1 if known else 0)
+        record = schema.record(topic, _next_version(view, name))
         return Change(puts=[record], keys={keys.topic(topic.name): None})
 
     added = find_same(store.commit(decide), name, schema)
     assert added is not None, "just added"
     return added
+
+
+def delete_schema(store: MetadataStore, name: TopicName, *, force: bool = False) -> int:
+    """Let a topic have no schema any more.
+
+    Args:
+        store: The root's metadata.
+        name: The topic, or a partition of it.
+        force: For good: messages that were written with it are read without it.
+
+    Returns:
+        The version that says so.
+
+    Raises:
+        TopicNotFoundError: there is no such topic.
+        SchemaNotFoundError: it has no schema.
+    """
+    version = -1
+
+    def decide(view: View) -> Change:
+        nonlocal version
+        topic, stored, version = _owner(view, name), _stored(view, name), _next_version(view, name)
+        if not (readable(view, name) if force else versions(view, name)):
+            raise SchemaNotFoundError(f"Topic {topic.name} has no schema: there is nothing to delete.")
+        deletion = TopicSchema("", "").record(topic, version).model_copy(update={"is_deletion": True})
+        return Change(puts=[deletion], deletes=stored if force else [], keys={keys.topic(topic.name): None})
+
+    store.commit(decide)
+    return version
 
 
 def check_reader(view: View, name: TopicName, schema: TopicSchema, strategy: Strategy = Strategy.FULL) -> None:
@@ -118,6 +159,16 @@ def _owner(view: View, name: TopicName) -> TopicRecord:
     """Whose the versions are: of a partition the partitioned topic."""
     topic = require_topic(view, name)
     return topic if topic.partition_of is None else require_topic(view, TopicName.parse(topic.partition_of))
+
+
+def _stored(view: View, name: TopicName) -> list[SchemaRecord]:
+    """All versions, deletions too, by number."""
+    return view.all(SchemaRecord, _owner(view, name).topic_id)
+
+
+def _next_version(view: View, name: TopicName) -> int:
+    stored = _stored(view, name)
+    return stored[-1].version + 1 if stored else 0
 
 
 def _by_number(records: list[SchemaRecord]) -> dict[int, TopicSchema]:

@@ -9,6 +9,7 @@ import urllib.request
 from collections.abc import Iterator
 from typing import Any
 
+import httpx
 import pulsar
 import pytest
 
@@ -115,6 +116,36 @@ def test_schemas(broker: RunningBroker, client: pulsar.Client, topic: str) -> No
     assert reason(broker, f"{path}/schema", {"type": "AVRO", "schema": "{"})[0] == 422
     with pytest.raises(pulsar.IncompatibleSchema):
         client.create_producer(topic, schema=pulsar.schema.StringSchema())
+
+
+def test_a_schema_is_deleted_and_declared_anew(admin: httpx.Client, client: pulsar.Client, topic: str) -> None:
+    path = f"/schemas/public/default/{topic}"
+    avro = pulsar.schema.AvroSchema(None, schema_definition=json.loads(AVRO))
+    producer = client.create_producer(topic, schema=avro)
+    consumer = client.subscribe(topic, "s", schema=pulsar.schema.BytesSchema())
+    producer.send({"a": 1})
+    assert admin.get(f"{path}/metadata").json()["index"] == [{"ledgerId": -1, "entryId": -1, "version": 0}]
+    assert admin.delete(f"{path}/schema").json() == {"version": 1}
+    for place, method in (("schema", "GET"), ("schema", "DELETE"), ("metadata", "GET")):
+        answer = admin.request(method, f"{path}/{place}")
+        assert (answer.status_code, "has no schema" in answer.json()["reason"]) == (404, True)
+    assert admin.get(f"{path}/schemas").json() == {"getSchemaResponses": []}
+    assert json.loads(admin.get(f"{path}/schema/0").json()["data"])["name"] == "R", (
+        "stored messages are still read by it"
+    )
+
+    producer.send({"a": 2})
+    assert admin.get(f"{path}/schema").status_code == 404
+    client.create_producer(topic, schema=pulsar.schema.StringSchema()).send("3")
+    assert admin.get(f"{path}/schema").json()["version"] == 2
+    with pytest.raises(pulsar.IncompatibleSchema):
+        client.create_producer(topic, schema=avro)
+    assert [consumer.receive(TIMEOUT_S * 1000).schema_version()[-1:] for _ in range(3)] == ["\0", "\0", "\2"]
+
+    assert admin.delete(f"{path}/schema", params={"force": True}).json() == {"version": 3}
+    assert admin.get(f"{path}/schema/0").status_code == 404
+    client.create_producer(topic, schema=avro).send({"a": 4})
+    assert admin.get(f"{path}/schema").json()["version"] == 4
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from pulsar_on_spark.model.errors import IncompatibleSchemaError, InvalidArgumentError, TopicNotFoundError
+from pulsar_on_spark.model.errors import (
+    IncompatibleSchemaError,
+    InvalidArgumentError,
+    SchemaNotFoundError,
+    TopicNotFoundError,
+)
 from pulsar_on_spark.model.names import TopicName
 from pulsar_on_spark.topic.root import Root
 from pulsar_on_spark.topic.schemas import registry
@@ -130,3 +135,37 @@ def test_what_spark_declares_is_in_the_registry(root: Root) -> None:
 def test_what_spark_cannot_declare(kind: str, data: str) -> None:
     with pytest.raises(InvalidArgumentError):
         TopicSchema.parse(kind, data)
+
+
+def test_a_deleted_schema_is_followed_by_any_and_still_reads_what_it_wrote(root: Root) -> None:
+    first = registry.add_schema(root.store, T, TopicSchema("JSON", CLICK))
+    assert registry.delete_schema(root.store, T.partition(1)) == 1
+    view = root.store.view()
+    assert (registry.versions(view, T), registry.find(view, T, None), registry.find(view, T, 1)) == ([], None, None)
+    assert registry.find(view, T, 0) == first
+    assert registry.readable(view, T) == [first]
+    assert registry.find_same(view, T, TopicSchema("JSON", CLICK)) is None
+    with pytest.raises(SchemaNotFoundError, match="has no schema"):
+        registry.delete_schema(root.store, T)
+
+    again = registry.add_schema(root.store, T, TopicSchema("STRING", ""), may_update=False)
+    assert again.version == 2
+    assert registry.versions(root.store.view(), T) == [again]
+
+
+def test_a_schema_that_is_deleted_for_good_leaves_its_numbers(root: Root) -> None:
+    registry.add_schema(root.store, T, TopicSchema("JSON", CLICK))
+    registry.delete_schema(root.store, T)
+    registry.add_schema(root.store, T, TopicSchema("STRING", ""))
+    assert registry.delete_schema(root.store, T, force=True) == 3
+    view = root.store.view()
+    assert registry.readable(view, T) == []
+    assert [registry.find(view, T, number) for number in range(4)] == [None] * 4
+    assert registry.add_schema(root.store, T, TopicSchema("JSON", CLICK)).version == 4
+    with pytest.raises(SchemaNotFoundError):
+        registry.delete_schema(root.store, TopicName.parse(create(root, "none")), force=True)
+
+
+def create(root: Root, name: str) -> str:
+    root.create_topic(name)
+    return name

@@ -31,7 +31,14 @@ async def cluster_data(services: BrokerServices, web_url: WebUrl, cluster: Text)
     }
 
 
-@router.put("/{cluster}", status_code=204, responses=refused(501, _ONE))
+@router.put("/{cluster}", status_code=204, responses=refused(409, "It exists.") | refused(501, _ONE))
+async def create_cluster(services: BrokerServices, cluster: Text) -> None:
+    """Not supported for others."""
+    if cluster == services.settings.cluster_name:
+        raise HTTPException(409, f"Cluster {cluster} exists already.")
+    raise HTTPException(501, _ONE)
+
+
 @router.post("/{cluster}", status_code=204, responses=refused(501, _ONE))
 @router.delete("/{cluster}", status_code=204, responses=refused(501, _ONE))
 async def change_cluster(cluster: Text) -> None:

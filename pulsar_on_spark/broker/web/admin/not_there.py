@@ -23,8 +23,6 @@ _FUNCTIONS: Final = "There are no functions, sources, sinks or packages: use Spa
 _TRANSACTIONS: Final = "Transactions are not supported."
 
 UNDER_NAMESPACE: Final = {
-    "permissions": _PERMISSIONS,
-    "permissions/{rest:path}": _PERMISSIONS,
     "subscriptionPermission": _PERMISSIONS,
     "subscriptionAuthMode": _PERMISSIONS,
     "persistence/bookieAffinity": "There are no bookies: storage paths have labels, and copies are kept apart by them.",
@@ -49,8 +47,6 @@ UNDER_NAMESPACE: Final = {
     "scanOffloadedLedgers": _OFFLOAD,
 }
 UNDER_TOPIC: Final = {
-    "permissions": _PERMISSIONS,
-    "permissions/{rest:path}": _PERMISSIONS,
     "replication": _GEO,
     "replicatorDispatchRate": _GEO,
     "shadowTopics": _GEO,

@@ -1,7 +1,8 @@
 """Policies of namespaces and topics: their names and fields are those of the table `FIELDS`.
 
-GET answers what is set there, 204 where nothing is; with `applied=true` (topics) what holds in the end. POST and PUT
-set, whichever of them Pulsar takes. A policy that is not enforced is not in the table: see `not_there.py`.
+GET answers what is set there, 204 where nothing is; with `applied=true` what holds in the end, and so without it where
+Pulsar's clients know no "not set" (`_NEVER_UNSET`). POST and PUT set, whichever of them Pulsar takes. A policy that is
+not enforced is not in the table: see `not_there.py`.
 """
 
 from __future__ import annotations
@@ -32,20 +33,23 @@ from pulsar_on_spark.model.names import TopicName
 from pulsar_on_spark.topic import catalog, tenants
 from pulsar_on_spark.topic.policies.change import set_namespace_policies, set_topic_policies
 from pulsar_on_spark.topic.policies.effective import effective, namespace_policies, topic_policies
-from pulsar_on_spark.topic.policies.policies import FIELDS, PersistencePolicies
+from pulsar_on_spark.topic.policies.policies import FIELDS, PersistencePolicies, Policies
 
 router = APIRouter(dependencies=[Depends(administers)])
 
 QuotaType = Literal["destination_storage", "message_age"]
-Applied = Annotated[bool, Query(description="What holds for the topic in the end, wherever it is set.")]
+Applied = Annotated[bool, Query(description="What holds in the end, wherever it is set.")]
+_NEVER_UNSET: Final = ("schema_validation_enforced", "is_allow_auto_update_schema")
+"""Their getters in Java are of type `boolean`."""
 _MISSING: Final = refused(404, "There is no such namespace or topic.")
 _BAD: Final = refused(412, "The value is not acceptable.")
 
 
-async def _of_namespace(services: Services, namespace: str) -> dict[str, Any]:
+async def _of_namespace(services: Services, namespace: str, applied: bool) -> dict[str, Any]:
     view = await services.views.view()
     tenants.require_namespace(view, namespace)
-    return namespace_policies(view, namespace)
+    there = namespace_policies(view, namespace)
+    return _in_the_end(services, default_policies(services.settings).model_copy(update=there)) if applied else there
 
 
 async def _of_topic(services: Services, name: TopicName, applied: bool) -> dict[str, Any]:
@@ -53,7 +57,11 @@ async def _of_topic(services: Services, name: TopicName, applied: bool) -> dict[
     catalog.require_topic(view, name)
     if not applied:
         return topic_policies(view, name)
-    found = dict(effective(view, name, default_policies(services.settings)))
+    return _in_the_end(services, effective(view, name, default_policies(services.settings)))
+
+
+def _in_the_end(services: Services, policies: Policies) -> dict[str, Any]:
+    found = dict(policies)
     found["persistence"] = found["persistence"] or PersistencePolicies.of(services.vitals.incarnation.quorum)
     return found
 
@@ -104,9 +112,12 @@ _OF_TOPIC: Final = "topic policies"
 
 
 @router.get(_NAMESPACE_POLICY, tags=[_OF_NAMESPACE], responses=_MISSING | _UNSET)
-async def namespace_policy(services: BrokerServices, namespace: NamedNamespace, policy: NamespacePolicy) -> Response:
-    """A policy as it is set there."""
-    return _answer((await _of_namespace(services, namespace)).get(_NAMESPACE_FIELDS[policy]))
+async def namespace_policy(
+    services: BrokerServices, namespace: NamedNamespace, policy: NamespacePolicy, applied: Applied = False
+) -> Response:
+    """A policy as it is set there, or as it holds in the end for topics that do not set it."""
+    field = _NAMESPACE_FIELDS[policy]
+    return _answer((await _of_namespace(services, namespace, applied or field in _NEVER_UNSET)).get(field))
 
 
 @router.put(_NAMESPACE_POLICY, status_code=204, tags=[_OF_NAMESPACE], responses=_MISSING | _BAD)
@@ -129,7 +140,8 @@ async def topic_policy(
     services: BrokerServices, name: StoredTopic, policy: TopicPolicy, applied: Applied = False
 ) -> Response:
     """A policy as it is set there, or as it holds in the end."""
-    return _answer((await _of_topic(services, name, applied)).get(_TOPIC_FIELDS[policy]))
+    field = _TOPIC_FIELDS[policy]
+    return _answer((await _of_topic(services, name, applied or field in _NEVER_UNSET)).get(field))
 
 
 @router.put(_TOPIC_POLICY, status_code=204, tags=[_OF_TOPIC], responses=_MISSING | _BAD)
@@ -156,9 +168,11 @@ _Type = Annotated[QuotaType, Query(alias="backlogQuotaType")]
 
 
 @router.get(f"{NAMESPACE}/backlogQuotaMap", tags=[_OF_NAMESPACE], responses=_MISSING)
-async def namespace_quotas(services: BrokerServices, namespace: NamedNamespace) -> dict[str, Any]:
+async def namespace_quotas(
+    services: BrokerServices, namespace: NamedNamespace, applied: Applied = False
+) -> dict[str, Any]:
     """The quotas that are set, by their type."""
-    return quota_map(await _of_namespace(services, namespace))
+    return quota_map(await _of_namespace(services, namespace, applied))
 
 
 @router.post(f"{NAMESPACE}/backlogQuota", status_code=204, tags=[_OF_NAMESPACE], responses=_MISSING | _BAD)
