@@ -1,8 +1,9 @@
 """Deleting topics that nobody uses, where a policy says so.
 
-A topic is used while it has producers, consumers or, by mode, subscriptions or backlog, and whenever anything changes
-in its chain: what Spark writes counts. The time begins anew when a broker starts. The deletion is decided on what is
-committed then: who comes meanwhile keeps the topic, or makes a new one.
+A topic is used while it has producers, consumers or, by mode, subscriptions or backlog, while a live query of Spark
+reads a subscription of it, and whenever anything changes in its chain: what Spark writes counts. The time begins anew
+when a broker starts. The deletion is decided on what is committed then: who comes meanwhile keeps the topic, or makes a
+new one.
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ from pulsar_on_spark.topic.policies.effective import effective
 from pulsar_on_spark.topic.policies.policies import InactiveTopicDeleteMode, Policies
 from pulsar_on_spark.topic.root import Root
 from pulsar_on_spark.topic.subscription.positions import mark_delete
+from pulsar_on_spark.topic.subscription.readers import SparkReaders
 
 log = logging.getLogger(__name__)
 
@@ -49,6 +51,7 @@ class InactiveTopics:
         self._topics = topics
         self._defaults = defaults
         self._since: dict[str, tuple[Unused, float]] = {}
+        self._readers = SparkReaders(root)
 
     async def look(self, now_s: float | None = None) -> None:
         """Delete what is due.
@@ -79,8 +82,9 @@ class InactiveTopics:
         if not asked:
             return due, since
         cursors = self._root.store.cursors()
+        self._readers.watch_only(name for record, _ in asked for name in _subscriptions(view, record))
         for record, policy in asked:
-            unused = _unused(view, cursors, record, policy.inactive_topic_delete_mode, in_use)
+            unused = self._unused(view, cursors, record, policy.inactive_topic_delete_mode, in_use)
             if unused is None:
                 continue
             known = self._since.get(record.topic_id)
@@ -95,7 +99,8 @@ class InactiveTopics:
 
         def check(view: View) -> None:
             mode = effective(view, name, self._defaults).inactive_topic_policies.inactive_topic_delete_mode
-            if _unused(view, self._root.store.cursors(), record, mode, set()) != unused:
+            self._readers.watch(_subscriptions(view, record))
+            if self._unused(view, self._root.store.cursors(), record, mode, set()) != unused:
                 raise TopicBusyError(f"Topic {name} is used again.")
 
         try:
@@ -107,18 +112,25 @@ class InactiveTopics:
         else:
             log.warning("Topic %s is deleted: nobody used it for its time.", name, extra={"topic": name})
 
+    def _unused(
+        self, view: View, cursors: Cursors, record: TopicRecord, mode: InactiveTopicDeleteMode, in_use: set[str]
+    ) -> Unused | None:
+        """None for a topic that is used."""
+        ends = []
+        for part in catalog.parts(view, record):
+            subscriptions = view.all(SubscriptionRecord, part.topic_id)
+            if part.topic_id in in_use or (subscriptions and mode is InactiveTopicDeleteMode.NO_SUBSCRIPTIONS):
+                return None
+            if any(self._readers.read(each) for each in subscriptions):
+                return None
+            marks = [mark_delete(each, cursors.of(part.topic_id, each.name)) for each in subscriptions]
+            if any(oldest_publish_ms(view, part.topic_id, mark) != NOTHING_MS for mark in marks):
+                return None
+            ends.append(read_limit(view, part.topic_id))
+        return tuple(ends)
 
-def _unused(
-    view: View, cursors: Cursors, record: TopicRecord, mode: InactiveTopicDeleteMode, in_use: set[str]
-) -> Unused | None:
-    """None for a topic that is used."""
-    ends = []
-    for part in catalog.parts(view, record):
-        subscriptions = view.all(SubscriptionRecord, part.topic_id)
-        if part.topic_id in in_use or (subscriptions and mode is InactiveTopicDeleteMode.NO_SUBSCRIPTIONS):
-            return None
-        marks = [mark_delete(each, cursors.of(part.topic_id, each.name)) for each in subscriptions]
-        if any(oldest_publish_ms(view, part.topic_id, mark) != NOTHING_MS for mark in marks):
-            return None
-        ends.append(read_limit(view, part.topic_id))
-    return tuple(ends)
+
+def _subscriptions(view: View, record: TopicRecord) -> list[str]:
+    """Their names, of all partitions."""
+    parts = catalog.parts(view, record)
+    return [each.name for part in parts for each in view.all(SubscriptionRecord, part.topic_id)]

@@ -1,8 +1,8 @@
 """The versions of a topic's schema in the metadata: numbered from 0, never changed, committed under the topic's key.
 
-A partition has the schema of its partitioned topic. A deletion is a version of its own: the topic has no schema then, and
-the next one need not follow any. What was deleted is kept for messages that were written with it, unless it is deleted
-for good; no number is ever given twice.
+A partition has the schema of its partitioned topic. A deletion is a version of its own: the topic has no schema then,
+and the next one need not follow any. What was deleted is kept for messages that were written with it, unless it is
+deleted for good; no number is ever given twice.
 """
 
 from __future__ import annotations
