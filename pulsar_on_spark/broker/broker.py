@@ -14,6 +14,7 @@ from contextlib import AsyncExitStack, ExitStack, closing
 from pathlib import Path
 
 from pulsar_on_spark.broker.access import OpenAccess
+from pulsar_on_spark.broker.commits import GroupedCommits
 from pulsar_on_spark.broker.connections import Connections, listen
 from pulsar_on_spark.broker.cursors.keeper import CursorKeeper
 from pulsar_on_spark.broker.cursors.open_cursor import OpenCursor
@@ -143,7 +144,8 @@ class Broker:
         self._follower = ChainFollower(self.root, self._journals)
         self._follower.start()
         ends.push_async_callback(self._follower.stop)
-        self._listener.keeper = self._keeper = CursorKeeper(self.root, self._incarnation, self._lost)
+        commits = GroupedCommits(self.root.store)
+        self._listener.keeper = self._keeper = CursorKeeper(self.root, self._incarnation, commits, self._lost)
         # What a frame has beside the largest message is metadata.
         largest_bytes = self._settings.max_message_size + FRAME_PADDING_BYTES
         self._reader = EntryReader(self.root, self._cache, max_message_size_bytes=largest_bytes)
@@ -170,7 +172,7 @@ class Broker:
         )
         self._housekeeping.start()
         ends.push_async_callback(self._housekeeping.stop)
-        self._topics = Topics(self.root, self._views, self._settings, self._load)
+        self._topics = Topics(self.root, self._views, commits, self._settings, self._load)
         self._topics.compactions.start()
         ends.push_async_callback(self._topics.compactions.stop)
         self._surroundings = Surroundings(self.root, self._views, self._journals, self._path)

@@ -155,7 +155,7 @@ class BrokerTopic:
             await each.close_ledgers([])
         self.incarnation = await self._journals.take(self.topic_id, _quorum(effective(view, self.name, self._defaults)))
         try:
-            self.chain = await self._follower.follow(self.part, self)
+            self.chain = await self._follower.follow(self.part, self, view)
             self.follow_record(view)
             if self.policies.deduplication:
                 self.dedup = await self._dedups.load(self.part, view, self.chain)
@@ -324,6 +324,8 @@ class BrokerTopic:
     def forget_producer(self, producer: Producer) -> None:
         """See `ProducersTopic`."""
         self.producers.remove(producer.info)
+        if producer.pending:
+            self._path.drop_closed(self)
 
     def grew(self, ledger: LedgerId, end: int) -> None:
         """See `PublishedTopic`."""

@@ -1,4 +1,4 @@
-"""The topics that a broker has loaded, what it knows of the others, and creating what clients use first."""
+"""The topics that a broker has loaded, and what operators do to topics."""
 
 from __future__ import annotations
 
@@ -8,24 +8,24 @@ from contextlib import AsyncExitStack
 from typing import Final
 from weakref import WeakValueDictionary
 
+from pulsar_on_spark.broker.commits import GroupedCommits
 from pulsar_on_spark.broker.compaction import Compactions, CompactionStatus
 from pulsar_on_spark.broker.non_persistent import NonPersistentTopic
 from pulsar_on_spark.broker.producers import Producers
 from pulsar_on_spark.broker.server_errors import ServerRefusalError
 from pulsar_on_spark.broker.settings import BrokerSettings
 from pulsar_on_spark.broker.topic import BrokerTopic
-from pulsar_on_spark.broker.topic_lists import SYSTEM_NAMESPACE
+from pulsar_on_spark.broker.topic_creation import TopicCreation, not_there
 from pulsar_on_spark.broker.topic_policies import default_policies
 from pulsar_on_spark.broker.views import Views
 from pulsar_on_spark.metadata.records import SubscriptionRecord, TopicRecord
 from pulsar_on_spark.metadata.state import View
-from pulsar_on_spark.model.errors import MetadataError, PulsarpyError, TopicBusyError, TopicNotFoundError
+from pulsar_on_spark.model.errors import TopicBusyError, TopicNotFoundError
 from pulsar_on_spark.model.ids import MessageId
 from pulsar_on_spark.model.latencies import Latencies
 from pulsar_on_spark.model.names import TopicName
 from pulsar_on_spark.protocol.commands import ServerError
 from pulsar_on_spark.topic import catalog
-from pulsar_on_spark.topic.policies.effective import effective
 from pulsar_on_spark.topic.root import Root
 
 AnyTopic = BrokerTopic | NonPersistentTopic
@@ -41,6 +41,7 @@ class Topics:
     Args:
         root: The root.
         views: Its metadata.
+        commits: Makes topics.
         settings: What is created by itself.
         load: Makes a topic.
 
@@ -48,20 +49,18 @@ class Topics:
         compactions: Those that this broker runs; whoever makes the topics starts and stops them.
     """
 
-    def __init__(self, root: Root, views: Views, settings: BrokerSettings, load: Load) -> None:
+    def __init__(self, root: Root, views: Views, commits: GroupedCommits, settings: BrokerSettings, load: Load) -> None:
         self.compactions = Compactions(root, settings)
         self._root = root
         self._views = views
         self._settings = settings
         self._load = load
-        self._defaults = default_policies(settings)
+        self._creation = TopicCreation(commits, default_policies(settings))
         self._loaded: dict[TopicName, BrokerTopic] = {}
         self._non_persistent: dict[TopicName, NonPersistentTopic] = {}
-        self._loading: dict[TopicName, asyncio.Task[BrokerTopic | None]] = {}
+        self._loading: dict[tuple[TopicName, bool], asyncio.Task[BrokerTopic | None]] = {}
+        """By name, and whether it is made if it is not there."""
         self._locks: WeakValueDictionary[TopicName, asyncio.Lock] = WeakValueDictionary()
-        self._wanted: dict[TopicName, int | None] = {}
-        self._created: asyncio.Future[None] | None = None
-        self._creating: asyncio.Task[None] | None = None
         self.loads = Latencies()
         """How long topics took to load."""
         self._is_closed = False
@@ -80,9 +79,10 @@ class Topics:
             TopicNotFoundError: it is not there.
             MetadataError: the metadata cannot be read or written.
         """
-        if not name.is_persistent:
-            return 0
-        return (await self._record(name, create=create)).partitions or 0
+        if not name.is_persistent or name in self._loaded:
+            return 0  # only what has no partitions is loaded
+        view = await self._views.view()
+        return (view.get(TopicRecord, name.full) or await self._new(view, name, create=create)).partitions or 0
 
     async def get(self, name: TopicName, *, create: bool) -> AnyTopic:
         """A topic, loaded if it is not yet (as `partitions`, and errors as `BrokerTopic.load`).
@@ -96,12 +96,9 @@ class Topics:
             self._require_running()
             if not name.is_persistent:
                 return self._get_non_persistent(name, create=create)
-            record = await self._record(name, create=create)
-            if (loaded := self._loaded.get(name)) is not None:
-                return loaded
-            if (loading := self._loading.get(name)) is None:
-                loading = self._loading[name] = asyncio.create_task(self._load_topic(name, record))
-                loading.add_done_callback(lambda _: self._loading.pop(name, None))
+            if (loading := self._loading.get((name, create))) is None:
+                loading = self._loading[name, create] = asyncio.create_task(self._load_topic(name, create=create))
+                loading.add_done_callback(lambda _: self._loading.pop((name, create), None))
             if (found := await asyncio.shield(loading)) is not None:
                 return found
         raise ServerRefusalError(ServerError.ServiceNotReady, f"Topic {name} was deleted again and again: try again.")
@@ -280,77 +277,35 @@ class Topics:
         stored = [topic.name for topic in view.all(TopicRecord) if topic.partitions is None]
         return [*stored, *(name.full for name in self._non_persistent)]
 
-    async def _load_topic(self, name: TopicName, record: TopicRecord) -> BrokerTopic | None:
-        """None if it was deleted meanwhile."""
-        if record.partitions is not None:
-            raise ServerRefusalError(
-                ServerError.NotAllowedError,
-                f"Topic {name} has {record.partitions} partitions: use {name.partition(0)} and so on.",
-            )
+    async def _load_topic(self, name: TopicName, *, create: bool) -> BrokerTopic | None:
+        """None if it is deleted meanwhile."""
         async with self._lock(name):
             if (loaded := self._loaded.get(name)) is not None:
                 return loaded
             view = await self._views.view()
-            current = view.get(TopicRecord, name.full)
-            if current is None or current.topic_id != record.topic_id:
+            if view.get(TopicRecord, name.full) is None:
+                await self._new(view, name, create=create)
+                view = await self._views.view()
+            if (record := view.get(TopicRecord, name.full)) is None:
                 return None
+            if record.partitions is not None:
+                raise ServerRefusalError(
+                    ServerError.NotAllowedError,
+                    f"Topic {name} has {record.partitions} partitions: use {name.partition(0)} and so on.",
+                )
             with self.loads.timed():
-                topic = self._load(name, current)
+                topic = self._load(name, record)
                 await topic.load(view)
             self._require_running()
             self._loaded[name] = topic
             return topic
 
+    async def _new(self, view: View, name: TopicName, *, create: bool) -> TopicRecord:
+        """Create a topic that is not there, if that is asked for (errors as `TopicCreation.create`)."""
+        if not create:
+            raise not_there(name)
+        return await self._creation.create(view, name)
+
     def _require_running(self) -> None:
         if self._is_closed:
             raise ServerRefusalError(ServerError.ServiceNotReady, "The broker is going down: look the topic up again.")
-
-    # -- the catalog ---------------------------------------------------------------------------------------------------
-
-    async def _record(self, name: TopicName, *, create: bool) -> TopicRecord:
-        view = await self._views.view()
-        found = view.get(TopicRecord, name.full)
-        if found is not None:
-            return found
-        creation = effective(view, name, self._defaults).auto_topic_creation
-        if not create or not creation.allow_auto_topic_creation:
-            raise TopicNotFoundError(f"Topic {name} does not exist: create it with `pulsarpy topics create`.")
-        if name.namespace == SYSTEM_NAMESPACE:
-            raise TopicNotFoundError(f"Topic {name} does not exist: nothing is kept in {SYSTEM_NAMESPACE}.")
-        if name.partition_index >= 0:
-            raise TopicNotFoundError(
-                f"Topic {name} does not exist and is named like a partition: create {name.partitioned_base} with "
-                "partitions."
-            )
-        is_partitioned = creation.topic_type == "partitioned"
-        await self._create(name, creation.default_num_partitions if is_partitioned else None)
-        return catalog.require_topic(await self._views.view(), name)
-
-    async def _create(self, name: TopicName, partitions: int | None) -> None:
-        """Join the next commit that creates topics."""
-        self._wanted[name] = partitions
-        if self._created is None:
-            self._created = asyncio.get_running_loop().create_future()
-        created = self._created
-        if self._creating is None:
-            self._creating = asyncio.create_task(self._create_all())
-        await asyncio.shield(created)
-
-    async def _create_all(self) -> None:
-        try:
-            while (created := self._created) is not None:
-                wanted, self._wanted, self._created = self._wanted, {}, None
-                try:
-                    await asyncio.to_thread(catalog.create_missing, self._root.store, wanted)
-                except Exception as error:
-                    created.set_exception(_shared(error))
-                    created.exception()  # each who waits gets it
-                else:
-                    created.set_result(None)
-        finally:
-            self._creating = None
-
-
-def _shared(error: Exception) -> Exception:
-    """What everybody is told whose topic was to be created in a commit that failed."""
-    return error if isinstance(error, PulsarpyError) else MetadataError(f"Topics could not be created: {error!r}.")

@@ -9,6 +9,7 @@ import asyncio
 from collections.abc import Sequence
 from contextlib import closing
 
+from pulsar_on_spark.broker.commits import GroupedCommits
 from pulsar_on_spark.broker.cursors.decisions import InitialPosition
 from pulsar_on_spark.broker.cursors.keeper import CursorKeeper
 from pulsar_on_spark.broker.cursors.open_cursor import OpenCursor
@@ -53,7 +54,8 @@ class CursorBroker:
         """Start; cursors go to the table every `snapshot_every_s`, by default only when they are told to."""
         made = cls(root)
         made.incarnation = await Incarnation.start(root, made, lease_duration_s=lease_duration_s)
-        made.keeper = CursorKeeper(root, made.incarnation, made.lost.append, snapshot_every_s=snapshot_every_s)
+        commits = GroupedCommits(root.store)
+        made.keeper = CursorKeeper(root, made.incarnation, commits, made.lost.append, snapshot_every_s=snapshot_every_s)
         return made
 
     async def stop(self) -> None:

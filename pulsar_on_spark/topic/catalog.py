@@ -103,20 +103,17 @@ def create_topic(
     return created
 
 
-def create_missing(store: MetadataStore, wanted: Mapping[TopicName, int | None]) -> None:
-    """Create those of the topics that are not there, in one commit; `wanted` says how many partitions each gets.
+def creation_of_missing(view: View, wanted: Mapping[TopicName, int | None]) -> Change | None:
+    """The change that creates those of the topics that are not there; `wanted` says how many partitions each gets.
 
     Raises:
-        InvalidArgumentError: a number of partitions is out of range, or a name is one of a partition.
+        InvalidArgumentError: a number of partitions is out of range, a name is one of a partition, or a namespace has
+            as many topics as it may have.
     """
     for name, partitions in wanted.items():
         check_new_topic(name, partitions)
-
-    def decide(view: View) -> Change | None:
-        missing = {name: count for name, count in wanted.items() if view.get(TopicRecord, name.full) is None}
-        return _creation(view, missing) if missing else None
-
-    store.commit(decide)
+    missing = {name: count for name, count in wanted.items() if view.get(TopicRecord, name.full) is None}
+    return _creation(view, missing) if missing else None
 
 
 def _creation(

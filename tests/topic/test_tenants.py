@@ -71,7 +71,7 @@ def test_what_has_something_in_it_is_deleted_by_force_only(root: Root) -> None:
 
 def test_a_namespace_of_many_topics_goes_commit_by_commit(root: Root) -> None:
     wanted = {TopicName.parse(f"shop/a/t{number}"): None for number in range(250)}
-    catalog.create_missing(root.store, wanted)
+    root.store.commit(lambda view: catalog.creation_of_missing(view, wanted))
     before = root.store.view().version
     tenants.delete_namespace(root.store, "shop/a", force=True)
     view = root.store.view()

@@ -6,9 +6,9 @@ import asyncio
 from dataclasses import replace
 from typing import Final
 
+from pulsar_on_spark.broker.commits import GroupedCommits
 from pulsar_on_spark.broker.cursors import decisions
 from pulsar_on_spark.broker.cursors.claims import Claims
-from pulsar_on_spark.broker.cursors.commits import GroupedCommits
 from pulsar_on_spark.broker.cursors.decisions import (
     Known,
     LacksBrokerError,

@@ -31,9 +31,9 @@ from datetime import UTC, datetime
 from typing import Any, Final, TypeAlias, TypeVar
 from weakref import WeakValueDictionary
 
+from pulsar_on_spark.broker.commits import GroupedCommits
 from pulsar_on_spark.broker.cursors import decisions
 from pulsar_on_spark.broker.cursors.claimer import Claimer
-from pulsar_on_spark.broker.cursors.commits import GroupedCommits
 from pulsar_on_spark.broker.cursors.decisions import (
     Held,
     InitialPosition,
@@ -73,6 +73,7 @@ class CursorKeeper:
     Args:
         root: The root.
         incarnation: Whose journal takes the records.
+        commits: Makes the commits.
         on_lost: Told of a cursor that is in other hands, or whose subscription or topic was deleted: its consumers are
             to be disconnected. Its `lost` says why.
         snapshot_every_s: How often cursors that moved go to the cursors table.
@@ -82,6 +83,7 @@ class CursorKeeper:
         self,
         root: Root,
         incarnation: Incarnation,
+        commits: GroupedCommits,
         on_lost: Callable[[OpenCursor], None] = lambda cursor: None,
         *,
         snapshot_every_s: float = SNAPSHOT_EVERY_S,
@@ -90,7 +92,7 @@ class CursorKeeper:
         self._incarnation = incarnation.id
         self._on_lost = on_lost
         self._snapshot_every_s = snapshot_every_s
-        self._commits = GroupedCommits(root.store)
+        self._commits = commits
         self._claimer = Claimer(root, self._commits)
         self._recorder = Recorder(incarnation, self._commits)
         self._open: dict[_Key, OpenCursor] = {}

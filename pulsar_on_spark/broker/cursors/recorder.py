@@ -13,7 +13,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from pulsar_on_spark.broker.cursors.commits import GroupedCommits
+from pulsar_on_spark.broker.commits import GroupedCommits
 from pulsar_on_spark.broker.cursors.open_cursor import OpenCursor
 from pulsar_on_spark.model.errors import JournalFencedError, PulsarpyError
 from pulsar_on_spark.topic.cursor.record import CursorRecord, encode

@@ -102,8 +102,13 @@ class ChainFollower:
             self._polling.cancel()
             await asyncio.gather(self._polling, return_exceptions=True)
 
-    async def follow(self, part: TopicPart, listener: ChainListener) -> LedgerChain:
+    async def follow(self, part: TopicPart, listener: ChainListener, view: View) -> LedgerChain:
         """The topic's chain now; the listener hears of everything that comes after.
+
+        Args:
+            part: The topic.
+            listener: Who is told.
+            view: The metadata as it was a moment ago.
 
         Raises:
             PulsarpyError: the metadata, or the journal of a ledger that was closed by force, cannot be read.
@@ -114,7 +119,9 @@ class ChainFollower:
             self._topics[topic_id] = followed = _Followed(part, listener)
         followed.listener = listener
         try:
-            look = await asyncio.to_thread(self._look, [followed])
+            # What came behind an older view, for other topics, was looked at before this one was followed.
+            is_new = view.state.revision >= self._seen
+            look = await asyncio.to_thread(self._look, [followed], view if is_new else None)
             for error in look.errors.values():
                 raise error
         except BaseException:
@@ -237,8 +244,8 @@ class ChainFollower:
         found = (each.ledgers.get(topic_id) for each in self._incarnations)
         return next((ledger for ledger in found if ledger is not None), None)
 
-    def _look(self, topics: Collection[_Followed]) -> _Look:
-        return self._extents(self._root.store.view(durable=True), topics)
+    def _look(self, topics: Collection[_Followed], view: View | None) -> _Look:
+        return self._extents(view or self._root.store.view(durable=True), topics)
 
     def _extents(self, view: View, topics: Collection[_Followed]) -> _Look:
         found: dict[TopicId, tuple[ChainShape, LedgerChain]] = {}

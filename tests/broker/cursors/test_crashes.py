@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from pulsar_on_spark.broker.commits import GroupedCommits
 from pulsar_on_spark.broker.cursors.keeper import CursorKeeper
 from pulsar_on_spark.broker.cursors.open_cursor import OpenCursor
 from pulsar_on_spark.metadata.store import MetadataStore
@@ -148,7 +149,7 @@ async def start(root: Root, end: _End) -> CursorBroker:
     broker = await CursorBroker.start(root, lease_duration_s=LEASE_S)
     own = Root.open(root.path)
     own.store = _Store(own.store, end)  # type: ignore[assignment]
-    broker.keeper = CursorKeeper(own, broker.incarnation, snapshot_every_s=60)
+    broker.keeper = CursorKeeper(own, broker.incarnation, GroupedCommits(own.store), snapshot_every_s=60)
     append = broker.incarnation.append_cursor
     broker.incarnation.append_cursor = lambda *given: end.step(lambda: append(*given))  # type: ignore[method-assign]
     return broker

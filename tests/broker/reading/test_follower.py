@@ -55,8 +55,10 @@ class Following:
     def chain(self) -> LedgerChain:
         return self.heard.chain
 
-    async def follow(self) -> None:
-        self.heard.chain = await self.follower.follow(self.broker.part("clicks"), self.heard)
+    async def follow(self, view: View | None = None) -> None:
+        self.heard.chain = await self.follower.follow(
+            self.broker.part("clicks"), self.heard, view or self.root.store.view()
+        )
 
     async def send(self, count: int) -> bool:
         """Send messages as a broker's topic does; whether they are readable at once."""
@@ -134,6 +136,19 @@ def test_what_spark_attaches_is_seen(root: Root) -> None:
                 await topic.until(lambda number=number: topic.entries() == number)
             assert topic.heard.told == 3
             assert topic.heard.ended == []
+
+    asyncio.run(scenario())
+
+
+def test_what_came_between_an_older_view_and_following_is_in_the_chain(root: Root) -> None:
+    async def scenario() -> None:
+        async with following(root, started=False) as topic:
+            older = root.store.view()
+            await topic.attach(2)
+            await topic.follower.refresh()  # other topics' news are taken in, this one's are nobody's yet
+            await topic.follow(older)
+            await topic.follower.refresh()
+            assert topic.entries() == 1
 
     asyncio.run(scenario())
 
@@ -248,7 +263,7 @@ def test_an_older_look_changes_nothing(root: Root) -> None:
             await topic.attach()
             look = topic.follower._look
             followed = topic.follower._topics[topic.topic_id]
-            older = look([followed])
+            older = look([followed], None)
             await topic.attach()
             await topic.send(1)
             await topic.follower.refresh()

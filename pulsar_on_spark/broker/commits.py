@@ -1,4 +1,4 @@
-"""Commits in groups: what is asked for while one is under way is in the next.
+"""Commits in groups, of all topics and subscriptions: what is asked for while one is under way is in the next.
 
 One round appends all cursor rows of its group in one commit, and then makes all changes of records in another. A
 change that is refused on the view at hand drops out alone; the others are decided anew with it.
@@ -16,10 +16,13 @@ from pulsar_on_spark.metadata.state import View
 from pulsar_on_spark.metadata.store import Change, MetadataStore
 
 T = TypeVar("T")
-Decide = Callable[[View, Cursors], tuple[Change, T]]
+Decide = Callable[[View, Cursors], tuple[Change | None, T]]
+"""The change, None if there is nothing to do, and a result."""
 
 MAX_GROUP: Final = 256
 """Most askers of one round: each row of a commit names all its keys, so that larger ones grow with the square."""
+LINGER_S: Final = 0.001
+"""Between two rounds: who had to wait for the first, and goes on at once, is in the second."""
 
 
 @dataclass(slots=True)
@@ -74,6 +77,7 @@ class GroupedCommits:
                 await asyncio.to_thread(self._round, group)
                 for asked in group:
                     _settle(asked)
+                await asyncio.sleep(LINGER_S)
         finally:
             self._running = None
 
@@ -106,7 +110,8 @@ class GroupedCommits:
             except Exception as error:  # it drops out of this attempt, and is decided anew in the next
                 asked.error = error
             else:
-                changes.append(change)
+                if change is not None:
+                    changes.append(change)
         if not changes:
             return None
         moved: dict[str, int | None] = {}
