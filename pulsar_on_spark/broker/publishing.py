@@ -18,6 +18,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol, cast
 
+from pulsar_on_spark.broker.metrics.entry_samples import EntrySamples
 from pulsar_on_spark.broker.peer import Peer
 from pulsar_on_spark.broker.producers import ProducerInfo
 from pulsar_on_spark.broker.topic_dedup import TopicDedup
@@ -43,10 +44,18 @@ class Published:
     Attributes:
         messages: Messages.
         bytes: Bytes of their entries.
+        samples: How long some of a topic's entries took, and how large they were; None before the first.
     """
 
     messages: int = 0
     bytes: int = 0
+    samples: EntrySamples | None = None
+
+    def sampled(self, seconds: float, size_bytes: int) -> None:
+        """An entry was measured."""
+        if self.samples is None:
+            self.samples = EntrySamples()
+        self.samples.observe(seconds, size_bytes)
 
 
 class ProducersTopic(Protocol):
@@ -204,8 +213,8 @@ class PublishPath:
         self._settled: asyncio.Future[None] | None = None
         self._pending = 0
         self._appended = self._journaled = 0
-        self._probe: tuple[int, float] | None = None
-        """One of the entries in the journal: how many were appended up to it, and when."""
+        self._probe: tuple[int, float, Published, int] | None = None
+        """One of the entries in the journal: how many were appended up to it, when, whose it is, and its bytes."""
         self.latencies = Latencies()
         """From when an entry was appended until its receipt was written; one entry at a time is measured."""
         self.pending_bytes = 0
@@ -246,7 +255,7 @@ class PublishPath:
         incarnation.append(topic.topic_id, sent.num_messages, now_ms, sent.entry, (topic, producer, sent))
         self._appended += 1
         if self._probe is None:
-            self._probe = (self._appended, time.perf_counter())
+            self._probe = (self._appended, time.perf_counter(), topic.published, len(sent.entry))
 
     def resume(self, topic: PublishedTopic) -> None:
         """Append what waits in a topic, as far as its ledger is open and the journal has room."""
@@ -331,7 +340,10 @@ class PublishPath:
     def _note_journaled(self, entries: int) -> None:
         self._journaled += entries
         if self._probe is not None and self._probe[0] <= self._journaled:
-            self.latencies.observe(time.perf_counter() - self._probe[1])
+            _, since_s, published, size_bytes = self._probe
+            took_s = time.perf_counter() - since_s
+            self.latencies.observe(took_s)
+            published.sampled(took_s, size_bytes)
             self._probe = None
 
     def unknown(self, entries: Sequence[Appended]) -> None:

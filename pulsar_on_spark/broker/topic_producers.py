@@ -80,6 +80,11 @@ class TopicProducers:
         return list(self._connected.values())
 
     @property
+    def are_refused(self) -> bool:
+        """Whether nobody is admitted now, because of a backlog quota or the topic's end."""
+        return self._refusal is not None
+
+    @property
     def waiting(self) -> int:
         """How many wait for their turn."""
         return sum(1 for _ in self._core.waiting)

@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Iterable
 from typing import Final, NamedTuple
 
+from pulsar_on_spark.broker.metrics import entry_samples
 from pulsar_on_spark.broker.stats.meters import Meters
 from pulsar_on_spark.broker.stats.rates import Rates
 from pulsar_on_spark.broker.topic import BrokerTopic
@@ -22,7 +23,7 @@ class SubscriptionNumbers(NamedTuple):
     backlog: int
     delayed: int
     unacked: int
-    is_blocked: bool
+    is_blocked_on_unacked: bool
     is_failing: bool
     messages_out: int
     bytes_out: int
@@ -31,7 +32,10 @@ class SubscriptionNumbers(NamedTuple):
 
 
 class TopicNumbers(NamedTuple):
-    """A topic that is loaded here. `waiting` is its entries that the journal has not taken."""
+    """A topic that is loaded here.
+
+    `waiting` is its entries that the journal has not taken; quotas are -1 for no limit; `samples` are None before any.
+    """
 
     topic_id: str
     namespace: str
@@ -41,6 +45,10 @@ class TopicNumbers(NamedTuple):
     messages_in: int
     bytes_in: int
     rates: Rates
+    are_producers_refused: bool
+    quota_bytes: int
+    quota_s: int
+    samples: list[float] | None
     subscriptions: list[SubscriptionNumbers]
 
 
@@ -65,7 +73,8 @@ def _of_topic(topic: BrokerTopic, meters: Meters) -> TopicNumbers:
                 each.kept.cursor.backlog_entries,
                 stats.delayed,
                 stats.unacked,
-                stats.blocked is not None,
+                # Else it rests: another consumer of a Failover subscription becomes the active one.
+                stats.blocked is not None and stats.unacked > 0,
                 each.problem is not None,
                 each.messages_out,
                 each.bytes_out,
@@ -82,5 +91,9 @@ def _of_topic(topic: BrokerTopic, meters: Meters) -> TopicNumbers:
         topic.published.messages,
         topic.published.bytes,
         meters.rates(topic.published),
+        topic.producers.are_refused,
+        topic.policies.backlog_quota_size.limit_size,
+        topic.policies.backlog_quota_age.limit_time,
+        None if topic.published.samples is None else entry_samples.values(topic.published.samples),
         subscriptions,
     )

@@ -1,27 +1,29 @@
-"""Pulsar's families of topics, subscriptions and the broker, out of gathered numbers. Pure."""
+"""Pulsar's families of topics, subscriptions and the broker, out of gathered numbers. Pure.
+
+By topic and subscription, or summed up by namespace (Pulsar's `exposeTopicLevelMetricsInPrometheus`).
+"""
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Final, TypeVar
+from typing import Final, Literal
 
-from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamily, Metric
-
+from pulsar_on_spark.broker.metrics import entry_samples
+from pulsar_on_spark.broker.metrics.exposition import family, labels
 from pulsar_on_spark.broker.metrics.gather import SubscriptionNumbers, TopicNumbers
 from pulsar_on_spark.broker.metrics.stored import StoredLook
 
-_TOPIC: Final = ("cluster", "namespace", "topic")
-_SUBSCRIPTION: Final = (*_TOPIC, "subscription")
-
 _OfTopic = Callable[[TopicNumbers], float]
 _OfSubscription = Callable[[SubscriptionNumbers], float]
+_Kind = Literal["gauge", "counter"]
 
 
 def _sum(number: _OfSubscription) -> _OfTopic:
     return lambda topic: sum(number(each) for each in topic.subscriptions)
 
 
-_GAUGES: Final[tuple[tuple[str, str, _OfTopic], ...]] = (
+_SUMS: Final[tuple[tuple[str, str, _OfTopic], ...]] = (
     ("subscriptions_count", "Open subscriptions", lambda it: len(it.subscriptions)),
     ("producers_count", "Producers", lambda it: it.producers),
     ("consumers_count", "Consumers", _sum(lambda each: each.consumers)),
@@ -31,70 +33,113 @@ _GAUGES: Final[tuple[tuple[str, str, _OfTopic], ...]] = (
     ("throughput_out", "Bytes delivered a second", _sum(lambda each: each.rates.bytes)),
     ("msg_backlog", "Entries not acknowledged, of all open subscriptions", _sum(lambda each: each.backlog)),
 )
-"""Of a topic as `pulsar_...`, and all of them together as `pulsar_broker_...`."""
-_TOPIC_GAUGES: Final[tuple[tuple[str, str, _OfTopic], ...]] = (
-    ("pulsar_average_msg_size", "Mean bytes of a message", lambda it: it.bytes_in / max(it.messages_in, 1)),
-    ("pulsarpy_topic_waiting_entries", "Entries that the journal has not taken yet", lambda it: it.waiting),
+"""Of a topic, or a namespace, as `pulsar_...`, and all of them together as `pulsar_broker_...`."""
+_OF_MANY: Final[tuple[tuple[str, _Kind, str, _OfTopic], ...]] = (
+    *((f"pulsar_{name}", "gauge", text, number) for name, text, number in _SUMS),
+    ("pulsarpy_topic_waiting_entries", "gauge", "Entries that the journal has not taken yet", lambda it: it.waiting),
+    (
+        "pulsarpy_topic_producers_refused",
+        "gauge",
+        "1 while no producer is admitted, because of a backlog quota or the topic's end",
+        lambda it: int(it.are_producers_refused),
+    ),
+    ("pulsar_in_messages_total", "counter", "Messages that were published", lambda it: it.messages_in),
+    ("pulsar_in_bytes_total", "counter", "Bytes of their entries", lambda it: it.bytes_in),
 )
-_TOPIC_COUNTERS: Final[tuple[tuple[str, str, _OfTopic], ...]] = (
-    ("pulsar_in_messages", "Messages that were published", lambda it: it.messages_in),
-    ("pulsar_in_bytes", "Bytes of their entries", lambda it: it.bytes_in),
+"""Of a topic; a namespace's are their sums."""
+_OF_ONE: Final[tuple[tuple[str, _Kind, str, _OfTopic], ...]] = (
+    ("pulsar_average_msg_size", "gauge", "Mean bytes of a message", lambda it: it.bytes_in / max(it.messages_in, 1)),
+    ("pulsar_storage_backlog_quota_limit", "gauge", "Bytes of backlog; -1 for no limit", lambda it: it.quota_bytes),
+    ("pulsar_storage_backlog_quota_limit_time", "gauge", "Seconds; -1 for no limit", lambda it: it.quota_s),
 )
-_SUBSCRIPTION_GAUGES: Final[tuple[tuple[str, str, _OfSubscription], ...]] = (
-    ("pulsar_subscription_back_log", "Entries that are not acknowledged", lambda it: it.backlog),
-    ("pulsar_subscription_delayed", "Entries that wait for their time", lambda it: it.delayed),
-    ("pulsar_subscription_unacked_messages", "Messages that are at consumers", lambda it: it.unacked),
+"""Of a topic alone."""
+_OF_SUBSCRIPTION: Final[tuple[tuple[str, _Kind, str, _OfSubscription], ...]] = (
+    ("pulsar_subscription_back_log", "gauge", "Entries that are not acknowledged", lambda it: it.backlog),
+    (
+        "pulsar_subscription_back_log_no_delayed",
+        "gauge",
+        "The same without those that wait for their time",
+        lambda it: max(it.backlog - it.delayed, 0),
+    ),
+    ("pulsar_subscription_delayed", "gauge", "Entries that wait for their time", lambda it: it.delayed),
+    ("pulsar_subscription_unacked_messages", "gauge", "Messages that are at consumers", lambda it: it.unacked),
     (
         "pulsar_subscription_blocked_on_unacked_messages",
+        "gauge",
         "1 while it stands still because too many messages are at consumers",
-        lambda it: it.is_blocked,
+        lambda it: int(it.is_blocked_on_unacked),
     ),
-    ("pulsar_subscription_consumers_count", "Consumers", lambda it: it.consumers),
-    ("pulsar_subscription_msg_rate_out", "Messages delivered a second", lambda it: it.rates.messages),
-    ("pulsar_subscription_msg_throughput_out", "Bytes delivered a second", lambda it: it.rates.bytes),
+    ("pulsar_subscription_consumers_count", "gauge", "Consumers", lambda it: it.consumers),
+    ("pulsar_subscription_msg_rate_out", "gauge", "Messages delivered a second", lambda it: it.rates.messages),
+    ("pulsar_subscription_msg_throughput_out", "gauge", "Bytes delivered a second", lambda it: it.rates.bytes),
     (
         "pulsarpy_subscription_read_failing",
+        "gauge",
         "1 while its entries cannot be read, which is tried again and again",
-        lambda it: it.is_failing,
+        lambda it: int(it.is_failing),
+    ),
+    ("pulsar_out_messages_total", "counter", "Messages that were delivered", lambda it: it.messages_out),
+    ("pulsar_out_bytes_total", "counter", "Bytes of their entries", lambda it: it.bytes_out),
+    (
+        "pulsarpy_subscription_entries_lost_total",
+        "counter",
+        "Entries passed over because no copy is left",
+        lambda it: it.entries_lost,
     ),
 )
-_SUBSCRIPTION_COUNTERS: Final[tuple[tuple[str, str, _OfSubscription], ...]] = (
-    ("pulsar_out_messages", "Messages that were delivered", lambda it: it.messages_out),
-    ("pulsar_out_bytes", "Bytes of their entries", lambda it: it.bytes_out),
-    ("pulsarpy_subscription_entries_lost", "Entries passed over because no copy is left", lambda it: it.entries_lost),
-)
 
 
-def topic_families(cluster: str, topics: Sequence[TopicNumbers], stored: StoredLook) -> Iterator[Metric]:
-    """All families of topics.
+def topic_families(cluster: str, topics: Sequence[TopicNumbers], stored: StoredLook, by_topic: bool) -> Iterator[str]:
+    """All families of topics, each as text.
 
     Args:
         cluster: The cluster's name.
         topics: The loaded ones.
         stored: What is stored of them.
+        by_topic: Whether topics and subscriptions are told one by one; else namespaces are.
     """
-    yield from _of_broker(cluster, topics, stored)
-    named = [((cluster, each.namespace, each.name), each) for each in topics]
-    for name, text, number in (*((f"pulsar_{name}", text, number) for name, text, number in _GAUGES), *_TOPIC_GAUGES):
-        yield _filled(GaugeMetricFamily(name, text, labels=_TOPIC), ((key, number(each)) for key, each in named))
-    for name, text, number in _TOPIC_COUNTERS:
-        yield _filled(CounterMetricFamily(name, text, labels=_TOPIC), ((key, number(each)) for key, each in named))
-    for name, text, sizes in (
-        ("pulsar_storage_size", "Key and value bytes in segments, times their copies", stored.physical),
-        ("pulsar_storage_logical_size", "Key and value bytes in segments", stored.logical),
-    ):
-        gauge = GaugeMetricFamily(name, text, labels=_TOPIC)
-        yield _filled(gauge, ((key, sizes.get(each.topic_id, 0)) for key, each in named))
-    found = [((*key, each.name), each) for key, topic in named for each in topic.subscriptions]
-    for name, text, said in _SUBSCRIPTION_GAUGES:
-        yield _filled(GaugeMetricFamily(name, text, labels=_SUBSCRIPTION), ((key, said(each)) for key, each in found))
-    for name, text, said in _SUBSCRIPTION_COUNTERS:
-        yield _filled(CounterMetricFamily(name, text, labels=_SUBSCRIPTION), ((key, said(each)) for key, each in found))
+    of_broker = labels(cluster=cluster)
+    yield from _of_broker(of_broker, topics, stored)
+    of_namespace = {name: labels(cluster=cluster, namespace=name) for name in {each.namespace for each in topics}}
+
+    def by_namespace(number: _OfTopic) -> Iterable[tuple[str, float]]:
+        sums: defaultdict[str, float] = defaultdict(int)
+        for each in topics:
+            sums[of_namespace[each.namespace]] += number(each)
+        return sums.items()
+
+    yield family("pulsar_topics_count", "gauge", "Loaded topics", by_namespace(lambda _: 1))
+    sizes: tuple[tuple[str, _Kind, str, _OfTopic], ...] = (
+        (
+            "pulsar_storage_size",
+            "gauge",
+            "Key and value bytes in segments, times their copies",
+            lambda it: stored.physical.get(it.topic_id, 0),
+        ),
+        (
+            "pulsar_storage_logical_size",
+            "gauge",
+            "Key and value bytes in segments",
+            lambda it: stored.logical.get(it.topic_id, 0),
+        ),
+    )
+    if not by_topic:
+        yield from (family(name, kind, text, by_namespace(number)) for name, kind, text, number in (*_OF_MANY, *sizes))
+        return
+    named = [(f"{of_namespace[each.namespace]},{labels(topic=each.name)}", each) for each in topics]
+    for name, kind, text, number in (*_OF_MANY, *_OF_ONE, *sizes):
+        yield family(name, kind, text, ((of, number(each)) for of, each in named))
+    measured = [(of, each.samples) for of, each in named if each.samples is not None]
+    for index, name in enumerate(entry_samples.names()):
+        yield family(name, "gauge", "Of sampled entries", ((of, samples[index]) for of, samples in measured))
+    found = [(f"{of},{labels(subscription=each.name)}", each) for of, topic in named for each in topic.subscriptions]
+    for name, kind, text, said in _OF_SUBSCRIPTION:
+        yield family(name, kind, text, ((of, said(each)) for of, each in found))
 
 
-def _of_broker(cluster: str, topics: Sequence[TopicNumbers], stored: StoredLook) -> Iterator[Metric]:
+def _of_broker(of_broker: str, topics: Sequence[TopicNumbers], stored: StoredLook) -> Iterator[str]:
     numbers: list[tuple[str, str, float]] = [
-        (f"pulsar_broker_{name}", text, sum(map(number, topics))) for name, text, number in _GAUGES
+        (f"pulsar_broker_{name}", text, sum(map(number, topics))) for name, text, number in _SUMS
     ]
     numbers += [
         ("pulsar_broker_topics_count", "Loaded topics", len(topics)),
@@ -102,13 +147,4 @@ def _of_broker(cluster: str, topics: Sequence[TopicNumbers], stored: StoredLook)
         ("pulsar_broker_storage_logical_size", "Key and value bytes in segments", sum(stored.logical.values())),
     ]
     for name, text, value in numbers:
-        yield _filled(GaugeMetricFamily(name, text, labels=_TOPIC[:1]), [((cluster,), value)])
-
-
-_Family = TypeVar("_Family", GaugeMetricFamily, CounterMetricFamily)
-
-
-def _filled(family: _Family, samples: Iterable[tuple[Sequence[str], float]]) -> _Family:
-    for labels, value in samples:
-        family.add_metric(labels, value)
-    return family
+        yield family(name, "gauge", text, [(of_broker, value)])

@@ -57,6 +57,7 @@ def test_metrics_count_what_happens(broker: RunningBroker, client: pulsar.Client
     assert found["pulsar_average_msg_size"] == found["pulsar_in_bytes_total"] / 10
     assert found["pulsar_msg_backlog"] == found["pulsar_subscription_back_log"] >= 1
     assert found["pulsar_rate_in"] > 0
+    assert found["pulsar_entry_size_count"] == found["pulsar_storage_write_latency_count"] >= 1
     assert found["pulsar_subscription_msg_throughput_out"] == found["pulsar_throughput_out"] > 0
     counts = ("pulsar_producers_count", "pulsar_consumers_count", "pulsar_subscription_consumers_count")
     assert [found[name] for name in counts] == [1, 1, 1]
