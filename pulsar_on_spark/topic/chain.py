@@ -229,13 +229,22 @@ def walk_range(
 
 
 def _given_up(view: View, topic_id: str, start: Position, end: Position) -> deque[Position]:
-    """Where entries in [start, end) begin that are lost because an operator gave up their frames."""
+    """Where entries in [start, end) begin that are lost because an operator gave up their frames, or paths."""
     found = (
-        Position(LedgerId(lost.ledger_id), EntryId(lost.first))
+        Position(LedgerId(ledger.ledger_id), EntryId(first))
         for ledger in view.all(LedgerRecord, topic_id)
-        for lost in ledger.lost
+        for first in (*(lost.first for lost in ledger.lost), *_cut_off(view, ledger))
     )
     return deque(sorted(position for position in found if start <= position < end))
+
+
+def _cut_off(view: View, ledger: LedgerRecord) -> tuple[int, ...]:
+    """Where a ledger without close row ends whose log was closed without some of its paths: it may have been longer."""
+    owner = None if ledger.incarnation is None else view.get(IncarnationRecord, ledger.incarnation)
+    if owner is None or ledger.entries is not None or not owner.given_up_paths:
+        return ()
+    end = ledger_end(view, ledger)
+    return () if end is None else (end,)
 
 
 def _given_up_losses(topic: str, lost: deque[Position], end: Position, said: LedgerId | None = None) -> Iterator[Loss]:
@@ -243,7 +252,9 @@ def _given_up_losses(topic: str, lost: deque[Position], end: Position, said: Led
     while lost and lost[0] < end:
         position = lost.popleft()
         if position.ledger != said:
-            yield Loss(topic, f"entries from {position} on were in journal frames that were given up")
+            yield Loss(
+                topic, f"entries from {position} on were in journal frames or on storage paths that were given up"
+            )
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,11 +8,8 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterator
-from contextlib import closing
+from collections.abc import Callable
 
-from pulsar_on_spark.ledger.journal.frames import Frame
-from pulsar_on_spark.ledger.journal.sealing import ended_spans
 from pulsar_on_spark.metadata.records import IncarnationRecord
 from pulsar_on_spark.model.errors import InvalidArgumentError, JournalUndecidedError
 from pulsar_on_spark.model.ids import IncarnationId
@@ -20,8 +17,8 @@ from pulsar_on_spark.topic.incarnation.dead_brokers import recover_incarnation
 from pulsar_on_spark.topic.leases import LeaseWatcher, broker_lease_directory
 from pulsar_on_spark.topic.root import Root
 from pulsar_on_spark.topic.sealing.journal_cursors import snapshot_cursors
-from pulsar_on_spark.topic.sealing.journal_frames import JournalFrames
-from pulsar_on_spark.topic.sealing.seals import SealedLog, sealed_log
+from pulsar_on_spark.topic.sealing.journal_frames import frames_of
+from pulsar_on_spark.topic.sealing.seals import sealed_log
 from pulsar_on_spark.topic.subscription.ownership import Standing
 
 _ATTEMPTS = 3
@@ -86,23 +83,11 @@ def settle_cursors(root: Root, incarnation: IncarnationId) -> None:
         if found.record.last_frame is None:
             raise InvalidArgumentError(f"The journal of incarnation {incarnation} is not closed: recover it first.")
         try:
-            snapshot_cursors(root.store, _frames(root, found))
+            end = found.record.last_frame + 1
+            snapshot_cursors(root.store, frames_of(found, root.storage_paths(found.view), found.floor, end))
             return
         except JournalUndecidedError:
             now = sealed_log(root.store.view(), incarnation)
             # Frames may be gone because a trimmer has seen to their cursors meanwhile.
             if attempt == _ATTEMPTS - 1 or (now is not None and now.seal.trimmed_before == found.seal.trimmed_before):
                 raise
-
-
-def _frames(root: Root, found: SealedLog) -> Iterator[Frame]:
-    """All frames that are not trimmed."""
-    spans = [begin for begin, end in ended_spans(found.record) if end > found.seal.trimmed_before]
-    if not spans:
-        return
-    assert found.record.last_frame is not None, "only closed journals are read here"
-    begin = max(spans[0], found.seal.trimmed_before)
-    incarnation = IncarnationId(found.row.incarnation)
-    with closing(JournalFrames(incarnation, root.storage_paths(found.view), begin)) as frames:
-        while frames.next <= found.record.last_frame and (frame := frames.read(found.record)) is not None:
-            yield frame

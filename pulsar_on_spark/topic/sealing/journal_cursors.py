@@ -9,11 +9,12 @@ from typing import TypeAlias
 
 from pulsar_on_spark.ledger.journal.frames import Frame
 from pulsar_on_spark.ledger.journal.log import FrameKind, FrameNumber
-from pulsar_on_spark.metadata.cursors import WHOLE
+from pulsar_on_spark.metadata.cursors import CursorRow
 from pulsar_on_spark.metadata.records import SubscriptionRecord
 from pulsar_on_spark.metadata.store import MetadataStore
 from pulsar_on_spark.model.ids import TopicId
-from pulsar_on_spark.topic.cursor.record import CursorRecord, decode, replay
+from pulsar_on_spark.topic.cursor.handover import broker_cursor
+from pulsar_on_spark.topic.cursor.record import CursorRecord, decode
 
 CursorKey: TypeAlias = tuple[TopicId, str]
 """(topic id, subscription)."""
@@ -82,19 +83,27 @@ def not_snapshotted(store: MetadataStore, ranks: Mapping[CursorKey, Rank]) -> li
     Raises:
         MetadataError: the tables cannot be read.
     """
+    return [key for key, _, _ in _uncovered(store, ranks)]
+
+
+def _uncovered(
+    store: MetadataStore, ranks: Mapping[CursorKey, Rank]
+) -> list[tuple[CursorKey, SubscriptionRecord, list[CursorRow]]]:
+    """The same, with the subscription and its rows."""
     if not ranks:
         return []
     # In this order: a subscription's record is in main before any row of it.
     view = store.view(durable=True)
-    rows = store.cursors(durable=True)
+    cursors = store.cursors(durable=True)
     uncovered = []
     for (topic_id, name), rank in ranks.items():
         record = view.get(SubscriptionRecord, f"{topic_id}/{name}")
         if record is None:
             continue
+        rows = list(cursors.of(topic_id, name))
         epochs = (record.start_epoch, *(owner.epoch for owner in record.owners))
-        if max(epochs) <= rank[0] and not any(row.rank >= rank for row in rows.of(topic_id, name)):
-            uncovered.append((topic_id, name))
+        if max(epochs) <= rank[0] and not any(row.rank >= rank for row in rows):
+            uncovered.append(((topic_id, name), record, rows))
     return uncovered
 
 
@@ -104,7 +113,7 @@ def snapshot_cursors(store: MetadataStore, frames: Iterable[Frame]) -> None:
     Anybody may do so, any number of times: a row says what is in the log, and the largest (epoch, n) counts.
 
     Raises:
-        CorruptCursorError: a record cannot be read, or one that is needed is missing.
+        CorruptCursorError: a record cannot be read, or is of an epoch that the subscription's record does not know.
         MetadataError: the table cannot be read or written.
     """
     found: dict[CursorKey, list[CursorRecord]] = defaultdict(list)
@@ -112,10 +121,6 @@ def snapshot_cursors(store: MetadataStore, frames: Iterable[Frame]) -> None:
         if frame.header.kind is FrameKind.CURSOR:
             for record in cursor_records(frame):
                 found[record.cursor_key].append(record)
-    wanted = not_snapshotted(store, {key: max(record.rank for record in found[key]) for key in found})
-    rows = store.cursors(durable=True)
-    snapshots = []
-    for topic_id, name in wanted:
-        known = [CursorRecord.from_row(row) for row in rows.of(topic_id, name) if row.slot == WHOLE]
-        snapshots.append(replay([*known, *found[topic_id, name]]).to_row())
-    store.append_cursors(snapshots)
+    ranks = {key: max(record.rank for record in found[key]) for key in found}
+    stands = (broker_cursor(record, rows, found[key]) for key, record, rows in _uncovered(store, ranks))
+    store.append_cursors([each.to_row() for each in stands])

@@ -5,7 +5,8 @@ Any good copy gives a frame. One that has a frame damaged, or lacks one that is 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import closing
 from typing import TypeAlias
 
 from pulsar_on_spark.ledger.files import OS_FILES, FileOps
@@ -16,6 +17,7 @@ from pulsar_on_spark.ledger.journal.sealing import ended_spans
 from pulsar_on_spark.ledger.storage_path import StoragePath
 from pulsar_on_spark.model.errors import JournalUndecidedError, StorageError
 from pulsar_on_spark.model.ids import IncarnationId, JournalFileId, PathId
+from pulsar_on_spark.topic.sealing.seals import SealedLog
 
 FrameRange: TypeAlias = tuple[FrameNumber, FrameNumber]
 """Frames [begin, end)."""
@@ -139,3 +141,19 @@ class JournalFrames:
             return file.size_bytes()
         finally:
             file.close()
+
+
+def frames_of(
+    found: SealedLog,
+    paths: Mapping[PathId, StoragePath],
+    begin: FrameNumber,
+    end: FrameNumber,
+    files: FileOps = OS_FILES,
+) -> Iterator[Frame]:
+    """Frames [begin, end) of a log, without those that were given up (raises as `JournalFrames.read`)."""
+    incarnation = IncarnationId(found.row.incarnation)
+    with closing(JournalFrames(incarnation, paths, begin, files, found.given_up)) as frames:
+        frames.pass_given_up()
+        while frames.next < end and (frame := frames.read(found.record)) is not None:
+            yield frame
+            frames.pass_given_up()

@@ -51,7 +51,7 @@ def give_up_frames(root: Root, incarnation: IncarnationId, *, commit: bool) -> l
 
     Args:
         root: The root.
-        incarnation: Whose journal. Every byte of it that is not sealed yet is read.
+        incarnation: Whose journal. Every byte of it that is not trimmed yet is read.
         commit: Give up what was found; without, it is only said.
 
     Raises:
@@ -91,7 +91,7 @@ def _lost(root: Root, found: SealedLog) -> Iterator[tuple[GivenUpFrames, str]]:
     assert last is not None, "the log is CLOSED"
     paths = root.storage_paths(found.view)
     incarnation = IncarnationId(found.row.incarnation)
-    with closing(JournalFrames(incarnation, paths, found.seal.sealed_before, given_up=found.given_up)) as frames:
+    with closing(JournalFrames(incarnation, paths, found.floor, given_up=found.given_up)) as frames:
         while frames.next <= last:
             frames.pass_given_up()
             try:
@@ -106,16 +106,19 @@ def _lost(root: Root, found: SealedLog) -> Iterator[tuple[GivenUpFrames, str]]:
 
 
 def _at(root: Root, found: SealedLog, number: FrameNumber, files: FileOps = OS_FILES) -> GivenUpFrames:
-    """The frame alone, if some copy has its directory; else all that is left of its fragment."""
+    """The frame alone, if some copy has its directory; else all that is left of its fragment.
+
+    Of frames that are sealed no entries are lost, only what they say of cursors.
+    """
     paths = root.storage_paths(found.view)
     with closing(LogReader(IncarnationId(found.row.incarnation), paths, FrameHead, number, files)) as heads:
         heads.main_read(found.record, number)
         head = heads.next(every=True)
     if head is None:
         end = next(end for _, end in ended_spans(found.record) if end > number)
-        return GivenUpFrames(begin=number, end=end)
+        return GivenUpFrames(begin=number, end=end, entries=() if end <= found.seal.sealed_before else None)
     entries: tuple[LostEntries, ...] = ()
-    if head.header.kind is FrameKind.ENTRIES:
+    if head.header.kind is FrameKind.ENTRIES and number >= found.seal.sealed_before:
         entries = tuple(
             LostEntries(ledger_id=run.ledger_id, first=run.first_entry, end=run.first_entry + run.entries)
             for run in head.runs()

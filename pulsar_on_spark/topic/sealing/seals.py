@@ -8,7 +8,7 @@ again, and commits nothing.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 
 from pulsar_on_spark.ledger.journal import sealing
@@ -55,6 +55,12 @@ class SealedLog:
     def given_up(self) -> list[tuple[FrameNumber, FrameNumber]]:
         """Frames [begin, end) that are passed over, in order."""
         return sorted((each.begin, each.end) for each in self.seal.given_up)
+
+    @property
+    def floor(self) -> FrameNumber:
+        """The first frame that is not trimmed, and whose files are still there."""
+        begins = (begin for begin, end in sealing.ended_spans(self.record) if end > self.seal.trimmed_before)
+        return max(next(begins, 0), self.seal.trimmed_before)
 
     @property
     def is_sealed(self) -> bool:
@@ -203,18 +209,24 @@ def _given_up(found: SealedLog, before: FrameNumber) -> GivenUp:
     return GivenUp(tuple(named), unknown_runs=sum(each.entries is None for each in given_up))
 
 
+def _given_up_in_all(found: SealedLog) -> GivenUp:
+    """The same of the whole log, with what was behind its end if paths were given up to close it there."""
+    of_frames = _given_up(found, found.seal.sealed_before)
+    return replace(of_frames, unknown_runs=of_frames.unknown_runs + bool(found.row.given_up_paths))
+
+
 def _lost_at_end(found: SealedLog, ledger: LedgerRecord, sealed: EntryId) -> tuple[LostEntries, ...]:
     """What is lost of a ledger, with what was given up behind its last sealed entry.
 
     Raises:
         MetadataError: its close row says more than is sealed, and nothing that was given up explains it.
     """
-    given_up = _given_up(found, found.seal.sealed_before)
+    given_up = _given_up_in_all(found)
     named = [each.end for each in given_up.entries if each.ledger == ledger.ledger_id]
     end = max([ledger.entries or 0, sealed, *named])
     lost = (*ledger.lost, LostEntries(ledger_id=ledger.ledger_id, first=sealed, end=end))
     if end > sealed:
-        if not found.row.given_up_paths and not given_up.explains(map(_entries, lost)):
+        if not given_up.explains(map(_entries, lost)):
             raise MetadataError(
                 f"Ledger {ledger.ledger_id} of incarnation {found.row.incarnation} has {end} entries by its close row, "
                 f"and sealed are {sealed}: restore the metadata of this root."

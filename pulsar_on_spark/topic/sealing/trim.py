@@ -29,7 +29,7 @@ from pulsar_on_spark.ledger.journal.files import (
 )
 from pulsar_on_spark.ledger.journal.frames import Frame
 from pulsar_on_spark.ledger.journal.log import Copy, FrameNumber, LogState
-from pulsar_on_spark.ledger.journal.sealing import deleted_before, ended_spans, files_to_delete
+from pulsar_on_spark.ledger.journal.sealing import deleted_before, files_to_delete
 from pulsar_on_spark.ledger.storage_path import StoragePath
 from pulsar_on_spark.metadata.records import IncarnationRecord, PathRecord
 from pulsar_on_spark.metadata.state import View
@@ -44,7 +44,7 @@ from pulsar_on_spark.topic.sealing.journal_cursors import (
     not_snapshotted,
     snapshot_cursors,
 )
-from pulsar_on_spark.topic.sealing.journal_frames import JournalFrames
+from pulsar_on_spark.topic.sealing.journal_frames import frames_of
 from pulsar_on_spark.topic.sealing.seals import (
     SealedLog,
     decide_close,
@@ -153,21 +153,10 @@ class Trimmer:
 
     def _snapshot(self, found: SealedLog) -> None:
         """Nobody else will: the log has no owner any more."""
-        end = found.seal.sealed_before
-        spans = [begin for begin, last in ended_spans(found.record) if last > found.seal.trimmed_before]
-        if spans:
-            snapshot_cursors(self._root.store, self._frames(found, max(spans[0], found.seal.trimmed_before), end))
+        snapshot_cursors(self._root.store, self._frames(found, found.floor, found.seal.sealed_before))
 
     def _frames(self, found: SealedLog, begin: FrameNumber, end: FrameNumber) -> Iterator[Frame]:
-        paths = self._root.storage_paths(found.view)
-        frames = JournalFrames(self._incarnation, paths, begin, self._files, found.given_up)
-        try:
-            frames.pass_given_up()
-            while frames.next < end and (frame := frames.read(found.record)) is not None:
-                yield frame
-                frames.pass_given_up()
-        finally:
-            frames.close()
+        return frames_of(found, self._root.storage_paths(found.view), begin, end, self._files)
 
     # -- files ---------------------------------------------------------------------------------------------------------
 

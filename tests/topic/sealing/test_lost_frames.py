@@ -176,6 +176,23 @@ def test_a_ledger_that_was_cut_off_as_its_paths_were_given_up_ends_there(root: R
     assert ranges(root, "a") == ([(0, 2), (0, 1)], 1), "readers go on behind it"
 
 
+def test_an_open_ledger_of_a_journal_that_lost_its_end_with_paths_may_be_longer(root: Root) -> None:
+    """Nobody can tell how many entries were acknowledged in it: readers hear of that before and after sealing."""
+    log = LogOnDisk(root)
+    log.open_ledgers(["a"])
+    log.append({"a": [entry(0)] * 2})
+    log.close(given_up=(PathId(0),))
+    messages.write(root, "a", [b"later"])
+    part = messages.target(root, "a").parts[0]
+    with closing(Tail(root)) as tail:
+        seen = tail.look([part])
+    plan = chain.plan_range(seen, part.name, part.topic_id, -1, EARLIEST, chain.read_limit(seen, part.topic_id))
+    assert ([(each.first, each.end) for each in plan.slices], len(plan.losses)) == ([(0, 2), (0, 1)], 1)
+    seal(log)
+    assert Trimmer(root, log.incarnation, grace_s=0).trim().is_cleared
+    assert ranges(root, "a") == ([(0, 2), (0, 1)], 1)
+
+
 def test_the_end_of_ledgers(log: LogOnDisk) -> None:
     damage(log, 9, 400)
     give_up_frames(log.root, log.incarnation, commit=True)

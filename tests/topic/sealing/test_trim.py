@@ -14,6 +14,7 @@ from pulsar_on_spark.metadata.records import (
     IncarnationRecord,
     LedgerRecord,
     SealRecord,
+    SlotOwner,
     SubscriptionRecord,
     TopicRecord,
 )
@@ -67,6 +68,7 @@ def subscribe(log: LogOnDisk) -> CursorRecord:
         name="s",
         type="Shared",
         face="broker",
+        owners=(SlotOwner(consumer=log.incarnation, epoch=1, start_ledger=0, start_entry=0, slots=(0,)),),
         start_ledger=0,
         start_entry=0,
         start_epoch=1,
