@@ -10,6 +10,7 @@ import time
 import pytest
 import uvloop
 
+from pulsar_on_spark.ledger.journal import writer_shell
 from pulsar_on_spark.ledger.journal.groups import JournalLimits
 from pulsar_on_spark.ledger.journal.log import FrameKind, LogState
 from pulsar_on_spark.model.errors import InvalidArgumentError, JournalFencedError, JournalUnavailableError
@@ -207,6 +208,39 @@ def test_an_abandoned_journal_says_so_at_once_and_is_left_to_a_recovery(place):
     while set(threading.enumerate()) - others:
         assert time.monotonic() < deadline, "a thread goes on"
         time.sleep(0.01)
+
+
+@pytest.mark.parametrize("where", ["acknowledged", "sent"])
+def test_a_defect_ends_the_journal_and_leaves_nobody_waiting(place, monkeypatch, where):
+    """Half of something is done then: only a recovery can tell what the log holds."""
+
+    class Defective(Listener):
+        def acknowledged(self, contexts):
+            super().acknowledged(contexts)
+            if where == "acknowledged":
+                raise ValueError("a defect")
+
+    def defective(*arguments, **options):
+        raise ValueError("a defect")
+
+    async def run():
+        listener = Defective()
+        journal = place.journal(listener)
+        await journal.open()
+        if where == "sent":
+            monkeypatch.setattr(writer_shell.FramesInFlight, "append", defective)
+        added = add(journal, 1, 0, b"x")
+        await listener.wait(lambda: listener.said[-1].startswith("ended"))
+        assert listener.said[-1] == "ended: its writer has failed: ValueError('a defect')"
+        assert listener.acked == ([added] if where == "acknowledged" else [])
+        assert not journal.can_add
+        with pytest.raises(JournalFencedError, match="its writer has failed"):
+            await journal.close()
+
+    asyncio.run(run())
+    monkeypatch.undo()
+    assert place.register.read().record.state is LogState.OPEN
+    assert place.recover().state is LogState.CLOSED
 
 
 def test_a_closed_or_taken_incarnation_cannot_be_opened_again(place):
