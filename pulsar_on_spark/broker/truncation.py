@@ -30,7 +30,7 @@ async def truncate_topic(root: Root, views: Views, topics: Topics, name: TopicNa
 
     Raises:
         ServerRefusalError: the topic is not stored, or has partitions.
-        ConsumerBusyError: a query of Spark reads it under a subscription.
+        ConsumerBusyError: a query of Spark reads it under a subscription; nothing was done.
         PulsarpyError: as `Topics.get` and `TopicSubscriptions.take`.
     """
     topic = await topics.get(name, create=False)
@@ -41,7 +41,10 @@ async def truncate_topic(root: Root, views: Views, topics: Topics, name: TopicNa
     await topic.settle()
     end = topic.chain.end
     view = await views.view()
-    for record in view.all(SubscriptionRecord, topic.topic_id):
+    records = view.all(SubscriptionRecord, topic.topic_id)
+    for record in records:  # all are had before any is moved
+        await topic.subscriptions.take(record.name, record.type)
+    for record in records:
         await subscription_moves.expire(topic, record, end)
     await asyncio.to_thread(truncate, root.store, name, end)
     await topics.unload(name)

@@ -12,12 +12,16 @@ import pulsar
 import pytest
 
 from pulsar_on_spark.metadata.records import DedupRecord, LedgerRecord, SubscriptionRecord, TopicRecord, TrimRecord
+from pulsar_on_spark.model.ids import EARLIEST
 from pulsar_on_spark.model.names import TopicName
 from pulsar_on_spark.testing import messages
 from pulsar_on_spark.testing.running_broker import RunningBroker
 from pulsar_on_spark.topic import tenants
 from pulsar_on_spark.topic.policies.change import set_namespace_policies, set_topic_policies
 from pulsar_on_spark.topic.root import Root
+from pulsar_on_spark.topic.subscription import subscriptions
+from pulsar_on_spark.topic.subscription.consumer import SubscriptionConsumer
+from pulsar_on_spark.topic.subscription.offsets import StreamOffset
 
 from .conftest import WAIT_MS, new_client
 
@@ -348,3 +352,45 @@ def test_a_topic_is_truncated(broker: RunningBroker, root: Root, client: pulsar.
     wait_until(lambda: statuses(root, topic)[0].backlog_messages == 0)
     producer.send(b"new")
     assert receive_all(client.subscribe(topic, "left"), 1) == [b"new"]
+
+
+def test_a_topic_that_spark_reads_is_not_truncated_in_part(
+    broker: RunningBroker, root: Root, client: pulsar.Client, topic: str
+) -> None:
+    client.subscribe(topic, "a").close()
+    client.create_producer(topic).send(b"kept")
+    parts = messages.target(root, topic).parts
+    subscriptions.create_subscriptions(root.store, "b", "Exclusive", dict.fromkeys(parts, EARLIEST))
+    query = SubscriptionConsumer(root, "b", "Exclusive", "query", lease_s=3)
+    query.turn(root.store.view(durable=True), parts, StreamOffset("query", {}))
+    url = f"{broker.web_url}/admin/v2/{topic.replace('://', '/')}/truncate"
+    assert httpx.delete(url, timeout=WAIT_MS / 1000).status_code == 412
+    query.stop((), None)
+    assert receive_all(client.subscribe(topic, "a"), 1) == [b"kept"]
+
+
+def test_consumers_and_subscriptions_of_a_topic_are_limited(root: Root, client: pulsar.Client, topic: str) -> None:
+    def subscribe(name: str) -> pulsar.Consumer:
+        return client.subscribe(topic, name, pulsar.ConsumerType.Shared)
+
+    names = itertools.count()
+    one, two = subscribe("a"), subscribe("b")
+    set_on(root, topic, max_consumers_per_topic=2)
+    wait_until(fails(lambda: subscribe("a"), "ConsumerBusy"))
+    two.close()
+    wait_until(succeeds(lambda: subscribe("a")))
+    one.close()
+    set_on(root, topic, max_consumers_per_topic=None, max_subscriptions_per_topic=2)
+    wait_until(fails(lambda: subscribe(f"new-{next(names)}"), "ConsumerBusy"))
+    wait_until(succeeds(lambda: subscribe("b")))
+    set_on(root, topic, max_subscriptions_per_topic=100)
+    wait_until(succeeds(lambda: subscribe(f"new-{next(names)}")))
+
+
+def test_producers_meet_a_quota_of_age(root: Root, client: pulsar.Client, topic: str) -> None:
+    client.subscribe(topic, "s").close()
+    messages.write(root, topic, [b"old"])
+    set_on(root, topic, backlog_quota_age={"limitTime": 1, "policy": "producer_exception"})
+    wait_until(fails(lambda: client.create_producer(topic), "ProducerBlockedQuotaExceeded"))
+    assert receive_all(client.subscribe(topic, "s"), 1) == [b"old"]
+    wait_until(succeeds(lambda: client.create_producer(topic)))
