@@ -137,7 +137,6 @@ class SealingProcess:
         receiver, self._stop = self._context.Pipe(duplex=False)
         arguments = (os.getpid(), self._root, self._incarnation, self._policy, self._gauges, receiver)
         self._process = self._context.Process(target=_run, args=arguments, name="pulsarpy-sealer", daemon=True)
-        self._gauges.alive_at_s.value = time.monotonic()
         start_giving_way(self._process, _NICE)
         receiver.close()
 
@@ -176,7 +175,7 @@ class SealingProcess:
 
     @property
     def silent_s(self) -> float:
-        """Since the child gave its last sign of life."""
+        """Since the child gave its last sign of life; to be started is none."""
         return time.monotonic() - self._gauges.alive_at_s.value
 
     def is_over_lag_limit(self) -> bool:
