@@ -5,15 +5,15 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Coroutine
-from enum import Flag, auto
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, cast
 
 from google.protobuf.message import Message
 
 from pulsar_on_spark.broker.access import Authentication
+from pulsar_on_spark.broker.intake import Intake, Pause
 from pulsar_on_spark.broker.producers import ProducerInfo
 from pulsar_on_spark.broker.publishing import Producer
-from pulsar_on_spark.broker.server_errors import code_of
+from pulsar_on_spark.broker.server_errors import ServerRefusalError, code_of
 from pulsar_on_spark.broker.services import Services
 from pulsar_on_spark.broker.topics import AnyTopic
 from pulsar_on_spark.model.errors import ProtocolError, PulsarpyError
@@ -40,22 +40,6 @@ TURN_BYTES: Final = 32 << 10
 """... so many bytes of it. (Reads of 256 KiB, up to 32 in a row, are what uvloop would hand over.)"""
 MAX_REQUESTS: Final = 5_000
 """Requests of one connection that are not answered; a client that asks more is told to come later."""
-
-
-class Pause(Flag):
-    """Why nothing is read from a client."""
-
-    NONE = 0
-    BROKER = auto()
-    """The broker holds all producers back."""
-    PENDING = auto()
-    """Too many of its own entries are not acknowledged."""
-    WRITING = auto()
-    """It leaves too much unread."""
-    TURN = auto()
-    """It is the others' turn."""
-    RATE = auto()
-    """A topic of its producers is published to faster than it may be."""
 
 
 class Request(NamedTuple):
@@ -108,7 +92,6 @@ class Connection(asyncio.Protocol):
         asking: Producers that are not admitted yet.
         consumers: Its consumers by its own numbers; also those that the broker has sent away.
         wanted: What is not connected yet and still wanted: (type of its command, its number) -> its request.
-        heard_s: When it was last heard, on the loop's clock.
         is_asked: A PING is on its way to it.
     """
 
@@ -126,19 +109,16 @@ class Connection(asyncio.Protocol):
         self.asking: dict[int, tuple[AnyTopic, ProducerInfo]] = {}
         self.consumers: dict[int, Subscribed] = {}
         self.wanted: dict[tuple[int, int], int] = {}
-        self.heard_s = 0.0
         self.is_asked = False
         self._probe: asyncio.Future[None] | None = None
         self._handlers = handlers
         self._registry = registry
         self._codec = ServerConnection(services.settings.max_message_size)
         self._transport: asyncio.Transport | None = None
-        self._pauses = Pause.NONE
         self._rest: bytes | memoryview = b""
         self._takes_turns = False
-        self._held_until: asyncio.TimerHandle | None = None
-        self._pending = 0
-        self._max_pending = services.settings.max_pending_publish_requests_per_connection
+        self._may_come_again: asyncio.Future[None] | None = None
+        self._patience_s = services.settings.keep_alive_interval_seconds / 2
         self._tasks: set[asyncio.Task[None]] = set()
 
     # -- asyncio -------------------------------------------------------------------------------------------------------
@@ -148,15 +128,15 @@ class Connection(asyncio.Protocol):
         self._loop = asyncio.get_running_loop()
         self._transport = cast(asyncio.Transport, transport)
         self._transport.set_write_buffer_limits(WRITE_HIGH_WATER_BYTES)
+        self.intake = Intake(self._transport, self.services.settings.max_pending_publish_requests_per_connection)
         host, port, *_ = transport.get_extra_info("peername") or ("?", 0)
         self.address = f"{host}:{port}"
-        self.heard_s = self._loop.time()
         self._registry.add(self)
         self._check_limits(host)
 
     def data_received(self, data: bytes) -> None:
         """See `asyncio.Protocol`."""
-        self.heard_s = self._loop.time()
+        self.intake.heard_s = self._loop.time()
         self.is_asked = False
         if self._probe is not None:
             self._settle_probe()
@@ -184,13 +164,13 @@ class Connection(asyncio.Protocol):
             else:
                 self._handle(event.type, event.body)
         if not self.is_writable and self._unread_bytes > UNREAD_LIMIT_BYTES:
-            self._pause(Pause.WRITING)
+            self.intake.pause(Pause.WRITING)
         self._takes_turns = len(events) > TURN_COMMANDS or len(self._rest) > 0
         if self._takes_turns:
-            self._pause(Pause.TURN)
+            self.intake.pause(Pause.TURN)
             self._loop.call_soon(self._next_turn)
         else:
-            self._resume(Pause.TURN)
+            self.intake.resume(Pause.TURN)
 
     def _next_turn(self) -> None:
         if self.is_closed:
@@ -198,7 +178,7 @@ class Connection(asyncio.Protocol):
         if self._rest:
             self._take()
         else:
-            self._resume(Pause.TURN)
+            self.intake.resume(Pause.TURN)
 
     def connection_lost(self, error: Exception | None) -> None:
         """See `asyncio.Protocol`."""
@@ -215,8 +195,8 @@ class Connection(asyncio.Protocol):
     def resume_writing(self) -> None:
         """See `asyncio.Protocol`."""
         self.is_writable = True
-        self.heard_s = self._loop.time()
-        self._resume(Pause.WRITING)
+        self.intake.heard_s = self._loop.time()
+        self.intake.resume(Pause.WRITING)
         self._handlers.writable_again(self)
 
     # -- for topics and handlers ---------------------------------------------------------------------------------------
@@ -240,8 +220,10 @@ class Connection(asyncio.Protocol):
             self._transport.abort()
 
     async def is_alive(self) -> bool:
-        """See `Peer`: ask, and wait for any sign of life; one that is held back is not asked."""
-        if self.is_closed or self.is_held:
+        """See `Peer`: ask, and wait for any sign of life; of one that is held back only its hanging up is seen."""
+        if self.intake.is_held and self.intake.has_hung_up:
+            self.abort("it has hung up")
+        if self.is_closed or self.intake.is_held:
             return not self.is_closed
         if self._probe is None:
             self._probe = self._loop.create_future()
@@ -262,35 +244,65 @@ class Connection(asyncio.Protocol):
 
     def pending_changed(self, entries: int) -> None:
         """See `Peer`."""
-        self._pending += entries
-        if self._pending >= self._max_pending:
-            self._pause(Pause.PENDING)
-        elif Pause.PENDING in self._pauses and self._pending * 2 <= self._max_pending:
-            self._resume(Pause.PENDING)
+        if self.intake.pending_changed(entries):
+            self.update_hold()
 
     def update_hold(self) -> None:
-        """Read, or not: a client with producers is held back while the publish path takes nothing; others are not."""
-        if self.producers and not self.services.path.is_open:
-            self._pause(Pause.BROKER)
-        elif Pause.BROKER in self._pauses:
-            self.heard_s = self._loop.time()
-            self._resume(Pause.BROKER)
+        """Read, or not: a client with producers is held back while nothing is taken from it; others are not."""
+        is_shut = not self.services.path.is_open
+        publishes = not all(made.is_closed for made in self.producers.values())
+        self.intake.hold_producers(publishes=publishes, is_shut=is_shut)
+        if self._may_come_again is not None and not (is_shut or self.intake.is_full):
+            self._may_come_again.set_result(None)
+            self._may_come_again = None
+
+    def while_held(self) -> None:
+        """Called now and then while nothing is read: the client must not take that for death, nor wait for long.
+
+        What its consumers say waits behind what its producers send. So these are told to come again after a while, and
+        what they send until then is read and passed over.
+        """
+        if self.intake.has_hung_up:
+            self.abort("it has hung up")
+            return
+        self.write(replies.pong())
+        if self.intake.not_taken_s >= self._patience_s:
+            self._send_producers_away()
+
+    def _send_producers_away(self) -> None:
+        log.warning(
+            "Nothing was taken from producers of %s for %.0f s: they are told to come again.",
+            self.address,
+            self._patience_s,
+            extra={"connection": self.address},
+        )
+        self._may_come_again = self._loop.create_future()
+        for made in list(self.producers.values()):
+            if not made.is_closed:
+                made.is_closed = True
+                self.write(replies.close_producer(made.info.producer_id))
+                made.topic.forget_producer(made)
+        self.update_hold()
+
+    async def room_for_producers(self) -> None:
+        """Wait until producers that were sent away may come again; at once where none was.
+
+        Raises:
+            ServerRefusalError: that takes long; the client tries again.
+        """
+        if self._may_come_again is None:
+            return
+        try:
+            async with asyncio.timeout(self._patience_s):
+                await asyncio.shield(self._may_come_again)
+        except TimeoutError as error:
+            raise ServerRefusalError(
+                ServerError.ServiceNotReady, "The broker takes nothing now: see that enough storage paths are writable."
+            ) from error
 
     def hold_for(self, seconds: float) -> None:
         """See `Peer`."""
-        until_s = self._loop.time() + seconds
-        if self._held_until is None:
-            self._pause(Pause.RATE)
-        elif self._held_until.when() >= until_s:
-            return
-        else:
-            self._held_until.cancel()
-        self._held_until = self._loop.call_at(until_s, self._held_long_enough)
-
-    def _held_long_enough(self) -> None:
-        self._held_until = None
-        self.heard_s = self._loop.time()
-        self._resume(Pause.RATE)
+        self.intake.hold_for(seconds)
 
     def no_longer_asked(self, place: tuple[int, int], request_id: int) -> bool:
         """The request has come to its end: whether what it asked for is `wanted` still, by a client that is there."""
@@ -300,24 +312,8 @@ class Connection(asyncio.Protocol):
         return not self.is_closed
 
     @property
-    def is_held(self) -> bool:
-        """Whether the broker itself does not read: then silence says nothing."""
-        return bool(self._pauses & (Pause.BROKER | Pause.PENDING | Pause.RATE))
-
-    @property
     def _unread_bytes(self) -> int:
         return 0 if self._transport is None else self._transport.get_write_buffer_size()
-
-    def _pause(self, why: Pause) -> None:
-        if not self._pauses and not self.is_closed and self._transport is not None:
-            self._transport.pause_reading()
-        self._pauses |= why
-
-    def _resume(self, why: Pause) -> None:
-        was_paused = bool(self._pauses)
-        self._pauses &= ~why
-        if was_paused and not self._pauses and not self.is_closed and self._transport is not None:
-            self._transport.resume_reading()
 
     def _check_limits(self, host: str) -> None:
         settings = self.services.settings

@@ -71,9 +71,10 @@ class Connections:
             await asyncio.sleep(interval_s / _TICKS_PER_INTERVAL)
             now_s = loop.time()
             for connection in list(self._all):
-                if connection.is_held:
+                if connection.intake.is_held:
+                    connection.while_held()
                     continue
-                silent_s = now_s - connection.heard_s
+                silent_s = now_s - connection.intake.heard_s
                 if silent_s >= 2 * interval_s:
                     connection.abort("nothing was heard of it")
                 elif silent_s >= interval_s and not connection.is_asked:

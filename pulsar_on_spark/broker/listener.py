@@ -50,8 +50,7 @@ class JournalListener:
             self.keeper.room()
 
     def starved(self) -> None:
-        """See `IncarnationListener`."""
-        self._path.starved()
+        """See `IncarnationListener`: connections see it by what is not taken from them."""
 
     def ended(self, reason: str) -> None:
         """See `IncarnationListener`: nothing can be acknowledged any more, and clients find who serves them now."""

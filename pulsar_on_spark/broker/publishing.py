@@ -282,6 +282,18 @@ class PublishPath:
         while topic.waiting:
             self._forget(*topic.waiting.popleft())
 
+    def drop_closed(self, topic: PublishedTopic) -> None:
+        """Forget what waits in a topic of producers that are closed."""
+        waiting = list(topic.waiting)
+        topic.waiting.clear()
+        topic.waiting.extend(each for each in waiting if not each[0].is_closed)
+        for each in waiting:
+            if each[0].is_closed:
+                self._forget(*each)
+        if not topic.waiting:
+            self._blocked.pop(topic, None)
+        self._open_if_room()
+
     def _forget(self, producer: Producer, number: int, sent: Sent) -> None:
         producer.answer(number, b"")
         self._settle(1, len(sent.entry))
@@ -372,13 +384,6 @@ class PublishPath:
             log.warning("Sealing is too far behind: producers are held back.")
             self._set_gate(False)
         self._open_if_room()
-
-    def starved(self) -> None:
-        """Too few storage paths are left: whoever waits is sent away, to come again."""
-        for topic in list(self._blocked):
-            for producer, _, _ in list(topic.waiting):
-                producer.peer.close()
-            self.drop_waiting(topic)
 
     def _open_if_room(self) -> None:
         if self.is_open or self._is_lagging or self._blocked:

@@ -49,6 +49,7 @@ async def _producer(connection: Connection, command: CommandProducer) -> tuple[A
     services = connection.services
     name = topic_name(command.topic)
     authorize(connection, Operation.PRODUCE, name)
+    await connection.room_for_producers()
     topic = await services.topics.get(name, create=True)
     schema = command.schema if command.HasField("schema") else None
     version = await services.schemas.of_producer(name.partitioned_base, schema)
@@ -105,7 +106,11 @@ def sent(connection: Connection, entry: Sent) -> None:
     """SEND."""
     made = connection.producers.get(entry.producer_id)
     if made is None:
-        log.warning("Hanging up on %s: it sent for producer %d, which is not there.", *_who(connection, entry))
+        log.warning(
+            "Hanging up on %s: it sent for producer %d, which is not there.",
+            *_who(connection, entry),
+            extra={"connection": connection.address},
+        )
         connection.close()
     elif made.is_closed:
         return  # it was told so, and will send again after it has come back

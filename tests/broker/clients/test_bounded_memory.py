@@ -48,8 +48,9 @@ async def produce(url: str, topic: str, count: int, sent: Callable[[], None]) ->
     sending = asyncio.create_task(send())
     receipts = 0
     while receipts < count:
-        receipts += (await answer(reader)).type == BaseCommand.SEND_RECEIPT
-        sent()
+        if (await answer(reader)).type == BaseCommand.SEND_RECEIPT:
+            receipts += 1
+            sent()
     await sending
     writer.close()
 

@@ -261,6 +261,26 @@ def test_answers_come_in_the_order_of_entries_whatever_becomes_of_them(
         assert answers(wire, 4, 5, 6, 2, 7) == [4, 5, 6, 2, 7, 77]
 
 
+def test_a_client_that_hangs_up_while_it_is_held_back_makes_room(
+    broker: RunningBroker, admin: httpx.Client, topic: str
+) -> None:
+    """What is not read does not tell of its end: its name would be taken, and so would the subscription."""
+    path = f"/persistent/public/default/{topic}"
+    admin.put(path).raise_for_status()
+    rate = {"publishThrottlingRateInMsg": 1, "publishThrottlingRateInByte": -1}
+    admin.post(f"{path}/publishRate", json=rate).raise_for_status()
+    producer = CommandProducer(
+        topic=topic, producer_id=1, request_id=1, producer_name="the one", user_provided_producer_name=True
+    )
+    with connected(broker) as wire:
+        subscribing(wire, topic)
+        assert wire.ask(BaseCommand(type=BaseCommand.PRODUCER, producer=producer)).type == BaseCommand.PRODUCER_SUCCESS
+        assert wire.ask(sending(1, 1_000), ENTRY).type in (BaseCommand.SEND_RECEIPT, BaseCommand.MESSAGE)
+    with connected(broker) as other:
+        assert other.ask(BaseCommand(type=BaseCommand.PRODUCER, producer=producer)).type == BaseCommand.PRODUCER_SUCCESS
+        subscribing(other, topic)
+
+
 def test_closing_what_is_not_there_succeeds(broker: RunningBroker) -> None:
     close = CommandCloseProducer(producer_id=77, request_id=4)
     with connected(broker) as wire:
