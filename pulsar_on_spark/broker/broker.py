@@ -31,6 +31,7 @@ from pulsar_on_spark.broker.publishing import PublishPath
 from pulsar_on_spark.broker.reading.cache import EntryCache
 from pulsar_on_spark.broker.reading.follower import ChainFollower
 from pulsar_on_spark.broker.reading.reader import EntryReader
+from pulsar_on_spark.broker.repeating import every
 from pulsar_on_spark.broker.root_lock import RootLock
 from pulsar_on_spark.broker.schemas import ClientSchemas
 from pulsar_on_spark.broker.services import Services
@@ -181,7 +182,9 @@ class Broker:
         self._watch = TopicWatch(self._views, self._topics)
         self._watch.start()
         ends.push_async_callback(self._watch.stop)
-        self._saving = asyncio.create_task(self._save_dedups())
+        self._saving = asyncio.create_task(
+            every(SNAPSHOT_EVERY_S, self._save_dedups, "What is known of producers is not saved now, and again soon")
+        )
         ends.push_async_callback(self._stop_saving)
 
     async def _serve(self, binary: socket.socket, web: socket.socket) -> None:
@@ -272,12 +275,7 @@ class Broker:
         await asyncio.gather(self._saving, return_exceptions=True)
 
     async def _save_dedups(self) -> None:
-        while True:
-            await asyncio.sleep(SNAPSHOT_EVERY_S)
-            try:
-                await self._dedups.save_due((each.part, each.dedup) for each in self._topics if each.dedup is not None)
-            except (PulsarpyError, OSError) as error:
-                log.warning("What is known of producers is not saved now, and again soon: %s", error)
+        await self._dedups.save_due((each.part, each.dedup) for each in self._topics if each.dedup is not None)
 
 
 def _open(path: Path, quorum: Quorum | None) -> Root:

@@ -14,6 +14,7 @@ from contextlib import closing
 from dataclasses import dataclass
 from typing import Final, Literal
 
+from pulsar_on_spark.broker.repeating import every
 from pulsar_on_spark.broker.settings import BrokerSettings
 from pulsar_on_spark.broker.topic_policies import default_policies
 from pulsar_on_spark.metadata.records import TopicRecord
@@ -76,7 +77,9 @@ class Compactions:
 
     def start(self) -> None:
         """Begin to look at thresholds."""
-        self._watching = asyncio.create_task(self._watch())
+        self._watching = asyncio.create_task(
+            every(self._interval_s, self._look, "Compaction thresholds cannot be looked at now")
+        )
 
     async def stop(self) -> None:
         """End, with the compaction that is under way."""
@@ -149,15 +152,10 @@ class Compactions:
 
     # -- thresholds ----------------------------------------------------------------------------------------------------
 
-    async def _watch(self) -> None:
-        while True:
-            await asyncio.sleep(self._interval_s)
-            try:
-                for topic in await asyncio.to_thread(self._due):
-                    if topic not in self._running:
-                        self.run(topic)
-            except (PulsarpyError, OSError) as error:
-                log.warning("Compaction thresholds cannot be looked at now: %s", error)
+    async def _look(self) -> None:
+        for topic in await asyncio.to_thread(self._due):
+            if topic not in self._running:
+                self.run(topic)
 
     def _due(self) -> list[TopicName]:
         """Topics of which more than their threshold waits to be compacted, in journals or sealed. In a thread."""

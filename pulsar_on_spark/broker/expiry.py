@@ -15,6 +15,7 @@ from pulsar_on_spark.broker import subscription_moves
 from pulsar_on_spark.broker.reading.reader import EntryReader
 from pulsar_on_spark.broker.topic import BrokerTopic
 from pulsar_on_spark.broker.topics import Topics
+from pulsar_on_spark.broker.unchanged import Unchanged
 from pulsar_on_spark.broker.views import Views
 from pulsar_on_spark.metadata.records import SubscriptionRecord, TopicRecord
 from pulsar_on_spark.metadata.state import View
@@ -128,7 +129,7 @@ class SubscriptionExpiry:
         self._views = views
         self._topics = topics
         self._defaults = defaults
-        self._unused: dict[str, tuple[SubscriptionRecord, float]] = {}
+        self._unchanged = Unchanged[str, SubscriptionRecord]()
 
     async def look(self, now_s: float | None = None) -> None:
         """Delete what is due.
@@ -147,30 +148,24 @@ class SubscriptionExpiry:
             for each in topic.subscriptions.all
             if each.consumers
         }
-        due, self._unused = await asyncio.to_thread(self._look, view, clock_s, in_use)
-        for topic, record in due:
+        for topic, record in await asyncio.to_thread(self._due, view, clock_s, in_use):
             await self._delete(topic, record)
 
-    def _look(
-        self, view: View, now_s: float, in_use: set[str]
-    ) -> tuple[list[tuple[TopicRecord, SubscriptionRecord]], dict[str, tuple[SubscriptionRecord, float]]]:
-        """What is due, and since when each subscription is as it is. In a thread."""
-        due = []
-        unused: dict[str, tuple[SubscriptionRecord, float]] = {}
+    def _due(self, view: View, now_s: float, in_use: set[str]) -> list[tuple[TopicRecord, SubscriptionRecord]]:
+        """Subscriptions that had no consumers for their time. In a thread."""
+        asked = []
         for topic in view.all(TopicRecord):
             minutes = effective(view, TopicName.parse(topic.name), self._defaults).subscription_expiration_time
             if topic.partitions is not None or not minutes:
                 continue
-            for record in view.all(SubscriptionRecord, topic.topic_id):
-                if record.record_id in in_use:
-                    continue
-                # A consumer that came and went meanwhile has left another owner's epoch.
-                known = self._unused.get(record.record_id)
-                since_s = known[1] if known is not None and known[0] == record else now_s
-                unused[record.record_id] = (record, since_s)
-                if now_s - since_s >= minutes * 60:
-                    due.append((topic, record))
-        return due, unused
+            asked += [
+                (topic, record, minutes * 60)
+                for record in view.all(SubscriptionRecord, topic.topic_id)
+                if record.record_id not in in_use
+            ]
+        # A consumer that came and went meanwhile has left another owner's epoch.
+        for_s = self._unchanged.look(now_s, {record.record_id: record for _, record, _ in asked})
+        return [(topic, record) for topic, record, after_s in asked if for_s[record.record_id] >= after_s]
 
     async def _delete(self, topic: TopicRecord, record: SubscriptionRecord) -> None:
         name = TopicName.parse(topic.name)

@@ -15,6 +15,7 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Final
 
+from pulsar_on_spark.broker.repeating import attempt
 from pulsar_on_spark.model import logs
 from pulsar_on_spark.topic.housekeeping.maintain import maintain
 from pulsar_on_spark.topic.policies.policies import Policies
@@ -63,7 +64,7 @@ class Housekeeping:
     async def _run(self) -> None:
         await asyncio.sleep(min(FIRST_AFTER_S, self._interval_s))
         while True:
-            await self._pass()
+            await attempt(self._pass, "Housekeeping cannot be started now")
             await asyncio.sleep(self._interval_s)
 
     async def _pass(self) -> None:

@@ -13,6 +13,7 @@ import logging
 import time
 
 from pulsar_on_spark.broker.topics import Topics
+from pulsar_on_spark.broker.unchanged import Unchanged
 from pulsar_on_spark.broker.views import Views
 from pulsar_on_spark.metadata.cursors import Cursors
 from pulsar_on_spark.metadata.records import SubscriptionRecord, TopicRecord
@@ -50,7 +51,7 @@ class InactiveTopics:
         self._views = views
         self._topics = topics
         self._defaults = defaults
-        self._since: dict[str, tuple[Unused, float]] = {}
+        self._unchanged = Unchanged[str, Unused]()
         self._readers = SparkReaders(root)
 
     async def look(self, now_s: float | None = None) -> None:
@@ -65,34 +66,30 @@ class InactiveTopics:
         clock_s = time.monotonic() if now_s is None else now_s
         view = await self._views.view()
         in_use: set[str] = {topic.topic_id for topic in self._topics if topic.has_clients}
-        due, self._since = await asyncio.to_thread(self._look, view, clock_s, in_use)
-        for record, unused in due:
+        for record, unused in await asyncio.to_thread(self._due, view, clock_s, in_use):
             await self._delete(record, unused)
 
-    def _look(
-        self, view: View, now_s: float, in_use: set[str]
-    ) -> tuple[list[tuple[TopicRecord, Unused]], dict[str, tuple[Unused, float]]]:
-        due: list[tuple[TopicRecord, Unused]] = []
-        since: dict[str, tuple[Unused, float]] = {}
+    def _due(self, view: View, now_s: float, in_use: set[str]) -> list[tuple[TopicRecord, Unused]]:
+        """Topics that were unused for their time. In a thread."""
         policies = (
             (record, effective(view, TopicName.parse(record.name), self._defaults).inactive_topic_policies)
             for record in catalog.topics(view)
         )
         asked = [(record, policy) for record, policy in policies if policy.delete_while_inactive]
-        if not asked:
-            return due, since
-        cursors = self._root.store.cursors()
-        self._readers.watch_only(name for record, _ in asked for name in _subscriptions(view, record))
-        for record, policy in asked:
-            unused = self._unused(view, cursors, record, policy.inactive_topic_delete_mode, in_use)
-            if unused is None:
-                continue
-            known = self._since.get(record.topic_id)
-            since_s = known[1] if known is not None and known[0] == unused else now_s
-            since[record.topic_id] = (unused, since_s)
-            if now_s - since_s >= policy.max_inactive_duration_seconds:
-                due.append((record, unused))
-        return due, since
+        unused: dict[str, Unused] = {}
+        if asked:
+            cursors = self._root.store.cursors()
+            self._readers.watch_only(name for record, _ in asked for name in _subscriptions(view, record))
+            for record, policy in asked:
+                found = self._unused(view, cursors, record, policy.inactive_topic_delete_mode, in_use)
+                if found is not None:
+                    unused[record.topic_id] = found
+        for_s = self._unchanged.look(now_s, unused)
+        return [
+            (record, unused[record.topic_id])
+            for record, policy in asked
+            if for_s.get(record.topic_id, -1.0) >= policy.max_inactive_duration_seconds
+        ]
 
     async def _delete(self, record: TopicRecord, unused: Unused) -> None:
         name = TopicName.parse(record.name)

@@ -14,12 +14,12 @@ from pulsar_on_spark.broker.backlog_quotas import BacklogQuotas
 from pulsar_on_spark.broker.expiry import MessageExpiry, SubscriptionExpiry
 from pulsar_on_spark.broker.inactive_topics import InactiveTopics
 from pulsar_on_spark.broker.reading.reader import EntryReader
+from pulsar_on_spark.broker.repeating import every
 from pulsar_on_spark.broker.settings import BrokerSettings
 from pulsar_on_spark.broker.stats.overview import Overview
 from pulsar_on_spark.broker.topic_policies import default_policies
 from pulsar_on_spark.broker.topics import Topics
 from pulsar_on_spark.broker.views import Views
-from pulsar_on_spark.model.errors import PulsarpyError
 from pulsar_on_spark.topic.lifecycle.trim import trim_topics
 from pulsar_on_spark.topic.root import Root
 
@@ -64,7 +64,8 @@ class Lifecycle:
 
     def start(self) -> None:
         """Begin."""
-        self._tasks = [asyncio.create_task(_every(interval_s, look)) for interval_s, look in self._looks]
+        complaint = "The broker cannot look after its topics now"
+        self._tasks = [asyncio.create_task(every(interval_s, look, complaint)) for interval_s, look in self._looks]
 
     async def stop(self) -> None:
         """End."""
@@ -76,12 +77,3 @@ class Lifecycle:
         done = await asyncio.to_thread(trim_topics, self._root, self._defaults)
         if done.segments:
             log.info("Retention trimmed %d messages of %d topics.", done.messages, done.topics)
-
-
-async def _every(interval_s: float, look: Callable[[], Awaitable[None]]) -> None:
-    while True:
-        await asyncio.sleep(interval_s)
-        try:
-            await look()
-        except (PulsarpyError, OSError) as error:
-            log.warning("The broker cannot look after its topics now: %s", error)

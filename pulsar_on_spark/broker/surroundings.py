@@ -5,14 +5,13 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Awaitable, Callable
 from typing import Final
 
 from pulsar_on_spark.broker.journals import Journals
 from pulsar_on_spark.broker.publishing import PublishPath
+from pulsar_on_spark.broker.repeating import every
 from pulsar_on_spark.broker.views import Views
 from pulsar_on_spark.metadata.records import IncarnationRecord, PathRecord
-from pulsar_on_spark.model.errors import PulsarpyError
 from pulsar_on_spark.model.ids import IncarnationId
 from pulsar_on_spark.topic.housekeeping.maintain import heal_paths
 from pulsar_on_spark.topic.incarnation.dead_brokers import DeadBrokers
@@ -52,7 +51,7 @@ class Surroundings:
     def start(self) -> None:
         """Begin."""
         self._tasks = [
-            asyncio.create_task(_every(interval_s, look))
+            asyncio.create_task(every(interval_s, look, "The broker cannot look after its surroundings now"))
             for interval_s, look in (
                 (WATCH_SEALING_EVERY_S, self._watch_sealing),
                 (RESTART_SEALING_EVERY_S, self._journals.restart_sealing),
@@ -85,12 +84,3 @@ class Surroundings:
         if any(path.state == "read-only" and path.reason for path in view.all(PathRecord)):
             for path_id in await asyncio.to_thread(heal_paths, self._root):
                 log.warning("Storage path %d is well again and is written to.", path_id, extra={"path": path_id})
-
-
-async def _every(interval_s: float, look: Callable[[], Awaitable[None]]) -> None:
-    while True:
-        await asyncio.sleep(interval_s)
-        try:
-            await look()
-        except (PulsarpyError, OSError) as error:
-            log.warning("The broker cannot look after its surroundings now: %s", error)

@@ -361,7 +361,7 @@ class BrokerTopic:
     def chain_changed(self, chain: LedgerChain, ended: Sequence[LedgerId]) -> None:
         """See `ChainListener`."""
         self.chain = chain
-        self.subscriptions.chain_changed(chain, ended)
+        self.subscriptions.chain_changed()
         self._tell_end()
 
 

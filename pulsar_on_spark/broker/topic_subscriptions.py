@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Coroutine, Mapping, Sequence
+from collections.abc import Coroutine, Mapping
 from typing import Any, Final, Protocol
 from weakref import WeakValueDictionary
 
@@ -16,45 +16,33 @@ from pulsar_on_spark.broker.consumer import Consumer, MemoryCursor
 from pulsar_on_spark.broker.cursors.decisions import InitialPosition
 from pulsar_on_spark.broker.cursors.keeper import CursorKeeper
 from pulsar_on_spark.broker.cursors.open_cursor import OpenCursor
-from pulsar_on_spark.broker.reading.compacted import (
-    Compacted,
-    is_outlived,
-)
 from pulsar_on_spark.broker.reading.reader import EntryReader
 from pulsar_on_spark.broker.server_errors import ServerRefusalError
-from pulsar_on_spark.broker.sights import Sights
+from pulsar_on_spark.broker.sights import SeenTopic, Sights
 from pulsar_on_spark.broker.subscribe_request import SubscribeRequest, memory_cursor
 from pulsar_on_spark.broker.subscription import Subscription
 from pulsar_on_spark.broker.subscription_limits import SubscribeRates, SubscriptionLimits, check_limits, set_rate
 from pulsar_on_spark.broker.throttle import Throttle
 from pulsar_on_spark.model.errors import ConsumerBusyError, PulsarpyError
-from pulsar_on_spark.model.ids import LedgerId, Position
+from pulsar_on_spark.model.ids import Position
 from pulsar_on_spark.protocol.commands import ServerError
-from pulsar_on_spark.topic.catalog import TopicPart
-from pulsar_on_spark.topic.cursor.chain import LedgerChain
 from pulsar_on_spark.topic.subscription.ownership import SubscriptionType
 
 log = logging.getLogger(__name__)
 
-RENEW_AGAIN_S: Final = 1.0
-"""How long after the newest compaction could not be read it is tried again."""
 RELEASE_AFTER_S: Final = 1.0
 """How long a durable subscription without consumers is kept, before it is anybody's."""
 FORGET_AFTER_S: Final = 30.0
 """How long a non-durable one is kept after a seek: its client is about to come back."""
 
 
-class SubscribedTopic(Protocol):
-    """What subscriptions see of their topic.
+class SubscribedTopic(SeenTopic, Protocol):
+    """What subscriptions know of their topic.
 
     Attributes:
-        part: Where it is in the catalog.
-        chain: Its ledgers as they are now.
         keeps_entries: Whether acknowledged entries are kept in memory: somebody follows.
     """
 
-    part: TopicPart
-    chain: LedgerChain
     keeps_entries: bool
 
 
@@ -73,11 +61,11 @@ class TopicSubscriptions:
     ) -> None:
         self._topic = topic
         self._keeper = keeper
-        self._sights = Sights(topic.part, reader)
         self._limits = limits
         self._rate = Throttle()
         self._subscribe_rates = SubscribeRates()
         self._open: dict[str, Subscription] = {}
+        self._sights = Sights(topic, reader, self._open)
         self._locks: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
         self._timers: dict[str, asyncio.TimerHandle] = {}
         self._tasks: set[asyncio.Task[None]] = set()
@@ -199,7 +187,7 @@ class TopicSubscriptions:
         async with self._lock(subscription.name):
             self._require_same(subscription)
             subscription.disconnect_all()
-            await self._see(subscription, subscription.reads_compacted)
+            await self._sights.show(subscription, subscription.reads_compacted)
             try:
                 if isinstance(subscription.kept, OpenCursor):
                     await self._keeper.reset(subscription.kept, position)
@@ -241,16 +229,11 @@ class TopicSubscriptions:
         for subscription in self._open.values():
             subscription.entries_grew()
 
-    def chain_changed(self, chain: LedgerChain, ended: Sequence[LedgerId]) -> None:
-        """See `ChainListener`."""
+    def chain_changed(self) -> None:
+        """The topic has another chain."""
         for subscription in self._open.values():
-            if subscription.reads_compacted and is_outlived(
-                subscription.compacted, subscription.kept.cursor.mark_delete, chain
-            ):
-                self._start_renewing(subscription)
-            else:
-                compacted = subscription.compacted
-                subscription.chain_changed(chain if compacted is None else compacted.over(chain))
+            if not self._sights.follow(subscription):
+                self._renew(subscription)
 
     def reached_end(self) -> None:
         """See `Subscription.reached_end`; it goes for those that come, too."""
@@ -272,6 +255,7 @@ class TopicSubscriptions:
             MetadataError: a commit failed; cursors that could not be given back are found by whoever comes next.
         """
         self._is_closed = True
+        self._sights.stop()
         for timer in self._timers.values():
             timer.cancel()
         self._timers.clear()
@@ -286,13 +270,13 @@ class TopicSubscriptions:
 
     async def _open_one(self, request: SubscribeRequest) -> Subscription:
         topic, name = self._topic, request.name
-        compacted = await self._sights.newest(self._compactions()) if request.read_compacted else None
-        entries, chain = self._sights.of(self._topic.chain, compacted)
+        compacted = await self._sights.newest(request.read_compacted)
+        entries, chain = self._sights.of(compacted)
         if request.is_durable:
             kept: OpenCursor | MemoryCursor = await self._keeper.open(
                 topic.part, name, request.type, request.start, chain, request.properties
             )
-            entries, chain = self._sights.of(self._topic.chain, compacted)  # it may have changed meanwhile
+            entries, chain = self._sights.of(compacted)  # it may have changed meanwhile
             kept.cursor.follow(chain)
         else:
             kept = memory_cursor(topic.part, chain, request)
@@ -300,7 +284,7 @@ class TopicSubscriptions:
             topic.part, name, request.type, kept, entries, chain, self._limits.dispatch, request.key_shared
         )
         opened.deliveries.compacted, opened.reads_compacted = compacted, request.read_compacted
-        opened.deliveries.on_failed_read = lambda: self._failed_read(opened)
+        opened.deliveries.on_failed_read = lambda: self._renew(opened)
         opened.deliveries.shared_rate = self._rate
         set_rate(opened.deliveries.rate, self._limits.subscription_rate)
         self._open[name] = opened
@@ -308,45 +292,11 @@ class TopicSubscriptions:
             opened.reached_end()
         return opened
 
-    # -- compacted reads -----------------------------------------------------------------------------------------------
-
-    async def _see(self, subscription: Subscription, read_compacted: bool) -> None:
-        """Let a subscription read the newest compaction, if there is one; or the log alone."""
-        compacted = await self._sights.newest(self._compactions()) if read_compacted else None
-        subscription.reads_compacted = read_compacted
-        subscription.see(*self._sights.of(self._topic.chain, compacted), compacted)
-
-    def _compactions(self) -> list[Compacted]:
-        """Those that subscriptions read here: all share their indexes."""
-        return [each.compacted for each in self._open.values() if each.compacted is not None]
-
-    def _failed_read(self, subscription: Subscription) -> None:
+    def _renew(self, subscription: Subscription) -> None:
+        """What it reads may have been replaced, if that is a compaction."""
         if subscription.reads_compacted:
-            self._start_renewing(subscription)
-
-    def _start_renewing(self, subscription: Subscription) -> None:
-        subscription.is_renewed.clear()
-        self._spawn(self._renew(subscription))
-
-    async def _renew(self, subscription: Subscription) -> None:
-        """What the subscription reads was replaced, or trimmed behind its horizon: go on with what is there now."""
-        try:
-            while self._open.get(subscription.name) is subscription and not self._is_closed:
-                try:
-                    async with self._lock(subscription.name):
-                        await self._see(subscription, subscription.reads_compacted)
-                    return
-                except (PulsarpyError, OSError) as error:
-                    log.warning(
-                        "Subscription %r on %s: %s",
-                        subscription.name,
-                        self._topic.part.name,
-                        error,
-                        extra={"subscription": subscription.name, "topic": self._topic.part.name},
-                    )
-                    await asyncio.sleep(RENEW_AGAIN_S)
-        finally:
-            subscription.is_renewed.set()
+            subscription.is_renewed.clear()
+            self._spawn(self._sights.renew(subscription, self._lock(subscription.name)))
 
     async def _fit(self, subscription: Subscription, request: SubscribeRequest) -> None:
         """Make an open subscription what is asked for, where nobody is connected who wants it otherwise."""
@@ -363,7 +313,7 @@ class TopicSubscriptions:
             )
         subscription.become(request.type, request.key_shared)
         if not subscription.consumers and (request.read_compacted or subscription.reads_compacted):
-            await self._see(subscription, request.read_compacted)
+            await self._sights.show(subscription, request.read_compacted)
         if isinstance(subscription.kept, OpenCursor) and subscription.kept.type != request.type:
             await self._keeper.open(
                 subscription.part, subscription.name, request.type, request.start, self._topic.chain, request.properties

@@ -14,14 +14,16 @@ import time
 from typing import Final
 
 from pulsar_on_spark.broker.peer import Peer
+from pulsar_on_spark.broker.repeating import every
 from pulsar_on_spark.broker.topic import BrokerTopic
 from pulsar_on_spark.broker.topic_list_watcher import TopicListWatcher
 from pulsar_on_spark.broker.topic_lists import TopicList
 from pulsar_on_spark.broker.topics import Topics
+from pulsar_on_spark.broker.unchanged import Unchanged
 from pulsar_on_spark.broker.views import Views
 from pulsar_on_spark.metadata.records import NamespaceRecord, Record, TopicRecord
 from pulsar_on_spark.metadata.state import View
-from pulsar_on_spark.model.errors import InvalidArgumentError, PulsarpyError
+from pulsar_on_spark.model.errors import InvalidArgumentError
 from pulsar_on_spark.protocol import replies
 
 log = logging.getLogger(__name__)
@@ -51,7 +53,7 @@ class TopicWatch:
         self._topics = topics
         self._forget_after_s = forget_after_s
         self._seen: dict[BrokerTopic, _Seen] = {}
-        self._unused_since_s: dict[BrokerTopic, float] = {}
+        self._unused = Unchanged[BrokerTopic, None]()
         self._looked_for_unused_s = float("-inf")
         self._names: frozenset[str] = frozenset()
         self._names_at = -1
@@ -61,7 +63,8 @@ class TopicWatch:
 
     def start(self) -> None:
         """Begin to look."""
-        self._looking = asyncio.create_task(self._look_again_and_again(), name="topic watch")
+        complaint = "What others did to topics is not known now"
+        self._looking = asyncio.create_task(every(LOOK_EVERY_S, self.look, complaint), name="topic watch")
 
     async def stop(self) -> None:
         """Look no more."""
@@ -118,14 +121,6 @@ class TopicWatch:
 
     # -- loaded topics -------------------------------------------------------------------------------------------------
 
-    async def _look_again_and_again(self) -> None:
-        while True:
-            await asyncio.sleep(LOOK_EVERY_S)
-            try:
-                await self.look()
-            except (PulsarpyError, OSError) as error:
-                log.warning("What others did to topics is not known now: %s", error)
-
     async def look(self) -> None:
         """Look once.
 
@@ -163,10 +158,9 @@ class TopicWatch:
         if now_s - self._looked_for_unused_s < self._forget_after_s / _LOOKS_PER_TIME:
             return
         self._looked_for_unused_s = now_s
-        unused = [topic for topic in self._topics if topic.is_unused]
-        self._unused_since_s = {topic: self._unused_since_s.get(topic, now_s) for topic in unused}
-        for topic, since_s in self._unused_since_s.items():
-            if now_s - since_s >= self._forget_after_s and topic.is_unused:
+        unused: dict[BrokerTopic, None] = {topic: None for topic in self._topics if topic.is_unused}
+        for topic, unused_s in self._unused.look(now_s, unused).items():
+            if unused_s >= self._forget_after_s and topic.is_unused:
                 await self._topics.forget(topic)
 
 

@@ -41,6 +41,7 @@ from pulsar_on_spark.broker.cursors.decisions import (
 )
 from pulsar_on_spark.broker.cursors.open_cursor import GivenBackError, OpenCursor
 from pulsar_on_spark.broker.cursors.recorder import Recorder
+from pulsar_on_spark.broker.repeating import every
 from pulsar_on_spark.model.errors import (
     ConsumerFencedError,
     JournalFencedError,
@@ -231,7 +232,8 @@ class CursorKeeper:
                 # They are in no record of this epoch yet.
                 await cursor.durable()
             if self._looking is None:
-                self._looking = asyncio.create_task(self._look_again_and_again())
+                complaint = "Cursors are not brought into the metadata now, it is tried again"
+                self._looking = asyncio.create_task(every(self._snapshot_every_s, self._look, complaint))
             return cursor
 
     async def _retyped(self, cursor: OpenCursor, type_: SubscriptionType) -> None:
@@ -307,14 +309,9 @@ class CursorKeeper:
 
     # -- looking -------------------------------------------------------------------------------------------------------
 
-    async def _look_again_and_again(self) -> None:
-        while True:
-            await asyncio.sleep(self._snapshot_every_s)
-            try:
-                await self.snapshot()
-                await self._find_lost()
-            except (PulsarpyError, OSError) as error:
-                log.warning("Cursors are not brought into the metadata now, it is tried again: %s", error)
+    async def _look(self) -> None:
+        await self.snapshot()
+        await self._find_lost()
 
     async def _find_lost(self) -> None:
         """Cursors whose record names another owner or epoch, or is gone: by a view that is newer than they are."""

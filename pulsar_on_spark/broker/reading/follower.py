@@ -17,6 +17,7 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from pulsar_on_spark.broker.reading.extents import NO_CHAIN, ChainShape, UnknownEndError, chain_shape
+from pulsar_on_spark.broker.repeating import attempt
 from pulsar_on_spark.metadata.records import IncarnationRecord
 from pulsar_on_spark.metadata.state import ChangedChains, View
 from pulsar_on_spark.model.errors import PulsarpyError
@@ -179,10 +180,7 @@ class ChainFollower:
             except TimeoutError:
                 pass
             self._asked.clear()
-            try:
-                await self.refresh()
-            except (PulsarpyError, OSError) as error:
-                log.warning("The chains of topics cannot be followed, they stay as they are: %s", error)
+            await attempt(self.refresh, "The chains of topics cannot be followed, they stay as they are")
 
     async def refresh(self) -> None:
         """Look at the metadata now, and tell the listeners what is new.
