@@ -22,6 +22,7 @@ class Consumer:
         priority: Its priority level.
         epoch: Its `consumer_epoch`, None if its client knows none.
         ranges: Its hash ranges, for Key_Shared STICKY.
+        takes_any_schema: Whether it asked for whatever schema is there.
         id: Its id in the subscription.
         is_closed: Whether the broker sent it away; its client subscribes again.
         messages_out: Messages that were delivered to it.
@@ -44,6 +45,7 @@ class Consumer:
         "peer",
         "priority",
         "ranges",
+        "takes_any_schema",
     )
 
     def __init__(
@@ -55,6 +57,7 @@ class Consumer:
         priority: int = 0,
         epoch: int | None = None,
         ranges: tuple[HashRange, ...] = (),
+        takes_any_schema: bool = False,
     ) -> None:
         self.peer = peer
         self.consumer_id = consumer_id
@@ -62,6 +65,7 @@ class Consumer:
         self.priority = priority
         self.epoch = epoch
         self.ranges = ranges
+        self.takes_any_schema = takes_any_schema
         self.id = ConsumerId(0)
         self.is_closed = False
         self.messages_out = 0

@@ -177,7 +177,8 @@ class Producer:
         before = self._settled
         while (answer := self._answers.pop(self._settled + 1, None)) is not None:
             self._settled += 1
-            self.peer.write(answer)
+            if answer:
+                self.peer.write(answer)
         return self._settled - before
 
     def _no_longer_pending(self, entries: int) -> None:

@@ -131,9 +131,10 @@ class BrokerTopic:
 
     @property
     def is_idle(self) -> bool:
-        """Whether it has no entries and nobody uses it."""
+        """Whether it has no entries, no producers, and no consumers but those that take any schema."""
         has_entries = self.chain.entries_from(EARLIEST.ledger, EARLIEST.entry) > 0
-        return not has_entries and self.producers.is_empty and self.subscriptions.is_empty
+        consumers = [each for subscription in self.subscriptions.all for each in subscription.consumers]
+        return not has_entries and self.producers.is_empty and all(each.takes_any_schema for each in consumers)
 
     async def load(self, view: View) -> None:
         """Learn of the topic's ledgers, now and from now on (errors as `ChainFollower.follow` and `DedupStore.load`).

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from pulsar_on_spark.broker.commits import Decide, GroupedCommits
 from pulsar_on_spark.broker.topic_lists import SYSTEM_NAMESPACE
 from pulsar_on_spark.metadata.cursors import Cursors
-from pulsar_on_spark.metadata.records import TopicRecord
+from pulsar_on_spark.metadata.records import NamespaceRecord, TopicRecord
 from pulsar_on_spark.metadata.state import View
 from pulsar_on_spark.metadata.store import Change
 from pulsar_on_spark.model.errors import MetadataError, PulsarpyError, TopicNotFoundError
@@ -43,10 +43,11 @@ class TopicCreation:
             name: The topic.
 
         Raises:
-            TopicNotFoundError: it may not be made by itself.
+            TopicNotFoundError: it may not be made by itself, or its namespace does not exist.
             InvalidArgumentError: its namespace has as many topics as it may have.
             MetadataError: the commit failed.
         """
+        require_namespace(view, name)
         creation = effective(view, name, self._defaults).auto_topic_creation
         if not creation.allow_auto_topic_creation:
             raise not_there(name)
@@ -89,6 +90,18 @@ def _decision(wanted: Mapping[TopicName, int | None]) -> Decide[_Records]:
         return change, {name: new.get(name.full) or catalog.require_topic(view, name) for name in wanted}
 
     return decide
+
+
+def require_namespace(view: View, name: TopicName) -> None:
+    """Refuse a topic in a namespace that does not exist: whoever mistypes it must not get one that nobody looks into.
+
+    Raises:
+        TopicNotFoundError: there is no such namespace.
+    """
+    if view.get(NamespaceRecord, name.namespace) is None:
+        raise TopicNotFoundError(
+            f"Topic {name} does not exist, nor does its namespace: create that with `pulsarpy namespaces create`."
+        )
 
 
 def not_there(name: TopicName) -> TopicNotFoundError:

@@ -187,8 +187,8 @@ class TopicSubscriptions:
         async with self._lock(subscription.name):
             self._require_same(subscription)
             subscription.disconnect_all()
-            await self._sights.show(subscription, subscription.reads_compacted)
             try:
+                await self._sights.show(subscription, subscription.reads_compacted)
                 if isinstance(subscription.kept, OpenCursor):
                     await self._keeper.reset(subscription.kept, position)
                 elif isinstance(subscription.kept, MemoryCursor):
@@ -214,12 +214,13 @@ class TopicSubscriptions:
                     f"Subscription {subscription.name!r} has {len(subscription.consumers)} consumers: close the others "
                     f"before it is deleted.",
                 )
+            # Consumers stay until it is committed: if it cannot be, nothing has changed for them.
+            if isinstance(subscription.kept, OpenCursor):
+                await self._keeper.delete(subscription.kept)
             if consumer is not None:
                 subscription.remove(consumer)
                 consumer.is_closed = True
             subscription.disconnect_all()
-            if isinstance(subscription.kept, OpenCursor):
-                await self._keeper.delete(subscription.kept)
             await self._drop(subscription)
 
     # -- the topic -----------------------------------------------------------------------------------------------------

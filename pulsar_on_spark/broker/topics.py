@@ -15,7 +15,7 @@ from pulsar_on_spark.broker.producers import Producers
 from pulsar_on_spark.broker.server_errors import ServerRefusalError
 from pulsar_on_spark.broker.settings import BrokerSettings
 from pulsar_on_spark.broker.topic import BrokerTopic
-from pulsar_on_spark.broker.topic_creation import TopicCreation, not_there
+from pulsar_on_spark.broker.topic_creation import TopicCreation, not_there, require_namespace
 from pulsar_on_spark.broker.topic_policies import default_policies
 from pulsar_on_spark.broker.views import Views
 from pulsar_on_spark.metadata.records import SubscriptionRecord, TopicRecord
@@ -95,6 +95,8 @@ class Topics:
                 return loaded
             self._require_running()
             if not name.is_persistent:
+                if create:
+                    require_namespace(await self._views.view(), name)
                 return self._get_non_persistent(name, create=create)
             if (loading := self._loading.get((name, create))) is None:
                 loading = self._loading[name, create] = asyncio.create_task(self._load_topic(name, create=create))

@@ -43,6 +43,7 @@ from pulsar_on_spark.protocol.commands import (
     CommandUnsubscribe,
     KeySharedMode,
     MessageIdData,
+    Schema,
     ServerError,
 )
 from pulsar_on_spark.topic.subscription.ownership import SubscriptionType
@@ -106,6 +107,7 @@ async def _subscribe(connection: Connection, command: CommandSubscribe) -> Subsc
         priority=command.priority_level,
         epoch=command.consumer_epoch if command.HasField("consumer_epoch") else None,
         ranges=tuple((each.start, each.end) for each in meta.hashRanges),
+        takes_any_schema=command.HasField("schema") and command.schema.type == Schema.AutoConsume,
     )
     request = SubscribeRequest(
         command.subscription,

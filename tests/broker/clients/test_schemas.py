@@ -11,11 +11,13 @@ from pulsar.schema import AvroSchema, Integer, JsonSchema, Record, String, Strin
 from pyspark.sql import SparkSession
 
 from pulsar_on_spark.model.names import TopicName
+from pulsar_on_spark.protocol.commands import BaseCommand, CommandSubscribe, Schema
 from pulsar_on_spark.testing.running_broker import RunningBroker
 from pulsar_on_spark.topic.root import Root
 from pulsar_on_spark.topic.schemas import registry
 
 from .conftest import WAIT_MS
+from .test_wire import connected
 
 Kind = type[AvroSchema] | type[JsonSchema]
 
@@ -84,6 +86,24 @@ def test_a_topic_in_use_without_a_schema_takes_no_typed_consumer(client: pulsar.
     client.create_producer(topic).send(b"x")
     with pytest.raises(pulsar.IncompatibleSchema):
         client.subscribe(topic, "s", schema=StringSchema())
+
+
+def test_a_consumer_that_takes_any_schema_keeps_no_other_from_bringing_one(
+    broker: RunningBroker, client: pulsar.Client, topic: str
+) -> None:
+    subscribe = CommandSubscribe(
+        topic=topic,
+        subscription="any",
+        subType=CommandSubscribe.Exclusive,
+        consumer_id=2,
+        request_id=2,
+        schema=Schema(name="any", schema_data=b"", type=Schema.AutoConsume),
+    )
+    client.subscribe(topic, "bytes").close()  # the broker has its subscription for a while still
+    with connected(broker) as wire:
+        assert wire.ask(BaseCommand(type=BaseCommand.SUBSCRIBE, subscribe=subscribe)).type == BaseCommand.SUCCESS
+        client.subscribe(topic, "s", schema=AvroSchema(old()))
+    assert versions(broker, topic) == [0]
 
 
 def test_partitions_share_the_schema_of_their_topic(broker: RunningBroker, client: pulsar.Client, topic: str) -> None:

@@ -47,3 +47,20 @@ def test_below_the_ack_quorum_producers_wait_until_a_path_is_well_again_and_cons
         b"three copies later",
         b"three copies again",
     ]
+
+
+def test_a_subscription_that_cannot_be_deleted_goes_on(tmp_path: Path) -> None:
+    metadata = tmp_path / "root" / "metadata"
+    with RunningBroker(tmp_path / "root") as broker:
+        client = new_client(broker.url)
+        consumer = client.subscribe("t", "s")
+        producer = client.create_producer("t")
+        producer.send(b"one")
+        metadata.rename(metadata.with_name("away"))
+        with pytest.raises(pulsar.PulsarException):
+            consumer.unsubscribe()
+        metadata.with_name("away").rename(metadata)
+        producer.send(b"two")
+        assert [consumer.receive(WAIT_MS).data() for _ in range(2)] == [b"one", b"two"]
+        consumer.unsubscribe()
+        client.close()

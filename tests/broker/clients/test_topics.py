@@ -8,6 +8,7 @@ import pulsar
 import pytest
 from pulsar import ConsumerType, InitialPosition, RegexSubscriptionMode
 
+from pulsar_on_spark.metadata.records import NamespaceRecord, TenantRecord
 from pulsar_on_spark.testing.running_broker import RunningBroker
 from pulsar_on_spark.topic.root import Root
 from tests.broker.clients.conftest import WAIT_MS
@@ -121,3 +122,27 @@ def test_unsubscribing_forgets_what_was_read(client: pulsar.Client, topic: str) 
     consumer.unsubscribe()
     again = client.subscribe(topic, "sub", initial_position=InitialPosition.Earliest)
     assert again.receive(WAIT_MS).data() == b"one"
+
+
+def test_a_subscription_that_others_use_is_not_deleted(client: pulsar.Client, topic: str) -> None:
+    consumers = [client.subscribe(topic, "sub", ConsumerType.Shared, receiver_queue_size=1) for _ in range(2)]
+    with pytest.raises(pulsar.PulsarException, match="MetadataError"):
+        consumers[0].unsubscribe()
+    producer = client.create_producer(topic)
+    for value in (b"one", b"two"):
+        producer.send(value)
+    assert {each.receive(WAIT_MS).data() for each in consumers} == {b"one", b"two"}, "both are there as before"
+    consumers[1].close()
+    consumers[0].unsubscribe()
+
+
+@pytest.mark.parametrize("kind", ["persistent", "non-persistent"])
+def test_a_mistyped_namespace_is_not_made(broker: RunningBroker, client: pulsar.Client, kind: str) -> None:
+    for name in ("publik/default/t", "public/defualt/t"):
+        with pytest.raises(pulsar.PulsarException, match="NotFound"):
+            client.create_producer(f"{kind}://{name}")
+        with pytest.raises(pulsar.PulsarException, match="NotFound"):
+            client.subscribe(f"{kind}://{name}", "sub")
+    view = Root.open(broker.root).store.view()
+    assert view.get(TenantRecord, "publik") is None
+    assert view.get(NamespaceRecord, "public/defualt") is None
