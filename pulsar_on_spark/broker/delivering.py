@@ -105,7 +105,7 @@ class Deliveries:
 
     def wake(self) -> None:
         """Something may be deliverable: the loop's next turn looks, once for all who say so until then."""
-        if not self._is_due and self._consumers:
+        if not self._is_due and self._consumers and self.dispatcher.has_more:
             self._is_due = True
             self._loop.call_soon(self._turn)
 
@@ -145,9 +145,9 @@ class Deliveries:
     async def _read(self, wanted: Wanted) -> None:
         """Deliver what has to be read."""
         try:
-            self._offer(
-                wanted, await self.entries.read(self._part, wanted.ranges, wanted.max_entries, wanted.max_bytes)
-            )
+            entries = await self.entries.read(self._part, wanted.ranges, wanted.max_entries, wanted.max_bytes)
+            self._note_slow()
+            self._offer(wanted, entries)
         except Exception as error:
             await self._failed(wanted, error)
 
@@ -227,7 +227,6 @@ class Deliveries:
     # -- delivering ----------------------------------------------------------------------------------------------------
 
     def _offer(self, wanted: Wanted, entries: Sequence[StoredEntry]) -> None:
-        self._note_slow()
         infos = [_info(entry, self.limits.delayed_delivery_enabled) for entry in entries]
         if self.compacted is not None:
             self._leave_out(entries, infos)
@@ -247,7 +246,16 @@ class Deliveries:
             while entry.entry_id != delivery.entry or entry.ledger_id != delivery.ledger:
                 entry = next(left)
             consumer, entry_bytes = self._consumers[delivery.consumer], len(entry.data)
-            head = self._head(consumer, delivery, entry_bytes)
+            head = replies.message_head(
+                consumer.consumer_id,
+                delivery.ledger,
+                delivery.entry,
+                self._part.partition,
+                delivery.redelivery_count,
+                ack_set_words(delivery.ack_set),
+                delivery.epoch,
+                entry_bytes,
+            )
             frames.setdefault(delivery.consumer, []).extend((head, entry.data))
             consumer.messages_out += delivery.permits
             consumer.bytes_out += entry_bytes
@@ -267,18 +275,6 @@ class Deliveries:
         for stored, info in zip(entries, infos, strict=True):
             if stored.ack_set:
                 self._kept.cursor.acknowledge(stored.ledger_id, stored.entry_id, stored.ack_set, info.messages)
-
-    def _head(self, consumer: Consumer, delivery: Delivery, entry_bytes: int) -> bytes:
-        return replies.message_head(
-            consumer.consumer_id,
-            delivery.ledger,
-            delivery.entry,
-            self._part.partition,
-            delivery.redelivery_count,
-            ack_set_words(delivery.ack_set),
-            delivery.epoch,
-            entry_bytes,
-        )
 
 
 def _nothing() -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Sequence
-from itertools import chain
 
 from pulsar_on_spark.broker.dispatch.consumer import Consumer, Place
 from pulsar_on_spark.broker.dispatch.limits import DispatchLimits
@@ -123,6 +122,11 @@ class Dispatcher(ABC):
     def wanted(self) -> Wanted | None:
         """What to read now; None if there is nothing to read, nobody to take it, or a read under way."""
 
+    @property
+    def has_more(self) -> bool:
+        """Whether there may be something to read: as long as not, `wanted` is None whatever consumers do."""
+        return not self._cursor.is_at_end(self._next)
+
     @abstractmethod
     def offer(self, wanted: Wanted, entries: Sequence[EntryInfo], now_ms: int) -> list[Delivery]:
         """What was read, and to whom it goes. What nobody can take now is wanted again later.
@@ -174,16 +178,17 @@ class Dispatcher(ABC):
         """Whether the answer counts."""
         if wanted is not self._reading:
             return False
-        asked = chain.from_iterable(range(x.first, x.end) for x in wanted.ranges)
-        ledgers = chain.from_iterable([x.ledger] * (x.end - x.first) for x in wanted.ranges)
-        for info, ledger, entry in zip(entries, ledgers, asked, strict=False):
-            if info.entry != entry or info.ledger != ledger:
-                raise InvalidArgumentError(
-                    f"Entry {info.ledger}:{info.entry} was read where {ledger}:{entry} was wanted: answer in order."
-                )
+        messages, left = 0, iter(entries)
+        for ledger, first, end in wanted.ranges:
+            for entry, info in zip(range(first, end), left, strict=False):
+                if info.entry != entry or info.ledger != ledger:
+                    raise InvalidArgumentError(
+                        f"Entry {info.ledger}:{info.entry} was read where {ledger}:{entry} was wanted: answer in order."
+                    )
+                messages += info.messages
         self._reading = None
         if entries:
-            mean = sum(info.messages for info in entries) / len(entries)
+            mean = messages / len(entries)
             self._messages_per_entry += _NEWEST_WEIGHT * (max(mean, 1.0) - self._messages_per_entry)
         return True
 

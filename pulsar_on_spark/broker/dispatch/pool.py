@@ -168,6 +168,11 @@ class PoolDispatcher(Dispatcher):
         look_ahead = self._look_ahead - len(self._replay)
         return self._read_on(permits, look_ahead) if look_ahead > 0 else None
 
+    @property
+    def has_more(self) -> bool:
+        """See `Dispatcher`."""
+        return len(self._replay) > 0 or super().has_more
+
     def offer(self, wanted: Wanted, entries: Sequence[EntryInfo], now_ms: int) -> list[Delivery]:
         """See `Dispatcher`."""
         if not self._take_answer(wanted, entries):

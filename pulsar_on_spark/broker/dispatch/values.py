@@ -77,9 +77,8 @@ class EntryInfo(NamedTuple):
     chunk: Chunk | None = None
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Wanted:
-    """What to read for a dispatcher now; `offer` is its answer, also if nothing could be read."""
+class Wanted(NamedTuple):
+    """What to read for a dispatcher now; `offer` is the answer to this very object, also if nothing could be read."""
 
     ranges: tuple[EntryRange, ...]
     max_entries: int

@@ -105,7 +105,7 @@ class CatchUp:
             while position < wanted.end:
                 plans += 1
                 try:
-                    for entry in self._planned(part, replace(wanted, first=position), and_on=is_last):
+                    for entry in self._planned(part, wanted._replace(first=position), and_on=is_last):
                         yield entry
                         position, plans = entry.entry_id + 1, 0
                 except (SegmentGoneError, JournalGoneError) as error:

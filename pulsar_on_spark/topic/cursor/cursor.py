@@ -16,7 +16,7 @@ above `managedLedgerMaxUnackedRangesToPersist`).
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from pulsar_on_spark.model.errors import InvalidArgumentError
 from pulsar_on_spark.model.ids import EntryId, LedgerId, Position
@@ -25,8 +25,7 @@ from pulsar_on_spark.topic.cursor.holes import AckHoles, batch_mask
 from pulsar_on_spark.topic.cursor.record import NO_RECORD, CursorRecord, decode_holes, encode_holes
 
 
-@dataclass(frozen=True, slots=True)
-class EntryRange:
+class EntryRange(NamedTuple):
     """Entries [first, end) of a ledger."""
 
     ledger: LedgerId
@@ -34,8 +33,7 @@ class EntryRange:
     end: int
 
 
-@dataclass(frozen=True, slots=True)
-class Deliverable:
+class Deliverable(NamedTuple):
     """What to read for consumers: entries that are not acknowledged as a whole, and where to look on afterwards."""
 
     ranges: tuple[EntryRange, ...]

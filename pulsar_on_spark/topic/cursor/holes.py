@@ -37,7 +37,7 @@ def ack_set_bits(words: Sequence[int], batch_size: int) -> int:
 
 def ack_set_words(bits: int) -> tuple[int, ...]:
     """The `ack_set` of a MESSAGE command: words of 64 bits, lowest first; none for no bits."""
-    return tuple(bits >> at & _WORD_MASK for at in range(0, bits.bit_length(), _WORD_BITS))
+    return tuple(bits >> at & _WORD_MASK for at in range(0, bits.bit_length(), _WORD_BITS)) if bits else ()
 
 
 def batch_mask(batch_size: int) -> int:
