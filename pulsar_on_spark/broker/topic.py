@@ -21,13 +21,14 @@ from pulsar_on_spark.broker.server_errors import ServerRefusalError
 from pulsar_on_spark.broker.subscription_limits import SubscriptionLimits
 from pulsar_on_spark.broker.throttle import Throttle
 from pulsar_on_spark.broker.topic_dedup import DedupStore, TopicDedup
-from pulsar_on_spark.broker.topic_policies import subscription_limits
+from pulsar_on_spark.broker.topic_policies import publish_refusal, subscription_limits
 from pulsar_on_spark.broker.topic_producers import TopicProducers
 from pulsar_on_spark.broker.topic_subscriptions import TopicSubscriptions
 from pulsar_on_spark.metadata import keys
 from pulsar_on_spark.metadata.records import LedgerRecord, TopicRecord
 from pulsar_on_spark.metadata.state import View
 from pulsar_on_spark.metadata.store import Change, MetadataStore
+from pulsar_on_spark.model.clock import current_ms
 from pulsar_on_spark.model.errors import (
     JournalUnavailableError,
     PulsarpyError,
@@ -37,6 +38,7 @@ from pulsar_on_spark.model.errors import (
 from pulsar_on_spark.model.ids import EARLIEST, EntryId, LedgerId, MessageId, TopicId
 from pulsar_on_spark.model.names import TopicName
 from pulsar_on_spark.model.quorum import Quorum
+from pulsar_on_spark.protocol import replies
 from pulsar_on_spark.protocol.commands import ServerError
 from pulsar_on_spark.protocol.server import Sent
 from pulsar_on_spark.topic import catalog
@@ -290,6 +292,12 @@ class BrokerTopic:
 
     def publish(self, producer: Producer, sent: Sent) -> None:
         """See `ProducersTopic`."""
+        refusal = publish_refusal(self.policies, sent.entry, current_ms())
+        if refusal is not None:
+            code = ServerError.NotAllowedError
+            error = replies.send_error(producer.info.producer_id, sent.sequence_id, code, refusal)
+            producer.answer(producer.take(), error)
+            return
         self._path.publish(self, producer, sent)
         if not self._publish_rate.is_unlimited:
             wait_s = self._publish_rate.take(time.monotonic(), sent.num_messages, len(sent.entry))

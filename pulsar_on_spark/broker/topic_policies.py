@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from pulsar_on_spark.broker.dispatch.limits import DispatchLimits
+from pulsar_on_spark.broker.reading.entry_look import look_at
 from pulsar_on_spark.broker.settings import BrokerSettings
 from pulsar_on_spark.broker.subscription_limits import SubscriptionLimits
 from pulsar_on_spark.topic.incarnation.roll_over import RollOver
@@ -63,6 +64,24 @@ def default_policies(settings: BrokerSettings) -> Policies:
         schema_validation_enforced=settings.is_schema_validation_enforced,
         is_allow_auto_update_schema=settings.is_allow_auto_update_schema,
     )
+
+
+def publish_refusal(policies: Policies, entry: bytes, now_ms: int) -> str | None:
+    """Why a topic does not take an entry; None if it does.
+
+    Args:
+        policies: Of the topic.
+        entry: As it was sent.
+        now_ms: The time, since 1970.
+    """
+    largest, longest_ms = policies.max_message_size, policies.delayed_delivery.max_delivery_delay_in_millis
+    if 0 < largest < len(entry):
+        return f"The entry has {len(entry)} bytes, its topic takes {largest} (maxMessageSize): send less at once."
+    if longest_ms and policies.delayed_delivery.active:
+        deliver_at_ms = look_at(entry).deliver_at_ms
+        if deliver_at_ms is not None and deliver_at_ms > now_ms + longest_ms:
+            return f"The message is to come later than in {longest_ms} ms (maxDeliveryDelayInMillis): send it later."
+    return None
 
 
 def dispatch_limits(settings: BrokerSettings) -> DispatchLimits:

@@ -143,6 +143,10 @@ class IncompatibleSchemaError(PulsarpyError):
     """The frame's columns, or a schema, do not fit the topic's schema."""
 
 
+class BacklogQuotaExceededError(PulsarpyError):
+    """A topic's subscriptions have more to read than its backlog quota allows: nothing was written."""
+
+
 class SchemaNotFoundError(PulsarpyError):
     """The topic has no such schema."""
 

@@ -18,6 +18,7 @@ from pulsar_on_spark.metadata.store import Change, MetadataStore
 from pulsar_on_spark.model.errors import TopicNotFoundError, WriteAbortedError
 from pulsar_on_spark.model.ids import WriteId
 from pulsar_on_spark.topic import catalog
+from pulsar_on_spark.topic.lifecycle.refusal import require_room
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,6 +80,7 @@ def attach(
         TopicNotFoundError: a topic was deleted, or deleted and created again, since the write began.
         TopicTerminatedError: a topic was terminated.
         WriteAbortedError: garbage collection gave the write up (it lay uncommitted for longer than its limit).
+        BacklogQuotaExceededError: see `require_room`.
     """
     ordered = sorted(outputs, key=lambda output: output.task)
     files = [file for output in ordered for file in output.files]
@@ -101,6 +103,7 @@ def attach(
                 f"Write {write_id} was aborted by `pulsarpy maintain` because it lay uncommitted for too long: "
                 "write again."
             )
+        require_room(store, view, dict.fromkeys(segment.topic for file in files for segment in file.segments))
         attached = True
         return _change(view, write_id, files, transaction)
 

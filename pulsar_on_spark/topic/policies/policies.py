@@ -174,12 +174,12 @@ class DelayedDelivery(_Value):
     Attributes:
         active: Whether such times are heeded.
         tick_time: Milliseconds in which entries become due together.
-        max_delivery_delay_in_millis: 0, as there is no limit.
+        max_delivery_delay_in_millis: Messages with a later time are refused; 0 for no limit.
     """
 
     active: bool = True
     tick_time: Some = 1000
-    max_delivery_delay_in_millis: Literal[0] = 0
+    max_delivery_delay_in_millis: Annotated[int, Field(ge=0, le=2**63 - 1)] = 0
 
 
 class Policies(BaseModel):
@@ -211,6 +211,8 @@ class Policies(BaseModel):
     """Of each subscription."""
     subscribe_rate: SubscribeRate = SubscribeRate()
 
+    max_message_size: Count = 0
+    """Bytes of an entry of a client, as it is sent; 0 for the broker's limit."""
     max_producers_per_topic: Count = 0
     max_consumers_per_topic: Count = 0
     max_consumers_per_subscription: Count = 0
@@ -276,6 +278,7 @@ FIELDS: Final[dict[str, PolicyField]] = {
         "subscriptionDispatchRate", "subscriptionDispatchRate", "subscriptionDispatchRate", "broker.dispatch"
     ),
     "subscribe_rate": PolicyField("subscribeRate", "subscribeRate", "clusterSubscribeRate", _SUBSCRIPTIONS),
+    "max_message_size": PolicyField(None, "maxMessageSize", "max_message_size", "broker.topic_policies"),
     "max_producers_per_topic": PolicyField(
         "maxProducersPerTopic", "maxProducers", "max_producers_per_topic", _PRODUCERS
     ),

@@ -9,7 +9,7 @@ from datetime import UTC, datetime
 
 from pulsar_on_spark.metadata import keys
 from pulsar_on_spark.metadata.cursors import Cursors
-from pulsar_on_spark.metadata.records import Record, SubscriptionRecord
+from pulsar_on_spark.metadata.records import Record, SubscriptionRecord, TopicRecord
 from pulsar_on_spark.metadata.state import View
 from pulsar_on_spark.metadata.store import Change, MetadataStore
 from pulsar_on_spark.model.errors import ConsumerBusyError, SubscriptionNotFoundError
@@ -134,6 +134,27 @@ def delete_subscription(
         if force or not _is_uncertain(store.view(), name, parts, watcher, brokers) or time.monotonic() >= deadline_s:
             break
         time.sleep(_WAIT_STEP_S)
+    store.commit(decide)
+
+
+def set_subscription_properties(
+    store: MetadataStore, name: str, parts: Sequence[TopicRecord], properties: Mapping[str, str]
+) -> None:
+    """Give a subscription other properties, on the topics that have it.
+
+    Raises:
+        SubscriptionNotFoundError: none of the topics has it.
+    """
+
+    def decide(view: View) -> Change:
+        found = [(part, view.get(SubscriptionRecord, f"{part.topic_id}/{name}")) for part in parts]
+        puts = [each.model_copy(update={"properties": dict(properties)}) for _, each in found if each is not None]
+        if not puts:
+            raise SubscriptionNotFoundError(
+                f"Subscription {name!r} does not exist on {parts[0].name}: check both names."
+            )
+        return Change(puts=puts, keys={keys.subscription(each.topic_id, name): None for each in puts})
+
     store.commit(decide)
 
 

@@ -27,7 +27,7 @@ VALUES: dict[str, object] = {
         "inactiveTopicDeleteMode": "delete_when_subscriptions_caught_up",
         "maxInactiveDurationSeconds": 600,
     },
-    "delayed_delivery": {"active": True, "tickTime": 500, "maxDeliveryDelayInMillis": 0},
+    "delayed_delivery": {"active": True, "tickTime": 500, "maxDeliveryDelayInMillis": 60000},
     "persistence": {
         "bookkeeperEnsemble": 3,
         "bookkeeperWriteQuorum": 2,
@@ -221,6 +221,8 @@ def test_pulsars_rules_for_retention(admin: httpx.Client, namespace: str) -> Non
     place = f"/namespaces/{namespace}/retention"
     refused(admin.post(place, json={"retentionTimeInMinutes": 0, "retentionSizeInMB": 5}), 412, "0 both")
     refused(admin.get("/namespaces/acme/missing/retention"), 404)
+    done(admin.put(f"/persistent/{namespace}/t"))
+    refused(admin.post(f"/persistent/{namespace}/t/maxMessageSize", json=6 << 20), 412, "at most 5242880")
     refused(admin.get("/persistent/public/default/missing/retention"), 404)
 
 

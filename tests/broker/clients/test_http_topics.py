@@ -246,3 +246,39 @@ def test_terminating_answers_the_last_id(admin: httpx.Client, client: pulsar.Cli
     assert answered(admin.post(path(topic, "terminate"))) == end
     with pytest.raises(pulsar.TopicTerminated):
         client.create_producer(topic).send(b"more")
+
+
+def test_subscriptions_of_a_namespace(admin: httpx.Client, client: pulsar.Client, topic: str) -> None:
+    namespace = f"public/{topic}"
+    done(admin.put(f"/namespaces/{namespace}"))
+    done(admin.put(f"/persistent/{namespace}/p/partitions", json=2))
+    one = f"/persistent/{namespace}/p/subscription"
+    for name in ("a", "b"):
+        done(admin.put(f"{one}/{name}", json=EARLIEST))
+    send(client, f"{namespace}/p", 10)
+
+    def backlogs() -> dict[str, int]:
+        found = answered(admin.get(f"/persistent/{namespace}/p/partitioned-stats"))["subscriptions"]
+        return {name: each["msgBacklog"] for name, each in found.items()}
+
+    assert backlogs() == {"a": 10, "b": 10}
+    done(admin.post(f"/namespaces/{namespace}/clearBacklog/a"))
+    assert backlogs() == {"a": 0, "b": 10}
+    done(admin.post(f"/namespaces/{namespace}/clearBacklog"))
+    assert backlogs() == {"a": 0, "b": 0}
+    done(admin.put(f"{one}/b/properties", json={"k": "v"}))
+    assert answered(admin.get(f"{one}/b/properties")) == {"k": "v"}
+    consumer = client.subscribe(f"{namespace}/p", "a")
+    refused(admin.post(f"/namespaces/{namespace}/unsubscribe/a"), 412)
+    consumer.close()
+    done(admin.post(f"/namespaces/{namespace}/unsubscribe/b"))
+    assert backlogs() == {"a": 0}
+    refused(admin.post("/namespaces/public/missing/clearBacklog"), 404)
+
+
+def test_a_topic_that_is_not_stored_is_deleted_by_force(admin: httpx.Client, client: pulsar.Client, topic: str) -> None:
+    place = f"/non-persistent/public/default/{topic}"
+    refused(admin.delete(place), 404, "not in use")
+    client.subscribe(f"non-persistent://public/default/{topic}", "s")
+    refused(admin.delete(place), 412, "in use")
+    done(admin.delete(place, params={"force": True}))

@@ -44,6 +44,7 @@ UNDER_NAMESPACE: Final = {
     "dispatcherPauseOnAckStatePersistent": _NOT_ENFORCED,
     "bundles/split": _ONE_BROKER,
     "isolation": _ONE_BROKER,
+    "schemaAutoUpdateCompatibilityStrategy": "It was replaced in Pulsar 2.5: set schemaCompatibilityStrategy.",
     "scanOffloadedLedgers": _OFFLOAD,
 }
 UNDER_TOPIC: Final = {
@@ -55,7 +56,6 @@ UNDER_TOPIC: Final = {
     "entryFilters": _NOT_ENFORCED,
     "deduplicationSnapshotInterval": "The broker saves what it knows of producers by its own settings.",
     "dispatcherPauseOnAckStatePersistent": _NOT_ENFORCED,
-    "maxMessageSize": "The largest message is the broker's `max_message_size` for all topics.",
     "{subscription}/dispatchRate": "Rates are set for all subscriptions of a topic (subscriptionDispatchRate).",
     "subscription/{subscription}/replicatedSubscriptionStatus": _GEO,
     "subscription/{subscription}/analyzeBacklog": "The backlog in stats is exact as it is.",

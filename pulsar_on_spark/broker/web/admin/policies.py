@@ -71,6 +71,9 @@ async def _set_namespace(services: Services, namespace: str, field: str, value: 
 
 
 async def _set_topic(services: Services, name: TopicName, field: str, value: JsonValue) -> None:
+    largest = services.settings.max_message_size
+    if field == "max_message_size" and isinstance(value, int) and value > largest:
+        raise HTTPException(412, f"The broker takes messages of at most {largest} bytes: give less than that.")
     await asyncio.to_thread(set_topic_policies, services.root, name, {field: value})
 
 

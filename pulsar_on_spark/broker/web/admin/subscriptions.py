@@ -11,10 +11,13 @@ from pulsar_on_spark.broker.services import Services
 from pulsar_on_spark.broker.subscription_moves import clear, expire, seek, skip
 from pulsar_on_spark.broker.topic import BrokerTopic
 from pulsar_on_spark.broker.web.admin.ids import CursorPlace
+from pulsar_on_spark.broker.web.admin.namespaces import Properties
 from pulsar_on_spark.broker.web.requests import (
+    NAMESPACE,
     TOPIC,
     BrokerServices,
     Force,
+    NamedNamespace,
     StoredTopic,
     SubscriptionName,
     administers,
@@ -28,11 +31,14 @@ from pulsar_on_spark.model.clock import current_ms
 from pulsar_on_spark.model.errors import ConsumerBusyError, SubscriptionNotFoundError
 from pulsar_on_spark.model.ids import Position
 from pulsar_on_spark.model.names import TopicName
+from pulsar_on_spark.topic import tenants
+from pulsar_on_spark.topic.subscription.subscriptions import set_subscription_properties
 
 router = APIRouter(tags=["subscriptions"], dependencies=[Depends(administers)])
 
 MISSING: Final = refused(404, "There is no such topic or subscription.")
 _BUSY: Final = refused(412, "It has consumers, or Spark has it.")
+_NO_NAMESPACE: Final = refused(404, "There is no such namespace.")
 _ONE: Final = f"{TOPIC}/subscription/{{subscription}}"
 Seconds = Annotated[int, Path(ge=0, le=2**53)]
 TimeMs = Annotated[int, Path(ge=0, le=2**53)]
@@ -154,13 +160,61 @@ async def expire_all(services: BrokerServices, name: StoredTopic, seconds: Secon
 
 @router.get(f"{_ONE}/properties", responses=MISSING)
 async def properties(services: BrokerServices, name: StoredTopic, subscription: SubscriptionName) -> dict[str, str]:
-    """The properties that were given when it was created."""
+    """Its properties."""
     view = await services.views.view()
     part = _having(view, name, subscription)[0]
     return dict(_require(view, part, subscription).properties)
 
 
+@router.put(f"{_ONE}/properties", status_code=204, responses=MISSING)
+async def set_properties(
+    services: BrokerServices, name: StoredTopic, subscription: SubscriptionName, body: Properties
+) -> None:
+    """Give it these properties in place of those that it has."""
+    parts_ = _having(await services.views.view(), name, subscription)
+    await asyncio.to_thread(set_subscription_properties, services.root.store, subscription, parts_, body)
+
+
+# -- of all topics of a namespace --------------------------------------------------------------------------------------
+
+
+@router.post(f"{NAMESPACE}/clearBacklog", status_code=204, responses=_NO_NAMESPACE | _BUSY)
+async def clear_namespace(services: BrokerServices, namespace: NamedNamespace) -> None:
+    """Acknowledge the whole backlog of all subscriptions."""
+    for part, record in await _of_namespace(services, namespace):
+        await clear(await _loaded(services, part), record)
+
+
+@router.post(f"{NAMESPACE}/clearBacklog/{{subscription}}", status_code=204, responses=_NO_NAMESPACE | _BUSY)
+async def clear_namespace_of(
+    services: BrokerServices, namespace: NamedNamespace, subscription: SubscriptionName
+) -> None:
+    """Acknowledge the whole backlog of the subscriptions of this name."""
+    for part, record in await _of_namespace(services, namespace):
+        if record.name == subscription:
+            await clear(await _loaded(services, part), record)
+
+
+@router.post(f"{NAMESPACE}/unsubscribe/{{subscription}}", status_code=204, responses=_NO_NAMESPACE | _BUSY)
+async def unsubscribe(services: BrokerServices, namespace: NamedNamespace, subscription: SubscriptionName) -> None:
+    """Delete the subscriptions of this name; 412 where one has consumers."""
+    for part, record in await _of_namespace(services, namespace):
+        if record.name == subscription:
+            topic = await _loaded(services, part)
+            await topic.subscriptions.unsubscribe(await topic.subscriptions.take(record.name, record.type), force=False)
+
+
 # ----------------------------------------------------------------------------------------------------------------------
+
+
+async def _of_namespace(services: Services, namespace: str) -> list[tuple[TopicRecord, SubscriptionRecord]]:
+    """All subscriptions, with the topic or partition of each."""
+    view = await services.views.view()
+    tenants.require_namespace(view, namespace)
+    topics = (
+        part for record in tenants.topics_of(view, namespace) for part in parts(view, TopicName.parse(record.name))
+    )
+    return [(part, each) for part in topics for each in view.all(SubscriptionRecord, part.topic_id)]
 
 
 async def _loaded(services: Services, part: TopicRecord) -> BrokerTopic:

@@ -81,11 +81,15 @@ async def create(services: BrokerServices, name: StoredTopic, body: Properties |
 
 
 @router.delete(TOPIC, status_code=204, responses=MISSING | refused(412, "It is in use."))
-async def delete(services: BrokerServices, name: StoredTopic, force: Force = False) -> None:
-    """Delete a topic without partitions, with its data; forced also one that has clients and subscriptions."""
-    record = catalog.require_topic(await services.views.view(), name)
-    if record.partitions is not None:
-        raise HTTPException(405, f"Topic {name} has {record.partitions} partitions: delete it at .../partitions.")
+async def delete(services: BrokerServices, name: NamedTopic, force: Force = False) -> None:
+    """Delete a topic without partitions, with its data; forced also one that has clients and subscriptions.
+
+    One that is not stored is there only while it has clients: forced, they are sent away.
+    """
+    if name.is_persistent:
+        record = catalog.require_topic(await services.views.view(), name)
+        if record.partitions is not None:
+            raise HTTPException(405, f"Topic {name} has {record.partitions} partitions: delete it at .../partitions.")
     await services.topics.delete(name, force=force)
 
 
