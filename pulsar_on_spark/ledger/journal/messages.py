@@ -7,6 +7,7 @@ it says later is ignored.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
@@ -152,9 +153,10 @@ class CopyFailed:
 
 @dataclass(frozen=True, slots=True)
 class StartLog:
-    """Event: open the log on the first of these paths, best ones first."""
+    """Event: open the log on the first of these paths, best ones first, whose racks are `labels`."""
 
     paths: tuple[PathId, ...]
+    labels: Mapping[PathId, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -172,9 +174,10 @@ class BecameIdle:
 
 @dataclass(frozen=True, slots=True)
 class SpareOffered:
-    """Event: this path may be used, or used again."""
+    """Event: this path, whose rack is `label`, may be used, or used again."""
 
     path: PathId
+    label: str = ""
 
 
 @dataclass(frozen=True, slots=True)

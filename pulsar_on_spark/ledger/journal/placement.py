@@ -3,27 +3,40 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable
+from dataclasses import dataclass
 
 from pulsar_on_spark.ledger.journal.log import Copy
+from pulsar_on_spark.ledger.placement import next_apart
 from pulsar_on_spark.model.ids import PathId
 from pulsar_on_spark.model.quorum import Quorum
 
 
+@dataclass(frozen=True, slots=True)
+class _Offered:
+    """A path that was offered; which of them are better is said by their order."""
+
+    path_id: PathId
+    label: str
+    weight: int = 1
+
+
 class Placement:
-    """The paths that may be used, best ones first, without those that have failed; file names are never given twice."""
+    """The paths that may be used, best ones first, without those that have failed; file names are never given twice.
+
+    Copies are under different labels as far as there are such paths.
+    """
 
     def __init__(self, quorum: Quorum) -> None:
         """Without any path; `offer` them."""
         self._quorum = quorum
-        self._paths: list[PathId] = []
+        self._paths: dict[PathId, _Offered] = {}
         self._failed: set[PathId] = set()
         self._files = 0
 
-    def offer(self, path: PathId) -> None:
-        """A new path, or one that failed and comes back; what was lost on it stays so."""
+    def offer(self, path: PathId, label: str = "") -> None:
+        """A new path, or one that failed and comes back; what was lost on it stays so. `label` is its rack."""
         self._failed.discard(path)
-        if path not in self._paths:
-            self._paths.append(path)
+        self._paths[path] = _Offered(path, label)
 
     def fail(self, path: PathId) -> None:
         """No file is made there until it is offered again: it failed, or is to be left."""
@@ -32,7 +45,7 @@ class Placement:
     def can_leave(self, copies: Collection[Copy]) -> bool:
         """Whether some of these are on paths that are to be left, and an ack quorum of others is there."""
         return any(copy.path in self._failed for copy in copies) and (
-            len(set(self._paths) - self._failed) >= self._quorum.ack
+            len(self._paths.keys() - self._failed) >= self._quorum.ack
         )
 
     def can_widen(self, copies: Collection[Copy]) -> bool:
@@ -57,9 +70,16 @@ class Placement:
         if len(kept) == len(copies) > 0:
             return copies
         order = dict.fromkeys([*preferred, *self._paths])
-        spares = [path for path in order if path not in self._failed and path not in kept]
+        spares = [self._paths[path] for path in order if path not in self._failed and path not in kept]
+        labels = [self._paths[path].label for path in kept]
+        chosen: list[Copy] = []
         self._files += 1
-        new = iter([Copy(path, str(self._files)) for path in spares[: self._quorum.write - len(kept)]])
+        while spares and len(kept) + len(chosen) < self._quorum.write:
+            spare = next_apart(spares, labels)
+            spares.remove(spare)
+            labels.append(spare.label)
+            chosen.append(Copy(spare.path_id, str(self._files)))
+        new = iter(chosen)
         replaced = [next(new, None) if copy in lost else copy for copy in copies]
         placed = (*(copy for copy in replaced if copy is not None), *new)
         return placed if len(placed) >= self._quorum.ack else None

@@ -162,16 +162,16 @@ class JournalWriter:
                 effects = [ReadLog()]
             case LogConflict(record, version) | LogRead(record, version):
                 effects = self._outcome(record, version)
-            case SpareOffered(path):
-                effects = self._spare(path)
+            case SpareOffered(path, label):
+                effects = self._spare(path, label)
             case PathWithdrawn(path):
                 effects = self._withdrawn(path)
             case FragmentsTrimmed(before):
                 self._fragments.forget(before)
-            case StartLog(paths):
+            case StartLog(paths, labels):
                 assert self._phase is _Phase.NEW, "a log is started once"
                 for path in paths:
-                    self._fragments.offer(path)
+                    self._fragments.offer(path, labels.get(path, ""))
                 self._phase = _Phase.OPENING
             case CloseLog():
                 assert self._phase is _Phase.OPEN, "only an open log can be closed"
@@ -257,8 +257,8 @@ class JournalWriter:
         """Acknowledging goes on meanwhile, but a change that is waited for comes first."""
         return [] if self._changing else self._fragments.drop_unfit_prepared()
 
-    def _spare(self, path: PathId) -> list[WriterEffect]:
-        self._fragments.offer(path)
+    def _spare(self, path: PathId, label: str) -> list[WriterEffect]:
+        self._fragments.offer(path, label)
         self._prepare_blocked = False
         return self._drop_unfit_prepared()
 

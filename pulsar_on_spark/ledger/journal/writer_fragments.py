@@ -121,9 +121,9 @@ class WriterFragments:
 
     # -- paths ---------------------------------------------------------------------------------------------------------
 
-    def offer(self, path: PathId) -> None:
+    def offer(self, path: PathId, label: str) -> None:
         """A path that files may be made on, a new one or one that comes back."""
-        self._placement.offer(path)
+        self._placement.offer(path, label)
 
     def fail(self, path: PathId, known: set[Copy]) -> None:
         """A path is given up, and with it all its files among the known ones."""

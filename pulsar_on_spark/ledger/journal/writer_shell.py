@@ -16,7 +16,7 @@ import logging
 import uuid
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from typing import Protocol, TypeAlias
+from typing import TypeAlias
 
 from pulsar_on_spark.ledger.files import FileOps
 from pulsar_on_spark.ledger.journal.copies import CopyLost, CopyOk
@@ -25,6 +25,7 @@ from pulsar_on_spark.ledger.journal.files import JournalFileHeader
 from pulsar_on_spark.ledger.journal.groups import Group, JournalLimits
 from pulsar_on_spark.ledger.journal.in_flight import FramesInFlight
 from pulsar_on_spark.ledger.journal.inbox import Inbox
+from pulsar_on_spark.ledger.journal.listener import ShellOwner
 from pulsar_on_spark.ledger.journal.log import NO_FRAME, Copy, FrameKind, FrameNumber, LogState
 from pulsar_on_spark.ledger.journal.messages import (
     Acknowledged,
@@ -77,25 +78,6 @@ _GROUP_KINDS = (FrameKind.ENTRIES, FrameKind.CURSOR)
 _Post: TypeAlias = EnsembleReport | RegisterReport
 
 
-class ShellOwner(Protocol):
-    """Who is told; called in the event loop."""
-
-    def opened(self) -> None:
-        """The log is open: groups may be sent."""
-
-    def acknowledged(self, groups: Sequence[Group]) -> None:
-        """These are durable, in the order in which they were sent."""
-
-    def starved(self) -> None:
-        """Too few paths are left to acknowledge anything, or to open the log."""
-
-    def turned(self) -> None:
-        """Something came in, or time has passed: perhaps a group can be sent now."""
-
-    def over(self, reason: str | None, groups: Sequence[Group]) -> None:
-        """The log is closed, or lost for a reason; these groups were not acknowledged and never will be. Once."""
-
-
 class WriterShell:
     """One incarnation's log as it is being written; see `Journal` for the arguments."""
 
@@ -110,6 +92,7 @@ class WriterShell:
         files: FileOps,
     ) -> None:
         self._incarnation = register.incarnation
+        self._log = logging.LoggerAdapter(_LOGGER, {"incarnation": self._incarnation})
         self._given_register = register
         self._paths = {path.path_id: path for path in paths}
         self._owner = owner
@@ -137,7 +120,8 @@ class WriterShell:
             self._given_register, self._mark_failed, self._inbox.post, self._limits.metadata_wait_s
         )
         self._ticker = self._loop.call_later(TICK_S, self._tick)
-        self._feed(StartLog(tuple(self._paths)))
+        labels = {path_id: path.label for path_id, path in self._paths.items()}
+        self._feed(StartLog(tuple(self._paths), labels))
 
     @property
     def can_send(self) -> bool:
@@ -198,7 +182,7 @@ class WriterShell:
         """A path may be written to from now on."""
         self._ensemble.know(path)
         self._paths[path.path_id] = path
-        self._feed(SpareOffered(path.path_id))
+        self._feed(SpareOffered(path.path_id, path.label))
 
     def withdraw(self, path: PathId) -> None:
         """No new file is made on this path, until it is offered again."""
@@ -227,7 +211,7 @@ class WriterShell:
         try:
             yield
         except Exception as error:
-            _LOGGER.exception("The journal's writer of %s has failed", self._incarnation)
+            self._log.exception("The journal's writer of %s has failed", self._incarnation)
             self.end(f"its writer has failed: {error!r}")
 
     # -- the core's effects --------------------------------------------------------------------------------------------
@@ -263,23 +247,14 @@ class WriterShell:
             case ReadLog():
                 self._register.read()
             case LogOpened():
-                _LOGGER.info("The journal of %s is open", self._incarnation, extra={"incarnation": self._incarnation})
+                self._log.info("The journal of %s is open", self._incarnation)
                 self._is_opened = True
                 self._owner.opened()
             case Starved():
-                _LOGGER.error(
-                    "The journal of %s has fewer paths left than its ack quorum",
-                    self._incarnation,
-                    extra={"incarnation": self._incarnation},
-                )
+                self._log.error("The journal of %s has fewer paths left than its ack quorum", self._incarnation)
                 self._owner.starved()
             case LogClosed(last_frame):
-                _LOGGER.info(
-                    "The journal of %s is closed at frame %d",
-                    self._incarnation,
-                    last_frame,
-                    extra={"incarnation": self._incarnation},
-                )
+                self._log.info("The journal of %s is closed at frame %d", self._incarnation, last_frame)
                 self.end(None)
             case LogFenced() | LogAbandoned():
                 self._lost(effect)

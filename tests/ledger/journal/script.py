@@ -34,8 +34,8 @@ def short(value: object) -> str:
         case str():
             return repr(value)
         case _ if is_dataclass(value) and not isinstance(value, type):
-            named = (short(getattr(value, field.name)) for field in fields(value) if field.repr)
-            return " ".join([type(value).__name__, *named])
+            named = (getattr(value, field.name) for field in fields(value) if field.repr)
+            return " ".join([type(value).__name__, *(short(each) for each in named if each not in ("", {}))])
         case _:
             return str(value)
 

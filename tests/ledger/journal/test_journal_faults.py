@@ -9,7 +9,7 @@ import os
 import shutil
 import threading
 import time
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import pytest
@@ -69,6 +69,22 @@ def test_a_path_that_fails_is_replaced_marked_and_left_alone(tmp_path, action, e
     ((path, reason),) = {(failure.path_id, failure.reason) for failure in place.failures}
     assert path == 1
     assert os.strerror(error_number) in reason
+
+
+def test_a_path_is_replaced_by_one_under_its_own_label_rather_than_under_another_s(tmp_path):
+    """Paths 0 and 3 are in one rack, 1 and 4 in another."""
+    place = Place(tmp_path, paths=5, files=FailingFiles((tmp_path / "p1" / "journal",), "fdatasync", 5, errno.EIO))
+    place.paths = {path_id: replace(path, label="abcab"[path_id]) for path_id, path in place.paths.items()}
+
+    async def run():
+        listener = Listener()
+        journal = place.journal(listener)
+        await journal.open()
+        await add_some(journal, listener, 20)
+        await journal.close()
+
+    asyncio.run(run())
+    assert paths_of(place.register.read().record)[-1] == [0, 4, 2]
 
 
 def test_without_a_spare_the_ensemble_shrinks_to_the_ack_quorum_and_then_starves(tmp_path):
