@@ -163,9 +163,9 @@ class CatchUp:
             early = self._first_compacted(part, source.compaction, start, publish_ms)
             if early is not None:
                 return min(early, end)
-            view = self._root.store.view(durable=True)
-            start = max(start, log_start(view, part.topic_id, source.compaction))
         view = self._journals(part, self._root.store.view(durable=True), end)
+        if source.compaction is not None:
+            start = max(start, log_start(view, part.topic_id, source.compaction))
         paths = self._root.storage_paths(view)
         pieces = _walk(view, part, start, end)
         slices = (piece for piece in pieces if isinstance(piece, SegmentSlice))  # what is lost has no time

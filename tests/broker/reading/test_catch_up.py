@@ -16,7 +16,7 @@ from pulsar_on_spark.broker.reading.extents import chain_shape
 from pulsar_on_spark.broker.reading.jobs import EntrySource
 from pulsar_on_spark.ledger.journal.groups import JournalLimits
 from pulsar_on_spark.ledger.reports import ReportKind, read_reports
-from pulsar_on_spark.metadata.records import FileRecord
+from pulsar_on_spark.metadata.records import CompactionRecord, FileRecord
 from pulsar_on_spark.model.errors import CorruptJournalError, CorruptSegmentError, DataLossError
 from pulsar_on_spark.model.ids import EntryId, FileId, LedgerId, PathId, Position
 from pulsar_on_spark.protocol.compression import Codec
@@ -26,6 +26,8 @@ from pulsar_on_spark.testing.pulsar_entries import ClientMessage, batch_entry, r
 from pulsar_on_spark.testing.running_incarnation import RunningIncarnation
 from pulsar_on_spark.topic.catalog import TopicPart
 from pulsar_on_spark.topic.chain import readable_end
+from pulsar_on_spark.topic.compaction.compact import compact
+from pulsar_on_spark.topic.compaction.record import horizon_of
 from pulsar_on_spark.topic.cursor.cursor import EntryRange
 from pulsar_on_spark.topic.entry.rows import StoredEntry
 from pulsar_on_spark.topic.housekeeping import merge
@@ -278,6 +280,28 @@ def test_the_first_entry_that_was_published_at_a_time_or_later(
     for at in (0, 1_000, 1_001, 1_010, 1_185, 1_190, 1_390, 1_391, 9_999):
         expected = next((entry for entry, published in enumerate(times) if published >= at), 120)
         assert catch_up.position_at(log_of(root), start, end, at) == Position(ledger, EntryId(expected)), at
+
+
+def test_a_position_by_time_behind_a_compacted_ledger_may_be_in_a_journal_before_what_spark_wrote(
+    root: Root, broker: RunningIncarnation, catch_up: CatchUp
+) -> None:
+    def send(published: range) -> None:
+        made = [(ClientMessage(b"x", key=b"k"), MessageMetadata(publish_time=at)) for at in published]
+        broker.send_entries("clicks", [single_entry(message, metadata=metadata) for message, metadata in made])
+
+    send(range(1_000, 1_005))
+    ledger = broker.acknowledged_ids[0].ledger
+    compact(root, "clicks", reach=Position(ledger, EntryId(5)))
+    send(range(1_005, 1_010))
+    broker.close_ledger("clicks")
+    messages.write(root, "clicks", [b"y"])
+    part = part_of(root)
+    compacted = root.store.view().get(CompactionRecord, part.topic_id)
+    assert compacted is not None
+    assert horizon_of(compacted) == Position(ledger, EntryId(5))
+    end = Position(chain_shape(root.store.view(), part.topic_id).extents[-1].ledger, EntryId(1))
+    found = catch_up.position_at(EntrySource(part, compacted), Position(ledger, EntryId(0)), end, 1_007)
+    assert found == Position(ledger, EntryId(7))
 
 
 def test_a_position_by_time_in_what_spark_wrote_and_what_follows_it(
