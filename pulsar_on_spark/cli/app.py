@@ -217,6 +217,8 @@ def _print_status(found: RootStatus) -> None:
                     f"The journal of incarnation {incarnation.incarnation} was closed without storage paths "
                     f"{', '.join(map(str, incarnation.given_up_paths))}: entries may be missing."
                 )
+            for first, end in incarnation.given_up_frames:
+                output.say(f"Frames {first} to {end - 1} of incarnation {incarnation.incarnation} were given up.")
     for topic in found.topics:
         for ledger, first, end in topic.given_up:
             output.say(

@@ -84,6 +84,7 @@ class IncarnationStatus:
         fragments: Runs of frames with one set of journal files.
         journal_bytes: Bytes of the files that are not sealed wholly, one copy counted.
         given_up_paths: Storage paths that an operator gave up to have it closed: entries may be missing.
+        given_up_frames: Frames [first, end) that an operator gave up because no copy gives them.
     """
 
     incarnation: str
@@ -93,6 +94,7 @@ class IncarnationStatus:
     fragments: int
     journal_bytes: int
     given_up_paths: tuple[int, ...]
+    given_up_frames: tuple[tuple[int, int], ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -260,9 +262,8 @@ def _topic(view: View, topic: TopicRecord) -> TopicStatus:
 
 
 def _incarnation(root: Root, view: View, record: IncarnationRecord) -> IncarnationStatus:
-    seal = view.get(SealRecord, record.incarnation)
-    sealed_before = 0 if seal is None else seal.sealed_before
-    frames = JournalFrames(IncarnationId(record.incarnation), root.storage_paths(view), sealed_before)
+    seal = view.get(SealRecord, record.incarnation) or SealRecord(incarnation=record.incarnation)
+    frames = JournalFrames(IncarnationId(record.incarnation), root.storage_paths(view), seal.sealed_before)
     watcher = LeaseWatcher(broker_lease_directory(root.path))
     watcher.observe()
     stale = "stale" if watcher.looks_stale(record.incarnation, time.time()) else "renewed"
@@ -276,6 +277,7 @@ def _incarnation(root: Root, view: View, record: IncarnationRecord) -> Incarnati
         fragments=len(record.fragments),
         journal_bytes=frames.lag_bytes(log_record(record)),
         given_up_paths=record.given_up_paths,
+        given_up_frames=tuple((each.begin, each.end) for each in seal.given_up),
     )
 
 

@@ -245,3 +245,5 @@ def test_on_the_command_line(log: LogOnDisk) -> None:
     assert done.exit_code == 0, done.output
     assert [each.begin for each in log.root.store.view().all(SealRecord)[0].given_up] == [2]
     assert CliRunner().invoke(app, ["recover", str(log.root.path), "--give-up-frames"]).exit_code != 0
+    status = CliRunner().invoke(app, ["status", str(log.root.path)])
+    assert f"Frames 2 to 2 of incarnation {log.incarnation} were given up." in status.stdout.replace("\n", " ")
