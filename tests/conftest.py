@@ -1,4 +1,4 @@
-"""One Spark session for all tests that ask for it, and no silent skips on the machine that decides."""
+"""One Spark session for all tests that ask for it, long files first, and no silent skips on the machine that decides."""
 
 from __future__ import annotations
 
@@ -13,6 +13,35 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 WITH_DELTA = pytest.StashKey[bool]()
+WITH_SPARK = ("tests/datasource/", "tests/docs/test_examples.py", "tests/jobs/", "tests/broker/clients/test_schemas.py")
+"""Where the tests are that use the session: one process runs them all, for a JVM that is warm costs 40 s of CPU."""
+LONG = (
+    *WITH_SPARK,
+    "tests/ledger/journal/test_simulation.py",
+    "tests/topic/housekeeping/",
+    "tests/ledger/journal/",
+    "tests/broker/",
+    "tests/metadata/test_race.py",
+    "tests/crash/",
+    "tests/topic/sealing/",
+    "tests/topic/tail/",
+    "tests/test_install.py",
+)
+"""Who begins with these, in this order, has only short ones at the end, and no process waits long for another."""
+# Their programs are short: what the second compiler and a parallel collector cost at their start never comes back.
+os.environ.setdefault("JDK_JAVA_OPTIONS", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: object) -> object:
+    """`--dist loadfile`, but what uses the Spark session counts as one file."""
+    from xdist.scheduler import LoadFileScheduling
+
+    class SparkTogether(LoadFileScheduling):
+        def _split_scope(self, nodeid: str) -> str:
+            return "spark" if nodeid.startswith(WITH_SPARK) else super()._split_scope(nodeid)
+
+    return SparkTogether(config, log)
 
 
 @pytest.hookimpl(trylast=True)
@@ -23,6 +52,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     for item, names in zip(items, fixtures, strict=True):
         if "spark" in names:
             item.add_marker(pytest.mark.spark)
+    places = {start: place for place, start in reversed(list(enumerate(LONG)))}
+    items.sort(key=lambda item: next((places[start] for start in LONG if item.nodeid.startswith(start)), len(LONG)))
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:

@@ -167,8 +167,8 @@ class _File:
     durable_bytes: int = 0
 
 
-_Names = dict[Path, _File | None]
-"""The names under the recorded directory: a file, or None for a directory."""
+_Names = dict[str, dict[str, _File | None]]
+"""The names in each directory, the recorded one and those under it: a file, or None for a directory."""
 
 
 class Recording:
@@ -201,23 +201,29 @@ def _standing(before: Path, base: Path) -> _Names:
     names: _Names = {}
     for found in before.rglob("*"):
         content = None if found.is_dir() else bytearray(found.read_bytes())
-        names[base / found.relative_to(before)] = None if content is None else _File(content, len(content))
+        directory = str(base / found.parent.relative_to(before))
+        names.setdefault(directory, {})[found.name] = None if content is None else _File(content, len(content))
     return names
 
 
 def _replay(steps: Sequence[Step], known: _Names, base: Path, *, torn: bool) -> tuple[_Names, _Names]:
-    """The names under `base` after the steps, and those of them that are durable."""
-    names = dict(known)
+    """The names under `base` after the steps, and those of them that are durable.
+
+    Tests come here for every step: names are texts, because paths are slow to compare.
+    """
+    names = {directory: dict(found) for directory, found in known.items()}
     durable_names = dict(known)
     files: dict[str, _File] = {}
     for number, step in enumerate(steps, start=1):
-        if not step.path.is_relative_to(base):
+        path = str(step.path)
+        if not f"{path}/".startswith(f"{base}/"):
             continue
+        directory, _, name = path.rpartition("/")
         match step.action:
             case "mkdir":
-                names[step.path] = None
+                names.setdefault(directory, {})[name] = None
             case "create":
-                names[step.path] = files[step.file] = _File()
+                names.setdefault(directory, {})[name] = files[step.file] = _File()
             case "write":
                 count = len(step.data) // 2 if torn and number == len(steps) else len(step.data)
                 files[step.file].content += step.data[:count]
@@ -225,13 +231,11 @@ def _replay(steps: Sequence[Step], known: _Names, base: Path, *, torn: bool) -> 
                 files[step.file].durable_bytes = len(files[step.file].content)
             case "rename":
                 assert step.target is not None
-                names[step.target] = names.pop(step.path)
+                names.setdefault(str(step.target.parent), {})[step.target.name] = names[directory].pop(name)
             case "unlink":
-                del names[step.path]
+                del names[directory][name]
             case "fsync_directory":
-                for name in [name for name in durable_names if name.parent == step.path]:
-                    del durable_names[name]
-                durable_names |= {name: file for name, file in names.items() if name.parent == step.path}
+                durable_names[path] = dict(names.get(path, {}))
             case unknown:
                 raise ValueError(f"Recorded step {unknown!r} is not known: record with this version.")
     return names, durable_names
@@ -241,11 +245,13 @@ def _build(names: _Names, base: Path, target: Path, *, synced_only: bool) -> Non
     if target.exists():
         shutil.rmtree(target)
     target.mkdir(parents=True)
-    for name, file in sorted(names.items(), key=lambda item: item[0].parts):
-        place = target / name.relative_to(base)
-        if not place.parent.is_dir():
+    for directory in sorted(names):
+        place = f"{target}{directory.removeprefix(str(base))}"
+        if not os.path.isdir(place):
             continue  # The directory's own name was lost, and with it all that is in it.
-        if file is None:
-            place.mkdir()
-        else:
-            place.write_bytes(file.content[: file.durable_bytes] if synced_only else file.content)
+        for name, file in sorted(names[directory].items()):
+            if file is None:
+                os.mkdir(f"{place}/{name}")
+            else:
+                with open(f"{place}/{name}", "wb") as made:
+                    made.write(file.content[: file.durable_bytes] if synced_only else file.content)
