@@ -114,7 +114,7 @@ def _restore_all(spark: SparkSession, root: Root, check: CheckReport, plans: Seq
         lost += [
             f"File {each.plan.file.file_id}: {each.loss}"
             for each in done
-            if each.loss is not None and each.plan.file.file_id not in committed.gone
+            if each.loss is not None and each.plan.file.file_id not in committed.ended
         ]
         problems += [*committed.problems, *(failure.reason for each in done for failure in each.failures)]
         problems += [each.undecided for each in done if each.undecided is not None]
