@@ -5,11 +5,11 @@ from __future__ import annotations
 import logging
 import re
 import sys
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Mapping
 from datetime import UTC, datetime
 from importlib.metadata import version
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Final
 
 import typer
 
@@ -36,26 +36,10 @@ from pulsar_on_spark.topic.status import RootStatus, TopicSubscription
 app = typer.Typer(
     name="pulsarpy",
     help="Topics in a folder, the root: give it as the last argument, as --root, or in PULSARPY_ROOT. Commands with "
-    "--url ask a broker instead (PULSARPY_URL).",
+    "--url ask the broker that serves it instead (PULSARPY_URL).",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
 )
-app.add_typer(tenants_app, name="tenants")
-app.add_typer(namespaces_app, name="namespaces")
-app.add_typer(policies_app, name="policies")
-app.add_typer(topics_app, name="topics")
-app.add_typer(subscriptions_app, name="subscriptions")
-app.add_typer(storage_app, name="storage")
-app.add_typer(schemas_app, name="schemas")
-app.add_typer(perf_app, name="perf")
-for _command in (messages.produce, messages.consume, messages.read, operate.peek, operate.seek):
-    app.command()(_command)
-app.command()(standalone)
-app.command()(broker)
-app.command()(recover)
-app.command()(compact)
-app.command()(backup)
-
 _DURATION = re.compile(r"(\d+(?:\.\d+)?)\s*(s|m|h|d)")
 _SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
 
@@ -85,7 +69,6 @@ def program(
     """Options of the program itself."""
 
 
-@app.command()
 def init(
     root: RootArgument = None,
     root_option: RootOption = None,
@@ -107,7 +90,6 @@ def init(
         output.say(f"  {path.path_id}  {path.directory}")
 
 
-@app.command()
 def status(
     root: RootArgument = None,
     root_option: RootOption = None,
@@ -133,7 +115,6 @@ def status(
         _print_status(found)
 
 
-@app.command()
 def maintain(
     root: RootArgument = None,
     root_option: RootOption = None,
@@ -275,3 +256,28 @@ def _print_maintained(done: MaintainReport) -> None:
     )
     for skipped in collected.skipped_paths:
         output.fail(f"Garbage collection skipped a path: {skipped}")
+
+
+_COMMANDS: Final[tuple[tuple[str, tuple[Callable[..., None], ...], Mapping[str, typer.Typer]], ...]] = (
+    ("A root", (init, status, maintain, recover, backup), {"storage": storage_app}),
+    ("A broker", (standalone, broker), {"perf": perf_app}),
+    ("Messages", (messages.produce, messages.consume, messages.read), {}),
+    (
+        "What is in it",
+        (operate.seek, operate.peek, compact),
+        {
+            "topics": topics_app,
+            "subscriptions": subscriptions_app,
+            "namespaces": namespaces_app,
+            "tenants": tenants_app,
+            "policies": policies_app,
+            "schemas": schemas_app,
+        },
+    ),
+)
+"""Under which heading the help shows what."""
+for _heading, _functions, _groups in _COMMANDS:
+    for _function in _functions:
+        app.command(rich_help_panel=_heading)(_function)
+    for _name, _group in _groups.items():
+        app.add_typer(_group, name=_name, rich_help_panel=_heading)

@@ -10,7 +10,7 @@ from pulsar_on_spark.cli import output
 from pulsar_on_spark.cli.arguments import AsJson, RootArgument, RootOption
 from pulsar_on_spark.cli.targets import UrlOption, open_target
 
-subscriptions_app = typer.Typer(help="List and delete subscriptions.", no_args_is_help=True)
+subscriptions_app = typer.Typer(help="List, create, move and delete subscriptions.", no_args_is_help=True)
 
 
 @subscriptions_app.command("list")

@@ -13,7 +13,7 @@ from pulsar_on_spark.cli.targets import RootTarget, UrlOption, open_target
 from pulsar_on_spark.model.errors import InvalidArgumentError
 from pulsar_on_spark.model.names import TopicName
 
-topics_app = typer.Typer(help="Create, list, enlarge and delete topics.", no_args_is_help=True)
+topics_app = typer.Typer(help="Create, list, look at, enlarge, end and delete topics.", no_args_is_help=True)
 
 Name = Annotated[str, typer.Argument(help="Short (clicks, tenant/namespace/clicks) or full (persistent://...).")]
 
