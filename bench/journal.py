@@ -11,11 +11,13 @@ import argparse
 import asyncio
 import json
 import os
+import queue
 import shutil
 import sys
 import tempfile
 import time
 from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -40,6 +42,10 @@ BURST = 64
 SWITCH_INTERVAL_S = 0.0001
 """As a broker sets it: a path's thread that comes back from a system call waits no longer for the interpreter."""
 CLUSTER = "bench"
+FRAME_BYTES = 480
+"""What a frame of one entry has besides the payload."""
+DISKS = ((1, 1), (3, 2))
+"""Copies, and how many must be durable."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -232,6 +238,40 @@ def measured(load: Load, base: Path, seconds: float) -> Figures:
     )
 
 
+def disk_ms(base: Path, copies: int, ack: int, seconds: float) -> tuple[float, float]:
+    """What disk and threads alone take for one entry at a time: the median and the 99th percentile.
+
+    One write of a frame's size and one fdatasync for each file in a thread of its own, until `ack` are through.
+    """
+    frame = os.urandom(MESSAGE_BYTES + FRAME_BYTES)
+    done: queue.SimpleQueue[int] = queue.SimpleQueue()
+    orders: list[queue.SimpleQueue[int | None]] = [queue.SimpleQueue() for _ in range(copies)]
+
+    def serve(mine: queue.SimpleQueue[int | None], path: Path) -> None:
+        with path.open("wb", buffering=0) as file:
+            while (number := mine.get()) is not None:
+                file.write(frame)
+                os.fdatasync(file.fileno())
+                done.put(number)
+
+    with tempfile.TemporaryDirectory(dir=base) as directory, ThreadPoolExecutor(copies) as threads:
+        for number, mine in enumerate(orders):
+            threads.submit(serve, mine, Path(directory) / str(number))
+        times_ms: list[float] = []
+        end_s = time.perf_counter() + seconds
+        while (start_s := time.perf_counter()) < end_s:
+            for mine in orders:
+                mine.put(len(times_ms))
+            missing = ack
+            while missing:
+                missing -= done.get() == len(times_ms)
+            times_ms.append((time.perf_counter() - start_s) * 1e3)
+        for mine in orders:
+            mine.put(None)
+    p50, p99 = np.percentile(times_ms, [50, 99])
+    return float(p50), float(p99)
+
+
 def recovery_seconds(base: Path, size_bytes: int) -> float:
     """How long the recovery of a journal of this size takes whose writer is gone; the files are in the page cache."""
     load = Load("recovery", "3/3/2", messages=16, window=512)
@@ -276,11 +316,17 @@ def main() -> None:
         )
     console = Console()
     console.print(table)
+    disks = {
+        f"{copies} copies, ack {ack}": disk_ms(given.directory, copies, ack, given.seconds) for copies, ack in DISKS
+    }
+    for name, (p50, p99) in disks.items():
+        console.print(f"disk and threads alone, one at a time, {name}: p50 {p50:.2f} ms, p99 {p99:.2f} ms")
     seconds = recovery_seconds(given.directory, given.recovery_mib << 20) if given.recovery_mib else None
     if seconds is not None:
         console.print(f"recovery of {given.recovery_mib} MiB, 3 copies: {seconds:.2f} s")
     if given.json is not None:
-        content = {"load_average": os.getloadavg()[0], "loads": [asdict(one) for one in figures], "recovery_s": seconds}
+        loads = [asdict(one) for one in figures]
+        content = {"load_average": os.getloadavg()[0], "loads": loads, "disks_ms": disks, "recovery_s": seconds}
         given.json.write_text(json.dumps(content, indent=1))
 
 
