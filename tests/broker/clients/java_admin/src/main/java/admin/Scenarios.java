@@ -22,10 +22,12 @@ import org.apache.pulsar.client.api.PulsarClient;
 import org.apache.pulsar.client.api.Schema;
 import org.apache.pulsar.client.api.SubscriptionType;
 import org.apache.pulsar.client.impl.MessageIdImpl;
+import org.apache.pulsar.common.policies.data.AuthAction;
 import org.apache.pulsar.common.policies.data.BacklogQuota;
 import org.apache.pulsar.common.policies.data.DelayedDeliveryPolicies;
 import org.apache.pulsar.common.policies.data.DispatchRate;
 import org.apache.pulsar.common.policies.data.PartitionedTopicStats;
+import org.apache.pulsar.common.policies.data.PersistencePolicies;
 import org.apache.pulsar.common.policies.data.PersistentTopicInternalStats;
 import org.apache.pulsar.common.policies.data.PublishRate;
 import org.apache.pulsar.common.policies.data.RetentionPolicies;
@@ -168,6 +170,14 @@ public final class Scenarios {
         same(EnumSet.of(SubscriptionType.Shared), admin.namespaces().getSubscriptionTypesEnabled(namespace));
         admin.namespaces().removeRetention(namespace);
         same(true, admin.namespaces().getRetention(namespace) == null);
+        same(false, admin.namespaces().getSchemaValidationEnforced(namespace));
+        same(true, admin.namespaces().getIsAllowAutoUpdateSchema(namespace));
+        admin.namespaces().setPersistence(namespace, new PersistencePolicies(3, 2, 2, 0.0));
+        same(2, admin.namespaces().getPersistence(namespace).getBookkeeperWriteQuorum());
+        same(Map.of(), admin.namespaces().getPermissions(namespace));
+        refused(PulsarAdminException.ServerSideErrorException.class, () -> admin.namespaces()
+                .grantPermissionOnNamespace(namespace, "r", Set.of(AuthAction.produce)));
+        admin.namespaces().clearNamespaceBacklog(namespace);
         same(60, admin.namespaces().getPolicies(namespace).message_ttl_in_seconds);
     }
 
@@ -192,8 +202,20 @@ public final class Scenarios {
         admin.topicPolicies().setDelayedDeliveryPolicy(topic(),
                 DelayedDeliveryPolicies.builder().active(true).tickTime(500).build());
         same(500, admin.topicPolicies().getDelayedDeliveryPolicy(topic()).getTickTime());
+        admin.topicPolicies().setMaxMessageSize(topic(), 1000);
+        same(1000, admin.topicPolicies().getMaxMessageSize(topic()));
+        same(3, admin.topicPolicies().getPersistence(topic(), true).getBookkeeperEnsemble());
+        same(true, admin.topicPolicies().getPersistence(topic()) == null);
+        PersistencePolicies persistence = new PersistencePolicies(2, 2, 1, 0.0);
+        admin.topicPolicies().setPersistence(topic(), persistence);
+        same(persistence, admin.topicPolicies().getPersistence(topic()));
+        refused(PulsarAdminException.PreconditionFailedException.class,
+                () -> admin.topicPolicies().setPersistence(topic(), new PersistencePolicies(9, 9, 9, 0.0)));
+        same(false, admin.topics().getSchemaValidationEnforced(topic(), true));
         refused(PulsarAdminException.ServerSideErrorException.class,
-                () -> admin.topicPolicies().setMaxMessageSize(topic(), 1000));
+                () -> admin.topicPolicies().setDeduplicationSnapshotInterval(topic(), 10));
+        refused(PulsarAdminException.ServerSideErrorException.class,
+                () -> admin.topics().setReplicationClusters(topic(), List.of("east")));
     }
 
     public void testTopicsAndPartitions() throws Exception {
@@ -280,6 +302,11 @@ public final class Scenarios {
         same(0, admin.schemas().getVersionBySchema(topic(), new org.apache.pulsar.common.protocol.schema.PostSchemaPayload(
                 "JSON", schema.getSchemaDefinition(), Map.of())));
         same(1, admin.schemas().getAllSchemas(topic()).size());
+        same(1, admin.schemas().getSchemaMetadata(topic()).index.size());
+        admin.schemas().deleteSchema(topic());
+        refused(PulsarAdminException.NotFoundException.class, () -> admin.schemas().getSchemaInfo(topic()));
+        admin.schemas().createSchema(topic(), Schema.STRING.getSchemaInfo());
+        same(2L, admin.schemas().getSchemaInfoWithVersion(topic()).getVersion());
     }
 
     /** A message with a schema. */
