@@ -35,8 +35,6 @@ _ATTEMPTS = 2
 RESTART_EVERY_S = 1.0
 """A process that dies at once is not started more often."""
 _STOP_TIMEOUT_S = 5.0
-_NICE = 5
-"""Who reads a backlog has a quarter of a core beside others that want it all: who publishes and follows comes first."""
 
 
 @dataclass(slots=True)
@@ -83,7 +81,7 @@ class ReadingProcess:
         self._pipe, theirs = self._context.Pipe()
         arguments = (self._root, self._max_message_size_bytes, self._memory, len(self.slabs), theirs)
         self._process = self._context.Process(target=_run, args=arguments, name="pulsarpy-reader", daemon=True)
-        start_giving_way(self._process, _NICE)
+        start_giving_way(self._process)
         theirs.close()
         asyncio.get_running_loop().add_reader(self._pipe.fileno(), self._hear)
 

@@ -41,9 +41,6 @@ _MAX_PAUSE_S = 1.0
 _SILENT_S = 30.0
 """So long without a sign of life, and the child counts as stuck."""
 _STOP_TIMEOUT_S = 10.0
-_NICE = 10
-"""It has a tenth of a core beside others that want it all: what is not sealed now is sealed when producers rest, or are
-held back. At the broker's own priority it took a third of a burst's throughput on two cores."""
 _MIB = 1 << 20
 
 
@@ -137,7 +134,7 @@ class SealingProcess:
         receiver, self._stop = self._context.Pipe(duplex=False)
         arguments = (os.getpid(), self._root, self._incarnation, self._policy, self._gauges, receiver)
         self._process = self._context.Process(target=_run, args=arguments, name="pulsarpy-sealer", daemon=True)
-        start_giving_way(self._process, _NICE)
+        start_giving_way(self._process)
         receiver.close()
 
     def stop(self) -> None:
