@@ -91,17 +91,15 @@ def check_limits(
     topic: str,
     request: SubscribeRequest,
     *,
-    durable: int,
     consumers: int,
     each: int | None,
 ) -> None:
-    """Refuse what would be one subscription or consumer too many.
+    """Refuse what would be one consumer too many; subscriptions are counted where a new one is committed.
 
     Args:
         limits: How many there may be.
         topic: The topic's name.
         request: What is asked for.
-        durable: Durable subscriptions that are open.
         consumers: Consumers of all subscriptions.
         each: Consumers of the subscription that is asked for; None if it is not open.
 
@@ -115,7 +113,6 @@ def check_limits(
             f"{' or '.join(sorted(limits.types))}.",
         )
     for found, limit, of in (
-        (durable if each is None and request.is_durable else -1, limits.subscriptions, "subscriptions"),
         (consumers, limits.consumers, "consumers"),
         (each or 0, limits.consumers_each, f"consumers on subscription {request.name!r}"),
     ):

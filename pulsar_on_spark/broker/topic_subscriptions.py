@@ -275,7 +275,7 @@ class TopicSubscriptions:
         entries, chain = self._sights.of(compacted)
         if request.is_durable:
             kept: OpenCursor | MemoryCursor = await self._keeper.open(
-                topic.part, name, request.type, request.start, chain, request.properties
+                topic.part, name, request.type, request.start, chain, request.properties, self._limits.subscriptions
             )
             entries, chain = self._sights.of(compacted)  # it may have changed meanwhile
             kept.cursor.follow(chain)
@@ -392,7 +392,6 @@ class TopicSubscriptions:
             self._limits,
             self._topic.part.name,
             request,
-            durable=sum(isinstance(found.kept, OpenCursor) for found in self._open.values()),
             consumers=sum(len(found.consumers) for found in self._open.values()),
             each=len(subscription.consumers) if subscription is not None else None,
         )

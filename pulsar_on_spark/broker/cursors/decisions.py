@@ -21,6 +21,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Final, Literal
 
+from pulsar_on_spark.broker.server_errors import ServerRefusalError
 from pulsar_on_spark.metadata import keys
 from pulsar_on_spark.metadata.cursors import Cursors
 from pulsar_on_spark.metadata.records import (
@@ -42,6 +43,7 @@ from pulsar_on_spark.model.errors import (
     TopicNotFoundError,
 )
 from pulsar_on_spark.model.ids import EARLIEST, EntryId, IncarnationId, LedgerId, Position, TopicId
+from pulsar_on_spark.protocol.commands import ServerError
 from pulsar_on_spark.topic.catalog import TopicPart
 from pulsar_on_spark.topic.cursor.handover import broker_cursor, give_to_spark, take_from_spark
 from pulsar_on_spark.topic.cursor.holes import AckHoles
@@ -92,6 +94,7 @@ class Request:
         incarnation: Who wants it.
         properties: To be kept if it is new.
         now: The broker's clock.
+        most: So many subscriptions the topic may have, if it is new; 0 for no limit.
     """
 
     part: TopicPart
@@ -102,6 +105,7 @@ class Request:
     incarnation: IncarnationId
     properties: Mapping[str, str]
     now: datetime
+    most: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,6 +149,7 @@ def decide_open(view: View, cursors: Cursors, request: Request, known: Known) ->
         ConsumerBusyError: a live consumer has it.
         TopicNotFoundError: the topic was deleted.
         JournalFencedError: the incarnation is over.
+        ServerRefusalError: the topic has as many subscriptions as it may.
     """
     mine = view.get(IncarnationRecord, request.incarnation)
     if mine is None or mine.state != "OPEN":
@@ -232,6 +237,11 @@ def trim_floor(view: View, topic_id: str) -> Position:
 
 def _created(view: View, request: Request) -> tuple[Change, CursorRecord]:
     topic_id = TopicId(request.part.topic_id)
+    there = len(view.all(SubscriptionRecord, topic_id))
+    if 0 < request.most <= there:
+        raise ServerRefusalError(
+            ServerError.ConsumerBusy, f"{request.part.name} has {there} subscriptions already, its limit."
+        )
     floor = trim_floor(view, topic_id)
     wanted = {"earliest": floor, "latest": request.end}
     start = max(wanted[request.start] if isinstance(request.start, str) else request.start, floor)

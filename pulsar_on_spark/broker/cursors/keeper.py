@@ -112,6 +112,7 @@ class CursorKeeper:
         start: InitialPosition,
         chain: LedgerChain,
         properties: Mapping[str, str] | None = None,
+        most: int = 0,
     ) -> OpenCursor:
         """Have a subscription: a new one, a free one, or one whose consumers or broker are gone.
 
@@ -125,8 +126,10 @@ class CursorKeeper:
             start: Where it starts if it is new; brought into the chain.
             chain: The topic's ledgers as they are now. If they change meanwhile, let the cursor `follow`.
             properties: Kept with a new subscription.
+            most: So many subscriptions the topic may have with a new one; 0 for no limit.
 
         Raises:
+            ServerRefusalError: it has as many.
             ConsumerBusyError: a query of Spark, or another broker's clients, have it.
             TopicNotFoundError: the topic was deleted.
             JournalFencedError: this broker's incarnation is over.
@@ -135,7 +138,7 @@ class CursorKeeper:
         """
         at = chain.clamp(start) if isinstance(start, Position) else start
         now = datetime.now(UTC)
-        request = Request(part, name, type_, at, chain.end, self._incarnation, dict(properties or {}), now)
+        request = Request(part, name, type_, at, chain.end, self._incarnation, dict(properties or {}), now, most)
         return await self._to_its_end(self._opened(request, chain))
 
     async def reset(self, cursor: OpenCursor, position: Position, ack_set: int = 0, batch_size: int = 1) -> None:
