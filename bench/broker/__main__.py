@@ -27,6 +27,7 @@ def main(
     seconds: Annotated[float, typer.Option(help="Of a burst and of a latency, after 10 s of warm-up.")] = 30.0,
     sustained: Annotated[float, typer.Option(help="Seconds of sustained produce.")] = 300.0,
     flow_gb: Annotated[float, typer.Option(help="What flows while memory is measured.")] = 10.0,
+    topics: Annotated[int, typer.Option(help="How many are measured at once, 10 msg/s on each.")] = 1_000,
     as_json: Annotated[Path | None, typer.Option("--json", help="Write the figures here, too, as they come.")] = None,
 ) -> None:
     """Measure and print."""
@@ -46,7 +47,7 @@ def main(
 
     with tempfile.TemporaryDirectory(prefix="bench-broker-") as folder:
         work = Path(folder)
-        bench = Bench(Load(work), seconds, sustained, flow_gb * 1e9)
+        bench = Bench(Load(work), seconds, sustained, flow_gb * 1e9, topics)
         if peer is not None:
             measure(Peer(peer), bench)
         for each in (quorum or ["1/1/1", "3/3/2"]) if ours else []:

@@ -23,7 +23,6 @@ SENDS: Final = 2_000
 BACKLOG: Final = 200_000
 """Messages that are consumed: fewer bytes than the cache of either broker holds by default."""
 LATENCY_RATE: Final = 10_000
-TOPICS: Final = 1_000
 TOPIC_RATE: Final = 10
 _SAMPLE_S: Final = 0.5
 _RECEIVE_MS: Final = 60_000
@@ -42,12 +41,14 @@ class Bench:
         seconds: How long a burst, and a latency, is measured.
         sustained_s: How long "sustained" is.
         flow_bytes: How much flows while memory is measured.
+        topics: How many topics "many topics" are.
     """
 
     load: Load
     seconds: float
     sustained_s: float
     flow_bytes: float
+    topics: int
 
 
 def start(target: Target, bench: Bench) -> Figures:
@@ -129,9 +130,9 @@ def latency(target: Target, bench: Bench) -> Figures:
 
 
 def topics(target: Target, bench: Bench) -> Figures:
-    """A thousand topics with a producer and a consumer each, ten messages a second on each."""
-    shape = Shape(bench.seconds, topics=TOPICS, rate=TOPIC_RATE, consume=True)
-    return _flow(target, bench, shape, f"{TOPICS:,} topics")
+    """Many topics with a producer and a consumer each, ten messages a second on each."""
+    shape = Shape(bench.seconds, topics=bench.topics, rate=TOPIC_RATE, consume=True)
+    return _flow(target, bench, shape, f"{bench.topics:,} topics")
 
 
 def memory(target: Target, bench: Bench) -> Figures:

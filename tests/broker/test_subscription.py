@@ -12,7 +12,7 @@ from pulsar_on_spark.broker import delivering
 from pulsar_on_spark.broker.consumer import Consumer, MemoryCursor
 from pulsar_on_spark.broker.cursors.keeper import CursorKeeper
 from pulsar_on_spark.broker.dispatch.limits import DispatchLimits
-from pulsar_on_spark.broker.dispatch.values import KeySharedPolicy
+from pulsar_on_spark.broker.dispatch.values import Ack, KeySharedPolicy
 from pulsar_on_spark.broker.reading.reader import EntryReader
 from pulsar_on_spark.broker.server_errors import ServerRefusalError
 from pulsar_on_spark.broker.subscribe_request import SubscribeRequest
@@ -75,6 +75,9 @@ class Entries:
     async def read(
         self, part: TopicPart, ranges: Sequence[EntryRange], max_entries: int, max_bytes: int
     ) -> list[StoredEntry]:
+        return self._read(ranges)
+
+    def _read(self, ranges: Sequence[EntryRange]) -> list[StoredEntry]:
         self.reads += 1
         if self.reads <= self.failures:
             raise DataLossError("Entry 1:0 is gone.")
@@ -83,6 +86,20 @@ class Entries:
             for x in ranges
             for entry in range(x.first, x.end)
         ]
+
+
+class InMemory(Entries):
+    """Has them all at hand."""
+
+    def here(
+        self, part: TopicPart, ranges: Sequence[EntryRange], max_entries: int, max_bytes: int
+    ) -> list[StoredEntry]:
+        return self._read(ranges)
+
+    async def read(
+        self, part: TopicPart, ranges: Sequence[EntryRange], max_entries: int, max_bytes: int
+    ) -> list[StoredEntry]:
+        raise AssertionError("nothing has to be read")
 
 
 class FakeTopic:
@@ -130,6 +147,43 @@ def test_a_read_that_fails_is_told_and_tried_again_and_nothing_is_passed_over(mo
         await until(lambda: mine.messages_out == 3)
         assert not made.problem
         assert entries.reads == 3
+        await made.close()
+
+    asyncio.run(scenario())
+
+
+def test_what_is_in_memory_is_delivered_in_turns_of_the_loop_and_nothing_runs_behind_it() -> None:
+    async def scenario() -> None:
+        topic = Topic()
+        topic.publish(250)
+        entries = InMemory()
+        made, mine = subscription(topic, entries), consumer()
+        made.add(mine)
+        made.flow(mine, 1_000)
+        await until(lambda: mine.messages_out == 250)
+        assert (entries.reads, len(cast(Any, mine.peer).written)) == (3, 3), "a hundred entries a turn"
+        assert len(asyncio.all_tasks()) == 1, "this one"
+        made.flow(mine, 1_000)
+        made.ack(mine, [Ack(LedgerId(1), EntryId(0))])
+        for _ in range(5):
+            await asyncio.sleep(0)
+        assert entries.reads == 3
+        await made.close()
+
+    asyncio.run(scenario())
+
+
+def test_a_failure_in_memory_is_tried_again_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(delivering, "RETRY_S", (0.01, 0.02))
+
+    async def scenario() -> None:
+        topic = Topic()
+        topic.publish(3)
+        made, mine = subscription(topic, InMemory(failures=2)), consumer()
+        made.add(mine)
+        made.flow(mine, 10)
+        await until(lambda: mine.messages_out == 3)
+        assert made.problem is None
         await made.close()
 
     asyncio.run(scenario())

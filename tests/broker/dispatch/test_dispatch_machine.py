@@ -213,7 +213,9 @@ class Consumers(RuleBasedStateMachine):
     @precondition(lambda self: self.reading is None)
     @rule()
     def begin_read(self) -> None:
+        may_have_more = self.dispatcher.has_more
         self.reading = self.dispatcher.wanted()
+        assert may_have_more or self.reading is None
         if self.reading is not None:
             assert any(self.may_get(consumer) for consumer in self.permits)
 
