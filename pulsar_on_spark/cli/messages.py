@@ -95,8 +95,8 @@ def read(
     topic: Topic,
     root: RootArgument = None,
     root_option: RootOption = None,
-    number: Annotated[int, typer.Option("--number", "-n", min=1, help="The first so many.")] = 10,
-    last: Annotated[bool, typer.Option("--last", help="The last so many instead.")] = False,
+    number: Annotated[int, typer.Option("--number", "-n", min=1, help="The first so many, of each partition.")] = 10,
+    last: Annotated[bool, typer.Option("--last", help="The last so many of each instead.")] = False,
     url: UrlOption = None,
     as_json: AsJson = False,
 ) -> None:
