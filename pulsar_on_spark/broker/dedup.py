@@ -9,8 +9,9 @@ that was **pushed** (given to the journal) and that was **persisted** (acknowled
 
 Chunks of one message share its sequence id, so only the last one is recorded; earlier ones are checked all the same.
 One rule is stricter than Pulsar's: a batch that begins at or below `persisted` and ends above it is OVERLAPPING. Its
-first messages are stored, its last ones are not, and Pulsar drops both; here the producer gets an error. (Official
-clients do not make such batches of what they send again; Java's ends a batch at the boundary.)
+first messages are stored, its last ones are not, and Pulsar drops both; here the producer gets an error. (What a client
+sends again by itself has the same batches, and Java's ends one at the boundary; an application that begins anew cuts
+them elsewhere.) And where a client does not say with which message a batch ends, Pulsar takes it for the first one.
 
 What a crash leaves behind is made good by a **snapshot** and a replay of the entries behind it. A snapshot names a
 position, and each message before that position is in it; it may be any number of entries old. No IO, no clock.

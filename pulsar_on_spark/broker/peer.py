@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Hashable
 from typing import Final, Protocol
 
+from pulsar_on_spark.protocol.commands import ServerError
+
 _END_OF_TOPIC_PROTOCOL: Final = 9
 _KNOW_END_OF_TOPIC: Final = ("Pulsar-Java", "Pulsar-Go", "DotPulsar")
 """How clients begin their version that know REACHED_END_OF_TOPIC.
@@ -12,6 +14,8 @@ _KNOW_END_OF_TOPIC: Final = ("Pulsar-Java", "Pulsar-Go", "DotPulsar")
 The C++ client, and those of Python and Node.js that are made of it, hang up on it and come back without end. Versions
 before 3.0 name no language.
 """
+
+_CPP: Final = "Pulsar-CPP"
 
 
 class Peer(Hashable, Protocol):
@@ -50,3 +54,13 @@ class Peer(Hashable, Protocol):
 def knows_end_of_topic(peer: Peer) -> bool:
     """Whether a client may be told that a topic has come to its end."""
     return peer.protocol_version >= _END_OF_TOPIC_PROTOCOL and peer.client_version.startswith(_KNOW_END_OF_TOPIC)
+
+
+def refusal_of_one_entry(peer: Peer) -> ServerError:
+    """The error on which a client gives up one entry and goes on with the next.
+
+    The C++ client (and those of Python and Node.js) does so for a bad checksum only: on any other it hangs up, comes
+    back and sends the same again, until the entry's time is over.
+    """
+    is_cpp = peer.client_version.startswith(_CPP)
+    return ServerError.ChecksumError if is_cpp else ServerError.NotAllowedError

@@ -21,6 +21,7 @@ from typing import Protocol, cast
 from pulsar_on_spark.broker.metrics.entry_samples import EntrySamples
 from pulsar_on_spark.broker.peer import Peer
 from pulsar_on_spark.broker.producers import ProducerInfo
+from pulsar_on_spark.broker.sequence_ids import with_last_sequence_id
 from pulsar_on_spark.broker.topic_dedup import TopicDedup
 from pulsar_on_spark.model.clock import current_ms
 from pulsar_on_spark.model.ids import EntryId, LedgerId, TopicId
@@ -248,7 +249,8 @@ class PublishPath:
         self, incarnation: Incarnation, topic: PublishedTopic, producer: Producer, number: int, sent: Sent, now_ms: int
     ) -> None:
         if topic.dedup is not None:
-            answer = topic.dedup.admit(producer.info.name, producer.info.producer_id, sent)
+            sent = with_last_sequence_id(sent)
+            answer = topic.dedup.admit(producer.info.name, producer.info.producer_id, producer.peer, sent)
             if answer is not None:
                 self._settle(1, len(sent.entry))
                 producer.answer(number, answer)

@@ -17,8 +17,10 @@ from typing import Final
 from google.protobuf.message import DecodeError
 
 from pulsar_on_spark.broker.dedup import Deduplication, DedupLimits, DedupSnapshot, Verdict
+from pulsar_on_spark.broker.peer import Peer, refusal_of_one_entry
 from pulsar_on_spark.broker.reading.entry_look import look_at
 from pulsar_on_spark.broker.reading.reader import EntryReader
+from pulsar_on_spark.broker.sequence_ids import last_sequence_id
 from pulsar_on_spark.metadata import keys
 from pulsar_on_spark.metadata.records import DedupRecord, IncarnationRecord, LedgerRecord, TopicRecord
 from pulsar_on_spark.metadata.state import View
@@ -55,8 +57,15 @@ class TopicDedup:
     def __init__(self, core: Deduplication) -> None:
         self.core = core
 
-    def admit(self, producer: str, producer_id: int, sent: Sent) -> bytes | None:
-        """Whether the journal shall take an entry: None, and it must; else what its producer is answered instead."""
+    def admit(self, producer: str, producer_id: int, peer: Peer, sent: Sent) -> bytes | None:
+        """Whether the journal shall take an entry: None, and it must; else what its producer is answered instead.
+
+        Args:
+            producer: The producer's name.
+            producer_id: Its client's number for it.
+            peer: Its client.
+            sent: The entry.
+        """
         last = _last(sent)
         match self.core.check(producer, sent.sequence_id, last):
             case Verdict.NEW:
@@ -69,10 +78,7 @@ class TopicDedup:
             case Verdict.UNDECIDED:
                 code, why = ServerError.PersistenceError, "was sent before, its outcome is open: send it again later"
             case Verdict.OVERLAPPING:
-                code, why = (
-                    ServerError.NotAllowedError,
-                    "is a batch of messages some of which are stored: send the others",
-                )
+                code, why = refusal_of_one_entry(peer), "begins a batch of which some are stored: send the others"
         return replies.send_error(producer_id, sent.sequence_id, code, f"Message {sent.sequence_id} {why}.")
 
     def stored(self, producer: str, sent: Sent, ledger: LedgerId, end: int) -> None:
@@ -212,7 +218,8 @@ def _replay_entry(core: Deduplication, data: bytes, following: Position) -> None
     if is_part or not said.producer_name:
         core.passed(following)
     else:
-        core.replay(said.producer_name, max(said.sequence_id, said.highest_sequence_id), following)
+        assert places is not None, "who has a name was read"
+        core.replay(said.producer_name, last_sequence_id(said, memoryview(data)[places[1] :]), following)
 
 
 def _last(sent: Sent) -> int:

@@ -5,10 +5,12 @@ from __future__ import annotations
 import threading
 from pathlib import Path
 
+import httpx
 import pulsar
+import pytest
 
 from pulsar_on_spark.testing.running_broker import RunningBroker
-from tests.broker.clients.conftest import new_client
+from tests.broker.clients.conftest import WAIT_MS, new_client
 from tests.broker.clients.test_durable import stored
 
 ON = {"broker_deduplication_enabled": "true"}
@@ -45,6 +47,34 @@ def test_what_is_sent_again_is_not_stored_again(tmp_path: Path) -> None:
         send(client, range(15, 25))
         client.close()
     assert stored(root, "orders") == [b"%d" % number for number in range(1, 25)]
+
+
+def test_a_batch_that_is_stored_in_part_fails_alone(client: pulsar.Client, admin: httpx.Client, topic: str) -> None:
+    """As from an application that began anew, with batches cut elsewhere: nothing is stored twice, nothing is lost."""
+    path = f"/persistent/public/default/{topic}"
+    admin.put(path).raise_for_status()
+    admin.post(f"{path}/deduplicationEnabled", json=True).raise_for_status()
+    consumer = client.subscribe(topic, "s")
+    producer = client.create_producer(topic, "me", batching_enabled=False)
+    for number in range(1, 9):
+        producer.send(b"%d" % number, sequence_id=number)
+    producer.close()
+    receipts = Receipts()
+    producer = client.create_producer(
+        topic, "me", batching_enabled=True, batching_max_publish_delay_ms=WAIT_MS, send_timeout_millis=WAIT_MS
+    )
+    for number in range(5, 13):
+        producer.send_async(b"%d" % number, receipts, sequence_id=number)
+    with pytest.raises(pulsar.ChecksumError):
+        producer.flush()
+    receipts.wait_for(8)
+    assert receipts.results == [pulsar.Result.ChecksumError] * 8, "the error on which this client gives up one batch"
+    for number in range(5, 14):  # each in a batch of its own
+        producer.send_async(b"%d" % number, receipts, sequence_id=number)
+        producer.flush()
+    receipts.wait_for(17)
+    assert receipts.results[8:] == [pulsar.Result.Ok] * 9
+    assert [consumer.receive(WAIT_MS).data() for _ in range(13)] == [b"%d" % number for number in range(1, 14)]
 
 
 class Receipts:

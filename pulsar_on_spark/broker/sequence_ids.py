@@ -1,0 +1,59 @@
+"""The sequence id of an entry's last message, which deduplication goes by; of all clients only Java's names it."""
+
+from __future__ import annotations
+
+from google.protobuf.message import DecodeError
+
+from pulsar_on_spark.protocol.compression import decompress
+from pulsar_on_spark.protocol.entry_frame import split_entry
+from pulsar_on_spark.protocol.messages import MessageMetadata, SingleMessageMetadata
+from pulsar_on_spark.protocol.server import Sent
+
+_SIZE_BYTES = 4
+
+
+def with_last_sequence_id(sent: Sent) -> Sent:
+    """What was sent, with the sequence id of its last message as the highest one."""
+    if sent.num_messages == 1 or sent.highest_sequence_id > sent.sequence_id:
+        return sent
+    places = split_entry(sent.entry)
+    if places is None:
+        return sent
+    try:
+        said = MessageMetadata.FromString(sent.entry[slice(*places)])
+    except DecodeError:
+        return sent
+    last = last_sequence_id(said, memoryview(sent.entry)[places[1] :])
+    return sent._replace(highest_sequence_id=max(sent.sequence_id, last))
+
+
+def last_sequence_id(said: MessageMetadata, payload: memoryview) -> int:
+    """The sequence id of an entry's last message.
+
+    Args:
+        said: The entry's metadata.
+        payload: What follows it. A batch that cannot be looked into, as it is encrypted, counts up from its first
+            message, as clients do where applications give no numbers.
+    """
+    first: int = said.sequence_id
+    if said.highest_sequence_id > first or said.num_messages_in_batch <= 1:
+        return max(first, said.highest_sequence_id)
+    plain = None if said.encryption_keys else decompress(said.compression, payload, said.uncompressed_size)
+    found = None if plain is None else _last_of_batch(plain)
+    return max(first, first + said.num_messages_in_batch - 1 if found is None else found)
+
+
+def _last_of_batch(plain: bytes) -> int | None:
+    """None if a message of it has no sequence id, or it is no batch."""
+    last, at = None, 0
+    while at < len(plain):
+        metadata_at = at + _SIZE_BYTES
+        payload_at = metadata_at + int.from_bytes(plain[at:metadata_at], "big")
+        try:
+            single = SingleMessageMetadata.FromString(plain[metadata_at:payload_at])
+        except DecodeError:
+            return None
+        if not single.HasField("sequence_id"):
+            return None
+        last, at = single.sequence_id, payload_at + max(single.payload_size, 0)
+    return last
