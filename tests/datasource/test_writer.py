@@ -19,14 +19,22 @@ from pyspark.sql.types import BinaryType, LongType, StringType, StructField, Str
 from pulsar_on_spark import Root
 from pulsar_on_spark.datasource.options import write_options
 from pulsar_on_spark.datasource.writer import PulsarBatchWriter, PulsarStreamWriter, Staged
+from pulsar_on_spark.metadata.records import FileRecord
 from pulsar_on_spark.model.errors import (
+    BacklogQuotaExceededError,
     InvalidArgumentError,
     NotARootError,
     NotEnoughCopiesError,
     TopicNotFoundError,
 )
-from pulsar_on_spark.testing.messages import read, values
+from pulsar_on_spark.model.ids import EARLIEST
+from pulsar_on_spark.model.names import TopicName
+from pulsar_on_spark.model.quorum import Quorum
+from pulsar_on_spark.testing.messages import read, target, values
 from pulsar_on_spark.testing.running_incarnation import RunningIncarnation
+from pulsar_on_spark.topic.policies.change import set_topic_policies
+from pulsar_on_spark.topic.policies.policies import PersistencePolicies
+from pulsar_on_spark.topic.subscription import subscriptions
 
 VALUES = StructType([StructField("value", BinaryType())])
 WITH_TOPIC = StructType([StructField("value", StringType()), StructField("__topic", StringType())])
@@ -169,6 +177,36 @@ def test_the_driver_fixes_the_number_of_partitions(tmp_path: Path) -> None:
     root.add_partitions("x", 4)
     made.commit([run(made, batch(*[b"%d" % number for number in range(40)]))])
     assert {message.id.partition for message in read(root, "x")} == {0, 1}
+
+
+def test_copies_are_as_many_as_the_policies_of_the_topics_ask_for(tmp_path: Path) -> None:
+    root = Root.open_or_create(tmp_path / "root")
+    root.create_topic("x")
+    set_topic_policies(root, TopicName.parse("x"), {"persistence": PersistencePolicies.of(Quorum(2, 2, 1))})
+
+    def copies(made: PulsarBatchWriter, written: pa.RecordBatch) -> set[int]:
+        before = {file.file_id for file in root.store.view().all(FileRecord)}
+        made.commit([run(made, written)])
+        return {len(file.copies) for file in root.store.view().all(FileRecord) if file.file_id not in before}
+
+    assert copies(writer(root.path), batch(b"a")) == {2}
+    rows = pa.record_batch([pa.array(["a", "b"]), pa.array(["x", "y"])], names=["value", "__topic"])
+    assert copies(writer(root.path, WITH_TOPIC, topic=""), rows) == {3}, "y has the root's quorum"
+
+
+def test_a_write_above_a_backlog_quota_fails_its_commit(tmp_path: Path) -> None:
+    root = Root.open_or_create(tmp_path / "root")
+    first = writer(root.path)
+    first.commit([run(first, batch(b"x" * 100))])
+    parts = target(root, "x").parts
+    subscriptions.create_subscriptions(root.store, "slow", "Shared", dict.fromkeys(parts, EARLIEST))
+    quota = {"limitSize": 50, "policy": "producer_exception"}
+    set_topic_policies(root, TopicName.parse("x"), {"backlog_quota_size": quota})
+    second = writer(root.path)
+    message = run(second, batch(b"more"))
+    with pytest.raises(BacklogQuotaExceededError, match="nothing was written"):
+        second.commit([message])
+    assert values(root, "x") == [b"x" * 100]
 
 
 def test_rows_of_many_topics_keep_their_order(tmp_path: Path) -> None:
