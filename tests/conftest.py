@@ -1,4 +1,4 @@
-"""One Spark session for all tests that ask for it, long files first, and no silent skips on the machine that decides."""
+"""One Spark session for all tests that ask for it, long files first, no silent skips on the machine that decides."""
 
 from __future__ import annotations
 

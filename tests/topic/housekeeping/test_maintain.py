@@ -36,17 +36,19 @@ from pulsar_on_spark.topic.subscription import subscriptions
 from pulsar_on_spark.topic.task_writer import TaskWriter
 
 AT_ONCE = Ages(abort_after_s=-1, keep_replaced_s=-1, keep_verdicts_s=-1)
+ROWS = 4
+"""Of a simulated second: keys take them to about three of the partitions."""
 
 
 def simulate_seconds(root: Root, topic: str, first: int, count: int) -> None:
-    """One write a second of 12 keyed rows, as a long query does it: tasks stage ahead, the driver attaches in order."""
+    """One write a second of a few keyed rows, as a query does it: tasks stage ahead, the driver attaches in order."""
     to, paths = messages.target(root, topic), root.writable_paths(root.store.view())
 
     def staged(number: int) -> tuple[int, WriteId, TaskOutput]:
-        values = [f"{number}-{row}".encode() for row in range(12)]
+        values = [f"{number}-{row}".encode() for row in range(ROWS)]
         write_id = messages.new_write_id()
         writer = TaskWriter(write_id, number, paths, root.quorum, HashingScheme.JAVA_STRING_HASH)
-        writer.add(to, messages.make_rows(values, [f"key {number * row}".encode() for row in range(12)]))
+        writer.add(to, messages.make_rows(values, [f"key {number * row}".encode() for row in range(ROWS)]))
         return number, write_id, writer.finish()
 
     with ThreadPoolExecutor(2) as tasks:
@@ -56,7 +58,7 @@ def simulate_seconds(root: Root, topic: str, first: int, count: int) -> None:
 
 def check_day(root: Root, topic: str, writes: int) -> list[messages.Message]:
     found = messages.read(root, topic)
-    assert Counter(m.value for m in found) == Counter(f"{n}-{r}".encode() for n in range(writes) for r in range(12))
+    assert Counter(m.value for m in found) == Counter(f"{n}-{r}".encode() for n in range(writes) for r in range(ROWS))
     return found
 
 
@@ -71,8 +73,8 @@ def report_day(root: Root, writes: int, started_s: float) -> None:
 
 
 def test_a_simulated_day_in_short(root: Root) -> None:
-    """1,000 one-second writes on 8 partitions: 3,000 files become a handful, and nothing else changes."""
-    started_s, writes = time.monotonic(), 1_000
+    """2,000 one-second writes on 8 partitions: 6,000 files become a handful, and nothing else changes."""
+    started_s, writes = time.monotonic(), 2_000
     topic = root.create_topic("t", 8).name
     simulate_seconds(root, topic, 0, writes)
     before = check_day(root, topic, writes)
@@ -86,7 +88,7 @@ def test_a_simulated_day_in_short(root: Root) -> None:
     assert messages.read(root, topic) == before
     (status,) = root.status().topics
     report_day(root, writes, started_s)
-    assert (status.ledgers, status.messages) == (8, 12 * writes)
+    assert (status.ledgers, status.messages) == (8, ROWS * writes)
     assert status.segments <= 24
     assert status.files <= 3
     assert sum(1 for _ in root.path.glob("storage/*/segments/*/*")) <= 3 * 2 * status.files
@@ -144,7 +146,7 @@ def test_a_step_that_fails_does_not_keep_the_others(root: Root) -> None:
 
 def test_two_passes_at_once_beside_writers_and_readers(root: Root) -> None:
     topic = root.create_topic("t", 2).name
-    stop, errors, written = threading.Event(), [], []
+    stop, errors, written, passes = threading.Event(), [], [], []
 
     def guarded(work: Callable[[Root], None]) -> threading.Thread:
         def run() -> None:
@@ -171,14 +173,18 @@ def test_two_passes_at_once_beside_writers_and_readers(root: Root) -> None:
 
     def keeping(own: Root) -> None:
         assert maintain(own, Ages(keep_replaced_s=2)).problems == ()
+        passes.append(own)
 
     threads = [guarded(work) for work in (writing, reading, keeping, keeping)]
-    time.sleep(8)
+    until_s = time.monotonic() + 60
+    while not errors and (len(written) < 20 or len(passes) < 6) and time.monotonic() < until_s:
+        time.sleep(0.05)
     stop.set()
     for thread in threads:
         thread.join()
     assert errors == []
     assert len(written) > 10
+    assert len(passes) > 2
     assert Counter(messages.values(root, topic)) == Counter(value for values in written for value in values)
 
 

@@ -243,7 +243,7 @@ def test_an_incarnation_that_was_taken_over_opens_and_closes_nothing(root: Root,
 def test_an_idle_incarnation_learns_that_it_was_taken_over(root: Root, broker: RunningIncarnation):
     broker.send("t", [b"a"])
     recover_incarnation(root, broker.incarnation.id)
-    end_s = time.monotonic() + 10
+    end_s = time.monotonic() + 60
     while broker.over is None and time.monotonic() < end_s:
         time.sleep(0.02)
     assert broker.over is not None
@@ -257,7 +257,7 @@ def test_only_a_lease_that_has_run_out_is_a_reason(root: Root, broker: RunningIn
         assert not recover_if_dead(root, broker.incarnation.id, watcher), "it is renewed"
         time.sleep(0.1)
     broker.kill()
-    end_s = time.monotonic() + 5
+    end_s = time.monotonic() + 60
     while not recover_if_dead(root, broker.incarnation.id, watcher):
         assert time.monotonic() < end_s
         time.sleep(0.05)
