@@ -49,7 +49,7 @@ class Journal:
 
 
 class Journals:
-    """All journals of a broker; iterating gives their incarnations. Methods belong to its event loop, but for iterating.
+    """All journals of a broker; iterating gives their incarnations. Methods but that belong to its event loop.
 
     Args:
         root: The root.

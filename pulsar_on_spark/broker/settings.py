@@ -60,8 +60,6 @@ class BrokerSettings(BaseModel):
     """Connections of all clients together."""
     broker_max_connections_per_ip: Count = 0
     """Connections from one address."""
-    max_concurrent_lookup_request: Some = 50_000
-    """Requests that wait for metadata, of all connections; above it clients are told to come later."""
     max_pending_publish_requests_per_connection: Some = 1000
     """Entries of a connection that are not acknowledged: above it nothing is read from it, until half of them are."""
     max_message_publish_buffer_size_mb: Some = 128

@@ -13,6 +13,7 @@ from typing import Final
 from pulsar_on_spark.broker.cursors.keeper import CursorKeeper
 from pulsar_on_spark.broker.dispatch.limits import DispatchLimits
 from pulsar_on_spark.broker.journals import Journals, is_same
+from pulsar_on_spark.broker.peer import refusal_of_one_entry
 from pulsar_on_spark.broker.producers import Producers
 from pulsar_on_spark.broker.publishing import Producer, Published, PublishPath, Waiting
 from pulsar_on_spark.broker.reading.follower import ChainFollower
@@ -294,7 +295,7 @@ class BrokerTopic:
         """See `ProducersTopic`."""
         refusal = publish_refusal(self.policies, sent.entry, current_ms())
         if refusal is not None:
-            code = ServerError.NotAllowedError
+            code = refusal_of_one_entry(producer.peer)
             error = replies.send_error(producer.info.producer_id, sent.sequence_id, code, refusal)
             producer.answer(producer.take(), error)
             return

@@ -46,6 +46,8 @@ class SingleActiveDispatcher(Dispatcher):
         self._partition = partition
         self._active: Consumer | None = None
         self._change_at_ms: int | None = None
+        self._untold: list[ConsumerId] = []
+        """Who was elected when it came, and is told what became of it when the delay is over."""
 
     @property
     def due_ms(self) -> int | None:
@@ -67,8 +69,10 @@ class SingleActiveDispatcher(Dispatcher):
                 f"The subscription is Exclusive and consumer {holder!r} has it: close it, or use another name."
             )
         self._consumers[info.id] = Consumer(info)
-        becomes_active = self._elected().info.id == info.id
-        return self._elect(now_ms) or ([] if becomes_active else self._notices(info.id))
+        if self._elected().info.id != info.id:
+            return self._elect(now_ms) or self._notices(info.id)
+        self._untold.append(info.id)
+        return self._elect(now_ms)
 
     def remove_consumer(self, consumer: ConsumerId, now_ms: int) -> list[ActiveConsumerChanged]:
         """See `Dispatcher`."""
@@ -141,7 +145,10 @@ class SingleActiveDispatcher(Dispatcher):
             return []  # before, the clock was set back: nobody waits for it to come again
         self._change_at_ms = None
         elected = self._elected()
-        return [] if elected is self._active else self._activate(elected)
+        if elected is not self._active:
+            return self._activate(elected)
+        untold, self._untold = self._untold, []
+        return self._notices(*(each for each in untold if each in self._consumers and each != self.active))
 
     def reset(self) -> None:
         """See `Dispatcher`."""
@@ -187,6 +194,7 @@ class SingleActiveDispatcher(Dispatcher):
 
     def _activate(self, consumer: Consumer) -> list[ActiveConsumerChanged]:
         self._active = consumer
+        self._untold.clear()
         self.reset()
         return self._notices(*self._consumers)
 

@@ -105,6 +105,19 @@ def test_one_that_comes_and_goes_within_the_delay_changes_and_repeats_nothing() 
     assert places(pump(dispatcher, topic)) == [(1, 3)]
 
 
+def test_one_that_was_elected_and_is_not_in_the_end_is_told_so() -> None:
+    """Of three consumers the second one's partition is this; another one that comes makes it the first one's again."""
+    dispatcher = SingleActiveDispatcher(Topic().cursor, LIMITS, is_failover=True, partition=1)
+    join(dispatcher, 1, 10, name="b")
+    dispatcher.tick(1_000)
+    assert dispatcher.add_consumer(ConsumerInfo(ConsumerId(2), "c"), 2_000) == []
+    assert dispatcher.add_consumer(ConsumerInfo(ConsumerId(3), "a"), 2_500) == [
+        ActiveConsumerChanged(ConsumerId(3), False)
+    ]
+    assert dispatcher.tick(3_000) == [ActiveConsumerChanged(ConsumerId(2), False)]
+    assert dispatcher.active == 1
+
+
 def test_giving_back_begins_again_at_mark_delete_under_the_new_epoch() -> None:
     topic = Topic()
     topic.publish(5)
