@@ -99,7 +99,7 @@ class History:
 
 
 def violations(
-    events: Sequence[Event], subscriptions: Mapping[str, Order], kept: Sequence[Message], exactly_once: bool
+    events: Sequence[Event], subscriptions: Mapping[str, Order], kept: Sequence[Sequence[Message]], exactly_once: bool
 ) -> list[str]:
     """What was wrong, a sentence each; empty if nothing was.
 
@@ -107,12 +107,12 @@ def violations(
         events: The history, to its end: every subscription was there from before the first message, and its consumers
             went on until nothing more came.
         subscriptions: Each with what it promises.
-        kept: What the topic holds in the end, in its order.
+        kept: What each of the topic's partitions holds in the end, in its order.
         exactly_once: Whether producers are deduplicated.
     """
     tried = {event.message for event in events if isinstance(event, Sent)}
     promised = {event.message for event in events if isinstance(event, Sent) and event.stored}
-    counts = Counter(kept)
+    counts = Counter(message for partition in kept for message in partition)
     return [
         *_of_topic(tried, promised, kept, counts, exactly_once),
         *(
@@ -129,13 +129,18 @@ def violations(
 
 
 def _of_topic(
-    tried: set[Message], promised: set[Message], kept: Sequence[Message], counts: Counter[Message], exactly_once: bool
+    tried: set[Message],
+    promised: set[Message],
+    kept: Sequence[Sequence[Message]],
+    counts: Counter[Message],
+    exactly_once: bool,
 ) -> Iterator[str]:
     yield from (f"{message} has a receipt and is not in the topic" for message in _sorted(promised - counts.keys()))
     yield from (f"{message} is in the topic and nobody sent it" for message in _sorted(counts.keys() - tried))
     if exactly_once:
         yield from (f"{message} is in the topic {count} times" for message, count in counts.items() if count > 1)
-    yield from _out_of_order("the topic", kept, lambda message: message.producer)
+    for partition in kept:
+        yield from _out_of_order("the topic", partition, lambda message: message.producer)
 
 
 def _of_subscription(

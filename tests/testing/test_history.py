@@ -31,7 +31,7 @@ def received(*messages: Message) -> list[Event]:
 def judged(
     events: Sequence[Event], order: Order = ORDERED, kept: Sequence[Message] = (A1, A2, A3), exactly_once: bool = True
 ) -> list[str]:
-    return violations([*SENT, *events], {"s": order}, kept, exactly_once)
+    return violations([*SENT, *events], {"s": order}, [kept], exactly_once)
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ import itertools
 import random
 import threading
 import time
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 
@@ -42,29 +42,47 @@ from tests.broker.clients.conftest import new_client
 from tests.broker.clients.raw import answer_and_entry, command, connect
 from tests.broker.clients.test_durable import stored
 
-TOPIC = "orders"
+TOPIC, SPREAD, LARGE = "orders", "spread", "large"
+PARTITIONS = 3
 KEYS = 7
-CONFIRMED = "confirmed"
-SUBSCRIPTIONS: dict[str, Order] = {
-    "exclusive": ORDERED,
-    "failover": ORDERED,
-    "shared": ANY,
-    "batches": ANY,
-    "keys": BY_KEY,
-    CONFIRMED: ORDERED,
+SUBSCRIPTIONS: dict[str, Mapping[str, Order]] = {
+    TOPIC: {
+        "exclusive": ORDERED,
+        "failover": ORDERED,
+        "shared": ANY,
+        "batches": ANY,
+        "keys": BY_KEY,
+        "confirmed": ORDERED,
+        "confirmed up to": ORDERED,
+        "confirmed one by one": ANY,
+    },
+    SPREAD: {"each partition": BY_KEY},
+    LARGE: {"whole": ORDERED},
 }
+CONFIRMED = {
+    "confirmed": (CommandSubscribe.Exclusive, CommandAck.Individual),
+    "confirmed up to": (CommandSubscribe.Failover, CommandAck.Cumulative),
+    "confirmed one by one": (CommandSubscribe.Shared, CommandAck.Individual),
+}
+"""Subscriptions of which each acknowledgement's receipt is waited for; a Shared one's are of a batch's indexes."""
 CONSUMERS = [
-    ("exclusive", pulsar.ConsumerType.Exclusive),
-    ("failover", pulsar.ConsumerType.Failover),
-    ("failover", pulsar.ConsumerType.Failover),
-    ("shared", pulsar.ConsumerType.Shared),
-    ("shared", pulsar.ConsumerType.Shared),
-    ("batches", pulsar.ConsumerType.Shared),
-    ("keys", pulsar.ConsumerType.KeyShared),
-    ("keys", pulsar.ConsumerType.KeyShared),
+    (TOPIC, "exclusive", pulsar.ConsumerType.Exclusive),
+    (TOPIC, "failover", pulsar.ConsumerType.Failover),
+    (TOPIC, "failover", pulsar.ConsumerType.Failover),
+    (TOPIC, "shared", pulsar.ConsumerType.Shared),
+    (TOPIC, "shared", pulsar.ConsumerType.Shared),
+    (TOPIC, "batches", pulsar.ConsumerType.Shared),
+    (TOPIC, "keys", pulsar.ConsumerType.KeyShared),
+    (TOPIC, "keys", pulsar.ConsumerType.KeyShared),
+    (SPREAD, "each partition", pulsar.ConsumerType.Exclusive),
+    (LARGE, "whole", pulsar.ConsumerType.Exclusive),
 ]
+PRODUCERS = {"plain": TOPIC, "batched": TOPIC, "keyed": TOPIC, "spread": SPREAD, "chunked": LARGE}
+MAX_MESSAGE_BYTES = 20_000
+PADDING = b"." * (2 * MAX_MESSAGE_BYTES)
+"""Makes three chunks of a message."""
 PAUSE_S = 0.005
-"""Between two sends of a producer: the load is that of slow machines, too."""
+"""Between two sends of a producer: the load is that of slow machines, too. Chunked ones are rarer."""
 END_S = 120
 
 
@@ -73,33 +91,44 @@ def value_of(message: Message) -> bytes:
 
 
 def message_of(value: bytes) -> Message:
-    producer, number, key = value.decode().split(" ")
+    producer, number, key, *_ = value.decode().split(" ")
     return Message(producer, int(number), key)
 
 
 def produce(client: pulsar.Client, name: str, history: History, ended: threading.Event) -> None:
     """Send until told to stop, a number at a time; returns when all have their outcome."""
+    is_chunked = name == "chunked"
     # Batches would mix keys; those of Key_Shared are told apart by entry.
     producer = client.create_producer(
-        TOPIC, name, send_timeout_millis=0, block_if_queue_full=True, batching_enabled=name == "batched"
+        PRODUCERS[name],
+        name,
+        send_timeout_millis=0,
+        # The C++ client blocks for good where chunks fill its queue while it is not connected.
+        max_pending_messages=100_000,
+        max_pending_messages_across_partitions=PARTITIONS * 100_000,
+        block_if_queue_full=True,
+        batching_enabled=name == "batched",
+        chunking_enabled=is_chunked,
     )
     for number in itertools.count(1):
         if ended.is_set():
             break
-        message = Message(name, number, f"k{number % KEYS}" if name == "keyed" else "")
+        message = Message(name, number, f"k{number % KEYS}" if name in ("keyed", "spread") else "")
         history.note(Sent(message, stored=False))
         producer.send_async(
-            value_of(message),
+            value_of(message) + (b" " + PADDING if is_chunked else b""),
             lambda result, _, sent=message: history.note(Sent(sent, stored=result == pulsar.Result.Ok)),
             partition_key=message.key or None,
             sequence_id=number,
         )
-        time.sleep(PAUSE_S)
+        time.sleep(PAUSE_S * (20 if is_chunked else 1))
     producer.flush()
     producer.close()
 
 
-def consume(client: pulsar.Client, subscription: str, type_: pulsar.ConsumerType, history: History) -> pulsar.Consumer:
+def consume(
+    client: pulsar.Client, topic: str, subscription: str, type_: pulsar.ConsumerType, history: History
+) -> pulsar.Consumer:
     """Note and acknowledge what comes, in the client's own thread."""
 
     def on_message(consumer: pulsar.Consumer, message: pulsar.Message) -> None:
@@ -107,7 +136,7 @@ def consume(client: pulsar.Client, subscription: str, type_: pulsar.ConsumerType
         consumer.acknowledge(message)
 
     return client.subscribe(
-        TOPIC,
+        topic,
         subscription,
         type_,
         initial_position=pulsar.InitialPosition.Earliest,
@@ -116,27 +145,28 @@ def consume(client: pulsar.Client, subscription: str, type_: pulsar.ConsumerType
     )
 
 
-async def confirm(url: str, history: History) -> None:
-    """An Exclusive consumer that waits for the receipt of each acknowledgement, which the Python client cannot."""
-    subscribe = CommandSubscribe(
-        topic=TOPIC,
-        subscription=CONFIRMED,
-        subType=CommandSubscribe.Exclusive,
-        initialPosition=CommandSubscribe.Earliest,
-        consumer_id=1,
-        request_id=1,
-    )
+async def confirm(url: str, subscription: str, history: History) -> None:
+    """A consumer that waits for the receipt of each acknowledgement, which the Python client cannot."""
     while True:
         try:
-            await _confirm(url, subscribe, history)
+            await _confirm(url, subscription, history)
         except (OSError, EOFError):
             await asyncio.sleep(0.1)  # the broker is gone: the next one is on its way
 
 
-async def _confirm(url: str, subscribe: CommandSubscribe, history: History) -> None:
+async def _confirm(url: str, subscription: str, history: History) -> None:
+    type_, ack_type = CONFIRMED[subscription]
     reader, writer = await connect(url)
     asked: dict[int, list[Message]] = {}
     requests = itertools.count(2)
+    subscribe = CommandSubscribe(
+        topic=TOPIC,
+        subscription=subscription,
+        subType=type_,
+        initialPosition=CommandSubscribe.Earliest,
+        consumer_id=1,
+        request_id=1,
+    )
     writer.write(command("SUBSCRIBE", subscribe=subscribe))
     while True:
         said, entry = await answer_and_entry(reader)
@@ -145,24 +175,41 @@ async def _confirm(url: str, subscribe: CommandSubscribe, history: History) -> N
                 writer.write(command("FLOW", flow=CommandFlow(consumer_id=1, messagePermits=1_000_000)))
             case BaseCommand.MESSAGE:
                 messages = [message_of(each.value or b"") for each in read_entry(entry)]
-                for message in messages:
-                    history.note(Received(CONFIRMED, message))
-                asked[request := next(requests)] = messages
-                where = MessageIdData(
-                    ledgerId=said.message.message_id.ledgerId, entryId=said.message.message_id.entryId
-                )
-                ack = CommandAck(consumer_id=1, ack_type=CommandAck.Individual, message_id=[where], request_id=request)
-                writer.write(command("ACK", ack=ack))
+                given = indexes(said.message.ack_set, len(messages))
+                for index in given:
+                    history.note(Received(subscription, messages[index]))
+                is_by_index = type_ == CommandSubscribe.Shared and len(messages) > 1
+                for acked in [[index] for index in given] if is_by_index else [given]:
+                    asked[request := next(requests)] = [messages[index] for index in acked]
+                    where = MessageIdData(
+                        ledgerId=said.message.message_id.ledgerId,
+                        entryId=said.message.message_id.entryId,
+                        ack_set=all_but(acked[0], len(messages)) if is_by_index else (),
+                    )
+                    ack = CommandAck(consumer_id=1, ack_type=ack_type, message_id=[where], request_id=request)
+                    writer.write(command("ACK", ack=ack))
             case BaseCommand.ACK_RESPONSE:
                 for message in asked.pop(said.ackResponse.request_id):
                     if not said.ackResponse.HasField("error"):
-                        history.note(Acknowledged(CONFIRMED, message))
+                        history.note(Acknowledged(subscription, message))
             case BaseCommand.ERROR | BaseCommand.CLOSE_CONSUMER:
                 # The one before is still being missed, or the topic not there yet.
                 writer.close()
                 raise EOFError(said)
             case _:
                 pass
+
+
+def indexes(ack_set: Sequence[int], count: int) -> list[int]:
+    """The messages of a batch that a delivery is about: those whose bits are set, or all."""
+    return [index for index in range(count) if not ack_set or ack_set[index // 64] >> index % 64 & 1]
+
+
+def all_but(index: int, count: int) -> list[int]:
+    """The words, as signed numbers, of a batch in which one message is acknowledged."""
+    bits = ((1 << count) - 1) & ~(1 << index)
+    words = bits.to_bytes(-(-count // 64) * 8, "little")
+    return [int.from_bytes(words[at : at + 8], "little", signed=True) for at in range(0, len(words), 8)]
 
 
 def wait_until(is_so: Callable[[], bool], what: str) -> None:
@@ -173,46 +220,73 @@ def wait_until(is_so: Callable[[], bool], what: str) -> None:
 
 
 def killed(root: Path, kills: int, deduplicated: bool) -> None:
-    """Kill a broker so many times under three producers and nine consumers, and read what they noted."""
-    history = History()
+    """Kill a broker so many times under producers and consumers of three topics, and read what they noted."""
+    histories = {topic: History() for topic in SUBSCRIPTIONS}
+    settings = {"broker_deduplication_enabled": deduplicated, "max_message_size": MAX_MESSAGE_BYTES}
+    Root.create(root).create_topic(SPREAD, partitions=PARTITIONS)
     with ExitStack() as at_end:
-        broker = at_end.enter_context(RestartingBroker(root, {"broker_deduplication_enabled": deduplicated}))
+        broker = at_end.enter_context(RestartingBroker(root, settings))
         clients = [new_client(broker.url) for _ in range(3)]
         for client in clients:
             at_end.callback(client.shutdown)  # close would wait for what never comes
         all_read, enough = threading.Event(), threading.Event()
         at_end.callback(all_read.set)
         at_end.callback(enough.set)
-        for subscription, type_ in CONSUMERS:
-            consume(clients[0 if type_ == pulsar.ConsumerType.Exclusive else 1], subscription, type_, history)
-        confirming = threading.Thread(target=asyncio.run, args=(until(all_read, confirm(broker.url, history)),))
+        for topic, name, type_ in CONSUMERS:
+            consume(clients[0 if type_ == pulsar.ConsumerType.Exclusive else 1], topic, name, type_, histories[topic])
+        work = [confirm(broker.url, name, histories[TOPIC]) for name in CONFIRMED]
+        confirming = threading.Thread(target=asyncio.run, args=(until(all_read, work),))
         confirming.start()
-        wait_until(lambda: CONFIRMED in subscriptions_of(root), "the confirming consumer's subscription")
+        wait_until(lambda: CONFIRMED.keys() <= subscriptions_of(root), "the confirming consumers' subscriptions")
         producing = [
-            threading.Thread(target=produce, args=(clients[2], name, history, enough), daemon=True)
-            for name in ("plain", "batched", "keyed")
+            threading.Thread(target=produce, args=(clients[2], name, histories[topic], enough), daemon=True)
+            for name, topic in PRODUCERS.items()
         ]
         for thread in producing:
             thread.start()
         for _ in range(kills):
-            wait_for_progress(history, random.randrange(20, 300))
+            wait_for_progress(histories[TOPIC], random.randrange(20, 300))
             broker.kill()
-            history.note(Restarted())
-        wait_for_progress(history, 1)
+            for history in histories.values():
+                history.note(Restarted())
+        for history in histories.values():
+            wait_for_progress(history, 1)
         enough.set()
         for thread in producing:
             thread.join(END_S)
-        settle(lambda: all(history.is_all_received(name) for name in SUBSCRIPTIONS))
+        reading = [(histories[topic], name) for topic, names in SUBSCRIPTIONS.items() for name in names]
+        settle(lambda: all(history.is_all_received(name) for history, name in reading))
         all_read.set()
         confirming.join(END_S)
+        kept = {topic: kept_in(clients[0], topic) for topic in histories}
         for client in clients:
             client.close()
         assert broker.stop() == 0
-    kept = [message_of(value or b"") for value in stored(root, TOPIC)]
-    events = history.events()
-    found = violations(events, SUBSCRIPTIONS, kept, deduplicated)
+    found = [
+        each
+        for topic, history in histories.items()
+        for each in violations(history.events(), SUBSCRIPTIONS[topic], kept[topic], deduplicated)
+    ]
     assert not found, f"{len(found)} violations, {found[:10]}"
-    assert sum(isinstance(event, Acknowledged) for event in events) > kills
+    in_spark = [message_of(value or b"") for value in stored(root, TOPIC)]
+    assert [in_spark] == kept[TOPIC]
+    for name in CONFIRMED:
+        confirmed = [each for each in histories[TOPIC].events() if isinstance(each, Acknowledged)]
+        assert sum(each.subscription == name for each in confirmed) > kills
+
+
+def kept_in(client: pulsar.Client, topic: str) -> list[list[Message]]:
+    """All that each partition of a topic holds, read from its beginning."""
+    return [everything(client, partition) for partition in client.get_topic_partitions(topic)]
+
+
+def everything(client: pulsar.Client, partition: str) -> list[Message]:
+    reader = client.create_reader(partition, pulsar.MessageId.earliest)
+    found = []
+    while reader.has_message_available():
+        found.append(message_of(reader.read_next(END_S * 1000).data()))
+    reader.close()
+    return found
 
 
 def wait_for_progress(history: History, messages: int) -> None:
@@ -224,10 +298,12 @@ def subscriptions_of(root: Path) -> set[str]:
     return {record.name for record in Root.open(root).store.view().all(SubscriptionRecord)}
 
 
-async def until(ended: threading.Event, work: Coroutine[object, object, None]) -> None:
+async def until(ended: threading.Event, work: Sequence[Coroutine[object, object, None]]) -> None:
     async with asyncio.TaskGroup() as group:  # which tells of errors
-        task = group.create_task(work)
-        group.create_task(asyncio.to_thread(ended.wait)).add_done_callback(lambda _: task.cancel())
+        tasks = [group.create_task(each) for each in work]
+        await asyncio.to_thread(ended.wait)
+        for task in tasks:
+            task.cancel()
 
 
 def settle(is_so: Callable[[], bool]) -> None:
