@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections import Counter
+from collections.abc import Iterator
 from pathlib import Path
 
 import pulsar
@@ -12,22 +13,34 @@ import pytest
 from pulsar_on_spark.testing.running_broker import RunningBroker
 from tests.broker.clients.conftest import WAIT_MS, new_client
 from tests.broker.clients.test_durable import stored
-from tests.ops.commands import SCENARIOS, Command
+from tests.ops.commands import SCENARIOS, Command, Scenario
 from tests.ops.forked_commands import KILLED, NEVER, ForkedCommands, Kill, Run
 from tests.ops.live_root import BROKERED, WRITTEN, LiveRoot
 
 
 class Killer:
-    """Kills commands at random, and knows how long they took before."""
+    """Kills commands on a root at random, and knows how long they took before.
 
-    def __init__(self, commands: ForkedCommands, rng: random.Random) -> None:
+    Attributes:
+        live: The root.
+        kills: How many there were, by command.
+    """
+
+    def __init__(self, scratch: Path, commands: ForkedCommands) -> None:
+        print(f"seed {(seed := random.randrange(1 << 32))}")
+        rng = random.Random(seed)
+        self.live = LiveRoot(scratch, rng)
         self.kills: Counter[str] = Counter()
         self._commands = commands
         self._rng = rng
         self._before: dict[str, Run] = {}
 
-    def run(self, live: LiveRoot, command: Command, times: int) -> None:
-        """Kill the command so often, as far as it does not come through; then it does what it is to do."""
+    def play(self, scenario: Scenario, most: int) -> None:
+        """Kill each of its commands up to `most` times, as far as it does not come through; then let it end."""
+        for command in scenario(self.live):
+            self._run(self.live, command, self._rng.randint(1, most))
+
+    def _run(self, live: LiveRoot, command: Command, times: int) -> None:
         name = " ".join(command.arguments[:2])
         arguments = [*command.arguments, *(["--root", str(live.path)] if command.needs_root else [])]
         was_done = False
@@ -51,25 +64,26 @@ class Killer:
         return Kill(after_s=self._rng.uniform(0, 0.5 if before is None else before.lasted_s))
 
 
-def killed(scratch: Path, rounds: int, most: int) -> None:
-    """Run all scenarios so often, in random order, and kill each command up to `most` times before it may end."""
-    rng = random.Random(seed := random.randrange(1 << 32))
-    print(f"seed {seed}")
-    live = LiveRoot(scratch, rng)
-    live.check()
+@pytest.fixture(scope="module")
+def killer(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Killer]:
+    scratch = tmp_path_factory.mktemp("killed")
     with ForkedCommands(scratch) as commands:
-        killer = Killer(commands, rng)
-        for _ in range(rounds):
-            for scenario in rng.sample(SCENARIOS, len(SCENARIOS)):
-                for command in scenario(live):
-                    killer.run(live, command, rng.randint(1, most))
+        yield Killer(scratch, commands)
+
+
+@pytest.mark.parametrize("scenario", SCENARIOS)
+def test_commands_that_are_killed(killer: Killer, scenario: Scenario) -> None:
+    killer.play(scenario, most=1)
+
+
+def test_after_them_the_root_is_whole_and_serves(killer: Killer) -> None:
     print(f"{killer.kills.total()} kills: {dict(killer.kills)}")
+    live = killer.live
     live.check_after_all()
     with RunningBroker(live.path) as broker:
         _use(broker)
     assert stored(live.path, BROKERED) == [*live.expected[BROKERED], b"new"]
     assert stored(live.path, WRITTEN) == live.expected[WRITTEN]
-    assert killer.kills.total() >= rounds * len(SCENARIOS)
 
 
 def _use(broker: RunningBroker) -> None:
@@ -81,10 +95,13 @@ def _use(broker: RunningBroker) -> None:
     client.close()
 
 
-def test_commands_that_are_killed(tmp_path: Path) -> None:
-    killed(tmp_path, rounds=1, most=1)
-
-
 @pytest.mark.soak
 def test_commands_that_are_killed_a_hundred_times(tmp_path: Path) -> None:
-    killed(tmp_path, rounds=100, most=3)
+    """In random order, so that each meets what the others left."""
+    with ForkedCommands(tmp_path) as commands:
+        killer = Killer(tmp_path, commands)
+        for _ in range(100):
+            for scenario in random.sample(SCENARIOS, len(SCENARIOS)):
+                killer.play(scenario, most=3)
+        assert killer.kills.total() > 100 * len(SCENARIOS)
+        test_after_them_the_root_is_whole_and_serves(killer)
