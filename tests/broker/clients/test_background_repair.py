@@ -22,8 +22,12 @@ SETTINGS = {"maintain_interval_s": 0.5, "lost_path_recovery_delay_s": 0.5}
 def test_a_wiped_path_is_replaced_under_load(tmp_path: Path) -> None:
     root = Root.create(tmp_path / "root", [tmp_path / str(number) for number in range(4)])
     root.create_topic("by-spark")
+
+    def write(value: bytes) -> None:
+        messages.write(root, "by-spark", [value])
+
     with RunningBroker(root.path, SETTINGS) as broker:
-        load = Load(broker.url, lambda value: messages.write(root, "by-spark", [value]))
+        load = Load(broker.url, write)
         try:
             until(lambda: has_copies(root, WIPED))
             wipe(tmp_path / str(WIPED))

@@ -38,6 +38,8 @@ router = APIRouter(tags=["subscriptions"], dependencies=[Depends(administers)])
 
 MISSING: Final = refused(404, "There is no such topic or subscription.")
 _BUSY: Final = refused(412, "It has consumers, or Spark has it.")
+_AT_ONCE: Final = 64
+"""Partitions whose subscriptions are made together."""
 _NO_NAMESPACE: Final = refused(404, "There is no such namespace.")
 _ONE: Final = f"{TOPIC}/subscription/{{subscription}}"
 Seconds = Annotated[int, Path(ge=0, le=2**53)]
@@ -61,10 +63,15 @@ async def create(
     wanted = parts(view, name)
     if any(_record(view, part, subscription) is not None for part in wanted):
         raise HTTPException(409, f"Subscription {subscription!r} on {name} exists already: choose another name.")
-    for part in wanted:
-        topic = await _loaded(services, part)
-        start = topic.chain.end if body is None else topic.chain.clamp(body.position(topic.chain.end))
-        await topic.subscriptions.create(subscription, start, None if body is None else body.properties)
+    limit = asyncio.Semaphore(_AT_ONCE)
+
+    async def make(part: TopicRecord) -> None:
+        async with limit:
+            topic = await _loaded(services, part)
+            start = topic.chain.end if body is None else topic.chain.clamp(body.position(topic.chain.end))
+            await topic.subscriptions.create(subscription, start, None if body is None else body.properties)
+
+    await asyncio.gather(*(make(part) for part in wanted))  # they share commits
 
 
 @router.delete(_ONE, status_code=204, responses=MISSING | _BUSY)
