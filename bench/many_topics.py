@@ -8,6 +8,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import pyarrow as pa
@@ -45,8 +46,8 @@ def measure(root: Root, count: int) -> list[tuple[str, float]]:
 
 def _create(root: Root, names: list[str]) -> None:
     for at in range(0, len(names), TOPICS_A_COMMIT):
-        some = names[at : at + TOPICS_A_COMMIT]
-        catalog.create_missing(root.store, {TopicName.parse(name): None for name in some})
+        some: dict[TopicName, int | None] = {TopicName.parse(name): None for name in names[at : at + TOPICS_A_COMMIT]}
+        root.store.commit(partial(catalog.creation_of_missing, wanted=some))
 
 
 def _write(root: Root, names: list[str]) -> None:

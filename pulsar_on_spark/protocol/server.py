@@ -1,4 +1,8 @@
-"""The broker's end of a connection, without IO: bytes of a client in, events out. `replies` makes the bytes back."""
+"""The broker's end of a connection, without IO: bytes of a client in, events out. `replies` makes the bytes back.
+
+Only SEND is read without protobuf's objects. A reader of ACK in Python took 4.1 us instead of 5.0 for one entry, and
+longer from ten entries on (20 us instead of 17): the parser does it.
+"""
 
 from __future__ import annotations
 
