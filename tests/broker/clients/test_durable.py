@@ -43,10 +43,15 @@ def test_a_restart_keeps_everything(tmp_path: Path) -> None:
         ids = [producer.send(b"sync %d" % number) for number in range(3)]
         assert [(each.ledger_id(), each.entry_id()) for each in ids] == [(ids[0].ledger_id(), 10 + n) for n in range(3)]
         client.close()
+        for example in (
+            f'pulsar.Client("{broker.url}")',
+            f'format("pulsarpy").option("topic", "orders").load("{root}")',
+        ):
+            assert example in broker.said
         assert broker.stop() == 0
     sent = [b"async %d" % number for number in range(100)] + [b"sync %d" % number for number in range(3)]
     assert stored(root, "orders") == sent
-    with RunningBroker(root) as broker:
+    with RunningBroker(root, command="broker") as broker:
         client = client_of(broker)
         client.create_producer("orders").send(b"again")
         client.close()
@@ -83,14 +88,13 @@ def test_a_kill_keeps_what_has_a_receipt(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("what", ["port", "root"])
-def test_what_is_taken_is_said_in_one_sentence(tmp_path: Path, what: str) -> None:
-    with RunningBroker(tmp_path / "root") as broker:
-        port = broker.url.rpartition(":")[2] if what == "port" else "0"
-        root = tmp_path / ("other" if what == "port" else "root")
-        arguments = ["standalone", str(root), "--broker-port", port, "--web-port", "0"]
-        done = subprocess.run(
-            [sys.executable, "-m", "pulsar_on_spark.cli", *arguments], capture_output=True, text=True, timeout=60
-        )
+def test_what_is_taken_is_said_in_one_sentence(broker: RunningBroker, tmp_path: Path, what: str) -> None:
+    port = broker.url.rpartition(":")[2] if what == "port" else "0"
+    root = tmp_path / "other" if what == "port" else broker.root
+    arguments = ["standalone", str(root), "--broker-port", port, "--web-port", "0"]
+    done = subprocess.run(
+        [sys.executable, "-m", "pulsar_on_spark.cli", *arguments], capture_output=True, text=True, timeout=60
+    )
     assert done.returncode == 1
     where = f"process {broker.pid} on {socket.gethostname()} at {broker.url}"
     said = f"Port {port} of 0.0.0.0 cannot be listened on" if what == "port" else f"already ({where}): stop that one"
