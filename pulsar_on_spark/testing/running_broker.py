@@ -19,11 +19,12 @@ _SERVING = re.compile(r"^Serving .* at (pulsar://\S+?)(?: and (http://\S+))?$")
 
 
 class RunningBroker:
-    """`pulsarpy standalone` on free ports; `stop` is SIGTERM, `kill` is SIGKILL.
+    """`pulsarpy standalone`, or `broker`, on free ports; `stop` is SIGTERM, `kill` is SIGKILL.
 
     Args:
         root: The root; made if it is not there.
         settings: Of `BrokerSettings`, given in the environment.
+        command: Which of the two; `broker` makes no root.
 
     Attributes:
         url: What clients connect to.
@@ -33,14 +34,16 @@ class RunningBroker:
         RuntimeError: it did not start; the message holds what it said.
     """
 
-    def __init__(self, root: Path, settings: Mapping[str, object] | None = None) -> None:
+    def __init__(
+        self, root: Path, settings: Mapping[str, object] | None = None, *, command: str = "standalone"
+    ) -> None:
         self.root = root
         given = {"broker_service_port": 0, "web_service_port": 0, **(settings or {})}
         environment = os.environ | {f"PULSARPY_{name.upper()}": str(value) for name, value in given.items()}
-        command = [sys.executable, "-m", "pulsar_on_spark.cli", "standalone", str(root)]
+        arguments = [sys.executable, "-m", "pulsar_on_spark.cli", command, str(root)]
         self._said: list[str] = []
         self._process = subprocess.Popen(
-            command, env=environment, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT
+            arguments, env=environment, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT
         )
         self._is_known = threading.Event()
         self.url = self.web_url = ""
