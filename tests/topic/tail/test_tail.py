@@ -81,7 +81,7 @@ class Follower:
         self.values += found
         return self.values
 
-    def follow_to(self, count: int, within_s: float = 5.0) -> list[bytes]:
+    def follow_to(self, count: int, within_s: float = 60.0) -> list[bytes]:
         """Everything, as soon as it is so much."""
         end_s = time.monotonic() + within_s
         while len(self.follow()) < count and time.monotonic() < end_s:
