@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import statistics
 import subprocess
 import sys
 import time
@@ -21,8 +22,10 @@ GROWTH_BYTES = 300 * MIB
 """A hundred connections may have 1 MiB each of a frame that never ends; beside it the publish buffer and the cache."""
 SETTINGS = {"managed_ledger_cache_size_mb": 32, "max_message_publish_buffer_size_mb": 32}
 ROUNDS = 30
-NOTICED_MS = 1_000
-"""For one message there and back, at the median: with rude clients, broker, and the polite one on two CPUs."""
+NOTICED = 20
+"""Times as long as without them: rude clients, the broker and the polite client share two CPUs."""
+FLOOR_MS = 50.0
+"""Below that a pause of the machine is longer."""
 
 
 @pytest.fixture(scope="module")
@@ -52,7 +55,7 @@ def test_others_do_not_notice(broker: RunningBroker, how: str) -> None:
     client = new_client(broker.url)
     consumer = client.subscribe("polite", how, pulsar.ConsumerType.Exclusive)
     producer = client.create_producer("polite")
-    there_and_back(producer, consumer)
+    without_ms = [there_and_back(producer, consumer) for _ in range(ROUNDS)]
     before, peak, taken_ms = process.memory_info().rss, 0, []
     with rude_client(how, broker.url, f"rude-{how}") as rude:
         for _ in range(ROUNDS):
@@ -60,7 +63,10 @@ def test_others_do_not_notice(broker: RunningBroker, how: str) -> None:
             peak = max(peak, process.memory_info().rss)
         assert rude.poll() is None, "it ended before anybody could notice it"
     client.close()
-    assert sorted(taken_ms)[ROUNDS // 2] < NOTICED_MS
+    for name, of in (("median", statistics.median), ("longest", max)):
+        quiet_ms, rude_ms = of(without_ms), of(taken_ms)
+        print(f"{how}: {name} {quiet_ms:.1f} ms without, {rude_ms:.1f} ms with")
+        assert rude_ms < NOTICED * max(quiet_ms, FLOOR_MS), f"the {name} was {quiet_ms:.0f} ms without {how}"
     assert peak - before < GROWTH_BYTES, f"memory grew by {(peak - before) / MIB:.0f} MiB"
 
 
