@@ -73,7 +73,7 @@ class LiveRoot:
 
     def write(self, topic: str) -> None:
         """A few messages more, each an entry of its own, as Spark writes them."""
-        values = [self.fresh("m").encode() for _ in range(4)]
+        values = [self.fresh("m").encode() for _ in range(2)]
         keys = [b"k%d" % self._rng.randrange(3) for _ in values]
         for value, key in zip(values, keys, strict=True):
             messages.write(self.open(), topic, [value], [key])
