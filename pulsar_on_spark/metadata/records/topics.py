@@ -67,8 +67,8 @@ class TopicRecord(Record):
 class SchemaRecord(Record):
     """One version of a topic's schema in Pulsar's form; `name` is the full name of the (partitioned) topic.
 
-    `created_at` is None in versions that were stored before it was. `is_deletion` marks a number that is no schema: those
-    before it are deleted, and count only for messages that were written with them.
+    `created_at` is None in versions that were stored before it was. `is_deletion` marks a number that is no schema:
+    those before it are deleted, and count only for messages that were written with them.
     """
 
     kind: ClassVar[str] = "schema"
