@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 import shutil
 from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
@@ -13,12 +15,10 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 WITH_DELTA = pytest.StashKey[bool]()
-WITH_SPARK = ("tests/datasource/", "tests/docs/test_examples.py", "tests/jobs/", "tests/broker/clients/test_schemas.py")
-"""Where the tests are that use the session: one process runs them all, for a JVM that is warm costs 40 s of CPU."""
 LONG = (
-    *WITH_SPARK,
     "tests/ledger/journal/test_simulation.py",
     "tests/topic/housekeeping/",
+    "tests/datasource/",
     "tests/ledger/journal/",
     "tests/broker/",
     "tests/metadata/test_race.py",
@@ -27,19 +27,26 @@ LONG = (
     "tests/topic/tail/",
     "tests/test_install.py",
 )
-"""Who begins with these, in this order, has only short ones at the end, and no process waits long for another."""
+"""After Spark's, processes begin with these: short files at the end, and none waits long for another."""
 # Their programs are short: what the second compiler and a parallel collector cost at their start never comes back.
 os.environ.setdefault("JDK_JAVA_OPTIONS", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
 
 
+@cache
+def has_session(file: Path) -> bool:
+    """Whether its tests ask for the Spark session; one process runs all such files: a warm JVM has cost 40 s of CPU."""
+    return "spark: SparkSession" in file.read_text()
+
+
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: object) -> object:
-    """`--dist loadfile`, but what uses the Spark session counts as one file."""
+    """`--dist loadfile`, but those that use the Spark session count as one file."""
     from xdist.scheduler import LoadFileScheduling
 
     class SparkTogether(LoadFileScheduling):
         def _split_scope(self, nodeid: str) -> str:
-            return "spark" if nodeid.startswith(WITH_SPARK) else super()._split_scope(nodeid)
+            file = super()._split_scope(nodeid)
+            return "spark" if has_session(config.rootpath / file) else file
 
     return SparkTogether(config, log)
 
@@ -52,8 +59,14 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     for item, names in zip(items, fixtures, strict=True):
         if "spark" in names:
             item.add_marker(pytest.mark.spark)
-    places = {start: place for place, start in reversed(list(enumerate(LONG)))}
-    items.sort(key=lambda item: next((places[start] for start in LONG if item.nodeid.startswith(start)), len(LONG)))
+    items.sort(key=_place)
+
+
+def _place(item: pytest.Item) -> int:
+    """Files with the session come first, then those of `LONG`."""
+    if has_session(item.path):
+        return -1
+    return next((number for number, start in enumerate(LONG) if item.nodeid.startswith(start)), len(LONG))
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:
