@@ -13,21 +13,20 @@ import socket
 from contextlib import AsyncExitStack, ExitStack, closing
 from pathlib import Path
 
-from pulsar_on_spark.broker.access import OpenAccess
 from pulsar_on_spark.broker.commits import GroupedCommits
-from pulsar_on_spark.broker.connections import Connections, listen
+from pulsar_on_spark.broker.connection.access import OpenAccess
+from pulsar_on_spark.broker.connection.connections import Connections, listen
 from pulsar_on_spark.broker.cursors.keeper import CursorKeeper
 from pulsar_on_spark.broker.cursors.open_cursor import OpenCursor
-from pulsar_on_spark.broker.dedup import DedupLimits
 from pulsar_on_spark.broker.handlers import HANDLERS
-from pulsar_on_spark.broker.housekeeping import Housekeeping
 from pulsar_on_spark.broker.journals import Journals
-from pulsar_on_spark.broker.lifecycle import Lifecycle
 from pulsar_on_spark.broker.listener import JournalListener
 from pulsar_on_spark.broker.metrics.stored import Stored
 from pulsar_on_spark.broker.metrics.vitals import Vitals
-from pulsar_on_spark.broker.producers import ProducerNames, Producers
-from pulsar_on_spark.broker.publishing import PublishPath
+from pulsar_on_spark.broker.producing.dedup import DedupLimits
+from pulsar_on_spark.broker.producing.producers import ProducerNames, Producers
+from pulsar_on_spark.broker.producing.publishing import PublishPath
+from pulsar_on_spark.broker.producing.topic_dedup import SNAPSHOT_EVERY_S, DedupStore
 from pulsar_on_spark.broker.reading.cache import EntryCache
 from pulsar_on_spark.broker.reading.follower import ChainFollower
 from pulsar_on_spark.broker.reading.reader import EntryReader
@@ -37,12 +36,13 @@ from pulsar_on_spark.broker.schemas import ClientSchemas
 from pulsar_on_spark.broker.services import Services
 from pulsar_on_spark.broker.settings import BrokerSettings
 from pulsar_on_spark.broker.stats.overview import Overview
-from pulsar_on_spark.broker.surroundings import Surroundings
-from pulsar_on_spark.broker.topic import BrokerTopic, TopicParts
-from pulsar_on_spark.broker.topic_dedup import SNAPSHOT_EVERY_S, DedupStore
-from pulsar_on_spark.broker.topic_policies import default_policies, dispatch_limits, roll_over
-from pulsar_on_spark.broker.topic_watch import TopicWatch
-from pulsar_on_spark.broker.topics import Topics
+from pulsar_on_spark.broker.topics.topic import BrokerTopic, TopicParts
+from pulsar_on_spark.broker.topics.topic_policies import default_policies, dispatch_limits, roll_over
+from pulsar_on_spark.broker.topics.topic_watch import TopicWatch
+from pulsar_on_spark.broker.topics.topics import Topics
+from pulsar_on_spark.broker.upkeep.housekeeping import Housekeeping
+from pulsar_on_spark.broker.upkeep.lifecycle import Lifecycle
+from pulsar_on_spark.broker.upkeep.surroundings import Surroundings
 from pulsar_on_spark.broker.views import Views
 from pulsar_on_spark.broker.web.server import WebServer
 from pulsar_on_spark.metadata.records import IncarnationRecord, TopicRecord

@@ -10,11 +10,11 @@ import asyncio
 import time
 from typing import Final
 
-from pulsar_on_spark.broker.producers import ProducerInfo
-from pulsar_on_spark.broker.publishing import Producer
+from pulsar_on_spark.broker.producing.producers import ProducerInfo
+from pulsar_on_spark.broker.producing.publishing import Producer
 from pulsar_on_spark.broker.server_errors import ServerRefusalError
 from pulsar_on_spark.broker.services import Services
-from pulsar_on_spark.broker.topic import BrokerTopic
+from pulsar_on_spark.broker.topics.topic import BrokerTopic
 from pulsar_on_spark.metadata.delta_log import require_space
 from pulsar_on_spark.model.clock import current_ms
 from pulsar_on_spark.model.errors import MetadataError, PulsarpyError, TopicNotFoundError

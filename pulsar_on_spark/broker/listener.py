@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Callable, Sequence
 
 from pulsar_on_spark.broker.cursors.keeper import CursorKeeper
-from pulsar_on_spark.broker.publishing import PublishPath
+from pulsar_on_spark.broker.producing.publishing import PublishPath
 from pulsar_on_spark.topic.incarnation.listener import Appended
 
 

@@ -13,7 +13,7 @@ from typing import Final, cast
 
 from pulsar_on_spark.broker.server_errors import ServerRefusalError
 from pulsar_on_spark.broker.settings import BrokerSettings
-from pulsar_on_spark.broker.topic_policies import default_policies
+from pulsar_on_spark.broker.topics.topic_policies import default_policies
 from pulsar_on_spark.broker.views import Views
 from pulsar_on_spark.metadata.records import SchemaRecord
 from pulsar_on_spark.metadata.state import View

@@ -5,15 +5,15 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from pulsar_on_spark.broker.access import Access
-from pulsar_on_spark.broker.producers import ProducerNames
-from pulsar_on_spark.broker.publishing import PublishPath
+from pulsar_on_spark.broker.connection.access import Access
+from pulsar_on_spark.broker.producing.producers import ProducerNames
+from pulsar_on_spark.broker.producing.publishing import PublishPath
 from pulsar_on_spark.broker.reading.reader import EntryReader
 from pulsar_on_spark.broker.schemas import ClientSchemas
 from pulsar_on_spark.broker.settings import BrokerSettings
 from pulsar_on_spark.broker.stats.overview import Overview
-from pulsar_on_spark.broker.topic_watch import TopicWatch
-from pulsar_on_spark.broker.topics import Topics
+from pulsar_on_spark.broker.topics.topic_watch import TopicWatch
+from pulsar_on_spark.broker.topics.topics import Topics
 from pulsar_on_spark.broker.views import Views
 from pulsar_on_spark.model.names import TopicName
 from pulsar_on_spark.topic.root import Root

@@ -14,11 +14,11 @@ import httpx
 import pulsar
 import pytest
 
-from pulsar_on_spark.broker.access import Authentication, Challenge, OpenAccess
 from pulsar_on_spark.broker.broker import Broker
+from pulsar_on_spark.broker.connection.access import Authentication, Challenge, OpenAccess
 from pulsar_on_spark.broker.settings import BrokerSettings
-from pulsar_on_spark.broker.topic import BrokerTopic
-from pulsar_on_spark.broker.topic_watch import TopicWatch
+from pulsar_on_spark.broker.topics.topic import BrokerTopic
+from pulsar_on_spark.broker.topics.topic_watch import TopicWatch
 from pulsar_on_spark.broker.web.server import WebServer
 from pulsar_on_spark.metadata.records import IncarnationRecord
 from pulsar_on_spark.model.errors import AccessDeniedError, MetadataError, StorageError

@@ -51,7 +51,7 @@ def test_lines_name_what_they_are_about(broker: RunningBroker) -> None:
     Root.open(broker.root).delete_topic("gone", force=True)
     line = logged_when(broker, lambda each: "was deleted" in each["message"])
     assert line["topic"] == "persistent://public/default/gone"
-    assert (line["level"], line["logger"]) == ("WARNING", "pulsar_on_spark.broker.topic_watch")
+    assert (line["level"], line["logger"]) == ("WARNING", "pulsar_on_spark.broker.topics.topic_watch")
     assert line["time"].endswith("Z")
     client.close()
 

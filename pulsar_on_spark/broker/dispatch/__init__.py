@@ -1,7 +1,7 @@
 """Who gets which entry of a subscription, and when: pure cores without bytes, clock or IO.
 
-A `Dispatcher` shares a `topic.cursor.Cursor` with whoever persists it. Its shell (`broker/subscription.py`) drives it:
-`wanted()` says what to read now, `offer()` takes what was read and says what goes to whom, the rest are the consumers'
-commands. Start at `dispatcher.py`; `single_active.py` is Exclusive and Failover, `pool.py` what `shared.py` and
-`key_shared.py` have in common. It may import `topic.cursor` and `model`.
+A `Dispatcher` shares a `topic.cursor.Cursor` with whoever persists it. Its shell (`subscriptions/subscription.py`)
+drives it: `wanted()` says what to read now, `offer()` takes what was read and says what goes to whom, the rest are the
+consumers' commands. Start at `dispatcher.py`; `single_active.py` is Exclusive and Failover, `pool.py` what `shared.py`
+and `key_shared.py` have in common. It may import `topic.cursor` and `model`.
 """

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from pulsar_on_spark.broker.connection import Connection, Handlers
+from pulsar_on_spark.broker.connection.connection import Connection, Handlers
 from pulsar_on_spark.broker.handlers import (
     consumer_stats,
     consuming,

@@ -8,18 +8,18 @@ from collections.abc import Callable
 from functools import partial
 from typing import Final, NamedTuple, cast
 
-from pulsar_on_spark.broker.access import Operation
-from pulsar_on_spark.broker.connection import Connection, Request, Signal
-from pulsar_on_spark.broker.consumer import Consumer
+from pulsar_on_spark.broker.connection.access import Operation
+from pulsar_on_spark.broker.connection.connection import Connection, Request, Signal
 from pulsar_on_spark.broker.cursors.decisions import InitialPosition
 from pulsar_on_spark.broker.dispatch.values import Ack, KeySharedPolicy
 from pulsar_on_spark.broker.handlers.lookup import authorize, topic_name
-from pulsar_on_spark.broker.non_persistent import NonPersistentSubscription, NonPersistentTopic
 from pulsar_on_spark.broker.server_errors import ServerRefusalError, code_of
-from pulsar_on_spark.broker.subscribe_request import SubscribeRequest
-from pulsar_on_spark.broker.subscription import Subscription
-from pulsar_on_spark.broker.topic import BrokerTopic
-from pulsar_on_spark.broker.topics import AnyTopic
+from pulsar_on_spark.broker.subscriptions.consumer import Consumer
+from pulsar_on_spark.broker.subscriptions.subscribe_request import SubscribeRequest
+from pulsar_on_spark.broker.subscriptions.subscription import Subscription
+from pulsar_on_spark.broker.topics.non_persistent import NonPersistentSubscription, NonPersistentTopic
+from pulsar_on_spark.broker.topics.topic import BrokerTopic
+from pulsar_on_spark.broker.topics.topics import AnyTopic
 from pulsar_on_spark.metadata.records import SubscriptionRecord
 from pulsar_on_spark.model.clock import current_ms
 from pulsar_on_spark.model.errors import (

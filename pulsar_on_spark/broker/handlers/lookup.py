@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Final
 
-from pulsar_on_spark.broker.access import Operation
-from pulsar_on_spark.broker.connection import Connection, Request
+from pulsar_on_spark.broker.connection.access import Operation
+from pulsar_on_spark.broker.connection.connection import Connection, Request
 from pulsar_on_spark.broker.server_errors import ServerRefusalError
-from pulsar_on_spark.broker.topic_lists import SYSTEM_NAMESPACE, Mode, list_topics
+from pulsar_on_spark.broker.topics.topic_lists import SYSTEM_NAMESPACE, Mode, list_topics
 from pulsar_on_spark.model.errors import InvalidArgumentError
 from pulsar_on_spark.model.names import TopicName
 from pulsar_on_spark.protocol import replies

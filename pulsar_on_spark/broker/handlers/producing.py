@@ -7,16 +7,16 @@ import logging
 from collections.abc import Callable
 from typing import Final, cast
 
-from pulsar_on_spark.broker.access import Operation
-from pulsar_on_spark.broker.connection import Connection, Request
+from pulsar_on_spark.broker.connection.access import Operation
+from pulsar_on_spark.broker.connection.connection import Connection, Request
+from pulsar_on_spark.broker.connection.peer import Peer
 from pulsar_on_spark.broker.handlers.lookup import authorize, topic_name
-from pulsar_on_spark.broker.peer import Peer
-from pulsar_on_spark.broker.producers import AccessMode, ProducerInfo
-from pulsar_on_spark.broker.publishing import Producer
+from pulsar_on_spark.broker.producing.producers import AccessMode, ProducerInfo
+from pulsar_on_spark.broker.producing.publishing import Producer
+from pulsar_on_spark.broker.producing.topic_producers import ProducerRefusedError
 from pulsar_on_spark.broker.server_errors import ServerRefusalError
-from pulsar_on_spark.broker.topic import BrokerTopic
-from pulsar_on_spark.broker.topic_producers import ProducerRefusedError
-from pulsar_on_spark.broker.topics import AnyTopic
+from pulsar_on_spark.broker.topics.topic import BrokerTopic
+from pulsar_on_spark.broker.topics.topics import AnyTopic
 from pulsar_on_spark.protocol import replies
 from pulsar_on_spark.protocol.commands import BaseCommand, CommandCloseProducer, CommandProducer, ServerError
 from pulsar_on_spark.protocol.server import Sent

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Final
 
-from pulsar_on_spark.broker.access import Operation
-from pulsar_on_spark.broker.connection import Connection, Request
+from pulsar_on_spark.broker.connection.access import Operation
+from pulsar_on_spark.broker.connection.connection import Connection, Request
 from pulsar_on_spark.broker.handlers.lookup import authorize, topic_name
 from pulsar_on_spark.protocol import replies
 from pulsar_on_spark.protocol.commands import BaseCommand, CommandGetOrCreateSchema, CommandGetSchema

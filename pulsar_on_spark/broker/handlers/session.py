@@ -5,8 +5,8 @@ from __future__ import annotations
 from importlib.metadata import version
 from typing import Final
 
-from pulsar_on_spark.broker.access import Challenge
-from pulsar_on_spark.broker.connection import Connection, Signal
+from pulsar_on_spark.broker.connection.access import Challenge
+from pulsar_on_spark.broker.connection.connection import Connection, Signal
 from pulsar_on_spark.model.errors import AccessDeniedError
 from pulsar_on_spark.protocol import replies
 from pulsar_on_spark.protocol.commands import (

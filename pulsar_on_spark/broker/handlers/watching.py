@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from pulsar_on_spark.broker.connection import Connection, Request, Signal
+from pulsar_on_spark.broker.connection.connection import Connection, Request, Signal
 from pulsar_on_spark.broker.handlers.lookup import authorize_list
 from pulsar_on_spark.broker.server_errors import ServerRefusalError
 from pulsar_on_spark.protocol import replies

@@ -9,7 +9,7 @@ from typing import Final, NamedTuple
 from pulsar_on_spark.broker.metrics import entry_samples
 from pulsar_on_spark.broker.stats.meters import Meters
 from pulsar_on_spark.broker.stats.rates import Rates
-from pulsar_on_spark.broker.topic import BrokerTopic
+from pulsar_on_spark.broker.topics.topic import BrokerTopic
 
 TOPICS_AT_ONCE: Final = 50
 """About a millisecond of the event loop."""

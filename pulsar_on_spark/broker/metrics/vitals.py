@@ -5,9 +5,9 @@ from __future__ import annotations
 import asyncio
 from typing import Final
 
-from pulsar_on_spark.broker.connections import Connections
-from pulsar_on_spark.broker.housekeeping import Housekeeping
+from pulsar_on_spark.broker.connection.connections import Connections
 from pulsar_on_spark.broker.metrics.stored import Stored
+from pulsar_on_spark.broker.upkeep.housekeeping import Housekeeping
 from pulsar_on_spark.model.latencies import Latencies
 from pulsar_on_spark.topic.incarnation.incarnation import Incarnation
 from pulsar_on_spark.topic.sealing.process import SealingProcess

@@ -2,7 +2,7 @@
 
 A subscription keeps the compaction that it began with, also when the topic is compacted again: what was once told to
 be its last message stays there to be read. It goes over to a newer one only where its own is gone, or the log behind
-its horizon was trimmed; see `broker/topic_subscriptions.py`.
+its horizon was trimmed; see `broker/subscriptions/topic_subscriptions.py`.
 """
 
 from __future__ import annotations

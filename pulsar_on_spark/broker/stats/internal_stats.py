@@ -10,8 +10,8 @@ from pulsar_on_spark.broker.cursors.open_cursor import OpenCursor
 from pulsar_on_spark.broker.stats.models import CompactedLedgerStats, CursorStats, InternalStats, LedgerStats
 from pulsar_on_spark.broker.stats.sight import Contents
 from pulsar_on_spark.broker.stats.topic_stats import iso
-from pulsar_on_spark.broker.subscription import Subscription
-from pulsar_on_spark.broker.topic import BrokerTopic
+from pulsar_on_spark.broker.subscriptions.subscription import Subscription
+from pulsar_on_spark.broker.topics.topic import BrokerTopic
 from pulsar_on_spark.metadata.records import (
     CompactionRecord,
     FileRecord,

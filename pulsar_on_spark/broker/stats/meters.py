@@ -8,11 +8,11 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Final
 from weakref import WeakKeyDictionary
 
-from pulsar_on_spark.broker.consumer import Consumer
-from pulsar_on_spark.broker.publishing import Published
+from pulsar_on_spark.broker.producing.publishing import Published
 from pulsar_on_spark.broker.stats.rates import Counters, RateMeter, Rates
-from pulsar_on_spark.broker.subscription import Subscription
-from pulsar_on_spark.broker.topic import BrokerTopic
+from pulsar_on_spark.broker.subscriptions.consumer import Consumer
+from pulsar_on_spark.broker.subscriptions.subscription import Subscription
+from pulsar_on_spark.broker.topics.topic import BrokerTopic
 
 PERIOD_S: Final = 10.0
 """Rates are of the last ten to twenty seconds; Pulsar's are of the last whole minute (`statsUpdateFrequencyInSecs`)."""

@@ -10,8 +10,8 @@ from pulsar_on_spark.broker.stats.meters import Meters
 from pulsar_on_spark.broker.stats.models import InternalStats, TopicStats
 from pulsar_on_spark.broker.stats.sight import Contents, Sight, Standing
 from pulsar_on_spark.broker.stats.topic_stats import topic_stats
-from pulsar_on_spark.broker.topic import BrokerTopic
-from pulsar_on_spark.broker.topics import Topics
+from pulsar_on_spark.broker.topics.topic import BrokerTopic
+from pulsar_on_spark.broker.topics.topics import Topics
 from pulsar_on_spark.metadata.records import TopicRecord
 from pulsar_on_spark.model.ids import Position
 from pulsar_on_spark.model.names import TopicName

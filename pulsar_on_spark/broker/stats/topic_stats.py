@@ -6,10 +6,9 @@ from collections.abc import Callable, Iterable, Sequence
 from datetime import UTC, datetime
 from typing import Final
 
-from pulsar_on_spark.broker.consumer import Consumer
 from pulsar_on_spark.broker.cursors.open_cursor import OpenCursor
 from pulsar_on_spark.broker.dispatch import values
-from pulsar_on_spark.broker.publishing import Producer
+from pulsar_on_spark.broker.producing.publishing import Producer
 from pulsar_on_spark.broker.stats.meters import Metered
 from pulsar_on_spark.broker.stats.models import (
     CompactionStats,
@@ -22,8 +21,9 @@ from pulsar_on_spark.broker.stats.models import (
 )
 from pulsar_on_spark.broker.stats.rates import Rates
 from pulsar_on_spark.broker.stats.sight import Backlog, Contents
-from pulsar_on_spark.broker.subscription import Subscription
-from pulsar_on_spark.broker.topic import BrokerTopic
+from pulsar_on_spark.broker.subscriptions.consumer import Consumer
+from pulsar_on_spark.broker.subscriptions.subscription import Subscription
+from pulsar_on_spark.broker.topics.topic import BrokerTopic
 from pulsar_on_spark.metadata.records import CompactionRecord, SubscriptionRecord, TopicRecord
 from pulsar_on_spark.model.clock import current_ms
 

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from pulsar_on_spark.broker.consumer import Consumer
-from pulsar_on_spark.broker.non_persistent import NonPersistentSubscription, NonPersistentTopic
 from pulsar_on_spark.broker.stats.models import CompactionStats, ConsumerStats, SubscriptionStats, TopicStats
 from pulsar_on_spark.broker.stats.topic_stats import RatesOf, iso, mean_bytes, publisher_stats
+from pulsar_on_spark.broker.subscriptions.consumer import Consumer
+from pulsar_on_spark.broker.topics.non_persistent import NonPersistentSubscription, NonPersistentTopic
 
 
 def volatile_stats(topic: NonPersistentTopic, rates: RatesOf, url: str) -> TopicStats:

@@ -6,8 +6,8 @@ from typing import Annotated
 
 from fastapi import APIRouter, Query
 
-from pulsar_on_spark.broker.access import Operation
-from pulsar_on_spark.broker.topic_lists import Mode, list_topics
+from pulsar_on_spark.broker.connection.access import Operation
+from pulsar_on_spark.broker.topics.topic_lists import Mode, list_topics
 from pulsar_on_spark.broker.web.requests import (
     NAMESPACE,
     TOPIC,

@@ -7,7 +7,7 @@ from typing import Annotated, Any, Final
 from fastapi import APIRouter, HTTPException, Path
 from pydantic import BaseModel, Field
 
-from pulsar_on_spark.broker.access import Operation
+from pulsar_on_spark.broker.connection.access import Operation
 from pulsar_on_spark.broker.services import Services
 from pulsar_on_spark.broker.web.requests import BrokerServices, Force, Role, path_topic, refused
 from pulsar_on_spark.metadata.records import SchemaRecord

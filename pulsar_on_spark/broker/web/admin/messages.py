@@ -16,7 +16,7 @@ from fastapi import APIRouter, Depends, HTTPException, Path, Query, Response
 
 from pulsar_on_spark.broker.services import Services
 from pulsar_on_spark.broker.stats.topic_stats import iso
-from pulsar_on_spark.broker.topic import BrokerTopic
+from pulsar_on_spark.broker.topics.topic import BrokerTopic
 from pulsar_on_spark.broker.web.admin.ids import MessageIdJson
 from pulsar_on_spark.broker.web.admin.subscriptions import MISSING
 from pulsar_on_spark.broker.web.requests import (

@@ -17,7 +17,7 @@ from pydantic import JsonValue
 from starlette.convertors import register_url_convertor
 
 from pulsar_on_spark.broker.services import Services
-from pulsar_on_spark.broker.topic_policies import default_policies
+from pulsar_on_spark.broker.topics.topic_policies import default_policies
 from pulsar_on_spark.broker.web.admin.policy_json import QUOTAS, quota_map, value_json
 from pulsar_on_spark.broker.web.requests import (
     NAMESPACE,

@@ -8,7 +8,6 @@ from typing import Annotated, Any, Final
 
 from fastapi import APIRouter, Depends, HTTPException, Query
 
-from pulsar_on_spark.broker.non_persistent import NonPersistentTopic
 from pulsar_on_spark.broker.services import Services
 from pulsar_on_spark.broker.stats.models import (
     InternalStats,
@@ -20,7 +19,8 @@ from pulsar_on_spark.broker.stats.models import (
 )
 from pulsar_on_spark.broker.stats.topic_stats import summed
 from pulsar_on_spark.broker.stats.volatile_stats import volatile_stats
-from pulsar_on_spark.broker.topic_policies import default_policies
+from pulsar_on_spark.broker.topics.non_persistent import NonPersistentTopic
+from pulsar_on_spark.broker.topics.topic_policies import default_policies
 from pulsar_on_spark.broker.web.admin.ids import MessageIdJson
 from pulsar_on_spark.broker.web.requests import (
     TOPIC,

@@ -8,8 +8,8 @@ from typing import Annotated, Final
 from fastapi import APIRouter, Depends, HTTPException, Path
 
 from pulsar_on_spark.broker.services import Services
-from pulsar_on_spark.broker.subscription_moves import clear, expire, seek, skip
-from pulsar_on_spark.broker.topic import BrokerTopic
+from pulsar_on_spark.broker.subscriptions.subscription_moves import clear, expire, seek, skip
+from pulsar_on_spark.broker.topics.topic import BrokerTopic
 from pulsar_on_spark.broker.web.admin.ids import CursorPlace
 from pulsar_on_spark.broker.web.admin.namespaces import Properties
 from pulsar_on_spark.broker.web.requests import (

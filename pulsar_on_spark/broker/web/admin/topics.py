@@ -8,9 +8,9 @@ from typing import Annotated, Final
 from fastapi import APIRouter, Body, Depends, HTTPException, Query
 from pydantic import BaseModel, Field
 
-from pulsar_on_spark.broker.topic_lists import Mode, list_topics
-from pulsar_on_spark.broker.topic_policies import default_policies
-from pulsar_on_spark.broker.truncation import truncate_topic
+from pulsar_on_spark.broker.topics.topic_lists import Mode, list_topics
+from pulsar_on_spark.broker.topics.topic_policies import default_policies
+from pulsar_on_spark.broker.upkeep.truncation import truncate_topic
 from pulsar_on_spark.broker.web.admin.ids import MessageIdJson
 from pulsar_on_spark.broker.web.admin.namespaces import Properties
 from pulsar_on_spark.broker.web.requests import (

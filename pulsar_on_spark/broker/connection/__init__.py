@@ -1,0 +1,1 @@
+"""Clients' connections: bytes in, commands to their handlers, answers out; and when nothing is read."""

@@ -1,0 +1,107 @@
+"""All connections of a broker: the server, signs of life, and holding producers back."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from typing import Final
+
+from pulsar_on_spark.broker.connection.connection import Connection, Handlers
+from pulsar_on_spark.broker.services import Services
+from pulsar_on_spark.model.errors import InvalidArgumentError
+from pulsar_on_spark.protocol import replies
+
+_TICKS_PER_INTERVAL: Final = 4
+"""How often silence is looked for, in a keep-alive interval."""
+_BACKLOG: Final = 1024
+"""Connections that the kernel holds until they are accepted."""
+
+
+class Connections:
+    """The clients of a broker.
+
+    Args:
+        handlers: What is done with commands.
+
+    Attributes:
+        created: Connections that were made since the start.
+    """
+
+    def __init__(self, handlers: Handlers) -> None:
+        self._handlers = handlers
+        self.created = 0
+        self._all: set[Connection] = set()
+        self._server: asyncio.Server | None = None
+        self._ticking: asyncio.Task[None] | None = None
+
+    def __len__(self) -> int:
+        return len(self._all)
+
+    async def serve(self, listening: socket.socket, services: Services) -> None:
+        """Let clients in."""
+        loop = asyncio.get_running_loop()
+        self._server = await loop.create_server(lambda: self._made(services), sock=listening, backlog=_BACKLOG)
+        self._ticking = asyncio.create_task(self._tick(services.settings.keep_alive_interval_seconds))
+
+    def _made(self, services: Services) -> Connection:
+        self.created += 1
+        return Connection(services, self._handlers, self._all)
+
+    def update_holds(self) -> None:
+        """The publish path takes entries again, or takes none."""
+        for connection in list(self._all):
+            connection.update_hold()
+
+    async def stop_listening(self) -> None:
+        """Let nobody in any more."""
+        if self._ticking is not None:
+            self._ticking.cancel()
+            await asyncio.gather(self._ticking, return_exceptions=True)
+        if self._server is not None:
+            self._server.close()
+
+    def close(self) -> None:
+        """Hang up on everybody, after what was written to them."""
+        for connection in list(self._all):
+            connection.close()
+
+    async def _tick(self, interval_s: float) -> None:
+        loop = asyncio.get_running_loop()
+        while True:
+            await asyncio.sleep(interval_s / _TICKS_PER_INTERVAL)
+            now_s = loop.time()
+            for connection in list(self._all):
+                if connection.intake.is_held:
+                    connection.while_held()
+                    continue
+                silent_s = now_s - connection.intake.heard_s
+                if silent_s >= 2 * interval_s:
+                    connection.abort("nothing was heard of it")
+                elif silent_s >= interval_s and not connection.is_asked:
+                    connection.is_asked = True
+                    connection.write(replies.ping())
+
+
+def listen(address: str, port: int, option: str) -> socket.socket:
+    """Take a port; clients are let in by whoever serves on it.
+
+    Args:
+        address: The address.
+        port: The port; 0 takes a free one.
+        option: How an operator gives another.
+
+    Raises:
+        InvalidArgumentError: the port is taken, or may not be had.
+    """
+    family = socket.AF_INET6 if ":" in address else socket.AF_INET
+    listening = socket.socket(family, socket.SOCK_STREAM)
+    listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        listening.bind((address, port))
+    except OSError as error:
+        listening.close()
+        raise InvalidArgumentError(
+            f"Port {port} of {address} cannot be listened on ({error.strerror}): stop what has it, or give another "
+            f"{option}."
+        ) from error
+    return listening

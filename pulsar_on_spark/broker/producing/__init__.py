@@ -1,0 +1,1 @@
+"""From a SEND to its receipt: producers, deduplication, and the way into the journal."""

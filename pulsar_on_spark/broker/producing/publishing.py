@@ -1,0 +1,416 @@
+"""The way of entries from connections into the journal, and of their receipts back.
+
+    connection ── publish ──> topic's ledger open, journal has room? ── append ──> journal
+                                  └── no: waits in the topic's queue             │ acknowledged, in order
+    connection <── one write of receipts for each producer ── cache, chain ──────┘
+
+Bounds: bytes of all entries that are not acknowledged, entries of one connection, the journal's own limits and the
+sealer's lag. Above any of the first and the last two nothing is read from clients with producers until it is below.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections import deque
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Protocol, cast
+
+from pulsar_on_spark.broker.connection.peer import Peer
+from pulsar_on_spark.broker.metrics.entry_samples import EntrySamples
+from pulsar_on_spark.broker.producing.producers import ProducerInfo
+from pulsar_on_spark.broker.producing.sequence_ids import with_last_sequence_id
+from pulsar_on_spark.broker.producing.topic_dedup import TopicDedup
+from pulsar_on_spark.model.clock import current_ms
+from pulsar_on_spark.model.ids import EntryId, LedgerId, TopicId
+from pulsar_on_spark.model.latencies import Latencies
+from pulsar_on_spark.protocol import replies
+from pulsar_on_spark.protocol.server import Sent
+from pulsar_on_spark.topic.incarnation.incarnation import Incarnation
+from pulsar_on_spark.topic.incarnation.listener import Appended
+from pulsar_on_spark.topic.incarnation.open_ledger import OpenLedger
+
+log = logging.getLogger(__name__)
+
+Receipt = tuple[int, int, int, int]
+"""Sequence id, highest sequence id, ledger, entry."""
+
+
+@dataclass(slots=True, eq=False, weakref_slot=True)
+class Published:
+    """What was published to a topic since it was loaded, or by a producer.
+
+    Attributes:
+        messages: Messages.
+        bytes: Bytes of their entries.
+        samples: How long some of a topic's entries took, and how large they were; None before the first.
+    """
+
+    messages: int = 0
+    bytes: int = 0
+    samples: EntrySamples | None = None
+
+    def sampled(self, seconds: float, size_bytes: int) -> None:
+        """An entry was measured."""
+        if self.samples is None:
+            self.samples = EntrySamples()
+        self.samples.observe(seconds, size_bytes)
+
+
+class ProducersTopic(Protocol):
+    """What producers know of their topic.
+
+    Attributes:
+        dedup: Tells what is stored already; None where that is not asked for.
+    """
+
+    dedup: TopicDedup | None
+
+    def publish(self, producer: Producer, sent: Sent) -> None:
+        """Take the next entry of a producer."""
+
+    def forget_producer(self, producer: Producer) -> None:
+        """A producer's client closed it, or is gone."""
+
+
+class PublishedTopic(Protocol):
+    """What the publish path knows of a topic.
+
+    Attributes:
+        topic_id: Its id.
+        incarnation: Whose journal takes its entries.
+        waiting: Entries that the journal has not taken yet, in order.
+        keeps_entries: Whether somebody will want entries from memory.
+        dedup: Tells what is stored already; None where that is not asked for.
+        published: How much was published.
+    """
+
+    topic_id: TopicId
+    incarnation: Incarnation
+    waiting: deque[Waiting]
+    keeps_entries: bool
+    dedup: TopicDedup | None
+    published: Published
+
+    def need_ledger(self) -> None:
+        """Open the topic's ledger, and call `PublishPath.resume` then."""
+
+    def grew(self, ledger: LedgerId, end: int) -> None:
+        """Entries of the ledger are acknowledged up to `end`."""
+
+
+class TailCache(Protocol):
+    """Takes entries that were acknowledged."""
+
+    def add(self, topic_id: TopicId, ledger: LedgerId, entry: EntryId, data: bytes) -> None:
+        """See `EntryCache`."""
+
+
+@dataclass(slots=True, eq=False)
+class Producer:
+    """A client's producer that may publish.
+
+    Attributes:
+        info: What it asked for.
+        peer: Its connection.
+        topic: Where it publishes.
+        pending: Its entries that are not settled.
+        is_closed: What it sends from now on, or has waiting, is not published.
+        published: How much it has published.
+        connected_at: Seconds since 1970.
+    """
+
+    info: ProducerInfo
+    peer: Peer
+    topic: ProducersTopic
+    pending: int = 0
+    is_closed: bool = False
+    receipts: list[Receipt] = field(default_factory=list)
+    published: Published = field(default_factory=Published)
+    connected_at: float = field(default_factory=time.time)
+    _taken: int = 0
+    _settled: int = 0
+    """Entries are settled in order: those up to this number are."""
+    _answers: dict[int, bytes] = field(default_factory=dict)
+    """What entries that are not stored are answered, by number, until all before them are settled."""
+    _drained: Callable[[], None] | None = None
+
+    def when_drained(self, call: Callable[[], None]) -> None:
+        """Call once nothing of it is pending: at once, or later."""
+        if self.pending:
+            self._drained = call
+        else:
+            call()
+
+    def take(self) -> int:
+        """The number of its next entry, which is pending from now on."""
+        self.pending += 1
+        self.peer.pending_changed(1)
+        self._taken += 1
+        return self._taken
+
+    def answer(self, number: int, answer: bytes) -> None:
+        """An entry is not stored: its client is told this, if anything, behind the answers to all before it."""
+        self._answers[number] = answer
+        self._no_longer_pending(self._send_answers())
+
+    def acknowledge(self) -> None:
+        """The entries of `receipts` are stored: each is answered in its turn, and so are those between them."""
+        receipts, self.receipts = self.receipts, []
+        settled = len(receipts)
+        if self._answers:
+            for receipt in receipts:
+                self._send_receipts([receipt])
+                settled += self._send_answers()
+        else:
+            self._send_receipts(receipts)
+        self._no_longer_pending(settled)
+
+    def _send_receipts(self, receipts: Sequence[Receipt]) -> None:
+        self._settled += len(receipts)
+        if not self.peer.is_closed:
+            self.peer.write(replies.send_receipts(self.info.producer_id, receipts))
+
+    def _send_answers(self) -> int:
+        """Send those whose turn it is; returns how many."""
+        before = self._settled
+        while (answer := self._answers.pop(self._settled + 1, None)) is not None:
+            self._settled += 1
+            if answer:
+                self.peer.write(answer)
+        return self._settled - before
+
+    def _no_longer_pending(self, entries: int) -> None:
+        self.pending -= entries
+        self.peer.pending_changed(-entries)
+        if not self.pending and self._drained is not None:
+            call, self._drained = self._drained, None
+            call()
+
+
+Waiting = tuple[Producer, int, Sent]
+"""An entry that the journal has not taken yet, and its number of its producer's."""
+
+
+class PublishPath:
+    """The broker's publish path; the listener of its incarnations, as far as entries go.
+
+    Args:
+        cache: Takes acknowledged entries.
+        buffer_bytes: Of entries that are not acknowledged: above it, nothing is read from clients with producers.
+        gate_changed: Called when that begins and ends.
+    """
+
+    def __init__(self, cache: TailCache, buffer_bytes: int, gate_changed: Callable[[], None]) -> None:
+        self._cache = cache
+        self._buffer_bytes = buffer_bytes
+        self._gate_changed = gate_changed
+        self._journals: Iterable[Incarnation] = ()
+        self._blocked: dict[PublishedTopic, None] = {}
+        """Topics whose entries wait for room in the journal."""
+        self._is_lagging = False
+        self._is_draining = False
+        self._settled: asyncio.Future[None] | None = None
+        self._pending = 0
+        self._appended = self._journaled = 0
+        self._probe: tuple[int, float, Published, int] | None = None
+        """One of the entries in the journal: how many were appended up to it, when, whose it is, and its bytes."""
+        self.latencies = Latencies()
+        """From when an entry was appended until its receipt was written; one entry at a time is measured."""
+        self.pending_bytes = 0
+        self.is_open = True
+        """Whether clients with producers may be read."""
+
+    def start(self, journals: Iterable[Incarnation]) -> None:
+        """The first journal is open; there may be others later."""
+        self._journals = journals
+
+    # -- to the journal ------------------------------------------------------------------------------------------------
+
+    def publish(self, topic: PublishedTopic, producer: Producer, sent: Sent) -> None:
+        """Take the next entry of one of a topic's producers; it gets its receipt once the entry is durable."""
+        if self._is_draining:
+            return
+        number = producer.take()
+        self._pending += 1
+        self.pending_bytes += len(sent.entry)
+        incarnation = topic.incarnation
+        if topic.waiting or not incarnation.can_append or topic.topic_id not in incarnation.ledgers:
+            topic.waiting.append((producer, number, sent))
+            self.resume(topic)
+        else:
+            self._append(incarnation, topic, producer, number, sent, current_ms())
+        if self.is_open and (self.pending_bytes >= self._buffer_bytes or not incarnation.can_append):
+            self._set_gate(False)
+
+    def _append(
+        self, incarnation: Incarnation, topic: PublishedTopic, producer: Producer, number: int, sent: Sent, now_ms: int
+    ) -> None:
+        if topic.dedup is not None:
+            sent = with_last_sequence_id(sent)
+            answer = topic.dedup.admit(producer.info.name, producer.info.producer_id, producer.peer, sent)
+            if answer is not None:
+                self._settle(1, len(sent.entry))
+                producer.answer(number, answer)
+                return
+        incarnation.append(topic.topic_id, sent.num_messages, now_ms, sent.entry, (topic, producer, sent))
+        self._appended += 1
+        if self._probe is None:
+            self._probe = (self._appended, time.perf_counter(), topic.published, len(sent.entry))
+
+    def resume(self, topic: PublishedTopic) -> None:
+        """Append what waits in a topic, as far as its ledger is open and the journal has room."""
+        waiting, incarnation = topic.waiting, topic.incarnation
+        now_ms = current_ms()
+        while waiting:
+            producer, number, sent = waiting[0]
+            if producer.is_closed:
+                self._forget(*waiting.popleft())
+            elif topic.topic_id not in incarnation.ledgers:
+                topic.need_ledger()
+                return
+            elif not incarnation.can_append:
+                self._blocked[topic] = None
+                return
+            else:
+                waiting.popleft()
+                self._append(incarnation, topic, producer, number, sent, now_ms)
+        self._blocked.pop(topic, None)
+
+    def drop_waiting(self, topic: PublishedTopic) -> None:
+        """Forget what waits in a topic: its producers were told to come back, and send it again."""
+        self._blocked.pop(topic, None)
+        while topic.waiting:
+            self._forget(*topic.waiting.popleft())
+
+    def drop_closed(self, topic: PublishedTopic) -> None:
+        """Forget what waits in a topic of producers that are closed."""
+        waiting = list(topic.waiting)
+        topic.waiting.clear()
+        topic.waiting.extend(each for each in waiting if not each[0].is_closed)
+        for each in waiting:
+            if each[0].is_closed:
+                self._forget(*each)
+        if not topic.waiting:
+            self._blocked.pop(topic, None)
+        self._open_if_room()
+
+    def _forget(self, producer: Producer, number: int, sent: Sent) -> None:
+        producer.answer(number, b"")
+        self._settle(1, len(sent.entry))
+
+    async def drain(self) -> None:
+        """Take nothing any more, and wait until all that was taken has its receipt.
+
+        What is sent from now on is passed over: its clients are about to be told to go, and send it again. Told first,
+        they would not know the receipts any more, and send twice.
+        """
+        self._is_draining = True
+        if self._pending:
+            self._settled = asyncio.get_running_loop().create_future()
+            await self._settled
+
+    def _settle(self, entries: int, size_bytes: int) -> None:
+        self._pending -= entries
+        self.pending_bytes -= size_bytes
+        if not self._pending and self._settled is not None and not self._settled.done():
+            self._settled.set_result(None)
+
+    # -- from the journal ----------------------------------------------------------------------------------------------
+
+    def acknowledged(self, entries: Sequence[Appended]) -> None:
+        """These entries are durable: into the cache, to consumers, and receipts to producers."""
+        answered: dict[Producer, None] = {}
+        groups: dict[PublishedTopic, _Group] = {}
+        add = self._cache.add
+        for ledger, entry_id, (topic, producer, sent) in _ours(entries):
+            ledger_id = ledger.ledger_id
+            entry = sent.entry
+            if topic.keeps_entries:
+                add(topic.topic_id, ledger_id, entry_id, entry)
+            if topic.dedup is not None:
+                topic.dedup.stored(producer.info.name, sent, ledger_id, entry_id + 1)
+            if (group := groups.get(topic)) is None:
+                group = groups[topic] = _Group()
+            group.ends[ledger_id] = entry_id + 1
+            group.messages += sent.num_messages
+            group.size_bytes += len(entry)
+            producer.published.messages += sent.num_messages
+            producer.published.bytes += len(entry)
+            producer.receipts.append((sent.sequence_id, sent.highest_sequence_id, ledger_id, entry_id))
+            answered[producer] = None
+        for producer in answered:
+            producer.acknowledge()
+        for topic, group in groups.items():
+            topic.published.messages += group.messages
+            topic.published.bytes += group.size_bytes
+            for ledger_id, end in group.ends.items():
+                topic.grew(ledger_id, end)
+        self._note_journaled(len(entries))
+        self._settle(len(entries), sum(group.size_bytes for group in groups.values()))
+        self._open_if_room()
+
+    def _note_journaled(self, entries: int) -> None:
+        self._journaled += entries
+        if self._probe is not None and self._probe[0] <= self._journaled:
+            _, since_s, published, size_bytes = self._probe
+            took_s = time.perf_counter() - since_s
+            self.latencies.observe(took_s)
+            published.sampled(took_s, size_bytes)
+            self._probe = None
+
+    def unknown(self, entries: Sequence[Appended]) -> None:
+        """These have no outcome and get none: their clients send them again, elsewhere or later."""
+        for _, _, (_, producer, sent) in _ours(entries):
+            self._settle(1, len(sent.entry))
+            producer.peer.close()
+
+    # -- back-pressure -------------------------------------------------------------------------------------------------
+
+    def room(self) -> None:
+        """The journal takes entries again."""
+        for topic in list(self._blocked):
+            self.resume(topic)
+        self._open_if_room()
+
+    @property
+    def is_lagging(self) -> bool:
+        """Whether producers are held back because sealing is too far behind."""
+        return self._is_lagging
+
+    def set_lagging(self, is_lagging: bool) -> None:
+        """Sealing is too far behind, or no longer is."""
+        self._is_lagging = is_lagging
+        if is_lagging and self.is_open:
+            log.warning("Sealing is too far behind: producers are held back.")
+            self._set_gate(False)
+        self._open_if_room()
+
+    def _open_if_room(self) -> None:
+        if self.is_open or self._is_lagging or self._blocked:
+            return
+        if all(each.can_append for each in self._journals) and self.pending_bytes * 2 <= self._buffer_bytes:
+            self._set_gate(True)
+
+    def _set_gate(self, is_open: bool) -> None:
+        self.is_open = is_open
+        self._gate_changed()
+
+
+@dataclass(slots=True)
+class _Group:
+    """Entries of one topic that were acknowledged together."""
+
+    messages: int = 0
+    size_bytes: int = 0
+    ends: dict[LedgerId, int] = field(default_factory=dict)
+
+
+_Context = tuple[PublishedTopic, Producer, Sent]
+
+
+def _ours(entries: Sequence[Appended]) -> Sequence[tuple[OpenLedger, EntryId, _Context]]:
+    """All that is appended is appended here, with this context."""
+    return cast("Sequence[tuple[OpenLedger, EntryId, _Context]]", entries)

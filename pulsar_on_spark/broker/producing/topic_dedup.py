@@ -1,0 +1,238 @@
+"""Deduplication of loaded topics: what `Deduplication` knows, kept in the metadata and rebuilt when a topic is loaded.
+
+    load      the topic's record, and the entries behind its place replayed; without one, it begins at the topic's end
+    publish   `admit` when the journal takes an entry, `stored` when it has acknowledged it
+    snapshot  records of all topics where one is due, in one commit now and then
+
+A new topic's first record is durable before anything is published: a crash finds a place to replay from. An entry that
+was acknowledged after the last record is found by the replay; one that was not has no receipt, and comes again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Collection, Iterable, Mapping
+from typing import Final
+
+from google.protobuf.message import DecodeError
+
+from pulsar_on_spark.broker.connection.peer import Peer, refusal_of_one_entry
+from pulsar_on_spark.broker.producing.dedup import Deduplication, DedupLimits, DedupSnapshot, Verdict
+from pulsar_on_spark.broker.producing.sequence_ids import last_sequence_id
+from pulsar_on_spark.broker.reading.entry_look import look_at
+from pulsar_on_spark.broker.reading.reader import EntryReader
+from pulsar_on_spark.metadata import keys
+from pulsar_on_spark.metadata.records import DedupRecord, IncarnationRecord, LedgerRecord, TopicRecord
+from pulsar_on_spark.metadata.state import View
+from pulsar_on_spark.metadata.store import Change
+from pulsar_on_spark.model.clock import monotonic_ms
+from pulsar_on_spark.model.errors import JournalFencedError
+from pulsar_on_spark.model.ids import EntryId, IncarnationId, LedgerId, Position, TopicId
+from pulsar_on_spark.protocol import replies
+from pulsar_on_spark.protocol.commands import ServerError
+from pulsar_on_spark.protocol.entry_frame import split_entry
+from pulsar_on_spark.protocol.messages import MessageMetadata
+from pulsar_on_spark.protocol.server import Sent
+from pulsar_on_spark.topic.catalog import TopicPart
+from pulsar_on_spark.topic.cursor.chain import LedgerChain
+from pulsar_on_spark.topic.cursor.cursor import Cursor, EntryRange
+from pulsar_on_spark.topic.cursor.record import NO_RECORD, CursorRecord
+from pulsar_on_spark.topic.root import Root
+
+SNAPSHOT_EVERY_S: Final = 5.0
+"""How often it is looked whether snapshots are due."""
+_REPLAY_ENTRIES: Final = 1000
+_REPLAY_BYTES: Final = 8 << 20
+_NO_ID: Final = -1
+"""Ledger and entry of the receipt of an entry that was stored before."""
+
+
+class TopicDedup:
+    """The deduplication of one topic.
+
+    Args:
+        core: Decides.
+    """
+
+    def __init__(self, core: Deduplication) -> None:
+        self.core = core
+
+    def admit(self, producer: str, producer_id: int, peer: Peer, sent: Sent) -> bytes | None:
+        """Whether the journal shall take an entry: None, and it must; else what its producer is answered instead.
+
+        Args:
+            producer: The producer's name.
+            producer_id: Its client's number for it.
+            peer: Its client.
+            sent: The entry.
+        """
+        last = _last(sent)
+        match self.core.check(producer, sent.sequence_id, last):
+            case Verdict.NEW:
+                if not _is_first_part(sent):
+                    self.core.pushed(producer, last)
+                return None
+            case Verdict.DUPLICATE:
+                receipt = (sent.sequence_id, sent.highest_sequence_id, _NO_ID, _NO_ID)
+                return replies.send_receipts(producer_id, [receipt])
+            case Verdict.UNDECIDED:
+                code, why = ServerError.PersistenceError, "was sent before, its outcome is open: send it again later"
+            case Verdict.OVERLAPPING:
+                code, why = refusal_of_one_entry(peer), "begins a batch of which some are stored: send the others"
+        return replies.send_error(producer_id, sent.sequence_id, code, f"Message {sent.sequence_id} {why}.")
+
+    def stored(self, producer: str, sent: Sent, ledger: LedgerId, end: int) -> None:
+        """An entry that was admitted is durable; `end` is the entry id behind it."""
+        following = Position(ledger, EntryId(end))
+        if _is_first_part(sent):
+            self.core.passed(following)
+        else:
+            self.core.persisted(producer, _last(sent), following)
+
+
+class DedupStore:
+    """Loads and saves what topics know of their producers. Methods belong to the broker's event loop.
+
+    Args:
+        root: The root.
+        incarnation: The broker's.
+        reader: Reads the entries that are replayed.
+        limits: Bounds of each topic's.
+    """
+
+    def __init__(self, root: Root, incarnation: IncarnationId, reader: EntryReader, limits: DedupLimits) -> None:
+        self._root = root
+        self._incarnation = incarnation
+        self._reader = reader
+        self._limits = limits
+
+    async def load(self, part: TopicPart, view: View, chain: LedgerChain) -> TopicDedup:
+        """What is known of a topic's producers.
+
+        Args:
+            part: The topic; no other broker has it.
+            view: The metadata now.
+            chain: The topic's ledgers now.
+
+        Raises:
+            PulsarpyError: entries that are to be replayed cannot be read, or the first record cannot be committed.
+        """
+        record = view.get(DedupRecord, part.topic_id)
+        if record is None:
+            dedup = TopicDedup(Deduplication(DedupSnapshot(chain.end), monotonic_ms(), self._limits))
+            await self.save({TopicId(part.topic_id): (part, dedup)})
+            return dedup
+        place = Position(LedgerId(record.ledger), EntryId(record.entry))
+        dedup = TopicDedup(Deduplication(DedupSnapshot(place, record.sequence_ids), monotonic_ms(), self._limits))
+        # What Spark attached is exactly once by itself, and its names are new in each write.
+        brokers = {each.ledger_id for each in view.all(LedgerRecord, part.topic_id) if each.incarnation is not None}
+        await self._replay(part, chain, place, brokers, dedup.core)
+        return dedup
+
+    async def forget(self, part: TopicPart, view: View) -> None:
+        """Deduplication is off: what was saved must not be gone on from when it is on again (errors as `save`)."""
+        if view.get(DedupRecord, part.topic_id) is None:
+            return
+
+        def decide(view: View) -> Change | None:
+            record = view.get(DedupRecord, part.topic_id)
+            self._require_open(view)
+            if record is None:
+                return None
+            return Change(deletes=[record], keys={keys.incarnation_seal(self._incarnation): None})
+
+        await asyncio.to_thread(self._root.store.commit, decide)
+
+    async def save_due(self, topics: Iterable[tuple[TopicPart, TopicDedup]]) -> None:
+        """Save what is due, in one commit (errors as `save`)."""
+        at_ms = monotonic_ms()
+        due: dict[TopicId, tuple[TopicPart, TopicDedup]] = {}
+        for part, dedup in topics:
+            dedup.core.forget_inactive(at_ms)
+            if dedup.core.is_snapshot_due(at_ms):
+                due[TopicId(part.topic_id)] = (part, dedup)
+        if due:
+            await self.save(due)
+
+    async def save(self, topics: Mapping[TopicId, tuple[TopicPart, TopicDedup]]) -> None:
+        """Save what is known of topics now.
+
+        Raises:
+            JournalFencedError: the incarnation is over.
+            MetadataError: the commit failed.
+        """
+        taken: dict[str, DedupRecord] = {}
+        for topic_id, (part, dedup) in topics.items():
+            known = dedup.core.snapshot()
+            dedup.core.snapshot_begun(monotonic_ms())
+            at = known.position
+            taken[part.name] = DedupRecord(
+                topic_id=topic_id, ledger=at.ledger, entry=at.entry, sequence_ids=dict(known.sequence_ids)
+            )
+
+        def decide(view: View) -> Change | None:
+            self._require_open(view)
+            there = {name: view.get(TopicRecord, name) for name in taken}
+            puts = [record for name, record in taken.items() if _is(there[name], record)]
+            return Change(puts=puts, keys={keys.incarnation_seal(self._incarnation): None}) if puts else None
+
+        await asyncio.to_thread(self._root.store.commit, decide)
+
+    def _require_open(self, view: View) -> None:
+        owner = view.get(IncarnationRecord, self._incarnation)
+        if owner is None or owner.state != "OPEN":
+            raise JournalFencedError(f"Incarnation {self._incarnation} was taken over: start a new one.")
+
+    async def _replay(
+        self, part: TopicPart, chain: LedgerChain, place: Position, ledgers: Collection[int], core: Deduplication
+    ) -> None:
+        """Take in the entries of these ledgers from a place on."""
+        start = CursorRecord("snapshot", TopicId(part.topic_id), "dedup", 1, NO_RECORD, place)
+        walk = Cursor(chain, start)
+        at = walk.mark_delete
+        while (found := walk.deliverable(at, _REPLAY_ENTRIES)).ranges:
+            left = tuple(each for each in found.ranges if each.ledger in ledgers)
+            while left:
+                entries = await self._reader.read(part, left, _REPLAY_ENTRIES, _REPLAY_BYTES)
+                for entry in entries:
+                    _replay_entry(core, entry.data, Position(entry.ledger_id, EntryId(entry.entry_id + 1)))
+                left = _behind(left, entries[-1].ledger_id, entries[-1].entry_id)
+            at = found.next
+
+
+def _behind(ranges: tuple[EntryRange, ...], ledger: LedgerId, entry: EntryId) -> tuple[EntryRange, ...]:
+    """What of the ranges comes after an entry of theirs."""
+    at = next(index for index, each in enumerate(ranges) if each.ledger == ledger and each.first <= entry < each.end)
+    rest = EntryRange(ledger, entry + 1, ranges[at].end)
+    return (*([rest] if rest.first < rest.end else []), *ranges[at + 1 :])
+
+
+def _replay_entry(core: Deduplication, data: bytes, following: Position) -> None:
+    places = split_entry(data)
+    try:
+        said = MessageMetadata.FromString(data[slice(*places)] if places is not None else b"")
+    except DecodeError:
+        core.passed(following)  # nobody can have sent it under a name
+        return
+    is_part = said.num_chunks_from_msg > 1 and said.chunk_id + 1 < said.num_chunks_from_msg
+    if is_part or not said.producer_name:
+        core.passed(following)
+    else:
+        assert places is not None, "who has a name was read"
+        core.replay(said.producer_name, last_sequence_id(said, memoryview(data)[places[1] :]), following)
+
+
+def _last(sent: Sent) -> int:
+    return max(sent.sequence_id, sent.highest_sequence_id)
+
+
+def _is_first_part(sent: Sent) -> bool:
+    """Whether an entry is a chunk and not the last one of its message: chunks share a sequence id."""
+    if not sent.is_chunk:
+        return False
+    chunk = look_at(sent.entry).chunk
+    return chunk is not None and chunk[1] + 1 < chunk[2]
+
+
+def _is(topic: TopicRecord | None, record: DedupRecord) -> bool:
+    return topic is not None and topic.topic_id == record.topic_id

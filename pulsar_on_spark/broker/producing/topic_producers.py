@@ -1,0 +1,193 @@
+"""The producers of a loaded topic: carries out what `Producers` decides."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from typing import Final
+
+from pulsar_on_spark.broker.connection.peer import Peer
+from pulsar_on_spark.broker.producing.producers import (
+    Close,
+    CommitEpoch,
+    Effect,
+    ProducerInfo,
+    Producers,
+    Queued,
+    Ready,
+    Refused,
+)
+from pulsar_on_spark.broker.producing.publishing import Producer, ProducersTopic
+from pulsar_on_spark.broker.server_errors import ServerRefusalError
+from pulsar_on_spark.model.clock import monotonic_ms
+from pulsar_on_spark.model.errors import PulsarpyError
+from pulsar_on_spark.protocol import replies
+from pulsar_on_spark.protocol.commands import ServerError
+
+_CODES: Final = {
+    "ProducerBusy": ServerError.ProducerBusy,
+    "ProducerFenced": ServerError.ProducerFenced,
+    "PersistenceError": ServerError.PersistenceError,
+}
+
+
+class ProducerRefusedError(ServerRefusalError):
+    """A producer is refused.
+
+    Attributes:
+        holder: Who has its name, if that is why.
+    """
+
+    def __init__(self, refused: Refused) -> None:
+        super().__init__(_CODES[refused.error], refused.reason)
+        self.holder = refused.holder
+
+
+@dataclass(slots=True)
+class _Asking:
+    peer: Peer
+    queued: Callable[[], None]
+    outcome: asyncio.Future[tuple[Producer, int | None]]
+
+
+class TopicProducers:
+    """The producers of one topic.
+
+    Args:
+        topic: The topic.
+        core: Decides.
+        commit_epoch: Makes a topic epoch durable.
+    """
+
+    def __init__(self, topic: ProducersTopic, core: Producers, commit_epoch: Callable[[int], Awaitable[None]]) -> None:
+        self._topic = topic
+        self._core = core
+        self._commit_epoch = commit_epoch
+        self._asking: dict[ProducerInfo, _Asking] = {}
+        self._connected: dict[ProducerInfo, Producer] = {}
+        self._committing: asyncio.Task[None] | None = None
+        self._refusal: PulsarpyError | None = None
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether nobody is connected or wants to be."""
+        return self._core.is_empty
+
+    @property
+    def connected(self) -> list[Producer]:
+        """Who may publish."""
+        return list(self._connected.values())
+
+    @property
+    def are_refused(self) -> bool:
+        """Whether nobody is admitted now, because of a backlog quota or the topic's end."""
+        return self._refusal is not None
+
+    @property
+    def waiting(self) -> int:
+        """How many wait for their turn."""
+        return sum(1 for _ in self._core.waiting)
+
+    def limit(self, max_producers: int) -> None:
+        """See `Producers.limit`."""
+        self._core.limit(max_producers)
+
+    async def add(self, info: ProducerInfo, peer: Peer, queued: Callable[[], None]) -> tuple[Producer, int | None]:
+        """Admit a producer, after a while if it must wait.
+
+        Args:
+            info: What its client asks for.
+            peer: Its connection.
+            queued: Called if it must wait.
+
+        Returns:
+            The producer and, for an exclusive one, the topic epoch.
+
+        Raises:
+            ProducerRefusedError: it is not admitted.
+            PulsarpyError: what `hold` was told.
+        """
+        if self._refusal is not None:
+            raise self._refusal
+        asking = _Asking(peer, queued, asyncio.get_running_loop().create_future())
+        self._asking[info] = asking
+        self._carry_out(self._core.add(info))
+        return await asking.outcome
+
+    def remove(self, info: ProducerInfo) -> None:
+        """A producer's client closed it, or is gone; also one that still waits."""
+        if (producer := self._take(info)) is not None:
+            producer.is_closed = True
+        if (asking := self._asking.pop(info, None)) is not None:
+            asking.outcome.cancel()
+        self._carry_out(self._core.remove(info))
+
+    def hold(self, refusal: PulsarpyError) -> None:
+        """Admit nobody any more, and pass over what producers send: they are about to be told to come back.
+
+        What the journal has of them gets its receipts first; told before, they would send it twice.
+        """
+        self._refusal = refusal
+        for producer in self.connected:
+            producer.is_closed = True
+
+    def close_all(self, refusal: PulsarpyError | None = None) -> None:
+        """Send every producer away, to look the topic up again.
+
+        Args:
+            refusal: What those are told who come back, and who wait; None to let them in again.
+        """
+        self._refusal = refusal
+        error = refusal or ServerRefusalError(ServerError.ServiceNotReady, "Producers were sent away: come back.")
+        # Those that wait before those they wait for: nobody's turn comes by this.
+        for info in [*self._core.waiting, *self._asking]:
+            if (asking := self._asking.pop(info, None)) is not None:
+                asking.outcome.set_exception(error)
+                self._carry_out(self._core.remove(info))
+        for producer in self.connected:
+            self._close(producer, notify=True)
+            self.remove(producer.info)
+
+    def _carry_out(self, effects: list[Effect]) -> None:
+        for effect in effects:
+            match effect:
+                case Ready(info, epoch):
+                    asking = self._asking.pop(info)
+                    producer = Producer(info, asking.peer, self._topic, is_closed=self._refusal is not None)
+                    self._connected[info] = producer
+                    if self._topic.dedup is not None:
+                        self._topic.dedup.core.producer_connected(info.name)
+                    asking.outcome.set_result((producer, epoch))
+                case Queued(info):
+                    self._asking[info].queued()
+                case Refused(info):
+                    asking = self._asking.pop(info)
+                    asking.outcome.set_exception(ProducerRefusedError(effect))
+                case Close(info, notify):
+                    if (closed := self._take(info)) is not None:
+                        self._close(closed, notify=notify)
+                    elif (waiting := self._asking.pop(info, None)) is not None:
+                        waiting.outcome.cancel()
+                case CommitEpoch(epoch):
+                    self._committing = asyncio.create_task(self._commit(epoch))
+
+    def _take(self, info: ProducerInfo) -> Producer | None:
+        producer = self._connected.pop(info, None)
+        if producer is not None and self._topic.dedup is not None:
+            self._topic.dedup.core.producer_left(info.name, monotonic_ms())
+        return producer
+
+    @staticmethod
+    def _close(producer: Producer, *, notify: bool) -> None:
+        producer.is_closed = True
+        if notify and not producer.peer.is_closed:
+            producer.peer.write(replies.close_producer(producer.info.producer_id))
+
+    async def _commit(self, epoch: int) -> None:
+        try:
+            await self._commit_epoch(epoch)
+        except PulsarpyError as error:
+            self._carry_out(self._core.epoch_not_committed(str(error)))
+        else:
+            self._carry_out(self._core.epoch_committed())

@@ -1,0 +1,296 @@
+"""What a subscription reads and hands to its consumers.
+
+    wake ──> a turn: what does the dispatcher want?
+                 ├── in memory ──> offer ──> MESSAGE frames to connections ──> the next turn
+                 └── else a task reads it off the loop, offers it, and looks again; after a while if that fails
+
+One read at a time for all consumers, only as much as they have asked for; what a client leaves unread in its connection
+stops its deliveries. So the memory of a subscription is that of one read and of its dispatcher. While there is nothing
+to deliver nothing runs.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Coroutine, Mapping, Sequence
+from typing import Any, Final
+
+from pulsar_on_spark.broker.dispatch.dispatcher import Dispatcher
+from pulsar_on_spark.broker.dispatch.limits import DispatchLimits
+from pulsar_on_spark.broker.dispatch.values import Chunk, ConsumerId, Delivery, EntryInfo, Wanted
+from pulsar_on_spark.broker.reading.compacted import Compacted, SubscribedEntries
+from pulsar_on_spark.broker.reading.entry_look import look_at
+from pulsar_on_spark.broker.reading.losses import LOSSES, lost_range
+from pulsar_on_spark.broker.subscriptions.consumer import Consumer, KeptCursor
+from pulsar_on_spark.broker.throttle import Throttle
+from pulsar_on_spark.model.clock import current_ms
+from pulsar_on_spark.model.errors import PulsarpyError
+from pulsar_on_spark.model.ids import EntryId, Position
+from pulsar_on_spark.protocol import replies
+from pulsar_on_spark.topic.catalog import TopicPart
+from pulsar_on_spark.topic.cursor.holes import ack_set_words
+from pulsar_on_spark.topic.entry.rows import StoredEntry
+
+log = logging.getLogger(__name__)
+
+RETRY_S: Final = (1.0, 60.0)
+"""How long after a failed read the next is tried, doubled from first to last: looking for what is lost costs."""
+RATE_WAIT_S: Final = 1.0
+"""How soon a subscription that is throttled looks again, as other limits may hold then."""
+_MOST_DOUBLINGS: Final = 10
+SKIP_AFTER_FAILURES: Final = 2
+"""What cannot be read is passed over at the third attempt, some seconds later: a path may be away for a moment."""
+
+
+class Deliveries:
+    """Reads for one subscription and delivers. Methods belong to the broker's event loop.
+
+    Args:
+        part: The topic.
+        name: The subscription.
+        kept: Its cursor.
+        entries: Reads its entries.
+        dispatcher: Says what to read and who gets it.
+        consumers: Who is connected: the subscription's own table.
+        limits: What bounds its dispatching.
+        moved: Called when delivering has acknowledged something, or set a time.
+
+    Attributes:
+        entries: See `entries` above; another sight of the topic may take its place.
+        compacted: The compaction that is read in place of the log's beginning; None if the log alone is.
+        dispatcher: See above; a subscription that changes its type has another one.
+        limits: See above.
+        on_failed_read: Called after each read that failed: what is read may have been replaced.
+        messages: Messages that were delivered.
+        size_bytes: Bytes of their entries.
+        rate: How fast it may deliver.
+        shared_rate: How fast it may together with the topic's other subscriptions.
+        entries_lost: Entries that were passed over because no copy gives them.
+        problem: Why the last read failed; None if it did not.
+    """
+
+    def __init__(
+        self,
+        part: TopicPart,
+        name: str,
+        kept: KeptCursor,
+        entries: SubscribedEntries,
+        dispatcher: Dispatcher,
+        consumers: Mapping[ConsumerId, Consumer],
+        limits: DispatchLimits,
+        moved: Callable[[], None],
+    ) -> None:
+        self.entries = entries
+        self.compacted: Compacted | None = None
+        self.dispatcher = dispatcher
+        self.limits = limits
+        self.on_failed_read: Callable[[], None] = _nothing
+        self.messages = 0
+        self.size_bytes = 0
+        self.rate = Throttle()
+        self.shared_rate = self.rate
+        self.entries_lost = 0
+        self.problem: str | None = None
+        self._part = part
+        self._name = name
+        self._kept = kept
+        self._consumers = consumers
+        self._moved = moved
+        self._loop = asyncio.get_running_loop()
+        self._is_due = False
+        self._reading: asyncio.Task[None] | None = None
+        self._failures = 0
+        self._held: asyncio.TimerHandle | None = None
+
+    def wake(self) -> None:
+        """Something may be deliverable: the loop's next turn looks, once for all who say so until then."""
+        if not self._is_due and self._consumers and self.dispatcher.has_more:
+            self._is_due = True
+            self._loop.call_soon(self._turn)
+
+    async def close(self) -> None:
+        """Read nothing any more; consumers are gone before."""
+        if self._reading is not None:
+            self._reading.cancel()
+            await asyncio.gather(self._reading, return_exceptions=True)
+
+    # -- reading -------------------------------------------------------------------------------------------------------
+
+    def _turn(self) -> None:
+        """Deliver what is in memory, one read of it: other subscriptions have their turn before the next."""
+        self._is_due = False
+        if self._reading is not None or (wanted := self._wanted()) is None:
+            return
+        try:
+            entries = self.entries.here(self._part, wanted.ranges, wanted.max_entries, wanted.max_bytes)
+            if entries:
+                self._offer(wanted, entries)
+        except Exception as error:
+            self._reading = asyncio.create_task(self._after(self._failed(wanted, error)))
+        else:
+            if entries:
+                self.wake()
+            else:
+                self._reading = asyncio.create_task(self._after(self._read(wanted)))
+
+    async def _after(self, work: Coroutine[Any, Any, None]) -> None:
+        """Look again behind it, whatever comes of it."""
+        try:
+            await work
+        finally:
+            self._reading = None
+            self.wake()
+
+    async def _read(self, wanted: Wanted) -> None:
+        """Deliver what has to be read."""
+        try:
+            entries = await self.entries.read(self._part, wanted.ranges, wanted.max_entries, wanted.max_bytes)
+            self._note_slow()
+            self._offer(wanted, entries)
+        except Exception as error:
+            await self._failed(wanted, error)
+
+    async def _failed(self, wanted: Wanted, error: Exception) -> None:
+        """Whatever it is, the other subscriptions go on; this one tries again after a while, longer each time."""
+        expected = isinstance(error, PulsarpyError)
+        log.warning(
+            "Subscription %r on %s: %s",
+            self._name,
+            self._part.name,
+            error,
+            exc_info=not expected,
+            extra={"subscription": self._name, "topic": self._part.name},
+        )
+        self.problem = str(error)
+        self.dispatcher.offer(wanted, (), current_ms())
+        self.on_failed_read()
+        self._failures += 1
+        if self._failures <= SKIP_AFTER_FAILURES or not await self._passed_over(wanted, error):
+            first_s, last_s = RETRY_S
+            await asyncio.sleep(min(first_s * 2 ** min(self._failures - 1, _MOST_DOUBLINGS), last_s))
+
+    async def _passed_over(self, wanted: Wanted, error: Exception) -> bool:
+        """Acknowledge what is lost for good, where that is wanted (`auto_skip_non_recoverable_data`)."""
+        if not self.limits.auto_skip_non_recoverable_data or not isinstance(error, LOSSES):
+            return False
+        asked = wanted.ranges[0]
+        first = Position(asked.ledger, EntryId(asked.first))
+        try:
+            end = await self.entries.lost_until(self._part, first, asked.end, error)
+        except PulsarpyError as other:
+            log.warning(
+                "Subscription %r on %s: %s",
+                self._name,
+                self._part.name,
+                other,
+                extra={"subscription": self._name, "topic": self._part.name},
+            )
+            return False
+        log.error(
+            "Subscription %r on %s passes over entries %s, which are lost: %s",
+            self._name,
+            self._part.name,
+            lost_range(first, end),
+            error,
+            extra={"subscription": self._name, "topic": self._part.name},
+        )
+        self.entries_lost += end - first.entry
+        for entry in range(first.entry, end):
+            self._kept.cursor.acknowledge(first.ledger, EntryId(entry))
+        self.dispatcher.forget_acked()
+        self._moved()
+        return True
+
+    def _wanted(self) -> Wanted | None:
+        """What to read now; where the rate does not allow more, it is looked at again when it does."""
+        self._note_slow()
+        if not (self.rate.is_unlimited and self.shared_rate.is_unlimited):
+            now_s = self._loop.time()
+            wait_s = max(self.rate.wait_s(now_s), self.shared_rate.wait_s(now_s))
+            if wait_s > 0:
+                if self._held is None:
+                    self._held = self._loop.call_later(min(wait_s, RATE_WAIT_S), self._held_long_enough)
+                return None
+        return self.dispatcher.wanted()
+
+    def _held_long_enough(self) -> None:
+        self._held = None
+        self.wake()
+
+    def _note_slow(self) -> None:
+        """Who shares a connection with others, its client's a thousand topics may be, is held up by what they got."""
+        for id_, consumer in self._consumers.items():
+            if not consumer.peer.is_writable:
+                self.dispatcher.set_writable(id_, False)
+
+    # -- delivering ----------------------------------------------------------------------------------------------------
+
+    def _offer(self, wanted: Wanted, entries: Sequence[StoredEntry]) -> None:
+        infos = [_info(entry, self.limits.delayed_delivery_enabled) for entry in entries]
+        if self.compacted is not None:
+            self._leave_out(entries, infos)
+        deliveries = self.dispatcher.offer(wanted, infos, current_ms())
+        if deliveries:
+            self._deliver(deliveries, entries)
+        self._failures, self.problem = 0, None
+        self._moved()
+
+    def _deliver(self, deliveries: Sequence[Delivery], entries: Sequence[StoredEntry]) -> None:
+        """Send some of the entries, in their order."""
+        frames: dict[ConsumerId, list[bytes]] = {}
+        left = iter(entries)
+        messages = size_bytes = 0
+        for delivery in deliveries:
+            entry = next(left)
+            while entry.entry_id != delivery.entry or entry.ledger_id != delivery.ledger:
+                entry = next(left)
+            consumer, entry_bytes = self._consumers[delivery.consumer], len(entry.data)
+            head = replies.message_head(
+                consumer.consumer_id,
+                delivery.ledger,
+                delivery.entry,
+                self._part.partition,
+                delivery.redelivery_count,
+                ack_set_words(delivery.ack_set),
+                delivery.epoch,
+                entry_bytes,
+            )
+            frames.setdefault(delivery.consumer, []).extend((head, entry.data))
+            consumer.messages_out += delivery.permits
+            consumer.bytes_out += entry_bytes
+            messages += delivery.permits
+            size_bytes += entry_bytes
+        self.messages += messages
+        self.size_bytes += size_bytes
+        now_s = self._loop.time()
+        self.rate.take(now_s, messages, size_bytes)
+        if self.shared_rate is not self.rate:
+            self.shared_rate.take(now_s, messages, size_bytes)
+        for id_, parts in frames.items():
+            self._consumers[id_].peer.write(b"".join(parts))
+
+    def _leave_out(self, entries: Sequence[StoredEntry], infos: Sequence[EntryInfo]) -> None:
+        """Acknowledge what compaction took out of batches: not every client passes over it, but all over acked ones."""
+        for stored, info in zip(entries, infos, strict=True):
+            if stored.ack_set:
+                self._kept.cursor.acknowledge(stored.ledger_id, stored.entry_id, stored.ack_set, info.messages)
+
+
+def _nothing() -> None:
+    """Nobody wants to know."""
+
+
+def _info(stored: StoredEntry, heeds_times: bool) -> EntryInfo:
+    look = look_at(stored.data)
+    chunk = Chunk(*look.chunk) if look.chunk is not None and look.chunk[2] > 1 else None
+    return EntryInfo(
+        stored.ledger_id,
+        stored.entry_id,
+        look.messages,
+        len(stored.data),
+        look.key,
+        look.deliver_at_ms if heeds_times else None,
+        look.is_marker,
+        chunk,
+    )

@@ -1,0 +1,402 @@
+"""The subscriptions of a loaded topic: opened for their first consumer, given back when the last one is gone.
+
+A durable subscription is this broker's while it has consumers, and for `RELEASE_AFTER_S` after: clients that come back
+at once find it here. Whatever takes time is done under a lock of the subscription's name.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Coroutine, Mapping
+from typing import Any, Final, Protocol
+from weakref import WeakValueDictionary
+
+from pulsar_on_spark.broker.cursors.decisions import InitialPosition
+from pulsar_on_spark.broker.cursors.keeper import CursorKeeper
+from pulsar_on_spark.broker.cursors.open_cursor import OpenCursor
+from pulsar_on_spark.broker.reading.reader import EntryReader
+from pulsar_on_spark.broker.server_errors import ServerRefusalError
+from pulsar_on_spark.broker.subscriptions.consumer import Consumer, MemoryCursor
+from pulsar_on_spark.broker.subscriptions.sights import SeenTopic, Sights
+from pulsar_on_spark.broker.subscriptions.subscribe_request import SubscribeRequest, memory_cursor
+from pulsar_on_spark.broker.subscriptions.subscription import Subscription
+from pulsar_on_spark.broker.subscriptions.subscription_limits import (
+    SubscribeRates,
+    SubscriptionLimits,
+    check_limits,
+    set_rate,
+)
+from pulsar_on_spark.broker.throttle import Throttle
+from pulsar_on_spark.model.errors import ConsumerBusyError, PulsarpyError
+from pulsar_on_spark.model.ids import Position
+from pulsar_on_spark.protocol.commands import ServerError
+from pulsar_on_spark.topic.subscription.ownership import SubscriptionType
+
+log = logging.getLogger(__name__)
+
+RELEASE_AFTER_S: Final = 1.0
+"""How long a durable subscription without consumers is kept, before it is anybody's."""
+FORGET_AFTER_S: Final = 30.0
+"""How long a non-durable one is kept after a seek: its client is about to come back."""
+
+
+class SubscribedTopic(SeenTopic, Protocol):
+    """What subscriptions know of their topic.
+
+    Attributes:
+        keeps_entries: Whether acknowledged entries are kept in memory: somebody follows.
+    """
+
+    keeps_entries: bool
+
+
+class TopicSubscriptions:
+    """The subscriptions of one topic. Methods belong to the broker's event loop.
+
+    Args:
+        topic: The topic.
+        keeper: Has the durable cursors.
+        reader: Reads entries.
+        limits: How many there may be.
+    """
+
+    def __init__(
+        self, topic: SubscribedTopic, keeper: CursorKeeper, reader: EntryReader, limits: SubscriptionLimits
+    ) -> None:
+        self._topic = topic
+        self._keeper = keeper
+        self._limits = limits
+        self._rate = Throttle()
+        self._subscribe_rates = SubscribeRates()
+        self._open: dict[str, Subscription] = {}
+        self._sights = Sights(topic, reader, self._open)
+        self._locks: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
+        self._timers: dict[str, asyncio.TimerHandle] = {}
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._is_closed = False
+        self._is_ended = False
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether no subscription is open here."""
+        return not self._open
+
+    @property
+    def all(self) -> list[Subscription]:
+        """Those that are open here."""
+        return list(self._open.values())
+
+    def limit(self, limits: SubscriptionLimits) -> None:
+        """Let other limits hold from now on; who is connected stays so."""
+        self._limits = limits
+        self._subscribe_rates.limit(limits.subscribe_rate)
+        set_rate(self._rate, limits.topic_rate)
+        for subscription in self._open.values():
+            subscription.limit(limits.dispatch)
+            set_rate(subscription.deliveries.rate, limits.subscription_rate)
+
+    def get(self, name: str) -> Subscription | None:
+        """A subscription that is open here."""
+        return self._open.get(name)
+
+    # -- consumers -----------------------------------------------------------------------------------------------------
+
+    async def subscribe(self, consumer: Consumer, request: SubscribeRequest) -> Subscription:
+        """Connect a consumer, creating or taking the subscription if need be.
+
+        Raises:
+            ConsumerBusyError: Spark, another broker, or consumers of another type have it, or the one of an Exclusive.
+            ConsumerAssignError: the consumer's hash ranges are not acceptable.
+            ServerRefusalError: a limit is reached, or the topic or the connection is being closed.
+            PulsarpyError: as `CursorKeeper.open`.
+        """
+        self._subscribe_rates.check(consumer, self._topic.part.name)
+        async with self._lock(request.name):
+            self._require_open()
+            subscription = self._open.get(request.name)
+            if subscription is not None and subscription.kept.lost is not None:
+                await self._drop(subscription)
+                subscription = None
+            self._check_limits(subscription, request)
+            if subscription is None:
+                subscription = await self._open_one(request)
+            else:
+                await self._fit(subscription, request)
+            try:
+                if consumer.peer.is_closed or self._is_closed:
+                    raise ServerRefusalError(ServerError.ServiceNotReady, "The connection or the topic was closed.")
+                subscription.add(consumer)
+            finally:
+                self._settle(subscription)
+            return subscription
+
+    async def create(
+        self, name: str, start: InitialPosition = "earliest", properties: Mapping[str, str] | None = None
+    ) -> None:
+        """Make sure that there is a durable subscription of this name.
+
+        Args:
+            name: The subscription.
+            start: Where a new one starts.
+            properties: Kept with a new one.
+
+        Raises:
+            ServerRefusalError: a limit is reached, or the topic is being closed.
+            PulsarpyError: as `CursorKeeper.open`; but one that is in other hands is there.
+        """
+        request = SubscribeRequest(name, "Shared", start=start, properties=properties or {})
+        async with self._lock(name):
+            self._require_open()
+            if name in self._open:
+                return
+            self._check_limits(None, request)
+            try:
+                self._settle(await self._open_one(request))
+            except ConsumerBusyError:
+                return
+
+    async def take(self, name: str, type_: SubscriptionType) -> Subscription:
+        """A durable subscription that is there, without a consumer; it is given back soon if none comes.
+
+        Args:
+            name: The subscription.
+            type_: Its type.
+
+        Raises:
+            ServerRefusalError: the topic is being closed.
+            PulsarpyError: as `CursorKeeper.open`.
+        """
+        async with self._lock(name):
+            self._require_open()
+            subscription = self._open.get(name)
+            if subscription is not None and subscription.kept.lost is not None:
+                await self._drop(subscription)
+                subscription = None
+            if subscription is None:
+                subscription = await self._open_one(SubscribeRequest(name, type_))
+            self._settle(subscription)
+            return subscription
+
+    def leave(self, subscription: Subscription, consumer: Consumer) -> None:
+        """A consumer closed, or its connection is gone."""
+        if subscription.remove(consumer) and self._open.get(subscription.name) is subscription:
+            self._settle(subscription)
+
+    async def seek(self, subscription: Subscription, position: Position) -> None:
+        """Send all consumers away and begin anew at a position; where a durable one stands is in Delta then.
+
+        Raises:
+            PulsarpyError: as `CursorKeeper.reset`, or the subscription is not open here any more.
+        """
+        async with self._lock(subscription.name):
+            self._require_same(subscription)
+            subscription.disconnect_all()
+            try:
+                await self._sights.show(subscription, subscription.reads_compacted)
+                if isinstance(subscription.kept, OpenCursor):
+                    await self._keeper.reset(subscription.kept, position)
+                elif isinstance(subscription.kept, MemoryCursor):
+                    subscription.kept.reset(position)
+            finally:
+                subscription.was_reset()
+                self._settle(subscription, after_seek=True)
+
+    async def unsubscribe(
+        self, subscription: Subscription, consumer: Consumer | None = None, *, force: bool = False
+    ) -> None:
+        """Delete the subscription, for one of its consumers or for an operator.
+
+        Raises:
+            ServerRefusalError: others are connected, and it is not forced.
+            PulsarpyError: as `CursorKeeper.delete`.
+        """
+        async with self._lock(subscription.name):
+            self._require_same(subscription)
+            if not force and any(each is not consumer for each in subscription.consumers):
+                raise ServerRefusalError(
+                    ServerError.MetadataError,
+                    f"Subscription {subscription.name!r} has {len(subscription.consumers)} consumers: close the others "
+                    f"before it is deleted.",
+                )
+            # Consumers stay until it is committed: if it cannot be, nothing has changed for them.
+            if isinstance(subscription.kept, OpenCursor):
+                await self._keeper.delete(subscription.kept)
+            if consumer is not None:
+                subscription.remove(consumer)
+                consumer.is_closed = True
+            subscription.disconnect_all()
+            await self._drop(subscription)
+
+    # -- the topic -----------------------------------------------------------------------------------------------------
+
+    def entries_grew(self) -> None:
+        """More entries are readable."""
+        for subscription in self._open.values():
+            subscription.entries_grew()
+
+    def chain_changed(self) -> None:
+        """The topic has another chain."""
+        for subscription in self._open.values():
+            if not self._sights.follow(subscription):
+                self._renew(subscription)
+
+    def reached_end(self) -> None:
+        """See `Subscription.reached_end`; it goes for those that come, too."""
+        self._is_ended = True
+        for subscription in self._open.values():
+            subscription.reached_end()
+
+    def lost(self, cursor: OpenCursor) -> None:
+        """A cursor is in other hands: its consumers find out who has it when they come back."""
+        subscription = self._open.get(cursor.name)
+        if subscription is not None and subscription.kept is cursor:
+            subscription.disconnect_all()
+            self._spawn(self._forget(subscription))
+
+    async def close(self) -> None:
+        """Send all consumers away and give all subscriptions back.
+
+        Raises:
+            MetadataError: a commit failed; cursors that could not be given back are found by whoever comes next.
+        """
+        self._is_closed = True
+        self._sights.stop()
+        for timer in self._timers.values():
+            timer.cancel()
+        self._timers.clear()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        released = self.all
+        for subscription in released:
+            subscription.disconnect_all()
+            await self._drop(subscription)
+        await self._keeper.release([x.kept for x in released if isinstance(x.kept, OpenCursor)])
+
+    # ------------------------------------------------------------------------------------------------------------------
+
+    async def _open_one(self, request: SubscribeRequest) -> Subscription:
+        topic, name = self._topic, request.name
+        compacted = await self._sights.newest(request.read_compacted)
+        entries, chain = self._sights.of(compacted)
+        if request.is_durable:
+            kept: OpenCursor | MemoryCursor = await self._keeper.open(
+                topic.part, name, request.type, request.start, chain, request.properties, self._limits.subscriptions
+            )
+            entries, chain = self._sights.of(compacted)  # it may have changed meanwhile
+            kept.cursor.follow(chain)
+        else:
+            kept = memory_cursor(topic.part, chain, request)
+        opened = Subscription(
+            topic.part, name, request.type, kept, entries, chain, self._limits.dispatch, request.key_shared
+        )
+        opened.deliveries.compacted, opened.reads_compacted = compacted, request.read_compacted
+        opened.deliveries.on_failed_read = lambda: self._renew(opened)
+        opened.deliveries.shared_rate = self._rate
+        set_rate(opened.deliveries.rate, self._limits.subscription_rate)
+        self._open[name] = opened
+        if self._is_ended:
+            opened.reached_end()
+        return opened
+
+    def _renew(self, subscription: Subscription) -> None:
+        """What it reads may have been replaced, if that is a compaction."""
+        if subscription.reads_compacted:
+            subscription.is_renewed.clear()
+            self._spawn(self._sights.renew(subscription, self._lock(subscription.name)))
+
+    async def _fit(self, subscription: Subscription, request: SubscribeRequest) -> None:
+        """Make an open subscription what is asked for, where nobody is connected who wants it otherwise."""
+        if request.is_durable is not isinstance(subscription.kept, OpenCursor):
+            kind = "not durable" if request.is_durable else "durable"
+            raise ServerRefusalError(
+                ServerError.NotAllowedError, f"Subscription {subscription.name!r} is {kind}: use another name."
+            )
+        if request.read_compacted is not subscription.reads_compacted and subscription.consumers:
+            kind = "compacted" if subscription.reads_compacted else "not compacted"
+            raise ConsumerBusyError(
+                f"Subscription {subscription.name!r} on {subscription.part.name} has consumers that read {kind}: "
+                "subscribe in the same way, or close them first."
+            )
+        subscription.become(request.type, request.key_shared)
+        if not subscription.consumers and (request.read_compacted or subscription.reads_compacted):
+            await self._sights.show(subscription, request.read_compacted)
+        if isinstance(subscription.kept, OpenCursor) and subscription.kept.type != request.type:
+            await self._keeper.open(
+                subscription.part, subscription.name, request.type, request.start, self._topic.chain, request.properties
+            )
+
+    def _settle(self, subscription: Subscription, *, after_seek: bool = False) -> None:
+        """After consumers came or went: keep the subscription, or let it go after a while."""
+        name = subscription.name
+        timer = self._timers.pop(name, None)
+        if timer is not None:
+            timer.cancel()
+        self._topic.keeps_entries = any(found.consumers for found in self._open.values())
+        if subscription.consumers:
+            return
+        is_durable = isinstance(subscription.kept, OpenCursor)
+        delay_s = RELEASE_AFTER_S if is_durable else FORGET_AFTER_S if after_seek else 0.0
+        loop = asyncio.get_running_loop()
+        self._timers[name] = loop.call_later(delay_s, lambda: self._spawn(self._release_idle(subscription)))
+
+    async def _release_idle(self, subscription: Subscription) -> None:
+        async with self._lock(subscription.name):
+            if self._open.get(subscription.name) is not subscription or subscription.consumers:
+                return
+            if isinstance(subscription.kept, OpenCursor):
+                try:
+                    await self._keeper.release([subscription.kept])
+                except PulsarpyError as error:
+                    log.warning(
+                        "Subscription %r of %s: %s",
+                        subscription.name,
+                        self._topic.part.name,
+                        error,
+                        extra={"subscription": subscription.name, "topic": self._topic.part.name},
+                    )
+                    self._settle(subscription)
+                    return
+            await self._drop(subscription)
+
+    async def _forget(self, subscription: Subscription) -> None:
+        async with self._lock(subscription.name):
+            if self._open.get(subscription.name) is subscription:
+                await self._drop(subscription)
+
+    async def _drop(self, subscription: Subscription) -> None:
+        timer = self._timers.pop(subscription.name, None)
+        if timer is not None:
+            timer.cancel()
+        del self._open[subscription.name]
+        self._topic.keeps_entries = any(found.consumers for found in self._open.values())
+        await subscription.close()
+
+    def _lock(self, name: str) -> asyncio.Lock:
+        return self._locks.setdefault(name, asyncio.Lock())
+
+    def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    def _require_open(self) -> None:
+        if self._is_closed:
+            raise ServerRefusalError(
+                ServerError.ServiceNotReady, f"{self._topic.part.name} is being closed here: look it up again."
+            )
+
+    def _require_same(self, subscription: Subscription) -> None:
+        self._require_open()
+        if self._open.get(subscription.name) is not subscription:
+            raise ServerRefusalError(
+                ServerError.ServiceNotReady, f"Subscription {subscription.name!r} was closed here: subscribe again."
+            )
+
+    def _check_limits(self, subscription: Subscription | None, request: SubscribeRequest) -> None:
+        check_limits(
+            self._limits,
+            self._topic.part.name,
+            request,
+            consumers=sum(len(found.consumers) for found in self._open.values()),
+            each=len(subscription.consumers) if subscription is not None else None,
+        )

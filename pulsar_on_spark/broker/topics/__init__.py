@@ -1,0 +1,1 @@
+"""The topics that a broker has loaded, those that it makes, and what others do to topics."""

@@ -1,0 +1,246 @@
+"""Topics that are not stored: what is published goes to the consumers who have permits now, and is gone.
+
+As in Pulsar: a receipt comes at once, ids are 0:0, acknowledgements mean nothing, and whoever is slow loses messages.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Final
+
+from pulsar_on_spark.broker.dispatch.keys import KeySplit, key_split
+from pulsar_on_spark.broker.dispatch.values import Ack, ConsumerId
+from pulsar_on_spark.broker.producing.producers import Producers
+from pulsar_on_spark.broker.producing.publishing import Producer, Published
+from pulsar_on_spark.broker.producing.topic_dedup import TopicDedup
+from pulsar_on_spark.broker.producing.topic_producers import TopicProducers
+from pulsar_on_spark.broker.reading.entry_look import EntryLook, look_at
+from pulsar_on_spark.broker.subscriptions.consumer import Consumer
+from pulsar_on_spark.broker.subscriptions.subscribe_request import SubscribeRequest
+from pulsar_on_spark.model.errors import ConsumerBusyError
+from pulsar_on_spark.model.ids import EntryId, LedgerId
+from pulsar_on_spark.model.names import TopicName
+from pulsar_on_spark.protocol import replies
+from pulsar_on_spark.protocol.server import Sent
+
+_NO_ID: Final = 0
+"""Ledger and entry of everything."""
+
+
+class NonPersistentSubscription:
+    """Consumers of one name on a topic that is not stored; it lasts as long as they do.
+
+    Args:
+        topic: The topic's full name.
+        partition: Its partition index, -1 for none.
+        request: What the first consumer asked for.
+
+    Attributes:
+        name: Its name.
+        type: Its type.
+        dropped: Messages that no consumer could take.
+    """
+
+    def __init__(self, topic: str, partition: int, request: SubscribeRequest) -> None:
+        self.name = request.name
+        self.type = request.type
+        self.dropped = 0
+        self._topic = topic
+        self._partition = partition
+        self._key_shared = request.key_shared
+        self._split: KeySplit | None = key_split(request.key_shared) if request.type == "Key_Shared" else None
+        self._consumers: dict[ConsumerId, Consumer] = {}
+        self._permits: dict[ConsumerId, int] = {}
+        self._last_id = 0
+
+    @property
+    def consumers(self) -> list[Consumer]:
+        """Who is connected, in the order of their coming."""
+        return list(self._consumers.values())
+
+    def permits(self, consumer: Consumer) -> int:
+        """Messages that it may get."""
+        return self._permits.get(consumer.id, 0)
+
+    def add(self, consumer: Consumer, request: SubscribeRequest) -> None:
+        """A consumer subscribed.
+
+        Raises:
+            ConsumerBusyError: it asks for another type, or an Exclusive one is there.
+            ConsumerAssignError: its hash ranges are not acceptable.
+        """
+        is_other = (request.type, request.key_shared) != (self.type, self._key_shared)
+        if self._consumers and (is_other or self.type == "Exclusive"):
+            raise ConsumerBusyError(
+                f"Subscription {self.name!r} on {self._topic} has {self.type} consumers: close them first, or use "
+                "another name."
+            )
+        self._last_id += 1
+        consumer.id = ConsumerId(self._last_id)
+        if self._split is not None:
+            self._split.add(consumer.info)
+        self._consumers[consumer.id] = consumer
+        self._permits[consumer.id] = 0
+
+    def remove(self, consumer: Consumer) -> None:
+        """A consumer went."""
+        if self._consumers.get(consumer.id) is consumer:
+            del self._consumers[consumer.id]
+            del self._permits[consumer.id]
+            if self._split is not None:
+                self._split.remove(consumer.id)
+
+    def deliver(self, entry: bytes, look: EntryLook) -> None:
+        """Give an entry to whoever can take it now."""
+        consumer = next((each for each in self._candidates(look) if self._can_take(each)), None)
+        if consumer is None:
+            self.dropped += look.messages
+            return
+        self._permits[consumer.id] -= look.messages
+        consumer.messages_out += look.messages
+        consumer.bytes_out += len(entry)
+        number, partition = consumer.consumer_id, self._partition
+        head = replies.message_head(number, _NO_ID, _NO_ID, partition, 0, (), consumer.epoch, len(entry))
+        consumer.peer.write(head + entry)
+        if self.type == "Shared":  # the next one's turn
+            self._consumers[consumer.id] = self._consumers.pop(consumer.id)
+
+    def _candidates(self, look: EntryLook) -> Iterable[Consumer]:
+        if self._split is not None:
+            owner = self._split.consumer(self._split.slot(look.key or b""))
+            return () if owner is None else (self._consumers[owner],)
+        if self.type == "Shared":
+            return sorted(self._consumers.values(), key=lambda each: each.priority)
+        active = min(self._consumers.values(), key=lambda each: (each.priority, each.name), default=None)
+        return () if active is None else (active,)
+
+    def _can_take(self, consumer: Consumer) -> bool:
+        return self._permits[consumer.id] > 0 and consumer.peer.is_writable
+
+    # -- what handlers call --------------------------------------------------------------------------------------------
+
+    def flow(self, consumer: Consumer, permits: int) -> None:
+        """FLOW."""
+        if consumer.id in self._permits:
+            self._permits[consumer.id] += permits
+
+    def ack(self, consumer: Consumer, acks: Iterable[Ack], *, cumulative: bool = False) -> None:
+        """ACK means nothing here."""
+
+    async def durable(self) -> None:
+        """Nothing is."""
+
+    def redeliver(
+        self, consumer: Consumer, entries: Iterable[tuple[LedgerId, EntryId]] | None, epoch: int | None
+    ) -> None:
+        """Nothing can come again."""
+
+    def writable_again(self, consumer: Consumer) -> None:
+        """What came meanwhile is gone."""
+
+
+class NonPersistentSubscriptions:
+    """The subscriptions of a topic that is not stored.
+
+    Args:
+        name: The topic.
+        left: Called when a consumer has gone.
+    """
+
+    def __init__(self, name: TopicName, left: Callable[[], None]) -> None:
+        self._name = name
+        self._left = left
+        self._open: dict[str, NonPersistentSubscription] = {}
+
+    @property
+    def all(self) -> list[NonPersistentSubscription]:
+        """Those that have consumers."""
+        return list(self._open.values())
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether nobody is subscribed."""
+        return not self._open
+
+    def get(self, name: str) -> NonPersistentSubscription | None:
+        """The subscription, if it has consumers."""
+        return self._open.get(name)
+
+    async def subscribe(self, consumer: Consumer, request: SubscribeRequest) -> NonPersistentSubscription:
+        """Connect a consumer (errors as `NonPersistentSubscription.add`)."""
+        found = self._open.get(request.name)
+        if found is None:
+            found = NonPersistentSubscription(self._name.full, self._name.partition_index, request)
+        found.add(consumer, request)
+        self._open[request.name] = found
+        return found
+
+    async def create(self, name: str) -> None:
+        """A subscription without consumers would keep nothing: none is needed."""
+
+    def leave(self, subscription: NonPersistentSubscription, consumer: Consumer) -> None:
+        """A consumer closed, or its connection is gone."""
+        subscription.remove(consumer)
+        if not subscription.consumers:
+            self._open.pop(subscription.name, None)
+            self._left()
+
+    def close(self) -> None:
+        """Send all consumers away."""
+        for subscription in self.all:
+            for consumer in subscription.consumers:
+                consumer.is_closed = True
+                consumer.peer.write(replies.close_consumer(consumer.consumer_id))
+                self.leave(subscription, consumer)
+
+
+class NonPersistentTopic:
+    """A topic in memory; see `BrokerTopic` for the stored ones.
+
+    Args:
+        name: Its name.
+        producers: Decides on producers.
+        emptied: Called when nobody uses it any more.
+
+    Attributes:
+        name: Its name.
+        published: How much was published.
+    """
+
+    def __init__(self, name: TopicName, producers: Producers, emptied: Callable[[NonPersistentTopic], None]) -> None:
+        self.name = name
+        self.published = Published()
+        self.dedup: TopicDedup | None = None
+        self.is_idle = False
+        self.producers = TopicProducers(self, producers, _no_epoch_is_durable)
+        self.subscriptions = NonPersistentSubscriptions(name, self._left)
+        self._emptied = emptied
+
+    def publish(self, producer: Producer, sent: Sent) -> None:
+        """Deliver an entry, and say that it was taken."""
+        look = look_at(sent.entry)
+        for subscription in self.subscriptions.all:
+            subscription.deliver(sent.entry, look)
+        for published in (self.published, producer.published):
+            published.messages += look.messages
+            published.bytes += len(sent.entry)
+        receipt = (sent.sequence_id, sent.highest_sequence_id, _NO_ID, _NO_ID)
+        producer.peer.write(replies.send_receipts(producer.info.producer_id, [receipt]))
+
+    def forget_producer(self, producer: Producer) -> None:
+        """A producer's client closed it, or is gone."""
+        self.producers.remove(producer.info)
+        self._left()
+
+    async def close(self) -> None:
+        """Send all clients away."""
+        self.producers.close_all()
+        self.subscriptions.close()
+
+    def _left(self) -> None:
+        if self.producers.is_empty and self.subscriptions.is_empty:
+            self._emptied(self)
+
+
+async def _no_epoch_is_durable(_: int) -> None:
+    """The topic's epochs last as long as the topic."""

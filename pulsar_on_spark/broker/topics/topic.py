@@ -1,0 +1,383 @@
+"""A loaded topic: its producers, its subscriptions, and the ledger that it has open in the broker's journal."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from pulsar_on_spark.broker.connection.peer import refusal_of_one_entry
+from pulsar_on_spark.broker.cursors.keeper import CursorKeeper
+from pulsar_on_spark.broker.dispatch.limits import DispatchLimits
+from pulsar_on_spark.broker.journals import Journals, is_same
+from pulsar_on_spark.broker.producing.producers import Producers
+from pulsar_on_spark.broker.producing.publishing import Producer, Published, PublishPath, Waiting
+from pulsar_on_spark.broker.producing.topic_dedup import DedupStore, TopicDedup
+from pulsar_on_spark.broker.producing.topic_producers import TopicProducers
+from pulsar_on_spark.broker.reading.follower import ChainFollower
+from pulsar_on_spark.broker.reading.reader import EntryReader
+from pulsar_on_spark.broker.server_errors import ServerRefusalError
+from pulsar_on_spark.broker.subscriptions.subscription_limits import SubscriptionLimits
+from pulsar_on_spark.broker.subscriptions.topic_subscriptions import TopicSubscriptions
+from pulsar_on_spark.broker.throttle import Throttle
+from pulsar_on_spark.broker.topics.topic_policies import publish_refusal, subscription_limits
+from pulsar_on_spark.metadata import keys
+from pulsar_on_spark.metadata.records import LedgerRecord, TopicRecord
+from pulsar_on_spark.metadata.state import View
+from pulsar_on_spark.metadata.store import Change, MetadataStore
+from pulsar_on_spark.model.clock import current_ms
+from pulsar_on_spark.model.errors import (
+    JournalUnavailableError,
+    PulsarpyError,
+    TopicOwnedElsewhereError,
+    TopicTerminatedError,
+)
+from pulsar_on_spark.model.ids import EARLIEST, EntryId, LedgerId, MessageId, TopicId
+from pulsar_on_spark.model.names import TopicName
+from pulsar_on_spark.model.quorum import Quorum
+from pulsar_on_spark.protocol import replies
+from pulsar_on_spark.protocol.commands import ServerError
+from pulsar_on_spark.protocol.server import Sent
+from pulsar_on_spark.topic import catalog
+from pulsar_on_spark.topic.catalog import TopicPart
+from pulsar_on_spark.topic.chain import is_open
+from pulsar_on_spark.topic.cursor.chain import LedgerChain
+from pulsar_on_spark.topic.policies.effective import effective
+from pulsar_on_spark.topic.policies.policies import Policies
+
+log = logging.getLogger(__name__)
+
+DRAIN_S: Final = 10.0
+"""How long entries on their way into the journal are waited for, where a topic is unloaded or ends."""
+
+
+@dataclass(frozen=True, slots=True)
+class TopicParts:
+    """What every topic of a broker works with."""
+
+    store: MetadataStore
+    journals: Journals
+    path: PublishPath
+    follower: ChainFollower
+    keeper: CursorKeeper
+    reader: EntryReader
+    dispatch: DispatchLimits
+    dedups: DedupStore
+    defaults: Policies
+    """What holds where neither a topic nor its namespace say anything."""
+
+
+class BrokerTopic:
+    """A topic that is loaded; made by `Topics`.
+
+    Attributes:
+        name: Its name.
+        part: Where it is in the catalog.
+        topic_id: Its id.
+        incarnation: Whose journal takes its entries.
+        chain: Its ledgers, as far as they are visible.
+        waiting: Entries that the journal has not taken yet.
+        dedup: Tells what is stored already; None where deduplication is off.
+        keeps_entries: Whether acknowledged entries are kept in memory: somebody follows.
+        published: How much was published since it was loaded.
+        policies: What holds for it now.
+        terminated: Ledger and entry of its last message, (-1, -1) for none; None while it takes messages.
+        producers: Who publishes.
+        subscriptions: Who consumes.
+    """
+
+    def __init__(
+        self,
+        name: TopicName,
+        part: TopicPart,
+        producers: Producers,
+        parts: TopicParts,
+    ) -> None:
+        self.name = name
+        self.part = part
+        self.topic_id = TopicId(part.topic_id)
+        self.chain = LedgerChain()
+        self.waiting: deque[Waiting] = deque()
+        self.keeps_entries = False
+        self.dedup: TopicDedup | None = None
+        self.published = Published()
+        self.policies = parts.defaults
+        self.terminated: tuple[int, int] | None = None
+        self.producers = TopicProducers(self, producers, self._commit_epoch)
+        self.subscriptions = TopicSubscriptions(self, parts.keeper, parts.reader, SubscriptionLimits())
+        self._store = parts.store
+        self.incarnation = parts.journals.first.incarnation
+        self._journals = parts.journals
+        self._path = parts.path
+        self._follower = parts.follower
+        self._dedups = parts.dedups
+        self._defaults = parts.defaults
+        self._dispatch = parts.dispatch
+        self._publish_rate = Throttle()
+        self._apply_policies()
+        self._opening: asyncio.Task[None] | None = None
+
+    @property
+    def has_clients(self) -> bool:
+        """Whether producers or consumers are here."""
+        return not self.producers.is_empty or any(each.consumers for each in self.subscriptions.all)
+
+    @property
+    def is_unused(self) -> bool:
+        """Whether nobody uses it and no ledger of it is open here: nothing is lost if it is forgotten."""
+        is_left = self.producers.is_empty and self.subscriptions.is_empty and not self.waiting
+        return is_left and self.topic_id not in self.incarnation.ledgers
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether it has no entries, no producers, and no consumers but those that take any schema."""
+        has_entries = self.chain.entries_from(EARLIEST.ledger, EARLIEST.entry) > 0
+        consumers = [each for subscription in self.subscriptions.all for each in subscription.consumers]
+        return not has_entries and self.producers.is_empty and all(each.takes_any_schema for each in consumers)
+
+    async def load(self, view: View) -> None:
+        """Learn of the topic's ledgers, now and from now on (errors as `ChainFollower.follow` and `DedupStore.load`).
+
+        Raises:
+            TopicOwnedElsewhereError: a ledger of the topic is open in another broker's incarnation.
+            PulsarpyError: its policies ask for a journal that cannot be opened.
+        """
+        own = {each.id for each in self._journals}
+        for ledger in view.all(LedgerRecord, self.topic_id):
+            if is_open(view, ledger) and ledger.incarnation not in own:
+                raise TopicOwnedElsewhereError(
+                    f"Ledger {ledger.ledger_id} of {self.name} is open in broker incarnation {ledger.incarnation}: it "
+                    "is recovered if that broker is dead."
+                )
+        # Of this topic as it was loaded before: an entry of a ledger that is not closed would not be in the chain.
+        for each in self._journals:
+            await each.drained(self.topic_id)
+            await each.close_ledgers([])
+        self.incarnation = await self._journals.take(self.topic_id, _quorum(effective(view, self.name, self._defaults)))
+        try:
+            self.chain = await self._follower.follow(self.part, self, view)
+            self.follow_record(view)
+            if self.policies.deduplication:
+                self.dedup = await self._dedups.load(self.part, view, self.chain)
+            else:
+                await self._dedups.forget(self.part, view)
+        except BaseException:
+            self._follower.forget(self.topic_id)
+            self._journals.leave(self.topic_id)
+            raise
+
+    def follow_record(self, view: View) -> None:
+        """The topic's record may have changed."""
+        record = view.get(TopicRecord, self.name.full)
+        if record is not None and record.terminated is not None:
+            self._note_terminated(record.terminated)
+        policies = effective(view, self.name, self._defaults)
+        if policies != self.policies:
+            self.policies = policies
+            self._apply_policies()
+
+    @property
+    def must_reload(self) -> bool:
+        """Whether its policies ask for what only begins, or ends, when it is loaded: deduplication, another journal."""
+        wanted = _quorum(self.policies) or self._journals.first.incarnation.quorum
+        is_moved = not is_same(self.incarnation.quorum, wanted)
+        return is_moved or self.policies.deduplication != (self.dedup is not None)
+
+    def _apply_policies(self) -> None:
+        self.producers.limit(self.policies.max_producers_per_topic)
+        rate = self.policies.publish_rate
+        self._publish_rate.limit(rate.publish_throttling_rate_in_msg, rate.publish_throttling_rate_in_byte)
+        self.subscriptions.limit(subscription_limits(self.policies, self._dispatch))
+
+    async def close(self) -> None:
+        """Send all clients away, to look the topic up again; what they published before is settled as ever."""
+        self.producers.close_all(_unloaded(self.name))
+        try:
+            await self.subscriptions.close()
+        finally:
+            self._follower.forget(self.topic_id)
+            self._journals.leave(self.topic_id)
+
+    async def unload(self) -> None:
+        """As `close`, once all that the journal has of it has its receipts; then its ledger is closed.
+
+        Where the journal cannot acknowledge, or the metadata cannot be written, the ledger stays open: who loads the
+        topic next in this broker goes on in it.
+        """
+        self.producers.hold(_unloaded(self.name))
+        try:
+            await self._drained()
+            await self.close()
+            await self.incarnation.close_ledgers([self.topic_id])
+        except PulsarpyError as error:
+            log.warning("%s is not unloaded as it should be: %s", self.name, error, extra={"topic": self.name})
+            await self.close()
+
+    async def terminate(self) -> MessageId:
+        """Let the topic take no messages any more; returns the id of its last one.
+
+        Either all of it is committed, with the close of the ledger, or nothing is and producers come back. Consumers
+        read on to the end.
+
+        Raises:
+            JournalUnavailableError: what is in the journal cannot be acknowledged now.
+            PulsarpyError: as `Incarnation.terminate`.
+        """
+        if self.terminated is None:
+            self.producers.hold(_unloaded(self.name))
+            try:
+                await self._drained()
+                self._note_terminated(await self.incarnation.terminate(self.part, self.chain.ends))
+            finally:
+                if self.terminated is None:
+                    self.producers.close_all()
+        assert self.terminated is not None
+        ledger, entry = self.terminated
+        return MessageId(LedgerId(ledger), EntryId(entry), self.part.partition)
+
+    def _note_terminated(self, last: tuple[int, int]) -> None:
+        if self.terminated is None:
+            self.terminated = last
+            self.producers.close_all(
+                TopicTerminatedError(f"Topic {self.name} was terminated and takes no messages: use another topic.")
+            )
+            self._tell_end()
+
+    def _tell_end(self) -> None:
+        """Once the last message is visible here, subscriptions know that none will follow."""
+        if self.terminated is not None and (self.chain.end.ledger, self.chain.end.entry) > self.terminated:
+            self.subscriptions.reached_end()
+
+    async def refuse_producers(self, refusal: PulsarpyError) -> None:
+        """Send producers away, with the receipts that are due to them, and tell whoever comes this.
+
+        It lasts until `admit_producers`, or for good if the topic is terminated.
+        """
+        if self.terminated is None:
+            self.producers.hold(refusal)
+            try:
+                await self._drained()
+            except JournalUnavailableError as error:
+                log.warning("%s", error, extra={"topic": self.name})
+            if self.terminated is None:
+                self.producers.close_all(refusal)
+
+    def admit_producers(self) -> None:
+        """Let producers come again."""
+        if self.terminated is None:
+            self.producers.close_all()
+
+    async def _drained(self) -> None:
+        """Wait until all that the journal has of the topic has its outcome; producers are held.
+
+        Raises:
+            JournalUnavailableError: that takes too long.
+        """
+        self._path.drop_waiting(self)
+        if self._opening is not None:
+            await asyncio.wait([self._opening])
+        try:
+            async with asyncio.timeout(DRAIN_S):
+                await self.incarnation.drained(self.topic_id)
+        except TimeoutError as error:
+            raise JournalUnavailableError(
+                f"Entries of {self.name} were not acknowledged in {DRAIN_S:.0f} s: see that enough storage paths are "
+                "writable, and try again."
+            ) from error
+
+    # -- publishing ----------------------------------------------------------------------------------------------------
+
+    def publish(self, producer: Producer, sent: Sent) -> None:
+        """See `ProducersTopic`."""
+        refusal = publish_refusal(self.policies, sent.entry, current_ms())
+        if refusal is not None:
+            code = refusal_of_one_entry(producer.peer)
+            error = replies.send_error(producer.info.producer_id, sent.sequence_id, code, refusal)
+            producer.answer(producer.take(), error)
+            return
+        self._path.publish(self, producer, sent)
+        if not self._publish_rate.is_unlimited:
+            wait_s = self._publish_rate.take(time.monotonic(), sent.num_messages, len(sent.entry))
+            if wait_s > 0:
+                for each in self.producers.connected:
+                    each.peer.hold_for(wait_s)
+
+    def need_ledger(self) -> None:
+        """See `PublishedTopic`."""
+        if self._opening is None:
+            self._opening = asyncio.create_task(self._open_ledger())
+
+    async def _open_ledger(self) -> None:
+        """Open the ledger; where that is refused, producers look the topic up again."""
+        problem: PulsarpyError | None
+        try:
+            problem = (await self.incarnation.open_ledgers([self.part])).get(self.topic_id)
+        except PulsarpyError as error:
+            problem = error
+        self._opening = None
+        if problem is None:
+            self._path.resume(self)
+        else:
+            log.warning(
+                "Nothing can be published to %s, its producers are sent away: %s",
+                self.name,
+                problem,
+                extra={"topic": self.name},
+            )
+            self.producers.close_all(problem if isinstance(problem, TopicTerminatedError) else None)
+            self._path.drop_waiting(self)
+
+    def forget_producer(self, producer: Producer) -> None:
+        """See `ProducersTopic`."""
+        self.producers.remove(producer.info)
+        if producer.pending:
+            self._path.drop_closed(self)
+
+    def grew(self, ledger: LedgerId, end: int) -> None:
+        """See `PublishedTopic`."""
+        try:
+            if self._follower.grow(self.topic_id, ledger, end):
+                self.subscriptions.entries_grew()
+        except Exception:
+            # The journal acknowledges entries of many topics at once: the others must hear of theirs.
+            log.exception("Consumers of %s are not told of new entries.", self.name, extra={"topic": self.name})
+
+    async def settle(self) -> None:
+        """See `ChainFollower.settle`."""
+        await self._follower.settle(self.topic_id)
+
+    async def _commit_epoch(self, epoch: int) -> None:
+        """Make a topic epoch durable (errors as `MetadataStore.commit`)."""
+
+        def decide(view: View) -> Change:
+            record = catalog.require_topic(view, self.name)
+            return Change(
+                puts=[record.model_copy(update={"topic_epoch": epoch})], keys={keys.topic(self.name.full): None}
+            )
+
+        await asyncio.to_thread(self._store.commit, decide)
+
+    # -- the chain -----------------------------------------------------------------------------------------------------
+
+    def chain_grew(self, chain: LedgerChain) -> None:
+        """See `ChainListener`."""
+        self.subscriptions.entries_grew()
+        self._tell_end()
+
+    def chain_changed(self, chain: LedgerChain, ended: Sequence[LedgerId]) -> None:
+        """See `ChainListener`."""
+        self.chain = chain
+        self.subscriptions.chain_changed()
+        self._tell_end()
+
+
+def _unloaded(name: TopicName) -> ServerRefusalError:
+    return ServerRefusalError(ServerError.ServiceNotReady, f"Topic {name} is being unloaded here: look it up again.")
+
+
+def _quorum(policies: Policies) -> Quorum | None:
+    return None if policies.persistence is None else policies.persistence.quorum

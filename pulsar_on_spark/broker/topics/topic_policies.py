@@ -1,0 +1,123 @@
+"""What a broker's topics consult: the broker's settings as policies, and policies as limits. Pure."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from pulsar_on_spark.broker.dispatch.limits import DispatchLimits
+from pulsar_on_spark.broker.reading.entry_look import look_at
+from pulsar_on_spark.broker.settings import BrokerSettings
+from pulsar_on_spark.broker.subscriptions.subscription_limits import SubscriptionLimits
+from pulsar_on_spark.topic.incarnation.roll_over import RollOver
+from pulsar_on_spark.topic.policies.policies import (
+    AutoSubscriptionCreation,
+    AutoTopicCreation,
+    BacklogQuota,
+    BacklogQuotaPolicy,
+    DelayedDelivery,
+    InactiveTopicDeleteMode,
+    InactiveTopicPolicies,
+    Policies,
+    RetentionPolicies,
+)
+from pulsar_on_spark.topic.schemas.compatibility import Strategy
+
+
+def default_policies(settings: BrokerSettings) -> Policies:
+    """What holds for a topic where neither it nor its namespace say anything."""
+    quota_policy = BacklogQuotaPolicy(settings.backlog_quota_default_retention_policy)
+    return Policies(
+        retention=RetentionPolicies(
+            retention_time_in_minutes=settings.default_retention_time_in_minutes,
+            retention_size_in_mb=settings.default_retention_size_in_mb,
+        ),
+        message_ttl=settings.ttl_duration_default_in_seconds,
+        backlog_quota_size=BacklogQuota(limit_size=settings.backlog_quota_default_limit_bytes, policy=quota_policy),
+        backlog_quota_age=BacklogQuota(limit_time=settings.backlog_quota_default_limit_second, policy=quota_policy),
+        subscription_expiration_time=settings.subscription_expiration_time_minutes,
+        inactive_topic_policies=InactiveTopicPolicies(
+            delete_while_inactive=settings.broker_delete_inactive_topics_enabled,
+            inactive_topic_delete_mode=InactiveTopicDeleteMode(settings.broker_delete_inactive_topics_mode),
+            max_inactive_duration_seconds=settings.broker_delete_inactive_topics_max_inactive_duration_seconds,
+        ),
+        compaction_threshold=settings.broker_service_compaction_threshold_in_bytes,
+        deduplication=settings.broker_deduplication_enabled,
+        delayed_delivery=DelayedDelivery(
+            active=settings.delayed_delivery_enabled,
+            tick_time=settings.delayed_delivery_tick_time_millis,
+        ),
+        max_producers_per_topic=settings.max_producers_per_topic,
+        max_consumers_per_topic=settings.max_consumers_per_topic,
+        max_consumers_per_subscription=settings.max_consumers_per_subscription,
+        max_subscriptions_per_topic=settings.max_subscriptions_per_topic,
+        max_unacked_messages_per_consumer=settings.max_unacked_messages_per_consumer,
+        max_unacked_messages_per_subscription=settings.max_unacked_messages_per_subscription,
+        auto_topic_creation=AutoTopicCreation(
+            allow_auto_topic_creation=settings.allow_auto_topic_creation,
+            topic_type=settings.allow_auto_topic_creation_type,
+            default_num_partitions=settings.default_num_partitions,
+        ),
+        auto_subscription_creation=AutoSubscriptionCreation(
+            allow_auto_subscription_creation=settings.allow_auto_subscription_creation
+        ),
+        schema_compatibility_strategy=Strategy(settings.schema_compatibility_strategy),
+        schema_validation_enforced=settings.is_schema_validation_enforced,
+        is_allow_auto_update_schema=settings.is_allow_auto_update_schema,
+    )
+
+
+def publish_refusal(policies: Policies, entry: bytes, now_ms: int) -> str | None:
+    """Why a topic does not take an entry; None if it does.
+
+    Args:
+        policies: Of the topic.
+        entry: As it was sent.
+        now_ms: The time, since 1970.
+    """
+    largest, longest_ms = policies.max_message_size, policies.delayed_delivery.max_delivery_delay_in_millis
+    if 0 < largest < len(entry):
+        return f"The entry has {len(entry)} bytes, its topic takes {largest} (maxMessageSize): send less at once."
+    if longest_ms and policies.delayed_delivery.active:
+        deliver_at_ms = look_at(entry).deliver_at_ms
+        if deliver_at_ms is not None and deliver_at_ms > now_ms + longest_ms:
+            return f"The message is to come later than in {longest_ms} ms (maxDeliveryDelayInMillis): send it later."
+    return None
+
+
+def dispatch_limits(settings: BrokerSettings) -> DispatchLimits:
+    """What the settings alone decide of dispatching."""
+    return DispatchLimits(
+        dispatcher_max_round_robin_batch_size=settings.dispatcher_max_round_robin_batch_size,
+        active_consumer_failover_delay_time_millis=settings.active_consumer_failover_delay_time_millis,
+        auto_skip_non_recoverable_data=settings.auto_skip_non_recoverable_data,
+    )
+
+
+def roll_over(settings: BrokerSettings) -> RollOver:
+    """When topics go on in new ledgers."""
+    return RollOver(
+        max_entries=settings.managed_ledger_max_entries_per_ledger,
+        max_bytes=settings.managed_ledger_max_size_per_ledger_mbytes << 20,
+        max_age_s=settings.managed_ledger_max_ledger_rollover_time_minutes * 60,
+        min_age_s=settings.managed_ledger_min_ledger_rollover_time_minutes * 60,
+    )
+
+
+def subscription_limits(policies: Policies, dispatch: DispatchLimits) -> SubscriptionLimits:
+    """What bounds the subscriptions of a topic."""
+    return SubscriptionLimits(
+        subscriptions=policies.max_subscriptions_per_topic,
+        consumers=policies.max_consumers_per_topic,
+        consumers_each=policies.max_consumers_per_subscription,
+        types=policies.subscription_types_enabled,
+        topic_rate=policies.dispatch_rate,
+        subscription_rate=policies.subscription_dispatch_rate,
+        subscribe_rate=policies.subscribe_rate,
+        dispatch=replace(
+            dispatch,
+            max_unacked_messages_per_consumer=policies.max_unacked_messages_per_consumer,
+            max_unacked_messages_per_subscription=policies.max_unacked_messages_per_subscription,
+            delayed_delivery_enabled=policies.delayed_delivery.active,
+            delayed_delivery_tick_time_millis=policies.delayed_delivery.tick_time,
+        ),
+    )

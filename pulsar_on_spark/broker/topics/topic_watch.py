@@ -1,0 +1,176 @@
+"""What others do to topics, seen by a broker: deleted, terminated, changed, created; and topics that nobody uses.
+
+    metadata, once a second ──> loaded topics whose records changed ──> unloaded, terminated, other policies
+                            └─> which topics there are ──> clients that watch lists of them (WATCH_TOPIC_UPDATE)
+
+What clients and operators do through this broker takes effect at once; this is for Spark, the command line and jobs.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from typing import Final
+
+from pulsar_on_spark.broker.connection.peer import Peer
+from pulsar_on_spark.broker.repeating import every
+from pulsar_on_spark.broker.topics.topic import BrokerTopic
+from pulsar_on_spark.broker.topics.topic_list_watcher import TopicListWatcher
+from pulsar_on_spark.broker.topics.topic_lists import TopicList
+from pulsar_on_spark.broker.topics.topics import Topics
+from pulsar_on_spark.broker.upkeep.unchanged import Unchanged
+from pulsar_on_spark.broker.views import Views
+from pulsar_on_spark.metadata.records import NamespaceRecord, Record, TopicRecord
+from pulsar_on_spark.metadata.state import View
+from pulsar_on_spark.model.errors import InvalidArgumentError
+from pulsar_on_spark.protocol import replies
+
+log = logging.getLogger(__name__)
+
+LOOK_EVERY_S: Final = 1.0
+FORGET_AFTER_S: Final = 60.0
+"""A topic that nobody uses is in memory for so long; its ledger was closed before (`CLOSE_IDLE_S`)."""
+_LOOKS_PER_TIME: Final = 6
+"""How often topics that nobody uses are looked for in the time that they stay."""
+MAX_WATCHERS: Final = 1_000
+"""Lists that one connection may watch."""
+
+_Seen = tuple[Record | None, ...]
+
+
+class TopicWatch:
+    """Looks at the metadata for loaded topics and for clients. Methods belong to the broker's event loop.
+
+    Args:
+        views: The root's metadata.
+        topics: The broker's topics.
+        forget_after_s: How long a topic that nobody uses stays loaded.
+    """
+
+    def __init__(self, views: Views, topics: Topics, *, forget_after_s: float = FORGET_AFTER_S) -> None:
+        self._views = views
+        self._topics = topics
+        self._forget_after_s = forget_after_s
+        self._seen: dict[BrokerTopic, _Seen] = {}
+        self._unused = Unchanged[BrokerTopic, None]()
+        self._looked_for_unused_s = float("-inf")
+        self._names: frozenset[str] = frozenset()
+        self._names_at = -1
+        self._watchers: dict[Peer, dict[int, TopicListWatcher]] = {}
+        self._revision = -1
+        self._looking: asyncio.Task[None] | None = None
+
+    def start(self) -> None:
+        """Begin to look."""
+        complaint = "What others did to topics is not known now"
+        self._looking = asyncio.create_task(every(LOOK_EVERY_S, self.look, complaint), name="topic watch")
+
+    async def stop(self) -> None:
+        """Look no more."""
+        if self._looking is not None:
+            self._looking.cancel()
+            await asyncio.gather(self._looking, return_exceptions=True)
+
+    # -- lists of topics -----------------------------------------------------------------------------------------------
+
+    async def watch(self, peer: Peer, watcher_id: int, namespace: str, pattern: str, known_hash: str) -> TopicList:
+        """Tell a client of the persistent topics that match, now and whenever that changes.
+
+        Args:
+            peer: The client.
+            watcher_id: Its number for this watch; one that it has already begins anew.
+            namespace: `tenant/namespace`.
+            pattern: Its regular expression.
+            known_hash: Of the list that it has.
+
+        Raises:
+            InvalidArgumentError: the pattern cannot be applied here, or the client watches too many lists.
+            MetadataError: the metadata cannot be read.
+        """
+        watcher = TopicListWatcher(namespace, pattern)
+        if len(self._watchers.get(peer, ())) >= MAX_WATCHERS:
+            raise InvalidArgumentError(f"The connection watches {MAX_WATCHERS} lists of topics already: close some.")
+        view = await self._views.view()
+        self._tell(view, await asyncio.to_thread(_names, view))
+        if not peer.is_closed:
+            self._watchers.setdefault(peer, {})[watcher_id] = watcher
+        return watcher.begin(self._names, known_hash)
+
+    def unwatch(self, peer: Peer, watcher_id: int) -> None:
+        """A client watches a list no more."""
+        self._watchers.get(peer, {}).pop(watcher_id, None)
+
+    def left(self, peer: Peer) -> None:
+        """A client is gone."""
+        self._watchers.pop(peer, None)
+
+    def _tell(self, view: View, names: frozenset[str]) -> None:
+        """These are the topics now, unless somebody knows newer ones."""
+        if view.state.revision < self._names_at:
+            return
+        self._names_at = view.state.revision
+        before, self._names = self._names, names
+        came, went = names - before, before - names
+        if not came and not went:
+            return
+        for peer, watchers in self._watchers.items():
+            for watcher_id, watcher in watchers.items():
+                if (change := watcher.change(came, went)) is not None:
+                    peer.write(replies.watch_topic_update(watcher_id, *change))
+
+    # -- loaded topics -------------------------------------------------------------------------------------------------
+
+    async def look(self) -> None:
+        """Look once.
+
+        Raises:
+            MetadataError: the metadata cannot be read.
+        """
+        view = await self._views.view()
+        if self._watchers and view.state.revision > self._names_at:
+            self._tell(view, await asyncio.to_thread(_names, view))
+        if view.state.revision != self._revision:
+            await self._follow(view)
+            self._revision = view.state.revision
+        await self._forget_unused()
+
+    async def _follow(self, view: View) -> None:
+        """Let topics know of what changed in their records; what came and went meanwhile is seen the next time."""
+        loaded = list(self._topics)
+        found = await asyncio.to_thread(lambda: [_records(view, topic) for topic in loaded])
+        seen = dict(zip(loaded, found, strict=True))
+        changed = [topic for topic, records in seen.items() if records != self._seen.get(topic)]
+        self._seen = seen
+        for topic in changed:
+            record = view.get(TopicRecord, topic.name.full)
+            if record is None or record.topic_id != topic.topic_id:
+                log.warning("Topic %s was deleted: its clients are sent away.", topic.name, extra={"topic": topic.name})
+                await self._topics.forget(topic)
+            else:
+                topic.follow_record(view)
+                if topic.must_reload:
+                    await self._topics.forget(topic)
+
+    async def _forget_unused(self) -> None:
+        """Seldom: it looks at every loaded topic, on the event loop."""
+        now_s = time.monotonic()
+        if now_s - self._looked_for_unused_s < self._forget_after_s / _LOOKS_PER_TIME:
+            return
+        self._looked_for_unused_s = now_s
+        unused: dict[BrokerTopic, None] = {topic: None for topic in self._topics if topic.is_unused}
+        for topic, unused_s in self._unused.look(now_s, unused).items():
+            if unused_s >= self._forget_after_s and topic.is_unused:
+                await self._topics.forget(topic)
+
+
+def _names(view: View) -> frozenset[str]:
+    """Topics without partitions, and partitions."""
+    return frozenset(topic.name for topic in view.all(TopicRecord) if topic.partitions is None)
+
+
+def _records(view: View, topic: BrokerTopic) -> _Seen:
+    """What says how a topic is to be: the view parses a row but once, so that the same rows are the same objects."""
+    name = topic.name
+    base = view.get(TopicRecord, name.partitioned_base.full) if name.partition_index >= 0 else None
+    return view.get(TopicRecord, name.full), base, view.get(NamespaceRecord, name.namespace)

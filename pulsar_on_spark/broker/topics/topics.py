@@ -1,0 +1,313 @@
+"""The topics that a broker has loaded, and what operators do to topics."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AsyncExitStack
+from typing import Final
+from weakref import WeakValueDictionary
+
+from pulsar_on_spark.broker.commits import GroupedCommits
+from pulsar_on_spark.broker.producing.producers import Producers
+from pulsar_on_spark.broker.server_errors import ServerRefusalError
+from pulsar_on_spark.broker.settings import BrokerSettings
+from pulsar_on_spark.broker.topics.non_persistent import NonPersistentTopic
+from pulsar_on_spark.broker.topics.topic import BrokerTopic
+from pulsar_on_spark.broker.topics.topic_creation import TopicCreation, not_there, require_namespace
+from pulsar_on_spark.broker.topics.topic_policies import default_policies
+from pulsar_on_spark.broker.upkeep.compaction import Compactions, CompactionStatus
+from pulsar_on_spark.broker.views import Views
+from pulsar_on_spark.metadata.records import SubscriptionRecord, TopicRecord
+from pulsar_on_spark.metadata.state import View
+from pulsar_on_spark.model.errors import TopicBusyError, TopicNotFoundError
+from pulsar_on_spark.model.ids import MessageId
+from pulsar_on_spark.model.latencies import Latencies
+from pulsar_on_spark.model.names import TopicName
+from pulsar_on_spark.protocol.commands import ServerError
+from pulsar_on_spark.topic import catalog
+from pulsar_on_spark.topic.root import Root
+
+AnyTopic = BrokerTopic | NonPersistentTopic
+Load = Callable[[TopicName, TopicRecord], BrokerTopic]
+"""Makes a topic that is there."""
+_ATTEMPTS: Final = 5
+"""A topic that is deleted while it is loaded is looked up anew at most so often."""
+
+
+class Topics:
+    """All topics of a root, for a broker. Methods belong to its event loop.
+
+    Args:
+        root: The root.
+        views: Its metadata.
+        commits: Makes topics.
+        settings: What is created by itself.
+        load: Makes a topic.
+
+    Attributes:
+        compactions: Those that this broker runs; whoever makes the topics starts and stops them.
+    """
+
+    def __init__(self, root: Root, views: Views, commits: GroupedCommits, settings: BrokerSettings, load: Load) -> None:
+        self.compactions = Compactions(root, settings)
+        self._root = root
+        self._views = views
+        self._settings = settings
+        self._load = load
+        self._creation = TopicCreation(commits, default_policies(settings))
+        self._loaded: dict[TopicName, BrokerTopic] = {}
+        self._non_persistent: dict[TopicName, NonPersistentTopic] = {}
+        self._loading: dict[tuple[TopicName, bool], asyncio.Task[BrokerTopic | None]] = {}
+        """By name, and whether it is made if it is not there."""
+        self._locks: WeakValueDictionary[TopicName, asyncio.Lock] = WeakValueDictionary()
+        self.loads = Latencies()
+        """How long topics took to load."""
+        self._is_closed = False
+
+    def __iter__(self) -> Iterator[BrokerTopic]:
+        return iter(list(self._loaded.values()))
+
+    async def partitions(self, name: TopicName, *, create: bool) -> int:
+        """How many partitions a topic has; 0 for one without.
+
+        Args:
+            name: The topic.
+            create: Make it if it is not there, where the settings allow that.
+
+        Raises:
+            TopicNotFoundError: it is not there.
+            MetadataError: the metadata cannot be read or written.
+        """
+        if not name.is_persistent or name in self._loaded:
+            return 0  # only what has no partitions is loaded
+        view = await self._views.view()
+        return (view.get(TopicRecord, name.full) or await self._new(view, name, create=create)).partitions or 0
+
+    async def get(self, name: TopicName, *, create: bool) -> AnyTopic:
+        """A topic, loaded if it is not yet (as `partitions`, and errors as `BrokerTopic.load`).
+
+        Raises:
+            ServerRefusalError: it is a partitioned topic and no partition, or the broker is going down.
+        """
+        for _ in range(_ATTEMPTS):
+            if (loaded := self._loaded.get(name)) is not None:
+                return loaded
+            self._require_running()
+            if not name.is_persistent:
+                if create:
+                    require_namespace(await self._views.view(), name)
+                return self._get_non_persistent(name, create=create)
+            if (loading := self._loading.get((name, create))) is None:
+                loading = self._loading[name, create] = asyncio.create_task(self._load_topic(name, create=create))
+                loading.add_done_callback(lambda _: self._loading.pop((name, create), None))
+            if (found := await asyncio.shield(loading)) is not None:
+                return found
+        raise ServerRefusalError(ServerError.ServiceNotReady, f"Topic {name} was deleted again and again: try again.")
+
+    def _get_non_persistent(self, name: TopicName, *, create: bool) -> NonPersistentTopic:
+        topic = self._non_persistent.get(name)
+        if topic is None:
+            if not create or not self._settings.allow_auto_topic_creation:
+                raise TopicNotFoundError(f"Topic {name} is not in use: it lasts only as long as somebody uses it.")
+            producers = Producers(name.full, None, self._settings.max_producers_per_topic)
+            topic = self._non_persistent[name] = NonPersistentTopic(name, producers, self._emptied)
+        return topic
+
+    def _emptied(self, topic: NonPersistentTopic) -> None:
+        self._non_persistent.pop(topic.name, None)
+
+    # -- what operators do ---------------------------------------------------------------------------------------------
+
+    async def unload(self, name: TopicName) -> None:
+        """Forget a topic, or the partitions of one: clients are told to look it up again, its ledger is closed.
+
+        Raises:
+            TopicNotFoundError: there is no such topic, or it is not stored and nobody uses it.
+            MetadataError: the metadata cannot be read.
+        """
+        if not name.is_persistent:
+            await self._get_non_persistent(name, create=False).close()
+            return
+        for part in await self._parts(name):
+            async with self._lock(part):
+                await self._unload(part)
+
+    async def terminate(self, name: TopicName) -> MessageId:
+        """Let a topic take no messages any more (see `BrokerTopic.terminate`); one that was terminated stays as it is.
+
+        Returns:
+            The id of its last message, as Pulsar has it: (-1, -1) for none.
+
+        Raises:
+            ServerRefusalError: it is not stored, or has partitions, or is being unloaded.
+            TopicNotFoundError: there is no such topic.
+            PulsarpyError: as `BrokerTopic.terminate`.
+        """
+        topic = await self.get(name, create=False)
+        if not isinstance(topic, BrokerTopic):
+            raise ServerRefusalError(ServerError.NotAllowedError, f"Topic {name} is not stored: it has no end.")
+        async with self._lock(name):
+            if self._loaded.get(name) is not topic:
+                raise ServerRefusalError(ServerError.ServiceNotReady, f"Topic {name} is being unloaded: try again.")
+            return await topic.terminate()
+
+    async def delete(self, name: TopicName, *, force: bool = False) -> None:
+        """Delete a topic with its partitions, messages and subscriptions; who uses it is sent away.
+
+        Clients that come back find it gone, and make a new one where topics are created by themselves.
+
+        Args:
+            name: A topic, or a partitioned topic as a whole.
+            force: Also if clients or subscriptions are there.
+
+        Raises:
+            TopicNotFoundError: there is no such topic.
+            TopicBusyError: it has producers, consumers or subscriptions, and is not forced.
+            InvalidArgumentError: it is a partition.
+            MetadataError: the deletion could not be committed.
+        """
+        if not name.is_persistent:
+            volatile = self._get_non_persistent(name, create=False)
+            if not force:
+                raise TopicBusyError(f"Topic {name} is in use: close its producers and consumers, or force it.")
+            await volatile.close()
+            return
+        parts = await self._parts(name)
+        async with AsyncExitStack() as stack:
+            for part in parts:
+                await stack.enter_async_context(self._lock(part))
+            if not force:
+                self._require_unused(parts, await self._views.view())
+            for part in parts:
+                await self._unload(part)
+            await asyncio.to_thread(catalog.delete_topic, self._root.store, name, force=force)
+
+    async def delete_inactive(self, name: TopicName, check: Callable[[View], None]) -> None:
+        """Delete a topic that nobody uses, with its messages and subscriptions.
+
+        Args:
+            name: A topic, or a partitioned topic as a whole.
+            check: Raises on the view that the deletion is decided on, if it must not be.
+
+        Raises:
+            TopicNotFoundError: there is no such topic.
+            TopicBusyError: it has producers or consumers, or `check` says so.
+            MetadataError: the deletion could not be committed.
+        """
+        parts = await self._parts(name)
+        async with AsyncExitStack() as stack:
+            for part in parts:
+                await stack.enter_async_context(self._lock(part))
+            for part in parts:
+                if (topic := self._loaded.get(part)) is not None and topic.has_clients:
+                    raise TopicBusyError(f"Topic {part} is used again.")
+            for part in parts:
+                await self._unload(part)
+            await asyncio.to_thread(catalog.delete_topic, self._root.store, name, force=True, check=check)
+
+    async def compact(self, name: TopicName) -> None:
+        """Compact a topic, or each partition of one, in the background: what is acknowledged by now, at least.
+
+        Raises:
+            TopicNotFoundError: there is no such topic.
+            TopicBusyError: it is being compacted.
+            MetadataError: the metadata cannot be read.
+        """
+        for part in await self._parts(name):
+            topic = self._loaded.get(part)
+            if topic is not None:
+                await topic.settle()
+            self.compactions.run(part, None if topic is None else topic.chain.end)
+
+    async def compaction_status(self, name: TopicName) -> CompactionStatus:
+        """How a topic's compaction stands.
+
+        Raises:
+            TopicNotFoundError: there is no such topic.
+            MetadataError: the metadata cannot be read.
+        """
+        return CompactionStatus.of_all([self.compactions.status(part) for part in await self._parts(name)])
+
+    async def _parts(self, name: TopicName) -> list[TopicName]:
+        view = await self._views.view()
+        found = catalog.parts(view, catalog.require_topic(view, name))
+        return [TopicName.parse(part.name) for part in found]
+
+    def _require_unused(self, parts: Sequence[TopicName], view: View) -> None:
+        for name in parts:
+            topic = self._loaded.get(name)
+            if topic is not None and not topic.producers.is_empty:
+                raise TopicBusyError(f"Topic {name} has producers: close them, or force the deletion.")
+            record = view.get(TopicRecord, name.full)
+            subscriptions = [] if record is None else view.all(SubscriptionRecord, record.topic_id)
+            if subscriptions or (topic is not None and not topic.subscriptions.is_empty):
+                which = subscriptions[0].name if subscriptions else topic.subscriptions.all[0].name if topic else ""
+                raise TopicBusyError(
+                    f"Topic {name} has the subscription {which!r}: delete its subscriptions, or force the deletion."
+                )
+
+    async def forget(self, topic: BrokerTopic) -> None:
+        """Unload a topic, if it is still loaded."""
+        async with self._lock(topic.name):
+            if self._loaded.get(topic.name) is topic:
+                await self._unload(topic.name)
+
+    async def _unload(self, name: TopicName) -> None:
+        """With the topic's lock held: nobody loads it meanwhile."""
+        if (topic := self._loaded.pop(name, None)) is not None:
+            await topic.unload()
+
+    def _lock(self, name: TopicName) -> asyncio.Lock:
+        """Held while a topic is loaded, unloaded, terminated or deleted."""
+        return self._locks.setdefault(name, asyncio.Lock())
+
+    # ------------------------------------------------------------------------------------------------------------------
+
+    async def close(self) -> None:
+        """Unload all; nothing is loaded any more."""
+        self._is_closed = True
+        await asyncio.gather(*self._loading.values(), return_exceptions=True)
+        closing, self._loaded = list(self._loaded.values()), {}
+        await asyncio.gather(*(topic.close() for topic in closing), return_exceptions=True)
+        for topic in list(self._non_persistent.values()):
+            await topic.close()
+
+    async def names(self) -> list[str]:
+        """Full names of all topics, partitions one by one in place of their topic."""
+        view = await self._views.view()
+        stored = [topic.name for topic in view.all(TopicRecord) if topic.partitions is None]
+        return [*stored, *(name.full for name in self._non_persistent)]
+
+    async def _load_topic(self, name: TopicName, *, create: bool) -> BrokerTopic | None:
+        """None if it is deleted meanwhile."""
+        async with self._lock(name):
+            if (loaded := self._loaded.get(name)) is not None:
+                return loaded
+            view = await self._views.view()
+            if view.get(TopicRecord, name.full) is None:
+                await self._new(view, name, create=create)
+                view = await self._views.view()
+            if (record := view.get(TopicRecord, name.full)) is None:
+                return None
+            if record.partitions is not None:
+                raise ServerRefusalError(
+                    ServerError.NotAllowedError,
+                    f"Topic {name} has {record.partitions} partitions: use {name.partition(0)} and so on.",
+                )
+            with self.loads.timed():
+                topic = self._load(name, record)
+                await topic.load(view)
+            self._require_running()
+            self._loaded[name] = topic
+            return topic
+
+    async def _new(self, view: View, name: TopicName, *, create: bool) -> TopicRecord:
+        """Create a topic that is not there, if that is asked for (errors as `TopicCreation.create`)."""
+        if not create:
+            raise not_there(name)
+        return await self._creation.create(view, name)
+
+    def _require_running(self) -> None:
+        if self._is_closed:
+            raise ServerRefusalError(ServerError.ServiceNotReady, "The broker is going down: look the topic up again.")

@@ -1,0 +1,329 @@
+"""Access modes against Pulsar's rules, case by case, and their invariants under any order of events."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+
+from pulsar_on_spark.broker.producing.producers import (
+    AccessMode,
+    Close,
+    CommitEpoch,
+    Effect,
+    ProducerInfo,
+    ProducerNames,
+    Producers,
+    Queued,
+    Ready,
+    Refused,
+)
+
+SHARED, EXCLUSIVE, WAIT, FENCING = AccessMode
+TOPIC = "persistent://public/default/t"
+
+
+def producer(name: str, mode: AccessMode = SHARED, **given: object) -> ProducerInfo:
+    fields: dict[str, object] = {"connection": "c1", "producer_id": sum(name.encode()), "access_mode": mode} | given
+    return ProducerInfo(name=name, **fields)  # type: ignore[arg-type]
+
+
+def make_exclusive(core: Producers, who: ProducerInfo) -> None:
+    *_, commit = core.add(who)
+    assert isinstance(commit, CommitEpoch)
+    assert core.epoch_committed() == [Ready(who, commit.epoch)]
+
+
+def errors(effects: list[Effect]) -> list[tuple[str, str]]:
+    return [(each.producer.name, each.error) for each in effects if isinstance(each, Refused)]
+
+
+def test_shared_producers_stand_beside_each_other() -> None:
+    core = Producers(TOPIC, topic_epoch=4)
+    one, two = producer("one"), producer("two")
+    assert core.add(one) == [Ready(one, None)]
+    assert core.add(two) == [Ready(two, None)]
+    assert list(core.connected) == [one, two]
+
+
+def test_an_exclusive_producer_keeps_all_others_out() -> None:
+    core = Producers(TOPIC)
+    make_exclusive(core, producer("owner", EXCLUSIVE))
+    assert errors(core.add(producer("a"))) == [("a", "ProducerBusy")]
+    assert errors(core.add(producer("b", EXCLUSIVE))) == [("b", "ProducerFenced")]
+    assert core.topic_epoch == 0
+
+
+def test_exclusive_beside_shared_is_fenced() -> None:
+    core = Producers(TOPIC)
+    core.add(producer("shared"))
+    assert errors(core.add(producer("x", EXCLUSIVE))) == [("x", "ProducerFenced")]
+
+
+def test_nobody_hears_of_an_epoch_before_it_is_durable() -> None:
+    core = Producers(TOPIC, topic_epoch=6)
+    first = producer("first", EXCLUSIVE)
+    assert core.add(first) == [CommitEpoch(7)]
+    assert core.topic_epoch == 6
+    assert list(core.connected) == []
+    assert errors(core.add(producer("s"))) == [("s", "ProducerBusy")]
+    assert core.epoch_committed() == [Ready(first, 7)]
+
+
+def test_an_epoch_that_cannot_be_committed_refuses_only_its_producer() -> None:
+    core = Producers(TOPIC)
+    core.add(producer("first", EXCLUSIVE))
+    second = producer("second", WAIT)
+    assert core.add(second) == [Queued(second)]
+    effects = core.epoch_not_committed("The disk is full.")
+    assert errors(effects) == [("first", "PersistenceError")]
+    assert effects[1:] == [CommitEpoch(0)]
+    assert core.epoch_committed() == [Ready(second, 0)]
+
+
+def test_waiting_producers_get_their_turn_in_order_when_nobody_is_left() -> None:
+    core = Producers(TOPIC)
+    shared = [producer("s1"), producer("s2")]
+    for each in shared:
+        core.add(each)
+    first, second = producer("w1", WAIT), producer("w2", WAIT)
+    assert core.add(first) == [Queued(first)]
+    assert core.add(second) == [Queued(second)]
+    assert errors(core.add(producer("s3"))) == [("s3", "ProducerBusy")], "or the waiting would starve"
+    assert core.remove(shared[0]) == []
+    assert core.remove(shared[1]) == [CommitEpoch(0)]
+    assert core.epoch_committed() == [Ready(first, 0)]
+    assert core.remove(first) == [CommitEpoch(1)]
+    assert core.epoch_committed() == [Ready(second, 1)]
+
+
+def test_fencing_closes_all_others_and_fails_the_waiting() -> None:
+    core = Producers(TOPIC)
+    make_exclusive(core, owner := producer("owner", EXCLUSIVE))
+    core.add(producer("waiting", WAIT))
+    new = producer("new", FENCING)
+    effects = core.add(new)
+    assert errors(effects) == [("waiting", "ProducerFenced")]
+    assert effects[1:] == [Close(owner, notify=True), CommitEpoch(1)]
+    assert core.epoch_committed() == [Ready(new, 1)]
+    assert core.remove(owner) == [], "its connection says so later: the new one stays"
+    assert list(core.connected) == [new]
+
+
+def test_fencing_one_whose_epoch_is_being_committed_takes_the_epoch_after_it() -> None:
+    core = Producers(TOPIC)
+    core.add(producer("first", EXCLUSIVE))
+    second = producer("second", FENCING)
+    assert errors(core.add(second)) == [("first", "ProducerFenced")]
+    assert core.epoch_committed() == [CommitEpoch(1)], "epoch 0 was committed for nobody"
+    assert core.epoch_committed() == [Ready(second, 1)]
+
+
+def test_who_comes_back_with_the_epoch_that_counts_keeps_it() -> None:
+    core = Producers(TOPIC)
+    make_exclusive(core, owner := producer("owner", EXCLUSIVE))
+    core.remove(owner)
+    back = producer("owner", EXCLUSIVE, topic_epoch=0, epoch=1)
+    assert core.add(back) == [Ready(back, 0)]
+
+
+@pytest.mark.parametrize("mode", [EXCLUSIVE, WAIT, FENCING])
+def test_who_comes_back_with_an_older_epoch_is_fenced_and_closes_nobody(mode: AccessMode) -> None:
+    core = Producers(TOPIC, topic_epoch=5)
+    make_exclusive(core, owner := producer("owner", EXCLUSIVE))
+    assert errors(core.add(producer("late", mode, topic_epoch=5))) == [("late", "ProducerFenced")]
+    assert list(core.connected) == [owner]
+
+
+def test_a_waiting_producer_whose_epoch_passes_meanwhile_is_fenced_at_its_turn() -> None:
+    core = Producers(TOPIC, topic_epoch=1)
+    core.add(shared := producer("shared"))
+    core.add(producer("next", WAIT))
+    core.add(late := producer("late", WAIT, topic_epoch=1))
+    core.remove(shared)
+    *_, (ready,) = [core.epoch_committed()]
+    assert isinstance(ready, Ready)
+    assert errors(core.remove(ready.producer)) == [(late.name, "ProducerFenced")]
+    assert core.is_empty
+
+
+def test_a_name_belongs_to_one_producer() -> None:
+    core = Producers(TOPIC)
+    core.add(first := producer("x"))
+    (refused,) = core.add(producer("x", connection="c2", epoch=9))
+    assert isinstance(refused, Refused)
+    assert (refused.error, refused.holder) == ("ProducerBusy", first)
+    assert core.remove(first) == []
+    again = producer("x", connection="c2", epoch=9)
+    assert core.add(again) == [Ready(again, None)], "the first one's connection was dead"
+
+
+@pytest.mark.parametrize(
+    ("changed", "succeeds"),
+    [
+        ({"epoch": 2}, True),
+        ({"epoch": 1}, False),
+        ({"epoch": 2, "connection": "c2"}, False),
+        ({"epoch": 2, "producer_id": 8}, False),
+        ({"epoch": 2, "connection": "c2", "is_generated_name": True}, False),
+    ],
+)
+def test_successors_of_a_given_name(changed: dict[str, object], succeeds: bool) -> None:
+    old = producer("x", producer_id=7, epoch=1)
+    new = producer("x", **({"producer_id": 7} | changed))
+    core = Producers(TOPIC)
+    core.add(old)
+    effects = core.add(new)
+    assert effects == [Close(old, notify=False), Ready(new, None)] if succeeds else bool(errors(effects))
+
+
+def test_a_generated_name_comes_back_on_another_connection() -> None:
+    core = Producers(TOPIC)
+    core.add(old := producer("standalone-1-1", is_generated_name=True, epoch=0))
+    new = producer("standalone-1-1", connection="c2", producer_id=3, is_generated_name=True, epoch=1)
+    assert core.add(new) == [Close(old, notify=False), Ready(new, None)]
+    assert core.remove(old) == []
+    assert list(core.connected) == [new]
+
+
+def test_an_exclusive_producer_takes_its_own_place_before_those_who_wait() -> None:
+    core = Producers(TOPIC)
+    make_exclusive(core, old := producer("standalone-1-1", EXCLUSIVE, is_generated_name=True))
+    core.add(producer("waiting", WAIT))
+    new = producer("standalone-1-1", EXCLUSIVE, is_generated_name=True, connection="c2", epoch=1, topic_epoch=0)
+    assert core.add(new) == [Close(old, notify=False), Ready(new, 0)]
+
+
+def test_a_waiting_producer_keeps_its_place_in_the_queue() -> None:
+    core = Producers(TOPIC)
+    core.add(shared := producer("shared"))
+    core.add(old := producer("w", WAIT, producer_id=1))
+    core.add(producer("behind", WAIT))
+    new = producer("w", WAIT, producer_id=1, epoch=1)
+    assert core.add(new) == [Close(old, notify=False), Queued(new)]
+    core.remove(shared)
+    assert core.epoch_committed() == [Ready(new, 0)]
+
+
+def test_the_limit_counts_who_waits() -> None:
+    core = Producers(TOPIC, max_producers=2)
+    core.add(producer("a"))
+    core.add(producer("b", WAIT))
+    assert errors(core.add(producer("c", WAIT))) == [("c", "ProducerBusy")]
+
+
+def test_names_are_the_clusters_and_the_runs() -> None:
+    one, two = ProducerNames("standalone", "a" * 32), ProducerNames("standalone", "b" * 32)
+    made = [names.next() for names in (one, two) for _ in range(3)]
+    assert len(set(made)) == 6
+    assert made[0] == f"standalone-{'a' * 16}-1"
+
+
+class ProducersMachine(RuleBasedStateMachine):
+    """Clients come, go and come back; commits end well or not, at any time."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.core = Producers(TOPIC)
+        self.durable: int | None = None
+        self.committing: int | None = None
+        self.ready: dict[ProducerInfo, int | None] = {}
+        self.queued: set[ProducerInfo] = set()
+        self.asked: set[ProducerInfo] = set()
+        self.owner_of: dict[int, str] = {}
+        self.attempts: dict[str, int] = {}
+
+    def apply(self, effects: list[Effect]) -> None:
+        for effect in effects:
+            if isinstance(effect, CommitEpoch):
+                assert self.committing is None, "one commit at a time"
+                assert self.durable is None or effect.epoch > self.durable
+                self.committing = effect.epoch
+                continue
+            assert effect.producer in self.asked | self.queued | set(self.ready)
+            if isinstance(effect, Queued):
+                self.asked.discard(effect.producer)
+                self.queued.add(effect.producer)
+                continue
+            self.queued.discard(effect.producer)
+            self.asked.discard(effect.producer)
+            if isinstance(effect, Ready):
+                self.become_ready(effect)
+            else:
+                self.ready.pop(effect.producer, None)
+
+    def become_ready(self, effect: Ready) -> None:
+        who, epoch = effect.producer, effect.topic_epoch
+        if who.access_mode is SHARED:
+            assert epoch is None
+            assert all(each.access_mode is SHARED for each in self.ready)
+        else:
+            assert not self.ready, "alone"
+            assert epoch == self.durable, "no epoch before it is durable, no older one"
+            assert epoch is not None
+            assert self.owner_of.setdefault(epoch, who.name) == who.name
+        self.ready[who] = epoch
+
+    @rule(
+        name=st.sampled_from(["a", "b", "c", "d"]),
+        mode=st.sampled_from(AccessMode),
+        connection=st.integers(1, 2),
+        generated=st.booleans(),
+        age=st.sampled_from([None, 0, 1]),
+    )
+    def add(self, name: str, mode: AccessMode, connection: int, generated: bool, age: int | None) -> None:
+        self.attempts[name] = attempt = self.attempts.get(name, 0) + 1
+        epoch = None
+        if age is not None and self.durable is not None and self.owner_of.get(self.durable - age) == name:
+            epoch = self.durable - age
+        who = ProducerInfo(connection, ord(name), name, generated, attempt, mode, epoch)
+        self.asked.add(who)
+        self.apply(self.core.add(who))
+
+    @precondition(lambda self: self.ready or self.queued or self.asked)
+    @rule(data=st.data())
+    def remove(self, data: st.DataObject) -> None:
+        known = sorted({*self.ready, *self.queued, *self.asked}, key=lambda each: (each.name, each.epoch))
+        who = data.draw(st.sampled_from(known))
+        self.ready.pop(who, None)
+        self.queued.discard(who)
+        self.asked.discard(who)
+        self.apply(self.core.remove(who))
+
+    @precondition(lambda self: self.committing is not None)
+    @rule(well=st.booleans())
+    def commit_ends(self, well: bool) -> None:
+        epoch, self.committing = self.committing, None
+        if well:
+            self.durable = epoch
+            self.apply(self.core.epoch_committed())
+        else:
+            self.apply(self.core.epoch_not_committed("The metadata cannot be written."))
+
+    @invariant()
+    def agree(self) -> None:
+        assert set(self.core.connected) == set(self.ready)
+        assert set(self.core.waiting) <= self.queued
+        assert self.core.topic_epoch == self.durable
+        names = [each.name for each in {*self.ready, *self.queued, *self.asked}]
+        assert len(names) == len(set(names)), "a name has one producer"
+
+    @invariant()
+    def nobody_waits_for_nothing(self) -> None:
+        if self.committing is None:
+            assert not self.asked, "each has its answer"
+            assert not self.queued or self.ready
+
+    def teardown(self) -> None:
+        for _ in range(len(self.ready) + len(self.queued) + len(self.asked) + 1):
+            while self.committing is not None:
+                self.commit_ends(True)
+            for who in list(self.ready):
+                self.ready.pop(who)
+                self.apply(self.core.remove(who))
+        assert self.core.is_empty, "each one's turn comes"
+
+
+TestProducersMachine = ProducersMachine.TestCase
+TestProducersMachine.settings = settings(max_examples=200, stateful_step_count=40, deadline=None)

@@ -1,0 +1,54 @@
+"""What clients are told of topics that come while their watch begins; see also `clients/test_topic_lists.py`."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from typing import cast
+
+from pulsar_on_spark.broker.connection.peer import Peer
+from pulsar_on_spark.broker.topics.topic_watch import TopicWatch
+from pulsar_on_spark.broker.topics.topics import Topics
+from pulsar_on_spark.broker.views import Views
+from pulsar_on_spark.metadata.state import View
+from pulsar_on_spark.topic.root import Root
+
+from .test_subscription import ClientSide
+
+LIMIT_S = 60
+
+
+class FirstIsLate(Views):
+    """The first view that is asked for is given only when `go` is set; until then it grows old."""
+
+    def __init__(self, root: Root) -> None:
+        super().__init__(root)
+        self.is_read = asyncio.Event()
+        self.go = asyncio.Event()
+
+    async def view(self) -> View:
+        view = await super().view()
+        if not self.is_read.is_set():
+            self.is_read.set()
+            await self.go.wait()
+        return view
+
+
+def test_a_topic_that_comes_while_a_watch_begins_is_told_of(tmp_path: Path) -> None:
+    root = Root.open_or_create(tmp_path / "root")
+    root.create_topic("t-one")
+
+    async def scene() -> None:
+        views, client = FirstIsLate(root), ClientSide()
+        watch = TopicWatch(views, cast(Topics, []))
+        beginning = asyncio.create_task(watch.watch(cast(Peer, client), 1, "public/default", "public/default/t-.*", ""))
+        await views.is_read.wait()
+        root.create_topic("t-two")
+        await watch.look()  # nobody watches yet
+        views.go.set()
+        assert (await beginning).topics == ["persistent://public/default/t-one"]
+        await watch.look()
+        (told,) = client.written
+        assert b"persistent://public/default/t-two" in told
+
+    asyncio.run(asyncio.wait_for(scene(), LIMIT_S))
