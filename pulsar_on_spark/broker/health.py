@@ -10,8 +10,8 @@ import asyncio
 import time
 from typing import Final
 
+from pulsar_on_spark.broker.producing.producer import Producer
 from pulsar_on_spark.broker.producing.producers import ProducerInfo
-from pulsar_on_spark.broker.producing.publishing import Producer
 from pulsar_on_spark.broker.server_errors import ServerRefusalError
 from pulsar_on_spark.broker.services import Services
 from pulsar_on_spark.broker.topics.topic import BrokerTopic

@@ -11,8 +11,8 @@ from google.protobuf.message import Message
 
 from pulsar_on_spark.broker.connection.access import Authentication
 from pulsar_on_spark.broker.connection.intake import Intake, Pause
+from pulsar_on_spark.broker.producing.producer import Producer
 from pulsar_on_spark.broker.producing.producers import ProducerInfo
-from pulsar_on_spark.broker.producing.publishing import Producer
 from pulsar_on_spark.broker.server_errors import ServerRefusalError, code_of
 from pulsar_on_spark.broker.services import Services
 from pulsar_on_spark.broker.topics.topics import AnyTopic

@@ -11,8 +11,8 @@ from pulsar_on_spark.broker.connection.access import Operation
 from pulsar_on_spark.broker.connection.connection import Connection, Request
 from pulsar_on_spark.broker.connection.peer import Peer
 from pulsar_on_spark.broker.handlers.lookup import authorize, topic_name
+from pulsar_on_spark.broker.producing.producer import Producer
 from pulsar_on_spark.broker.producing.producers import AccessMode, ProducerInfo
-from pulsar_on_spark.broker.producing.publishing import Producer
 from pulsar_on_spark.broker.producing.topic_producers import ProducerRefusedError
 from pulsar_on_spark.broker.server_errors import ServerRefusalError
 from pulsar_on_spark.broker.topics.topic import BrokerTopic

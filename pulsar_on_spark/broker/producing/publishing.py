@@ -18,61 +18,18 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol, cast
 
-from pulsar_on_spark.broker.connection.peer import Peer
-from pulsar_on_spark.broker.metrics.entry_samples import EntrySamples
-from pulsar_on_spark.broker.producing.producers import ProducerInfo
+from pulsar_on_spark.broker.producing.producer import Producer, Published
 from pulsar_on_spark.broker.producing.sequence_ids import with_last_sequence_id
 from pulsar_on_spark.broker.producing.topic_dedup import TopicDedup
 from pulsar_on_spark.model.clock import current_ms
 from pulsar_on_spark.model.ids import EntryId, LedgerId, TopicId
 from pulsar_on_spark.model.latencies import Latencies
-from pulsar_on_spark.protocol import replies
 from pulsar_on_spark.protocol.server import Sent
 from pulsar_on_spark.topic.incarnation.incarnation import Incarnation
 from pulsar_on_spark.topic.incarnation.listener import Appended
 from pulsar_on_spark.topic.incarnation.open_ledger import OpenLedger
 
 log = logging.getLogger(__name__)
-
-Receipt = tuple[int, int, int, int]
-"""Sequence id, highest sequence id, ledger, entry."""
-
-
-@dataclass(slots=True, eq=False, weakref_slot=True)
-class Published:
-    """What was published to a topic since it was loaded, or by a producer.
-
-    Attributes:
-        messages: Messages.
-        bytes: Bytes of their entries.
-        samples: How long some of a topic's entries took, and how large they were; None before the first.
-    """
-
-    messages: int = 0
-    bytes: int = 0
-    samples: EntrySamples | None = None
-
-    def sampled(self, seconds: float, size_bytes: int) -> None:
-        """An entry was measured."""
-        if self.samples is None:
-            self.samples = EntrySamples()
-        self.samples.observe(seconds, size_bytes)
-
-
-class ProducersTopic(Protocol):
-    """What producers know of their topic.
-
-    Attributes:
-        dedup: Tells what is stored already; None where that is not asked for.
-    """
-
-    dedup: TopicDedup | None
-
-    def publish(self, producer: Producer, sent: Sent) -> None:
-        """Take the next entry of a producer."""
-
-    def forget_producer(self, producer: Producer) -> None:
-        """A producer's client closed it, or is gone."""
 
 
 class PublishedTopic(Protocol):
@@ -106,88 +63,6 @@ class TailCache(Protocol):
 
     def add(self, topic_id: TopicId, ledger: LedgerId, entry: EntryId, data: bytes) -> None:
         """See `EntryCache`."""
-
-
-@dataclass(slots=True, eq=False)
-class Producer:
-    """A client's producer that may publish.
-
-    Attributes:
-        info: What it asked for.
-        peer: Its connection.
-        topic: Where it publishes.
-        pending: Its entries that are not settled.
-        is_closed: What it sends from now on, or has waiting, is not published.
-        published: How much it has published.
-        connected_at: Seconds since 1970.
-    """
-
-    info: ProducerInfo
-    peer: Peer
-    topic: ProducersTopic
-    pending: int = 0
-    is_closed: bool = False
-    receipts: list[Receipt] = field(default_factory=list)
-    published: Published = field(default_factory=Published)
-    connected_at: float = field(default_factory=time.time)
-    _taken: int = 0
-    _settled: int = 0
-    """Entries are settled in order: those up to this number are."""
-    _answers: dict[int, bytes] = field(default_factory=dict)
-    """What entries that are not stored are answered, by number, until all before them are settled."""
-    _drained: Callable[[], None] | None = None
-
-    def when_drained(self, call: Callable[[], None]) -> None:
-        """Call once nothing of it is pending: at once, or later."""
-        if self.pending:
-            self._drained = call
-        else:
-            call()
-
-    def take(self) -> int:
-        """The number of its next entry, which is pending from now on."""
-        self.pending += 1
-        self.peer.pending_changed(1)
-        self._taken += 1
-        return self._taken
-
-    def answer(self, number: int, answer: bytes) -> None:
-        """An entry is not stored: its client is told this, if anything, behind the answers to all before it."""
-        self._answers[number] = answer
-        self._no_longer_pending(self._send_answers())
-
-    def acknowledge(self) -> None:
-        """The entries of `receipts` are stored: each is answered in its turn, and so are those between them."""
-        receipts, self.receipts = self.receipts, []
-        settled = len(receipts)
-        if self._answers:
-            for receipt in receipts:
-                self._send_receipts([receipt])
-                settled += self._send_answers()
-        else:
-            self._send_receipts(receipts)
-        self._no_longer_pending(settled)
-
-    def _send_receipts(self, receipts: Sequence[Receipt]) -> None:
-        self._settled += len(receipts)
-        if not self.peer.is_closed:
-            self.peer.write(replies.send_receipts(self.info.producer_id, receipts))
-
-    def _send_answers(self) -> int:
-        """Send those whose turn it is; returns how many."""
-        before = self._settled
-        while (answer := self._answers.pop(self._settled + 1, None)) is not None:
-            self._settled += 1
-            if answer:
-                self.peer.write(answer)
-        return self._settled - before
-
-    def _no_longer_pending(self, entries: int) -> None:
-        self.pending -= entries
-        self.peer.pending_changed(-entries)
-        if not self.pending and self._drained is not None:
-            call, self._drained = self._drained, None
-            call()
 
 
 Waiting = tuple[Producer, int, Sent]

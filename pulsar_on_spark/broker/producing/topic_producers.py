@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from pulsar_on_spark.broker.connection.peer import Peer
+from pulsar_on_spark.broker.producing.producer import Producer, ProducersTopic
 from pulsar_on_spark.broker.producing.producers import (
     Close,
     CommitEpoch,
@@ -18,7 +19,6 @@ from pulsar_on_spark.broker.producing.producers import (
     Ready,
     Refused,
 )
-from pulsar_on_spark.broker.producing.publishing import Producer, ProducersTopic
 from pulsar_on_spark.broker.server_errors import ServerRefusalError
 from pulsar_on_spark.model.clock import monotonic_ms
 from pulsar_on_spark.model.errors import PulsarpyError

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Final
 from weakref import WeakKeyDictionary
 
-from pulsar_on_spark.broker.producing.publishing import Published
+from pulsar_on_spark.broker.producing.producer import Published
 from pulsar_on_spark.broker.stats.rates import Counters, RateMeter, Rates
 from pulsar_on_spark.broker.subscriptions.consumer import Consumer
 from pulsar_on_spark.broker.subscriptions.subscription import Subscription

@@ -8,7 +8,7 @@ from typing import Final
 
 from pulsar_on_spark.broker.cursors.open_cursor import OpenCursor
 from pulsar_on_spark.broker.dispatch import values
-from pulsar_on_spark.broker.producing.publishing import Producer
+from pulsar_on_spark.broker.producing.producer import Producer
 from pulsar_on_spark.broker.stats.meters import Metered
 from pulsar_on_spark.broker.stats.models import (
     CompactionStats,

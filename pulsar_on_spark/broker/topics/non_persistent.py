@@ -10,8 +10,8 @@ from typing import Final
 
 from pulsar_on_spark.broker.dispatch.keys import KeySplit, key_split
 from pulsar_on_spark.broker.dispatch.values import Ack, ConsumerId
+from pulsar_on_spark.broker.producing.producer import Producer, Published
 from pulsar_on_spark.broker.producing.producers import Producers
-from pulsar_on_spark.broker.producing.publishing import Producer, Published
 from pulsar_on_spark.broker.producing.topic_dedup import TopicDedup
 from pulsar_on_spark.broker.producing.topic_producers import TopicProducers
 from pulsar_on_spark.broker.reading.entry_look import EntryLook, look_at

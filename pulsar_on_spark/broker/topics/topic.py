@@ -14,8 +14,9 @@ from pulsar_on_spark.broker.connection.peer import refusal_of_one_entry
 from pulsar_on_spark.broker.cursors.keeper import CursorKeeper
 from pulsar_on_spark.broker.dispatch.limits import DispatchLimits
 from pulsar_on_spark.broker.journals import Journals, is_same
+from pulsar_on_spark.broker.producing.producer import Producer, Published
 from pulsar_on_spark.broker.producing.producers import Producers
-from pulsar_on_spark.broker.producing.publishing import Producer, Published, PublishPath, Waiting
+from pulsar_on_spark.broker.producing.publishing import PublishPath, Waiting
 from pulsar_on_spark.broker.producing.topic_dedup import DedupStore, TopicDedup
 from pulsar_on_spark.broker.producing.topic_producers import TopicProducers
 from pulsar_on_spark.broker.reading.follower import ChainFollower
