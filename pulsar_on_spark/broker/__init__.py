@@ -3,6 +3,6 @@
 It may import `topic` and all below, never Spark. A shell of asyncio surrounds pure cores: `dispatch`, and producers and
 deduplication in `producing`. Start reading at `broker.py`, one run of a broker. A message's way: `connection` takes its
 bytes, `handlers` its command, `producing` puts it into the journal, `reading` keeps it at hand, `subscriptions` deliver
-it, `cursors` remember that it was acknowledged. `topics` has what is loaded, `upkeep` what happens to it in time; `web`,
-`stats` and `metrics` are for operators.
+it, `cursors` remember that it was acknowledged. `topics` has what is loaded, `upkeep` what happens to it in time. `web`
+and `stats` and `metrics` are for operators.
 """
