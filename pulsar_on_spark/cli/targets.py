@@ -207,7 +207,7 @@ class BrokerTarget:
                 value = self.admin.get(*path[:-1], "backlogQuotaMap").get(_QUOTAS[field])
             else:
                 value = self.admin.get(*path)
-            if value is not None:
+            if value is not None and _SAID_WHERE_UNSET.get(field) is not value:
                 found[field] = value
         return found
 
@@ -291,6 +291,8 @@ class BrokerTarget:
 
 
 _QUOTAS: Final = {"backlog_quota_size": "destination_storage", "backlog_quota_age": "message_age"}
+_SAID_WHERE_UNSET: Final = {"schema_validation_enforced": False, "is_allow_auto_update_schema": True}
+"""What Pulsar's API answers for the policies that it does not tell from unset ones; that is no news."""
 
 
 def _status(topic: str, name: str, stats: Mapping[str, Any], cursor: Mapping[str, Any]) -> SubscriptionStatus:

@@ -157,7 +157,7 @@ def test_available_now_leaves_its_cursor_at_the_end_and_gives_the_subscription_b
 def test_exclusive_refuses_a_second_live_query_and_stop_gives_it_back(streams: Streams):
     root = streams.root
     write(root, "in", numbered(0, 10))
-    options = {"subscription": "s", "startingOffsets": "earliest", "leaseDuration": "1 hour"}
+    options = {"subscription": "s", "startingOffsets": "earliest", "leaseDuration": "2s"}
     first = streams.start("out", "one", **options)
     first.processAllAvailable()
     second = streams.start("out", "two", **options)

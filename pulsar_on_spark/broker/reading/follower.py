@@ -103,13 +103,13 @@ class ChainFollower:
             self._polling.cancel()
             await asyncio.gather(self._polling, return_exceptions=True)
 
-    async def follow(self, part: TopicPart, listener: ChainListener, view: View) -> LedgerChain:
+    async def follow(self, part: TopicPart, listener: ChainListener, view: View | None) -> LedgerChain:
         """The topic's chain now; the listener hears of everything that comes after.
 
         Args:
             part: The topic.
             listener: Who is told.
-            view: The metadata as it was a moment ago.
+            view: The metadata as it was a moment ago, with all that happened to this topic; None to read it.
 
         Raises:
             PulsarpyError: the metadata, or the journal of a ledger that was closed by force, cannot be read.
@@ -121,7 +121,7 @@ class ChainFollower:
         followed.listener = listener
         try:
             # What came behind an older view, for other topics, was looked at before this one was followed.
-            is_new = view.state.revision >= self._seen
+            is_new = view is not None and view.state.revision >= self._seen
             look = await asyncio.to_thread(self._look, [followed], view if is_new else None)
             for error in look.errors.values():
                 raise error

@@ -148,8 +148,9 @@ class BrokerTopic:
             PulsarpyError: its policies ask for a journal that cannot be opened.
         """
         own = {each.id for each in self._journals}
-        for ledger in view.all(LedgerRecord, self.topic_id):
-            if is_open(view, ledger) and ledger.incarnation not in own:
+        were_open = [ledger for ledger in view.all(LedgerRecord, self.topic_id) if is_open(view, ledger)]
+        for ledger in were_open:
+            if ledger.incarnation not in own:
                 raise TopicOwnedElsewhereError(
                     f"Ledger {ledger.ledger_id} of {self.name} is open in broker incarnation {ledger.incarnation}: it "
                     "is recovered if that broker is dead."
@@ -160,7 +161,8 @@ class BrokerTopic:
             await each.close_ledgers([])
         self.incarnation = await self._journals.take(self.topic_id, _quorum(effective(view, self.name, self._defaults)))
         try:
-            self.chain = await self._follower.follow(self.part, self, view)
+            # Closed by now, they have their entries in a newer view only.
+            self.chain = await self._follower.follow(self.part, self, None if were_open else view)
             self.follow_record(view)
             if self.policies.deduplication:
                 self.dedup = await self._dedups.load(self.part, view, self.chain)

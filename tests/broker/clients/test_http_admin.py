@@ -181,7 +181,8 @@ def test_each_policy_is_set_and_unset(admin: httpx.Client, namespace: str, field
             shown = answered(admin.get(base))[policy.key]
             assert value in (shown, shown.get("standalone") if isinstance(shown, dict) else None)
         else:
-            done(admin.delete(f"/namespaces/{namespace}/{policy.namespace}"))
+            if policy.namespace is not None:
+                done(admin.delete(f"/namespaces/{namespace}/{policy.namespace}"))
             assert answered(admin.get(place, params={"applied": True})) == value
         done(admin.put(place, json=value))
         if segment == "messageTTL" and base.startswith("/persistent"):

@@ -33,6 +33,9 @@ def creation(root: Root, commits: GroupedCommits | None = None, defaults: Polici
 
 
 def test_topics_that_are_wanted_at_once_share_a_commit_with_each_other_and_with_other_changes(root: Root) -> None:
+    for number in range(3):
+        root.create_topic(f"shop/n{number}/first")
+
     async def scenario() -> None:
         commits = GroupedCommits(root.store)
         made, view = creation(root, commits), root.store.view()

@@ -12,8 +12,7 @@ from pulsar_on_spark.broker.topics.topics import Topics
 from pulsar_on_spark.broker.views import Views
 from pulsar_on_spark.metadata.state import View
 from pulsar_on_spark.topic.root import Root
-
-from .test_subscription import ClientSide
+from tests.broker.subscriptions.test_subscription import ClientSide
 
 LIMIT_S = 60
 
