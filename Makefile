@@ -53,8 +53,8 @@ imports: install ## import-linter: imports point down the house
 	@$(BIN)/lint-imports --no-logo
 
 .PHONY: unit
-unit: install ## pytest in three processes, without the long runs
-	@$(BIN)/pytest -n 3 --dist loadfile --no-loadscope-reorder --durations=20
+unit: install ## pytest in two processes, without the long runs
+	@$(BIN)/pytest -n 2 --dist loadfile --no-loadscope-reorder --durations=20
 
 .PHONY: simulate
 simulate: install ## run the journal's protocol in the simulator; SECONDS=3600, SEED=n
