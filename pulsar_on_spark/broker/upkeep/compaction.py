@@ -17,6 +17,7 @@ from typing import Final, Literal
 from pulsar_on_spark.broker.repeating import every
 from pulsar_on_spark.broker.settings import BrokerSettings
 from pulsar_on_spark.broker.topics.topic_policies import default_policies
+from pulsar_on_spark.broker.upkeep.children import ended_if_cancelled
 from pulsar_on_spark.metadata.records import TopicRecord
 from pulsar_on_spark.model.errors import PulsarpyError, TopicBusyError
 from pulsar_on_spark.model.ids import EntryId, LedgerId, Position
@@ -31,7 +32,6 @@ from pulsar_on_spark.topic.tail.tail import Tail
 log = logging.getLogger(__name__)
 
 _NICE: Final = 10
-_STOP_TIMEOUT_S: Final = 5.0
 _MAX_ERROR_BYTES: Final = 4_096
 """Of what a process that failed has said, the end is kept."""
 _MAX_KNOWN: Final = 10_000
@@ -130,17 +130,10 @@ class Compactions:
         )
         assert process.stderr is not None, "it is a pipe"
         said = b""
-        try:
+        async with ended_if_cancelled(process):
             while more := await process.stderr.read(_MAX_ERROR_BYTES):
                 said = (said + more)[-_MAX_ERROR_BYTES:]
             code = await process.wait()
-        except asyncio.CancelledError:
-            process.terminate()
-            try:
-                await asyncio.wait_for(process.wait(), _STOP_TIMEOUT_S)
-            except TimeoutError:
-                process.kill()
-            raise
         lines = said.decode(errors="replace").strip().splitlines()
         return None if code == 0 else lines[-1] if lines else f"The process ended with code {code}."
 

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Final
 
 from pulsar_on_spark.broker.repeating import attempt
+from pulsar_on_spark.broker.upkeep.children import ended_if_cancelled
 from pulsar_on_spark.model import logs
 from pulsar_on_spark.topic.housekeeping.maintain import maintain
 from pulsar_on_spark.topic.policies.policies import Policies
@@ -27,7 +28,6 @@ log = logging.getLogger("pulsar_on_spark.broker.upkeep.housekeeping")  # a pass 
 FIRST_AFTER_S: Final = 60.0
 """The first pass comes so long after the start: what a killed broker left is sealed soon, and clients come first."""
 _NICE: Final = 10
-_STOP_TIMEOUT_S: Final = 5.0
 
 
 class Housekeeping:
@@ -69,15 +69,8 @@ class Housekeeping:
 
     async def _pass(self) -> None:
         process = await asyncio.create_subprocess_exec(*self._command)
-        try:
+        async with ended_if_cancelled(process):
             code = await process.wait()
-        except asyncio.CancelledError:
-            process.terminate()
-            try:
-                await asyncio.wait_for(process.wait(), _STOP_TIMEOUT_S)
-            except TimeoutError:
-                process.kill()
-            raise
         self.passes += 1
         if code:
             self.failed += 1
