@@ -18,7 +18,7 @@ from pulsar_on_spark.topic.sealing.process import CpuBudget, SealingPolicy, Seal
 
 from .test_sealer import entry, sealed_entries
 
-EAGER = SealingPolicy(backlog_bytes=1, tail_bytes=1, interval_s=0.05, trim_interval_s=0.1, grace_s=0)
+EAGER = SealingPolicy(backlog_bytes=1, ledger_bytes=0, tail_bytes=1, interval_s=0.05, trim_interval_s=0.1, grace_s=0)
 
 
 @pytest.fixture
