@@ -44,6 +44,9 @@ class FileOps(Protocol):
     def fdatasync(self, fd: int) -> None:
         """Return when the file's bytes and length are durable."""
 
+    def forget(self, fd: int, end: int) -> None:
+        """Let the operating system drop what it keeps in memory of the bytes up to `end`; advice, the file stays."""
+
     def close(self, fd: int) -> None:
         """Give the descriptor back."""
 
@@ -107,6 +110,10 @@ class OsFiles:
     def fdatasync(self, fd: int) -> None:
         """See `FileOps`."""
         os.fdatasync(fd)
+
+    def forget(self, fd: int, end: int) -> None:
+        """See `FileOps`."""
+        os.posix_fadvise(fd, 0, end, os.POSIX_FADV_DONTNEED)
 
     def close(self, fd: int) -> None:
         """See `FileOps`."""

@@ -87,6 +87,11 @@ class FailingFiles:
         self._step("fdatasync", self._open_files[fd])
         OS_FILES.fdatasync(fd)
 
+    def forget(self, fd: int, end: int) -> None:
+        """See `FileOps`."""
+        self._step("forget", self._open_files[fd])
+        OS_FILES.forget(fd, end)
+
     def close(self, fd: int) -> None:
         """See `FileOps`."""
         self._step("close", self._open_files.pop(fd))

@@ -99,6 +99,10 @@ class RecordingFiles:
             self._os.fdatasync(fd)
             self._note(Step("fdatasync", path, file=file))
 
+    def forget(self, fd: int, end: int) -> None:
+        """See `FileOps`; nothing on the disk changes."""
+        self._os.forget(fd, end)
+
     def close(self, fd: int) -> None:
         """See `FileOps`."""
         self._open_files.pop(fd, None)

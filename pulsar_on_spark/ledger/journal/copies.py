@@ -20,6 +20,7 @@ from pulsar_on_spark.ledger.files import OS_FILES, FileOps
 from pulsar_on_spark.ledger.journal.codec_encode import Payload
 from pulsar_on_spark.ledger.journal.files import create_journal_file, file_directory, open_name
 from pulsar_on_spark.ledger.journal.log import Copy, FrameNumber
+from pulsar_on_spark.ledger.journal.page_cache import PageCache
 from pulsar_on_spark.ledger.journal.path import (
     AppendEvent,
     AppendFrames,
@@ -119,6 +120,7 @@ class _OpenFile:
     name: Path
     appender: CopyAppender
     header: bytes
+    unsynced_bytes: int = 0
     identity: tuple[int, int] | None = None
     wanted: AppendFrames | None = None
     frames: dict[FrameNumber, FrameBytes] = field(default_factory=dict)
@@ -162,6 +164,7 @@ class PathThread:
         self._files = files
         self.syncs = Latencies()
         self._orders: queue.SimpleQueue[_Order] = queue.SimpleQueue()
+        self._page_cache = PageCache(files)
         self._open: dict[Copy, _OpenFile] = {}
         self._abandoned = False
         self._thread = threading.Thread(target=self._run, name=f"journal-path-{path.path_id}", daemon=True)
@@ -285,21 +288,27 @@ class PathThread:
             for number in range(first, last + 1):
                 frame = file.frames.pop(number).buffers
                 if buffers and (len(buffers) + len(frame) > _MAX_WRITTEN or size_bytes >= WRITE_BYTES):
-                    self._files.write_buffers(file.fd, buffers)
+                    self._append(file, buffers)
                     buffers, size_bytes = [], 0
                 buffers += frame
                 size_bytes += sum(map(len, frame))
-            self._files.write_buffers(file.fd, buffers)
+            self._append(file, buffers)
         except (OSError, PulsarpyError) as error:
             file.error = f"{file.name} cannot be written: {error}"
             return IoFailed()
         file.header = b""
         return Written()
 
+    def _append(self, file: _OpenFile, buffers: Sequence[Payload]) -> None:
+        self._files.write_buffers(file.fd, buffers)
+        file.unsynced_bytes += sum(map(len, buffers))
+
     def _sync(self, file: _OpenFile) -> AppendEvent:
         try:
             with self.syncs.timed():
                 self._files.fdatasync(file.fd)
+            self._page_cache.wrote(file.name.parent, file.unsynced_bytes)
+            file.unsynced_bytes = 0
         except OSError as error:
             file.error = f"{file.name} cannot be synced: {error}"
             return IoFailed()

@@ -1,0 +1,69 @@
+"""What the operating system keeps in memory of a path's journal files: their newest bytes, not all that was written.
+
+Sealer and readers of the tail come soon behind the writer, and nobody afterwards. What they leave would push out what
+others read, or take memory that was never used before, and a new page costs more than the write itself: on a 2-core
+virtual machine a group of 416 KiB was written in 1.7 ms once 2 GiB had been, and in 0.13 ms where pages came back.
+"""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from pulsar_on_spark.ledger.files import FileOps
+from pulsar_on_spark.ledger.journal.files import open_journal_file
+
+KEPT_BYTES = 128 << 20
+"""Of a path: twice what a sealer waits for before it begins."""
+STEP_BYTES = 16 << 20
+"""So much more, and it is given back at once."""
+
+
+@dataclass(slots=True)
+class _File:
+    written: int = 0
+    forgotten: int = 0
+
+
+class PageCache:
+    """One path's files, in the order in which they began. They are named, not held: one that is gone is passed over.
+
+    Args:
+        files: The operating system.
+        kept_bytes: The newest bytes of all files that may stay.
+        step_bytes: How much above it before something is done.
+    """
+
+    def __init__(self, files: FileOps, kept_bytes: int = KEPT_BYTES, step_bytes: int = STEP_BYTES) -> None:
+        self._os = files
+        self._kept_bytes = kept_bytes
+        self._step_bytes = step_bytes
+        self._files: dict[Path, _File] = {}
+        self._cached_bytes = 0
+
+    def wrote(self, directory: Path, size_bytes: int) -> None:
+        """So much was appended to a directory's file, and synced: only then it can be given back."""
+        self._files.setdefault(directory, _File()).written += size_bytes
+        self._cached_bytes += size_bytes
+        if self._cached_bytes >= self._kept_bytes + self._step_bytes:
+            self._forget(self._cached_bytes - self._kept_bytes)
+
+    def _forget(self, size_bytes: int) -> None:
+        self._cached_bytes -= size_bytes
+        for directory, file in list(self._files.items()):
+            now = min(size_bytes, file.written - file.forgotten)
+            file.forgotten += now
+            size_bytes -= now
+            with suppress(OSError):  # trimmed already, or the disk is ill: then its writer hears of it
+                self._forget_in(directory, file.forgotten)
+            if not size_bytes:
+                return
+            del self._files[directory]
+
+    def _forget_in(self, directory: Path, end: int) -> None:
+        fd = open_journal_file(directory, self._os)
+        try:
+            self._os.forget(fd, end)
+        finally:
+            self._os.close(fd)

@@ -1,0 +1,91 @@
+"""Journal files leave the operating system's memory when they are behind, and stay readable."""
+
+from __future__ import annotations
+
+import ctypes
+import mmap
+import os
+from pathlib import Path
+
+import pytest
+
+from pulsar_on_spark.ledger.files import OS_FILES
+from pulsar_on_spark.ledger.journal.files import create_journal_file, fenced_name, file_directory, open_name
+from pulsar_on_spark.ledger.journal.page_cache import PageCache
+from pulsar_on_spark.model.ids import IncarnationId, JournalFileId
+
+MIB = 1 << 20
+_LIBC = ctypes.CDLL(None, use_errno=True)
+
+
+def cached_bytes(path: Path) -> int:
+    """How much of a file the operating system holds in memory."""
+    size_bytes = path.stat().st_size
+    with path.open("r+b") as file, mmap.mmap(file.fileno(), size_bytes) as mapped:
+        pages = (ctypes.c_ubyte * -(-size_bytes // mmap.PAGESIZE))()
+        begin = ctypes.c_char.from_buffer(mapped)
+        assert _LIBC.mincore(ctypes.c_void_p(ctypes.addressof(begin)), ctypes.c_size_t(size_bytes), pages) == 0
+        del begin
+        return sum(page & 1 for page in pages) * mmap.PAGESIZE
+
+
+class Written:
+    """Journal files on one path, written as their thread does."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.cache = PageCache(OS_FILES, kept_bytes=4 * MIB, step_bytes=2 * MIB)
+        self.fds: dict[str, int] = {}
+
+    def directory(self, name: str) -> Path:
+        return file_directory(self.path, IncarnationId("i"), JournalFileId(name))
+
+    def write(self, name: str, mib: int) -> None:
+        if name not in self.fds:
+            self.fds[name] = create_journal_file(self.path, IncarnationId("i"), JournalFileId(name))
+        for _ in range(mib):
+            OS_FILES.write(self.fds[name], os.urandom(MIB))
+            OS_FILES.fdatasync(self.fds[name])
+            self.cache.wrote(self.directory(name), MIB)
+
+    def cached(self, name: str) -> int:
+        return cached_bytes(open_name(self.directory(name)))
+
+
+@pytest.fixture
+def written(tmp_path: Path) -> Written:
+    made = Written(tmp_path)
+    made.write("probe", 1)
+    OS_FILES.forget(made.fds["probe"], MIB)
+    if made.cached("probe") == MIB:
+        pytest.skip("this file system keeps all in memory")
+    made.cache = PageCache(OS_FILES, kept_bytes=4 * MIB, step_bytes=2 * MIB)
+    return made
+
+
+def test_the_newest_bytes_stay(written: Written) -> None:
+    written.write("a", 5)
+    assert written.cached("a") == 5 * MIB
+    written.write("a", 20)
+    assert 4 * MIB <= written.cached("a") <= 7 * MIB
+
+
+def test_a_file_that_ended_leaves_when_the_next_one_grows(written: Written) -> None:
+    written.write("a", 5)
+    written.write("b", 3)
+    assert written.cached("a") <= 3 * MIB
+    written.write("b", 5)
+    assert written.cached("a") <= MIB
+    assert 4 * MIB <= written.cached("b") <= 7 * MIB
+
+
+def test_files_that_are_fenced_or_gone_are_no_hindrance(written: Written) -> None:
+    written.write("a", 5)
+    written.write("b", 5)
+    open_name(written.directory("a")).unlink()
+    os.rename(open_name(written.directory("b")), fenced_name(written.directory("b")))
+    content = fenced_name(written.directory("b")).read_bytes()
+    written.write("c", 12)
+    assert cached_bytes(fenced_name(written.directory("b"))) <= MIB
+    assert fenced_name(written.directory("b")).read_bytes() == content
+    assert 4 * MIB <= written.cached("c") <= 7 * MIB
