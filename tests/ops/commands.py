@@ -12,6 +12,7 @@ from pulsar_on_spark.metadata.records import (
     IncarnationRecord,
     NamespaceRecord,
     PathRecord,
+    SealRecord,
     SubscriptionRecord,
     TenantRecord,
     TopicRecord,
@@ -20,6 +21,8 @@ from pulsar_on_spark.model.errors import NotARootError
 from pulsar_on_spark.model.ids import EARLIEST
 from pulsar_on_spark.model.names import TopicName
 from pulsar_on_spark.testing import messages
+from pulsar_on_spark.testing.journal_logs import LogOnDisk
+from pulsar_on_spark.testing.pulsar_entries import ClientMessage, single_entry
 from pulsar_on_spark.testing.root_checks import violations
 from pulsar_on_spark.topic.policies.effective import topic_policies
 from pulsar_on_spark.topic.repair.checking import check
@@ -27,6 +30,7 @@ from pulsar_on_spark.topic.root import Root
 from pulsar_on_spark.topic.schemas import registry
 from pulsar_on_spark.topic.subscription import subscriptions
 from tests.ops.live_root import BROKERED, KEYED, SPREAD, WRITTEN, LiveRoot
+from tests.topic.sealing.test_lost_frames import ranges
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,6 +165,50 @@ def recovery(live: LiveRoot) -> Iterator[Command]:
     live.die_as_broker()
 
 
+def given_up_path(live: LiveRoot) -> Iterator[Command]:
+    """One copy of a dead broker's journal is left, the longest: it has all that was acknowledged."""
+    topic = live.fresh("torn")
+    live.open().create_topic(topic)
+    incarnation = live.die_as_broker(topic)
+    *gone, _ = sorted(live.journals(incarnation).items(), key=lambda found: _size(found[1]))
+    for _, directory in gone:
+        shutil.rmtree(directory)
+
+    def is_closed(root: Root) -> bool:
+        record = root.store.view().get(IncarnationRecord, incarnation)
+        return record is not None and record.state == "CLOSED" and live.shown(root, topic) == live.expected[topic]
+
+    paths = [argument for path_id, _ in gone for argument in ("--give-up-path", str(path_id))]
+    yield Command(["recover", *paths, "--incarnation", incarnation, "--yes"], is_closed)
+    yield Command(["maintain"], lambda root: messages.values(root, topic) == live.expected[topic])
+    live.open().delete_topic(topic, force=True)
+
+
+def given_up_frames(live: LiveRoot) -> Iterator[Command]:
+    """A frame of a closed journal is bad in every copy."""
+    topic = live.fresh("holed")
+    log = LogOnDisk(live.open())
+    log.open_ledgers([topic])
+    ends: list[int] = []
+    for number in range(3):
+        log.append({topic: [single_entry(ClientMessage(b"%d" % number * 1_000))]})
+        ends.append(min(map(_size, live.journals(log.incarnation).values())))
+    log.close()
+    for directory in live.journals(log.incarnation).values():
+        for file in directory.glob("*/frames.*"):
+            written = bytearray(file.read_bytes())
+            written[(ends[0] + ends[1]) // 2] ^= 1
+            file.write_bytes(written)
+
+    def is_given_up(root: Root) -> bool:
+        seal = root.store.view().get(SealRecord, log.incarnation)
+        return seal is not None and [(each.begin, each.end) for each in seal.given_up] == [(1, 2)]
+
+    yield Command(["recover", "--give-up-frames", "--incarnation", log.incarnation, "--yes"], is_given_up)
+    yield Command(["maintain"], lambda root: ranges(root, topic) == ([(0, 1), (2, 3)], 1))
+    live.open().delete_topic(topic, force=True)
+
+
 def backup(live: LiveRoot) -> Iterator[Command]:
     target = live.scratch / live.fresh("backup")
 
@@ -193,6 +241,8 @@ SCENARIOS: tuple[Scenario, ...] = (
     lost,
     compaction,
     recovery,
+    given_up_path,
+    given_up_frames,
     backup,
     beginning,
 )
@@ -230,6 +280,10 @@ def _state(root: Root, directory: Path) -> str | None:
 def _repair(live: LiveRoot) -> Command:
     check(live.open())  # reports what has rotted: repair itself reads a part of all at a time
     return Command(["storage", "repair"], _is_whole)
+
+
+def _size(directory: Path) -> int:
+    return sum(file.stat().st_size for file in directory.glob("*/frames.*"))
 
 
 def _is_root(directory: Path) -> bool:

@@ -9,8 +9,9 @@ from collections.abc import Sequence
 from contextlib import closing
 from pathlib import Path
 
+from pulsar_on_spark.ledger.journal.files import JOURNAL
 from pulsar_on_spark.metadata.records import FileRecord, IncarnationRecord
-from pulsar_on_spark.model.ids import EntryId, FileId, LedgerId, PathId, Position
+from pulsar_on_spark.model.ids import EntryId, FileId, IncarnationId, LedgerId, PathId, Position
 from pulsar_on_spark.model.names import TopicName
 from pulsar_on_spark.testing import messages
 from pulsar_on_spark.testing.root_checks import leftovers, violations
@@ -94,12 +95,20 @@ class LiveRoot:
         if damaged.exists():
             damaged.write_bytes(b"\0" * rotten.length)
 
-    def die_as_broker(self) -> None:
+    def die_as_broker(self, topic: str = BROKERED) -> IncarnationId:
         """A broker incarnation with entries that are acknowledged and not sealed is killed."""
-        values: list[bytes | None] = [self.fresh("b").encode() for _ in range(5)]
+        values = [self.fresh("b").encode() for _ in range(5)]
         with RunningIncarnation(self.open(), lease_duration_s=1.0) as broker:
-            broker.send(BROKERED, values)
-        self.expected[BROKERED] += [value for value in values if value is not None]
+            broker.send(topic, values)
+        self.expected.setdefault(topic, []).extend(values)
+        return broker.incarnation.id
+
+    def journals(self, incarnation: IncarnationId) -> dict[PathId, Path]:
+        """Where an incarnation's files are on the storage paths that have some."""
+        root = self.open()
+        paths = root.storage_paths(root.store.view())
+        found = {path_id: path.directory / JOURNAL / incarnation for path_id, path in paths.items()}
+        return {path_id: directory for path_id, directory in found.items() if directory.exists()}
 
     # --- what must be so ---
 
@@ -116,11 +125,11 @@ class LiveRoot:
         (found,) = [each for each in topic_subscriptions(root, view) if each.name == SUBSCRIPTION]
         assert found.backlog_messages == len(self.expected[WRITTEN]) - BEHIND
 
-    def shown(self, root: Root, *, settle: bool = False) -> list[bytes | None]:
-        """What a reader sees of the brokers' topic now; all of it where it waits for dead brokers' leases."""
+    def shown(self, root: Root, topic: str = BROKERED, *, settle: bool = False) -> list[bytes | None]:
+        """What a reader sees of a brokers' topic now; all of it where it waits for dead brokers' leases."""
         with closing(Tail(root)) as tail:
-            view = tail.look([self.part(BROKERED)], settle=settle)
-            return [each.value for each in messages.read(root, BROKERED, view=view)]
+            view = tail.look([self.part(topic)], settle=settle)
+            return [each.value for each in messages.read(root, topic, view=view)]
 
     def _check_spread(self, found: Sequence[messages.Message]) -> None:
         numbers: dict[int, list[int]] = {}

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 import random
+import shutil
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
@@ -17,20 +19,24 @@ from tests.ops.commands import SCENARIOS, Command, Scenario
 from tests.ops.forked_commands import KILLED, NEVER, ForkedCommands, Kill, Run
 from tests.ops.live_root import BROKERED, WRITTEN, LiveRoot
 
+SOAK_KILLS = 100
+"""Of each scenario."""
+ROUNDS_OF_A_ROOT = 3
+
 
 class Killer:
     """Kills commands on a root at random, and knows how long they took before.
 
     Attributes:
         live: The root.
-        kills: How many there were, by command.
+        kills: How many there were, by scenario.
     """
 
     def __init__(self, scratch: Path, commands: ForkedCommands) -> None:
         print(f"seed {(seed := random.randrange(1 << 32))}")
         rng = random.Random(seed)
         self.live = LiveRoot(scratch, rng)
-        self.kills: Counter[str] = Counter()
+        self.kills: Counter[Scenario] = Counter()
         self._commands = commands
         self._rng = rng
         self._before: dict[str, Run] = {}
@@ -38,10 +44,11 @@ class Killer:
     def play(self, scenario: Scenario, most: int) -> None:
         """Kill each of its commands up to `most` times, as far as it does not come through; then let it end."""
         for command in scenario(self.live):
-            self._run(self.live, command, self._rng.randint(1, most))
+            self.kills[scenario] += self._run(self.live, command, self._rng.randint(1, most))
 
-    def _run(self, live: LiveRoot, command: Command, times: int) -> None:
-        name = " ".join(command.arguments[:2])
+    def _run(self, live: LiveRoot, command: Command, times: int) -> int:
+        """Returns how often it was killed."""
+        name = " ".join(each for each in command.arguments[:2] if "/" not in each)
         arguments = [*command.arguments, *(["--root", str(live.path)] if command.needs_root else [])]
         was_done = False
         for number in range(times + 1):
@@ -51,11 +58,11 @@ class Killer:
             if ended.code != KILLED:
                 self._before[name] = ended
                 break
-            self.kills[name] += 1
             live.check()
             was_done = command.is_done(live.open())
         assert ended.code != KILLED
         assert command.is_done(live.open()), arguments
+        return number
 
     def _moment(self, name: str) -> Kill:
         before = self._before.get(name)
@@ -77,7 +84,10 @@ def test_commands_that_are_killed(killer: Killer, scenario: Scenario) -> None:
 
 
 def test_after_them_the_root_is_whole_and_serves(killer: Killer) -> None:
-    print(f"{killer.kills.total()} kills: {dict(killer.kills)}")
+    print(
+        f"{killer.kills.total()} kills:",
+        *(f"{kills} of {scenario.__name__}" for scenario, kills in killer.kills.items()),
+    )
     live = killer.live
     live.check_after_all()
     with RunningBroker(live.path) as broker:
@@ -97,11 +107,18 @@ def _use(broker: RunningBroker) -> None:
 
 @pytest.mark.soak
 def test_commands_that_are_killed_a_hundred_times(tmp_path: Path) -> None:
-    """In random order, so that each meets what the others left."""
+    """In random order, so that each meets what the others left; now and then on a new root, for they grow."""
+    kills: Counter[Scenario] = Counter()
     with ForkedCommands(tmp_path) as commands:
-        killer = Killer(tmp_path, commands)
-        for _ in range(100):
-            for scenario in random.sample(SCENARIOS, len(SCENARIOS)):
-                killer.play(scenario, most=3)
-        assert killer.kills.total() > 100 * len(SCENARIOS)
-        test_after_them_the_root_is_whole_and_serves(killer)
+        for number in itertools.count():
+            if not (left := [scenario for scenario in SCENARIOS if kills[scenario] < SOAK_KILLS]):
+                break
+            scratch = tmp_path / str(number)
+            scratch.mkdir()
+            killer = Killer(scratch, commands)
+            for _ in range(ROUNDS_OF_A_ROOT):
+                for scenario in random.sample(left, len(left)):
+                    killer.play(scenario, most=5)
+            test_after_them_the_root_is_whole_and_serves(killer)
+            kills += killer.kills
+            shutil.rmtree(scratch)
