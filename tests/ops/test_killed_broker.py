@@ -1,0 +1,176 @@
+"""A broker is killed while it does what admins ask and looks after itself; the next one goes on with it."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import random
+import signal
+import time
+from collections import Counter
+from collections.abc import Callable, Iterable
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from pathlib import Path
+from types import TracebackType
+
+import httpx
+import pytest
+
+from pulsar_on_spark.testing.root_checks import violations
+from pulsar_on_spark.testing.running_broker import RunningBroker
+from pulsar_on_spark.topic.root import Root
+from tests.broker.clients.conftest import WAIT_MS, new_client
+from tests.broker.clients.test_durable import stored
+from tests.ops.asked import ASKED, SENT, Site
+
+SOAK_KILLS = 100
+"""While each was being done."""
+ROUNDS_OF_A_ROOT = 10
+KEPT = "kept"
+"""Nobody asks for anything of this topic."""
+BUSY = {
+    "retention_check_interval_in_seconds": 1,
+    "message_expiry_check_interval_in_minutes": 0.01,
+    "broker_service_compaction_monitor_interval_in_seconds": 1,
+    "maintain_interval_s": 1,
+}
+"""The broker's upkeep never rests."""
+
+
+class KilledBroker:
+    """A root, and the broker that is killed on it.
+
+    Attributes:
+        kills: How many there were while something was being done, by its name.
+    """
+
+    def __init__(self, root: Path) -> None:
+        print(f"seed {(seed := random.randrange(1 << 32))}")
+        self.kills: Counter[str] = Counter()
+        self._rng = random.Random(seed)
+        self._root = root
+        self._rounds = itertools.count()
+        self._took_s: dict[str, float] = {}
+        self._kept: list[bytes] = []
+        self._start()
+
+    def __enter__(self) -> KilledBroker:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._client.shutdown()
+        self._admin.close()
+        self._broker.stop()
+
+    def play(self, names: Iterable[str]) -> None:
+        """Ask for these, each of a topic of its own, kill the broker, and ask the next one again."""
+        number = next(self._rounds)
+        topics = {name: f"{name}-{number}" for name in names}
+        self._at_once([lambda name=name: self._site(topics[name]).prepare(ASKED[name]) for name in topics])
+        self._keep()
+        span_s = max(self._took_s.get(name, 0.5) for name in topics)
+        with ThreadPoolExecutor(len(topics)) as pool:
+            asking = {name: pool.submit(self._ask_late, name, topics[name], span_s) for name in topics}
+            time.sleep(span_s)
+            self._kill()
+        for name, asked in asking.items():
+            error = asked.exception()
+            if error is None:
+                self._took_s[name] = asked.result()
+            elif isinstance(error, httpx.TransportError):
+                self.kills[name] += 1
+            else:
+                raise error
+        assert violations(Root.open(self._root)) == []
+        self._start()
+        self._at_once([lambda name=name: self._ask(name, topics[name], again=True) for name in topics])
+        self._at_once([lambda name=name: ASKED[name].judge(self._site(topics[name])) for name in topics])
+        assert self._site(KEPT).stored() == [self._kept]
+        for name, topic in topics.items():
+            path = "/partitions?force=true" if ASKED[name].partitions else "?force=true"
+            assert self._site(topic).ask("DELETE", path).status_code in (204, 404)
+
+    def check_after_all(self) -> None:
+        """The broker ends well, and Spark reads what it has acknowledged."""
+        self._client.close()
+        assert self._broker.stop() == 0
+        root = Root.open(self._root)
+        assert violations(root) == []
+        assert stored(self._root, KEPT) == self._kept
+        root.repair()
+        status = root.status(verify=True)
+        assert (status.missing_copies, status.bad_copies, status.losses) == (0, (), ())
+
+    def _start(self) -> None:
+        self._broker = RunningBroker(self._root, BUSY)
+        self._client = new_client(self._broker.url)
+        self._admin = httpx.Client(base_url=f"{self._broker.web_url}/admin/v2", timeout=WAIT_MS / 1000)
+
+    def _kill(self) -> None:
+        """With or without its processes, which end by themselves; that is waited for."""
+        if self._rng.random() < 0.5:
+            for child in _children(self._broker.pid):
+                with suppress(ProcessLookupError):
+                    os.kill(child, signal.SIGKILL)
+        self._broker.kill()
+        self._client.shutdown()
+        self._admin.close()
+
+    def _keep(self) -> None:
+        producer = self._client.create_producer(KEPT)
+        for value in SENT:
+            producer.send(value)
+            self._kept.append(value)
+        producer.close()
+
+    def _site(self, topic: str) -> Site:
+        return Site(topic, self._client, self._admin)
+
+    def _ask_late(self, name: str, topic: str, span_s: float) -> float:
+        time.sleep(span_s - self._rng.uniform(0, self._took_s.get(name, 0.5)))
+        return self._ask(name, topic)
+
+    def _ask(self, name: str, topic: str, *, again: bool = False) -> float:
+        """Returns the seconds until it is done; raises `httpx.TransportError` where the broker is gone."""
+        asked, site = ASKED[name], self._site(topic)
+        began_s = time.monotonic()
+        answer = site.ask(asked.method, asked.path, asked.body)
+        assert answer.is_success or (again and answer.status_code == asked.again), (name, answer.text)
+        while not asked.has_ended(site):
+            assert time.monotonic() < began_s + WAIT_MS / 1000, name
+            time.sleep(0.01)
+        return time.monotonic() - began_s
+
+    @staticmethod
+    def _at_once(work: list[Callable[[], object]]) -> None:
+        with ThreadPoolExecutor(len(work)) as pool:
+            for done in [pool.submit(each) for each in work]:
+                done.result()
+
+
+def _children(pid: int) -> list[int]:
+    found = Path(f"/proc/{pid}/task").glob("*/children")
+    return [int(child) for each in found for child in each.read_text().split()]
+
+
+def test_a_broker_that_is_killed_while_it_does_what_admins_ask(tmp_path: Path) -> None:
+    with KilledBroker(tmp_path / "root") as killed:
+        killed.play(ASKED)
+        killed.check_after_all()
+
+
+@pytest.mark.soak
+def test_a_broker_that_is_killed_a_hundred_times_while_it_does_what_admins_ask(tmp_path: Path) -> None:
+    kills: Counter[str] = Counter()
+    for number in itertools.count():
+        if not (left := [name for name in ASKED if kills[name] < SOAK_KILLS]):
+            break
+        with KilledBroker(tmp_path / str(number)) as killed:
+            for _ in range(ROUNDS_OF_A_ROOT):
+                killed.play(left)
+            killed.check_after_all()
+        kills += killed.kills
+        print(dict(kills))
