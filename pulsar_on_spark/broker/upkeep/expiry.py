@@ -31,6 +31,7 @@ from pulsar_on_spark.topic.policies.policies import Policies
 from pulsar_on_spark.topic.root import Root
 from pulsar_on_spark.topic.subscription import subscriptions
 from pulsar_on_spark.topic.subscription.positions import mark_delete
+from pulsar_on_spark.topic.subscription.readers import SparkReaders
 
 log = logging.getLogger(__name__)
 
@@ -117,6 +118,8 @@ async def expire_before(topic: BrokerTopic, records: Iterable[SubscriptionRecord
 class SubscriptionExpiry:
     """Deletes subscriptions that had no consumers for their topic's time; it begins anew when a broker starts.
 
+    A live query of Spark is a consumer: while it reads, the time does not pass.
+
     Args:
         root: The root.
         views: Its metadata.
@@ -130,6 +133,7 @@ class SubscriptionExpiry:
         self._topics = topics
         self._defaults = defaults
         self._unchanged = Unchanged[str, SubscriptionRecord]()
+        self._readers = SparkReaders(root)
 
     async def look(self, now_s: float | None = None) -> None:
         """Delete what is due.
@@ -163,6 +167,8 @@ class SubscriptionExpiry:
                 for record in view.all(SubscriptionRecord, topic.topic_id)
                 if record.record_id not in in_use
             ]
+        self._readers.watch_only(record.name for _, record, _ in asked)
+        asked = [each for each in asked if not self._readers.read(each[1])]
         # A consumer that came and went meanwhile has left another owner's epoch.
         for_s = self._unchanged.look(now_s, {record.record_id: record for _, record, _ in asked})
         return [(topic, record) for topic, record, after_s in asked if for_s[record.record_id] >= after_s]

@@ -13,11 +13,14 @@ from pulsar_on_spark.metadata import keys
 from pulsar_on_spark.metadata.records import SubscriptionRecord
 from pulsar_on_spark.metadata.store import Change
 from pulsar_on_spark.model.ids import EARLIEST
+from pulsar_on_spark.testing import messages
 from pulsar_on_spark.topic.catalog import TopicPart
 from pulsar_on_spark.topic.policies.change import set_namespace_policies
 from pulsar_on_spark.topic.policies.effective import DEFAULTS
 from pulsar_on_spark.topic.root import Root
 from pulsar_on_spark.topic.subscription import subscriptions
+from pulsar_on_spark.topic.subscription.consumer import SubscriptionConsumer
+from pulsar_on_spark.topic.subscription.offsets import StreamOffset
 
 NO_TOPICS = cast(Topics, ())
 """None is loaded."""
@@ -54,5 +57,28 @@ def test_unused_subscriptions_expire(tmp_path: Path) -> None:
         assert left() == {("a", "used"), ("b", "used"), ("b", "unused")}
         await expiry.look(119 + 120)
         assert left() == {("b", "used"), ("b", "unused")}
+
+    asyncio.run(go())
+
+
+def test_the_time_begins_when_a_query_of_spark_ends(tmp_path: Path) -> None:
+    root = Root.create(tmp_path / "root")
+    root.create_topic("t")
+    set_namespace_policies(root, "public/default", {"subscription_expiration_time": 2})
+    parts = messages.target(root, "t").parts
+    subscriptions.create_subscriptions(root.store, "s", "Exclusive", dict.fromkeys(parts, EARLIEST))
+    query = SubscriptionConsumer(root, "s", "Exclusive", "query", lease_s=600)
+    query.turn(root.store.view(durable=True), parts, StreamOffset("query", {}))
+
+    async def go() -> None:
+        expiry = SubscriptionExpiry(root, Views(root), NO_TOPICS, DEFAULTS)
+        for now_s in (0, 1_000):
+            await expiry.look(now_s)
+        query.stop((), None)  # its lease goes, and it gives nothing back
+        for now_s in (1_001, 1_120):
+            await expiry.look(now_s)
+            assert root.store.view().all(SubscriptionRecord), "it was in use up to now"
+        await expiry.look(1_121)
+        assert not root.store.view().all(SubscriptionRecord)
 
     asyncio.run(go())
