@@ -19,7 +19,7 @@ java:
 	@java=$${JAVA_HOME:+$$JAVA_HOME/bin/}java; \
 	version=$$($$java -version 2>&1 | sed -n 's/.*version "\([0-9]*\).*/\1/p' | head -n 1 || true); \
 	if [ "$${version:-0}" -lt 17 ]; then \
-	  echo "Java 17 is missing: install openjdk-17-jre-headless (Debian, Ubuntu) or run \`brew install openjdk@17\` (macOS), then run make again." >&2; \
+	  echo "Java 17 is missing: install openjdk-17-jre-headless (Debian, Ubuntu), then run make again." >&2; \
 	  exit 1; \
 	fi
 

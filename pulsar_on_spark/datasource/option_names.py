@@ -39,17 +39,17 @@ READ_OPTIONS = (
     *("minPartitions", "maxRecordsPerPartition", "includeMetadata", "columns", "mode"),
     *("allowDifferentTopicSchemas", "waitingForNonExistedTopic", "pollTimeoutMs"),
 )
-"""`waitingForNonExistedTopic` and `pollTimeoutMs` are pulsar-spark's: accepted, and there is no broker to wait for."""
+"""`waitingForNonExistedTopic` and `pollTimeoutMs` are pulsar-spark's: accepted, and there is no one to wait for."""
 WRITE_OPTIONS = (*_BOTH, "hashingScheme", "txnAppId", "txnVersion", "checkpointLocation")
-_ROOTS_QUORUM = "the quorum is the root's: see `pulsarpy init --quorum`"
+_QUORUM = "the root says it (`pulsarpy init --quorum`), or the policy persistence of a topic or namespace"
 REFUSED = {
     "startingOffsetsByTimestamp": "one time for each partition is still to come: use startingTime or startingOffsets",
     "endingOffsetsByTimestamp": "one time for each partition is still to come: use endingTime or endingOffsets",
     "fsync": "every write is synced to disk before it is committed",
     "compressionType": "segments are always zstd",
-    "ensembleSize": _ROOTS_QUORUM,
-    "writeQuorum": _ROOTS_QUORUM,
-    "ackQuorum": _ROOTS_QUORUM,
+    "ensembleSize": _QUORUM,
+    "writeQuorum": _QUORUM,
+    "ackQuorum": _QUORUM,
 }
 """Features still to come, and whatever would relax durability: ignoring these would mislead."""
 _HARMLESS = {"fsync": "true", "compressionType": "zstd"}

@@ -169,7 +169,8 @@ def _root(options: GivenOptions) -> Path:
         )
     if value.startswith(("pulsar://", "pulsar+ssl://", "http://", "https://")):
         raise InvalidArgumentError(
-            f"Option service.url names a broker ({value}), which is still to come: give the path of the root."
+            f"Option path (or service.url) is {value}, where clients find a broker, and Spark reads and writes the "
+            "root itself: give the root's path."
         )
     return local_path(value)
 

@@ -121,7 +121,7 @@ def require_java() -> None:
         where = f"JAVA_HOME={home}" if home else "the PATH"
         raise SparkSessionError(
             f"Spark needs Java {OLDEST_JAVA} or newer and {where} has {f'Java {found}' if found else 'none'}: install "
-            "openjdk-17-jre-headless (Debian, Ubuntu) or run `brew install openjdk@17` (macOS)"
+            "openjdk-17-jre-headless (Debian, Ubuntu)"
         )
 
 

@@ -198,8 +198,8 @@ def test_the_root_comes_from_option_alias_or_environment(monkeypatch: pytest.Mon
     assert read_options({"topic": "a"}).root == tmp_path
 
 
-def test_a_broker_as_root_is_refused_as_still_to_come() -> None:
-    with pytest.raises(InvalidArgumentError, match=r"names a broker \(pulsar://host:6650\), which is still to come"):
+def test_a_broker_as_root_is_refused() -> None:
+    with pytest.raises(InvalidArgumentError, match=r"\(or service.url\) is pulsar://host:6650, where clients find"):
         read_options({"topic": "a", "service.url": "pulsar://host:6650"})
 
 

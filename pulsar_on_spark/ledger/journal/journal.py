@@ -50,10 +50,9 @@ class Journal:
             called in the metadata's thread.
         limits: bounds.
         files: the operating system.
-        allow_network_paths: the user's word that all processes that use these paths run on one host.
 
     Raises:
-        StoragePathError: a path is on a network file system, and `allow_network_paths` is not given.
+        StoragePathError: a path is on a network file system.
     """
 
     def __init__(
@@ -66,12 +65,9 @@ class Journal:
         mark_failed: Callable[[Sequence[PathFailure]], None],
         limits: JournalLimits | None = None,
         files: FileOps = OS_FILES,
-        allow_network_paths: bool = False,
     ) -> None:
-        if not allow_network_paths:
-            for path in paths:
-                require_local(path.directory)
-        self._allow_network_paths = allow_network_paths
+        for path in paths:
+            require_local(path.directory)
         self._incarnation = register.incarnation
         self._listener = listener
         self._limits = limits or JournalLimits()
@@ -128,8 +124,7 @@ class Journal:
         Raises:
             StoragePathError: as `Journal`.
         """
-        if not self._allow_network_paths:
-            require_local(path.directory)
+        require_local(path.directory)
         self._shell.offer_spare(path)
         self._flush()
 

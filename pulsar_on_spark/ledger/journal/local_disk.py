@@ -59,5 +59,5 @@ def require_local(directory: Path) -> None:
     if name is not None:
         raise StoragePathError(
             f"Storage path {directory} is on {name}, where a journal's writer may not see that it was fenced: give a "
-            "local disk, or allow it if all processes that use this root run on one host."
+            "directory on a local disk."
         )

@@ -62,7 +62,6 @@ class Incarnation:
         quorum: Quorum,
         limits: JournalLimits | None,
         lease_duration_s: float,
-        allow_network_paths: bool,
         roll_over: RollOver,
     ) -> None:
         self.id = IncarnationId(uuid.uuid4().hex)
@@ -86,7 +85,6 @@ class Incarnation:
             self,
             mark_failed=self._path_news.mark_failed,
             limits=limits,
-            allow_network_paths=allow_network_paths,
         )
         self._commits = LedgerCommits(root.store, self.id)
         self._ledgers: dict[TopicId, OpenLedger] = {}
@@ -109,7 +107,6 @@ class Incarnation:
         quorum: Quorum | None = None,
         limits: JournalLimits | None = None,
         lease_duration_s: float = DEFAULT_DURATION_S,
-        allow_network_paths: bool = False,
         roll_over: RollOver | None = None,
     ) -> Incarnation:
         """Take a fresh id, a lease and a journal; entries are welcome afterwards.
@@ -120,7 +117,6 @@ class Incarnation:
             quorum: Of the journal; the root's by default.
             limits: Bounds of the journal.
             lease_duration_s: How long others wait for a renewal before they recover this incarnation.
-            allow_network_paths: See `Journal`.
             roll_over: When topics go on in new ledgers; as in Pulsar by default.
 
         Raises:
@@ -130,7 +126,7 @@ class Incarnation:
             JournalFencedError: the record cannot be committed.
         """
         rolls = roll_over or RollOver()
-        made = cls(root, listener, quorum or root.quorum, limits, lease_duration_s, allow_network_paths, rolls)
+        made = cls(root, listener, quorum or root.quorum, limits, lease_duration_s, rolls)
         # The lease comes first: an incarnation without one is dead.
         await asyncio.to_thread(made._lease.start, ())
         try:
@@ -301,15 +297,20 @@ class Incarnation:
             return
         entries = [each for each in contexts if isinstance(each, Appended)]
         for entry in entries:
-            entry.ledger.settle(1)
+            self._settle(entry.ledger)
         self._listener.acknowledged(entries)
 
     def unknown(self, contexts: Sequence[object]) -> None:
         """See `JournalListener`."""
         for each in contexts:
             if isinstance(each, Appended):
-                each.ledger.settle(1)
+                self._settle(each.ledger)
         self._listener.unknown([each.context if isinstance(each, _Cursor) else each for each in contexts])
+
+    def _settle(self, ledger: OpenLedger) -> None:
+        ledger.settle(1)
+        if not ledger.outstanding and ledger in self._retired:
+            self._asked_to_look.set()  # it can be closed, and nobody sees what is behind it before
 
     def room(self) -> None:
         """See `JournalListener`."""

@@ -248,8 +248,8 @@ class PolicyField:
     enforced_by: str
 
 
-_PRODUCERS: Final = "broker.topic_producers"
-_SUBSCRIPTIONS: Final = "broker.topic_subscriptions"
+_PRODUCERS: Final = "broker.producing"
+_SUBSCRIPTIONS: Final = "broker.subscriptions"
 _SCHEMAS: Final = "broker.schemas"
 _LIFECYCLE: Final = "topic.lifecycle"
 
@@ -278,7 +278,7 @@ FIELDS: Final[dict[str, PolicyField]] = {
         "subscriptionDispatchRate", "subscriptionDispatchRate", "subscriptionDispatchRate", "broker.dispatch"
     ),
     "subscribe_rate": PolicyField("subscribeRate", "subscribeRate", "clusterSubscribeRate", _SUBSCRIPTIONS),
-    "max_message_size": PolicyField(None, "maxMessageSize", "max_message_size", "broker.topic_policies"),
+    "max_message_size": PolicyField(None, "maxMessageSize", "max_message_size", "broker.topics"),
     "max_producers_per_topic": PolicyField(
         "maxProducersPerTopic", "maxProducers", "max_producers_per_topic", _PRODUCERS
     ),

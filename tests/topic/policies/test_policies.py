@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from importlib.util import find_spec
 from typing import Any
 
 import pytest
@@ -28,6 +29,8 @@ DAY = RetentionPolicies(retention_time_in_minutes=1440, retention_size_in_mb=-1)
 def test_every_policy_says_where_it_may_be_set_and_what_enforces_it() -> None:
     assert set(FIELDS) == set(Policies.model_fields)
     assert all(field.namespace or field.topic for field in FIELDS.values())
+    enforcing = {f"pulsar_on_spark.{field.enforced_by}" for field in FIELDS.values()}
+    assert [name for name in sorted(enforcing) if find_spec(name) is None] == []
 
 
 def test_a_topic_over_its_namespace_over_the_broker(root: Root) -> None:
