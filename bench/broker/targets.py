@@ -8,15 +8,19 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
+from typing import Final, Protocol
 from urllib.parse import urlsplit
 
+import httpx
 import psutil
+from prometheus_client.parser import text_string_to_metric_families
 
 from pulsar_on_spark.model.errors import InvalidArgumentError
 from pulsar_on_spark.model.quorum import Quorum
 from pulsar_on_spark.testing.running_broker import RunningBroker
 from pulsar_on_spark.topic.root import Root
+
+_LAG: Final = "pulsarpy_sealing_lag_bytes"
 
 
 class Target(Protocol):
@@ -92,7 +96,9 @@ class Ours:
 
     def unsealed_bytes(self) -> int:
         """See `Target`."""
-        return sum(each.journal_bytes for each in Root.shared(self._root.path).status().incarnations)
+        metrics = httpx.get(f"{self._broker.web_url}/metrics", timeout=60).raise_for_status().text
+        found = text_string_to_metric_families(metrics)
+        return sum(int(each.value) for family in found if family.name == _LAG for each in family.samples)
 
     def seal(self) -> None:
         """See `Target`: it ends, its journal is sealed by housekeeping, and it starts again."""

@@ -20,8 +20,9 @@ from pulsar_on_spark.model.ids import FileId
 IN_FLIGHT_BYTES = 16 * 1024 * 1024
 """Bound of the tiles that wait for one copy. All copies share the same bytes, so it bounds the writer's memory."""
 
-SYNC_BYTES = 32 * 1024 * 1024
-"""A copy is synced each time so much was written, so that the disk works while the next tiles are encoded."""
+SYNC_BYTES = 8 * 1024 * 1024
+"""A copy is synced each time so much was written: the disk works while the next tiles are encoded, and a journal on the
+same disk does not wait long for it."""
 
 
 class SegmentCopy:
@@ -35,10 +36,14 @@ class SegmentCopy:
         path: the storage path that the copy is on.
         file_id: the segment file's id.
         files: the operating system.
+        stays_cached: whether the operating system may keep it in memory, for readers, who take the first copy. What is
+            written of others is given back at once: the next bytes get the same pages, and new ones cost more than the
+            write (see `journal.page_cache`).
     """
 
-    def __init__(self, path: StoragePath, file_id: FileId, files: FileOps) -> None:
+    def __init__(self, path: StoragePath, file_id: FileId, files: FileOps, *, stays_cached: bool) -> None:
         self.path = path
+        self._stays_cached = stays_cached
         self.failure: str | None = None
         self._files = files
         self._file_id = file_id
@@ -48,6 +53,7 @@ class SegmentCopy:
         self._made: set[Path] = set()
         self._fd = -1
         self._tiles_written = 0
+        self._written_bytes = 0
         self._unsynced_bytes = 0
         self.sealed = False
         self._pending: deque[tuple[Future[None], int]] = deque()
@@ -120,6 +126,7 @@ class SegmentCopy:
     def _append(self, tile: bytes) -> None:
         self._files.write(self._fd, tile)
         self._tiles_written += 1
+        self._written_bytes += len(tile)
         self._unsynced_bytes += len(tile)
         if self._unsynced_bytes >= SYNC_BYTES:
             self._sync()
@@ -127,6 +134,8 @@ class SegmentCopy:
     def _sync(self) -> None:
         self._files.fdatasync(self._fd)
         self._unsynced_bytes = 0
+        if not self._stays_cached:
+            self._files.forget(self._fd, self._written_bytes)
 
     def _append_from(self, source: SegmentCopy, tiles: Tiles) -> None:
         try:

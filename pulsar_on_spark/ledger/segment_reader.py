@@ -224,7 +224,11 @@ class OpenCopy:
 
 
 class _Copies:
-    """The copies of a file in the order of trying, the one in use, and what was wrong with those given up."""
+    """The copies of a file in the order of trying, the one in use, and what was wrong with those given up.
+
+    All readers take the first copy first, so that they share its cached pages; which path it is on depends on the
+    file's id, so that files spread.
+    """
 
     def __init__(
         self,
@@ -239,7 +243,7 @@ class _Copies:
         self._files = files
         self._on_bad_copy = on_bad_copy
         self._what = what
-        self._untried = _spread(file)
+        self._untried = [PathId(path_id) for path_id in file.copies]
         self._current: OpenCopy | None = None
         self._current_id = PathId(-1)
         self._causes: dict[PathId, Exception] = {}
@@ -295,12 +299,6 @@ class _Copies:
             f"{name} has no good copy left for {self._what}, restore one from a backup or read on with "
             f"failOnDataLoss=false: {causes}"
         )
-
-
-def _spread(file: FileRecord) -> list[PathId]:
-    """The copies' paths, starting where a hash says: readers of one file share its cached pages, files spread."""
-    start = crc32c(f"read {file.file_id}".encode()) % max(1, len(file.copies))
-    return [PathId(path_id) for path_id in (*file.copies[start:], *file.copies[:start])]
 
 
 def _field_indexes(columns: Sequence[str] | None) -> list[int] | None:

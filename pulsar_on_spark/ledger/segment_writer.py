@@ -101,7 +101,7 @@ class SegmentFileWriter:
         self._ended = False
         self._encoder = SegmentEncoder()
         first, self._spares = self._spares[: quorum.write], self._spares[quorum.write :]
-        self._copies = [SegmentCopy(path, file_id, files) for path in first]
+        self._copies = [SegmentCopy(path, file_id, files, stays_cached=path is first[0]) for path in first]
         for copy in self._copies:
             copy.drain()
         self._append(self._encoder.header)
@@ -192,7 +192,7 @@ class SegmentFileWriter:
         while self._spares and len(self._copies) < self._quorum.write and (self._copies or not self._lengths):
             spare = next_apart(self._spares, [copy.path.label for copy in self._copies])
             self._spares.remove(spare)
-            copy = SegmentCopy(spare, self._file_id, self._files)
+            copy = SegmentCopy(spare, self._file_id, self._files, stays_cached=not self._copies)
             if self._lengths:
                 self._catch_up(copy)
             copy.drain()

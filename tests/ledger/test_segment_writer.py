@@ -17,6 +17,7 @@ from pulsar_on_spark.ledger.storage_path import IDENTITY_FILE, StoragePath
 from pulsar_on_spark.model.errors import InvalidArgumentError, NotEnoughCopiesError
 from pulsar_on_spark.model.ids import FileId, PathId, WriteId
 from pulsar_on_spark.model.quorum import Quorum
+from pulsar_on_spark.testing.cached_bytes import cached_bytes, can_forget
 from pulsar_on_spark.testing.failing_files import FailingFiles
 
 WRITE_ID = WriteId("0123456789abcdef0123456789abcdef")
@@ -49,6 +50,19 @@ def test_a_file_on_three_paths(store, batch):
     assert len(record.tile_lengths) == len(record.tile_crcs) == 5
     assert (record.length, record.batches, record.write_id) == (sum(record.tile_lengths), 3, WRITE_ID)
     assert pa.ipc.open_file(store.location(record, 0)).read_all() == pa.Table.from_batches(batches)
+
+
+def test_the_copy_that_is_read_first_stays_in_memory(store, batch):
+    if not can_forget(store.base):
+        pytest.skip("this file system keeps all in memory")
+    record = store.write([batch(20_000)]).record(WRITE_ID)
+    whole, *others = [cached_bytes(store.location(record, path_id)) for path_id in record.copies]
+    assert whole >= record.length
+    assert others == [0, 0]
+    for path_id in record.copies[1:]:
+        store.location(record, path_id).unlink()
+    assert len(store.read(record)) == 1
+    assert store.reports == []
 
 
 @pytest.mark.parametrize("count", [INLINE_BATCHES, INLINE_BATCHES + 1, 100])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping
+from contextlib import suppress
 from typing import Generic, TypeVar
 
 from crc32c import crc32c
@@ -14,6 +15,7 @@ from pulsar_on_spark.ledger.journal.files import ScanPosition, file_directory, o
 from pulsar_on_spark.ledger.journal.frame_header import ChainPoint
 from pulsar_on_spark.ledger.journal.frames import Frame, FrameHead
 from pulsar_on_spark.ledger.journal.log import Copy, FrameNumber, LogRecord
+from pulsar_on_spark.ledger.journal.page_cache import STEP_BYTES
 from pulsar_on_spark.ledger.journal.tail import LogWalk
 from pulsar_on_spark.ledger.storage_path import StoragePath
 from pulsar_on_spark.model.errors import CorruptJournalError, InvalidArgumentError, StorageError, StoragePathError
@@ -45,6 +47,7 @@ class OpenJournalFile:
         self._files = files
         self.fd = open_journal_file(directory, files)
         self._start: ScanPosition | None = None
+        self._forgotten = 0
 
     def start(self) -> ScanPosition:
         """Where its first frame is.
@@ -83,6 +86,13 @@ class OpenJournalFile:
     def size_bytes(self) -> int:
         """Its length now."""
         return self._files.size(self.fd)
+
+    def forget(self, end: int) -> None:
+        """Nobody reads the bytes up to `end` again: they may leave the operating system's memory, in large steps."""
+        if end - self._forgotten >= STEP_BYTES:
+            self._forgotten = end
+            with suppress(OSError):  # advice
+                self._files.forget(self.fd, end)
 
     def close(self) -> None:
         """Give the descriptor back."""

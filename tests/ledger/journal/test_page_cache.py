@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
-import mmap
 import os
 from pathlib import Path
 
@@ -13,20 +11,9 @@ from pulsar_on_spark.ledger.files import OS_FILES
 from pulsar_on_spark.ledger.journal.files import create_journal_file, fenced_name, file_directory, open_name
 from pulsar_on_spark.ledger.journal.page_cache import PageCache
 from pulsar_on_spark.model.ids import IncarnationId, JournalFileId
+from pulsar_on_spark.testing.cached_bytes import cached_bytes, can_forget
 
 MIB = 1 << 20
-_LIBC = ctypes.CDLL(None, use_errno=True)
-
-
-def cached_bytes(path: Path) -> int:
-    """How much of a file the operating system holds in memory."""
-    size_bytes = path.stat().st_size
-    with path.open("r+b") as file, mmap.mmap(file.fileno(), size_bytes) as mapped:
-        pages = (ctypes.c_ubyte * -(-size_bytes // mmap.PAGESIZE))()
-        begin = ctypes.c_char.from_buffer(mapped)
-        assert _LIBC.mincore(ctypes.c_void_p(ctypes.addressof(begin)), ctypes.c_size_t(size_bytes), pages) == 0
-        del begin
-        return sum(page & 1 for page in pages) * mmap.PAGESIZE
 
 
 class Written:
@@ -54,13 +41,9 @@ class Written:
 
 @pytest.fixture
 def written(tmp_path: Path) -> Written:
-    made = Written(tmp_path)
-    made.write("probe", 1)
-    OS_FILES.forget(made.fds["probe"], MIB)
-    if made.cached("probe") == MIB:
+    if not can_forget(tmp_path):
         pytest.skip("this file system keeps all in memory")
-    made.cache = PageCache(OS_FILES, kept_bytes=4 * MIB, step_bytes=2 * MIB)
-    return made
+    return Written(tmp_path)
 
 
 def test_the_newest_bytes_stay(written: Written) -> None:

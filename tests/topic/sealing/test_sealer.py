@@ -7,6 +7,7 @@ from collections import Counter
 
 import pytest
 
+from pulsar_on_spark.ledger.journal import log_reader
 from pulsar_on_spark.ledger.journal.log import LogState
 from pulsar_on_spark.ledger.segment_format import SEGMENT_SCHEMA
 from pulsar_on_spark.ledger.segment_reader import read_batches
@@ -17,6 +18,7 @@ from pulsar_on_spark.model.names import TopicName
 from pulsar_on_spark.protocol.compression import Codec
 from pulsar_on_spark.protocol.messages import MessageMetadata
 from pulsar_on_spark.testing import messages
+from pulsar_on_spark.testing.cached_bytes import cached_bytes, can_forget
 from pulsar_on_spark.testing.journal_logs import PUBLISHED_MS, LogOnDisk
 from pulsar_on_spark.testing.pulsar_entries import ClientMessage, batch_entry, read_entry, single_entry
 from pulsar_on_spark.topic import catalog, chain
@@ -134,6 +136,19 @@ def test_ledgers_of_a_pass_share_a_file(log: LogOnDisk) -> None:
     assert sorted((segment.ledger_id, segment.entries) for segment in segments) == [(1, 6), (2, 12)]
     assert {segment.entry_offset for segment in segments} == {0}
     assert len(view.all(FileRecord)[0].copies) == 3
+
+
+def test_what_was_sealed_leaves_the_page_cache(log: LogOnDisk, monkeypatch: pytest.MonkeyPatch) -> None:
+    if not can_forget(log.root.path):
+        pytest.skip("this file system keeps all in memory")
+    monkeypatch.setattr(log_reader, "STEP_BYTES", 1 << 20)
+    for number in range(8):
+        log.append({"a": [single_entry(ClientMessage(random.Random(number).randbytes(1 << 20)))]})
+    log.close()
+    copies = list(log.root.path.glob("storage/*/journal/*/*/frames.*"))
+    assert min(map(cached_bytes, copies)) >= 8 << 20
+    assert seal(log, live=False).entries == 8
+    assert min(map(cached_bytes, copies)) <= 2 << 20
 
 
 def test_nothing_above_the_lac(log: LogOnDisk) -> None:
