@@ -188,6 +188,7 @@ class LogWalk:
         later = [f.first for f in self._resolved.fragments if f.first is not None and f.first > self.next]
         if not self.is_due or not later:
             return None
+        self.copy = None  # where it stands, what is skipped may come yet
         self.rewind(later[0])
         return later[0]
 

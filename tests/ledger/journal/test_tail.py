@@ -152,6 +152,13 @@ def test_a_reader_that_does_without_goes_on_behind_what_is_lost() -> None:
     assert walk.skip_hole() is None, "nothing is due"
 
 
+def test_what_was_skipped_is_not_read_when_it_comes() -> None:
+    walk = take(at(replace(OPEN, fragments=(Fragment(0, (A, B)), Fragment(3, (A, C))))), A, -1)
+    assert walk.skip_hole() == 3
+    assert walk.copy is None, "A stands in front of what was skipped, and lags"
+    assert list(walk.others()) == [A, C]
+
+
 def test_a_frame_that_was_read_can_come_again() -> None:
     walk = take(at(ROLLED), A, -1, 0, 1)
     walk.rewind(1)
