@@ -1,4 +1,7 @@
-"""Measures a peer and ours one after the other, and shows what came out. Clients and brokers share the CPUs."""
+"""Measures a peer and ours one after the other, and shows what came out. Clients and brokers share the CPUs.
+
+Each measure begins when the CPUs rest: what one leaves to be done later, such as sealing, does not count for the next.
+"""
 
 from __future__ import annotations
 
@@ -6,8 +9,9 @@ import json
 import os
 import tempfile
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Final
 
+import psutil
 import typer
 from rich.console import Console
 from rich.table import Table
@@ -17,6 +21,10 @@ from bench.broker.measures import MEASURES, Bench, Figures
 from bench.broker.targets import Peer, Target, our_broker
 from pulsar_on_spark.model.errors import InvalidArgumentError
 from pulsar_on_spark.model.quorum import Quorum
+
+_REST_PERCENT: Final = 15.0
+_REST_S: Final = 2.0
+_MAX_WAITS: Final = 60
 
 
 def main(
@@ -39,6 +47,7 @@ def main(
     def measure(target: Target, bench: Bench) -> None:
         figures = found[target.name] = {}
         for name in wanted:
+            _rest()
             Console(stderr=True).print(f"{target.name}: {name}")
             figures |= MEASURES[name](target, bench)
             figures[f"load average behind {name}"] = os.getloadavg()[0]
@@ -54,6 +63,13 @@ def main(
             with our_broker(work / "root", Quorum.parse(each)) as broker:
                 measure(broker, bench)
     _show(found)
+
+
+def _rest() -> None:
+    """Wait for the CPUs, two minutes at most: other work may keep them busy, and the load average will tell."""
+    for _ in range(_MAX_WAITS):
+        if psutil.cpu_percent(_REST_S) < _REST_PERCENT:
+            return
 
 
 def _show(found: dict[str, Figures]) -> None:
