@@ -13,7 +13,7 @@ from typing import Annotated, Final
 
 import typer
 
-from pulsar_on_spark.cli import messages, operate, output
+from pulsar_on_spark.cli import looks, messages, operate, output
 from pulsar_on_spark.cli.arguments import AsJson, RootArgument, RootOption, open_root, root_path
 from pulsar_on_spark.cli.backup import backup
 from pulsar_on_spark.cli.compact import compact
@@ -264,7 +264,7 @@ _COMMANDS: Final[tuple[tuple[str, tuple[Callable[..., None], ...], Mapping[str, 
     ("Messages", (messages.produce, messages.consume, messages.read), {}),
     (
         "What is in it",
-        (operate.seek, operate.peek, compact),
+        (operate.seek, looks.peek, compact),
         {
             "topics": topics_app,
             "subscriptions": subscriptions_app,

@@ -1,16 +1,15 @@
-"""What only a broker can do at once, for it has the clients: stats of topics, unloading, moving subscriptions."""
+"""What only a broker can do at once, for it has the clients: unloading, ending and emptying topics, moving cursors."""
 
 from __future__ import annotations
 
-import json
-from collections.abc import Iterator, Mapping
-from typing import Annotated, Any, Final
+from typing import Annotated, Final
 
 import typer
 
 from pulsar_on_spark.cli import output
 from pulsar_on_spark.cli.arguments import AsJson
-from pulsar_on_spark.cli.http_admin import HttpAdmin, RequestRefusedError, topic_path
+from pulsar_on_spark.cli.http_admin import topic_path
+from pulsar_on_spark.cli.looks import is_partitioned
 from pulsar_on_spark.cli.subscriptions import subscriptions_app
 from pulsar_on_spark.cli.targets import UrlOption, open_broker
 from pulsar_on_spark.cli.topics import topics_app
@@ -19,32 +18,6 @@ from pulsar_on_spark.model.errors import InvalidArgumentError
 Topic = Annotated[str, typer.Argument(help="The topic.")]
 Subscription = Annotated[str, typer.Argument(help="The subscription.")]
 _ENDS: Final = {"earliest": {"ledgerId": -1, "entryId": -1}, "latest": {"ledgerId": 2**63 - 1, "entryId": 2**63 - 1}}
-_MAX_SHOWN_BYTES: Final = 200
-
-
-@topics_app.command()
-def stats(topic: Topic, url: UrlOption = None, as_json: AsJson = False) -> None:
-    """Show rates, exact backlogs and who is connected, as the broker sees them."""
-    broker = open_broker(url)
-    found = _stats(broker, topic)
-    if as_json:
-        output.print_json(found)
-    else:
-        _print_stats(topic, found)
-
-
-@topics_app.command()
-def internal_stats(topic: Topic, url: UrlOption = None, as_json: AsJson = False) -> None:
-    """Show ledgers, why each segment is kept, and cursors."""
-    broker = open_broker(url)
-    path = topic_path(topic)
-    is_partitioned = _is_partitioned(broker, topic)
-    found = broker.get(*path, "partitioned-internalStats" if is_partitioned else "internalStats")
-    if as_json:
-        output.print_json(found)
-        return
-    for name, part in (found["partitions"] if is_partitioned else {topic: found}).items():
-        _print_internal_stats(name, part)
 
 
 @topics_app.command()
@@ -148,53 +121,13 @@ def seek(
     broker = open_broker(url)
     if to.isdecimal():
         broker.change("POST", *path, to)
-    elif to in _ENDS and _is_partitioned(broker, topic):
+    elif to in _ENDS and is_partitioned(broker, topic):
         broker.change("POST", *path, "0" if to == "earliest" else str(2**53))
     else:
         broker.change("POST", *path, body=_place(to))
     output.done(
         f"Subscription {name!r} on {topic} begins anew at {to}.", as_json, topic=topic, subscription=name, to=to
     )
-
-
-def peek(
-    topic: Topic,
-    name: Subscription,
-    entries: Annotated[int, typer.Option("--entries", "-n", min=1, max=1000, help="How many entries.")] = 1,
-    url: UrlOption = None,
-    as_json: AsJson = False,
-) -> None:
-    """Look at what a subscription has to come; nothing moves. A batch is one entry."""
-    found = list(_peeked(open_broker(url), topic, name, entries))
-    if as_json:
-        output.print_json(found)
-        return
-    output.table(
-        f"To come for {name!r} on {topic}",
-        ("entry", "published", "producer", "key", "messages", "payload"),
-        ([each[key] for key in ("id", "published", "producer", "key", "messages", "payload")] for each in found),
-    )
-
-
-def _peeked(broker: HttpAdmin, topic: str, name: str, entries: int) -> Iterator[dict[str, Any]]:
-    for place in range(1, entries + 1):
-        path = (*topic_path(topic), "subscription", name, "position", str(place))
-        try:
-            answer = broker.request("GET", path, {})
-        except RequestRefusedError as error:
-            if error.status == 404 and place > 1:
-                return
-            raise
-        said = answer.headers
-        yield {
-            "id": said["X-Pulsar-Message-ID"],
-            "published": said.get("X-Pulsar-publish-time"),
-            "producer": said.get("X-Pulsar-producer-name"),
-            "key": said.get("X-Pulsar-partition-key"),
-            "properties": json.loads(said.get("X-Pulsar-PROPERTY", "{}")),
-            "messages": int(said.get("X-Pulsar-num-batch-message", "1")),
-            "payload": answer.content[:_MAX_SHOWN_BYTES].decode(errors="backslashreplace"),
-        }
 
 
 def _place(text: str) -> dict[str, int]:
@@ -204,87 +137,3 @@ def _place(text: str) -> dict[str, int]:
     if not (ledger.isdecimal() and entry.isdecimal()):
         raise InvalidArgumentError(f"{text!r} is no place: give earliest, latest or a message id such as 12:345.")
     return {"ledgerId": int(ledger), "entryId": int(entry)}
-
-
-def _stats(broker: HttpAdmin, topic: str) -> Mapping[str, Any]:
-    kind = "partitioned-stats" if _is_partitioned(broker, topic) else "stats"
-    found: Mapping[str, Any] = broker.get(*topic_path(topic), kind)
-    return found
-
-
-def _is_partitioned(broker: HttpAdmin, topic: str) -> bool:
-    return bool(broker.get(*topic_path(topic), "partitions")["partitions"])
-
-
-def _print_internal_stats(topic: str, found: Mapping[str, Any]) -> None:
-    output.table(
-        f"Ledgers of {topic}",
-        ("ledger", "state", "entries", "messages", "size", "too few copies"),
-        (
-            (
-                str(each["ledgerId"]),
-                each["state"],
-                each["entries"],
-                each["messages"],
-                output.size(each["size"]),
-                "yes" if each["underReplicated"] else "no",
-            )
-            for each in found["ledgers"]
-        ),
-    )
-    output.table(
-        "Sealed segments",
-        ("first entry", "entries", "why it is kept"),
-        (
-            (f"{ledger['ledgerId']}:{each['first']}", each["entries"], each["whyKept"])
-            for ledger in found["ledgers"]
-            for each in ledger["segments"]
-        ),
-    )
-    output.table(
-        "Cursors",
-        ("subscription", "acknowledged up to", "entries left", "acknowledged beyond", "state"),
-        (
-            (
-                name,
-                each["markDeletePosition"],
-                each["numberOfEntriesSinceFirstNotAckedMessage"],
-                each["individuallyDeletedMessages"],
-                each["state"],
-            )
-            for name, each in found["cursors"].items()
-        ),
-    )
-
-
-def _print_stats(topic: str, found: Mapping[str, Any]) -> None:
-    output.say(
-        f"{topic}: {found['storedMessages']:,} messages, {output.size(found['storageSize'])}; "
-        f"in {found['msgRateIn']:,.1f}/s, {output.size(int(found['msgThroughputIn']))}/s; "
-        f"out {found['msgRateOut']:,.1f}/s, {output.size(int(found['msgThroughputOut']))}/s"
-    )
-    output.table(
-        "Producers",
-        ("name", "rate", "address", "client"),
-        (
-            (each["producerName"], f"{each['msgRateIn']:,.1f}/s", each["address"], each["clientVersion"])
-            for each in found["publishers"]
-        ),
-    )
-    output.table(
-        "Subscriptions",
-        ("name", "type", "backlog", "backlog size", "unacked", "rate out", "consumers", "held by"),
-        (
-            (
-                name,
-                each["type"],
-                each["msgBacklog"],
-                output.size(each["backlogSize"]),
-                each["unackedMessages"],
-                f"{each['msgRateOut']:,.1f}/s",
-                len(each["consumers"]),
-                each.get("owner"),
-            )
-            for name, each in found["subscriptions"].items()
-        ),
-    )

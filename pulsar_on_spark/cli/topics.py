@@ -1,4 +1,4 @@
-"""`pulsarpy topics`: create, list, add-partitions, delete; what takes a broker is in `operate.py`."""
+"""`pulsarpy topics`: create, list, add-partitions, delete; `looks.py` has stats, `operate.py` what takes a broker."""
 
 from __future__ import annotations
 

@@ -116,6 +116,24 @@ def test_json_holds_what_the_tables_show(run: Run, tmp_path: Path) -> None:
     assert done["problems"] == []
 
 
+def test_what_spark_wrote_is_looked_at_without_a_broker(run: Run, tmp_path: Path) -> None:
+    root = Root.create(tmp_path / "root")
+    for topic, partitions in (("t", None), ("parts", 2)):
+        root.create_topic(topic, partitions)
+        messages.write(root, topic, [b"one", b"two"])
+        parts = messages.target(root, topic).parts
+        subscriptions.create_subscriptions(root.store, "sub", "Shared", dict.fromkeys(parts, EARLIEST))
+        assert "2 messages" in ok(run("topics", "stats", topic, root.path))
+        shown = json.loads(ok(run("topics", "stats", topic, root.path, "--json")))
+        assert (shown["storedMessages"], shown["subscriptions"]["sub"]["msgBacklog"]) == (2, 2)
+        assert "Kept for its ledger" in ok(run("topics", "internal-stats", topic, root.path))
+    peeked = json.loads(ok(run("peek", "t", "sub", root.path, "-n", 10, "--json")))
+    assert sum(each["messages"] for each in peeked) == 2
+    assert "one" in ok(run("peek", "t", "sub", root.path))
+    done = run("peek", "parts", "sub", root.path)
+    assert (done.code, "name one of them" in done.err) == (1, True)
+
+
 def test_a_schema_from_a_file(run: Run, tmp_path: Path) -> None:
     ok(run("init", tmp_path / "root"))
     file = tmp_path / "click.avsc"

@@ -7,6 +7,7 @@ import json
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -133,6 +134,37 @@ def test_subscriptions_are_the_same_from_both(run: Run, broker: RunningBroker) -
     assert [each["backlog_messages"] for each in listed(url)] == [0, 4]
 
 
+def test_what_is_stored_and_to_come_is_the_same_from_both(run: Run, broker: RunningBroker) -> None:  # noqa: F811
+    url, root = ["--url", broker.web_url], ["--root", str(broker.root)]
+    ok(run("topics", "create", "looked", *url))
+    ok(run("subscriptions", "create", "looked", "s", "--at", "earliest", *url))
+    for text in ("a", "b", "c"):
+        ok(run("produce", "looked", "-m", text, "-m", f"{text}2", "--key", "k", *url))
+    ok(run("subscriptions", "skip", "looked", "s", 2, *url))
+    ok(run("topics", "unload", "looked", *url))
+
+    def both(*arguments: object) -> list[Any]:
+        return [json.loads(ok(run(*arguments, "--json", *where))) for where in (url, root)]
+
+    by_broker, by_root = both("topics", "stats", "looked")
+    names = ("storedMessages", "storageSize", "backlogSize")
+    assert [by_root[name] for name in names] == [by_broker[name] for name in names]
+    assert by_root["storedMessages"] == 6
+    assert by_root["subscriptions"]["s"]["msgBacklog"] == by_broker["subscriptions"]["s"]["msgBacklog"] == 4
+    by_broker, by_root = both("topics", "internal-stats", "looked")
+    assert by_root["numberOfEntries"] == by_broker["numberOfEntries"] > 0
+    assert by_root["cursors"]["s"]["markDeletePosition"] == by_broker["cursors"]["s"]["markDeletePosition"]
+    by_broker, by_root = both("peek", "looked", "s", "-n", 100)
+    assert by_root == by_broker
+    assert sum(each["messages"] for each in by_root) == 4
+    ok(run("subscriptions", "clear", "looked", "s", *url))
+    assert json.loads(ok(run("peek", "looked", "s", "--json", *url))) == []
+    for where in (url, root):
+        for arguments in (["peek", "looked", "none"], ["peek", "absent", "s"], ["topics", "stats", "absent"]):
+            done = run(*arguments, *where)
+            assert (done.code, arguments[-1] in done.err or arguments[1] in done.err) == (1, True)
+
+
 def test_changes_are_told_as_json(run: Run, target: list[str]) -> None:  # noqa: F811
     of = f"json{target[0].strip('-')}"
 
@@ -187,7 +219,8 @@ def test_measuring(run: Run, broker: RunningBroker) -> None:  # noqa: F811
         (["tenants", "list"], "--url"),
         (["tenants", "list", "--url", "localhost:8080"], "not one of HTTP"),
         (["tenants", "list", "--url", "http://localhost:1"], "does not answer"),
-        (["topics", "stats", "t"], "takes a broker"),
+        (["topics", "stats", "t"], "Neither a root nor a broker"),
+        (["topics", "unload", "t"], "takes a broker"),
         (["topics", "stats", "missing", "--url", "{url}"], "does not exist"),
         (["seek", "t", "s", "somewhere", "--url", "{url}"], "is no place"),
         (["peek", "missing", "s", "--url", "{url}"], "does not exist"),

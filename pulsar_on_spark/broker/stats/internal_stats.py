@@ -3,11 +3,17 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Final
 
 from pulsar_on_spark.broker.cursors.open_cursor import OpenCursor
-from pulsar_on_spark.broker.stats.models import CompactedLedgerStats, CursorStats, InternalStats, LedgerStats
+from pulsar_on_spark.broker.stats.models import (
+    CompactedLedgerStats,
+    CursorStats,
+    InternalStats,
+    LedgerStats,
+    SegmentStats,
+)
 from pulsar_on_spark.broker.stats.sight import Contents
 from pulsar_on_spark.broker.stats.topic_stats import iso
 from pulsar_on_spark.broker.subscriptions.subscription import Subscription
@@ -24,6 +30,7 @@ from pulsar_on_spark.metadata.records import (
 from pulsar_on_spark.metadata.state import View
 from pulsar_on_spark.model.ids import Position
 from pulsar_on_spark.topic import chain
+from pulsar_on_spark.topic.lifecycle.retention import KeptSegment
 
 MAX_SHOWN_RUNS: Final = 1_000
 """Of a cursor with more runs of acknowledged entries beyond its mark-delete position the first ones are shown."""
@@ -69,6 +76,16 @@ def internal_stats(record: TopicRecord, topic: BrokerTopic | None, seen: Content
             for each in view.all(SubscriptionRecord, record.topic_id)
         },
     )
+
+
+def with_reasons(found: InternalStats, kept: Iterable[KeptSegment]) -> InternalStats:
+    """The same with each ledger's sealed segments, and why they are still kept."""
+    segments: dict[int, list[SegmentStats]] = defaultdict(list)
+    for each in kept:
+        one = each.segment
+        segments[one.ledger_id].append(SegmentStats(first=one.first_entry, entries=one.entries, why_kept=each.reason))
+    ledgers = [each.model_copy(update={"segments": segments[each.ledger_id]}) for each in found.ledgers]
+    return found.model_copy(update={"ledgers": ledgers})
 
 
 class _Copies:

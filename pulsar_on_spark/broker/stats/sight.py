@@ -111,10 +111,11 @@ class Sight:
         if any(chain.read_limit(view, topic_id) < end for topic_id, end in ends.items()):
             view = self._tail.look(parts, reach=ends)
         cursors = self._root.store.cursors()
-        return {part.topic_id: _contents(view, cursors, part, standings) for part in parts}
+        return {part.topic_id: contents(view, cursors, part, standings) for part in parts}
 
 
-def _contents(view: View, cursors: Cursors, part: TopicPart, standings: Mapping[tuple[str, str], Standing]) -> Contents:
+def contents(view: View, cursors: Cursors, part: TopicPart, standings: Mapping[tuple[str, str], Standing]) -> Contents:
+    """What is in a topic, as a view that knows its journals has it (`standings` as of `Sight.look`)."""
     segments = view.all(SegmentRecord, part.topic_id)
     backlogs = {}
     for record in view.all(SubscriptionRecord, part.topic_id):

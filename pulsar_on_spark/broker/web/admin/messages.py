@@ -33,12 +33,11 @@ from pulsar_on_spark.metadata.state import View
 from pulsar_on_spark.model.errors import SubscriptionNotFoundError
 from pulsar_on_spark.model.ids import EntryId, LedgerId, MessageId, Position
 from pulsar_on_spark.model.names import TopicName
-from pulsar_on_spark.protocol.compression import Codec, decompress
-from pulsar_on_spark.protocol.entry_frame import split_entry
+from pulsar_on_spark.protocol.compression import Codec
 from pulsar_on_spark.protocol.messages import MessageMetadata
+from pulsar_on_spark.protocol.opened_entry import open_entry
 from pulsar_on_spark.topic.cursor.cursor import Cursor, EntryRange
 from pulsar_on_spark.topic.cursor.record import NO_RECORD, CursorRecord
-from pulsar_on_spark.topic.entry.rows import StoredEntry
 from pulsar_on_spark.topic.subscription.subscriptions import status
 
 router = APIRouter(tags=["messages"], dependencies=[Depends(administers)])
@@ -145,25 +144,12 @@ async def _cursor(services: Services, view: View, topic: BrokerTopic, part: Topi
 async def _entry(services: Services, topic: BrokerTopic, at: Position) -> Response:
     only = EntryRange(at.ledger, at.entry, at.entry + 1)
     (stored,) = await services.reader.read(topic.part, [only], 1, 0)
-    metadata, payload = _opened(stored)
+    metadata, payload = open_entry(stored.data)
     shown = Response(payload, media_type="application/octet-stream")
     shown.raw_headers.append((b"X-Pulsar-Message-ID", f"{at.ledger}:{at.entry}".encode()))
     for name, value in _headers(metadata, len(payload)):
         shown.raw_headers.append((name.encode(), _header_value(value)))
     return shown
-
-
-def _opened(stored: StoredEntry) -> tuple[MessageMetadata, bytes]:
-    """An entry's metadata and its payload, decompressed if that can be."""
-    parts = split_entry(stored.data)
-    if parts is None:
-        return MessageMetadata(), stored.data
-    metadata = MessageMetadata.FromString(stored.data[parts[0] : parts[1]])
-    payload = memoryview(stored.data)[parts[1] :]
-    if metadata.encryption_keys:
-        return metadata, bytes(payload)
-    plain = decompress(metadata.compression, payload, metadata.uncompressed_size)
-    return metadata, bytes(payload) if plain is None else plain
 
 
 _AS_TEXT: Final = {

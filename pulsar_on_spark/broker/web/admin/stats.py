@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 import asyncio
-from collections import defaultdict
 from typing import Annotated, Any, Final
 
 from fastapi import APIRouter, Depends, HTTPException, Query
 
 from pulsar_on_spark.broker.services import Services
+from pulsar_on_spark.broker.stats.internal_stats import with_reasons
 from pulsar_on_spark.broker.stats.models import (
     InternalStats,
     PartitionedInternalStats,
     PartitionedTopicMetadata,
     PartitionedTopicStats,
-    SegmentStats,
     TopicStats,
 )
 from pulsar_on_spark.broker.stats.topic_stats import summed
@@ -130,12 +129,7 @@ async def _with_reasons(services: Services, name: TopicName, found: InternalStat
     """Each ledger's sealed segments, and why they are still kept."""
     defaults = default_policies(services.settings)
     kept = await asyncio.to_thread(kept_segments, services.root.store, name, defaults)
-    segments: dict[int, list[SegmentStats]] = defaultdict(list)
-    for each in kept:
-        one = each.segment
-        segments[one.ledger_id].append(SegmentStats(first=one.first_entry, entries=one.entries, why_kept=each.reason))
-    ledgers = [each.model_copy(update={"segments": segments[each.ledger_id]}) for each in found.ledgers]
-    return found.model_copy(update={"ledgers": ledgers})
+    return with_reasons(found, kept)
 
 
 async def _single(services: Services, name: TopicName) -> TopicRecord:

@@ -1,0 +1,219 @@
+"""`pulsarpy topics stats` and `internal-stats`, and `peek`: what is in a topic and behind cursors; nothing moves."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from typing import Annotated, Any, Final
+
+import typer
+
+from pulsar_on_spark.broker.stats import of_root
+from pulsar_on_spark.broker.stats.models import Stats
+from pulsar_on_spark.broker.stats.topic_stats import iso
+from pulsar_on_spark.cli import output
+from pulsar_on_spark.cli.arguments import AsJson, RootArgument, RootOption
+from pulsar_on_spark.cli.http_admin import HttpAdmin, RequestRefusedError, topic_path
+from pulsar_on_spark.cli.targets import RootTarget, UrlOption, open_target
+from pulsar_on_spark.cli.topics import topics_app
+from pulsar_on_spark.model.names import TopicName
+from pulsar_on_spark.protocol.opened_entry import open_entry
+from pulsar_on_spark.topic.entry.rows import StoredEntry
+
+Topic = Annotated[str, typer.Argument(help="The topic.")]
+Subscription = Annotated[str, typer.Argument(help="The subscription.")]
+_MAX_SHOWN_BYTES: Final = 200
+_PEEKED: Final = ("id", "published", "producer", "key", "messages", "payload")
+
+
+@topics_app.command()
+def stats(
+    topic: Topic,
+    root: RootArgument = None,
+    root_option: RootOption = None,
+    url: UrlOption = None,
+    as_json: AsJson = False,
+) -> None:
+    """Show what is stored and exact backlogs; by --url also rates and who is connected, which only a broker knows."""
+    target = open_target(root, root_option, url)
+    if isinstance(target, RootTarget):
+        found = _plain(of_root.stats_of_root(target.root, TopicName.parse(topic)))
+    else:
+        kind = "partitioned-stats" if is_partitioned(target.admin, topic) else "stats"
+        found = target.admin.get(*topic_path(topic), kind)
+    if as_json:
+        output.print_json(found)
+        return
+    output.say(f"{topic}: {found['storedMessages']:,} messages, {output.size(found['storageSize'])}")
+    if not isinstance(target, RootTarget):
+        _print_producers(found)
+    _print_subscriptions(found, with_clients=not isinstance(target, RootTarget))
+
+
+@topics_app.command()
+def internal_stats(
+    topic: Topic,
+    root: RootArgument = None,
+    root_option: RootOption = None,
+    url: UrlOption = None,
+    as_json: AsJson = False,
+) -> None:
+    """Show ledgers, why each segment is kept, and cursors."""
+    target = open_target(root, root_option, url)
+    if isinstance(target, RootTarget):
+        found = _plain(of_root.internal_stats_of_root(target.root, TopicName.parse(topic)))
+    else:
+        kind = "partitioned-internalStats" if is_partitioned(target.admin, topic) else "internalStats"
+        found = target.admin.get(*topic_path(topic), kind)
+    if as_json:
+        output.print_json(found)
+        return
+    for name, part in found.get("partitions", {topic: found}).items():
+        _print_internal_stats(name, part)
+
+
+def peek(
+    topic: Topic,
+    name: Subscription,
+    root: RootArgument = None,
+    root_option: RootOption = None,
+    entries: Annotated[int, typer.Option("--entries", "-n", min=1, max=1000, help="How many entries.")] = 1,
+    url: UrlOption = None,
+    as_json: AsJson = False,
+) -> None:
+    """Look at what a subscription has to come; nothing moves. A batch is one entry."""
+    target = open_target(root, root_option, url)
+    if isinstance(target, RootTarget):
+        found = [_shown(each) for each in of_root.peek_of_root(target.root, TopicName.parse(topic), name, entries)]
+    else:
+        found = list(_peeked(target.admin, topic, name, entries))
+    if as_json:
+        output.print_json(found)
+        return
+    output.table(
+        f"To come for {name!r} on {topic}", ("entry", *_PEEKED[1:]), ([each[key] for key in _PEEKED] for each in found)
+    )
+
+
+def is_partitioned(broker: HttpAdmin, topic: str) -> bool:
+    """Whether a topic has partitions, by its broker."""
+    return bool(broker.get(*topic_path(topic), "partitions")["partitions"])
+
+
+def _plain(found: Stats) -> dict[str, Any]:
+    """As the admin API answers it."""
+    return found.model_dump(mode="json", by_alias=True, exclude_none=True)
+
+
+def _shown(entry: StoredEntry) -> dict[str, Any]:
+    """An entry as its broker's headers would tell it."""
+    said, payload = open_entry(entry.data)
+    return {
+        "id": f"{entry.ledger_id}:{entry.entry_id}",
+        "published": iso(said.publish_time / 1000) if said.publish_time else None,
+        "producer": said.producer_name or None,
+        "key": str(said.partition_key) if said.HasField("partition_key") else None,
+        "properties": {each.key: each.value for each in said.properties},
+        "messages": said.num_messages_in_batch,
+        "payload": _text(payload),
+    }
+
+
+def _peeked(broker: HttpAdmin, topic: str, name: str, entries: int) -> Iterator[dict[str, Any]]:
+    path = topic_path(topic)
+    for place in range(1, entries + 1):
+        try:
+            answer = broker.request("GET", (*path, "subscription", name, "position", str(place)), {})
+        except RequestRefusedError as error:
+            if error.status == 404 and (place > 1 or name in broker.get(*path, "subscriptions")):
+                return
+            raise
+        said = answer.headers
+        yield {
+            "id": said["X-Pulsar-Message-ID"],
+            "published": said.get("X-Pulsar-publish-time"),
+            "producer": said.get("X-Pulsar-producer-name"),
+            "key": said.get("X-Pulsar-partition-key"),
+            "properties": json.loads(said.get("X-Pulsar-PROPERTY", "{}")),
+            "messages": int(said.get("X-Pulsar-num-batch-message", "1")),
+            "payload": _text(answer.content),
+        }
+
+
+def _text(payload: bytes) -> str:
+    return payload[:_MAX_SHOWN_BYTES].decode(errors="backslashreplace")
+
+
+def _print_internal_stats(topic: str, found: Mapping[str, Any]) -> None:
+    output.table(
+        f"Ledgers of {topic}",
+        ("ledger", "state", "entries", "messages", "size", "too few copies"),
+        (
+            (
+                str(each["ledgerId"]),
+                each["state"],
+                each["entries"],
+                each["messages"],
+                output.size(each["size"]),
+                "yes" if each["underReplicated"] else "no",
+            )
+            for each in found["ledgers"]
+        ),
+    )
+    output.table(
+        "Sealed segments",
+        ("first entry", "entries", "why it is kept"),
+        (
+            (f"{ledger['ledgerId']}:{each['first']}", each["entries"], each["whyKept"])
+            for ledger in found["ledgers"]
+            for each in ledger["segments"]
+        ),
+    )
+    output.table(
+        "Cursors",
+        ("subscription", "acknowledged up to", "entries left", "acknowledged beyond", "state"),
+        (
+            (
+                name,
+                each["markDeletePosition"],
+                each["numberOfEntriesSinceFirstNotAckedMessage"],
+                each["individuallyDeletedMessages"],
+                each["state"],
+            )
+            for name, each in found["cursors"].items()
+        ),
+    )
+
+
+def _print_producers(found: Mapping[str, Any]) -> None:
+    output.say(
+        f"In {found['msgRateIn']:,.1f}/s, {output.size(int(found['msgThroughputIn']))}/s; "
+        f"out {found['msgRateOut']:,.1f}/s, {output.size(int(found['msgThroughputOut']))}/s"
+    )
+    output.table(
+        "Producers",
+        ("name", "rate", "address", "client"),
+        (
+            (each["producerName"], f"{each['msgRateIn']:,.1f}/s", each["address"], each["clientVersion"])
+            for each in found["publishers"]
+        ),
+    )
+
+
+def _print_subscriptions(found: Mapping[str, Any], *, with_clients: bool) -> None:
+    of_clients = ("unacked", "rate out", "consumers") if with_clients else ()
+    output.table(
+        "Subscriptions",
+        ("name", "type", "backlog", "backlog size", *of_clients, "held by"),
+        (
+            (
+                name,
+                each["type"],
+                each["msgBacklog"],
+                output.size(each["backlogSize"]),
+                *((each["unackedMessages"], f"{each['msgRateOut']:,.1f}/s", len(each["consumers"]))[: len(of_clients)]),
+                each.get("owner"),
+            )
+            for name, each in found["subscriptions"].items()
+        ),
+    )
