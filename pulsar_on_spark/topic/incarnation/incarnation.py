@@ -170,7 +170,8 @@ class Incarnation:
         found = await self._commit(opens=list(missing.values()))
         for topic_id in missing.keys() & found.opened.keys():
             opened = OpenLedger(missing[topic_id], found.opened[topic_id])
-            if self._ledgers.setdefault(topic_id, opened) is not opened:  # two have asked
+            # Two have asked: each in a commit of its own, which made two, or both in one.
+            if self._ledgers.setdefault(topic_id, opened).ledger_id != opened.ledger_id:
                 self._retired.append(opened)
         return {topic_id: found.refused[topic_id] for topic_id in missing.keys() & found.refused.keys()}
 
