@@ -35,6 +35,7 @@ from pulsar_on_spark.broker.root_lock import RootLock
 from pulsar_on_spark.broker.schemas import ClientSchemas
 from pulsar_on_spark.broker.services import Services
 from pulsar_on_spark.broker.settings import BrokerSettings
+from pulsar_on_spark.broker.settings_changes import follow_log_level, renew
 from pulsar_on_spark.broker.stats.overview import Overview
 from pulsar_on_spark.broker.topics.topic import BrokerTopic, TopicParts
 from pulsar_on_spark.broker.topics.topic_policies import default_policies, dispatch_limits, roll_over
@@ -77,7 +78,7 @@ class Broker:
         self._running = AsyncExitStack()
         """Ends what was started, the last first."""
         self._running.callback(lock.release)
-        self._settings = settings
+        self._settings = self._settings_in_force = settings
         self._connections = Connections(HANDLERS)
         self._cache = EntryCache(settings.managed_ledger_cache_size_mb * _MIB)
         buffer_bytes = settings.max_message_publish_buffer_size_mb * _MIB
@@ -109,6 +110,8 @@ class Broker:
             broker = cls(root, RootLock(root.path), settings)
             async with AsyncExitStack() as undo:
                 undo.push_async_callback(broker._running.aclose)
+                broker._settings_in_force = await asyncio.to_thread(renew, root.store, settings)
+                follow_log_level(settings, broker._settings_in_force)
                 broker.service_url = f"pulsar://{settings.advertised_address}:{binary.getsockname()[1]}"
                 await broker._open_journal(quorum)
                 undo.push_async_callback(broker._close_journal)
@@ -195,8 +198,7 @@ class Broker:
         self._lifecycle.start()
         self._running.push_async_callback(self._lifecycle.stop)
         stored = Stored(self.root, self._views)
-        sealing = self._journals.first.sealing
-        self._vitals = Vitals(self._incarnation, sealing, self._connections, stored, self._housekeeping)
+        self._vitals = Vitals(self._journals, self._connections, stored, self._housekeeping)
         self._vitals.start()
         self._running.push_async_callback(self._vitals.stop)
         services = self._services()
@@ -208,7 +210,8 @@ class Broker:
     def _services(self) -> Services:
         return Services(
             root=self.root,
-            settings=self._settings,
+            given=self._settings,
+            settings=self._settings_in_force,
             service_url=self.service_url,
             access=OpenAccess(),
             views=self._views,

@@ -1,7 +1,9 @@
 """Whether the broker really serves: a message goes the way of all messages, into the journal and back.
 
 It is published to `pulsar/<cluster>/healthcheck`, where nothing is retained, and read in the process that reads for
-consumers. That commits no metadata while the topic's ledger is open, so the metadata's disk is looked at, too.
+consumers. That commits no metadata while the topic's ledger is open, so the metadata's disk is looked at, too. It goes
+into the broker's first journal. The others, of topics with other quorums, hold their files open and learn only when
+they write that a storage path is gone: for them the paths are counted.
 """
 
 from __future__ import annotations
@@ -10,6 +12,8 @@ import asyncio
 import time
 from typing import Final
 
+from pulsar_on_spark.broker.journals import Journal
+from pulsar_on_spark.broker.metrics.stored import Stored
 from pulsar_on_spark.broker.producing.producer import Producer
 from pulsar_on_spark.broker.producing.producers import ProducerInfo
 from pulsar_on_spark.broker.server_errors import ServerRefusalError
@@ -30,6 +34,9 @@ from pulsar_on_spark.topic.policies.change import set_namespace_policies
 
 TIMEOUT_S: Final = 10.0
 """How long a check lasts at most."""
+_PATIENCE_S: Final = 2.0
+"""How long a look at the storage paths is waited for: one that hangs and is not needed must not turn health red."""
+_ROOM_EVERY_S: Final = 0.1
 _NAME: Final = "healthcheck"
 _FRAME_HEAD_BYTES: Final = 8
 """Sizes of a frame and of its command."""
@@ -57,12 +64,25 @@ async def check(services: Services) -> None:
             stage = "A message that was stored was not read"
             wanted = [EntryRange(LedgerId(ledger), entry, entry + 1)]
             (found,) = await services.reader.read(topic.part, wanted, 1, 0)
+            for journal in services.vitals.journals.others:
+                stage = f"Messages of topics of quorum {journal.quorum} cannot be stored"
+                await _require_room(journal, services.vitals.stored)
     except TimeoutError as error:
         raise _ill(f"{stage} in {TIMEOUT_S:.0f} s: see that enough storage paths are well.") from error
     except (PulsarpyError, OSError) as error:
         raise _ill(f"{stage}: {error}") from error
     if not found.data.endswith(payload):
         raise _ill("A message was read with another content than it was stored with: run `pulsarpy storage repair`.")
+
+
+async def _require_room(journal: Journal, stored: Stored) -> None:
+    """Wait until a journal takes entries, and refuse one whose paths are too few; without topics it need not."""
+    while journal.topics and not journal.incarnation.can_append:
+        await asyncio.sleep(_ROOM_EVERY_S)
+    if journal.topics:
+        paths, needed = (await stored.look_anew(_PATIENCE_S)).paths_to_write, journal.incarnation.quorum.ack
+        if paths < needed:
+            raise _ill(f"{paths} storage paths can be written to and {needed} must be, see `pulsarpy status`.")
 
 
 async def _topic(services: Services) -> BrokerTopic:

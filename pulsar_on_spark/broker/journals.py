@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -47,6 +47,11 @@ class Journal:
     topics: set[TopicId] = field(default_factory=set)
     used_s: float = field(default_factory=time.monotonic)
 
+    @property
+    def quorum(self) -> str:
+        """Its copies as metrics and people are told, `WRITE/ACK`: no two journals of a broker have the same."""
+        return f"{self.incarnation.quorum.write}/{self.incarnation.quorum.ack}"
+
 
 class Journals:
     """All journals of a broker; iterating gives their incarnations. Methods but that belong to its event loop.
@@ -82,6 +87,16 @@ class Journals:
     def first(self) -> Journal:
         """That of the broker's own quorum."""
         return self._journals[0]
+
+    @property
+    def others(self) -> Sequence[Journal]:
+        """All but that."""
+        return self._journals[1:]
+
+    @property
+    def all(self) -> Sequence[Journal]:
+        """All of them, the first one first."""
+        return self._journals
 
     async def start(self, quorum: Quorum) -> None:
         """Open the first one (errors as `Incarnation.start`)."""
@@ -157,7 +172,7 @@ class Journals:
             now_s: Of the monotonic clock.
         """
         async with self._opening:
-            for each in self._journals[1:]:
+            for each in self.others:
                 is_used = each.topics or each.incarnation.ledgers or now_s - each.used_s < CLOSE_UNUSED_S
                 if not is_used:
                     self._journals = tuple(other for other in self._journals if other is not each)

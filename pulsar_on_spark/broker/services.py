@@ -28,7 +28,8 @@ class Services:
 
     Attributes:
         root: The root.
-        settings: What the broker was told.
+        given: What the broker was started with.
+        settings: What it goes by now (see `settings_changes`).
         service_url: What lookups answer.
         access: Who may do what.
         views: The root's metadata.
@@ -43,6 +44,7 @@ class Services:
     """
 
     root: Root
+    given: BrokerSettings
     settings: BrokerSettings
     service_url: str
     access: Access

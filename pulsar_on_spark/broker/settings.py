@@ -50,6 +50,8 @@ class BrokerSettings(BaseModel):
     """What is logged: this level and those above."""
     expose_topic_level_metrics_in_prometheus: bool = True
     """Whether metrics tell of topics and subscriptions one by one; else they are summed up by namespace."""
+    expose_consumer_level_metrics_in_prometheus: bool = False
+    """Whether they tell of consumers one by one, too, where they tell of topics."""
 
     max_message_size: Annotated[int, Field(ge=1024, le=15 * _MIB)] = 5 * _MIB
     """Bytes of an entry with its metadata; clients split larger messages into chunks where that is switched on. A

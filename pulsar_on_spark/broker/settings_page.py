@@ -8,6 +8,7 @@ import json
 import sys
 
 from pulsar_on_spark.broker.settings import ENVIRONMENT_PREFIX, BrokerSettings
+from pulsar_on_spark.broker.settings_changes import DYNAMIC
 
 HEAD = f"""# Configuration
 
@@ -18,6 +19,9 @@ They come from a TOML file (`--config FILE`), from the environment (`{ENVIRONMEN
 from flags of the command line; each counts over those before. Names and defaults are Pulsar's, in snake case, unless
 the description says otherwise. What a namespace or a topic sets as a [policy](lifecycle.md) holds over the setting. A
 setting that is unknown or not acceptable keeps the broker from starting, with a sentence that names it.
+
+Those with a star can be changed while the broker runs (`pulsar-admin brokers update-dynamic-config`, or the
+[admin API](admin.md#settings-that-change)): that holds at once, and over file, environment and flags of later brokers.
 
 ```toml
 broker_service_port = 6650
@@ -35,7 +39,8 @@ def page() -> str:
     rows = []
     for name, meaning in _docstrings().items():
         default = json.dumps(BrokerSettings.model_fields[name].default)
-        rows.append(f"| `{name}` | `{default}` | {meaning} |")
+        star = " *" if name in DYNAMIC else ""
+        rows.append(f"| `{name}`{star} | `{default}` | {meaning} |")
     return HEAD + "\n".join(rows) + "\n"
 
 

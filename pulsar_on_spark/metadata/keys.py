@@ -8,6 +8,7 @@ from __future__ import annotations
 import zlib
 
 IDS = "cluster/ids"
+SETTINGS = "cluster/settings"
 FOLD = "job/fold"
 WRITE_BUCKETS = 64
 

@@ -3,20 +3,34 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Final, NamedTuple
 
 from pulsar_on_spark.broker.metrics import entry_samples
 from pulsar_on_spark.broker.stats.meters import Meters
 from pulsar_on_spark.broker.stats.rates import Rates
+from pulsar_on_spark.broker.subscriptions.subscription import Subscription
 from pulsar_on_spark.broker.topics.topic import BrokerTopic
+from pulsar_on_spark.broker.upkeep.compaction import CompactionCounts
+from pulsar_on_spark.model.names import TopicName
 
 TOPICS_AT_ONCE: Final = 50
 """About a millisecond of the event loop."""
 
 
+class ConsumerNumbers(NamedTuple):
+    """A consumer; its id is the broker's, for clients that have one name may number theirs alike."""
+
+    id: int
+    name: str
+    permits: int
+    unacked: int
+    is_blocked_on_unacked: bool
+    rates: Rates
+
+
 class SubscriptionNumbers(NamedTuple):
-    """A subscription that is open here."""
+    """A subscription that is open here; `each_consumer` is empty unless it was asked for."""
 
     name: str
     consumers: int
@@ -29,12 +43,14 @@ class SubscriptionNumbers(NamedTuple):
     bytes_out: int
     entries_lost: int
     rates: Rates
+    each_consumer: list[ConsumerNumbers]
 
 
 class TopicNumbers(NamedTuple):
     """A topic that is loaded here.
 
-    `waiting` is its entries that the journal has not taken; quotas are -1 for no limit; `samples` are None before any.
+    `waiting` is its entries that the journal has not taken; quotas are -1 for no limit; `samples` are None before any,
+    and so are `compactions`.
     """
 
     topic_id: str
@@ -49,20 +65,36 @@ class TopicNumbers(NamedTuple):
     quota_bytes: int
     quota_s: int
     samples: list[float] | None
+    compactions: CompactionCounts | None
     subscriptions: list[SubscriptionNumbers]
 
 
-async def gather(topics: Iterable[BrokerTopic], meters: Meters) -> list[TopicNumbers]:
-    """The numbers of all topics, each as it is when its turn comes."""
+async def gather(
+    topics: Iterable[BrokerTopic],
+    meters: Meters,
+    compactions: Callable[[TopicName], CompactionCounts | None],
+    *,
+    by_consumer: bool,
+) -> list[TopicNumbers]:
+    """The numbers of all topics, each as it is when its turn comes.
+
+    Args:
+        topics: Those that are loaded.
+        meters: Their rates.
+        compactions: How often a topic was compacted.
+        by_consumer: Whether consumers are asked for one by one.
+    """
     found = []
     for number, topic in enumerate(topics, 1):
-        found.append(_of_topic(topic, meters))
+        found.append(_of_topic(topic, meters, compactions(topic.name), by_consumer))
         if number % TOPICS_AT_ONCE == 0:
             await asyncio.sleep(0)
     return found
 
 
-def _of_topic(topic: BrokerTopic, meters: Meters) -> TopicNumbers:
+def _of_topic(
+    topic: BrokerTopic, meters: Meters, compactions: CompactionCounts | None, by_consumer: bool
+) -> TopicNumbers:
     subscriptions = []
     for each in topic.subscriptions.all:
         stats = each.stats
@@ -80,6 +112,7 @@ def _of_topic(topic: BrokerTopic, meters: Meters) -> TopicNumbers:
                 each.bytes_out,
                 each.entries_lost,
                 meters.rates(each),
+                _consumers(each, meters) if by_consumer else [],
             )
         )
     return TopicNumbers(
@@ -95,5 +128,21 @@ def _of_topic(topic: BrokerTopic, meters: Meters) -> TopicNumbers:
         topic.policies.backlog_quota_size.limit_size,
         topic.policies.backlog_quota_age.limit_time,
         None if topic.published.samples is None else entry_samples.values(topic.published.samples),
+        compactions,
         subscriptions,
     )
+
+
+def _consumers(subscription: Subscription, meters: Meters) -> list[ConsumerNumbers]:
+    said = {each.id: each for each in subscription.stats.consumers}
+    return [
+        ConsumerNumbers(
+            each.id,
+            each.name,
+            said[each.id].permits,
+            said[each.id].unacked or 0,
+            said[each.id].blocked is not None and bool(said[each.id].unacked),
+            meters.rates(each),
+        )
+        for each in subscription.consumers
+    ]

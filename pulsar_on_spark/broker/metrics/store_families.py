@@ -1,9 +1,12 @@
-"""The store's own families (`pulsarpy_`), and what of Pulsar's concerns the broker as a process. No IO but `/proc`."""
+"""The store's own families (`pulsarpy_`), and what of Pulsar's concerns the broker as a process. No IO but `/proc`.
+
+What a journal has is labelled with its `quorum` (write/ack): a broker has a journal for each that its topics ask for.
+"""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from importlib.metadata import version
 from typing import Final
 
@@ -15,11 +18,14 @@ from prometheus_client.metrics_core import (
     Metric,
 )
 
+from pulsar_on_spark.broker.journals import Journal
 from pulsar_on_spark.broker.metrics.stored import StoredLook
 from pulsar_on_spark.broker.services import Services
+from pulsar_on_spark.ledger.journal.meter import JournalMeter
 from pulsar_on_spark.model.latencies import Latencies
 
 _CLUSTER: Final = ("cluster",)
+_JOURNAL: Final = ("cluster", "quorum")
 _PATH: Final = ("cluster", "path", "uri")
 _STATES: Final = ("writable", "read-only", "draining", "lost")
 
@@ -31,6 +37,7 @@ def store_families(services: Services) -> Iterator[Metric]:
     yield from _gauges(cluster, _broker_gauges(services, look))
     yield from _counters(cluster, services)
     yield from _histograms(cluster, services)
+    yield from _of_journals(cluster, services.vitals.journals.all)
     yield from _of_paths(cluster, look)
     yield from _of_processes(cluster, services)
     info = GaugeMetricFamily("pulsar_version_info", "The broker's version", labels=("cluster", "version"))
@@ -49,13 +56,7 @@ def _broker_gauges(services: Services, look: StoredLook) -> Iterable[tuple[str, 
         ("pulsar_ml_cache_entries", "Entries in memory", len(cache)),
         ("pulsarpy_publish_pending_bytes", "Bytes of entries without receipt", path.pending_bytes),
         ("pulsarpy_publish_held", "1 while clients with producers are not read", not path.is_open),
-        ("pulsarpy_sealing_lag_bytes", "Bytes of the journal not sealed, one copy", vitals.sealing.lag_bytes),
-        ("pulsarpy_sealing_lag_limit_bytes", "Above it producers are held back", vitals.sealing.lag_limit_bytes),
-        ("pulsarpy_sealing_silent_seconds", "Since the sealing process was heard", vitals.sealing.silent_s),
         ("pulsarpy_sealing_over_limit", "1 while producers are held back because of sealing", path.is_lagging),
-        ("pulsarpy_journal_waiting_bytes", "Bytes in the journal's queue", vitals.incarnation.journal.waiting_bytes),
-        ("pulsarpy_journal_takes_entries", "1 while the journal has room", vitals.incarnation.can_append),
-        ("pulsarpy_open_ledgers", "Open ledgers of this broker", len(vitals.incarnation.ledgers)),
         ("pulsarpy_open_incarnations", "Journals that are open or not recovered", look.open_incarnations),
         ("pulsarpy_segment_files", "Segment files", look.files),
         ("pulsarpy_segment_copies_missing", "Copies that segment files lack to their quorum", look.missing_copies),
@@ -80,7 +81,6 @@ def _gauges(cluster: str, numbers: Iterable[tuple[str, str, float]]) -> Iterator
 
 def _counters(cluster: str, services: Services) -> Iterator[Metric]:
     vitals, reader = services.vitals, services.reader
-    meter = vitals.incarnation.journal.meter
     created = vitals.connections.created
     for name, text, value in (
         ("pulsar_connection_created_total_count", "Connections made", created),
@@ -91,9 +91,6 @@ def _counters(cluster: str, services: Services) -> Iterator[Metric]:
         gauge.add_metric((cluster,), value)
         yield gauge
     for name, text, value in (
-        ("pulsarpy_journal_groups", "Groups of entries or cursor records; each is one frame", meter.groups),
-        ("pulsarpy_journal_records", "Entries and cursor records in them", meter.records),
-        ("pulsarpy_journal_bytes", "Bytes of these, one copy", meter.payload_bytes),
         ("pulsarpy_cache_hits", "Entries that were in memory when consumers were to get them", reader.hits),
         ("pulsarpy_cache_misses", "Entries that had to be read", reader.misses),
         ("pulsarpy_housekeeping_passes", "Passes of housekeeping that have ended", vitals.housekeeping.passes),
@@ -106,10 +103,8 @@ def _counters(cluster: str, services: Services) -> Iterator[Metric]:
 
 def _histograms(cluster: str, services: Services) -> Iterator[Metric]:
     vitals, store = services.vitals, services.root.store
-    journal = vitals.incarnation.journal
     kept: tuple[tuple[str, str, Latencies], ...] = (
         ("pulsarpy_publish_latency_seconds", "From journal to receipt, of sampled entries", services.path.latencies),
-        ("pulsarpy_journal_write_seconds", "From a group's send until an ack quorum synced it", journal.meter.writes),
         ("pulsarpy_topic_load_seconds", "Loads of topics", services.topics.loads),
         ("pulsarpy_event_loop_delay_seconds", "How late the event loop wakes tasks", vitals.loop_delays),
     )
@@ -121,11 +116,47 @@ def _histograms(cluster: str, services: Services) -> Iterator[Metric]:
         ("cluster", "table"),
         {(cluster, "main"): store.commits, (cluster, "cursors"): store.cursor_commits},
     )
+
+
+def _of_journals(cluster: str, journals: Sequence[Journal]) -> Iterator[Metric]:
+    gauges: tuple[tuple[str, str, Callable[[Journal], float]], ...] = (
+        ("pulsarpy_journal_waiting_bytes", "Bytes in the queue", lambda it: it.incarnation.journal.waiting_bytes),
+        ("pulsarpy_journal_takes_entries", "1 while it has room", lambda it: it.incarnation.can_append),
+        ("pulsarpy_open_ledgers", "Open ledgers of this broker", lambda it: len(it.incarnation.ledgers)),
+        ("pulsarpy_sealing_lag_bytes", "Bytes not sealed, one copy", lambda it: it.sealing.lag_bytes),
+        ("pulsarpy_sealing_lag_limit_bytes", "Producers are held above it", lambda it: it.sealing.lag_limit_bytes),
+        ("pulsarpy_sealing_silent_seconds", "Since the sealing process was heard", lambda it: it.sealing.silent_s),
+    )
+    counters: tuple[tuple[str, str, Callable[[JournalMeter], float]], ...] = (
+        ("pulsarpy_journal_groups", "Groups of entries or cursor records; each is one frame", lambda it: it.groups),
+        ("pulsarpy_journal_records", "Entries and cursor records in them", lambda it: it.records),
+        ("pulsarpy_journal_bytes", "Bytes of these, one copy", lambda it: it.payload_bytes),
+    )
+    for name, text, number in gauges:
+        gauge = GaugeMetricFamily(name, text, labels=_JOURNAL)
+        for each in journals:
+            gauge.add_metric((cluster, each.quorum), number(each))
+        yield gauge
+    for name, text, count in counters:
+        counter = CounterMetricFamily(name, text, labels=_JOURNAL)
+        for each in journals:
+            counter.add_metric((cluster, each.quorum), count(each.incarnation.journal.meter))
+        yield counter
+    yield _histogram(
+        "pulsarpy_journal_write_seconds",
+        "From a group's send until an ack quorum synced it",
+        _JOURNAL,
+        {(cluster, each.quorum): each.incarnation.journal.meter.writes for each in journals},
+    )
     yield _histogram(
         "pulsarpy_journal_sync_seconds",
         "fdatasync on a storage path",
-        ("cluster", "path"),
-        {(cluster, str(path_id)): each for path_id, each in journal.sync_latencies().items()},
+        (*_JOURNAL, "path"),
+        {
+            (cluster, each.quorum, str(path_id)): latencies
+            for each in journals
+            for path_id, latencies in each.incarnation.journal.sync_latencies().items()
+        },
     )
 
 
@@ -153,14 +184,17 @@ def _of_paths(cluster: str, look: StoredLook) -> Iterator[Metric]:
 
 
 def _of_processes(cluster: str, services: Services) -> Iterator[Metric]:
-    labels = ("cluster", "process")
+    """Each sealing process has its journal's quorum; the others have none, which Prometheus takes as no label."""
+    labels = ("cluster", "process", "quorum")
+    processes: list[tuple[str, str, int | str | None]] = [("broker", "", "self"), ("reader", "", services.reader.pid)]
+    processes += [("sealer", each.quorum, each.sealing.pid) for each in services.vitals.journals.all]
     memory = GaugeMetricFamily("pulsarpy_process_resident_memory_bytes", "Resident memory", labels=labels)
     cpu = CounterMetricFamily("pulsarpy_process_cpu_seconds", "User and system CPU time", labels=labels)
-    for process, pid in (("broker", "self"), ("sealer", services.vitals.sealing.pid), ("reader", services.reader.pid)):
+    for process, quorum, pid in processes:
         found = {} if pid is None else _process(pid)
         if found:
-            memory.add_metric((cluster, process), found["process_resident_memory_bytes"])
-            cpu.add_metric((cluster, process), found["process_cpu_seconds_total"])
+            memory.add_metric((cluster, process, quorum), found["process_resident_memory_bytes"])
+            cpu.add_metric((cluster, process, quorum), found["process_cpu_seconds_total"])
     yield from (memory, cpu)
 
 

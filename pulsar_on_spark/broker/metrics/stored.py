@@ -8,13 +8,20 @@ import shutil
 import time
 from collections import Counter, defaultdict
 from collections.abc import Collection, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import Final
 
 from pulsar_on_spark.broker.views import Views
 from pulsar_on_spark.ledger.reports import ReportKind, read_reports
 from pulsar_on_spark.ledger.storage_path import StoragePath
-from pulsar_on_spark.metadata.records import FileRecord, IncarnationRecord, PathRecord, SegmentRecord
+from pulsar_on_spark.metadata.records import (
+    CompactionRecord,
+    FileRecord,
+    IncarnationRecord,
+    PathRecord,
+    SegmentRecord,
+)
 from pulsar_on_spark.metadata.state import View
 from pulsar_on_spark.model.errors import PulsarpyError, StoragePathError
 from pulsar_on_spark.model.ids import PathId
@@ -26,6 +33,8 @@ log = logging.getLogger(__name__)
 LOOK_EVERY_S: Final = 10.0
 SHARE: Final = 0.02
 """Of the time, at most, is spent on looking: a large root is looked at less often."""
+_ANEW_EVERY_S: Final = 0.01
+"""How often it is looked whether a look that somebody waits for has ended."""
 _HOLDING: Final = ("writable", "read-only")
 """States of a path whose copies stay where they are."""
 
@@ -51,9 +60,10 @@ class StoredLook:
     """What one look found.
 
     Attributes:
-        at_s: When, on the monotonic clock; 0 before the first.
+        at_s: When it began, on the monotonic clock; 0 before the first.
         logical: Key and value bytes in segments, by topic id.
         physical: The same times the copies that the metadata name.
+        compacted: Entries and bytes of compacted ledgers, by topic id.
         file_bytes: Bytes of all these copies of all segment files.
         files: Segment files.
         missing_copies: Copies that files lack to their write quorum: as in `pulsarpy status`, those on paths that are
@@ -70,6 +80,7 @@ class StoredLook:
     at_s: float = 0.0
     logical: Mapping[str, int] = field(default_factory=dict)
     physical: Mapping[str, int] = field(default_factory=dict)
+    compacted: Mapping[str, tuple[int, int]] = field(default_factory=dict)
     file_bytes: int = 0
     files: int = 0
     missing_copies: int = 0
@@ -80,6 +91,11 @@ class StoredLook:
     audit: AuditState = field(default_factory=AuditState)
     root_total_bytes: int = 0
     root_free_bytes: int = 0
+
+    @property
+    def paths_to_write(self) -> int:
+        """Storage paths that are there and may be written to."""
+        return sum(each.is_reachable and each.state == "writable" for each in self.paths)
 
 
 class Stored:
@@ -96,6 +112,7 @@ class Stored:
         self._looking: asyncio.Task[None] | None = None
         self._counted = StoredLook()
         self._seen: tuple[int, frozenset[int]] | None = None
+        self._asked = asyncio.Event()
         self.look = StoredLook()
         """The last one."""
 
@@ -109,6 +126,16 @@ class Stored:
             self._looking.cancel()
             await asyncio.gather(self._looking, return_exceptions=True)
 
+    async def look_anew(self, patience_s: float) -> StoredLook:
+        """A look that begins now; the last one where it takes longer than `patience_s`, as a disk hangs."""
+        asked_s = time.monotonic()
+        self._asked.set()
+        with suppress(TimeoutError):
+            async with asyncio.timeout(patience_s):
+                while self.look.at_s < asked_s:
+                    await asyncio.sleep(_ANEW_EVERY_S)
+        return self.look
+
     async def _look_again_and_again(self) -> None:
         while True:
             began_s = time.monotonic()
@@ -119,10 +146,13 @@ class Stored:
                 log.warning("Metrics of what is stored are those of an earlier look: %s", error)
             except Exception:  # the next look may find what this one fell over gone
                 log.exception("Metrics of what is stored are those of an earlier look.")
-            await asyncio.sleep(max(LOOK_EVERY_S, (time.monotonic() - began_s) / SHARE))
+            with suppress(TimeoutError):
+                async with asyncio.timeout(max(LOOK_EVERY_S, (time.monotonic() - began_s) / SHARE)):
+                    await self._asked.wait()
+            self._asked.clear()
 
     def _look(self, view: View) -> StoredLook:
-        root = self._root
+        at_s, root = time.monotonic(), self._root
         known = root.storage_paths(view)
         records = [each for each in view.all(PathRecord) if each.state != "retired"]
         paths = [_path_look(each, known[PathId(each.path_id)]) for each in records]
@@ -134,7 +164,7 @@ class Stored:
         disk = shutil.disk_usage(root.path / "metadata")
         return replace(
             self._counted,
-            at_s=time.monotonic(),
+            at_s=at_s,
             paths=paths,
             bad_copies=reports[ReportKind.BAD_COPY],
             losses=reports[ReportKind.LOSS],
@@ -163,6 +193,7 @@ def counted(view: View, write_quorum: int, holding: Collection[int]) -> StoredLo
     return StoredLook(
         logical=logical,
         physical=physical,
+        compacted={each.topic_id: (each.entries, each.bytes) for each in view.all(CompactionRecord)},
         file_bytes=sum((each.length + each.sidecar_length) * named[file_id] for file_id, each in files.items()),
         files=len(files),
         missing_copies=sum(

@@ -11,11 +11,14 @@ from typing import Final, Literal
 
 from pulsar_on_spark.broker.metrics import entry_samples
 from pulsar_on_spark.broker.metrics.exposition import family, labels
-from pulsar_on_spark.broker.metrics.gather import SubscriptionNumbers, TopicNumbers
+from pulsar_on_spark.broker.metrics.gather import ConsumerNumbers, SubscriptionNumbers, TopicNumbers
 from pulsar_on_spark.broker.metrics.stored import StoredLook
+from pulsar_on_spark.broker.upkeep.compaction import CompactionCounts
 
 _OfTopic = Callable[[TopicNumbers], float]
 _OfSubscription = Callable[[SubscriptionNumbers], float]
+_OfConsumer = Callable[[ConsumerNumbers], float]
+_OfCompactions = Callable[[CompactionCounts], float]
 _Kind = Literal["gauge", "counter"]
 
 
@@ -88,6 +91,23 @@ _OF_SUBSCRIPTION: Final[tuple[tuple[str, _Kind, str, _OfSubscription], ...]] = (
     ),
 )
 
+_OF_CONSUMER: Final[tuple[tuple[str, str, _OfConsumer], ...]] = (
+    ("pulsar_consumer_unacked_messages", "Messages that are at it", lambda it: it.unacked),
+    (
+        "pulsar_consumer_blocked_on_unacked_messages",
+        "1 while it gets nothing because too many are",
+        lambda it: int(it.is_blocked_on_unacked),
+    ),
+    ("pulsar_consumer_available_permits", "Messages that it takes now", lambda it: it.permits),
+    ("pulsar_consumer_msg_rate_out", "Messages delivered to it a second", lambda it: it.rates.messages),
+    ("pulsar_consumer_msg_throughput_out", "Bytes delivered to it a second", lambda it: it.rates.bytes),
+)
+_OF_COMPACTIONS: Final[tuple[tuple[str, str, _OfCompactions], ...]] = (
+    ("pulsar_compaction_succeed_count", "Compactions that came to their end", lambda it: it.succeeded),
+    ("pulsar_compaction_failed_count", "Compactions that did not", lambda it: it.failed),
+    ("pulsar_compaction_duration_time_in_mills", "How long the last one took", lambda it: it.duration_ms),
+)
+
 
 def topic_families(cluster: str, topics: Sequence[TopicNumbers], stored: StoredLook, by_topic: bool) -> Iterator[str]:
     """All families of topics, each as text.
@@ -135,6 +155,29 @@ def topic_families(cluster: str, topics: Sequence[TopicNumbers], stored: StoredL
     found = [(f"{of},{labels(subscription=each.name)}", each) for of, topic in named for each in topic.subscriptions]
     for name, kind, text, said in _OF_SUBSCRIPTION:
         yield family(name, kind, text, ((of, said(each)) for of, each in found))
+    consumers = [
+        (f"{of},{labels(consumer_name=each.name, consumer_id=str(each.id))}", each)
+        for of, subscription in found
+        for each in subscription.each_consumer
+    ]
+    for name, text, of_consumer in _OF_CONSUMER:
+        yield family(name, "gauge", text, ((of, of_consumer(each)) for of, each in consumers))
+    yield from _of_compactions(named, stored)
+
+
+def _of_compactions(named: Sequence[tuple[str, TopicNumbers]], stored: StoredLook) -> Iterator[str]:
+    """Of topics that were compacted only, as in Pulsar."""
+    run = [(of, each.compactions) for of, each in named if each.compactions is not None]
+    for name, text, number in _OF_COMPACTIONS:
+        yield family(name, "gauge", text, ((of, number(counts)) for of, counts in run))
+    left = [(of, stored.compacted[each.topic_id]) for of, each in named if each.topic_id in stored.compacted]
+    for index, (name, text) in enumerate(
+        (
+            ("pulsar_compaction_compacted_entries_count", "Entries of the compacted ledger"),
+            ("pulsar_compaction_compacted_entries_size", "Key and value bytes of the compacted ledger"),
+        )
+    ):
+        yield family(name, "gauge", text, ((of, numbers[index]) for of, numbers in left))
 
 
 def _of_broker(of_broker: str, topics: Sequence[TopicNumbers], stored: StoredLook) -> Iterator[str]:

@@ -1,4 +1,4 @@
-"""The broker itself as metrics see it: its journal, its processes, how late its event loop is."""
+"""The broker itself as metrics see it: its journals, its processes, how late its event loop is."""
 
 from __future__ import annotations
 
@@ -6,11 +6,10 @@ import asyncio
 from typing import Final
 
 from pulsar_on_spark.broker.connection.connections import Connections
+from pulsar_on_spark.broker.journals import Journals
 from pulsar_on_spark.broker.metrics.stored import Stored
 from pulsar_on_spark.broker.upkeep.housekeeping import Housekeeping
 from pulsar_on_spark.model.latencies import Latencies
-from pulsar_on_spark.topic.incarnation.incarnation import Incarnation
-from pulsar_on_spark.topic.sealing.process import SealingProcess
 
 LOOP_EVERY_S: Final = 0.25
 """How often the event loop is asked how late it is."""
@@ -20,8 +19,7 @@ class Vitals:
     """What only metrics and health ask for.
 
     Args:
-        incarnation: The broker's, with its journal.
-        sealing: Its sealing process.
+        journals: The broker's.
         connections: Its clients.
         stored: What is stored.
         housekeeping: Its passes.
@@ -33,14 +31,12 @@ class Vitals:
 
     def __init__(
         self,
-        incarnation: Incarnation,
-        sealing: SealingProcess,
+        journals: Journals,
         connections: Connections,
         stored: Stored,
         housekeeping: Housekeeping,
     ) -> None:
-        self.incarnation = incarnation
-        self.sealing = sealing
+        self.journals = journals
         self.connections = connections
         self.stored = stored
         self.housekeeping = housekeeping

@@ -10,6 +10,7 @@ import asyncio
 import logging
 import os
 import sys
+import time
 from contextlib import closing
 from dataclasses import dataclass
 from typing import Final, Literal
@@ -57,6 +58,21 @@ class CompactionStatus:
         return min(parts, key=lambda part: order.index(part.status), default=cls())
 
 
+@dataclass(frozen=True, slots=True)
+class CompactionCounts:
+    """How often a topic was compacted since this broker was started.
+
+    Attributes:
+        succeeded: Compactions that came to their end.
+        failed: Those that did not.
+        duration_ms: How long the last one took, without the wait for its turn.
+    """
+
+    succeeded: int = 0
+    failed: int = 0
+    duration_ms: int = 0
+
+
 class Compactions:
     """The compactions of one broker. Methods belong to its event loop.
 
@@ -71,6 +87,7 @@ class Compactions:
         self._interval_s = settings.broker_service_compaction_monitor_interval_in_seconds
         self._retain_null_key = settings.topic_compaction_retain_null_key
         self._known: dict[TopicName, CompactionStatus] = {}
+        self._counts: dict[TopicName, CompactionCounts] = {}
         self._running: dict[TopicName, asyncio.Task[None]] = {}
         self._turn = asyncio.Semaphore(1)
         self._watching: asyncio.Task[None] | None = None
@@ -92,6 +109,10 @@ class Compactions:
         """How a topic or partition stands."""
         return self._known.get(topic, CompactionStatus())
 
+    def counts(self, topic: TopicName) -> CompactionCounts | None:
+        """How often a topic or partition was compacted; None for never."""
+        return self._counts.get(topic)
+
     def run(self, topic: TopicName, reach: Position | None = None) -> None:
         """Compact a topic or partition in the background.
 
@@ -112,7 +133,9 @@ class Compactions:
         outcome = CompactionStatus("ERROR", "The broker was stopped meanwhile.")
         try:
             async with self._turn:
+                began_s = time.monotonic()
                 error = await self._process(topic, reach)
+            self._count(topic, error is None, time.monotonic() - began_s)
             outcome = CompactionStatus("SUCCESS") if error is None else CompactionStatus("ERROR", error)
         except OSError as error:
             outcome = CompactionStatus("ERROR", f"The compaction could not be started: {error}.")
@@ -142,6 +165,13 @@ class Compactions:
         self._known[topic] = status
         if len(self._known) > _MAX_KNOWN:
             del self._known[next(iter(self._known))]
+
+    def _count(self, topic: TopicName, has_succeeded: bool, duration_s: float) -> None:
+        before = self._counts.pop(topic, CompactionCounts())
+        succeeded, failed = before.succeeded + has_succeeded, before.failed + (not has_succeeded)
+        self._counts[topic] = CompactionCounts(succeeded, failed, round(duration_s * 1000))
+        if len(self._counts) > _MAX_KNOWN:
+            del self._counts[next(iter(self._counts))]
 
     # -- thresholds ----------------------------------------------------------------------------------------------------
 

@@ -22,9 +22,14 @@ router = APIRouter()
 @router.get("/metrics")
 async def metrics(services: BrokerServices) -> StreamingResponse:
     """The broker's metrics in Prometheus' text form, a family at a time, each made in a thread."""
-    topics = await gather(services.topics, services.overview.meters)
-    store = list(store_families(services))
     settings = services.settings
+    topics = await gather(
+        services.topics,
+        services.overview.meters,
+        services.topics.compactions.counts,
+        by_consumer=settings.expose_consumer_level_metrics_in_prometheus,
+    )
+    store = list(store_families(services))
     look = services.vitals.stored.look
 
     def families() -> Iterator[bytes]:

@@ -23,7 +23,7 @@ from pulsar_on_spark.metadata.records.ledgers import (
     WriteRecord,
 )
 from pulsar_on_spark.metadata.records.record import COLUMN_FIELDS, Record
-from pulsar_on_spark.metadata.records.root import IdsRecord, PathRecord, RootRecord
+from pulsar_on_spark.metadata.records.root import IdsRecord, PathRecord, RootRecord, SettingsRecord
 from pulsar_on_spark.metadata.records.subscriptions import SlotOwner, SubscriptionRecord
 from pulsar_on_spark.metadata.records.topics import (
     CursorMark,
@@ -55,6 +55,7 @@ __all__ = [
     "SchemaRecord",
     "SealRecord",
     "SegmentRecord",
+    "SettingsRecord",
     "SlotOwner",
     "SubscriptionRecord",
     "TenantRecord",

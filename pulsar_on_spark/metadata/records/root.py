@@ -5,6 +5,8 @@ from __future__ import annotations
 from datetime import datetime
 from typing import ClassVar, Literal
 
+from pydantic import Field, JsonValue
+
 from pulsar_on_spark.metadata.records.record import Record
 
 
@@ -60,3 +62,21 @@ class IdsRecord(Record):
     def record_id(self) -> str:
         """There is one counter."""
         return "ledger"
+
+
+class SettingsRecord(Record):
+    """What operators changed of its broker's settings while that ran; it holds for the next broker, too.
+
+    Attributes:
+        values: By name, as they were given.
+        policies: What these mean for topics whose namespace says nothing, as policies of a record.
+    """
+
+    kind: ClassVar[str] = "settings"
+    values: dict[str, str] = Field(default_factory=dict)
+    policies: dict[str, JsonValue] = Field(default_factory=dict)
+
+    @property
+    def record_id(self) -> str:
+        """There is one."""
+        return "settings"

@@ -1,5 +1,7 @@
 """What is set, and what holds: a topic's policies over its namespace's over the broker's settings. Pure.
 
+Of these settings those count first that were changed while it ran.
+
 Records keep policies as JSON, by the fields of `Policies`: whatever a newer version sets there survives this one, which
 does not know it.
 """
@@ -11,7 +13,7 @@ from typing import Any, Final
 
 from pydantic import JsonValue
 
-from pulsar_on_spark.metadata.records import NamespaceRecord, TopicRecord
+from pulsar_on_spark.metadata.records import NamespaceRecord, SettingsRecord, TopicRecord
 from pulsar_on_spark.metadata.state import View
 from pulsar_on_spark.model.names import TopicName
 from pulsar_on_spark.topic.policies.policies import FIELDS, Policies
@@ -39,6 +41,12 @@ def topic_policies(view: View, name: TopicName) -> dict[str, Any]:
     return {} if record is None else given(record.policies)
 
 
+def settings_policies(view: View) -> dict[str, Any]:
+    """What the broker's settings say for all topics since they were changed, by field of `Policies`."""
+    record = view.get(SettingsRecord, "settings")
+    return {} if record is None else given(record.policies)
+
+
 def effective(view: View, name: TopicName, defaults: Policies = DEFAULTS) -> Policies:
     """What holds for a topic, or would hold for one that is not there.
 
@@ -47,7 +55,7 @@ def effective(view: View, name: TopicName, defaults: Policies = DEFAULTS) -> Pol
         name: the topic, or a partition of one.
         defaults: what holds where neither topic nor namespace say anything.
     """
-    set_there = namespace_policies(view, name.namespace) | topic_policies(view, name)
+    set_there = settings_policies(view) | namespace_policies(view, name.namespace) | topic_policies(view, name)
     return defaults.model_copy(update=set_there) if set_there else defaults
 
 

@@ -12,10 +12,14 @@ import pulsar
 import pytest
 
 from pulsar_on_spark.metadata.records import NamespaceRecord, PathRecord
+from pulsar_on_spark.model.quorum import Quorum
 from pulsar_on_spark.testing.running_broker import RunningBroker
+from pulsar_on_spark.topic.policies.policies import PersistencePolicies
 from pulsar_on_spark.topic.root import Root
 
-from .conftest import WAIT_MS
+from .conftest import WAIT_MS, new_client
+from .test_http_topics import done, path
+from .test_metrics import CLUSTER, scrape, value
 
 
 def health(broker: RunningBroker) -> httpx.Response:
@@ -32,17 +36,47 @@ def test_a_message_is_stored_and_read(broker: RunningBroker, client: pulsar.Clie
     assert namespace.policies["retention"] == {"retentionTimeInMinutes": 0, "retentionSizeInMB": 0}
 
 
+def red(broker: RunningBroker) -> str:
+    """Why health is red, once it is."""
+    end_s = time.monotonic() + WAIT_MS / 1000
+    while (answer := health(broker)).status_code == 200:
+        assert time.monotonic() < end_s
+    assert answer.status_code == 503
+    reason = answer.json()["reason"]
+    assert isinstance(reason, str)
+    return reason
+
+
+def test_it_is_red_where_a_quorum_of_topics_cannot_be_stored(tmp_path: Path) -> None:
+    with RunningBroker(tmp_path / "root") as broker:
+        policy = PersistencePolicies.of(Quorum(3, 3, 3)).model_dump(mode="json", by_alias=True)
+        with httpx.Client(base_url=f"{broker.web_url}/admin/v2", timeout=WAIT_MS / 1000) as admin:
+            done(admin.put(path("t")))
+            done(admin.post(path("t", "persistence"), json=policy))
+            client = new_client(broker.url)
+            client.create_producer("t").send(b"a")
+            assert health(broker).status_code == 200
+            samples = scrape(broker)
+            of_journals = [CLUSTER | {"quorum": quorum} for quorum in ("3/2", "3/3")]
+            assert [value(samples, "pulsarpy_journal_takes_entries", of) for of in of_journals] == [1, 1]
+            assert [value(samples, "pulsarpy_open_ledgers", of) for of in of_journals] == [1, 1]
+            assert all(value(samples, "pulsarpy_sealing_lag_limit_bytes", of) > 0 for of in of_journals)
+            assert value(samples, "pulsarpy_journal_records_total", of_journals[1]) == 1
+            (broker.root / Root.open(broker.root).store.view().all(PathRecord)[0].uri).rename(tmp_path / "away")
+            assert "quorum 3/3 cannot be stored: 2 storage paths" in red(broker)
+            client.close()
+            done(admin.delete(path("t"), params={"force": True}))
+        assert health(broker).status_code == 200
+        broker.kill()
+
+
 def test_it_is_red_where_nothing_can_be_stored(tmp_path: Path) -> None:
     with RunningBroker(tmp_path / "root") as broker:
         assert health(broker).status_code == 200
         paths = Root.open(broker.root).store.view().all(PathRecord)
         for path in paths:
             (broker.root / path.uri).rename(tmp_path / f"away-{path.path_id}")
-        end_s = time.monotonic() + WAIT_MS / 1000
-        while (answer := health(broker)).status_code == 200:
-            assert time.monotonic() < end_s
-        assert answer.status_code == 503
-        assert answer.json()["reason"].startswith("A message")
+        assert red(broker).startswith("A message")
         assert httpx.get(f"{broker.web_url}/status.html", timeout=WAIT_MS / 1000).text == "ok"  # the process serves
         broker.kill()
 

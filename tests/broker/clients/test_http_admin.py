@@ -77,12 +77,31 @@ def test_the_cluster_and_its_broker(admin: httpx.Client) -> None:
     assert answered(admin.get("/brokers/leaderBroker"))["brokerId"] == here
     assert "public/default/0x00000000_0xffffffff" in answered(admin.get(f"/brokers/standalone/{here}/ownedNamespaces"))
     assert answered(admin.get("/brokers/configuration/runtime"))["maxMessageSize"] == "5242880"
-    assert (answered(admin.get("/brokers/configuration")), answered(admin.get("/brokers/configuration/values"))) == (
-        [],
-        {},
-    )
-    refused(admin.post("/brokers/configuration/maxMessageSize/7"), 501, "start it again")
     assert "metadataStoreUrl" in answered(admin.get("/brokers/internal-configuration"))
+
+
+def test_settings_that_are_changed_while_the_broker_runs(
+    admin: httpx.Client, client: pulsar.Client, topic: str
+) -> None:
+    settings = "/brokers/configuration"
+    done(admin.put(f"/persistent/public/default/{topic}"))
+    producer = client.create_producer(topic)
+    assert {"ttlDurationDefaultInSeconds", "logLevel"} <= set(answered(admin.get(settings)))
+    for name, value in (("ttlDurationDefaultInSeconds", 77), ("maxProducersPerTopic", 1)):
+        done(admin.post(f"{settings}/{name}/{value}"))
+        assert answered(admin.get(f"{settings}/values"))[name] == answered(admin.get(f"{settings}/runtime"))[name]
+    assert answered(admin.get(f"/persistent/public/default/{topic}/messageTTL", params={"applied": True})) == 77
+    with pytest.raises(pulsar.PulsarException):
+        client.create_producer(topic)
+    for name in ("ttlDurationDefaultInSeconds", "maxProducersPerTopic"):
+        done(admin.delete(f"{settings}/{name}"))
+    assert answered(admin.get(f"{settings}/values")) == {}
+    assert answered(admin.get(f"/persistent/public/default/{topic}/messageTTL", params={"applied": True})) == 0
+    client.create_producer(topic).close()
+    producer.close()
+    refused(admin.post(f"{settings}/maxMessageSize/7000"), 412, "start it again")
+    refused(admin.delete(f"{settings}/noSuchSetting"), 412, "cannot be changed")
+    refused(admin.post(f"{settings}/brokerMaxConnections/many"), 412, "another value")
 
 
 def test_tenants(admin: httpx.Client, topic: str) -> None:

@@ -16,6 +16,8 @@ from .conftest import WAIT_MS
 
 Samples = dict[tuple[str, frozenset[tuple[str, str]]], float]
 CLUSTER: Final = {"cluster": "standalone"}
+JOURNAL: Final = CLUSTER | {"quorum": "3/2"}
+"""The broker's own."""
 
 
 def scrape(broker: RunningBroker) -> Samples:
@@ -40,6 +42,8 @@ def scraped_when(broker: RunningBroker, holds: Callable[[Samples], bool]) -> Sam
 
 
 def test_metrics_count_what_happens(broker: RunningBroker, client: pulsar.Client, topic: str) -> None:
+    by_consumer = f"{broker.web_url}/admin/v2/brokers/configuration/exposeConsumerLevelMetricsInPrometheus"
+    httpx.post(f"{by_consumer}/true").raise_for_status()
     before = scrape(broker)
     producer = client.create_producer(topic, batching_enabled=True, batching_max_publish_delay_ms=10)
     consumer = client.subscribe(topic, "s", pulsar.ConsumerType.Shared)
@@ -59,21 +63,26 @@ def test_metrics_count_what_happens(broker: RunningBroker, client: pulsar.Client
     assert found["pulsar_rate_in"] > 0
     assert found["pulsar_entry_size_count"] == found["pulsar_storage_write_latency_count"] >= 1
     assert found["pulsar_subscription_msg_throughput_out"] == found["pulsar_throughput_out"] > 0
+    assert found["pulsar_consumer_unacked_messages"] in (9, 10)  # the client gathers acknowledgements
+    assert found["pulsar_consumer_available_permits"] > 0
+    httpx.delete(by_consumer).raise_for_status()
+    assert not [name for name, _ in scrape(broker) if name.startswith("pulsar_consumer_")]
     counts = ("pulsar_producers_count", "pulsar_consumers_count", "pulsar_subscription_consumers_count")
     assert [found[name] for name in counts] == [1, 1, 1]
 
     def grew(name: str, labels: Mapping[str, str] = CLUSTER) -> float:
         return value(samples, name, labels) - before.get((name, frozenset(labels.items())), 0)
 
-    assert grew("pulsarpy_journal_records_total") >= grew("pulsarpy_journal_groups_total") >= 1
-    assert grew("pulsarpy_journal_bytes_total") >= found["pulsar_in_bytes_total"]
-    assert grew("pulsarpy_journal_write_seconds_count") == grew("pulsarpy_journal_groups_total")
+    groups = grew("pulsarpy_journal_groups_total", JOURNAL)
+    assert grew("pulsarpy_journal_records_total", JOURNAL) >= groups >= 1
+    assert grew("pulsarpy_journal_bytes_total", JOURNAL) >= found["pulsar_in_bytes_total"]
+    assert grew("pulsarpy_journal_write_seconds_count", JOURNAL) == groups
     assert grew("pulsarpy_publish_latency_seconds_count") >= 1
     assert grew("pulsarpy_topic_load_seconds_count") == 1
     assert grew("pulsarpy_metadata_commit_seconds_count", CLUSTER | {"table": "main"}) >= 1
     assert grew("pulsarpy_cache_hits_total") + grew("pulsarpy_cache_misses_total") >= found["pulsar_msg_backlog"]
     assert value(samples, "pulsar_active_connections") >= 1
-    assert value(samples, "pulsarpy_journal_takes_entries") == 1
+    assert value(samples, "pulsarpy_journal_takes_entries", JOURNAL) == 1
     synced = [each for (name, _), each in samples.items() if name == "pulsarpy_journal_sync_seconds_count"]
     assert synced
     assert min(synced) >= 1
@@ -95,6 +104,7 @@ def test_the_store_and_its_processes_are_told_of(broker: RunningBroker) -> None:
     audited_s = value(samples, "pulsarpy_audit_time_seconds")
     assert audited_s == 0 or 0 <= time.time() - audited_s < 3_600
     assert value(samples, "pulsarpy_open_incarnations") >= 1
-    for process in ("broker", "sealer", "reader"):
-        assert value(samples, "pulsarpy_process_resident_memory_bytes", CLUSTER | {"process": process}) > 1e6
+    for process, quorum in (("broker", ""), ("sealer", "3/2"), ("reader", "")):
+        labels = CLUSTER | {"process": process, "quorum": quorum}
+        assert value(samples, "pulsarpy_process_resident_memory_bytes", labels) > 1e6
     assert value(samples, "process_resident_memory_bytes", {}) > 1e6

@@ -6,19 +6,25 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from pulsar_on_spark.broker.metrics import entry_samples
 from pulsar_on_spark.broker.metrics.entry_samples import EntrySamples
-from pulsar_on_spark.broker.metrics.gather import SubscriptionNumbers, TopicNumbers
+from pulsar_on_spark.broker.metrics.gather import ConsumerNumbers, SubscriptionNumbers, TopicNumbers
 from pulsar_on_spark.broker.metrics.stored import StoredLook
 from pulsar_on_spark.broker.metrics.topic_families import topic_families
 from pulsar_on_spark.broker.stats.rates import Rates
+from pulsar_on_spark.broker.upkeep.compaction import CompactionCounts
 
 NASTY = 'quote " back \\ line \n end'
 
 
-def subscription(name: str, backlog: int) -> SubscriptionNumbers:
-    return SubscriptionNumbers(name, 1, backlog, 2, 0, False, True, 7, 70, 0, Rates(1.5, 15.0))
+def subscription(name: str, backlog: int, *consumers: ConsumerNumbers) -> SubscriptionNumbers:
+    return SubscriptionNumbers(name, 1, backlog, 2, 0, False, True, 7, 70, 0, Rates(1.5, 15.0), list(consumers))
 
 
-def topic(name: str, *subscriptions: SubscriptionNumbers, samples: list[float] | None = None) -> TopicNumbers:
+def topic(
+    name: str,
+    *subscriptions: SubscriptionNumbers,
+    samples: list[float] | None = None,
+    compactions: CompactionCounts | None = None,
+) -> TopicNumbers:
     return TopicNumbers(
         f"id-{name}",
         "public/default",
@@ -32,12 +38,13 @@ def topic(name: str, *subscriptions: SubscriptionNumbers, samples: list[float] |
         -1,
         60,
         samples,
+        compactions,
         list(subscriptions),
     )
 
 
 def read(topics: list[TopicNumbers], *, by_topic: bool) -> dict[tuple[str, frozenset[tuple[str, str]]], float]:
-    text = "".join(topic_families("c", topics, StoredLook(logical={"id-a": 9}), by_topic))
+    text = "".join(topic_families("c", topics, StoredLook(logical={"id-a": 9}, compacted={"id-a": (3, 33)}), by_topic))
     families = list(text_string_to_metric_families(text))
     assert len({each.name for each in families}) == len(families)
     return {(s.name, frozenset(s.labels.items())): s.value for each in families for s in each.samples}
@@ -59,6 +66,30 @@ def test_topics_one_by_one() -> None:
     assert found[key("pulsarpy_subscription_read_failing", **a, subscription=NASTY)] == 1
     assert found[key("pulsar_broker_msg_backlog")] == 5
     assert found[key("pulsar_topics_count", namespace="public/default")] == 2
+
+
+def test_consumers_and_compactions_where_there_are_some() -> None:
+    of_consumer = ConsumerNumbers(2, NASTY, 10, 5, True, Rates(0.5, 50.0))
+    counts = CompactionCounts(succeeded=4, failed=1, duration_ms=250)
+    found = read([topic("a", subscription("s", 5, of_consumer), compactions=counts), topic("b")], by_topic=True)
+    a = {"namespace": "public/default", "topic": "persistent://public/default/a"}
+    consumer = a | {"subscription": "s", "consumer_name": NASTY, "consumer_id": "2"}
+    said = {name: value for (name, labels), value in found.items() if labels == key("", **consumer)[1]}
+    assert said == {
+        "pulsar_consumer_unacked_messages": 5,
+        "pulsar_consumer_blocked_on_unacked_messages": 1,
+        "pulsar_consumer_available_permits": 10,
+        "pulsar_consumer_msg_rate_out": 0.5,
+        "pulsar_consumer_msg_throughput_out": 50.0,
+    }
+    compaction = {key_: value for key_, value in found.items() if "_compaction_" in key_[0]}
+    assert compaction == {
+        key("pulsar_compaction_succeed_count", **a): 4,
+        key("pulsar_compaction_failed_count", **a): 1,
+        key("pulsar_compaction_duration_time_in_mills", **a): 250,
+        key("pulsar_compaction_compacted_entries_count", **a): 3,
+        key("pulsar_compaction_compacted_entries_size", **a): 33,
+    }
 
 
 def test_namespaces() -> None:

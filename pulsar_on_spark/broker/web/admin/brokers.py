@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any, Final
 from urllib.parse import urlsplit
 
 from fastapi import APIRouter, Depends, HTTPException
+from pydantic.alias_generators import to_camel
 
+from pulsar_on_spark.broker import settings_changes
+from pulsar_on_spark.broker.services import Services
+from pulsar_on_spark.broker.settings_changes import DYNAMIC, changed_values, follow_log_level, in_force
 from pulsar_on_spark.broker.web.requests import BrokerServices, Text, WebUrl, administers, refused
 from pulsar_on_spark.metadata.records import NamespaceRecord
 
@@ -14,7 +19,8 @@ router = APIRouter(prefix="/admin/v2/brokers", tags=["brokers"], dependencies=[D
 
 BUNDLE: Final = "0x00000000_0xffffffff"
 """The one bundle of each namespace: one broker serves all of a root."""
-_FIXED: Final = "Settings are read when a broker starts: change its file or environment, and start it again."
+_NAMES: Final = {to_camel(name): name for name in DYNAMIC}
+_NOT_DYNAMIC: Final = refused(412, "The setting cannot be changed while it runs, or not to this value.")
 
 
 @router.get("")
@@ -31,32 +37,33 @@ async def leader(web_url: WebUrl) -> dict[str, str]:
 
 @router.get("/configuration")
 async def dynamic_names() -> list[str]:
-    """Settings that can be changed while it runs: none."""
-    return []
+    """Settings that can be changed while it runs."""
+    return sorted(_NAMES)
 
 
 @router.get("/configuration/values")
-async def dynamic_values() -> dict[str, str]:
-    """Those of them that were changed: none."""
-    return {}
+async def dynamic_values(services: BrokerServices) -> dict[str, str]:
+    """Those of them that were changed."""
+    changed = changed_values(await services.views.view())
+    return {to_camel(name): value for name, value in changed.items()}
 
 
 @router.get("/configuration/runtime")
 async def settings(services: BrokerServices) -> dict[str, str]:
-    """All settings, as they were read."""
-    return {_camel(name): _text(value) for name, value in services.settings.model_dump(mode="json").items()}
+    """All settings, as they are in force."""
+    return {to_camel(name): _text(value) for name, value in services.settings.model_dump(mode="json").items()}
 
 
-@router.post("/configuration/{name}/{value}", status_code=204, responses=refused(501, _FIXED))
-async def change_setting(name: Text, value: Text) -> None:
-    """Not supported."""
-    raise HTTPException(501, _FIXED)
+@router.post("/configuration/{name}/{value}", status_code=204, responses=_NOT_DYNAMIC)
+async def change_setting(services: BrokerServices, name: Text, value: Text) -> None:
+    """Change a setting now, and for the brokers that come after this one."""
+    await _change(services, name, value)
 
 
-@router.delete("/configuration/{name}", status_code=204, responses=refused(501, _FIXED))
-async def reset_setting(name: Text) -> None:
-    """Not supported."""
-    raise HTTPException(501, _FIXED)
+@router.delete("/configuration/{name}", status_code=204, responses=_NOT_DYNAMIC)
+async def reset_setting(services: BrokerServices, name: Text) -> None:
+    """Have a setting again as the broker was started with it."""
+    await _change(services, name, None)
 
 
 @router.get("/internal-configuration")
@@ -96,9 +103,13 @@ def _id(web_url: str) -> str:
     return urlsplit(web_url).netloc
 
 
-def _camel(name: str) -> str:
-    first, *rest = name.split("_")
-    return first + "".join(word.capitalize() for word in rest)
+async def _change(services: Services, name: str, value: str | None) -> None:
+    await asyncio.to_thread(settings_changes.change, services.root.store, services.given, _NAMES.get(name, name), value)
+    # Of a view that is read now: of two changes at once the later one counts here as well.
+    now = in_force(services.given, changed_values(await services.views.view()))
+    follow_log_level(services.settings, now)
+    services.settings = now
+    await services.watch.look()
 
 
 def _text(value: object) -> str:

@@ -62,7 +62,8 @@ async def _of_topic(services: Services, name: TopicName, applied: bool) -> dict[
 
 def _in_the_end(services: Services, policies: Policies) -> dict[str, Any]:
     found = dict(policies)
-    found["persistence"] = found["persistence"] or PersistencePolicies.of(services.vitals.incarnation.quorum)
+    own = services.vitals.journals.first.incarnation.quorum
+    found["persistence"] = found["persistence"] or PersistencePolicies.of(own)
     return found
 
 
