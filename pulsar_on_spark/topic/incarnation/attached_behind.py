@@ -11,7 +11,9 @@ from pulsar_on_spark.topic.incarnation.ledgers import has_attached_behind
 from pulsar_on_spark.topic.incarnation.open_ledger import OpenLedger
 
 SWITCH_EVERY_S = 10.0
-"""A topic's ledger is switched for Spark's writes at most so often; until then these wait behind it."""
+"""A topic's ledger is switched for Spark's writes so often in the long run: each switch leaves ledgers for good."""
+SWITCHES_SAVED = 360
+"""Switches that a topic may be ahead of that, an hour's; without any left, Spark's writes wait behind its ledger."""
 
 
 class AttachedBehind:
@@ -19,7 +21,8 @@ class AttachedBehind:
 
     def __init__(self) -> None:
         self._topics: set[TopicId] = set()
-        self._switched_s: dict[TopicId, float] = {}
+        self._covered_s: dict[TopicId, float] = {}
+        """Until when the switches that a topic has had are its ration; what is past is left out."""
         self._looked_at = -1
 
     def look(self, view: View, open_topics: Iterable[TopicId]) -> None:
@@ -32,8 +35,9 @@ class AttachedBehind:
     def due(self, ledgers: Mapping[TopicId, OpenLedger], now_s: float) -> list[TopicPart]:
         """The topics to switch now, of those that have these open ledgers."""
         self._topics.intersection_update(ledgers)
-        last_s = {topic_id: self._switched_s.get(topic_id, float("-inf")) for topic_id in self._topics}
-        return [ledgers[topic_id].part for topic_id, at_s in last_s.items() if now_s - at_s >= SWITCH_EVERY_S]
+        self._covered_s = {topic_id: until_s for topic_id, until_s in self._covered_s.items() if until_s > now_s}
+        latest_s = now_s + (SWITCHES_SAVED - 1) * SWITCH_EVERY_S
+        return [ledgers[each].part for each in self._topics if self._covered_s.get(each, now_s) <= latest_s]
 
     def tried(self, topic_id: TopicId) -> None:
         """A new ledger was asked for; if the topic got none, the next look finds it again where it must."""
@@ -41,4 +45,4 @@ class AttachedBehind:
 
     def switched(self, topic_id: TopicId, now_s: float) -> None:
         """The topic's entries go to the new ledger."""
-        self._switched_s[topic_id] = now_s
+        self._covered_s[topic_id] = self._covered_s.get(topic_id, now_s) + SWITCH_EVERY_S

@@ -23,9 +23,11 @@ from pulsar_on_spark.model.errors import (
 )
 from pulsar_on_spark.model.ids import IncarnationId, LedgerId, PathId, TopicId
 from pulsar_on_spark.testing import messages
+from pulsar_on_spark.testing.pulsar_entries import ClientMessage, single_entry
 from pulsar_on_spark.testing.running_incarnation import RunningIncarnation
 from pulsar_on_spark.topic.catalog import TopicPart
 from pulsar_on_spark.topic.housekeeping.maintain import heal_paths
+from pulsar_on_spark.topic.incarnation import attached_behind, incarnation
 from pulsar_on_spark.topic.incarnation.dead_brokers import recover_if_dead, recover_incarnation
 from pulsar_on_spark.topic.incarnation.ledgers import ID_BLOCK, ClosedLedger, IdBlock, Termination, decide
 from pulsar_on_spark.topic.leases import LeaseWatcher, broker_lease_directory
@@ -203,6 +205,19 @@ def test_two_that_open_a_topic_s_ledger_leave_one_open(root: Root, broker: Runni
     assert len(ledgers(root)) == 2
 
 
+def test_two_that_open_a_topic_s_ledger_in_one_commit_have_one(root: Root, broker: RunningIncarnation):
+    part = broker.part("t")
+
+    async def both() -> None:
+        await asyncio.gather(*(broker.incarnation.open_ledgers([part]) for _ in range(2)))
+        await broker.incarnation.close_ledgers([])
+
+    asyncio.run_coroutine_threadsafe(both(), broker._loop).result(60)
+    broker.send("t", [b"a"])
+    broker.stop()
+    assert [(each.closed, each.entries) for each in ledgers(root)] == [(True, 1)]
+
+
 def test_a_defect_does_not_end_the_looks_at_the_metadata(root: Root, broker: RunningIncarnation, monkeypatch):
     looks = []
     look = broker.incarnation._look
@@ -277,8 +292,42 @@ def test_a_broker_that_cannot_look_at_the_metadata_lets_its_lease_run_out(root: 
     assert broker._thread.is_alive()
 
 
-def test_switches_are_rationed(root: Root, broker: RunningIncarnation):
+def test_what_spark_attaches_is_soon_in_front_of_a_new_ledger(
+    root: Root, broker: RunningIncarnation, monkeypatch: pytest.MonkeyPatch
+):
+    """Each write in its turn, by what a topic has saved of its ration."""
+    monkeypatch.setattr(attached_behind, "SWITCH_EVERY_S", 3600.0)
+    for number in range(4):
+        broker.send("t", [b"a"])
+        messages.write(root, "t", [b"%d" % number])
+        wait_for(lambda: len(ledgers(root)) == 2 * number + 3 and ledgers(root)[-3].closed)  # noqa: B023
+
+
+def test_a_ledger_that_is_left_is_closed_as_soon_as_all_in_it_is_acknowledged(
+    root: Root, monkeypatch: pytest.MonkeyPatch
+):
+    """What Spark attached is seen then, and not only when the metadata is looked at the next time."""
+    monkeypatch.setattr(incarnation, "POLL_S", 3600.0)
+    root.create_topic("t")
+    with RunningIncarnation(root, lease_duration_s=36_000.0) as broker:
+        broker.send("t", [b"first"])
+        topic_id, running = TopicId(broker.part("t").topic_id), broker.incarnation
+
+        async def publish_on() -> None:
+            while not ledgers(root)[0].closed:
+                running.append(topic_id, 1, 1, single_entry(ClientMessage(b"next")))
+                await asyncio.sleep(0.001)
+
+        messages.write(root, "t", [b"spark"])
+        publishing = asyncio.run_coroutine_threadsafe(publish_on(), broker._loop)
+        broker._loop.call_soon_threadsafe(running.look)
+        publishing.result(60)
+        assert [each.incarnation is not None for each in ledgers(root)] == [True, False, True]
+
+
+def test_switches_are_rationed(root: Root, broker: RunningIncarnation, monkeypatch: pytest.MonkeyPatch):
     """The second write of Spark waits behind the new ledger; both are in order once the broker has moved on."""
+    monkeypatch.setattr(attached_behind, "SWITCHES_SAVED", 1)
     broker.send("t", [b"a"])
     messages.write(root, "t", [b"1"])
     wait_for(lambda: len(ledgers(root)) == 3 and ledgers(root)[0].closed)
