@@ -8,7 +8,7 @@ import random
 import signal
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
@@ -26,7 +26,8 @@ from tests.ops.asked import ASKED, SENT, Site
 
 SOAK_KILLS = 100
 """While each was being done."""
-ROUNDS_OF_A_ROOT = 10
+KILLS_OF_A_TOPIC = 5
+ROUNDS_OF_A_ROOT = 5
 KEPT = "kept"
 """Nobody asks for anything of this topic."""
 BUSY = {
@@ -65,27 +66,16 @@ class KilledBroker:
         self._admin.close()
         self._broker.stop()
 
-    def play(self, names: Iterable[str]) -> None:
-        """Ask for these, each of a topic of its own, kill the broker, and ask the next one again."""
+    def play(self, names: Iterable[str], kills: int) -> None:
+        """Ask for these, each of a topic of its own; kill the broker so often, and ask the next one again."""
         number = next(self._rounds)
         topics = {name: f"{name}-{number}" for name in names}
         self._at_once([lambda name=name: self._site(topics[name]).prepare(ASKED[name]) for name in topics])
         self._keep()
-        span_s = max(self._took_s.get(name, 0.5) for name in topics)
-        with ThreadPoolExecutor(len(topics)) as pool:
-            asking = {name: pool.submit(self._ask_late, name, topics[name], span_s) for name in topics}
-            time.sleep(span_s)
-            self._kill()
-        for name, asked in asking.items():
-            error = asked.exception()
-            if error is None:
-                self._took_s[name] = asked.result()
-            elif isinstance(error, httpx.TransportError):
-                self.kills[name] += 1
-            else:
-                raise error
-        assert violations(Root.open(self._root)) == []
-        self._start()
+        for number in range(kills):
+            self._ask_and_kill(topics, again=number > 0)
+            assert violations(Root.open(self._root)) == []
+            self._start()
         self._at_once([lambda name=name: self._ask(name, topics[name], again=True) for name in topics])
         self._at_once([lambda name=name: ASKED[name].judge(self._site(topics[name])) for name in topics])
         assert self._site(KEPT).stored() == [self._kept]
@@ -109,6 +99,22 @@ class KilledBroker:
         self._client = new_client(self._broker.url)
         self._admin = httpx.Client(base_url=f"{self._broker.web_url}/admin/v2", timeout=WAIT_MS / 1000)
 
+    def _ask_and_kill(self, topics: Mapping[str, str], *, again: bool) -> None:
+        """All are begun so that the kill comes at any time of each."""
+        span_s = max(self._took_s.get(name, 0.5) for name in topics)
+        with ThreadPoolExecutor(len(topics)) as pool:
+            asking = {name: pool.submit(self._ask_late, name, topic, span_s, again) for name, topic in topics.items()}
+            time.sleep(span_s)
+            self._kill()
+        for name, asked in asking.items():
+            error = asked.exception()
+            if isinstance(error, httpx.TransportError):
+                self.kills[name] += 1
+            elif error is not None:
+                raise error
+            elif not again:
+                self._took_s[name] = asked.result()
+
     def _kill(self) -> None:
         """With or without its processes, which end by themselves; that is waited for."""
         if self._rng.random() < 0.5:
@@ -129,11 +135,11 @@ class KilledBroker:
     def _site(self, topic: str) -> Site:
         return Site(topic, self._client, self._admin)
 
-    def _ask_late(self, name: str, topic: str, span_s: float) -> float:
+    def _ask_late(self, name: str, topic: str, span_s: float, again: bool) -> float:
         time.sleep(span_s - self._rng.uniform(0, self._took_s.get(name, 0.5)))
-        return self._ask(name, topic)
+        return self._ask(name, topic, again=again)
 
-    def _ask(self, name: str, topic: str, *, again: bool = False) -> float:
+    def _ask(self, name: str, topic: str, *, again: bool) -> float:
         """Returns the seconds until it is done; raises `httpx.TransportError` where the broker is gone."""
         asked, site = ASKED[name], self._site(topic)
         began_s = time.monotonic()
@@ -158,7 +164,7 @@ def _children(pid: int) -> list[int]:
 
 def test_a_broker_that_is_killed_while_it_does_what_admins_ask(tmp_path: Path) -> None:
     with KilledBroker(tmp_path / "root") as killed:
-        killed.play(ASKED)
+        killed.play(ASKED, kills=1)
         killed.check_after_all()
 
 
@@ -170,7 +176,7 @@ def test_a_broker_that_is_killed_a_hundred_times_while_it_does_what_admins_ask(t
             break
         with KilledBroker(tmp_path / str(number)) as killed:
             for _ in range(ROUNDS_OF_A_ROOT):
-                killed.play(left)
+                killed.play(left, KILLS_OF_A_TOPIC)
             killed.check_after_all()
         kills += killed.kills
         print(dict(kills))
