@@ -19,6 +19,7 @@ from enum import StrEnum
 from pathlib import Path
 
 from pulsar_on_spark.ledger.files import OS_FILES, FileOps, make_directory, read_file, write_file
+from pulsar_on_spark.model.clock import current_ms
 from pulsar_on_spark.model.errors import StorageError
 from pulsar_on_spark.model.ids import FileId, PathId
 
@@ -114,6 +115,18 @@ def write_report(root: Path, report: Report, files: FileOps = OS_FILES) -> bool:
         _log.warning("Dropped a report, %s cannot be written (%s): %s", directory, error, report)
         return False
     return True
+
+
+def report_bad_copy(root: Path, file_id: str, path_id: PathId, reason: str) -> None:
+    """Log that a copy is bad or missing, while others may be good, and leave a report of it (see `write_report`)."""
+    _log.warning(
+        "Copy of file %s on storage path %d is bad: %s",
+        file_id,
+        path_id,
+        reason,
+        extra={"file": file_id, "path": path_id},
+    )
+    write_report(root, Report(ReportKind.BAD_COPY, FileId(file_id), path_id, reason, current_ms()))
 
 
 def read_reports(root: Path, files: FileOps = OS_FILES) -> list[Report]:

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pyarrow as pa
 
-from pulsar_on_spark.ledger.reports import LostBatches, Report, ReportKind, write_report
+from pulsar_on_spark.ledger.reports import LostBatches, Report, ReportKind, report_bad_copy, write_report
 from pulsar_on_spark.ledger.segment_format import SEGMENT_SCHEMA
 from pulsar_on_spark.ledger.segment_reader import read_batches
 from pulsar_on_spark.ledger.storage_path import StoragePath
@@ -243,14 +243,7 @@ class _Findings:
         if (file_id, path) in self._bad_copies:
             return
         self._bad_copies.add((file_id, path))
-        log.warning(
-            "Copy of file %s on storage path %d is bad: %s",
-            file_id,
-            path,
-            reason,
-            extra={"file": file_id, "path": path},
-        )
-        write_report(self._root, Report(ReportKind.BAD_COPY, file_id, path, reason, current_ms()))
+        report_bad_copy(self._root, file_id, path, reason)
 
     def lose(self, wanted: SegmentSlice, batches: Sequence[SliceBatch], reason: str) -> None:
         """No copy gives these batches.

@@ -19,12 +19,11 @@ import pyarrow.compute as pc
 
 from pulsar_on_spark.broker.reading.entry_look import look_at
 from pulsar_on_spark.broker.reading.jobs import EntrySource
-from pulsar_on_spark.ledger.reports import Report, ReportKind, write_report
+from pulsar_on_spark.ledger.reports import report_bad_copy
 from pulsar_on_spark.ledger.segment_reader import read_batches
 from pulsar_on_spark.ledger.storage_path import StoragePath
 from pulsar_on_spark.metadata.records import CompactionRecord, FileRecord
 from pulsar_on_spark.metadata.state import View
-from pulsar_on_spark.model.clock import current_ms
 from pulsar_on_spark.model.errors import DataLossError, JournalGoneError, PulsarpyError, SegmentGoneError
 from pulsar_on_spark.model.ids import EntryId, FileId, LedgerId, PathId, Position
 from pulsar_on_spark.topic.catalog import TopicPart
@@ -129,7 +128,7 @@ class CatchUp:
         entries = (
             entry
             for slice_ in compacted_slices(view, part, compaction, first)
-            for ledger, rows in slice_.read(paths, None, self._report_copy)
+            for ledger, rows in slice_.read(paths, None, self._report)
             for entry in rebuild_entries(
                 rows, ledger, max_message_size_bytes=self._max_message_size_bytes, compacted=True
             )
@@ -184,7 +183,7 @@ class CatchUp:
         view = self._root.store.view(durable=True)
         paths = self._root.storage_paths(view)
         for slice_ in compacted_slices(view, part, compaction, start):
-            for ledger, rows in slice_.read(paths, ("entry_id", "publish_time"), self._report_copy):
+            for ledger, rows in slice_.read(paths, ("entry_id", "publish_time"), self._report):
                 first = pc.index(_is_late(rows, publish_ms), True).as_py()
                 if first >= 0:
                     return Position(ledger, EntryId(rows.column("entry_id")[first].as_py()))
@@ -288,25 +287,14 @@ class CatchUp:
         for where, batch in zip(wanted, batches, strict=True):
             yield rows_of(where, batch)
 
-    def _report_copy(self, file_id: str, path: PathId, reason: str) -> None:
-        self._report(FileId(file_id), path, reason)
-
-    def _report(self, file_id: FileId, path: PathId, reason: str) -> None:
+    def _report(self, file_id: str, path: PathId, reason: str) -> None:
         """A copy is bad or missing; others may be good or not."""
         if (file_id, path) in self._reported:
             return
         if len(self._reported) >= _MAX_REPORTED:
             self._reported.clear()
         self._reported.add((file_id, path))
-        log.warning(
-            "Copy of file %s on storage path %d is bad: %s",
-            file_id,
-            path,
-            reason,
-            extra={"file": file_id, "path": path},
-        )
-        now_ms = current_ms()
-        write_report(self._root.path, Report(ReportKind.BAD_COPY, file_id, path, reason, now_ms))
+        report_bad_copy(self._root.path, file_id, path, reason)
 
 
 def _is_late(rows: pa.RecordBatch, publish_ms: int) -> pa.BooleanArray:

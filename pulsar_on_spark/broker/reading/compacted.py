@@ -7,18 +7,17 @@ its horizon was trimmed; see `broker/subscriptions/topic_subscriptions.py`.
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Protocol
 
 from pulsar_on_spark.broker.reading.jobs import EntrySource
 from pulsar_on_spark.broker.reading.reader import EntryReader, Reads
-from pulsar_on_spark.ledger.reports import Report, ReportKind, write_report
+from pulsar_on_spark.ledger.reports import report_bad_copy
 from pulsar_on_spark.metadata.records import CompactionRecord
-from pulsar_on_spark.model.clock import current_ms
 from pulsar_on_spark.model.errors import PulsarpyError
-from pulsar_on_spark.model.ids import FileId, MessageId, PathId, Position
+from pulsar_on_spark.model.ids import MessageId, Position
 from pulsar_on_spark.topic.catalog import TopicPart
 from pulsar_on_spark.topic.compaction.chain import CompactedChain
 from pulsar_on_spark.topic.compaction.reading import Index, read_index
@@ -27,8 +26,6 @@ from pulsar_on_spark.topic.cursor.chain import LedgerChain
 from pulsar_on_spark.topic.cursor.cursor import EntryRange
 from pulsar_on_spark.topic.entry.rows import StoredEntry
 from pulsar_on_spark.topic.root import Root
-
-log = logging.getLogger(__name__)
 
 
 class SubscribedEntries(Reads, Protocol):
@@ -155,16 +152,5 @@ def newest_compaction(root: Root, part: TopicPart, known: Sequence[Compacted] = 
     for each in known:
         if each.record.compaction_id == record.compaction_id:
             return each
-
-    def report(file_id: str, path: PathId, reason: str) -> None:
-        log.warning(
-            "Copy of file %s on storage path %d is bad: %s",
-            file_id,
-            path,
-            reason,
-            extra={"file": file_id, "path": path},
-        )
-        now_ms = current_ms()
-        write_report(root.path, Report(ReportKind.BAD_COPY, FileId(file_id), path, reason, now_ms))
-
+    report = partial(report_bad_copy, root.path)
     return Compacted(record, read_index(view, part, record, root.storage_paths(view), report))

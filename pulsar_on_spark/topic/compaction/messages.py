@@ -5,15 +5,15 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import pyarrow as pa
 
-from pulsar_on_spark.ledger.reports import Report, ReportKind, write_report
+from pulsar_on_spark.ledger.reports import report_bad_copy
 from pulsar_on_spark.ledger.storage_path import StoragePath
-from pulsar_on_spark.model.clock import current_ms
 from pulsar_on_spark.model.errors import CorruptSegmentError, DataLossError, SegmentGoneError
-from pulsar_on_spark.model.ids import FileId, LedgerId, PathId
+from pulsar_on_spark.model.ids import LedgerId, PathId
 from pulsar_on_spark.topic.compaction.reading import CompactedSlice
 from pulsar_on_spark.topic.entry.hidden_rows import HIDING_COLUMNS, hidden_rows
 
@@ -46,10 +46,11 @@ class CompactedReader:
                 the compacted ledger was replaced so long ago that its files are gone.
         """
         columns = tuple(dict.fromkeys((*self.columns, *HIDING_COLUMNS)))
+        report = partial(report_bad_copy, self.root)
         number = slice_.first
         while number < slice_.end:
             try:
-                for ledger, batch in slice_.part(number, slice_.end).read(self.paths, columns, self._report):
+                for ledger, batch in slice_.part(number, slice_.end).read(self.paths, columns, report):
                     number += 1
                     yield ledger, self._messages(slice_, ledger, batch)
             except SegmentGoneError as error:
@@ -74,13 +75,3 @@ class CompactedReader:
         if self.fail_on_data_loss:
             raise DataLossError(f"Lost: {what}: {reason} Compact the topic again, or {_ALLOW}")
         log.warning("Skipped: %s: %s", what, reason)
-
-    def _report(self, file_id: str, path: PathId, reason: str) -> None:
-        log.warning(
-            "Copy of file %s on storage path %d is bad: %s",
-            file_id,
-            path,
-            reason,
-            extra={"file": file_id, "path": path},
-        )
-        write_report(self.root, Report(ReportKind.BAD_COPY, FileId(file_id), path, reason, current_ms()))

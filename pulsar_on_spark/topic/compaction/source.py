@@ -8,18 +8,18 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 
 import pyarrow as pa
 
-from pulsar_on_spark.ledger.reports import Report, ReportKind, write_report
+from pulsar_on_spark.ledger.reports import report_bad_copy
 from pulsar_on_spark.ledger.segment_format import SEGMENT_SCHEMA
 from pulsar_on_spark.ledger.segment_reader import read_batches
 from pulsar_on_spark.ledger.storage_path import StoragePath
 from pulsar_on_spark.metadata.records import CompactionRecord
 from pulsar_on_spark.metadata.state import View
-from pulsar_on_spark.model.clock import current_ms
 from pulsar_on_spark.model.errors import DataLossError, JournalGoneError, SegmentGoneError
-from pulsar_on_spark.model.ids import EntryId, FileId, LedgerId, PathId, Position
+from pulsar_on_spark.model.ids import EntryId, LedgerId, PathId, Position
 from pulsar_on_spark.topic.catalog import TopicPart
 from pulsar_on_spark.topic.chain import Loss, SegmentSlice, read_limit, walk_range
 from pulsar_on_spark.topic.compaction.places import Places
@@ -70,6 +70,7 @@ class Source:
         self._root = root
         self._part = part
         self._tail = tail
+        self._report = partial(report_bad_copy, root.path)
         self.base = view.get(CompactionRecord, part.topic_id)
         self.start = log_start(view, part.topic_id, self.base)
         self.end = max(read_limit(view, part.topic_id), self.start)
@@ -171,14 +172,3 @@ class Source:
 
     def _reach(self, ledger: LedgerId, end: int) -> None:
         self._ends[ledger] = max(end, self._ends.get(ledger, 0))
-
-    def _report(self, file_id: str, path: PathId, reason: str) -> None:
-        """A copy is bad or missing; others may be good or not."""
-        log.warning(
-            "Copy of file %s on storage path %d is bad: %s",
-            file_id,
-            path,
-            reason,
-            extra={"file": file_id, "path": path},
-        )
-        write_report(self._root.path, Report(ReportKind.BAD_COPY, FileId(file_id), path, reason, current_ms()))

@@ -6,6 +6,7 @@ import logging
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import groupby
 from typing import TYPE_CHECKING
 
@@ -13,7 +14,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from pulsar_on_spark.ledger.reports import Report, ReportKind, write_report
+from pulsar_on_spark.ledger.reports import Report, ReportKind, report_bad_copy, write_report
 from pulsar_on_spark.ledger.segment_format import SEGMENT_SCHEMA
 from pulsar_on_spark.ledger.segment_reader import read_batches
 from pulsar_on_spark.ledger.segment_writer import SegmentFileWriter
@@ -180,7 +181,7 @@ class _Rewriting:
         for number, each in enumerate(stretch):
             for where in each.batches(file):
                 by_number[where.number].append((number, where))
-        report = _Reporting(self._root, FileId(file.file_id))
+        report = partial(report_bad_copy, self._root.path, file.file_id)
         numbers = sorted(by_number)
         read: list[list[pa.RecordBatch]] = [[] for _ in stretch]
         for at, batch in zip(
@@ -228,18 +229,6 @@ class _Rewriting:
             sources = buffer.run.segments[first : buffer.written]
             self._pieces.append((buffer, Piece(buffer.run.topic, sources, places)))
         self._packer.flush()
-
-
-@dataclass(frozen=True)
-class _Reporting:
-    """Reports bad copies of a file as reading tasks do."""
-
-    root: Root
-    file_id: FileId
-
-    def __call__(self, path: PathId, reason: str) -> None:
-        now_ms = current_ms()
-        write_report(self.root.path, Report(ReportKind.BAD_COPY, self.file_id, path, reason, now_ms))
 
 
 def _stretches(wanted: Sequence[_Wanted]) -> Iterator[list[_Wanted]]:
