@@ -11,8 +11,11 @@ from pulsar_on_spark.metadata.records import FileRecord
 from pulsar_on_spark.model.ids import FileId, PathId
 from pulsar_on_spark.testing import messages
 from pulsar_on_spark.topic.repair import scrub, storage_paths
+from pulsar_on_spark.topic.repair.audit import audit
 from pulsar_on_spark.topic.repair.checking import check
+from pulsar_on_spark.topic.repair.limits import RepairLimits
 from pulsar_on_spark.topic.repair.plan import FilePlan
+from pulsar_on_spark.topic.repair.worker import restore
 from pulsar_on_spark.topic.root import Root
 
 
@@ -29,6 +32,7 @@ def copy_of(root: Root, file: FileRecord, path_id: int) -> Path:
 
 
 def test_tasks_read_everything_and_restore_what_is_bad(spark: SparkSession, tmp_path: Path) -> None:
+    """A driver that was killed before its commit has left what its tasks had copied."""
     root = filled(tmp_path, 4)
     before = messages.values(root, "t")
     one, two, *_ = root.store.view().all(FileRecord)
@@ -38,6 +42,9 @@ def test_tasks_read_everything_and_restore_what_is_bad(spark: SparkSession, tmp_
 
     storage_paths.drain(root, 0)
     on_drained = sum(0 in file.copies for file in root.store.view().all(FileRecord))
+    paths = root.storage_paths(root.store.view())
+    plans = audit(root, RepairLimits()).plans(root.quorum.write)
+    assert all(restore(plan, paths).loss is None for plan in plans)
     done = job.run(spark, root, repair=True)
 
     assert (done.check.good, done.check.missing, done.check.bad) == (16, 1, 1)

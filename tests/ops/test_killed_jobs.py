@@ -1,0 +1,106 @@
+"""The drivers of Spark jobs are killed; what the next run makes of it is whole."""
+
+from __future__ import annotations
+
+import os
+import random
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from pulsar_on_spark.testing.root_checks import violations
+from pulsar_on_spark.topic.repair import storage_paths
+from pulsar_on_spark.topic.repair.checking import check
+from pulsar_on_spark.topic.root import Root
+from tests.ops.live_root import PATHS, LiveRoot
+
+AUDIT_KILLS = 100
+AUDITS_OF_A_ROOT = 10
+DEMO_KILLS = 3
+AUDIT = """
+import sys
+from pathlib import Path
+from pulsar_on_spark import spark_session
+from pulsar_on_spark.jobs import audit
+from pulsar_on_spark.topic.root import Root
+
+with spark_session("audit", **{"spark.master": "local[2]", "spark.ui.enabled": "false"}) as spark:
+    spark.sparkContext.setLogLevel("OFF")
+    for line in sys.stdin:
+        done = audit.run(spark, Root.open(line.strip()), repair=True)
+        print(f"done {done.problems} {done.lost}", flush=True)
+"""
+"""`jobs/audit.py --repair` again and again: a session's start takes longer than the job."""
+DEMO = [sys.executable, str(Path(__file__).parents[2] / "jobs" / "flights.py")]
+
+
+class AuditDriver:
+    """A driver that audits the root whenever it is told to."""
+
+    def __init__(self, root: Path) -> None:
+        self._root = root
+        self._process = subprocess.Popen(
+            [sys.executable, "-c", AUDIT], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL
+        )
+
+    def ask(self) -> None:
+        assert self._process.stdin is not None
+        self._process.stdin.write(f"{self._root}\n".encode())
+        self._process.stdin.flush()
+
+    def run(self) -> tuple[str, float]:
+        """What it says of a whole run, and the seconds."""
+        began_s = time.monotonic()
+        self.ask()
+        assert self._process.stdout is not None
+        return self._process.stdout.readline().decode(), time.monotonic() - began_s
+
+    def kill(self) -> bool:
+        """Returns whether it was under way."""
+        self._process.kill()
+        return not self._process.communicate()[0]
+
+
+@pytest.mark.soak
+def test_audits_whose_driver_is_killed(tmp_path: Path) -> None:
+    print(f"seed {(seed := random.randrange(1 << 32))}")
+    rng = random.Random(seed)
+    kills = 0
+    while kills < AUDIT_KILLS:
+        scratch = tmp_path / str(kills)
+        scratch.mkdir()
+        live = LiveRoot(scratch, rng)
+        for _ in range(AUDITS_OF_A_ROOT):
+            driver = AuditDriver(live.path)
+            said, took_s = driver.run()
+            assert said == "done () ()\n"
+            assert check(live.open()).is_good
+            live.stir()
+            drained = rng.randrange(PATHS)
+            storage_paths.drain(live.open(), drained)
+            driver.ask()
+            time.sleep(rng.uniform(0, took_s))
+            kills += driver.kill()
+            live.check()
+            storage_paths.resume(live.open(), drained)
+        live.check_after_all()
+        print(kills)
+
+
+@pytest.mark.soak
+def test_a_demo_that_is_killed(tmp_path: Path) -> None:
+    """Run again, it checks itself that every flight is there once."""
+    root = tmp_path / "root"
+    for _ in range(DEMO_KILLS):
+        demo = subprocess.Popen([*DEMO, str(root)], env=os.environ | {"PYTHONUNBUFFERED": "1"})
+        time.sleep(random.uniform(5, 40))
+        demo.kill()
+        demo.wait()
+        if root.exists():
+            assert violations(Root.open(root)) == []
+    subprocess.run([*DEMO, str(root)], check=True)
+    assert violations(Root.open(root)) == []
+    assert check(Root.open(root)).is_good
