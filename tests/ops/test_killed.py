@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import random
 import shutil
 from collections import Counter
@@ -21,7 +20,7 @@ from tests.ops.live_root import BROKERED, WRITTEN, LiveRoot
 
 SOAK_KILLS = 100
 """Of each scenario."""
-ROUNDS_OF_A_ROOT = 3
+KILLS_OF_A_ROOT = 250
 
 
 class Killer:
@@ -110,15 +109,18 @@ def test_commands_that_are_killed_a_hundred_times(tmp_path: Path) -> None:
     """In random order, so that each meets what the others left; now and then on a new root, for they grow."""
     kills: Counter[Scenario] = Counter()
     with ForkedCommands(tmp_path) as commands:
-        for number in itertools.count():
-            if not (left := [scenario for scenario in SCENARIOS if kills[scenario] < SOAK_KILLS]):
-                break
-            scratch = tmp_path / str(number)
+        while left := _left(kills):
+            scratch = tmp_path / str(kills.total())
             scratch.mkdir()
             killer = Killer(scratch, commands)
-            for _ in range(ROUNDS_OF_A_ROOT):
+            while killer.kills.total() < KILLS_OF_A_ROOT and left:
                 for scenario in random.sample(left, len(left)):
                     killer.play(scenario, most=5)
+                left = _left(kills + killer.kills)
             test_after_them_the_root_is_whole_and_serves(killer)
             kills += killer.kills
             shutil.rmtree(scratch)
+
+
+def _left(kills: Counter[Scenario]) -> list[Scenario]:
+    return [scenario for scenario in SCENARIOS if kills[scenario] < SOAK_KILLS]

@@ -171,10 +171,8 @@ def test_a_broker_that_is_killed_while_it_does_what_admins_ask(tmp_path: Path) -
 @pytest.mark.soak
 def test_a_broker_that_is_killed_a_hundred_times_while_it_does_what_admins_ask(tmp_path: Path) -> None:
     kills: Counter[str] = Counter()
-    for number in itertools.count():
-        if not (left := [name for name in ASKED if kills[name] < SOAK_KILLS]):
-            break
-        with KilledBroker(tmp_path / str(number)) as killed:
+    while left := [name for name in ASKED if kills[name] < SOAK_KILLS]:
+        with KilledBroker(tmp_path / str(kills.total())) as killed:
             for _ in range(ROUNDS_OF_A_ROOT):
                 killed.play(left, KILLS_OF_A_TOPIC)
             killed.check_after_all()
