@@ -164,15 +164,14 @@ class Incarnation:
             JournalFencedError: the incarnation is over.
             MetadataError: the commit failed.
         """
+        await self._commits.no_others(parts)
         missing = {TopicId(part.topic_id): part for part in parts if part.topic_id not in self._ledgers}
         if not missing:
             return {}
-        found = await self._commit(opens=list(missing.values()))
+        self._require_alive()
+        found = await self._commits.open(list(missing.values()))
         for topic_id in missing.keys() & found.opened.keys():
-            opened = OpenLedger(missing[topic_id], found.opened[topic_id])
-            # Two have asked: each in a commit of its own, which made two, or both in one.
-            if self._ledgers.setdefault(topic_id, opened).ledger_id != opened.ledger_id:
-                self._retired.append(opened)
+            self._ledgers[topic_id] = OpenLedger(missing[topic_id], found.opened[topic_id])
         return {topic_id: found.refused[topic_id] for topic_id in missing.keys() & found.refused.keys()}
 
     async def close_ledgers(self, topic_ids: Sequence[TopicId]) -> None:
@@ -237,13 +236,10 @@ class Incarnation:
             self._retired = [ledger for ledger in self._retired if ledger not in retired]
 
     async def _commit(
-        self,
-        opens: Sequence[TopicPart] = (),
-        closes: Sequence[ClosedLedger] = (),
-        terminations: Sequence[Termination] = (),
+        self, closes: Sequence[ClosedLedger] = (), terminations: Sequence[Termination] = ()
     ) -> LedgerCommit:
         self._require_alive()
-        return await self._commits.commit(opens, closes, terminations)
+        return await self._commits.commit((), closes, terminations)
 
     # -- appending -----------------------------------------------------------------------------------------------------
 
@@ -384,7 +380,8 @@ class Incarnation:
         if not due:
             return
         async with self._switching:
-            found = await self._commit(opens=due)
+            self._require_alive()
+            found = await self._commits.open(due)
             for part in due:
                 topic_id = TopicId(part.topic_id)
                 self._attached_behind.tried(topic_id)

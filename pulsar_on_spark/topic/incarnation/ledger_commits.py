@@ -38,11 +38,30 @@ class LedgerCommits:
         self._strays: list[ClosedLedger] = []
         self._asked = _Asked()
         self._running: asyncio.Task[None] | None = None
+        self._opening: dict[str, asyncio.Future[None]] = {}
+        """The topics of which a new ledger is being committed, and when that is over."""
 
     @property
     def has_strays(self) -> bool:
         """Whether the next commit has something to clear away, whatever it is asked to do."""
         return bool(self._strays)
+
+    async def no_others(self, parts: Sequence[TopicPart]) -> None:
+        """Wait until nobody opens a ledger for any of the topics: who joined that commit would have the same ledger."""
+        while others := [self._opening[part.topic_id] for part in parts if part.topic_id in self._opening]:
+            await asyncio.wait(others)
+
+    async def open(self, parts: Sequence[TopicPart]) -> LedgerCommit:
+        """A new ledger for each topic, none of which others open now (errors as `commit`)."""
+        done = asyncio.get_running_loop().create_future()
+        opening = dict.fromkeys((part.topic_id for part in parts), done)
+        self._opening |= opening
+        try:
+            return await self.commit(parts)
+        finally:
+            for topic_id in opening:
+                del self._opening[topic_id]
+            done.set_result(None)
 
     async def commit(
         self,

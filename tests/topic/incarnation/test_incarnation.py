@@ -191,31 +191,44 @@ def test_an_open_that_was_made_and_reported_as_failed_hides_nothing(
     assert messages.values(root, "t") == [b"spark"]
 
 
-def test_two_that_open_a_topic_s_ledger_leave_one_open(root: Root, broker: RunningIncarnation):
+@pytest.mark.parametrize("is_under_way", [False, True])
+def test_two_that_open_a_topic_s_ledger_have_one(root: Root, broker: RunningIncarnation, is_under_way: bool):
     part = broker.part("t")
 
     async def both() -> None:
         first = asyncio.create_task(broker.incarnation.open_ledgers([part]))
-        await asyncio.sleep(0)  # its commit is under way
+        if is_under_way:
+            await asyncio.sleep(0)  # its commit has begun: nobody can join it any more
         await asyncio.gather(first, broker.incarnation.open_ledgers([part]))
-
-    asyncio.run_coroutine_threadsafe(both(), broker._loop).result(60)
-    used = broker.incarnation.ledgers[TopicId(part.topic_id)].ledger_id
-    wait_for(lambda: [each.ledger_id for each in ledgers(root) if not each.closed] == [used])
-    assert len(ledgers(root)) == 2
-
-
-def test_two_that_open_a_topic_s_ledger_in_one_commit_have_one(root: Root, broker: RunningIncarnation):
-    part = broker.part("t")
-
-    async def both() -> None:
-        await asyncio.gather(*(broker.incarnation.open_ledgers([part]) for _ in range(2)))
         await broker.incarnation.close_ledgers([])
 
     asyncio.run_coroutine_threadsafe(both(), broker._loop).result(60)
     broker.send("t", [b"a"])
     broker.stop()
     assert [(each.closed, each.entries) for each in ledgers(root)] == [(True, 1)]
+
+
+def test_a_ledger_is_not_switched_and_opened_in_one_commit(root: Root, monkeypatch: pytest.MonkeyPatch):
+    """Its topic is unloaded and loaded again while it is switched."""
+    monkeypatch.setattr(incarnation, "POLL_S", 3600.0)
+    root.create_topic("t")
+    with RunningIncarnation(root, lease_duration_s=36_000.0) as broker:
+        broker.send("t", [b"a"])
+        messages.write(root, "t", [b"spark"])
+        part, running = broker.part("t"), broker.incarnation
+
+        async def unload_and_open() -> None:
+            running._retire([TopicId(part.topic_id)])
+            await running.open_ledgers([part])
+
+        async def both() -> None:
+            running._attached_behind.look(root.store.view(), list(running.ledgers))
+            await asyncio.gather(running._switch(time.monotonic()), unload_and_open())
+
+        asyncio.run_coroutine_threadsafe(both(), broker._loop).result(60)
+        broker.send("t", [b"b"])
+        broker.stop()
+    assert [each.entries for each in ledgers(root) if each.incarnation] == [1, 0, 1], "one that nobody needs is closed"
 
 
 def test_a_defect_does_not_end_the_looks_at_the_metadata(root: Root, broker: RunningIncarnation, monkeypatch):
