@@ -235,13 +235,19 @@ def trim_floor(view: View, topic_id: str) -> Position:
     return Position(LedgerId(ledger.ledger_id), EntryId(trimmed))
 
 
+def require_room(topic: str, there: int, most: int) -> None:
+    """Refuse a new subscription where there are as many as there may be; 0 for no limit.
+
+    Raises:
+        ServerRefusalError: there are.
+    """
+    if 0 < most <= there:
+        raise ServerRefusalError(ServerError.ConsumerBusy, f"{topic} has {there} subscriptions already, its limit.")
+
+
 def _created(view: View, request: Request) -> tuple[Change, CursorRecord]:
     topic_id = TopicId(request.part.topic_id)
-    there = len(view.all(SubscriptionRecord, topic_id))
-    if 0 < request.most <= there:
-        raise ServerRefusalError(
-            ServerError.ConsumerBusy, f"{request.part.name} has {there} subscriptions already, its limit."
-        )
+    require_room(request.part.name, len(view.all(SubscriptionRecord, topic_id)), request.most)
     floor = trim_floor(view, topic_id)
     wanted = {"earliest": floor, "latest": request.end}
     start = max(wanted[request.start] if isinstance(request.start, str) else request.start, floor)

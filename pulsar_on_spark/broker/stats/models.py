@@ -71,6 +71,7 @@ class SubscriptionStats(Stats):
     bytes_out_counter: int
     blocked_subscription_on_unacked_msgs: bool
     active_consumer_name: str | None = None
+    msg_drop_rate: float | None = None
     consumers: list[ConsumerStats]
     subscription_properties: dict[str, str]
     non_contiguous_deleted_messages_ranges: int = 0
@@ -108,6 +109,7 @@ class TopicStats(Stats):
     earliest_msg_publish_time_in_backlogs: int
     oldest_backlog_message_age_seconds: int
     non_contiguous_deleted_messages_ranges: int
+    msg_drop_rate: float | None = None
     waiting_publishers: int
     compaction: CompactionStats
     publishers: list[PublisherStats]

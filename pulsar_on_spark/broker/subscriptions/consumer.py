@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import time
-from typing import Protocol
+from typing import Final, Protocol
 
 from pulsar_on_spark.broker.connection.peer import Peer
 from pulsar_on_spark.broker.dispatch.values import ConsumerId, ConsumerInfo, HashRange
 from pulsar_on_spark.model.errors import PulsarpyError
 from pulsar_on_spark.model.ids import Position
+from pulsar_on_spark.protocol import replies
 from pulsar_on_spark.topic.cursor.cursor import Cursor
+
+ACTIVE_CONSUMER_PROTOCOL: Final = 12
+"""The first protocol version whose clients know ACTIVE_CONSUMER_CHANGE."""
 
 
 class Consumer:
@@ -77,6 +81,11 @@ class Consumer:
     def info(self) -> ConsumerInfo:
         """What a dispatcher knows of it."""
         return ConsumerInfo(self.id, self.name, self.priority, self.epoch, self.ranges)
+
+    def tell_active(self, *, is_active: bool) -> None:
+        """Tell a Failover consumer whether it is the active one, if its client knows that."""
+        if self.peer.protocol_version >= ACTIVE_CONSUMER_PROTOCOL:
+            self.peer.write(replies.active_consumer_change(self.consumer_id, is_active))
 
 
 class KeptCursor(Protocol):

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterable
-from typing import Final
 
 from pulsar_on_spark.broker.connection.peer import knows_end_of_topic
 from pulsar_on_spark.broker.dispatch.dispatcher import Dispatcher
@@ -32,9 +31,6 @@ from pulsar_on_spark.protocol import replies
 from pulsar_on_spark.topic.catalog import TopicPart
 from pulsar_on_spark.topic.cursor.chain import LedgerChain
 from pulsar_on_spark.topic.subscription.ownership import SubscriptionType
-
-ACTIVE_CONSUMER_PROTOCOL: Final = 12
-"""The first protocol version whose clients know ACTIVE_CONSUMER_CHANGE."""
 
 
 class Subscription:
@@ -322,5 +318,5 @@ class Subscription:
     def _tell(self, effects: Iterable[ActiveConsumerChanged]) -> None:
         for changed in effects:
             consumer = self._consumers.get(changed.consumer)
-            if consumer is not None and consumer.peer.protocol_version >= ACTIVE_CONSUMER_PROTOCOL:
-                consumer.peer.write(replies.active_consumer_change(consumer.consumer_id, changed.is_active))
+            if consumer is not None:
+                consumer.tell_active(is_active=changed.is_active)

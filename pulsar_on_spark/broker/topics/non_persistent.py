@@ -8,8 +8,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import Final
 
+from pulsar_on_spark.broker.cursors.decisions import require_room
+from pulsar_on_spark.broker.dispatch.active_consumer import ActiveConsumer
 from pulsar_on_spark.broker.dispatch.keys import KeySplit, key_split
-from pulsar_on_spark.broker.dispatch.values import Ack, ConsumerId
+from pulsar_on_spark.broker.dispatch.limits import DispatchLimits
+from pulsar_on_spark.broker.dispatch.values import Ack, ActiveConsumerChanged, ConsumerId
 from pulsar_on_spark.broker.producing.producer import Producer, Published
 from pulsar_on_spark.broker.producing.producers import Producers
 from pulsar_on_spark.broker.producing.topic_dedup import TopicDedup
@@ -17,14 +20,21 @@ from pulsar_on_spark.broker.producing.topic_producers import TopicProducers
 from pulsar_on_spark.broker.reading.entry_look import EntryLook, look_at
 from pulsar_on_spark.broker.subscriptions.consumer import Consumer
 from pulsar_on_spark.broker.subscriptions.subscribe_request import SubscribeRequest
+from pulsar_on_spark.broker.subscriptions.subscription_limits import SubscriptionLimits, check_limits
+from pulsar_on_spark.broker.topics.topic_policies import subscription_limits
+from pulsar_on_spark.metadata.state import View
 from pulsar_on_spark.model.errors import ConsumerBusyError
 from pulsar_on_spark.model.ids import EntryId, LedgerId
 from pulsar_on_spark.model.names import TopicName
 from pulsar_on_spark.protocol import replies
 from pulsar_on_spark.protocol.server import Sent
+from pulsar_on_spark.topic.policies.effective import effective
+from pulsar_on_spark.topic.policies.policies import Policies
 
 _NO_ID: Final = 0
 """Ledger and entry of everything."""
+_AT_ONCE: Final = 0
+"""Time and delay of a change of the active consumer: there is nothing that the one before may still acknowledge."""
 
 
 class NonPersistentSubscription:
@@ -38,17 +48,20 @@ class NonPersistentSubscription:
     Attributes:
         name: Its name.
         type: Its type.
-        dropped: Messages that no consumer could take.
+        dropped: What was published and no consumer could take.
     """
 
     def __init__(self, topic: str, partition: int, request: SubscribeRequest) -> None:
         self.name = request.name
         self.type = request.type
-        self.dropped = 0
+        self.dropped = Published()
         self._topic = topic
         self._partition = partition
         self._key_shared = request.key_shared
         self._split: KeySplit | None = key_split(request.key_shared) if request.type == "Key_Shared" else None
+        self._election: ActiveConsumer | None = None
+        if request.type in ("Exclusive", "Failover"):
+            self._election = ActiveConsumer(is_failover=request.type == "Failover", partition=partition)
         self._consumers: dict[ConsumerId, Consumer] = {}
         self._permits: dict[ConsumerId, int] = {}
         self._last_id = 0
@@ -58,6 +71,12 @@ class NonPersistentSubscription:
         """Who is connected, in the order of their coming."""
         return list(self._consumers.values())
 
+    @property
+    def active(self) -> Consumer | None:
+        """The one consumer that gets everything, on Exclusive and Failover."""
+        found = None if self._election is None else self._election.id
+        return None if found is None else self._consumers[found]
+
     def permits(self, consumer: Consumer) -> int:
         """Messages that it may get."""
         return self._permits.get(consumer.id, 0)
@@ -66,21 +85,25 @@ class NonPersistentSubscription:
         """A consumer subscribed.
 
         Raises:
-            ConsumerBusyError: it asks for another type, or an Exclusive one is there.
+            ConsumerBusyError: it asks for another type than those have that are there, or an Exclusive one is there.
             ConsumerAssignError: its hash ranges are not acceptable.
         """
         is_other = (request.type, request.key_shared) != (self.type, self._key_shared)
-        if self._consumers and (is_other or self.type == "Exclusive"):
+        if self._consumers and is_other:
             raise ConsumerBusyError(
                 f"Subscription {self.name!r} on {self._topic} has {self.type} consumers: close them first, or use "
                 "another name."
             )
         self._last_id += 1
         consumer.id = ConsumerId(self._last_id)
+        changes: list[ActiveConsumerChanged] = []
         if self._split is not None:
             self._split.add(consumer.info)
+        if self._election is not None:
+            changes = self._election.add(consumer.info, _AT_ONCE, _AT_ONCE)
         self._consumers[consumer.id] = consumer
         self._permits[consumer.id] = 0
+        self._tell(changes)
 
     def remove(self, consumer: Consumer) -> None:
         """A consumer went."""
@@ -89,12 +112,15 @@ class NonPersistentSubscription:
             del self._permits[consumer.id]
             if self._split is not None:
                 self._split.remove(consumer.id)
+            if self._election is not None:
+                self._tell(self._election.remove(consumer.id, _AT_ONCE, _AT_ONCE))
 
     def deliver(self, entry: bytes, look: EntryLook) -> None:
         """Give an entry to whoever can take it now."""
         consumer = next((each for each in self._candidates(look) if self._can_take(each)), None)
         if consumer is None:
-            self.dropped += look.messages
+            self.dropped.messages += look.messages
+            self.dropped.bytes += len(entry)
             return
         self._permits[consumer.id] -= look.messages
         consumer.messages_out += look.messages
@@ -111,11 +137,14 @@ class NonPersistentSubscription:
             return () if owner is None else (self._consumers[owner],)
         if self.type == "Shared":
             return sorted(self._consumers.values(), key=lambda each: each.priority)
-        active = min(self._consumers.values(), key=lambda each: (each.priority, each.name), default=None)
-        return () if active is None else (active,)
+        return () if self.active is None else (self.active,)
 
     def _can_take(self, consumer: Consumer) -> bool:
         return self._permits[consumer.id] > 0 and consumer.peer.is_writable
+
+    def _tell(self, changes: Iterable[ActiveConsumerChanged]) -> None:
+        for changed in changes:
+            self._consumers[changed.consumer].tell_active(is_active=changed.is_active)
 
     # -- what handlers call --------------------------------------------------------------------------------------------
 
@@ -150,6 +179,7 @@ class NonPersistentSubscriptions:
     def __init__(self, name: TopicName, left: Callable[[], None]) -> None:
         self._name = name
         self._left = left
+        self._limits = SubscriptionLimits()
         self._open: dict[str, NonPersistentSubscription] = {}
 
     @property
@@ -166,10 +196,27 @@ class NonPersistentSubscriptions:
         """The subscription, if it has consumers."""
         return self._open.get(name)
 
+    def limit(self, limits: SubscriptionLimits) -> None:
+        """Let other limits hold from now on; who is connected stays so."""
+        self._limits = limits
+
     async def subscribe(self, consumer: Consumer, request: SubscribeRequest) -> NonPersistentSubscription:
-        """Connect a consumer (errors as `NonPersistentSubscription.add`)."""
+        """Connect a consumer.
+
+        Raises:
+            ServerRefusalError: a limit is reached, or the type is not enabled.
+            ConsumerBusyError, ConsumerAssignError: as `NonPersistentSubscription.add`.
+        """
         found = self._open.get(request.name)
+        check_limits(
+            self._limits,
+            self._name.full,
+            request,
+            consumers=sum(len(each.consumers) for each in self._open.values()),
+            each=None if found is None else len(found.consumers),
+        )
         if found is None:
+            require_room(self._name.full, len(self._open), self._limits.subscriptions)
             found = NonPersistentSubscription(self._name.full, self._name.partition_index, request)
         found.add(consumer, request)
         self._open[request.name] = found
@@ -199,7 +246,7 @@ class NonPersistentTopic:
 
     Args:
         name: Its name.
-        producers: Decides on producers.
+        defaults: What holds where its namespace says nothing.
         emptied: Called when nobody uses it any more.
 
     Attributes:
@@ -207,14 +254,22 @@ class NonPersistentTopic:
         published: How much was published.
     """
 
-    def __init__(self, name: TopicName, producers: Producers, emptied: Callable[[NonPersistentTopic], None]) -> None:
+    def __init__(self, name: TopicName, defaults: Policies, emptied: Callable[[NonPersistentTopic], None]) -> None:
         self.name = name
         self.published = Published()
         self.dedup: TopicDedup | None = None
         self.is_idle = False
-        self.producers = TopicProducers(self, producers, _no_epoch_is_durable)
+        core = Producers(name.full, None, defaults.max_producers_per_topic)
+        self.producers = TopicProducers(self, core, _no_epoch_is_durable)
         self.subscriptions = NonPersistentSubscriptions(name, self._left)
+        self._defaults = defaults
         self._emptied = emptied
+
+    def follow_record(self, view: View) -> None:
+        """Its namespace's policies may have changed; who is connected stays so."""
+        policies = effective(view, self.name, self._defaults)
+        self.producers.limit(policies.max_producers_per_topic)
+        self.subscriptions.limit(subscription_limits(policies, DispatchLimits()))
 
     def publish(self, producer: Producer, sent: Sent) -> None:
         """Deliver an entry, and say that it was taken."""

@@ -15,13 +15,14 @@ from typing import Final
 
 from pulsar_on_spark.broker.connection.peer import Peer
 from pulsar_on_spark.broker.repeating import every
+from pulsar_on_spark.broker.topics.non_persistent import NonPersistentTopic
 from pulsar_on_spark.broker.topics.topic import BrokerTopic
 from pulsar_on_spark.broker.topics.topic_list_watcher import TopicListWatcher
 from pulsar_on_spark.broker.topics.topic_lists import TopicList
-from pulsar_on_spark.broker.topics.topics import Topics
+from pulsar_on_spark.broker.topics.topics import AnyTopic, Topics
 from pulsar_on_spark.broker.upkeep.unchanged import Unchanged
 from pulsar_on_spark.broker.views import Views
-from pulsar_on_spark.metadata.records import NamespaceRecord, Record, TopicRecord
+from pulsar_on_spark.metadata.records import NamespaceRecord, Record, SettingsRecord, TopicRecord
 from pulsar_on_spark.metadata.state import View
 from pulsar_on_spark.model.errors import InvalidArgumentError
 from pulsar_on_spark.protocol import replies
@@ -52,7 +53,7 @@ class TopicWatch:
         self._views = views
         self._topics = topics
         self._forget_after_s = forget_after_s
-        self._seen: dict[BrokerTopic, _Seen] = {}
+        self._seen: dict[AnyTopic, _Seen] = {}
         self._unused = Unchanged[BrokerTopic, None]()
         self._looked_for_unused_s = float("-inf")
         self._names: frozenset[str] = frozenset()
@@ -137,12 +138,15 @@ class TopicWatch:
 
     async def _follow(self, view: View) -> None:
         """Let topics know of what changed in their records; what came and went meanwhile is seen the next time."""
-        loaded = list(self._topics)
+        loaded: list[AnyTopic] = [*self._topics, *self._topics.non_persistent]
         found = await asyncio.to_thread(lambda: [_records(view, topic) for topic in loaded])
         seen = dict(zip(loaded, found, strict=True))
         changed = [topic for topic, records in seen.items() if records != self._seen.get(topic)]
         self._seen = seen
         for topic in changed:
+            if isinstance(topic, NonPersistentTopic):
+                topic.follow_record(view)
+                continue
             record = view.get(TopicRecord, topic.name.full)
             if record is None or record.topic_id != topic.topic_id:
                 log.warning("Topic %s was deleted: its clients are sent away.", topic.name, extra={"topic": topic.name})
@@ -169,8 +173,9 @@ def _names(view: View) -> frozenset[str]:
     return frozenset(topic.name for topic in view.all(TopicRecord) if topic.partitions is None)
 
 
-def _records(view: View, topic: BrokerTopic) -> _Seen:
+def _records(view: View, topic: AnyTopic) -> _Seen:
     """What says how a topic is to be: the view parses a row but once, so that the same rows are the same objects."""
     name = topic.name
     base = view.get(TopicRecord, name.partitioned_base.full) if name.partition_index >= 0 else None
-    return view.get(TopicRecord, name.full), base, view.get(NamespaceRecord, name.namespace)
+    settings = view.get(SettingsRecord, "settings")
+    return view.get(TopicRecord, name.full), base, view.get(NamespaceRecord, name.namespace), settings

@@ -9,7 +9,6 @@ from typing import Final
 from weakref import WeakValueDictionary
 
 from pulsar_on_spark.broker.commits import GroupedCommits
-from pulsar_on_spark.broker.producing.producers import Producers
 from pulsar_on_spark.broker.server_errors import ServerRefusalError
 from pulsar_on_spark.broker.settings import BrokerSettings
 from pulsar_on_spark.broker.topics.non_persistent import NonPersistentTopic
@@ -26,6 +25,7 @@ from pulsar_on_spark.model.latencies import Latencies
 from pulsar_on_spark.model.names import TopicName
 from pulsar_on_spark.protocol.commands import ServerError
 from pulsar_on_spark.topic import catalog
+from pulsar_on_spark.topic.policies.effective import effective
 from pulsar_on_spark.topic.root import Root
 
 AnyTopic = BrokerTopic | NonPersistentTopic
@@ -55,7 +55,8 @@ class Topics:
         self._views = views
         self._settings = settings
         self._load = load
-        self._creation = TopicCreation(commits, default_policies(settings))
+        self._defaults = default_policies(settings)
+        self._creation = TopicCreation(commits, self._defaults)
         self._loaded: dict[TopicName, BrokerTopic] = {}
         self._non_persistent: dict[TopicName, NonPersistentTopic] = {}
         self._loading: dict[tuple[TopicName, bool], asyncio.Task[BrokerTopic | None]] = {}
@@ -67,6 +68,11 @@ class Topics:
 
     def __iter__(self) -> Iterator[BrokerTopic]:
         return iter(list(self._loaded.values()))
+
+    @property
+    def non_persistent(self) -> list[NonPersistentTopic]:
+        """Those that are in use and not stored."""
+        return list(self._non_persistent.values())
 
     async def partitions(self, name: TopicName, *, create: bool) -> int:
         """How many partitions a topic has; 0 for one without.
@@ -95,9 +101,7 @@ class Topics:
                 return loaded
             self._require_running()
             if not name.is_persistent:
-                if create:
-                    require_namespace(await self._views.view(), name)
-                return self._get_non_persistent(name, create=create)
+                return self._get_non_persistent(name, await self._views.view() if create else None)
             if (loading := self._loading.get((name, create))) is None:
                 loading = self._loading[name, create] = asyncio.create_task(self._load_topic(name, create=create))
                 loading.add_done_callback(lambda _: self._loading.pop((name, create), None))
@@ -105,13 +109,16 @@ class Topics:
                 return found
         raise ServerRefusalError(ServerError.ServiceNotReady, f"Topic {name} was deleted again and again: try again.")
 
-    def _get_non_persistent(self, name: TopicName, *, create: bool) -> NonPersistentTopic:
+    def _get_non_persistent(self, name: TopicName, view: View | None = None) -> NonPersistentTopic:
+        """A topic that is in use, or else made, where this view allows that."""
+        if view is not None:
+            require_namespace(view, name)
         topic = self._non_persistent.get(name)
         if topic is None:
-            if not create or not self._settings.allow_auto_topic_creation:
+            if view is None or not effective(view, name, self._defaults).auto_topic_creation.allow_auto_topic_creation:
                 raise TopicNotFoundError(f"Topic {name} is not in use: it lasts only as long as somebody uses it.")
-            producers = Producers(name.full, None, self._settings.max_producers_per_topic)
-            topic = self._non_persistent[name] = NonPersistentTopic(name, producers, self._emptied)
+            topic = self._non_persistent[name] = NonPersistentTopic(name, self._defaults, self._emptied)
+            topic.follow_record(view)
         return topic
 
     def _emptied(self, topic: NonPersistentTopic) -> None:
@@ -127,7 +134,7 @@ class Topics:
             MetadataError: the metadata cannot be read.
         """
         if not name.is_persistent:
-            await self._get_non_persistent(name, create=False).close()
+            await self._get_non_persistent(name).close()
             return
         for part in await self._parts(name):
             async with self._lock(part):
@@ -168,7 +175,7 @@ class Topics:
             MetadataError: the deletion could not be committed.
         """
         if not name.is_persistent:
-            volatile = self._get_non_persistent(name, create=False)
+            volatile = self._get_non_persistent(name)
             if not force:
                 raise TopicBusyError(f"Topic {name} is in use: close its producers and consumers, or force it.")
             await volatile.close()
@@ -270,7 +277,7 @@ class Topics:
         await asyncio.gather(*self._loading.values(), return_exceptions=True)
         closing, self._loaded = list(self._loaded.values()), {}
         await asyncio.gather(*(topic.close() for topic in closing), return_exceptions=True)
-        for topic in list(self._non_persistent.values()):
+        for topic in self.non_persistent:
             await topic.close()
 
     async def names(self) -> list[str]:

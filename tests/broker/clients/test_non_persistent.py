@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
 
+import httpx
 import pulsar
 import pytest
 
+from pulsar_on_spark.protocol.commands import CommandCloseConsumer, CommandSubscribe
 from pulsar_on_spark.testing.running_broker import RunningBroker
+from tests.broker.clients.conftest import WAIT_MS
+from tests.broker.clients.raw import answer_of, command, connect
 
 Type = pulsar.ConsumerType
 
@@ -52,3 +57,52 @@ def test_a_regular_expression_finds_it_and_nothing_is_stored(
     assert consumer.receive(30_000).topic_name() == name
     with pytest.raises(pulsar.PulsarException):
         consumer.seek(pulsar.MessageId.earliest)
+
+
+def test_who_is_slow_loses_messages_and_nobody_else_does(
+    client: pulsar.Client, admin: httpx.Client, topic: str
+) -> None:
+    name = f"non-persistent://public/default/{topic}"
+    slow = client.subscribe(name, "slow", receiver_queue_size=10)
+    quick = client.subscribe(name, "quick")
+    producer = client.create_producer(name)
+    for number in range(100):
+        producer.send(b"%d" % number)
+    assert [quick.receive(WAIT_MS).data() for _ in range(100)] == [b"%d" % number for number in range(100)]
+    found = admin.get(f"/non-persistent/public/default/{topic}/stats").json()
+    assert found["subscriptions"]["slow"]["msgDropRate"] == found["msgDropRate"] > 0
+    assert found["subscriptions"]["quick"]["msgDropRate"] == 0
+    assert [slow.receive(WAIT_MS).data() for _ in range(10)] == [b"%d" % number for number in range(10)]
+    producer.send(b"it has room again")
+    assert slow.receive(WAIT_MS).data() == b"it has room again"
+
+
+def test_failover_consumers_are_told_who_is_active(broker: RunningBroker, admin: httpx.Client, topic: str) -> None:
+    name = f"non-persistent://public/default/{topic}"
+
+    async def scenario() -> None:
+        reader, writer = await connect(broker.url)
+
+        def subscribe(number: int, called: str) -> None:
+            wanted = CommandSubscribe(topic=name, subscription="s", subType=CommandSubscribe.Failover)
+            wanted.consumer_id = wanted.request_id = number
+            wanted.consumer_name = called
+            writer.write(command("SUBSCRIBE", subscribe=wanted))
+
+        async def told() -> tuple[int, bool]:
+            found = (await answer_of(reader, "ACTIVE_CONSUMER_CHANGE")).active_consumer_change
+            return found.consumer_id, found.is_active
+
+        subscribe(1, "b")
+        assert await told() == (1, True)
+        subscribe(2, "c")
+        assert await told() == (2, False)
+        subscribe(3, "a")
+        assert sorted([await told() for _ in range(3)]) == [(1, False), (2, False), (3, True)]
+        stats = await asyncio.to_thread(admin.get, f"/non-persistent/public/default/{topic}/stats")
+        assert stats.json()["subscriptions"]["s"]["activeConsumerName"] == "a"
+        writer.write(command("CLOSE_CONSUMER", close_consumer=CommandCloseConsumer(consumer_id=3, request_id=4)))
+        assert sorted([await told() for _ in range(2)]) == [(1, True), (2, False)]
+        writer.close()
+
+    asyncio.run(asyncio.wait_for(scenario(), WAIT_MS / 1000))

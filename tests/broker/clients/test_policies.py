@@ -138,6 +138,37 @@ def test_subscription_types(root: Root, client: pulsar.Client, topic: str) -> No
     client.subscribe(topic, "s", pulsar.ConsumerType.Shared).close()
 
 
+def test_limits_of_a_namespace_hold_where_nothing_is_stored(root: Root, client: pulsar.Client, topic: str) -> None:
+    on_namespace(
+        root,
+        topic,
+        max_producers_per_topic=1,
+        max_consumers_per_topic=2,
+        max_consumers_per_subscription=1,
+        max_subscriptions_per_topic=2,
+        subscription_types_enabled=["Shared"],
+    )
+    volatile = topic.replace("persistent://", "non-persistent://")
+
+    def subscribe(name: str, type_: pulsar.ConsumerType = pulsar.ConsumerType.Shared) -> pulsar.Consumer:
+        return client.subscribe(volatile, name, type_)
+
+    kept = [client.create_producer(volatile), subscribe("a"), subscribe("b")]
+    assert fails(lambda: client.create_producer(volatile), "ProducerBusy")()
+    with pytest.raises(pulsar.PulsarException):
+        subscribe("c", pulsar.ConsumerType.Exclusive)
+    assert fails(lambda: subscribe("c"), "ConsumerBusy")()  # three consumers
+    on_namespace(root, topic, max_producers_per_topic=2, max_consumers_per_topic=9)
+    wait_until(succeeds(lambda: client.create_producer(volatile)))
+    assert fails(lambda: subscribe("a"), "ConsumerBusy")()  # two of one subscription
+    assert fails(lambda: subscribe("c"), "ConsumerBusy")()  # three subscriptions
+    on_namespace(root, topic, max_consumers_per_subscription=2, max_subscriptions_per_topic=3)
+    wait_until(succeeds(lambda: subscribe("a")))
+    assert succeeds(lambda: subscribe("c"))()
+    for each in kept:
+        each.close()
+
+
 def test_nothing_is_created_by_itself(broker: RunningBroker, root: Root, topic: str) -> None:
     on_namespace(
         root,

@@ -17,6 +17,10 @@ from tests.broker.subscriptions.test_subscription import ClientSide
 LIMIT_S = 60
 
 
+class NoTopics(list[object]):
+    non_persistent = ()
+
+
 class FirstIsLate(Views):
     """The first view that is asked for is given only when `go` is set; until then it grows old."""
 
@@ -39,7 +43,7 @@ def test_a_topic_that_comes_while_a_watch_begins_is_told_of(tmp_path: Path) -> N
 
     async def scene() -> None:
         views, client = FirstIsLate(root), ClientSide()
-        watch = TopicWatch(views, cast(Topics, []))
+        watch = TopicWatch(views, cast(Topics, NoTopics()))
         beginning = asyncio.create_task(watch.watch(cast(Peer, client), 1, "public/default", "public/default/t-.*", ""))
         await views.is_read.wait()
         root.create_topic("t-two")

@@ -1,0 +1,102 @@
+"""Which consumer of an Exclusive or Failover subscription is the active one, and who is told of it."""
+
+from __future__ import annotations
+
+from pulsar_on_spark.broker.dispatch.values import ActiveConsumerChanged, ConsumerId, ConsumerInfo
+from pulsar_on_spark.model.errors import ConsumerBusyError
+
+
+class ActiveConsumer:
+    """Elects the active consumer.
+
+    Of the Failover consumers with the lowest priority number, by name, the one at the partition's index is active, so
+    that the partitions of a topic spread over them.
+
+    Args:
+        is_failover: False for Exclusive: one consumer, no delay, no notices.
+        partition: The topic's partition index, -1 if it is not partitioned.
+
+    Attributes:
+        id: Who is active; None for nobody.
+        change_at_ms: When the elected consumer becomes the active one; None while no change is due.
+    """
+
+    def __init__(self, *, is_failover: bool, partition: int = -1) -> None:
+        self.id: ConsumerId | None = None
+        self.change_at_ms: int | None = None
+        self._is_failover = is_failover
+        self._partition = partition
+        self._consumers: dict[ConsumerId, ConsumerInfo] = {}
+        self._untold: list[ConsumerId] = []
+        """Who was elected when it came, and is told what became of it when the delay is over."""
+
+    def add(self, info: ConsumerInfo, now_ms: int, delay_ms: int) -> list[ActiveConsumerChanged]:
+        """A consumer subscribed.
+
+        Args:
+            info: Who.
+            now_ms: The time.
+            delay_ms: How long a change waits on Failover; 0 for not at all.
+
+        Raises:
+            ConsumerBusyError: the subscription is Exclusive and has its consumer.
+        """
+        if self._consumers and not self._is_failover:
+            holder = next(iter(self._consumers.values())).name
+            raise ConsumerBusyError(
+                f"The subscription is Exclusive and consumer {holder!r} has it: close it, or use another name."
+            )
+        self._consumers[info.id] = info
+        if self._elected() != info.id:
+            return self._elect(now_ms, delay_ms) or self._notices(info.id)
+        self._untold.append(info.id)
+        return self._elect(now_ms, delay_ms)
+
+    def remove(self, consumer: ConsumerId, now_ms: int, delay_ms: int) -> list[ActiveConsumerChanged]:
+        """A consumer went (arguments as `add`); an unknown one is no error."""
+        if self._consumers.pop(consumer, None) is None:
+            return []
+        if consumer == self.id:
+            self.id = None
+        if not self._consumers:
+            self.change_at_ms = None
+            return []
+        return self._elect(now_ms, delay_ms)
+
+    def tick(self, now_ms: int, delay_ms: int) -> list[ActiveConsumerChanged]:
+        """Time has passed (arguments as `add`)."""
+        if self.change_at_ms is None or self.change_at_ms - delay_ms <= now_ms < self.change_at_ms:
+            return []  # before that, the clock was set back: nobody waits for it to come again
+        self.change_at_ms = None
+        elected = self._elected()
+        if elected != self.id:
+            return self._activate(elected)
+        untold, self._untold = self._untold, []
+        return self._notices(*(each for each in untold if each in self._consumers and each != self.id))
+
+    # ------------------------------------------------------------------------------------------------------------------
+
+    def _elected(self) -> ConsumerId:
+        ranked = sorted(self._consumers.values(), key=lambda x: (x.priority, x.name, x.id))
+        first = [info for info in ranked if info.priority == ranked[0].priority]
+        return first[self._partition % len(first) if self._partition >= 0 else 0].id
+
+    def _elect(self, now_ms: int, delay_ms: int) -> list[ActiveConsumerChanged]:
+        """After consumers came or went: change the active one if need be, at once or after the delay."""
+        elected = self._elected()
+        if elected == self.id or self.change_at_ms is not None:
+            return []
+        if not self._is_failover or delay_ms == 0:
+            return self._activate(elected)
+        self.change_at_ms = now_ms + delay_ms
+        return []
+
+    def _activate(self, consumer: ConsumerId) -> list[ActiveConsumerChanged]:
+        self.id = consumer
+        self._untold.clear()
+        return self._notices(*self._consumers)
+
+    def _notices(self, *consumers: ConsumerId) -> list[ActiveConsumerChanged]:
+        if not self._is_failover:
+            return []
+        return [ActiveConsumerChanged(consumer, consumer == self.id) for consumer in consumers]
