@@ -129,6 +129,20 @@ def latency(target: Target, bench: Bench) -> Figures:
     return _flow(target, bench, shape, f"{LATENCY_RATE:,} msg/s")
 
 
+def catch_up(target: Target, bench: Bench) -> Figures:
+    """The same, while a Python client reads another topic's backlog from its lasting form, again and again."""
+    topic = _topic("history")
+    with _client(target) as client:
+        _publish(client, topic)
+    target.seal()
+    what = f"{LATENCY_RATE:,} msg/s beside catch-up"
+    with _catching_up(target, topic) as read:
+        began_s, before = time.perf_counter(), read.messages
+        figures = _flow(target, bench, Shape(bench.seconds, rate=LATENCY_RATE, consume=True), what)
+        rate = (read.messages - before) / (time.perf_counter() - began_s)
+    return figures | {f"{what}: caught up msg/s": rate}
+
+
 def topics(target: Target, bench: Bench) -> Figures:
     """Many topics with a producer and a consumer each, ten messages a second on each."""
     shape = Shape(bench.seconds, topics=bench.topics, rate=TOPIC_RATE, consume=True)
@@ -169,6 +183,7 @@ MEASURES: Final[dict[str, Callable[[Target, Bench], Figures]]] = {
     "consume-fresh": consume_fresh,
     "consume-sealed": consume_sealed,
     "latency": latency,
+    "catch-up": catch_up,
     "topics": topics,
     "memory": memory,
     "sustained": sustained,
@@ -261,6 +276,37 @@ def _subscribe(client: pulsar.Client, topic: str) -> pulsar.Consumer:
     return client.subscribe(
         topic, "bench", initial_position=pulsar.InitialPosition.Earliest, receiver_queue_size=_QUEUE
     )
+
+
+@dataclass(slots=True)
+class _Read:
+    messages: int = 0
+
+
+@contextmanager
+def _catching_up(target: Target, topic: str) -> Iterator[_Read]:
+    """Read a backlog from the front whenever its end is reached; all of it was read once when the block begins."""
+    read, was_read, over = _Read(), threading.Event(), threading.Event()
+
+    def loop() -> None:
+        with _client(target) as client:
+            while not over.is_set():
+                with closing(
+                    client.create_reader(topic, pulsar.MessageId.earliest, receiver_queue_size=1000)
+                ) as reader:
+                    while not over.is_set() and reader.has_message_available():
+                        reader.read_next(_RECEIVE_MS)
+                        read.messages += 1
+                was_read.set()
+
+    thread = threading.Thread(target=loop)
+    thread.start()
+    try:
+        was_read.wait(_RECEIVE_MS / 1000)
+        yield read
+    finally:
+        over.set()
+        thread.join()
 
 
 def _consume_rate(consumer: pulsar.Consumer) -> float:
