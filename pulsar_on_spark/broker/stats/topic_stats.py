@@ -245,15 +245,16 @@ def _active(live: Subscription) -> str | None:
 def consumer_stats(live: Subscription, consumer: Consumer, rates: RatesOf) -> ConsumerStats:
     """One consumer's stats; it is connected."""
     (said,) = (each for each in live.stats.consumers if each.id == consumer.id)
-    return _consumer(consumer, said, rates(consumer))
+    return stats_of_consumer(consumer, said, rates(consumer))
 
 
 def _consumers(live: Subscription, rates: RatesOf) -> list[ConsumerStats]:
     said = {each.id: each for each in live.stats.consumers}
-    return [_consumer(each, said[each.id], rates(each)) for each in live.consumers]
+    return [stats_of_consumer(each, said[each.id], rates(each)) for each in live.consumers]
 
 
-def _consumer(consumer: Consumer, said: values.ConsumerStats, went_out: Rates) -> ConsumerStats:
+def stats_of_consumer(consumer: Consumer, said: values.ConsumerStats, went_out: Rates) -> ConsumerStats:
+    """The stats of a consumer that stands as its subscription says, at these rates."""
     return ConsumerStats(
         consumer_name=consumer.name,
         msg_rate_out=went_out.messages,

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from pulsar_on_spark.broker.stats.models import CompactionStats, ConsumerStats, SubscriptionStats, TopicStats
-from pulsar_on_spark.broker.stats.topic_stats import RatesOf, iso, mean_bytes, publisher_stats
-from pulsar_on_spark.broker.subscriptions.consumer import Consumer
+from pulsar_on_spark.broker.dispatch import values
+from pulsar_on_spark.broker.stats.models import CompactionStats, SubscriptionStats, TopicStats
+from pulsar_on_spark.broker.stats.topic_stats import RatesOf, mean_bytes, publisher_stats, stats_of_consumer
 from pulsar_on_spark.broker.topics.non_persistent import NonPersistentSubscription, NonPersistentTopic
 
 
@@ -46,7 +46,10 @@ def volatile_stats(topic: NonPersistentTopic, rates: RatesOf, url: str) -> Topic
 
 
 def _subscription(found: NonPersistentSubscription, rates: RatesOf) -> SubscriptionStats:
-    consumers = [_consumer(each, found, rates) for each in found.consumers]
+    consumers = [
+        stats_of_consumer(each, values.ConsumerStats(each.id, each.name, found.permits(each), None, None), rates(each))
+        for each in found.consumers
+    ]
     return SubscriptionStats(
         type=found.type,
         is_durable=False,
@@ -65,22 +68,4 @@ def _subscription(found: NonPersistentSubscription, rates: RatesOf) -> Subscript
         consumers=consumers,
         subscription_properties={},
         earliest_msg_publish_time_in_backlog=0,
-    )
-
-
-def _consumer(consumer: Consumer, subscription: NonPersistentSubscription, rates: RatesOf) -> ConsumerStats:
-    went_out = rates(consumer)
-    return ConsumerStats(
-        consumer_name=consumer.name,
-        msg_rate_out=went_out.messages,
-        msg_throughput_out=went_out.bytes,
-        msg_out_counter=consumer.messages_out,
-        bytes_out_counter=consumer.bytes_out,
-        available_permits=subscription.permits(consumer),
-        unacked_messages=0,
-        blocked_consumer_on_unacked_msgs=False,
-        blocked=None,
-        address=consumer.peer.address,
-        connected_since=iso(consumer.connected_at),
-        client_version=consumer.peer.client_version,
     )
