@@ -143,6 +143,12 @@ def _is_passed_over(site: Site) -> None:
     assert stored in _tail([*SENT, AFTER], 1)
 
 
+def _has_expired(site: Site) -> None:
+    assert _has_no_backlog(site)
+    (stored,) = site.stored()
+    assert stored in _tail(SENT, 0)
+
+
 def _begins_anew(site: Site) -> None:
     site.send_after()
     assert site.given(AFTER) == [*SENT, AFTER]
@@ -195,7 +201,7 @@ ASKED: Mapping[str, Asked] = {
     ),
     "unsubscribe": Asked("DELETE", f"/subscription/{SUBSCRIPTION}", _has_no_subscription, again=404),
     "age": Asked(
-        "POST", "/messageTTL", _is_passed_over, body=1, policies={"retention": NOTHING_KEPT}, has_ended=_has_no_backlog
+        "POST", "/messageTTL", _has_expired, body=1, policies={"retention": NOTHING_KEPT}, has_ended=_has_no_backlog
     ),
 }
 """By name. The broker's upkeep has its part in the last, and in whatever it trims, merges and compacts meanwhile."""

@@ -54,7 +54,7 @@ class LiveRoot:
         root.create_topic(SPREAD, partitions=2)
         self.write(WRITTEN)
         start = Position(LedgerId(messages.read(root, WRITTEN)[0].id.ledger), EntryId(BEHIND))
-        subscriptions.create_subscriptions(root.store, SUBSCRIPTION, "Exclusive", {self.part(WRITTEN): start})
+        subscriptions.create_subscriptions(root.store, SUBSCRIPTION, "Exclusive", {_part(root, WRITTEN): start})
         self.stir()
         self.die_as_broker()
 
@@ -65,12 +65,6 @@ class LiveRoot:
     def fresh(self, kind: str) -> str:
         """A name that nothing has."""
         return f"{kind}-{next(self._numbers)}"
-
-    def part(self, topic: str) -> TopicPart:
-        """The topic, which has no partitions."""
-        view = self.open().store.view()
-        (part,) = catalog.parts(view, catalog.require_topic(view, TopicName.parse(topic)))
-        return part
 
     def write(self, topic: str) -> None:
         """A few messages more, each an entry of its own, as Spark writes them."""
@@ -112,8 +106,8 @@ class LiveRoot:
 
     # --- what must be so ---
 
-    def check(self) -> None:
-        """At any time, and nobody is writing."""
+    def check(self) -> Root:
+        """At any time, and nobody is writing; returns the root as it was opened for that."""
         root = self.open()
         assert violations(root) == []
         view = root.store.view()
@@ -124,11 +118,12 @@ class LiveRoot:
         assert shown == self.expected[BROKERED][: len(shown)], "a part of what is acknowledged, from the beginning on"
         (found,) = [each for each in topic_subscriptions(root, view) if each.name == SUBSCRIPTION]
         assert found.backlog_messages == len(self.expected[WRITTEN]) - BEHIND
+        return root
 
     def shown(self, root: Root, topic: str = BROKERED, *, settle: bool = False) -> list[bytes | None]:
         """What a reader sees of a brokers' topic now; all of it where it waits for dead brokers' leases."""
         with closing(Tail(root)) as tail:
-            view = tail.look([self.part(topic)], settle=settle)
+            view = tail.look([_part(root, topic)], settle=settle)
             return [each.value for each in messages.read(root, topic, view=view)]
 
     def _check_spread(self, found: Sequence[messages.Message]) -> None:
@@ -164,3 +159,10 @@ class LiveRoot:
             problems += done.problems
         assert problems == []
         assert root.repair().is_whole
+
+
+def _part(root: Root, topic: str) -> TopicPart:
+    """The topic, which has no partitions."""
+    view = root.store.view()
+    (part,) = catalog.parts(view, catalog.require_topic(view, TopicName.parse(topic)))
+    return part

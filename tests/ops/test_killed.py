@@ -57,8 +57,7 @@ class Killer:
             if ended.code != KILLED:
                 self._before[name] = ended
                 break
-            live.check()
-            was_done = command.is_done(live.open())
+            was_done = command.is_done(live.check())
         assert ended.code != KILLED
         assert command.is_done(live.open()), arguments
         return number

@@ -70,14 +70,14 @@ class KilledBroker:
         """Ask for these, each of a topic of its own; kill the broker so often, and ask the next one again."""
         number = next(self._rounds)
         topics = {name: f"{name}-{number}" for name in names}
-        self._at_once([lambda name=name: self._site(topics[name]).prepare(ASKED[name]) for name in topics])
+        self._for_each(topics, lambda name, topic: self._site(topic).prepare(ASKED[name]))
         self._keep()
         for number in range(kills):
             self._ask_and_kill(topics, again=number > 0)
             assert violations(Root.open(self._root)) == []
             self._start()
-        self._at_once([lambda name=name: self._ask(name, topics[name], again=True) for name in topics])
-        self._at_once([lambda name=name: ASKED[name].judge(self._site(topics[name])) for name in topics])
+        self._for_each(topics, lambda name, topic: self._ask(name, topic, again=True))
+        self._for_each(topics, lambda name, topic: ASKED[name].judge(self._site(topic)))
         assert self._site(KEPT).stored() == [self._kept]
         for name, topic in topics.items():
             path = "/partitions?force=true" if ASKED[name].partitions else "?force=true"
@@ -151,10 +151,14 @@ class KilledBroker:
         return time.monotonic() - began_s
 
     @staticmethod
-    def _at_once(work: list[Callable[[], object]]) -> None:
-        with ThreadPoolExecutor(len(work)) as pool:
-            for done in [pool.submit(each) for each in work]:
-                done.result()
+    def _for_each(topics: Mapping[str, str], work: Callable[[str, str], object]) -> None:
+        """All at once."""
+        with ThreadPoolExecutor(len(topics)) as pool:
+            working = {name: pool.submit(work, name, topic) for name, topic in topics.items()}
+        for name, done in working.items():
+            if (error := done.exception()) is not None:
+                error.add_note(name)
+                raise error
 
 
 def _children(pid: int) -> list[int]:
