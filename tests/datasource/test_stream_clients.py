@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import httpx
 import pulsar
 import pytest
 from pyspark.errors import StreamingQueryException
@@ -16,7 +18,7 @@ from pulsar_on_spark.testing import messages
 from pulsar_on_spark.testing.running_broker import RunningBroker
 from pulsar_on_spark.topic.root import Root
 
-WAIT_S = 90
+WAIT_S = 180
 SHARED = pulsar.ConsumerType.Shared
 
 
@@ -53,6 +55,16 @@ def subscribe(client: pulsar.Client) -> pulsar.Consumer:
         initial_position=pulsar.InitialPosition.Earliest,
         batch_index_ack_enabled=True,
     )
+
+
+def publish_until(stop: threading.Event, client: pulsar.Client, sent: list[bytes]) -> None:
+    producer = client.create_producer("in", batching_enabled=True, batching_max_messages=7)
+    while not stop.is_set():
+        sent.append(b"%06d" % len(sent))
+        producer.send_async(sent[-1], lambda result, _: None)
+        stop.wait(0.003)
+    producer.flush()
+    producer.close()
 
 
 def face(root: Root) -> str | None:
@@ -117,3 +129,40 @@ def test_a_subscription_goes_from_a_client_to_spark_and_back(
             message.data() for message in again[5:]
         )
     )
+
+
+def test_a_subscription_goes_to_and_fro_while_messages_come(
+    spark: SparkSession, broker: RunningBroker, client: pulsar.Client, tmp_path: Path
+) -> None:
+    root, stop, sent, by_client = Root.open(broker.root), threading.Event(), list[bytes](), list[bytes]()
+
+    def take(consumer: pulsar.Consumer, count: int) -> None:
+        for message in receive(consumer, count):
+            consumer.acknowledge(message)
+            by_client.append(message.data())
+
+    publishing = threading.Thread(target=publish_until, args=(stop, client, sent))
+    publishing.start()
+    try:
+        for _ in range(2):
+            consumer = subscribe(client)
+            take(consumer, 30)
+            consumer.close()
+            wait_for(lambda: face(root) is None, "the client's subscription is given back")
+            read_by_spark(spark, root, tmp_path / "checkpoint")
+            wait_for(lambda: face(root) is None, "the query gives it back")
+    finally:
+        stop.set()
+        publishing.join()
+    by_spark = [each for each in messages.values(root, "out") if each is not None]
+    left = len(sent) - len(by_client) - len(by_spark)
+    consumer = subscribe(client)
+    take(consumer, left // 2)
+
+    def backlogs() -> tuple[int, int]:
+        of_broker = httpx.get(f"{broker.web_url}/admin/v2/persistent/public/default/in/stats").json()
+        return of_broker["subscriptions"]["both"]["msgBacklog"], root.subscriptions()[0].backlog_messages
+
+    wait_for(lambda: backlogs() == (left - left // 2,) * 2, "both sides know what is left")
+    take(consumer, left - left // 2)
+    assert sorted(by_client + by_spark) == sent, "each at one of them, and once"

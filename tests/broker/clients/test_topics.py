@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
 
+import httpx
 import pulsar
 import pytest
 from pulsar import ConsumerType, InitialPosition, RegexSubscriptionMode
 
 from pulsar_on_spark.metadata.records import NamespaceRecord, TenantRecord
+from pulsar_on_spark.protocol.commands import CommandSubscribe, CommandUnsubscribe, ServerError
 from pulsar_on_spark.testing.running_broker import RunningBroker
 from pulsar_on_spark.topic.root import Root
 from tests.broker.clients.conftest import WAIT_MS
+from tests.broker.clients.raw import answer_of, command, connect
 
 
 def receive(consumer: pulsar.Consumer, count: int) -> list[pulsar.Message]:
@@ -134,6 +138,29 @@ def test_a_subscription_that_others_use_is_not_deleted(client: pulsar.Client, to
     assert {each.receive(WAIT_MS).data() for each in consumers} == {b"one", b"two"}, "both are there as before"
     consumers[1].close()
     consumers[0].unsubscribe()
+
+
+def test_a_subscription_that_others_use_is_deleted_by_force(
+    broker: RunningBroker, admin: httpx.Client, topic: str
+) -> None:
+    name = f"persistent://public/default/{topic}"
+
+    async def scenario() -> None:
+        reader, writer = await connect(broker.url)
+        for number in (1, 2):
+            wanted = CommandSubscribe(topic=name, subscription="sub", subType=CommandSubscribe.Shared)
+            wanted.consumer_id = wanted.request_id = number
+            writer.write(command("SUBSCRIBE", subscribe=wanted))
+            assert (await answer_of(reader, "SUCCESS")).success.request_id == number
+        writer.write(command("UNSUBSCRIBE", unsubscribe=CommandUnsubscribe(consumer_id=1, request_id=3)))
+        assert (await answer_of(reader, "ERROR")).error.error == ServerError.MetadataError
+        writer.write(command("UNSUBSCRIBE", unsubscribe=CommandUnsubscribe(consumer_id=1, request_id=4, force=True)))
+        assert (await answer_of(reader, "CLOSE_CONSUMER")).close_consumer.consumer_id == 2
+        assert (await answer_of(reader, "SUCCESS")).success.request_id == 4
+        writer.close()
+
+    asyncio.run(asyncio.wait_for(scenario(), WAIT_MS / 1000))
+    assert admin.get(f"/persistent/public/default/{topic}/subscriptions").json() == []
 
 
 @pytest.mark.parametrize("kind", ["persistent", "non-persistent"])
