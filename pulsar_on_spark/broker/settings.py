@@ -6,6 +6,7 @@ environment a setting is `PULSARPY_` and its name in capitals.
 
 from __future__ import annotations
 
+import difflib
 import os
 import tomllib
 from collections.abc import Mapping
@@ -226,6 +227,10 @@ def load(
     except ValidationError as error:
         first = error.errors(include_url=False)[0]
         name = str(first["loc"][0])
+        if first["type"] == "extra_forbidden":
+            close = difflib.get_close_matches(name, BrokerSettings.model_fields, n=1)
+            remedy = f"did you mean {close[0]}?" if close else "docs/configuration.md has all settings."
+            raise InvalidArgumentError(f"Setting {name!r} {sources[name]} is unknown: {remedy}") from error
         raise InvalidArgumentError(
             f"Setting {name!r} {sources.get(name, '')} is not acceptable ({first['msg']}): correct it, or leave it out."
         ) from error

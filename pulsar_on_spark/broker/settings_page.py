@@ -17,8 +17,9 @@ All settings of a [broker](broker.md), written from `broker/settings.py` by
 
 They come from a TOML file (`--config FILE`), from the environment (`{ENVIRONMENT_PREFIX}` and the name in capitals) and
 from flags of the command line; each counts over those before. Names and defaults are Pulsar's, in snake case, unless
-the description says otherwise. What a namespace or a topic sets as a [policy](lifecycle.md) holds over the setting. A
-setting that is unknown or not acceptable keeps the broker from starting, with a sentence that names it.
+the description says otherwise. What a namespace or a topic sets as a [policy](lifecycle.md) holds over the setting. 0
+means no limit where a limit may be 0. A setting of file or flags that is unknown, and any that is not acceptable,
+keeps the broker from starting, with a sentence that names it.
 
 Those with a star can be changed while the broker runs (`pulsar-admin brokers update-dynamic-config`, or the
 [admin API](admin.md#settings-that-change)): that holds at once, and over file, environment and flags of later brokers.

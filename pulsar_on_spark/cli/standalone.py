@@ -54,9 +54,10 @@ def standalone(
     """Serve a root to Pulsar clients until SIGTERM or SIGINT; make the root if there is none."""
     path = root_path(root, root_option)
     settings = _settings(config, broker_port, web_port, log_level, log_format)
+    copies = None if quorum is None else Quorum.parse(quorum)
     if not Root.is_occupied(path):
         output.say(f"Making the root {path}")
-    _run(path, settings, quorum)
+    _run(path, settings, copies)
 
 
 def broker(
@@ -71,7 +72,8 @@ def broker(
 ) -> None:
     """Serve a root that is there; so far one broker serves a root at a time."""
     settings = _settings(config, broker_port, web_port, log_level, log_format)
-    _run(open_root(root, root_option).path, settings, quorum)
+    copies = None if quorum is None else Quorum.parse(quorum)
+    _run(open_root(root, root_option).path, settings, copies)
 
 
 def _settings(
@@ -86,11 +88,11 @@ def _settings(
     return broker_settings.load(config, flags=flags)
 
 
-def _run(path: Path, settings: BrokerSettings, quorum: str | None) -> None:
+def _run(path: Path, settings: BrokerSettings, quorum: Quorum | None) -> None:
     logs.configure(settings.log_level, settings.log_format)
     sys.setswitchinterval(SWITCH_INTERVAL_S)
     try:
-        uvloop.run(_serve(path, settings, None if quorum is None else Quorum.parse(quorum)))
+        uvloop.run(_serve(path, settings, quorum))
     except (PulsarpyError, OSError) as error:
         if settings.log_format == "text":
             raise

@@ -86,7 +86,7 @@ def _parse(
     if word in words:
         return UserOffsets(_word(word), {})
     try:
-        named = json.loads(text, object_pairs_hook=_distinct)
+        named = _json(text)
         if not isinstance(named, dict) or not named:
             raise ValueError(f"give {' or '.join(words)}, or a JSON object of topics")
         topics: dict[str, Point] = {}
@@ -123,6 +123,14 @@ def _user_point(topic: TopicName, value: object, words: tuple[str, ...]) -> tupl
 
 def _word(word: str) -> Literal["earliest", "latest"]:
     return "earliest" if word == "earliest" else "latest"
+
+
+def _json(text: str) -> object:
+    """The text as JSON, None where it is not; what is given twice in it is an error."""
+    try:
+        return json.loads(text, object_pairs_hook=_distinct)
+    except json.JSONDecodeError:
+        return None
 
 
 def _distinct(pairs: list[tuple[str, _T]]) -> dict[str, _T]:

@@ -56,8 +56,8 @@ def test_names_that_apply_to_nothing_are_told() -> None:
 @pytest.mark.parametrize(
     ("text", "what"),
     [
-        ("newest", "Expecting value"),
-        ("", "Expecting value"),
+        ("newest", "give earliest or latest, or a JSON object of topics"),
+        ("", "a JSON object of topics"),
         ("{}", "a JSON object of topics"),
         ("[1, 2]", "a JSON object of topics"),
         ('"earliest"', "a JSON object of topics"),
