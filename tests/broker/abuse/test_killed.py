@@ -245,12 +245,12 @@ def killed(root: Path, kills: int, deduplicated: bool) -> None:
         for thread in producing:
             thread.start()
         for _ in range(kills):
-            wait_for_progress(histories[TOPIC], random.randrange(20, 300))
+            wait_for_progress(histories[TOPIC], random.randrange(20, 300), TOPIC)
             broker.kill()
             for history in histories.values():
                 history.note(Restarted())
-        for history in histories.values():
-            wait_for_progress(history, 1)
+        for topic, history in histories.items():
+            wait_for_progress(history, 1, topic)
         enough.set()
         for thread in producing:
             thread.join(END_S)
@@ -289,9 +289,9 @@ def everything(client: pulsar.Client, partition: str) -> list[Message]:
     return found
 
 
-def wait_for_progress(history: History, messages: int) -> None:
+def wait_for_progress(history: History, messages: int, topic: str) -> None:
     wanted = history.stored_count() + messages
-    wait_until(lambda: history.stored_count() >= wanted, f"{messages} more messages")
+    wait_until(lambda: history.stored_count() >= wanted, f"{messages} more messages of {topic}")
 
 
 def subscriptions_of(root: Path) -> set[str]:
