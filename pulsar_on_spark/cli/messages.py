@@ -62,15 +62,15 @@ def produce(
 def consume(
     topic: Topic,
     subscription: Annotated[str, typer.Option("--subscription", "-s", help="Its name; made if it is not there.")],
-    number: Annotated[int, typer.Option("--number", "-n", min=0, help="Stop after so many; 0 for no end.")] = 1,
+    number: Annotated[int, typer.Option("--number", "-n", min=0, help="Stop after so many; 0 for all that come.")] = 1,
     earliest: Annotated[bool, typer.Option(help="Let a new subscription begin at the first message.")] = False,
     url: ServiceUrl = None,
     as_json: AsJson = False,
 ) -> None:
     """Receive messages and acknowledge them; ends where none comes for two seconds."""
-    import pulsar
-
     with pulsar_errors(), closing(service_client(url)) as client:
+        import pulsar
+
         start = pulsar.InitialPosition.Earliest if earliest else pulsar.InitialPosition.Latest
         consumer = client.subscribe(topic, subscription, pulsar.ConsumerType.Shared, initial_position=start)
         received = 0
@@ -112,9 +112,9 @@ def read(
 
 
 def _read_by_broker(url: str, topic: str, number: int, as_json: bool) -> None:
-    import pulsar
-
     with pulsar_errors(), closing(service_client(url)) as client:
+        import pulsar
+
         reader = client.create_reader(topic, pulsar.MessageId.earliest)
         for _ in range(number):
             if not reader.has_message_available():

@@ -177,6 +177,17 @@ def test_a_failure_is_one_sentence_on_standard_error(
     assert done.err.count("\n") == 1
 
 
+@pytest.mark.parametrize(
+    "command", [["produce", "t", "-m", "m"], ["consume", "t", "-s", "s"], ["read", "t"], ["perf", "consume", "t"]]
+)
+def test_what_takes_pulsars_client_says_how_to_install_it(
+    run: Run, monkeypatch: pytest.MonkeyPatch, command: Sequence[str]
+) -> None:
+    monkeypatch.setitem(sys.modules, "pulsar", None)
+    done = run(*command, "--url", "http://localhost:1")
+    assert (done.code, "pip install 'pulsar-on-spark[client]'" in done.err) == (1, True)
+
+
 def test_wrong_usage_is_told_apart(run: Run) -> None:
     assert run("topics", "create").code == 2
     assert run("nonsense").code == 2
