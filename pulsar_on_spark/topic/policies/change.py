@@ -103,6 +103,9 @@ def _json(name: str, value: Any, what: str) -> JsonValue:
         problem = error.errors(include_url=False)[0]
         inside = ".".join(str(part) for part in problem["loc"][1:])
         reason = f"{inside}: {problem['msg']}" if inside else problem["msg"]
+        if problem["type"] == "model_type":
+            fields = Policies.model_json_schema()["$defs"][problem["ctx"]["class_name"]]["properties"]
+            reason = f"it is an object with {', '.join(fields)}"
         raise InvalidArgumentError(f"Policy {name!r} of {what} is not acceptable ({reason}): correct it.") from error
     dumped: JsonValue = parsed.model_dump(mode="json", by_alias=True, include={name})[name]
     return sorted(dumped, key=str) if isinstance(dumped, list) else dumped

@@ -90,6 +90,8 @@ def test_values_have_pulsars_names_in_json(root: Root) -> None:
         ({"retention": {"retentionTimeInMinutes": 0, "retentionSizeInMB": 5}}, "both, or neither"),
         ({"retention": {"retentionTimeInMinutes": -2, "retentionSizeInMB": -1}}, "greater than or equal to -1"),
         ({"retention": {"retentionTimeInMinutes": 1}}, "retentionSizeInMB"),
+        ({"retention": 5}, "an object with retentionTimeInMinutes, retentionSizeInMB"),
+        ({"persistence": 3}, "an object with bookkeeperEnsemble, "),
         ({"message_ttl": -1}, "greater than or equal to 0"),
         ({"message_ttl": "soon"}, "valid integer"),
         ({"offload_threshold": 1}, "not known"),
