@@ -20,7 +20,14 @@ from pulsar_on_spark.testing.running_broker import RunningBroker
 
 from .conftest import WAIT_MS
 
-KNOWN = {"tenant": "fuzz", "namespace": "n", "topic": "t", "subscription": "s", "domain": "persistent"}
+KNOWN = {
+    "tenant": "fuzz",
+    "namespace": "n",
+    "topic": "t",
+    "subscription": "s",
+    "domain": "persistent",
+    "name": "maxConsumersPerTopic",
+}
 """What is there, for paths that lead to something."""
 SHORT_EXAMPLES, LONG_EXAMPLES = 1, 60
 
