@@ -338,7 +338,8 @@ class Incarnation:
     async def _poll(self) -> None:
         while self._reason is None:
             with suppress(TimeoutError):
-                await asyncio.wait_for(self._asked_to_look.wait(), self._poll_every_s)
+                async with asyncio.timeout(self._poll_every_s):  # Python 3.11's `wait_for` may miss being cancelled
+                    await self._asked_to_look.wait()
             self._asked_to_look.clear()
             try:
                 record = await asyncio.to_thread(self._look)

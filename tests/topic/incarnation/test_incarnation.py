@@ -246,6 +246,23 @@ def test_a_defect_does_not_end_the_looks_at_the_metadata(root: Root, broker: Run
     broker.send("t", [b"a"])
 
 
+@pytest.mark.parametrize("turns", range(5))
+def test_a_look_that_begins_as_it_stops_does_not_hold_it_up(root: Root, monkeypatch: pytest.MonkeyPatch, turns: int):
+    monkeypatch.setattr(incarnation, "POLL_S", 3600.0)
+
+    async def look_and_stop(running: incarnation.Incarnation) -> None:
+        await asyncio.sleep(0.01)  # it waits for the next look
+        running.look()
+        for _ in range(turns):
+            await asyncio.sleep(0)
+        async with asyncio.timeout(10):
+            await running.stop()
+
+    with RunningIncarnation(root, lease_duration_s=36_000.0) as broker:
+        broker._run(look_and_stop(broker.incarnation))
+        assert state(root, broker.incarnation.id) == "CLOSED"
+
+
 def test_a_deleted_topic_holds_up_no_other(root: Root, broker: RunningIncarnation):
     root.create_topic("gone")
     part = broker.part("gone")
