@@ -119,6 +119,12 @@ public final class Scenarios {
         same(1, admin.brokers().getActiveBrokers("standalone").size());
         same(true, admin.brokers().getLeaderBroker().getServiceUrl().startsWith("http://"));
         same(true, admin.brokers().getRuntimeConfigurations().containsKey("maxMessageSize"));
+        same(true, admin.brokers().getDynamicConfigurationNames().contains("maxSubscriptionsPerTopic"));
+        admin.brokers().updateDynamicConfiguration("maxSubscriptionsPerTopic", "77");
+        same("77", admin.brokers().getRuntimeConfigurations().get("maxSubscriptionsPerTopic"));
+        same(Map.of("maxSubscriptionsPerTopic", "77"), admin.brokers().getAllDynamicConfigurations());
+        admin.brokers().deleteDynamicConfiguration("maxSubscriptionsPerTopic");
+        same(Map.of(), admin.brokers().getAllDynamicConfigurations());
         admin.brokers().healthcheck();
         same(false, admin.brokers().getVersion().isEmpty());
     }
