@@ -89,7 +89,7 @@ def _known(view: View, incarnation: IncarnationId, give_up: Collection[PathId]) 
     if record is None:
         known = ", ".join(each.incarnation for each in _unclosed(view)) or "none"
         raise InvalidArgumentError(f"There is no incarnation {incarnation!r} that is not closed (there is: {known}).")
-    for path in give_up:
+    for path in give_up if record.state != "CLOSED" else ():
         if all(copy.path != path for copy in copies_of(log_record(record))):
             raise InvalidArgumentError(
                 f"Storage path {path} has no file of incarnation {incarnation}: give up one that has."

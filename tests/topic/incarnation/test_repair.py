@@ -14,6 +14,7 @@ from pulsar_on_spark.metadata.records import IncarnationRecord
 from pulsar_on_spark.model.errors import InvalidArgumentError
 from pulsar_on_spark.testing.running_incarnation import RunningIncarnation
 from pulsar_on_spark.topic.incarnation.repair import recover_dead
+from pulsar_on_spark.topic.repair import storage_paths
 from pulsar_on_spark.topic.root import Root
 
 LEASE_S = 1.0
@@ -88,6 +89,18 @@ def test_what_is_to_be_given_up_is_named(root: Root) -> None:
         recover_dead(root, "x", [0])
     with pytest.raises(InvalidArgumentError, match="Storage path 7 has no file"):
         recover_dead(root, gone, [7])
+
+
+def test_giving_up_paths_again_finds_the_journal_closed(root: Root) -> None:
+    """What was acknowledged was written anew: the record names no file on the paths that were given up."""
+    gone = dead(root)
+    for path in (0, 1):
+        shutil.rmtree(root.path / "storage" / str(path) / "journal" / gone)
+    storage_paths.add(root, root.path.parent / "spare")
+    (found,) = recover_dead(root, gone, [0, 1])
+    assert found.outcome == "closed with losses"
+    (again,) = recover_dead(root, gone, [0, 1])
+    assert (again.outcome, again.given_up) == ("closed", (0, 1))
 
 
 def test_the_command_says_what_may_be_lost_and_wants_a_yes(
