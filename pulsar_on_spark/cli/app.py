@@ -186,7 +186,7 @@ def _print_status(found: RootStatus) -> None:
     if found.incarnations:
         output.table(
             "Broker incarnations",
-            ("id", "state", "lease", "open ledgers", "fragments", "not sealed"),
+            ("id", "state", "lease", "open ledgers", "fragments", "unsealed files"),
             (
                 (i.incarnation, i.state, i.lease, i.open_ledgers, i.fragments, output.size(i.journal_bytes))
                 for i in found.incarnations

@@ -151,8 +151,10 @@ def print_paths(paths: tuple[PathStatus, ...]) -> None:
         ),
     )
     for path in paths:
-        if problem := path.problem or path.reason:
-            output.say(f"Storage path {path.path_id}: {problem}")
+        if path.problem:  # names the path
+            output.say(path.problem)
+        elif path.reason:
+            output.say(f"Storage path {path.path_id}: {path.reason}")
 
 
 def _state(path: PathStatus) -> str:

@@ -46,6 +46,7 @@ class Surroundings:
         self._journals = journals
         self._path = path
         self._dead = DeadBrokers(root)
+        self._ills: dict[int, str] = {}
         self._tasks: list[asyncio.Task[None]] = []
 
     def start(self) -> None:
@@ -82,5 +83,5 @@ class Surroundings:
     async def _heal(self) -> None:
         view = await self._views.view()
         if any(path.state == "read-only" and path.reason for path in view.all(PathRecord)):
-            for path_id in await asyncio.to_thread(heal_paths, self._root):
+            for path_id in await asyncio.to_thread(heal_paths, self._root, self._ills):
                 log.warning("Storage path %d is well again and is written to.", path_id, extra={"path": path_id})

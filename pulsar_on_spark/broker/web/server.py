@@ -41,6 +41,7 @@ class WebServer:
             create_app(self._services, url),
             lifespan="off",
             log_config=None,
+            log_level="warning",
             access_log=False,
             limit_concurrency=MAX_CONNECTIONS,
             timeout_keep_alive=KEEP_ALIVE_S,

@@ -110,11 +110,23 @@ def maintain(
     )
 
 
-def heal_paths(root: Root) -> tuple[PathId, ...]:
-    """Let storage paths that failed under a write, and are well again, be written to; returns which."""
+def heal_paths(root: Root, told: dict[int, str] | None = None) -> tuple[PathId, ...]:
+    """Let storage paths that failed under a write, and are well again, be written to; returns which.
+
+    Args:
+        root: The root.
+        told: What is wrong with paths as the last call said it, by id: the log is not told the same again.
+    """
     paths = root.storage_paths(root.store.view())
     failed = [record for record in root.store.view().all(PathRecord) if _has_failed(record)]
-    well = {record.path_id for record in failed if _is_well(paths[PathId(record.path_id)])}
+    ills = {record.path_id: ill for record in failed if (ill := _ill(paths[PathId(record.path_id)])) is not None}
+    for path_id, ill in ills.items():
+        if told is None or told.get(path_id) != ill:
+            log.warning("Storage path %d is still not well: %s", path_id, ill, extra={"path": path_id})
+    if told is not None:
+        told.clear()
+        told.update(ills)
+    well = {record.path_id for record in failed} - ills.keys()
     healed: list[PathRecord] = []
     # What was away may come back with less: its copies count after repair has read them.
     changed = {"state": "writable", "reason": "", "failed_at": None, "check_since": datetime.now(UTC)}
@@ -135,16 +147,17 @@ def _has_failed(record: PathRecord) -> bool:
     return record.state == "read-only" and bool(record.reason)
 
 
-def _is_well(path: StoragePath) -> bool:
-    """Whether the path is the right one and takes a durable file."""
+def _ill(path: StoragePath) -> str | None:
+    """Why the path is not the right one, or takes no durable file; None where it is well."""
     probe = path.directory / f".probe-{os.getpid()}-{secrets.token_hex(4)}"
     try:
         path.check()
         write_synced(OS_FILES, probe, b"\0" * 65_536)
-    except (PulsarpyError, OSError) as error:
-        log.warning("Storage path %d is still not well: %s", path.path_id, error, extra={"path": path.path_id})
-        return False
+    except OSError as error:
+        return f"{error.strerror} at {path.directory}"
+    except PulsarpyError as error:
+        return str(error)
     finally:
         with suppress(OSError):
             probe.unlink()
-    return True
+    return None

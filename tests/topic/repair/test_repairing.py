@@ -149,6 +149,22 @@ def test_a_lost_path_is_replaced_by_a_new_one_in_its_place(root: Root) -> None:
     assert sorted(root.storage_paths(root.store.view())) == [0, 2, 3]
 
 
+def test_what_is_wrong_with_a_path_is_told_again_only_where_it_has_changed(
+    root: Root, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    filled(root)
+    away = root.path / "storage" / "2"
+    away.rename(tmp_path / "away")
+    repair(root)
+    caplog.clear()
+    told: dict[int, str] = {}
+    assert [heal_paths(root, told) for _ in range(3)] == [(), (), ()]
+    assert len([line for line in caplog.messages if "Storage path 2 is still not well" in line]) == 1
+    (tmp_path / "away").rename(away)
+    assert heal_paths(root, told) == (2,)
+    assert told == {}
+
+
 def test_a_path_that_stays_away_is_replaced_where_there_is_a_spare(root: Root, tmp_path: Path) -> None:
     filled(root)
     storage_paths.add(root, tmp_path / "spare")
