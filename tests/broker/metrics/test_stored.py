@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import shutil
 from pathlib import Path
 
@@ -11,6 +12,7 @@ import pytest
 from pulsar_on_spark.broker.metrics.stored import Stored, StoredLook
 from pulsar_on_spark.broker.views import Views
 from pulsar_on_spark.ledger.reports import Report, ReportKind, write_report
+from pulsar_on_spark.ledger.storage_path import IDENTITY_FILE
 from pulsar_on_spark.metadata.records import FileRecord
 from pulsar_on_spark.model.ids import FileId, PathId
 from pulsar_on_spark.testing import messages
@@ -71,3 +73,26 @@ def test_what_readers_and_audits_found(root: Root) -> None:
     assert (found.bad_copies, found.losses, found.missing_copies) == (1, 1, 0)
     maintain(root)
     assert look(root).audit.audited_ms > 0
+
+
+def test_a_look_that_is_asked_for_sees_what_is_now_and_waits_for_no_disk_that_hangs(root: Root) -> None:
+    gone, hangs = (root.storage_paths(root.store.view())[PathId(number)].directory for number in (1, 2))
+
+    async def looks() -> list[int]:
+        stored = Stored(root, Views(root))
+        stored.start()
+        found = [(await stored.look_anew(60)).paths_to_write]
+        gone.rename(gone.with_name("away"))
+        found.append((await stored.look_anew(60)).paths_to_write)
+        identity = hangs / IDENTITY_FILE
+        identity.unlink()
+        os.mkfifo(identity)  # whoever reads it waits for one who writes
+        found.append((await stored.look_anew(0.2)).paths_to_write)
+        writer = os.open(identity, os.O_WRONLY)
+        identity.unlink()
+        os.close(writer)
+        found.append((await stored.look_anew(60)).paths_to_write)
+        await stored.stop()
+        return found
+
+    assert asyncio.run(looks()) == [3, 2, 2, 1]
