@@ -347,13 +347,9 @@ class TopicSubscriptions:
                 try:
                     await self._keeper.release([subscription.kept])
                 except PulsarpyError as error:
-                    log.warning(
-                        "Subscription %r of %s: %s",
-                        subscription.name,
-                        self._topic.part.name,
-                        error,
-                        extra={"subscription": subscription.name, "topic": self._topic.part.name},
-                    )
+                    name, topic = subscription.name, self._topic.part.name
+                    where = {"subscription": name, "topic": topic}
+                    log.warning("Subscription %r of %s: %s", name, topic, error, extra=where)
                     self._settle(subscription)
                     return
             await self._drop(subscription)
