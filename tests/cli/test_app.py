@@ -126,7 +126,7 @@ def test_what_spark_wrote_is_looked_at_without_a_broker(run: Run, tmp_path: Path
         assert "2 messages" in ok(run("topics", "stats", topic, root.path))
         shown = json.loads(ok(run("topics", "stats", topic, root.path, "--json")))
         assert (shown["storedMessages"], shown["subscriptions"]["sub"]["msgBacklog"]) == (2, 2)
-        assert "Kept for its ledger" in ok(run("topics", "internal-stats", topic, root.path))
+        assert "has not acknowledged it" in ok(run("topics", "internal-stats", topic, root.path))
     peeked = json.loads(ok(run("peek", "t", "sub", root.path, "-n", 10, "--json")))
     assert sum(each["messages"] for each in peeked) == 2
     assert "one" in ok(run("peek", "t", "sub", root.path))
