@@ -23,12 +23,13 @@ from pulsar_on_spark.broker.reading import worker
 from pulsar_on_spark.broker.reading.jobs import Failed, Job, Large, Outcome
 from pulsar_on_spark.broker.reading.slabs import slab_bytes
 from pulsar_on_spark.model.errors import StorageError
+from pulsar_on_spark.topic.entry.cutting import MAX_MESSAGE_BYTES
 from pulsar_on_spark.topic.giving_way import start_giving_way
 
 log = logging.getLogger(__name__)
 
 SLABS = 6
-"""Reads at once, and what is read ahead: each takes `maxMessageSize`, 5 MiB by default."""
+"""Reads at once, and what is read ahead: each takes `maxMessageSize`, 5 MiB at least."""
 _MARGIN_BYTES = 64 * 1024
 """An entry has its metadata besides the payload that `maxMessageSize` bounds."""
 _ATTEMPTS = 2
@@ -58,7 +59,8 @@ class ReadingProcess:
     def __init__(self, root: Path, max_message_size_bytes: int, slabs: int = SLABS) -> None:
         self._root = root
         self._max_message_size_bytes = max_message_size_bytes
-        self.slab_entries_bytes = max_message_size_bytes + _MARGIN_BYTES
+        # Reads wait for each other: where messages are small they are not to be more for that.
+        self.slab_entries_bytes = max(max_message_size_bytes, MAX_MESSAGE_BYTES) + _MARGIN_BYTES
         self._context = multiprocessing.get_context("spawn")
         # Unlike a shared array it is not filled with zeros: what is never read ahead takes no memory.
         self._memory = BufferWrapper(slabs * slab_bytes(self.slab_entries_bytes))

@@ -23,6 +23,7 @@ from pulsar_on_spark.testing.running_incarnation import RunningIncarnation
 from pulsar_on_spark.topic.catalog import TopicPart
 from pulsar_on_spark.topic.cursor.chain import LedgerChain, LedgerExtent
 from pulsar_on_spark.topic.cursor.cursor import EntryRange
+from pulsar_on_spark.topic.entry.cutting import MAX_MESSAGE_BYTES
 from pulsar_on_spark.topic.entry.rows import StoredEntry
 from pulsar_on_spark.topic.root import Root
 
@@ -30,8 +31,10 @@ MIB = 1 << 20
 
 
 @asynccontextmanager
-async def reading(root: Root, cache_bytes: int = 0) -> AsyncIterator[EntryReader]:
-    reader = EntryReader(root, EntryCache(cache_bytes))
+async def reading(
+    root: Root, cache_bytes: int = 0, max_message_size_bytes: int = MAX_MESSAGE_BYTES
+) -> AsyncIterator[EntryReader]:
+    reader = EntryReader(root, EntryCache(cache_bytes), max_message_size_bytes=max_message_size_bytes)
     reader.start()
     try:
         yield reader
@@ -98,6 +101,21 @@ def test_many_topics_at_once_share_few_slabs(root: Root) -> None:
             await asyncio.gather(*(read(name) for name in [*names, *names[:5]]))
 
     asyncio.run(scenario())
+
+
+def test_a_small_limit_of_messages_makes_no_small_reads(root: Root) -> None:
+    """A topic that is loaded reads its backlog behind all consumers of others: in few reads, or that takes minutes."""
+    with RunningIncarnation(root) as broker:
+        broker.send("clicks", [b"." * 900] * 200)
+        ledger = broker.acknowledged_ids[0].ledger
+
+        async def scenario() -> None:
+            async with reading(root, max_message_size_bytes=1_000) as reader:
+                await reader.read(part_of(root), [EntryRange(ledger, 0, 1)], 1, MIB)
+                found = reader.here(part_of(root), [EntryRange(ledger, 0, 200)], 200, MIB)
+                assert len(found) == 200
+
+        asyncio.run(scenario())
 
 
 def test_an_entry_that_no_slab_takes(root: Root) -> None:
