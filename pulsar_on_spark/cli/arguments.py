@@ -1,4 +1,4 @@
-"""Arguments that all commands share: which root, and how results are printed."""
+"""Arguments that commands share: which root, what in it, and how results are printed."""
 
 from __future__ import annotations
 
@@ -14,6 +14,8 @@ RootArgument = Annotated[str | None, typer.Argument(metavar="[ROOT]", help="The 
 RootOption = Annotated[
     str | None, typer.Option("--root", help="The root's folder.", envvar=ROOT_VARIABLE, show_default=False)
 ]
+Topic = Annotated[str, typer.Argument(help="The topic.")]
+Subscription = Annotated[str, typer.Argument(help="The subscription.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON, for scripts.")]
 
 

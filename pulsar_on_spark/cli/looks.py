@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Annotated, Any, Final
 
 import typer
@@ -12,16 +12,15 @@ from pulsar_on_spark.broker.stats import of_root
 from pulsar_on_spark.broker.stats.models import Stats
 from pulsar_on_spark.broker.stats.topic_stats import iso
 from pulsar_on_spark.cli import output
-from pulsar_on_spark.cli.arguments import AsJson, RootArgument, RootOption
+from pulsar_on_spark.cli.arguments import AsJson, RootArgument, RootOption, Subscription, Topic
 from pulsar_on_spark.cli.http_admin import HttpAdmin, RequestRefusedError, topic_path
-from pulsar_on_spark.cli.targets import RootTarget, UrlOption, open_target
+from pulsar_on_spark.cli.targets import BrokerTarget, RootTarget, UrlOption, open_target
 from pulsar_on_spark.cli.topics import topics_app
 from pulsar_on_spark.model.names import TopicName
 from pulsar_on_spark.protocol.opened_entry import open_entry
 from pulsar_on_spark.topic.entry.rows import StoredEntry
+from pulsar_on_spark.topic.root import Root
 
-Topic = Annotated[str, typer.Argument(help="The topic.")]
-Subscription = Annotated[str, typer.Argument(help="The subscription.")]
 _MAX_SHOWN_BYTES: Final = 200
 _PEEKED: Final = ("id", "published", "producer", "key", "messages", "payload")
 
@@ -36,11 +35,7 @@ def stats(
 ) -> None:
     """Show what is stored and exact backlogs; by --url also rates and who is connected, which only a broker knows."""
     target = open_target(root, root_option, url)
-    if isinstance(target, RootTarget):
-        found = _plain(of_root.stats_of_root(target.root, TopicName.parse(topic)))
-    else:
-        kind = "partitioned-stats" if is_partitioned(target.admin, topic) else "stats"
-        found = target.admin.get(*topic_path(topic), kind)
+    found = _asked(target, topic, "stats", of_root.stats_of_root)
     if as_json:
         output.print_json(found)
         return
@@ -59,12 +54,7 @@ def internal_stats(
     as_json: AsJson = False,
 ) -> None:
     """Show ledgers, why each segment is kept, and cursors."""
-    target = open_target(root, root_option, url)
-    if isinstance(target, RootTarget):
-        found = _plain(of_root.internal_stats_of_root(target.root, TopicName.parse(topic)))
-    else:
-        kind = "partitioned-internalStats" if is_partitioned(target.admin, topic) else "internalStats"
-        found = target.admin.get(*topic_path(topic), kind)
+    found = _asked(open_target(root, root_option, url), topic, "internalStats", of_root.internal_stats_of_root)
     if as_json:
         output.print_json(found)
         return
@@ -100,9 +90,16 @@ def is_partitioned(broker: HttpAdmin, topic: str) -> bool:
     return bool(broker.get(*topic_path(topic), "partitions")["partitions"])
 
 
-def _plain(found: Stats) -> dict[str, Any]:
-    """As the admin API answers it."""
-    return found.model_dump(mode="json", by_alias=True, exclude_none=True)
+def _asked(
+    target: RootTarget | BrokerTarget, topic: str, kind: str, by_root: Callable[[Root, TopicName], Stats]
+) -> dict[str, Any]:
+    """What the admin API answers to `kind`, by a broker or by the root alone."""
+    if isinstance(target, RootTarget):
+        return by_root(target.root, TopicName.parse(topic)).model_dump(mode="json", by_alias=True, exclude_none=True)
+    found: dict[str, Any] = target.admin.get(
+        *topic_path(topic), f"partitioned-{kind}" if is_partitioned(target.admin, topic) else kind
+    )
+    return found
 
 
 def _shown(entry: StoredEntry) -> dict[str, Any]:
@@ -201,19 +198,27 @@ def _print_producers(found: Mapping[str, Any]) -> None:
 
 
 def _print_subscriptions(found: Mapping[str, Any], *, with_clients: bool) -> None:
-    of_clients = ("unacked", "rate out", "consumers") if with_clients else ()
     output.table(
         "Subscriptions",
-        ("name", "type", "backlog", "backlog size", *of_clients, "held by"),
+        (
+            *("name", "type", "backlog", "backlog size"),
+            *(("unacked", "rate out", "consumers") if with_clients else ()),
+            "held by",
+        ),
         (
             (
                 name,
                 each["type"],
                 each["msgBacklog"],
                 output.size(each["backlogSize"]),
-                *((each["unackedMessages"], f"{each['msgRateOut']:,.1f}/s", len(each["consumers"]))[: len(of_clients)]),
+                *(_of_clients(each) if with_clients else ()),
                 each.get("owner"),
             )
             for name, each in found["subscriptions"].items()
         ),
     )
+
+
+def _of_clients(subscription: Mapping[str, Any]) -> tuple[int, str, int]:
+    rate = f"{subscription['msgRateOut']:,.1f}/s"
+    return subscription["unackedMessages"], rate, len(subscription["consumers"])

@@ -12,7 +12,7 @@ import pyarrow as pa
 import typer
 
 from pulsar_on_spark.cli import output
-from pulsar_on_spark.cli.arguments import AsJson, RootArgument, RootOption
+from pulsar_on_spark.cli.arguments import AsJson, RootArgument, RootOption, Topic
 from pulsar_on_spark.cli.pulsar_client import ServiceUrl, pulsar_errors, service_client
 from pulsar_on_spark.cli.targets import RootTarget, UrlOption, open_target
 from pulsar_on_spark.model.errors import InvalidArgumentError
@@ -26,8 +26,6 @@ from pulsar_on_spark.topic.tail.tail import Tail
 _COLUMNS: Final = ("entry_id", "batch_index", "publish_time", "key", "value")
 _WAIT_MS: Final = 2_000
 """A consumer that hears nothing for so long has read all that is there."""
-
-Topic = Annotated[str, typer.Argument(help="The topic.")]
 
 
 def produce(

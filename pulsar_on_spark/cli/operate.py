@@ -7,7 +7,7 @@ from typing import Annotated, Final
 import typer
 
 from pulsar_on_spark.cli import output
-from pulsar_on_spark.cli.arguments import AsJson
+from pulsar_on_spark.cli.arguments import AsJson, Subscription, Topic
 from pulsar_on_spark.cli.http_admin import topic_path
 from pulsar_on_spark.cli.looks import is_partitioned
 from pulsar_on_spark.cli.subscriptions import subscriptions_app
@@ -15,8 +15,6 @@ from pulsar_on_spark.cli.targets import UrlOption, open_broker
 from pulsar_on_spark.cli.topics import topics_app
 from pulsar_on_spark.model.errors import InvalidArgumentError
 
-Topic = Annotated[str, typer.Argument(help="The topic.")]
-Subscription = Annotated[str, typer.Argument(help="The subscription.")]
 _ENDS: Final = {"earliest": {"ledgerId": -1, "entryId": -1}, "latest": {"ledgerId": 2**63 - 1, "entryId": 2**63 - 1}}
 
 

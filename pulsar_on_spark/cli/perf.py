@@ -11,7 +11,7 @@ from typing import Annotated, Any, Final
 import typer
 
 from pulsar_on_spark.cli import output
-from pulsar_on_spark.cli.arguments import AsJson
+from pulsar_on_spark.cli.arguments import AsJson, Topic
 from pulsar_on_spark.cli.pulsar_client import ServiceUrl, pulsar_errors, service_client
 from pulsar_on_spark.model.errors import InvalidArgumentError
 
@@ -23,7 +23,6 @@ _CALLBACKS_S: Final = 10.0
 """How long the last receipts are waited for."""
 _REPORT_EVERY_S: Final = 1.0
 
-Topic = Annotated[str, typer.Argument(help="The topic.")]
 Duration = Annotated[float, typer.Option("--seconds", min=0.1, help="How long.")]
 
 

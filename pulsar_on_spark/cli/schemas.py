@@ -8,13 +8,11 @@ from typing import Annotated
 import typer
 
 from pulsar_on_spark.cli import output
-from pulsar_on_spark.cli.arguments import AsJson, RootArgument, RootOption
+from pulsar_on_spark.cli.arguments import AsJson, RootArgument, RootOption, Topic
 from pulsar_on_spark.cli.targets import UrlOption, open_target
 from pulsar_on_spark.model.errors import InvalidArgumentError
 
 schemas_app = typer.Typer(help="List and register schemas of topics.", no_args_is_help=True)
-
-Topic = Annotated[str, typer.Argument(help="The topic.")]
 
 
 @schemas_app.command("list")
