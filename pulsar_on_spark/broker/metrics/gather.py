@@ -124,7 +124,7 @@ def _of_topic(
         topic.published.messages,
         topic.published.bytes,
         meters.rates(topic.published),
-        topic.producers.are_refused,
+        topic.producers.are_refused and topic.terminated is None,
         topic.policies.backlog_quota_size.limit_size,
         topic.policies.backlog_quota_age.limit_time,
         None if topic.published.samples is None else entry_samples.values(topic.published.samples),

@@ -43,7 +43,7 @@ _OF_MANY: Final[tuple[tuple[str, _Kind, str, _OfTopic], ...]] = (
     (
         "pulsarpy_topic_producers_refused",
         "gauge",
-        "1 while no producer is admitted, because of a backlog quota or the topic's end",
+        "1 while no producer is admitted because of a backlog quota",
         lambda it: int(it.are_producers_refused),
     ),
     ("pulsar_in_messages_total", "counter", "Messages that were published", lambda it: it.messages_in),

@@ -88,6 +88,15 @@ def test_metrics_count_what_happens(broker: RunningBroker, client: pulsar.Client
     assert min(synced) >= 1
 
 
+def test_the_end_of_a_topic_is_no_alarm(
+    broker: RunningBroker, client: pulsar.Client, admin: httpx.Client, topic: str
+) -> None:
+    client.create_producer(topic).send(b"last")
+    admin.post(f"/persistent/public/default/{topic}/terminate").raise_for_status()
+    full = CLUSTER | {"namespace": "public/default", "topic": f"persistent://public/default/{topic}"}
+    assert value(scrape(broker), "pulsarpy_topic_producers_refused", full) == 0
+
+
 def test_the_store_and_its_processes_are_told_of(broker: RunningBroker) -> None:
     samples = scraped_when(broker, lambda found: value(found, "pulsarpy_stored_look_age_seconds") >= 0)
     writable = [

@@ -24,6 +24,8 @@ from pulsar_on_spark.topic.subscription.consumer import SubscriptionConsumer
 from pulsar_on_spark.topic.subscription.offsets import StreamOffset
 
 from .conftest import WAIT_MS, new_client
+from .test_metrics import CLUSTER, scrape
+from .test_metrics import value as sample
 
 OFTEN = {
     "message_expiry_check_interval_in_minutes": 0.005,
@@ -265,7 +267,10 @@ def statuses(root: Root, topic: str) -> list[Any]:
         ("producer_exception", "ProducerBlockedQuotaExceeded"),
     ],
 )
-def test_producers_meet_a_backlog_quota(root: Root, client: pulsar.Client, topic: str, policy: str, error: str) -> None:
+def test_producers_meet_a_backlog_quota(
+    broker: RunningBroker, root: Root, client: pulsar.Client, topic: str, policy: str, error: str
+) -> None:
+    labels = CLUSTER | {"namespace": TopicName.parse(topic).namespace, "topic": topic}
     consumer = client.subscribe(topic, "s")
     producer = client.create_producer(topic)
     for _ in range(3):
@@ -273,8 +278,10 @@ def test_producers_meet_a_backlog_quota(root: Root, client: pulsar.Client, topic
     producer.close()
     set_on(root, topic, backlog_quota_size={"limitSize": 200, "policy": policy})
     wait_until(fails(lambda: client.create_producer(topic), error))
+    assert sample(scrape(broker), "pulsarpy_topic_producers_refused", labels) == 1
     assert receive_all(consumer, 3) == [b"x" * 100] * 3
     wait_until(succeeds(lambda: client.create_producer(topic)))
+    assert sample(scrape(broker), "pulsarpy_topic_producers_refused", labels) == 0
 
 
 def test_the_oldest_of_a_backlog_is_evicted(root: Root, client: pulsar.Client, topic: str) -> None:
