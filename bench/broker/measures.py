@@ -19,7 +19,7 @@ from bench.broker.targets import Target
 from bench.payload import VALUE_SIZE_BYTES, value_batches
 
 SENDS: Final = 2_000
-"""One at a time; the first tenth is not counted."""
+"""One at a time."""
 BACKLOG: Final = 200_000
 """Messages that are consumed: fewer bytes than the cache of either broker holds by default."""
 LATENCY_RATE: Final = 10_000
@@ -80,17 +80,14 @@ def sustained(target: Target, bench: Bench) -> Figures:
 
 
 def send(target: Target, bench: Bench) -> Figures:
-    """One send at a time, with the Python client."""
-    values = _values(SENDS)
-    with _client(target) as client:
-        producer = client.create_producer(_topic("send"))
-        taken_ms: list[float] = []
-        for value in values:
-            started_s = time.perf_counter()
-            producer.send(value)
-            taken_ms.append((time.perf_counter() - started_s) * 1000)
-    counted = taken_ms[SENDS // 10 :]
-    return {"send p50 ms": statistics.median(counted), "send p99 ms": statistics.quantiles(counted, n=100)[98]}
+    """One send at a time, with the Python client; and to a topic that is not stored: the way there and back."""
+    topics = {"send": _topic("send"), "send, not stored,": f"non-persistent://public/default/{_topic('send')}"}
+    figures: Figures = {}
+    for name, topic in topics.items():
+        taken_ms = _send_one_by_one(target, topic)
+        figures[f"{name} p50 ms"] = statistics.median(taken_ms)
+        figures[f"{name} p99 ms"] = statistics.quantiles(taken_ms, n=100)[98]
+    return figures
 
 
 def consume_cached(target: Target, bench: Bench) -> Figures:
@@ -270,6 +267,18 @@ def _publish(client: pulsar.Client, topic: str) -> None:
     for number in range(BACKLOG):
         producer.send_async(values[number % len(values)], lambda *_: None)
     producer.flush()
+
+
+def _send_one_by_one(target: Target, topic: str) -> list[float]:
+    """Milliseconds that each took; the first tenth is not counted."""
+    taken_ms: list[float] = []
+    with _client(target) as client:
+        producer = client.create_producer(topic)
+        for value in _values(SENDS):
+            started_s = time.perf_counter()
+            producer.send(value)
+            taken_ms.append((time.perf_counter() - started_s) * 1000)
+    return taken_ms[SENDS // 10 :]
 
 
 def _subscribe(client: pulsar.Client, topic: str) -> pulsar.Consumer:
