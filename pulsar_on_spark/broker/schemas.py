@@ -1,6 +1,6 @@
 """Schemas as clients bring and take them: Pulsar's protobuf form, and what producers and consumers may have.
 
-The registry is `topic.schemas`, shared with Spark. A topic that is not stored has none: its clients agree themselves.
+The registry is `topic.schemas`, shared with Spark.
 """
 
 from __future__ import annotations
@@ -55,8 +55,6 @@ class ClientSchemas:
             InvalidArgumentError: it is malformed.
             TopicNotFoundError, MetadataError: the topic is gone, or the metadata cannot be read or written.
         """
-        if not name.is_persistent:
-            return NO_VERSION
         schema = of_wire(given)
         if schema is not None:
             return await self._registered(name, schema)
@@ -78,7 +76,7 @@ class ClientSchemas:
             is_idle: The topic has no entries, no producers, and no consumers but those with AUTO_CONSUME.
         """
         schema = of_wire(given)
-        if schema is None or not name.is_persistent:
+        if schema is None:
             return
         view = await self._views.view()
         if registry.find(view, name, None) is not None:
@@ -103,7 +101,7 @@ class ClientSchemas:
             ServerRefusalError: there is none: TopicNotFound, which clients rely on.
             TopicNotFoundError, MetadataError: as `of_producer`.
         """
-        found = registry.find(await self._views.view(), name, version) if name.is_persistent else None
+        found = registry.find(await self._views.view(), name, version)
         if found is None:
             raise _none(name, "no schema" if version is None else f"no schema version {version}")
         return found
@@ -132,7 +130,7 @@ class ClientSchemas:
         return await asyncio.to_thread(registry.add_schema, self._store, name, schema, strategy)
 
     async def delete(self, name: TopicName, *, force: bool) -> int:
-        """See `registry.delete_schema`; a topic that is not stored has none."""
+        """See `registry.delete_schema`."""
         return await asyncio.to_thread(registry.delete_schema, self._store, name, force=force)
 
     async def strategy(self, name: TopicName) -> Strategy:
@@ -178,7 +176,7 @@ def to_wire(record: SchemaRecord) -> Schema:
     """A stored schema for a client."""
     data = _key_value_bytes(record.data) if record.type == "KEY_VALUE" else record.data.encode()
     return Schema(
-        name=TopicName.parse(record.name).local,
+        name=TopicName.parse_any(record.name).local,
         schema_data=data,
         type=Schema.Type.Name(SCHEMA_TYPES.index(record.type)),
         properties=[{"key": key, "value": value} for key, value in record.properties.items()],

@@ -35,7 +35,7 @@ from pulsar_on_spark.model.errors import (
 from pulsar_on_spark.model.ids import EARLIEST
 from pulsar_on_spark.model.names import TopicName
 from pulsar_on_spark.topic.policies.effective import namespace_policies
-from pulsar_on_spark.topic.schemas.schema import TopicSchema
+from pulsar_on_spark.topic.schemas.schema import SchemaOwner, TopicSchema
 
 MAX_PARTITIONS = 10_000
 
@@ -128,7 +128,7 @@ def _creation(
     for name, partitions in new.items():
         topics = [_topic(name, partitions, None, properties)]
         if schema is not None:
-            puts.append(schema.record(topics[0], 0))
+            puts.append(schema.record(SchemaOwner(topics[0].name, topics[0].topic_id), 0))
         topics += [_topic(name.partition(index), None, name) for index in range(partitions or 0)]
         puts += topics
         moved |= {keys.topic(record.name): None for record in topics}

@@ -19,6 +19,7 @@ from pulsar_on_spark.model.names import TopicName, check_namespace, check_tenant
 from pulsar_on_spark.topic import catalog
 from pulsar_on_spark.topic.policies.change import new_policies
 from pulsar_on_spark.topic.policies.effective import policy_topic
+from pulsar_on_spark.topic.schemas.registry import of_unstored_topics
 
 _DELETED_TOGETHER: Final = 100
 """Topics that one commit of a forced deletion deletes."""
@@ -205,7 +206,7 @@ def _delete_some(store: MetadataStore, namespace: str, *, force: bool) -> bool:
         moved = {key: None for change in changes for key in change.keys} | {keys.namespace(namespace): None}
         deletes = [each for change in changes for each in change.deletes]
         if not is_more:
-            deletes.append(record)
+            deletes += [record, *of_unstored_topics(view, namespace)]
             moved[keys.tenant(_tenant_of(namespace))] = None
         return Change(deletes=deletes, keys=moved)
 

@@ -120,12 +120,13 @@ async def _subscribe(connection: Connection, command: CommandSubscribe) -> Subsc
         ),
         read_compacted=command.read_compacted,
     )
+    topics = connection.services.topics
     try:
-        return await _connect(topic, consumer, request)
+        return await _connect(await topics.again(topic), consumer, request)
     except ConsumerBusyError:
         if not await _evict_the_dead(topic, command.subscription):
             raise
-        return await _connect(topic, consumer, request)
+        return await _connect(await topics.again(topic), consumer, request)
 
 
 async def _connect(topic: AnyTopic, consumer: Consumer, request: SubscribeRequest) -> Subscribed:

@@ -73,6 +73,8 @@ async def _producer(connection: Connection, command: CommandProducer) -> tuple[A
         topic_epoch=command.topic_epoch if command.HasField("topic_epoch") else None,
     )
 
+    topic = await services.topics.again(topic)
+
     def queued() -> None:
         connection.write(replies.producer_success(command.request_id, info.name, producer_ready=False))
 
@@ -83,6 +85,7 @@ async def _producer(connection: Connection, command: CommandProducer) -> tuple[A
         if holder is None or holder is connection or await holder.is_alive():
             raise
         await asyncio.sleep(0)  # who does not answer is hung up on, and leaves by that
+        topic = await services.topics.again(topic)
         made, epoch = await _admit(connection, topic, info, queued)
     last = -1 if topic.dedup is None else topic.dedup.core.last_sequence_id(info.name)
     answer = replies.producer_success(

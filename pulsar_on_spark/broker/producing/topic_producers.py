@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Final
@@ -20,10 +21,13 @@ from pulsar_on_spark.broker.producing.producers import (
     Refused,
 )
 from pulsar_on_spark.broker.server_errors import ServerRefusalError
+from pulsar_on_spark.broker.throttle import Throttle
 from pulsar_on_spark.model.clock import monotonic_ms
 from pulsar_on_spark.model.errors import PulsarpyError
 from pulsar_on_spark.protocol import replies
 from pulsar_on_spark.protocol.commands import ServerError
+from pulsar_on_spark.protocol.server import Sent
+from pulsar_on_spark.topic.policies.policies import Policies
 
 _CODES: Final = {
     "ProducerBusy": ServerError.ProducerBusy,
@@ -68,6 +72,7 @@ class TopicProducers:
         self._connected: dict[ProducerInfo, Producer] = {}
         self._committing: asyncio.Task[None] | None = None
         self._refusal: PulsarpyError | None = None
+        self._rate = Throttle()
 
     @property
     def is_empty(self) -> bool:
@@ -89,9 +94,19 @@ class TopicProducers:
         """How many wait for their turn."""
         return sum(1 for _ in self._core.waiting)
 
-    def limit(self, max_producers: int) -> None:
-        """See `Producers.limit`."""
-        self._core.limit(max_producers)
+    def limit(self, policies: Policies) -> None:
+        """Let other limits hold from now on: how many there may be, and how fast they publish."""
+        self._core.limit(policies.max_producers_per_topic)
+        rate = policies.publish_rate
+        self._rate.limit(rate.publish_throttling_rate_in_msg, rate.publish_throttling_rate_in_byte)
+
+    def published(self, sent: Sent) -> None:
+        """An entry was taken: nothing more is read of producers until their rate allows the next."""
+        if not self._rate.is_unlimited:
+            wait_s = self._rate.take(time.monotonic(), sent.num_messages, len(sent.entry))
+            if wait_s > 0:
+                for each in self.connected:
+                    each.peer.hold_for(wait_s)
 
     async def add(self, info: ProducerInfo, peer: Peer, queued: Callable[[], None]) -> tuple[Producer, int | None]:
         """Admit a producer, after a while if it must wait.

@@ -258,17 +258,23 @@ class NonPersistentTopic:
         self.name = name
         self.published = Published()
         self.dedup: TopicDedup | None = None
-        self.is_idle = False
         core = Producers(name.full, None, defaults.max_producers_per_topic)
         self.producers = TopicProducers(self, core, _no_epoch_is_durable)
         self.subscriptions = NonPersistentSubscriptions(name, self._left)
         self._defaults = defaults
         self._emptied = emptied
 
+    @property
+    def is_idle(self) -> bool:
+        """Whether nothing was published, and nobody is here but consumers that take any schema."""
+        consumers = [each for subscription in self.subscriptions.all for each in subscription.consumers]
+        is_unused = not self.published.messages and self.producers.is_empty
+        return is_unused and all(each.takes_any_schema for each in consumers)
+
     def follow_record(self, view: View) -> None:
         """Its namespace's policies may have changed; who is connected stays so."""
         policies = effective(view, self.name, self._defaults)
-        self.producers.limit(policies.max_producers_per_topic)
+        self.producers.limit(policies)
         self.subscriptions.limit(subscription_limits(policies, DispatchLimits()))
 
     def publish(self, producer: Producer, sent: Sent) -> None:
@@ -281,6 +287,7 @@ class NonPersistentTopic:
             published.bytes += len(sent.entry)
         receipt = (sent.sequence_id, sent.highest_sequence_id, _NO_ID, _NO_ID)
         producer.peer.write(replies.send_receipts(producer.info.producer_id, [receipt]))
+        self.producers.published(sent)
 
     def forget_producer(self, producer: Producer) -> None:
         """A producer's client closed it, or is gone."""
@@ -291,6 +298,7 @@ class NonPersistentTopic:
         """Send all clients away."""
         self.producers.close_all()
         self.subscriptions.close()
+        self._left()
 
     def _left(self) -> None:
         if self.producers.is_empty and self.subscriptions.is_empty:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import time
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -24,7 +23,6 @@ from pulsar_on_spark.broker.reading.reader import EntryReader
 from pulsar_on_spark.broker.server_errors import ServerRefusalError
 from pulsar_on_spark.broker.subscriptions.subscription_limits import SubscriptionLimits
 from pulsar_on_spark.broker.subscriptions.topic_subscriptions import TopicSubscriptions
-from pulsar_on_spark.broker.throttle import Throttle
 from pulsar_on_spark.broker.topics.topic_policies import publish_refusal, subscription_limits
 from pulsar_on_spark.metadata import keys
 from pulsar_on_spark.metadata.records import LedgerRecord, TopicRecord
@@ -56,9 +54,9 @@ DRAIN_S: Final = 10.0
 """How long entries on their way into the journal are waited for, where a topic is unloaded or ends."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class TopicParts:
-    """What every topic of a broker works with."""
+    """What every topic of a broker works with; its settings may be changed, and count once the topic looks again."""
 
     store: MetadataStore
     journals: Journals
@@ -117,8 +115,8 @@ class BrokerTopic:
         self._follower = parts.follower
         self._dedups = parts.dedups
         self._defaults = parts.defaults
-        self._dispatch = parts.dispatch
-        self._publish_rate = Throttle()
+        self._parts = parts
+        self._limits = SubscriptionLimits()
         self._apply_policies()
         self._opening: asyncio.Task[None] | None = None
 
@@ -179,7 +177,7 @@ class BrokerTopic:
         if record is not None and record.terminated is not None:
             self._note_terminated(record.terminated)
         policies = effective(view, self.name, self._defaults)
-        if policies != self.policies:
+        if policies != self.policies or subscription_limits(policies, self._parts.dispatch) != self._limits:
             self.policies = policies
             self._apply_policies()
 
@@ -191,10 +189,9 @@ class BrokerTopic:
         return is_moved or self.policies.deduplication != (self.dedup is not None)
 
     def _apply_policies(self) -> None:
-        self.producers.limit(self.policies.max_producers_per_topic)
-        rate = self.policies.publish_rate
-        self._publish_rate.limit(rate.publish_throttling_rate_in_msg, rate.publish_throttling_rate_in_byte)
-        self.subscriptions.limit(subscription_limits(self.policies, self._dispatch))
+        self.producers.limit(self.policies)
+        self._limits = subscription_limits(self.policies, self._parts.dispatch)
+        self.subscriptions.limit(self._limits)
 
     async def close(self) -> None:
         """Send all clients away, to look the topic up again; what they published before is settled as ever."""
@@ -303,11 +300,7 @@ class BrokerTopic:
             producer.answer(producer.take(), error)
             return
         self._path.publish(self, producer, sent)
-        if not self._publish_rate.is_unlimited:
-            wait_s = self._publish_rate.take(time.monotonic(), sent.num_messages, len(sent.entry))
-            if wait_s > 0:
-                for each in self.producers.connected:
-                    each.peer.hold_for(wait_s)
+        self.producers.published(sent)
 
     def need_ledger(self) -> None:
         """See `PublishedTopic`."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AsyncExitStack
+from contextlib import AsyncExitStack, suppress
 from typing import Final
 from weakref import WeakValueDictionary
 
@@ -19,7 +19,7 @@ from pulsar_on_spark.broker.upkeep.compaction import Compactions, CompactionStat
 from pulsar_on_spark.broker.views import Views
 from pulsar_on_spark.metadata.records import SubscriptionRecord, TopicRecord
 from pulsar_on_spark.metadata.state import View
-from pulsar_on_spark.model.errors import TopicBusyError, TopicNotFoundError
+from pulsar_on_spark.model.errors import SchemaNotFoundError, TopicBusyError, TopicNotFoundError
 from pulsar_on_spark.model.ids import MessageId
 from pulsar_on_spark.model.latencies import Latencies
 from pulsar_on_spark.model.names import TopicName
@@ -27,6 +27,7 @@ from pulsar_on_spark.protocol.commands import ServerError
 from pulsar_on_spark.topic import catalog
 from pulsar_on_spark.topic.policies.effective import effective
 from pulsar_on_spark.topic.root import Root
+from pulsar_on_spark.topic.schemas import registry
 
 AnyTopic = BrokerTopic | NonPersistentTopic
 Load = Callable[[TopicName, TopicRecord], BrokerTopic]
@@ -109,6 +110,13 @@ class Topics:
                 return found
         raise ServerRefusalError(ServerError.ServiceNotReady, f"Topic {name} was deleted again and again: try again.")
 
+    async def again(self, topic: AnyTopic) -> AnyTopic:
+        """A topic that was found before others had their turn: one that is not stored may have ended with its clients.
+
+        Whoever does not wait between this and joining it has joined it.
+        """
+        return topic if isinstance(topic, BrokerTopic) else await self.get(topic.name, create=True)
+
     def _get_non_persistent(self, name: TopicName, view: View | None = None) -> NonPersistentTopic:
         """A topic that is in use, or else made, where this view allows that."""
         if view is not None:
@@ -122,7 +130,8 @@ class Topics:
         return topic
 
     def _emptied(self, topic: NonPersistentTopic) -> None:
-        self._non_persistent.pop(topic.name, None)
+        if self._non_persistent.get(topic.name) is topic:
+            del self._non_persistent[topic.name]
 
     # -- what operators do ---------------------------------------------------------------------------------------------
 
@@ -179,6 +188,8 @@ class Topics:
             if not force:
                 raise TopicBusyError(f"Topic {name} is in use: close its producers and consumers, or force it.")
             await volatile.close()
+            with suppress(SchemaNotFoundError):
+                await asyncio.to_thread(registry.delete_schema, self._root.store, name, force=True)
             return
         parts = await self._parts(name)
         async with AsyncExitStack() as stack:

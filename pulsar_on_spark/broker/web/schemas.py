@@ -10,9 +10,10 @@ from pydantic import BaseModel, Field
 from pulsar_on_spark.broker.connection.access import Operation
 from pulsar_on_spark.broker.services import Services
 from pulsar_on_spark.broker.web.requests import BrokerServices, Force, Role, path_topic, refused
-from pulsar_on_spark.metadata.records import SchemaRecord
+from pulsar_on_spark.metadata.records import SchemaRecord, TopicRecord
 from pulsar_on_spark.model.errors import InvalidArgumentError
 from pulsar_on_spark.model.names import TopicName
+from pulsar_on_spark.topic.schemas import registry
 from pulsar_on_spark.topic.schemas.schema import TopicSchema
 
 router = APIRouter(prefix="/admin/v2/schemas/{tenant}/{namespace}/{local}", tags=["schemas"])
@@ -50,14 +51,14 @@ async def all_versions(
     services: BrokerServices, role: Role, tenant: str, namespace: str, local: str
 ) -> dict[str, list[dict[str, Any]]]:
     """All versions, by number."""
-    name = _topic(services, role, Operation.LOOKUP, tenant, namespace, local)
+    name = await _topic(services, role, Operation.LOOKUP, tenant, namespace, local)
     return {"getSchemaResponses": [_response(each) for each in await services.schemas.versions(name)]}
 
 
 @router.get("/schema", responses=_MISSING)
 async def latest(services: BrokerServices, role: Role, tenant: str, namespace: str, local: str) -> dict[str, Any]:
     """The latest version; 404 if there is none."""
-    name = _topic(services, role, Operation.LOOKUP, tenant, namespace, local)
+    name = await _topic(services, role, Operation.LOOKUP, tenant, namespace, local)
     return _response(await services.schemas.record(name, None))
 
 
@@ -71,7 +72,7 @@ async def one(
     version: Version,
 ) -> dict[str, Any]:
     """One version; 404 if there is none."""
-    name = _topic(services, role, Operation.LOOKUP, tenant, namespace, local)
+    name = await _topic(services, role, Operation.LOOKUP, tenant, namespace, local)
     return _response(await services.schemas.record(name, version))
 
 
@@ -80,7 +81,7 @@ async def add(
     services: BrokerServices, role: Role, tenant: str, namespace: str, local: str, body: SchemaBody
 ) -> dict[str, dict[str, int]]:
     """Register a schema; 409 if it may not follow those that are there. Makes the topic as its first use does."""
-    name = _topic(services, role, Operation.PRODUCE, tenant, namespace, local)
+    name = await _topic(services, role, Operation.PRODUCE, tenant, namespace, local)
     await services.topics.partitions(name, create=True)
     added = await services.schemas.add(name, body.topic_schema())
     return {"version": {"version": added.version}}
@@ -92,14 +93,14 @@ async def delete(
 ) -> dict[str, int]:
     """Let the topic have no schema any more; forced for good, so that messages are read without it."""
     services.access.administer(role)
-    name = _topic(services, role, Operation.PRODUCE, tenant, namespace, local)
+    name = await _topic(services, role, Operation.PRODUCE, tenant, namespace, local)
     return {"version": await services.schemas.delete(name, force=force)}
 
 
 @router.get("/metadata", responses=_MISSING)
 async def metadata(services: BrokerServices, role: Role, tenant: str, namespace: str, local: str) -> dict[str, Any]:
     """The numbers of the versions; they are in the metadata and not in a ledger, whose id is -1."""
-    name = _topic(services, role, Operation.LOOKUP, tenant, namespace, local)
+    name = await _topic(services, role, Operation.LOOKUP, tenant, namespace, local)
     numbers = [each.version for each in await services.schemas.versions(name)]
     if not numbers:
         raise HTTPException(404, f"Topic {name} has no schema: register one first.")
@@ -112,7 +113,7 @@ async def compatibility(
     services: BrokerServices, role: Role, tenant: str, namespace: str, local: str, body: SchemaBody
 ) -> dict[str, bool | str]:
     """Whether a schema might be registered."""
-    name = _topic(services, role, Operation.LOOKUP, tenant, namespace, local)
+    name = await _topic(services, role, Operation.LOOKUP, tenant, namespace, local)
     is_compatible = await services.schemas.may_follow(name, body.topic_schema())
     strategy = await services.schemas.strategy(name)
     return {"compatibility": is_compatible, "schemaCompatibilityStrategy": strategy.value}
@@ -123,12 +124,24 @@ async def version_of(
     services: BrokerServices, role: Role, tenant: str, namespace: str, local: str, body: SchemaBody
 ) -> dict[str, int]:
     """The version that a schema has; 404 if it is none."""
-    name = _topic(services, role, Operation.LOOKUP, tenant, namespace, local)
+    name = await _topic(services, role, Operation.LOOKUP, tenant, namespace, local)
     return {"version": (await services.schemas.same(name, body.topic_schema())).version}
 
 
-def _topic(services: Services, role: str, operation: Operation, tenant: str, namespace: str, local: str) -> TopicName:
-    return path_topic(services, role, operation, "persistent", (tenant, namespace), local)
+async def _topic(
+    services: Services, role: str, operation: Operation, tenant: str, namespace: str, local: str
+) -> TopicName:
+    """The topic that is stored, unless there is none and one that is not stored is in use, or has a schema."""
+    stored, unstored = (
+        TopicName.parse_any(f"{domain}://{tenant}/{namespace}/{local}") for domain in ("persistent", "non-persistent")
+    )
+    view = await services.views.view()
+    is_unstored = view.get(TopicRecord, stored.full) is None and (
+        unstored in (each.name for each in services.topics.non_persistent) or bool(registry.readable(view, unstored))
+    )
+    return path_topic(
+        services, role, operation, (unstored if is_unstored else stored).domain, (tenant, namespace), local
+    )
 
 
 def _response(record: SchemaRecord) -> dict[str, Any]:

@@ -3,19 +3,22 @@
 A partition has the schema of its partitioned topic. A deletion is a version of its own: the topic has no schema then,
 and the next one need not follow any. What was deleted is kept for messages that were written with it, unless it is
 deleted for good; no number is ever given twice.
+
+A topic that is not stored has no record and no id: its versions go by its name, stay while nobody uses it, and go with
+its namespace.
 """
 
 from __future__ import annotations
 
 from pulsar_on_spark.metadata import keys
-from pulsar_on_spark.metadata.records import SchemaRecord, TopicRecord
+from pulsar_on_spark.metadata.records import NamespaceRecord, SchemaRecord, TopicRecord
 from pulsar_on_spark.metadata.state import View
 from pulsar_on_spark.metadata.store import Change, MetadataStore
-from pulsar_on_spark.model.errors import IncompatibleSchemaError, SchemaNotFoundError
-from pulsar_on_spark.model.names import TopicName
+from pulsar_on_spark.model.errors import IncompatibleSchemaError, SchemaNotFoundError, TopicNotFoundError
+from pulsar_on_spark.model.names import NON_PERSISTENT, TopicName
 from pulsar_on_spark.topic.catalog import require_topic
 from pulsar_on_spark.topic.schemas.compatibility import Strategy, check_consumer, check_producer
-from pulsar_on_spark.topic.schemas.schema import TopicSchema
+from pulsar_on_spark.topic.schemas.schema import SchemaOwner, TopicSchema
 
 
 def versions(view: View, name: TopicName) -> list[SchemaRecord]:
@@ -37,15 +40,14 @@ def readable(view: View, name: TopicName) -> list[SchemaRecord]:
 def latest(view: View, topic: TopicRecord) -> SchemaRecord | None:
     """The newest version; None if there is none."""
     owner = topic if topic.partition_of is None else view.get(TopicRecord, topic.partition_of)
-    found = None if owner is None else view.newest(SchemaRecord, owner.topic_id)
-    return None if found is None or found.is_deletion else found
+    return None if owner is None else _latest(view, owner.topic_id)
 
 
 def find(view: View, name: TopicName, version: int | None) -> SchemaRecord | None:
     """One version, deleted or not, or the latest if `version` is None; None if there is none (errors as `versions`)."""
-    if version is None:
-        return latest(view, require_topic(view, name))
     topic_id = _owner(view, name).topic_id
+    if version is None:
+        return _latest(view, topic_id)
     wanted = SchemaRecord(name="", topic_id=topic_id, version=version, type="", data="").record_id
     found = view.get(SchemaRecord, wanted)
     return None if found is None or found.is_deletion else found
@@ -90,7 +92,7 @@ def add_schema(
         Its version.
 
     Raises:
-        TopicNotFoundError: there is no such topic.
+        TopicNotFoundError: there is no such topic, or no namespace of one that is not stored.
         InvalidArgumentError: the schema is malformed.
         IncompatibleSchemaError: it may not follow those that are there.
     """
@@ -100,6 +102,11 @@ def add_schema(
         if find_same(view, name, schema) is not None:
             return None
         topic, known = _owner(view, name), versions(view, name)
+        if not name.is_persistent and view.get(NamespaceRecord, name.namespace) is None:
+            raise TopicNotFoundError(
+                f"Topic {name} can have no schema, its namespace is not there: create that with "
+                "`pulsarpy namespaces create`."
+            )
         if known and not may_update:
             raise IncompatibleSchemaError(
                 f"Topic {topic.name} takes no new schema from its clients (is_allow_auto_update_schema is off): use "
@@ -107,7 +114,7 @@ def add_schema(
             )
         check_producer(topic.name, schema, _by_number(known), strategy)
         record = schema.record(topic, _next_version(view, name))
-        return Change(puts=[record], keys={keys.topic(topic.name): None})
+        return Change(puts=[record], keys=_keys(name, topic))
 
     added = find_same(store.commit(decide), name, schema)
     assert added is not None, "just added"
@@ -137,7 +144,7 @@ def delete_schema(store: MetadataStore, name: TopicName, *, force: bool = False)
         if not (readable(view, name) if force else versions(view, name)):
             raise SchemaNotFoundError(f"Topic {topic.name} has no schema: there is nothing to delete.")
         deletion = TopicSchema("", "").record(topic, version).model_copy(update={"is_deletion": True})
-        return Change(puts=[deletion], deletes=stored if force else [], keys={keys.topic(topic.name): None})
+        return Change(puts=[deletion], deletes=stored if force else [], keys=_keys(name, topic))
 
     store.commit(decide)
     return version
@@ -155,10 +162,31 @@ def check_reader(view: View, name: TopicName, schema: TopicSchema, strategy: Str
     check_consumer(_owner(view, name).name, schema, _by_number(versions(view, name)), strategy)
 
 
-def _owner(view: View, name: TopicName) -> TopicRecord:
+def of_unstored_topics(view: View, namespace: str) -> list[SchemaRecord]:
+    """What goes with a namespace: the versions of its topics that are not stored, deletions too."""
+    prefix = f"{NON_PERSISTENT}://{namespace}/"
+    return [each for each in view.all(SchemaRecord) if each.name.startswith(prefix)]
+
+
+def _owner(view: View, name: TopicName) -> SchemaOwner:
     """Whose the versions are: of a partition the partitioned topic."""
+    if not name.is_persistent:
+        full = name.partitioned_base.full
+        return SchemaOwner(full, full)
     topic = require_topic(view, name)
-    return topic if topic.partition_of is None else require_topic(view, TopicName.parse(topic.partition_of))
+    owner = topic if topic.partition_of is None else require_topic(view, TopicName.parse(topic.partition_of))
+    return SchemaOwner(owner.name, owner.topic_id)
+
+
+def _keys(name: TopicName, owner: SchemaOwner) -> dict[str, int | None]:
+    """Under which versions are committed: a namespace is not deleted while a topic that is not stored gets one."""
+    topic: dict[str, int | None] = {keys.topic(owner.name): None}
+    return topic if name.is_persistent else topic | {keys.namespace(name.namespace): None}
+
+
+def _latest(view: View, topic_id: str) -> SchemaRecord | None:
+    found = view.newest(SchemaRecord, topic_id)
+    return None if found is None or found.is_deletion else found
 
 
 def _stored(view: View, name: TopicName) -> list[SchemaRecord]:

@@ -6,9 +6,9 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from typing import Final
+from typing import Final, NamedTuple
 
-from pulsar_on_spark.metadata.records import SchemaRecord, TopicRecord
+from pulsar_on_spark.metadata.records import SchemaRecord
 from pulsar_on_spark.model.errors import InvalidArgumentError
 from pulsar_on_spark.topic.schemas.avro import parse_avro
 from pulsar_on_spark.topic.values.avro_schemas import arrow_of_avro
@@ -24,6 +24,13 @@ AVRO_BASED: Final = ("AVRO", "JSON", "PROTOBUF")
 MAX_SCHEMA_BYTES: Final = 1 << 20
 """A schema's text is no longer: each version is a row of the metadata, which every process holds in memory."""
 _SPARK_TYPES: Final = ("JSON", "AVRO")
+
+
+class SchemaOwner(NamedTuple):
+    """The topic that versions are of, by its full name, and what they are found by."""
+
+    name: str
+    topic_id: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,11 +67,11 @@ class TopicSchema:
         """A stored one."""
         return cls(record.type, record.data, record.properties)
 
-    def record(self, topic: TopicRecord, version: int) -> SchemaRecord:
+    def record(self, owner: SchemaOwner, version: int) -> SchemaRecord:
         """This as a version of a topic's schema, made now."""
         return SchemaRecord(
-            name=topic.name,
-            topic_id=topic.topic_id,
+            name=owner.name,
+            topic_id=owner.topic_id,
             version=version,
             type=self.type,
             data=self.data,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import re
+import time
 
 import httpx
 import pulsar
@@ -103,6 +104,35 @@ def test_failover_consumers_are_told_who_is_active(broker: RunningBroker, admin:
         assert stats.json()["subscriptions"]["s"]["activeConsumerName"] == "a"
         writer.write(command("CLOSE_CONSUMER", close_consumer=CommandCloseConsumer(consumer_id=3, request_id=4)))
         assert sorted([await told() for _ in range(2)]) == [(1, True), (2, False)]
+        writer.close()
+
+    asyncio.run(asyncio.wait_for(scenario(), WAIT_MS / 1000))
+
+
+def test_a_namespace_slows_producers_down(client: pulsar.Client, admin: httpx.Client, topic: str) -> None:
+    assert admin.put(f"/namespaces/public/{topic}", json={}).status_code == 204
+    assert admin.post(f"/namespaces/public/{topic}/publishRate", json={"publishThrottlingRateInMsg": 20}).is_success
+    producer = client.create_producer(f"non-persistent://public/{topic}/t")
+    began_s = time.monotonic()
+    for number in range(60):
+        producer.send(b"%d" % number)
+    assert time.monotonic() - began_s > 1.5, "20 at once, 40 at 20 a second"
+
+
+def test_who_takes_the_place_of_a_dead_consumer_gets_messages(
+    broker: RunningBroker, client: pulsar.Client, topic: str
+) -> None:
+    name = f"non-persistent://public/default/{topic}"
+
+    async def scenario() -> None:
+        reader, writer = await connect(broker.url)  # it answers no PING
+        wanted = CommandSubscribe(topic=name, subscription="s", subType=CommandSubscribe.Exclusive)
+        wanted.consumer_id = wanted.request_id = 1
+        writer.write(command("SUBSCRIBE", subscribe=wanted))
+        await answer_of(reader, "SUCCESS")
+        consumer = await asyncio.to_thread(client.subscribe, name, "s")
+        await asyncio.to_thread(client.create_producer(name).send, b"v")
+        assert (await asyncio.to_thread(consumer.receive, WAIT_MS)).data() == b"v"
         writer.close()
 
     asyncio.run(asyncio.wait_for(scenario(), WAIT_MS / 1000))

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import json
 
+import httpx
 import pulsar
 import pyarrow as pa
 import pytest
 from pulsar.schema import AvroSchema, Integer, JsonSchema, Record, String, StringSchema
 from pyspark.sql import SparkSession
 
+from pulsar_on_spark.metadata.records import TopicRecord
 from pulsar_on_spark.model.names import TopicName
 from pulsar_on_spark.protocol.commands import BaseCommand, CommandSubscribe, Schema
 from pulsar_on_spark.testing.running_broker import RunningBroker
@@ -131,3 +133,57 @@ def test_spark_and_clients_have_one_registry(
     reader = client.create_reader(topic, pulsar.MessageId.earliest, schema=AvroSchema(after))
     values = [reader.read_next(WAIT_MS).value() for _ in range(3)]
     assert [(each.item, each.count) for each in values] == [("a", 1), ("b", 7), ("c", 3)]
+
+
+def test_a_topic_that_is_not_stored_has_a_schema(
+    broker: RunningBroker, client: pulsar.Client, admin: httpx.Client, topic: str
+) -> None:
+    name = f"non-persistent://public/default/{topic}"
+    before, after = old(), new()
+    consumer = client.subscribe(name, "s", schema=AvroSchema(before))
+    early, late = (client.create_producer(name, schema=AvroSchema(each)) for each in (before, after))
+    for refused in (AvroSchema(other()), JsonSchema(old()), StringSchema()):
+        with pytest.raises(pulsar.IncompatibleSchema):
+            client.create_producer(name, schema=refused)
+        with pytest.raises(pulsar.IncompatibleSchema):
+            client.subscribe(name, "t", schema=refused)
+    early.send(before(item="a"))
+    late.send(after(item="b", count=7))
+    found = [consumer.receive(WAIT_MS) for _ in range(2)]
+    assert [each.schema_version() for each in found] == ["\0" * 7 + chr(number) for number in (0, 1)]
+    assert [each.value().item for each in found] == ["a", "b"]
+    assert admin.get(f"/schemas/public/default/{topic}/schema").json()["version"] == 1
+    for each in (consumer, early, late):
+        each.close()
+
+    with pytest.raises(pulsar.IncompatibleSchema):
+        client.create_producer(name, schema=AvroSchema(other()))
+    assert admin.delete(f"/schemas/public/default/{topic}/schema").json()["version"] == 2
+    client.create_producer(name, schema=AvroSchema(other()))
+    assert admin.get(f"/schemas/public/default/{topic}/schema").json()["version"] == 3
+    stored = Root.open(broker.root).store.view().get(TopicRecord, f"persistent://public/default/{topic}")
+    assert stored is None, "asking for a schema makes no topic"
+
+
+def test_a_topic_that_is_not_stored_is_in_use_without_a_schema(client: pulsar.Client, topic: str) -> None:
+    name = f"non-persistent://public/default/{topic}"
+    producer = client.create_producer(name)
+    with pytest.raises(pulsar.IncompatibleSchema):
+        client.subscribe(name, "s", schema=StringSchema())
+    producer.close()
+    client.subscribe(name, "s", schema=StringSchema())
+
+
+def test_a_schema_goes_with_a_topic_that_is_deleted_and_with_its_namespace(
+    client: pulsar.Client, admin: httpx.Client, topic: str
+) -> None:
+    assert admin.put(f"/namespaces/public/{topic}", json={}).status_code == 204
+    name = f"non-persistent://public/{topic}/t"
+    for kind, delete in ((old, f"/non-persistent/public/{topic}/t?force=true"), (other, f"/namespaces/public/{topic}")):
+        producer = client.create_producer(name, schema=AvroSchema(kind()))
+        if "namespaces" in delete:
+            producer.close()
+        assert admin.delete(delete).status_code == 204
+    assert admin.put(f"/namespaces/public/{topic}", json={}).status_code == 204
+    client.create_producer(name, schema=StringSchema())
+    assert admin.get(f"/schemas/public/{topic}/t/schema").json()["version"] == 0
