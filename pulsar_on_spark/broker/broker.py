@@ -164,7 +164,7 @@ class Broker:
             follower=self._follower,
             keeper=self._keeper,
             reader=self._reader,
-            dispatch=dispatch_limits(self._settings),
+            dispatch=dispatch_limits(self._settings_in_force),
             dedups=self._dedups,
             defaults=default_policies(self._settings),
         )
@@ -216,6 +216,7 @@ class Broker:
             access=OpenAccess(),
             views=self._views,
             topics=self._topics,
+            topic_parts=self._topic_parts,
             schemas=ClientSchemas(self.root.store, self._views, self._settings),
             reader=self._reader,
             path=self._path,

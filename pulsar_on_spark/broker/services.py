@@ -12,6 +12,7 @@ from pulsar_on_spark.broker.reading.reader import EntryReader
 from pulsar_on_spark.broker.schemas import ClientSchemas
 from pulsar_on_spark.broker.settings import BrokerSettings
 from pulsar_on_spark.broker.stats.overview import Overview
+from pulsar_on_spark.broker.topics.topic import TopicParts
 from pulsar_on_spark.broker.topics.topic_watch import TopicWatch
 from pulsar_on_spark.broker.topics.topics import Topics
 from pulsar_on_spark.broker.views import Views
@@ -34,6 +35,7 @@ class Services:
         access: Who may do what.
         views: The root's metadata.
         topics: All topics.
+        topic_parts: What each of them works with.
         schemas: The schemas of topics.
         reader: Reads entries.
         path: The way of entries into the journal.
@@ -50,6 +52,7 @@ class Services:
     access: Access
     views: Views
     topics: Topics
+    topic_parts: TopicParts
     schemas: ClientSchemas
     reader: EntryReader
     path: PublishPath

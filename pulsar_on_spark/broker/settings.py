@@ -22,9 +22,11 @@ ENVIRONMENT_PREFIX: Final = "PULSARPY_"
 _MIB = 1 << 20
 
 Port = Annotated[int, Field(ge=0, le=65_535)]
-Count = Annotated[int, Field(ge=0)]
-Some = Annotated[int, Field(ge=1)]
-Limit = Annotated[int, Field(ge=-1)]
+# Bounds are those of policies, which most of these become: what is accepted here is accepted there.
+Count = Annotated[int, Field(ge=0, le=2**31 - 1)]
+Some = Annotated[int, Field(ge=1, le=2**31 - 1)]
+Limit = Annotated[int, Field(ge=-1, le=2**63 - 1)]
+Bytes = Annotated[int, Field(ge=0, le=2**63 - 1)]
 
 
 class BrokerSettings(BaseModel):
@@ -73,7 +75,7 @@ class BrokerSettings(BaseModel):
     """Whether a client's use of a topic that is not there creates it."""
     allow_auto_topic_creation_type: Literal["non-partitioned", "partitioned"] = "non-partitioned"
     """What is created so."""
-    default_num_partitions: Some = 1
+    default_num_partitions: Annotated[int, Field(ge=1, le=10_000)] = 1
     """Partitions of a topic that is created so, where the type is partitioned."""
     allow_auto_subscription_creation: bool = True
     """Whether a consumer creates its subscription."""
@@ -89,6 +91,10 @@ class BrokerSettings(BaseModel):
     """The same of all consumers of a subscription."""
     auto_skip_non_recoverable_data: bool = False
     """Whether subscriptions pass over entries that no copy gives; else they wait until somebody brings them back."""
+    dispatcher_max_read_batch_size: Some = 100
+    """Entries of a subscription that are read at once, at most."""
+    dispatcher_max_read_size_bytes: Some = 5 * 1024 * 1024
+    """Bytes of entries of a subscription that are read at once, at most; a larger entry is read alone."""
     dispatcher_max_round_robin_batch_size: Some = 20
     """Messages that one Shared consumer gets before it is the next one's turn."""
     active_consumer_failover_delay_time_millis: Count = 1000
@@ -103,9 +109,10 @@ class BrokerSettings(BaseModel):
     """Durable subscriptions of one topic."""
 
     default_retention_time_in_minutes: Limit = -1
-    """Age up to which acknowledged entries are kept; -1 for no limit, where Pulsar's default is 0: nothing is kept."""
+    """Age up to which acknowledged entries are kept; -1 for no limit, where Pulsar's default is 0: nothing is kept,
+    whatever the size."""
     default_retention_size_in_mb: Limit = -1
-    """Size up to which acknowledged entries are kept; as above."""
+    """Size up to which acknowledged entries are kept; as above, 0 whatever the age."""
     retention_check_interval_in_seconds: Some = 120
     """How often topics are trimmed."""
     ttl_duration_default_in_seconds: Count = 0
@@ -182,7 +189,7 @@ class BrokerSettings(BaseModel):
 
     sealing_lag_limit_mb: Some = 4096
     """Journal that is not yet sealed into segments above which producers are held back."""
-    broker_service_compaction_threshold_in_bytes: Count = 0
+    broker_service_compaction_threshold_in_bytes: Bytes = 0
     """Key and value bytes of a topic that are not compacted yet above which it is; 0 for never."""
     broker_service_compaction_monitor_interval_in_seconds: Annotated[float, Field(gt=0)] = 60
     """How often that is looked at."""

@@ -21,8 +21,10 @@ from pulsar_on_spark.metadata.state import View
 from pulsar_on_spark.metadata.store import Change, MetadataStore
 from pulsar_on_spark.model import logs
 from pulsar_on_spark.model.errors import InvalidArgumentError
+from pulsar_on_spark.topic.policies.effective import DEFAULTS
 
 _BACKLOG_QUOTAS: Final = ("backlog_quota_size", "backlog_quota_age")
+"""What Spark's writes go by: kept for them also where they were not changed, but given to the broker."""
 DYNAMIC: Final[Mapping[str, tuple[str, ...]]] = {
     "log_level": (),
     "expose_topic_level_metrics_in_prometheus": (),
@@ -31,6 +33,9 @@ DYNAMIC: Final[Mapping[str, tuple[str, ...]]] = {
     "broker_max_connections_per_ip": (),
     "max_pending_publish_requests_per_connection": (),
     "subscription_pattern_max_length": (),
+    "dispatcher_max_read_batch_size": (),
+    "dispatcher_max_read_size_bytes": (),
+    "dispatcher_max_round_robin_batch_size": (),
     "allow_auto_topic_creation": ("auto_topic_creation",),
     "allow_auto_topic_creation_type": ("auto_topic_creation",),
     "default_num_partitions": ("auto_topic_creation",),
@@ -113,8 +118,11 @@ def _change(view: View, given: BrokerSettings, changes: Mapping[str, str | None]
     both = {**known.values, **changes}
     values = {name: value for name, value in both.items() if value is not None}
     policies = default_policies(in_force(given, values)).model_dump(mode="json", by_alias=True)
-    decided = sorted({field for name in values for field in DYNAMIC.get(name, ())})
-    wanted = known.model_copy(update={"values": values, "policies": {field: policies[field] for field in decided}})
+    unset = DEFAULTS.model_dump(mode="json", by_alias=True)
+    decided = {field for name in values for field in DYNAMIC.get(name, ())}
+    decided |= {field for field in _BACKLOG_QUOTAS if policies[field] != unset[field]}
+    kept = {field: policies[field] for field in sorted(decided)}
+    wanted = known.model_copy(update={"values": values, "policies": kept})
     return None if wanted == known else Change(puts=[wanted], keys={keys.SETTINGS: None})
 
 

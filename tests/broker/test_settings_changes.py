@@ -82,3 +82,16 @@ _OTHER = {
     "broker_delete_inactive_topics_mode": "delete_when_subscriptions_caught_up",
     "schema_compatibility_strategy": "BACKWARD",
 }
+
+
+def test_spark_goes_by_the_backlog_quotas_that_a_broker_was_given(root: Root) -> None:
+    """What nobody changed, but whoever asks without the broker's file must know."""
+    store = root.store
+    renew(store, BrokerSettings(backlog_quota_default_limit_bytes=10))
+    assert effective(store.view(), TOPIC).backlog_quota_size.limit_size == 10
+    assert effective(store.view(), TOPIC).backlog_quota_age.limit_time == -1
+    set_namespace_policies(root, "public/default", {"backlog_quota_size": {"limitSize": 20}})
+    assert effective(store.view(), TOPIC).backlog_quota_size.limit_size == 20
+    set_namespace_policies(root, "public/default", {"backlog_quota_size": None})
+    renew(store, BrokerSettings())
+    assert effective(store.view(), TOPIC).backlog_quota_size.limit_size == -1, "the next broker was given none"

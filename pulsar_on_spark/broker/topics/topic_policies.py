@@ -26,11 +26,10 @@ from pulsar_on_spark.topic.schemas.compatibility import Strategy
 def default_policies(settings: BrokerSettings) -> Policies:
     """What holds for a topic where neither it nor its namespace say anything."""
     quota_policy = BacklogQuotaPolicy(settings.backlog_quota_default_retention_policy)
+    kept = settings.default_retention_time_in_minutes, settings.default_retention_size_in_mb
+    minutes, mib = (0, 0) if 0 in kept else kept
     return Policies(
-        retention=RetentionPolicies(
-            retention_time_in_minutes=settings.default_retention_time_in_minutes,
-            retention_size_in_mb=settings.default_retention_size_in_mb,
-        ),
+        retention=RetentionPolicies(retention_time_in_minutes=minutes, retention_size_in_mb=mib),
         message_ttl=settings.ttl_duration_default_in_seconds,
         backlog_quota_size=BacklogQuota(limit_size=settings.backlog_quota_default_limit_bytes, policy=quota_policy),
         backlog_quota_age=BacklogQuota(limit_time=settings.backlog_quota_default_limit_second, policy=quota_policy),
@@ -87,6 +86,8 @@ def publish_refusal(policies: Policies, entry: bytes, now_ms: int) -> str | None
 def dispatch_limits(settings: BrokerSettings) -> DispatchLimits:
     """What the settings alone decide of dispatching."""
     return DispatchLimits(
+        dispatcher_max_read_batch_size=settings.dispatcher_max_read_batch_size,
+        dispatcher_max_read_size_bytes=settings.dispatcher_max_read_size_bytes,
         dispatcher_max_round_robin_batch_size=settings.dispatcher_max_round_robin_batch_size,
         active_consumer_failover_delay_time_millis=settings.active_consumer_failover_delay_time_millis,
         auto_skip_non_recoverable_data=settings.auto_skip_non_recoverable_data,

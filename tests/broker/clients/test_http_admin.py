@@ -104,6 +104,24 @@ def test_settings_that_are_changed_while_the_broker_runs(
     refused(admin.post(f"{settings}/brokerMaxConnections/many"), 412, "another value")
 
 
+def test_reads_are_as_large_as_the_settings_say_now(admin: httpx.Client, client: pulsar.Client, topic: str) -> None:
+    """A read is let through as a whole, whatever the rate: one of 100 entries would bring all at once."""
+    client.subscribe(topic, "s").close()
+    producer = client.create_producer(topic)
+    for number in range(30):
+        producer.send(b"%d" % number)
+    done(admin.post(f"/persistent/public/default/{topic}/dispatchRate", json={"dispatchThrottlingRateInMsg": 10}))
+    size = "/brokers/configuration/dispatcherMaxReadBatchSize"
+    done(admin.post(f"{size}/1"))
+    consumer = client.subscribe(topic, "s")
+    came_s = []
+    for number in range(30):
+        assert consumer.receive(WAIT_MS).data() == b"%d" % number
+        came_s.append(time.monotonic())
+    assert came_s[-1] - came_s[0] > 1.5, "10 at once, 20 at 10 a second"
+    done(admin.delete(size))
+
+
 def test_tenants(admin: httpx.Client, topic: str) -> None:
     tenant = f"/tenants/{topic}"
     refused(admin.get(tenant), 404)

@@ -12,6 +12,7 @@ from pydantic.alias_generators import to_camel
 from pulsar_on_spark.broker import settings_changes
 from pulsar_on_spark.broker.services import Services
 from pulsar_on_spark.broker.settings_changes import DYNAMIC, changed_values, follow_log_level, in_force
+from pulsar_on_spark.broker.topics.topic_policies import dispatch_limits
 from pulsar_on_spark.broker.web.requests import BrokerServices, Text, WebUrl, administers, refused
 from pulsar_on_spark.metadata.records import NamespaceRecord
 
@@ -109,6 +110,7 @@ async def _change(services: Services, name: str, value: str | None) -> None:
     now = in_force(services.given, changed_values(await services.views.view()))
     follow_log_level(services.settings, now)
     services.settings = now
+    services.topic_parts.dispatch = dispatch_limits(now)
     await services.watch.look()
 
 
