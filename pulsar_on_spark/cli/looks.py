@@ -1,4 +1,7 @@
-"""`pulsarpy topics stats` and `internal-stats`, and `peek`: what is in a topic and behind cursors; nothing moves."""
+"""`pulsarpy topics stats` and `internal-stats`, and `peek`: what is in a topic and behind cursors; nothing moves.
+
+Brokers of Apache Pulsar answer, too: what they do not say is shown as absent.
+"""
 
 from __future__ import annotations
 
@@ -22,6 +25,7 @@ from pulsar_on_spark.topic.entry.rows import StoredEntry
 from pulsar_on_spark.topic.root import Root
 
 _MAX_SHOWN_BYTES: Final = 200
+_WORDS: Final = {True: "yes", False: "no", None: None}
 _PEEKED: Final = ("id", "published", "producer", "key", "messages", "payload")
 
 
@@ -39,7 +43,9 @@ def stats(
     if as_json:
         output.print_json(found)
         return
-    output.say(f"{topic}: {found['storedMessages']:,} messages, {output.size(found['storageSize'])}")
+    stored = found.get("storedMessages")
+    messages = "" if stored is None else f"{stored:,} messages, "
+    output.say(f"{topic}: {messages}{output.size(found.get('storageSize'))}")
     if not isinstance(target, RootTarget):
         _print_producers(found)
     _print_subscriptions(found, with_clients=not isinstance(target, RootTarget))
@@ -148,13 +154,13 @@ def _print_internal_stats(topic: str, found: Mapping[str, Any]) -> None:
         (
             (
                 str(each["ledgerId"]),
-                each["state"],
-                each["entries"],
-                each["messages"],
-                output.size(each["size"]),
-                "yes" if each["underReplicated"] else "no",
+                each.get("state"),
+                each.get("entries"),
+                each.get("messages"),
+                output.size(each.get("size")),
+                _WORDS[each.get("underReplicated")],
             )
-            for each in found["ledgers"]
+            for each in found.get("ledgers", ())
         ),
     )
     output.table(
@@ -162,8 +168,8 @@ def _print_internal_stats(topic: str, found: Mapping[str, Any]) -> None:
         ("first entry", "entries", "why it is kept"),
         (
             (f"{ledger['ledgerId']}:{each['first']}", each["entries"], each["whyKept"])
-            for ledger in found["ledgers"]
-            for each in ledger["segments"]
+            for ledger in found.get("ledgers", ())
+            for each in ledger.get("segments", ())
         ),
     )
     output.table(
@@ -172,27 +178,27 @@ def _print_internal_stats(topic: str, found: Mapping[str, Any]) -> None:
         (
             (
                 name,
-                each["markDeletePosition"],
-                each["numberOfEntriesSinceFirstNotAckedMessage"],
-                each["individuallyDeletedMessages"],
-                each["state"],
+                each.get("markDeletePosition"),
+                each.get("numberOfEntriesSinceFirstNotAckedMessage"),
+                each.get("individuallyDeletedMessages"),
+                each.get("state"),
             )
-            for name, each in found["cursors"].items()
+            for name, each in found.get("cursors", {}).items()
         ),
     )
 
 
 def _print_producers(found: Mapping[str, Any]) -> None:
     output.say(
-        f"In {found['msgRateIn']:,.1f}/s, {output.size(int(found['msgThroughputIn']))}/s; "
-        f"out {found['msgRateOut']:,.1f}/s, {output.size(int(found['msgThroughputOut']))}/s"
+        f"In {_rate(found, 'msgRateIn')}, {_throughput(found, 'msgThroughputIn')}; "
+        f"out {_rate(found, 'msgRateOut')}, {_throughput(found, 'msgThroughputOut')}"
     )
     output.table(
         "Producers",
         ("name", "rate", "address", "client"),
         (
-            (each["producerName"], f"{each['msgRateIn']:,.1f}/s", each["address"], each["clientVersion"])
-            for each in found["publishers"]
+            (each.get("producerName"), _rate(each, "msgRateIn"), each.get("address"), each.get("clientVersion"))
+            for each in found.get("publishers", ())
         ),
     )
 
@@ -208,17 +214,26 @@ def _print_subscriptions(found: Mapping[str, Any], *, with_clients: bool) -> Non
         (
             (
                 name,
-                each["type"],
-                each["msgBacklog"],
-                output.size(each["backlogSize"]),
+                each.get("type"),
+                each.get("msgBacklog"),
+                output.size(each.get("backlogSize")),
                 *(_of_clients(each) if with_clients else ()),
                 each.get("owner"),
             )
-            for name, each in found["subscriptions"].items()
+            for name, each in found.get("subscriptions", {}).items()
         ),
     )
 
 
-def _of_clients(subscription: Mapping[str, Any]) -> tuple[int, str, int]:
-    rate = f"{subscription['msgRateOut']:,.1f}/s"
-    return subscription["unackedMessages"], rate, len(subscription["consumers"])
+def _of_clients(subscription: Mapping[str, Any]) -> tuple[int | None, str, int | None]:
+    consumers = subscription.get("consumers")
+    rate = _rate(subscription, "msgRateOut")
+    return subscription.get("unackedMessages"), rate, None if consumers is None else len(consumers)
+
+
+def _rate(found: Mapping[str, Any], name: str) -> str:
+    return f"{found[name]:,.1f}/s" if name in found else "-"
+
+
+def _throughput(found: Mapping[str, Any], name: str) -> str:
+    return f"{output.size(int(found[name]))}/s" if name in found else "-"

@@ -6,8 +6,10 @@ import io
 import json
 import sys
 from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from typing import Any
+from threading import Thread
+from typing import Any, Final
 
 import pytest
 
@@ -226,6 +228,11 @@ def test_measuring(run: Run, broker: RunningBroker) -> None:  # noqa: F811
         (["peek", "missing", "s", "--url", "{url}"], "does not exist"),
         (["produce", "t", "-m", "x", "--property", "x", "--url", "{url}"], "name=value"),
         (["read", "missing", "--root", "{root}"], "does not exist"),
+        (["produce", "t", "-m", "x", "--url", "localhost:6650"], "is not a broker's"),
+        (["produce", "t", "-m", "x", "--url", "pulsar://localhost:none"], "is not a broker's"),
+        (["consume", "t", "-s", "s", "--url", "pulsar://localhost:1,localhost:2"], "does not answer"),
+        (["read", "t", "--url", "http://localhost:1"], "does not answer"),
+        (["perf", "consume", "t", "--url", "ftp://localhost"], "is not a broker's"),
         (["schemas", "register", "t", "/no/such/file", "--url", "{url}"], "cannot be read"),
     ],
 )
@@ -242,3 +249,47 @@ def test_failures_are_one_sentence(
     assert message in done.err
     assert done.err.startswith("pulsarpy: ")
     assert done.err.count("\n") == 1
+
+
+class Pulsar(BaseHTTPRequestHandler):
+    """What a broker of Apache Pulsar 4 says of a topic: less than ours here, other things there."""
+
+    ANSWERS: Final = {
+        "partitions": {"partitions": 0},
+        "stats": {
+            "msgRateIn": 1.5,
+            "msgThroughputIn": 15.0,
+            "storageSize": 2_000,
+            "publishers": [
+                {"accessMode": "Shared", "msgRateIn": 1.5, "producerId": 0, "producerName": "standalone-0-0"}
+            ],
+            "subscriptions": {"s": {"msgRateOut": 0.0, "msgBacklog": 7, "consumers": [], "type": "Exclusive"}},
+        },
+        "internalStats": {
+            "numberOfEntries": 7,
+            "ledgers": [{"ledgerId": 12, "entries": 7, "size": 2_000, "offloaded": False, "underReplicated": False}],
+            "cursors": {"s": {"markDeletePosition": "12:-1", "state": "Open"}},
+        },
+    }
+
+    def do_GET(self) -> None:
+        body = json.dumps(self.ANSWERS[self.path.rpartition("/")[2]]).encode()
+        self.send_response(200)
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+
+def test_what_a_broker_of_pulsar_does_not_say_is_shown_as_absent(run: Run) -> None:  # noqa: F811
+    with ThreadingHTTPServer(("127.0.0.1", 0), Pulsar) as server:
+        Thread(target=server.serve_forever, daemon=True).start()
+        url = f"http://127.0.0.1:{server.server_port}"
+        try:
+            shown = ok(run("topics", "stats", "t", "--url", url))
+            assert all(
+                each in shown for each in ("t: 2.0 kB", "In 1.5/s, 15 bytes/s; out -, -", "standalone-0-0", "Exclusive")
+            )
+            shown = ok(run("topics", "internal-stats", "t", "--url", url))
+            assert all(each in shown for each in ("12:-1", "Sealed segments: none", "2.0 kB"))
+        finally:
+            server.shutdown()
