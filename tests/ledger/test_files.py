@@ -1,4 +1,5 @@
 import errno
+import os
 import pickle
 
 import pytest
@@ -22,6 +23,16 @@ def test_a_failed_write_leaves_what_was_there(tmp_path, action):
         write_file(FailingFiles((tmp_path,), action, 0, errno.ENOSPC), tmp_path / "a", b"after")
     assert read_file(OS_FILES, tmp_path / "a") == b"before"
     assert [p.name for p in tmp_path.iterdir()] == ["a"]
+
+
+def test_a_short_write_is_told_by_what_keeps_the_rest_from_being_written():
+    reading, writing = os.pipe()
+    os.set_blocking(writing, False)
+    with pytest.raises(BlockingIOError, match="Resource temporarily unavailable"):
+        OS_FILES.write_buffers(writing, [b"x" * 40_000, memoryview(b"y" * 40_000)])
+    assert os.read(reading, 80_000) == b"x" * 40_000 + b"y" * 25_536, "a pipe's size"
+    for each in (reading, writing):
+        os.close(each)
 
 
 def test_create_takes_no_name_twice(tmp_path):

@@ -109,6 +109,8 @@ class Trimmer:
         self._grace = timedelta(seconds=grace_s)
         self._files = files
         self._deleted: set[Copy] = set()
+        self._kept: set[Copy] = set()
+        """Those that could not be deleted, and of which the log says so."""
         self._waiting: tuple[CursorKey, ...] = ()
 
     def trim(self) -> TrimReport:
@@ -197,7 +199,9 @@ class Trimmer:
             with suppress(FileNotFoundError):
                 self._files.fsync_directory(directory)
         except (StorageError, OSError) as error:
-            log.warning("Journal file %s stays for now: %s", directory, error, extra={"path": path.path_id})
+            if copy not in self._kept:
+                self._kept.add(copy)
+                log.warning("Journal file %s stays for now: %s", directory, error, extra={"path": path.path_id})
             return 0
         with suppress(OSError):  # an empty directory that stays, or comes back, means nothing
             directory.rmdir()

@@ -213,6 +213,21 @@ def test_a_path_that_is_away_keeps_its_file_and_the_record(log: LogOnDisk) -> No
     assert journal_files(log.root, log.incarnation) == []
 
 
+def test_a_path_that_stays_away_is_said_once(log: LogOnDisk, caplog: pytest.LogCaptureFixture) -> None:
+    fill(log, 1)
+    log.close()
+    seal(log, live=False)
+    away, back = log.root.path / "storage/1", log.root.path / "storage/away"
+    away.rename(back)
+    trimming = trimmer(log)
+    for _ in range(3):
+        assert not trimming.trim().is_cleared
+    assert [each.getMessage() for each in caplog.records if "stays for now" in each.getMessage()] != []
+    assert len(caplog.records) == len({each.getMessage() for each in caplog.records})
+    back.rename(away)
+    assert trimming.trim().is_cleared
+
+
 def test_two_trimmers_and_a_sealer_at_once(log: LogOnDisk) -> None:
     fill(log, 5)
     log.close()
