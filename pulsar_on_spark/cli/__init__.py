@@ -6,6 +6,11 @@ what comes back, as a table or as JSON. Start reading at `app.py`; `output.py` h
 
 from __future__ import annotations
 
+import sys
+
+INTERRUPTED = 128 + 2
+"""The exit code of what Ctrl-C ended, as shells have it."""
+
 
 def main() -> None:
     """Run the program.
@@ -13,9 +18,12 @@ def main() -> None:
     Processes that a broker spawns import this package again, as their parent's main module: they are to be without the
     command line, the broker and the web server, each of which is tens of MiB.
     """
-    from pulsar_on_spark.cli.app import main as run
+    try:
+        from pulsar_on_spark.cli.app import main as run
 
-    run()
+        run()
+    except KeyboardInterrupt:  # while all that is imported
+        sys.exit(INTERRUPTED)
 
 
 __all__ = ["main"]

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import os
+import socket
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Annotated, Final
+from urllib.parse import urlsplit
 
 import typer
 
@@ -17,6 +19,9 @@ if TYPE_CHECKING:
     import pulsar
 
 _DEFAULT_URL: Final = "pulsar://localhost:6650"
+_PORTS: Final = {"pulsar": 6650, "pulsar+ssl": 6651, "http": 8080, "https": 8443}
+"""The client's defaults, by scheme."""
+_CONNECT_S: Final = 5.0
 _TIMEOUT_S: Final = 30
 _MISSING: Final = "This takes Pulsar's client, which is not installed: `pip install 'pulsar-on-spark[client]'`."
 
@@ -32,7 +37,8 @@ def service_client(url: str | None) -> pulsar.Client:
     """A client of a broker.
 
     Raises:
-        InvalidArgumentError: the client is not installed.
+        InvalidArgumentError: the client is not installed, or this is no broker's URL.
+        RequestRefusedError: nobody listens there.
     """
     try:
         import pulsar
@@ -40,6 +46,7 @@ def service_client(url: str | None) -> pulsar.Client:
         raise InvalidArgumentError(_MISSING) from error
     quiet = pulsar.ConsoleLogger(pulsar.LoggerLevel.Error)
     given = url or os.environ.get(URL_VARIABLE) or _DEFAULT_URL
+    _require_listener(given)
     return pulsar.Client(given, operation_timeout_seconds=_TIMEOUT_S, logger=quiet)
 
 
@@ -61,3 +68,33 @@ def pulsar_errors() -> Iterator[None]:
         raise RequestRefusedError(
             f"The broker cannot be reached, or refuses ({error}): look at its log, or give another --url."
         ) from error
+
+
+def _require_listener(url: str) -> None:
+    """Ask first: the client would go on trying for half a minute, and log each time. A URL may name several brokers.
+
+    Raises:
+        InvalidArgumentError: this is no broker's URL.
+        RequestRefusedError: nobody listens there.
+    """
+    scheme, _, hosts = url.partition("://")
+    try:
+        default = _PORTS[scheme]
+        addresses = [
+            (each.hostname, each.port or default) for each in (urlsplit(f"//{host}") for host in hosts.split(","))
+        ]
+    except (KeyError, ValueError) as error:
+        raise InvalidArgumentError(
+            f"URL {url!r} is not a broker's: give one such as {_DEFAULT_URL} or http://localhost:8080."
+        ) from error
+    causes: list[str] = []
+    for address in addresses:
+        try:
+            socket.create_connection(address, _CONNECT_S).close()
+        except OSError as error:
+            causes.append(str(error))
+        else:
+            return
+    raise RequestRefusedError(
+        f"The broker at {url} does not answer ({', '.join(causes)}): start it, or give another --url."
+    )

@@ -219,7 +219,24 @@ def test_the_installed_program(tmp_path: Path) -> None:
     failed = subprocess.run([program, "status", tmp_path / "no"], capture_output=True, text=True, check=False)
     assert (failed.returncode, failed.stdout, failed.stderr.count("\n")) == (1, "", 1)
     # What a broker spawns imports the command line's package again, as its parent's main module.
-    for imported, absent in (("cli.app", "pyspark"), ("cli", "fastapi"), ("cli", "deltalake")):
+    for imported, absent in (("cli.app", "pyspark"), ("cli.app", "fastapi"), ("cli", "fastapi"), ("cli", "deltalake")):
         light = f"import sys; import pulsar_on_spark.{imported}; print({absent!r} in sys.modules)"
         done = subprocess.run([sys.executable, "-c", light], capture_output=True, text=True, check=True)
         assert done.stdout == "False\n", (imported, absent)
+
+
+def test_ctrl_c_while_it_starts_is_no_traceback() -> None:
+    program = """
+import signal, sys
+import pulsar_on_spark.cli
+
+class CtrlC:
+    def find_spec(self, name, *_):
+        if name == "typer":
+            signal.raise_signal(signal.SIGINT)
+
+sys.meta_path.insert(0, CtrlC())
+pulsar_on_spark.cli.main()
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout, done.stderr) == (130, "", "")
