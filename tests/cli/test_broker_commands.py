@@ -272,6 +272,9 @@ class Pulsar(BaseHTTPRequestHandler):
         },
     }
 
+    def log_message(self, *_: object) -> None:
+        """What the command says is all that is to be seen."""
+
     def do_GET(self) -> None:
         body = json.dumps(self.ANSWERS[self.path.rpartition("/")[2]]).encode()
         self.send_response(200)
