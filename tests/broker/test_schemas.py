@@ -15,7 +15,7 @@ from pulsar_on_spark.broker.server_errors import ServerRefusalError, code_of
 from pulsar_on_spark.broker.settings import BrokerSettings
 from pulsar_on_spark.broker.views import Views
 from pulsar_on_spark.metadata.records import TopicRecord
-from pulsar_on_spark.model.errors import IncompatibleSchemaError, InvalidArgumentError
+from pulsar_on_spark.model.errors import IncompatibleSchemaError, InvalidArgumentError, TopicNotFoundError
 from pulsar_on_spark.model.names import TopicName
 from pulsar_on_spark.protocol.commands import Schema, ServerError
 from pulsar_on_spark.topic.root import Root
@@ -140,13 +140,21 @@ def test_consumers(root: Root) -> None:
     run(consumers())
 
 
-def test_topics_that_are_not_stored_have_no_registry(root: Root) -> None:
+def test_topics_that_are_not_stored_have_schemas_by_their_name(root: Root) -> None:
     async def volatile() -> None:
-        core, name = schemas(root), TopicName.parse_any("non-persistent://public/default/x")
-        assert await core.of_producer(name, schema()) == NO_VERSION
-        await core.of_consumer(name, schema(), is_idle=False)
+        core, name = schemas(root), TopicName.parse_any("non-persistent://public/default/t")
         with pytest.raises(ServerRefusalError, match="has no schema"):
             await core.find(name, NO_VERSION)
+        assert await core.of_producer(name, schema()) == version_bytes(0)
+        assert await core.of_producer(name.partition(1), schema(data=LATER)) == version_bytes(1)
+        await core.of_consumer(name, schema(), is_idle=False)
+        found, version = await core.find(name, NO_VERSION)
+        assert (found.name, found.schema_data, version) == ("t", LATER, version_bytes(1))
+        assert await core.versions(T) == [], "those of the stored topic of that name are others"
+        assert await core.delete(name, force=True) == 2
+        assert await core.of_producer(name, schema("String", b"")) == version_bytes(3)
+        with pytest.raises(TopicNotFoundError, match="its namespace is not there"):
+            await core.of_producer(TopicName.parse_any("non-persistent://public/nowhere/t"), schema())
 
     run(volatile())
 
