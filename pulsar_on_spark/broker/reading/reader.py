@@ -11,13 +11,14 @@ from pulsar_on_spark.broker.reading.ahead import ReadAhead
 from pulsar_on_spark.broker.reading.cache import EntryCache
 from pulsar_on_spark.broker.reading.entry_look import look_at
 from pulsar_on_spark.broker.reading.jobs import EntrySource, FindJob, FoundAt
-from pulsar_on_spark.broker.reading.losses import lost_entries
+from pulsar_on_spark.broker.reading.losses import LOSSES, lost_entries
 from pulsar_on_spark.broker.reading.process import ReadingProcess
 from pulsar_on_spark.ledger.reports import write_report
 from pulsar_on_spark.model.clock import current_ms
 from pulsar_on_spark.model.errors import PulsarpyError
-from pulsar_on_spark.model.ids import EntryId, MessageId, Position, TopicId
+from pulsar_on_spark.model.ids import EARLIEST, EntryId, MessageId, Position, TopicId
 from pulsar_on_spark.topic.catalog import TopicPart
+from pulsar_on_spark.topic.chain import trimmed_before
 from pulsar_on_spark.topic.cursor.chain import LedgerChain
 from pulsar_on_spark.topic.cursor.cursor import EntryRange
 from pulsar_on_spark.topic.entry.cutting import MAX_MESSAGE_BYTES
@@ -148,7 +149,7 @@ class EntryReader:
         """The id of the last message that clients see; None if there is none.
 
         Its batch index is that of the entry's last message, -1 where the entry is no batch. What lies in front of more
-        than `MAX_MARKERS` markers is not found: None.
+        than `MAX_MARKERS` markers is not found: None. What is trimmed and still in the chain is passed over.
 
         Args:
             part: The topic.
@@ -158,14 +159,21 @@ class EntryReader:
         Raises:
             DataLossError, StorageError, MetadataError, UnbuildableEntryError: as `read`.
         """
-        behind = chain.end
+        behind, floor = chain.end, EARLIEST
         for _ in range(MAX_MARKERS):
             position = chain.entry_before(behind)
-            if position is None:
+            if position is None or position < floor:
                 return None
-            behind = position
             only = EntryRange(position.ledger, position.entry, position.entry + 1)
-            (entry,) = await (entries or self).read(part, [only], 1, 0)
+            try:
+                (entry,) = await (entries or self).read(part, [only], 1, 0)
+            except LOSSES:
+                floor = await asyncio.to_thread(lambda: trimmed_before(self.root.store.view(), part.topic_id))
+                if entries is not None or position >= floor:
+                    raise  # what a compacted ledger has is not trimmed
+                behind = chain.end  # it may have grown
+                continue
+            behind = position
             look = look_at(entry.data)
             if not look.is_marker:
                 batch_index = look.messages - 1 if look.is_batch else -1

@@ -16,6 +16,7 @@ from pulsar_on_spark.broker.reading.extents import chain_shape
 from pulsar_on_spark.broker.reading.reader import EntryReader
 from pulsar_on_spark.model.errors import DataLossError, StorageError
 from pulsar_on_spark.model.ids import EntryId, LedgerId, MessageId, Position, TopicId
+from pulsar_on_spark.model.names import TopicName
 from pulsar_on_spark.protocol.messages import MessageMetadata
 from pulsar_on_spark.testing import messages
 from pulsar_on_spark.testing.pulsar_entries import ClientMessage, batch_entry, read_entry, single_entry
@@ -25,6 +26,7 @@ from pulsar_on_spark.topic.cursor.chain import LedgerChain, LedgerExtent
 from pulsar_on_spark.topic.cursor.cursor import EntryRange
 from pulsar_on_spark.topic.entry.cutting import MAX_MESSAGE_BYTES
 from pulsar_on_spark.topic.entry.rows import StoredEntry
+from pulsar_on_spark.topic.lifecycle import trim
 from pulsar_on_spark.topic.root import Root
 
 MIB = 1 << 20
@@ -163,6 +165,25 @@ def test_a_reading_process_that_is_killed_is_replaced(root: Root) -> None:
     asyncio.run(scenario())
 
 
+def test_a_signal_to_all_leaves_the_end_of_the_reading_process_to_the_broker(root: Root) -> None:
+    messages.write(root, "clicks", [b"x"])
+    chain = whole_chain(root)
+
+    async def scenario() -> None:
+        async with reading(root) as reader:
+            pids = []
+            for _ in range(2):
+                await reader.read(part_of(root), [EntryRange(chain.end.ledger, 0, chain.end.entry)], 10, MIB)
+                pid = reader.pid
+                assert pid is not None
+                os.kill(pid, signal.SIGTERM)
+                os.kill(pid, signal.SIGINT)
+                pids.append(pid)
+            assert pids[0] == pids[1]
+
+    asyncio.run(scenario())
+
+
 def test_a_read_of_what_is_lost_fails_and_the_others_go_on(root: Root) -> None:
     messages.write(root, "clicks", [b"x"])
     root.create_topic("other")
@@ -244,6 +265,29 @@ def test_the_last_message(root: Root) -> None:
                     assert await reader.last_message_id(part_of(root), chain) == expected
 
         asyncio.run(scenario())
+
+
+def test_a_last_message_that_was_trimmed_just_now_is_no_loss(root: Root) -> None:
+    """The chain hears of a trim a moment later."""
+    messages.write(root, "clicks", [b"x"] * 3)
+    chain, name = whole_chain(root), TopicName.parse("clicks")
+
+    async def scenario() -> None:
+        async with reading(root) as reader:
+            part = part_of(root)
+            trim.truncate(root.store, name, chain.end)
+            trim.trim_some(root.store, [name.full])
+            assert await reader.last_message_id(part, chain) is None
+            messages.write(root, "clicks", [b"y"])
+            now = whole_chain(root).end
+            lacking = LedgerChain([LedgerExtent(now.ledger, now.entry + 1, ended=False)])
+            with pytest.raises(DataLossError, match="clicks"):
+                await reader.last_message_id(part, lacking)
+            last = await reader.last_message_id(part, whole_chain(root))
+            assert last is not None
+            assert (last.ledger, last.entry) == (now.ledger, now.entry - 1)
+
+    asyncio.run(scenario())
 
 
 def test_a_position_by_time(root: Root) -> None:
