@@ -12,19 +12,23 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import Final
 
+from pulsar_on_spark.broker.stats.sight import backlog_of
 from pulsar_on_spark.broker.views import Views
 from pulsar_on_spark.ledger.reports import ReportKind, read_reports
 from pulsar_on_spark.ledger.storage_path import StoragePath
+from pulsar_on_spark.metadata.cursors import Cursors
 from pulsar_on_spark.metadata.records import (
     CompactionRecord,
     FileRecord,
     IncarnationRecord,
     PathRecord,
     SegmentRecord,
+    SubscriptionRecord,
 )
 from pulsar_on_spark.metadata.state import View
 from pulsar_on_spark.model.errors import PulsarpyError, StoragePathError
 from pulsar_on_spark.model.ids import PathId
+from pulsar_on_spark.topic import catalog
 from pulsar_on_spark.topic.repair.scrub import AuditState, read_state
 from pulsar_on_spark.topic.root import Root
 
@@ -64,6 +68,8 @@ class StoredLook:
         logical: Key and value bytes in segments, by topic id.
         physical: The same times the copies that the metadata name.
         compacted: Entries and bytes of compacted ledgers, by topic id.
+        backlogs: Entries in segments that are not acknowledged, of subscriptions that no broker has, by topic id and
+            name.
         file_bytes: Bytes of all these copies of all segment files.
         files: Segment files.
         missing_copies: Copies that files lack to their write quorum: as in `pulsarpy status`, those on paths that are
@@ -81,6 +87,7 @@ class StoredLook:
     logical: Mapping[str, int] = field(default_factory=dict)
     physical: Mapping[str, int] = field(default_factory=dict)
     compacted: Mapping[str, tuple[int, int]] = field(default_factory=dict)
+    backlogs: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
     file_bytes: int = 0
     files: int = 0
     missing_copies: int = 0
@@ -165,6 +172,7 @@ class Stored:
         return replace(
             self._counted,
             at_s=at_s,
+            backlogs=_backlogs(view, root.store.cursors()),
             paths=paths,
             bad_copies=reports[ReportKind.BAD_COPY],
             losses=reports[ReportKind.LOSS],
@@ -202,6 +210,16 @@ def counted(view: View, write_quorum: int, holding: Collection[int]) -> StoredLo
         ),
         open_incarnations=sum(each.state != "CLOSED" for each in view.all(IncarnationRecord)),
     )
+
+
+def _backlogs(view: View, cursors: Cursors) -> Mapping[str, Mapping[str, int]]:
+    found: defaultdict[str, dict[str, int]] = defaultdict(dict)
+    parts = {part.topic_id: part for topic in catalog.topics(view) for part in catalog.parts(view, topic)}
+    for record in view.all(SubscriptionRecord):
+        is_at_broker = record.face == "broker" and any(owner.consumer for owner in record.owners)
+        if not is_at_broker and record.topic_id in parts:
+            found[record.topic_id][record.name] = backlog_of(view, cursors, parts[record.topic_id], record).entries
+    return found
 
 
 def _is_live(view: View, file_id: str) -> bool:

@@ -6,13 +6,14 @@ By topic and subscription, or summed up by namespace (Pulsar's `exposeTopicLevel
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Final, Literal
 
 from pulsar_on_spark.broker.metrics import entry_samples
 from pulsar_on_spark.broker.metrics.exposition import family, labels
 from pulsar_on_spark.broker.metrics.gather import ConsumerNumbers, SubscriptionNumbers, TopicNumbers
 from pulsar_on_spark.broker.metrics.stored import StoredLook
+from pulsar_on_spark.broker.stats.rates import Rates
 from pulsar_on_spark.broker.upkeep.compaction import CompactionCounts
 
 _OfTopic = Callable[[TopicNumbers], float]
@@ -27,14 +28,14 @@ def _sum(number: _OfSubscription) -> _OfTopic:
 
 
 _SUMS: Final[tuple[tuple[str, str, _OfTopic], ...]] = (
-    ("subscriptions_count", "Open subscriptions", lambda it: len(it.subscriptions)),
+    ("subscriptions_count", "Subscriptions", lambda it: len(it.subscriptions)),
     ("producers_count", "Producers", lambda it: it.producers),
     ("consumers_count", "Consumers", _sum(lambda each: each.consumers)),
     ("rate_in", "Messages published a second", lambda it: it.rates.messages),
     ("rate_out", "Messages delivered a second", _sum(lambda each: each.rates.messages)),
     ("throughput_in", "Bytes published a second", lambda it: it.rates.bytes),
     ("throughput_out", "Bytes delivered a second", _sum(lambda each: each.rates.bytes)),
-    ("msg_backlog", "Entries not acknowledged, of all open subscriptions", _sum(lambda each: each.backlog)),
+    ("msg_backlog", "Entries not acknowledged, of all subscriptions", _sum(lambda each: each.backlog)),
 )
 """Of a topic, or a namespace, as `pulsar_...`, and all of them together as `pulsar_broker_...`."""
 _OF_MANY: Final[tuple[tuple[str, _Kind, str, _OfTopic], ...]] = (
@@ -119,6 +120,7 @@ def topic_families(cluster: str, topics: Sequence[TopicNumbers], stored: StoredL
         by_topic: Whether topics and subscriptions are told one by one; else namespaces are.
     """
     of_broker = labels(cluster=cluster)
+    topics = [_with_resting(each, stored.backlogs.get(each.topic_id, {})) for each in topics]
     yield from _of_broker(of_broker, topics, stored)
     of_namespace = {name: labels(cluster=cluster, namespace=name) for name in {each.namespace for each in topics}}
 
@@ -163,6 +165,17 @@ def topic_families(cluster: str, topics: Sequence[TopicNumbers], stored: StoredL
     for name, text, of_consumer in _OF_CONSUMER:
         yield family(name, "gauge", text, ((of, of_consumer(each)) for of, each in consumers))
     yield from _of_compactions(named, stored)
+
+
+def _with_resting(topic: TopicNumbers, backlogs: Mapping[str, int]) -> TopicNumbers:
+    """With the subscriptions that are not open here: a backlog that nobody consumes grows, too."""
+    here = {each.name for each in topic.subscriptions}
+    resting = [
+        SubscriptionNumbers(name, 0, backlog, 0, 0, False, False, 0, 0, 0, Rates(0, 0), [])
+        for name, backlog in backlogs.items()
+        if name not in here
+    ]
+    return topic._replace(subscriptions=[*topic.subscriptions, *resting]) if resting else topic
 
 
 def _of_compactions(named: Sequence[tuple[str, TopicNumbers]], stored: StoredLook) -> Iterator[str]:

@@ -120,7 +120,7 @@ def contents(view: View, cursors: Cursors, part: TopicPart, standings: Mapping[t
     backlogs = {}
     for record in view.all(SubscriptionRecord, part.topic_id):
         live = standings.get((part.topic_id, record.name))
-        found = _of_record(view, cursors, part, record) if live is None else _of_standing(view, part, live)
+        found = backlog_of(view, cursors, part, record) if live is None else _of_standing(view, part, live)
         backlogs[record.name] = found
     return Contents(view, sum(each.rows for each in segments), sum(each.bytes for each in segments), backlogs)
 
@@ -139,7 +139,8 @@ def _of_standing(view: View, part: TopicPart, live: Standing) -> Backlog:
     )
 
 
-def _of_record(view: View, cursors: Cursors, part: TopicPart, record: SubscriptionRecord) -> Backlog:
+def backlog_of(view: View, cursors: Cursors, part: TopicPart, record: SubscriptionRecord) -> Backlog:
+    """The backlog of a subscription whose rows say where it stands."""
     found = subscriptions.status(view, cursors, part, record)
     known = left_out(record, cursors.of(record.topic_id, record.name))
     holes = AckHoles() if known is None else known.holes

@@ -10,7 +10,9 @@ import httpx
 import pulsar
 from prometheus_client.parser import text_string_to_metric_families
 
+from pulsar_on_spark.testing import messages
 from pulsar_on_spark.testing.running_broker import RunningBroker
+from pulsar_on_spark.topic.root import Root
 
 from .conftest import WAIT_MS
 
@@ -86,6 +88,21 @@ def test_metrics_count_what_happens(broker: RunningBroker, client: pulsar.Client
     synced = [each for (name, _), each in samples.items() if name == "pulsarpy_journal_sync_seconds_count"]
     assert synced
     assert min(synced) >= 1
+
+
+def test_a_subscription_that_nobody_consumes_has_its_backlog(
+    broker: RunningBroker, client: pulsar.Client, topic: str
+) -> None:
+    full = CLUSTER | {"namespace": "public/default", "topic": f"persistent://public/default/{topic}"}
+    client.subscribe(topic, "s").close()
+    for _ in range(3):
+        messages.write(Root.open(broker.root), topic, [b"a", b"b"])
+    producer = client.create_producer(topic)  # else nobody needs the topic, and it is loaded no more
+    samples = scraped_when(broker, lambda found: found.get(("pulsar_msg_backlog", frozenset(full.items()))) == 3)
+    assert value(samples, "pulsar_subscription_back_log", full | {"subscription": "s"}) == 3
+    assert value(samples, "pulsar_subscription_consumers_count", full | {"subscription": "s"}) == 0
+    assert value(samples, "pulsar_subscriptions_count", full) == 1
+    producer.close()
 
 
 def test_the_end_of_a_topic_is_no_alarm(

@@ -13,11 +13,14 @@ from pulsar_on_spark.broker.metrics.stored import Stored, StoredLook
 from pulsar_on_spark.broker.views import Views
 from pulsar_on_spark.ledger.reports import Report, ReportKind, write_report
 from pulsar_on_spark.ledger.storage_path import IDENTITY_FILE
-from pulsar_on_spark.metadata.records import FileRecord
-from pulsar_on_spark.model.ids import FileId, PathId
+from pulsar_on_spark.metadata.records import FileRecord, SlotOwner, SubscriptionRecord
+from pulsar_on_spark.metadata.state import View
+from pulsar_on_spark.metadata.store import Change
+from pulsar_on_spark.model.ids import EARLIEST, FileId, PathId
 from pulsar_on_spark.testing import messages
 from pulsar_on_spark.topic.housekeeping.maintain import maintain
 from pulsar_on_spark.topic.root import Root
+from pulsar_on_spark.topic.subscription import subscriptions
 
 
 @pytest.fixture
@@ -48,6 +51,22 @@ def test_all_is_well(root: Root) -> None:
     assert 0 < found.root_free_bytes < found.root_total_bytes
     assert found.audit.audited_ms == 0
     assert all(0 < each.free_bytes < each.total_bytes for each in found.paths)
+
+
+def test_backlogs_of_subscriptions_that_no_broker_has(root: Root) -> None:
+    (part,) = messages.target(root, "t").parts
+    for name in ("rests", "is read"):
+        subscriptions.create_subscriptions(root.store, name, "Exclusive", {part: EARLIEST})
+    owner = SlotOwner(consumer="0" * 32, epoch=2, start_ledger=0, start_entry=0, slots=(0,))
+
+    def take(view: View) -> Change:
+        (taken,) = (each for each in view.all(SubscriptionRecord) if each.name == "is read")
+        return Change(puts=[taken.model_copy(update={"face": "broker", "owners": (owner,)})], keys={"key": None})
+
+    root.store.commit(take)
+    assert look(root).backlogs == {part.topic_id: {"rests": 1}}, "messages of one write are one entry"
+    messages.write(root, "t", [b"3"])
+    assert look(root).backlogs[part.topic_id]["rests"] == 2
 
 
 def test_a_wiped_path_holds_nothing_whatever_its_state(root: Root) -> None:
@@ -84,9 +103,9 @@ def test_a_look_that_is_asked_for_sees_what_is_now_and_waits_for_no_disk_that_ha
         found = [(await stored.look_anew(60)).paths_to_write]
         gone.rename(gone.with_name("away"))
         found.append((await stored.look_anew(60)).paths_to_write)
-        identity = hangs / IDENTITY_FILE
-        identity.unlink()
-        os.mkfifo(identity)  # whoever reads it waits for one who writes
+        identity, fifo = hangs / IDENTITY_FILE, hangs / "fifo"
+        os.mkfifo(fifo)
+        fifo.replace(identity)  # whoever reads it waits for one who writes
         found.append((await stored.look_anew(0.2)).paths_to_write)
         writer = os.open(identity, os.O_WRONLY)
         identity.unlink()

@@ -12,6 +12,7 @@ from pulsar_on_spark.broker.metrics.topic_families import topic_families
 from pulsar_on_spark.broker.stats.rates import Rates
 from pulsar_on_spark.broker.upkeep.compaction import CompactionCounts
 
+STORED = StoredLook(logical={"id-a": 9}, compacted={"id-a": (3, 33)}, backlogs={"id-b": {"rests": 4, "open": 9}})
 NASTY = 'quote " back \\ line \n end'
 
 
@@ -44,7 +45,7 @@ def topic(
 
 
 def read(topics: list[TopicNumbers], *, by_topic: bool) -> dict[tuple[str, frozenset[tuple[str, str]]], float]:
-    text = "".join(topic_families("c", topics, StoredLook(logical={"id-a": 9}, compacted={"id-a": (3, 33)}), by_topic))
+    text = "".join(topic_families("c", topics, STORED, by_topic))
     families = list(text_string_to_metric_families(text))
     assert len({each.name for each in families}) == len(families)
     return {(s.name, frozenset(s.labels.items())): s.value for each in families for s in each.samples}
@@ -55,7 +56,7 @@ def key(name: str, **labels: str) -> tuple[str, frozenset[tuple[str, str]]]:
 
 
 def test_topics_one_by_one() -> None:
-    found = read([topic("a", subscription(NASTY, 5)), topic("b")], by_topic=True)
+    found = read([topic("a", subscription(NASTY, 5)), topic("b", subscription("open", 3))], by_topic=True)
     a = {"namespace": "public/default", "topic": "persistent://public/default/a"}
     assert found[key("pulsar_in_messages_total", **a)] == 10
     assert found[key("pulsar_rate_in", **a)] == 2.0
@@ -64,7 +65,11 @@ def test_topics_one_by_one() -> None:
     assert found[key("pulsar_subscription_back_log", **a, subscription=NASTY)] == 5
     assert found[key("pulsar_subscription_back_log_no_delayed", **a, subscription=NASTY)] == 3
     assert found[key("pulsarpy_subscription_read_failing", **a, subscription=NASTY)] == 1
-    assert found[key("pulsar_broker_msg_backlog")] == 5
+    b = a | {"topic": "persistent://public/default/b"}
+    assert found[key("pulsar_subscription_back_log", **b, subscription="open")] == 3, "not what its record says"
+    assert found[key("pulsar_subscription_back_log", **b, subscription="rests")] == 4
+    assert found[key("pulsar_subscription_consumers_count", **b, subscription="rests")] == 0
+    assert found[key("pulsar_broker_msg_backlog")] == 5 + 3 + 4
     assert found[key("pulsar_topics_count", namespace="public/default")] == 2
 
 
@@ -93,9 +98,9 @@ def test_consumers_and_compactions_where_there_are_some() -> None:
 
 
 def test_namespaces() -> None:
-    found = read([topic("a", subscription("s", 5)), topic("b", subscription("s", 4))], by_topic=False)
+    found = read([topic("a", subscription("s", 5)), topic("b", subscription("open", 4))], by_topic=False)
     assert not [name for name, labels in found if any(label in ("topic", "subscription") for label, _ in labels)]
-    assert found[key("pulsar_msg_backlog", namespace="public/default")] == 9
+    assert found[key("pulsar_msg_backlog", namespace="public/default")] == 9 + 4
     assert found[key("pulsar_in_messages_total", namespace="public/default")] == 20
     assert found[key("pulsar_storage_logical_size", namespace="public/default")] == 9
 
