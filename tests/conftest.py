@@ -7,6 +7,7 @@ import shutil
 from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING
 
 import pytest
@@ -85,6 +86,17 @@ def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) ->
         report.outcome = "failed"
         report.longrepr = f"{item.nodeid} must not be skipped where CI is set: {reason}"
     return report
+
+
+@pytest.fixture
+def memory_path(tmp_path: Path) -> Iterator[Path]:
+    """A directory whose syncs cost nothing, for tests that play their crashes; `tmp_path` where memory has no room."""
+    memory = Path("/dev/shm")
+    if not os.access(memory, os.W_OK) or shutil.disk_usage(memory).free < 1 << 30:
+        yield tmp_path
+        return
+    with TemporaryDirectory(prefix="pulsarpy-", dir=memory) as made:
+        yield Path(made)
 
 
 @pytest.fixture(scope="session")

@@ -55,6 +55,7 @@ def small_file() -> bytes:
 
 def store(directory: Path, data: bytes) -> Path:
     path = directory / "frames"
+    path.unlink(missing_ok=True)  # what is cut to nothing and written again waits for the disk (ext4, auto_da_alloc)
     path.write_bytes(data)
     return path
 

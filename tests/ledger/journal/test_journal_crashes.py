@@ -159,7 +159,7 @@ def crashed(ran: Run, base: Path, after: Path, steps: int, crash: Crash) -> None
     assert len(stored) >= ran.acked(steps)
 
 
-def test_every_crash_keeps_what_was_acknowledged(tmp_path):
+def test_every_crash_keeps_what_was_acknowledged(tmp_path, memory_path):
     base = tmp_path / "base"
     ran = run(base, FailingRecorder(tmp_path / "log", bad=base / "p1"))
     records = [record for _, record, _ in ran.register.history]
@@ -171,7 +171,7 @@ def test_every_crash_keeps_what_was_acknowledged(tmp_path):
     for steps in range(first, len(ran.recording.steps) + 1):
         changes_bytes = steps > 0 and ran.recording.steps[steps - 1].action in ("write", "fdatasync", "rename")
         for crash in Crash if changes_bytes else (Crash.DROP_ALL,):
-            crashed(ran, base, tmp_path / "after", steps, crash)
+            crashed(ran, base, memory_path / "after", steps, crash)
 
 
 @pytest.mark.parametrize("forgetful", [NoDataSync, NoDirectorySync])
