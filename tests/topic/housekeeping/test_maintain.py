@@ -72,9 +72,9 @@ def report_day(root: Root, writes: int, started_s: float) -> None:
     )
 
 
-def test_a_simulated_day_in_short(root: Root) -> None:
+def test_a_simulated_day_in_short(memory_path: Path) -> None:
     """700 one-second writes on 8 partitions, more than one merge takes: 2,100 files become a handful, and no more."""
-    started_s, writes = time.monotonic(), 700
+    root, started_s, writes = Root.create(memory_path / "root"), time.monotonic(), 700
     topic = root.create_topic("t", 8).name
     simulate_seconds(root, topic, 0, writes)
     before = check_day(root, topic, writes)

@@ -96,16 +96,16 @@ def _digest(directory: Path) -> bytes:
     return found.digest()
 
 
-def run_cycle(log: LogOnDisk, tmp_path: Path, files: RecordingFiles) -> Cycle:
+def run_cycle(log: LogOnDisk, directory: Path, files: RecordingFiles) -> Cycle:
     root, store = log.root.path, log.root.store
-    cycle = Cycle(root, tmp_path / "before", files, [])
+    cycle = Cycle(root, directory / "before", files, [])
     shutil.copytree(root, cycle.before)
     commit = store.commit
 
     def recorded(decide: Decide) -> View:
         begin = len(files.recording().steps)
         view = commit(decide)
-        metadata = tmp_path / f"metadata-{len(cycle.commits)}"
+        metadata = directory / f"metadata-{len(cycle.commits)}"
         shutil.copytree(root / "metadata", metadata)
         cycle.commits.append(Commit(begin, len(files.recording().steps), metadata))
         return view
@@ -134,9 +134,9 @@ def readable(root: Root, topic: str) -> list[bytes]:
 
 
 @pytest.fixture
-def log(root: Root) -> LogOnDisk:
+def log(memory_path: Path) -> LogOnDisk:
     """Three files, the last one still written to; of it nothing but the last frame is not known to be acknowledged."""
-    made = LogOnDisk(root)
+    made = LogOnDisk(Root.create(memory_path / "root"))
     made.open_ledgers(TOPICS)
     for number in range(3):
         made.append({topic: [entry(number)] for topic in TOPICS})
@@ -150,10 +150,10 @@ EXPECTED = [f"value {number}".encode() for number in range(3)]
 
 
 @pytest.mark.parametrize("closed", [False, True])
-def test_every_crash_leaves_all_that_was_acknowledged(log: LogOnDisk, tmp_path: Path, closed: bool) -> None:
+def test_every_crash_leaves_all_that_was_acknowledged(log: LogOnDisk, memory_path: Path, closed: bool) -> None:
     if closed:
         log.close()
-    cycle = run_cycle(log, tmp_path, RecordingFiles(tmp_path / "steps"))
+    cycle = run_cycle(log, memory_path, RecordingFiles(memory_path / "steps"))
     count = 0
     for state in cycle.states():
         count += 1
@@ -170,8 +170,8 @@ def test_every_crash_leaves_all_that_was_acknowledged(log: LogOnDisk, tmp_path: 
 
 
 @pytest.mark.parametrize("broken", [NoDataSync, NoDirectorySync])
-def test_a_forgotten_sync_is_found(log: LogOnDisk, tmp_path: Path, broken: type[RecordingFiles]) -> None:
-    cycle = run_cycle(log, tmp_path, broken(tmp_path / "steps"))
+def test_a_forgotten_sync_is_found(log: LogOnDisk, memory_path: Path, broken: type[RecordingFiles]) -> None:
+    cycle = run_cycle(log, memory_path, broken(memory_path / "steps"))
 
     def is_whole() -> bool:
         after = Root.open(cycle.root)
@@ -183,9 +183,9 @@ def test_a_forgotten_sync_is_found(log: LogOnDisk, tmp_path: Path, broken: type[
     assert not all(is_whole() for _ in cycle.states(at_end=True))
 
 
-def test_deleting_before_the_trim_is_committed_is_found(log: LogOnDisk, tmp_path: Path) -> None:
+def test_deleting_before_the_trim_is_committed_is_found(log: LogOnDisk, memory_path: Path) -> None:
     """As it would be if the trimmer did not wait: the crash falls between the first deletion and the commits."""
-    cycle = run_cycle(log, tmp_path, RecordingFiles(tmp_path / "steps"))
+    cycle = run_cycle(log, memory_path, RecordingFiles(memory_path / "steps"))
     recording = cycle.files.recording(cycle.before / "storage")
     recording.materialise(len(recording.steps), Crash.KEEP_ALL, cycle.root / "storage", cycle.root / "storage")
     shutil.rmtree(cycle.root / "metadata")
