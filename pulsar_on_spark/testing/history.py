@@ -2,7 +2,8 @@
 
 Clients append events as they happen; one list for all of them gives the order in which they were noted. The judge
 holds a history against Pulsar's promises: at-least-once delivery of everything that has a receipt, in order, and
-nothing again whose acknowledgement was confirmed.
+nothing again whose acknowledgement was confirmed. What a client says that it threw away may come behind later messages,
+or not at all if the subscription still has it in the end.
 """
 
 from __future__ import annotations
@@ -57,11 +58,27 @@ class Acknowledged:
 
 
 @dataclass(frozen=True, slots=True)
+class Discarded:
+    """A client says that it threw a message of the subscription away: nobody was given it, nor acknowledged it."""
+
+    subscription: str
+    message: Message
+
+
+@dataclass(frozen=True, slots=True)
+class Waiting:
+    """A message that the subscription still gives to a new consumer in the end, whole."""
+
+    subscription: str
+    message: Message
+
+
+@dataclass(frozen=True, slots=True)
 class Restarted:
     """A broker that was killed has a successor; what was delivered before has been noted before."""
 
 
-Event = Sent | Received | Acknowledged | Restarted
+Event = Sent | Received | Acknowledged | Discarded | Waiting | Restarted
 
 
 class History:
@@ -70,7 +87,7 @@ class History:
     def __init__(self) -> None:
         self._events: list[Event] = []
         self._stored: set[Message] = set()
-        self._received: defaultdict[str, set[Message]] = defaultdict(set)
+        self._settled: defaultdict[str, set[Message]] = defaultdict(set)
         self._lock = threading.Lock()
 
     def note(self, event: Event) -> None:
@@ -79,8 +96,8 @@ class History:
             self._events.append(event)
             if isinstance(event, Sent) and event.stored:
                 self._stored.add(event.message)
-            elif isinstance(event, Received):
-                self._received[event.subscription].add(event.message)
+            elif isinstance(event, Received | Discarded):
+                self._settled[event.subscription].add(event.message)
 
     def events(self) -> Sequence[Event]:
         """Those up to now."""
@@ -92,10 +109,15 @@ class History:
         with self._lock:
             return len(self._stored)
 
-    def is_all_received(self, subscription: str) -> bool:
-        """Whether the subscription's consumers were given all that has a receipt."""
+    def behind(self, subscriptions: Iterable[str]) -> int:
+        """How many messages with a receipt the slowest of the subscriptions has not been given, or a few less."""
         with self._lock:
-            return self._stored <= self._received[subscription]
+            return len(self._stored) - min(len(self._settled[name]) for name in subscriptions)
+
+    def is_settled(self, subscription: str) -> bool:
+        """Whether the subscription's consumers were given all that has a receipt, or threw it away."""
+        with self._lock:
+            return self._stored <= self._settled[subscription]
 
 
 def violations(
@@ -123,7 +145,7 @@ def violations(
         *(
             f"{message} has a receipt and did not reach subscription {name}"
             for name in subscriptions
-            for message in _sorted(promised - _received(events, name))
+            for message in _sorted(promised - _of(events, Received, name) - _put_off(events, name))
         ),
     ]
 
@@ -161,6 +183,8 @@ def _of_subscription(
                 if message in settled and counts[message] == 1:  # what was stored again is another message
                     yield f"{message} came again to subscription {name}, which had acknowledged it before the restart"
     yield from (f"{message} came to subscription {name} and nobody sent it" for message in _sorted({*received} - tried))
+    discarded = _of(events, Discarded, name)  # what comes again comes behind what came since
+    received = [message for message in received if message not in discarded]
     if order == ORDERED:
         yield from _out_of_order(f"subscription {name}", received, lambda message: message.producer)
     elif order == BY_KEY:
@@ -183,8 +207,13 @@ def _out_of_order(where: str, messages: Iterable[Message], line: Callable[[Messa
             last[line(message)] = message
 
 
-def _received(events: Sequence[Event], name: str) -> set[Message]:
-    return {event.message for event in events if isinstance(event, Received) and event.subscription == name}
+def _put_off(events: Sequence[Event], name: str) -> set[Message]:
+    """A client's own fault, and no loss: the subscription has them still."""
+    return _of(events, Discarded, name) & _of(events, Waiting, name)
+
+
+def _of(events: Sequence[Event], kind: type[Received | Discarded | Waiting], name: str) -> set[Message]:
+    return {event.message for event in events if isinstance(event, kind) and event.subscription == name}
 
 
 def _sorted(messages: Iterable[Message]) -> list[Message]:

@@ -11,12 +11,14 @@ from pulsar_on_spark.testing.history import (
     BY_KEY,
     ORDERED,
     Acknowledged,
+    Discarded,
     Event,
     Message,
     Order,
     Received,
     Restarted,
     Sent,
+    Waiting,
     violations,
 )
 
@@ -66,6 +68,14 @@ def test_orders() -> None:
     ("events", "kept", "wrong"),
     [
         (received(A1), (A1, A2), "a/2 has a receipt and did not reach subscription s"),
+        ([*received(A1), Discarded("s", A2)], (A1, A2), "a/2 has a receipt and did not reach subscription s"),
+        ([*received(A1), Waiting("s", A2)], (A1, A2), "a/2 has a receipt and did not reach subscription s"),
+        (
+            [*received(A1), Discarded("other", A2), Waiting("s", A2)],
+            (A1, A2),
+            "a/2 has a receipt and did not reach subscription s",
+        ),
+        ([Discarded("s", A1), *received(A3, A2, A1)], (A1, A2, A3), "a/2 is behind a/3 in subscription s"),
         (received(A1, A2), (A1,), "a/2 has a receipt and is not in the topic"),
         (received(A2, A1), (A1, A2), "a/1 is behind a/2 in subscription s"),
         (received(A1, A2), (A2, A1), "a/1 is behind a/2 in the topic"),

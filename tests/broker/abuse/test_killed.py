@@ -5,8 +5,10 @@ from __future__ import annotations
 import asyncio
 import itertools
 import random
+import re
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
@@ -27,12 +29,14 @@ from pulsar_on_spark.testing.history import (
     BY_KEY,
     ORDERED,
     Acknowledged,
+    Discarded,
     History,
     Message,
     Order,
     Received,
     Restarted,
     Sent,
+    Waiting,
     violations,
 )
 from pulsar_on_spark.testing.pulsar_entries import read_entry
@@ -40,9 +44,11 @@ from pulsar_on_spark.testing.restarting_broker import RestartingBroker
 from pulsar_on_spark.topic.root import Root
 from tests.broker.clients.conftest import new_client
 from tests.broker.clients.raw import answer_and_entry, command, connect
+from tests.broker.clients.raw_chunks import whole_messages
 from tests.broker.clients.test_durable import stored
 
 TOPIC, SPREAD, LARGE = "orders", "spread", "large"
+WHOLE = "whole"
 PARTITIONS = 3
 KEYS = 7
 SUBSCRIPTIONS: dict[str, Mapping[str, Order]] = {
@@ -57,7 +63,7 @@ SUBSCRIPTIONS: dict[str, Mapping[str, Order]] = {
         "confirmed one by one": ANY,
     },
     SPREAD: {"each partition": BY_KEY},
-    LARGE: {"whole": ORDERED},
+    LARGE: {WHOLE: ORDERED},
 }
 CONFIRMED = {
     "confirmed": (CommandSubscribe.Exclusive, CommandAck.Individual),
@@ -75,7 +81,7 @@ CONSUMERS = [
     (TOPIC, "keys", pulsar.ConsumerType.KeyShared),
     (TOPIC, "keys", pulsar.ConsumerType.KeyShared),
     (SPREAD, "each partition", pulsar.ConsumerType.Exclusive),
-    (LARGE, "whole", pulsar.ConsumerType.Exclusive),
+    (LARGE, WHOLE, pulsar.ConsumerType.Exclusive),
 ]
 PRODUCERS = {"plain": TOPIC, "batched": TOPIC, "keyed": TOPIC, "spread": SPREAD, "chunked": LARGE}
 MAX_MESSAGE_BYTES = 20_000
@@ -83,7 +89,15 @@ PADDING = b"." * (2 * MAX_MESSAGE_BYTES)
 """Makes three chunks of a message."""
 PAUSE_S = 0.005
 """Between two sends of a producer: the load is that of slow machines, too. Chunked ones are rarer."""
+MAX_BEHIND = 2_000
+"""Messages that producers send ahead of their receipts, and of the slowest subscription: the kills come too fast for
+consumers that begin again with a growing backlog each time."""
 END_S = 120
+"""For anything, but the end of the last backlog: that may take as long as there is progress."""
+THE_END = b"the end"
+"""The last message of the large ones' topic; nobody judges it."""
+DISCARDED = re.compile(r"Received a chunk whose chunk id is invalid \(uuid: chunked-(\d+) ")
+"""What `pulsar-client` logs when it throws a message away whose first chunk comes again (`raw_chunks`)."""
 
 
 def value_of(message: Message) -> bytes:
@@ -98,6 +112,12 @@ def message_of(value: bytes) -> Message:
 def produce(client: pulsar.Client, name: str, history: History, ended: threading.Event) -> None:
     """Send until told to stop, a number at a time; returns when all have their outcome."""
     is_chunked = name == "chunked"
+    outcomes: list[pulsar.Result] = []
+
+    def on_outcome(sent: Message, result: pulsar.Result) -> None:
+        outcomes.append(result)
+        history.note(Sent(sent, stored=result == pulsar.Result.Ok))
+
     # Batches would mix keys; those of Key_Shared are told apart by entry.
     producer = client.create_producer(
         PRODUCERS[name],
@@ -111,13 +131,17 @@ def produce(client: pulsar.Client, name: str, history: History, ended: threading
         chunking_enabled=is_chunked,
     )
     for number in itertools.count(1):
+        while not ended.is_set() and (
+            number - len(outcomes) > MAX_BEHIND or history.behind(SUBSCRIPTIONS[PRODUCERS[name]]) > MAX_BEHIND
+        ):
+            time.sleep(PAUSE_S)
         if ended.is_set():
             break
         message = Message(name, number, f"k{number % KEYS}" if name in ("keyed", "spread") else "")
         history.note(Sent(message, stored=False))
         producer.send_async(
             value_of(message) + (b" " + PADDING if is_chunked else b""),
-            lambda result, _, sent=message: history.note(Sent(sent, stored=result == pulsar.Result.Ok)),
+            lambda result, _, sent=message: on_outcome(sent, result),
             partition_key=message.key or None,
             sequence_id=number,
         )
@@ -212,6 +236,13 @@ def all_but(index: int, count: int) -> list[int]:
     return [int.from_bytes(words[at : at + 8], "little", signed=True) for at in range(0, len(words), 8)]
 
 
+def note_discarded(log: Path, history: History, noted: set[int]) -> None:
+    """Note what the client that reads the large messages says to have thrown away."""
+    for number in {int(found) for found in DISCARDED.findall(log.read_text())} - noted:
+        history.note(Discarded(WHOLE, Message("chunked", number)))
+        noted.add(number)
+
+
 def wait_until(is_so: Callable[[], bool], what: str) -> None:
     until_s = time.monotonic() + END_S
     while not is_so():
@@ -226,7 +257,11 @@ def killed(root: Path, kills: int, deduplicated: bool) -> None:
     Root.create(root).create_topic(SPREAD, partitions=PARTITIONS)
     with ExitStack() as at_end:
         broker = at_end.enter_context(RestartingBroker(root, settings))
-        clients = [new_client(broker.url) for _ in range(3)]
+        log = root.with_name("client.log")
+        # Not a Python logger: the client would call it at any time, also when the interpreter ends.
+        logger = pulsar.FileLogger(pulsar.LoggerLevel.Error, str(log))
+        reading_large = pulsar.Client(broker.url, operation_timeout_seconds=30, logger=logger)
+        clients = [reading_large, *(new_client(broker.url) for _ in range(2))]
         for client in clients:
             at_end.callback(client.shutdown)  # close would wait for what never comes
         all_read, enough = threading.Event(), threading.Event()
@@ -255,24 +290,54 @@ def killed(root: Path, kills: int, deduplicated: bool) -> None:
         for thread in producing:
             thread.join(END_S)
         reading = [(histories[topic], name) for topic, names in SUBSCRIPTIONS.items() for name in names]
-        settle(lambda: all(history.is_all_received(name) for history, name in reading))
+        discarded: set[int] = set()
+
+        def is_settled() -> bool:
+            note_discarded(log, histories[LARGE], discarded)
+            return all(history.is_settled(name) for history, name in reading)
+
+        settle(is_settled, lambda: [history.behind(SUBSCRIPTIONS[topic]) for topic, history in histories.items()])
         all_read.set()
         confirming.join(END_S)
-        kept = {topic: kept_in(clients[0], topic) for topic in histories}
-        for client in clients:
+        for client in clients[:2]:
             client.close()
+        note_discarded(log, histories[LARGE], discarded)
+        kept = {topic: kept_in(clients[2], topic) for topic in (TOPIC, SPREAD)}
+        clients[2].create_producer(LARGE).send(THE_END)
+        clients[2].close()
+        for message in large_messages(broker.url, WHOLE):
+            histories[LARGE].note(Waiting(WHOLE, message))
+        kept[LARGE] = [large_messages(broker.url, "all of them")]
         assert broker.stop() == 0
-    found = [
-        each
-        for topic, history in histories.items()
-        for each in violations(history.events(), SUBSCRIPTIONS[topic], kept[topic], deduplicated)
-    ]
+    found = judged(histories, kept, deduplicated)
+    print(f"After {kills} kills: {told(histories, kept)}")
     assert not found, f"{len(found)} violations, {found[:10]}"
     in_spark = [message_of(value or b"") for value in stored(root, TOPIC)]
     assert [in_spark] == kept[TOPIC]
     for name in CONFIRMED:
         confirmed = [each for each in histories[TOPIC].events() if isinstance(each, Acknowledged)]
         assert sum(each.subscription == name for each in confirmed) > kills
+
+
+def judged(histories: Mapping[str, History], kept: Mapping[str, list[list[Message]]], deduplicated: bool) -> list[str]:
+    return [
+        each
+        for topic, history in histories.items()
+        for each in violations(history.events(), SUBSCRIPTIONS[topic], kept[topic], deduplicated)
+    ]
+
+
+def told(histories: Mapping[str, History], kept: Mapping[str, list[list[Message]]]) -> str:
+    """What happened, in numbers."""
+    stored_counts = Counter(
+        message for partitions in kept.values() for partition in partitions for message in partition
+    )
+    counts = Counter(type(event) for history in histories.values() for event in history.events())
+    return (
+        f"{len(stored_counts)} messages stored, {stored_counts.total() - len(stored_counts)} of them again; "
+        f"received {counts[Received]} times; {counts[Acknowledged]} confirmed acknowledgements; "
+        f"{counts[Discarded]} discarded by the client, {counts[Waiting]} left to a new consumer"
+    )
 
 
 def kept_in(client: pulsar.Client, topic: str) -> list[list[Message]]:
@@ -287,6 +352,11 @@ def everything(client: pulsar.Client, partition: str) -> list[Message]:
         found.append(message_of(reader.read_next(END_S * 1000).data()))
     reader.close()
     return found
+
+
+def large_messages(url: str, subscription: str) -> list[Message]:
+    """Those that a new consumer of the subscription is given."""
+    return [message_of(value) for value in asyncio.run(whole_messages(url, LARGE, subscription, THE_END))]
 
 
 def wait_for_progress(history: History, messages: int, topic: str) -> None:
@@ -306,11 +376,13 @@ async def until(ended: threading.Event, work: Sequence[Coroutine[object, object,
             task.cancel()
 
 
-def settle(is_so: Callable[[], bool]) -> None:
-    """Wait, too; what is missing in the end is for the judge to name."""
-    until_s = time.monotonic() + END_S
+def settle(is_so: Callable[[], bool], progress: Callable[[], object]) -> None:
+    """Wait, too, while there is progress; what is missing in the end is for the judge to name."""
+    seen, until_s = progress(), time.monotonic() + END_S
     while not is_so() and time.monotonic() < until_s:
-        time.sleep(0.05)
+        time.sleep(0.5)
+        if progress() != seen:
+            seen, until_s = progress(), time.monotonic() + END_S
 
 
 def test_a_broker_that_is_killed_under_load(tmp_path: Path) -> None:

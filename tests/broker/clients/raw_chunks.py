@@ -1,0 +1,63 @@
+"""Large messages as their chunks make them up: `pulsar-client` throws some away whose chunks come twice.
+
+Its versions up to 3.13 do (apache/pulsar-client-cpp#587): a first chunk that comes again, for it was delivered before a
+reconnection or stored again by a producer without deduplication, costs them the whole message.
+"""
+
+from __future__ import annotations
+
+from pulsar_on_spark.protocol.commands import BaseCommand, CommandFlow, CommandSubscribe
+from pulsar_on_spark.testing.pulsar_entries import read_metadata, read_payload
+from tests.broker.clients.raw import answer_and_entry, command, connect
+
+
+class Chunks:
+    """Puts messages together: a first chunk begins its message anew, one that is not the next is passed over."""
+
+    def __init__(self) -> None:
+        self._begun: dict[str, list[bytes]] = {}
+
+    def add(self, entry: bytes) -> bytes | None:
+        """The value of the message that the entry completes, if it does."""
+        metadata, payload = read_metadata(entry), read_payload(entry)
+        if not metadata.HasField("chunk_id"):
+            return payload
+        if metadata.chunk_id == 0:
+            self._begun[metadata.uuid] = []
+        begun = self._begun.get(metadata.uuid, [])
+        if len(begun) != metadata.chunk_id:
+            return None
+        begun.append(payload)
+        if len(begun) < metadata.num_chunks_from_msg:
+            return None
+        return b"".join(self._begun.pop(metadata.uuid))
+
+
+async def whole_messages(url: str, topic: str, subscription: str, last: bytes) -> list[bytes]:
+    """What a new consumer of a subscription is given before a message, and does not acknowledge."""
+    reader, writer = await connect(url)
+    subscribe = CommandSubscribe(
+        topic=topic,
+        subscription=subscription,
+        subType=CommandSubscribe.Exclusive,
+        initialPosition=CommandSubscribe.Earliest,
+        consumer_id=1,
+        request_id=1,
+    )
+    writer.write(command("SUBSCRIBE", subscribe=subscribe))
+    chunks, found = Chunks(), list[bytes]()
+    while True:
+        said, entry = await answer_and_entry(reader)
+        match said.type:
+            case BaseCommand.SUCCESS:
+                writer.write(command("FLOW", flow=CommandFlow(consumer_id=1, messagePermits=1_000_000)))
+            case BaseCommand.MESSAGE:
+                if (value := chunks.add(entry)) == last:
+                    writer.close()
+                    return found
+                if value is not None:
+                    found.append(value)
+            case BaseCommand.ERROR | BaseCommand.CLOSE_CONSUMER:
+                raise EOFError(said)
+            case _:
+                pass
