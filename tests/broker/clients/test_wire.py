@@ -26,6 +26,7 @@ from pulsar_on_spark.protocol.commands import (
     ServerError,
 )
 from pulsar_on_spark.protocol.frames import frame_of
+from pulsar_on_spark.protocol.messages import MessageMetadata
 from pulsar_on_spark.testing.pulsar_entries import ClientMessage, batch_entry, single_entry
 from pulsar_on_spark.testing.running_broker import RunningBroker
 from tests.broker.clients.conftest import WAIT_MS
@@ -234,6 +235,42 @@ def test_acknowledging_through_the_entry_in_front_of_the_first_changes_nothing(
     with connected(broker) as wire:
         subscribing(wire, topic)
         assert wire.receive()[1] == batch, "it is not acknowledged"
+
+
+def test_chunks_of_a_message_come_again_from_the_first_until_all_are_acknowledged(
+    broker: RunningBroker, topic: str
+) -> None:
+    """What official clients put together of them is up to the clients: pulsar-client 3.13 throws it away."""
+    chunks = [
+        single_entry(
+            ClientMessage(value=b"part %d" % number),
+            metadata=MessageMetadata(uuid="by hand-1", chunk_id=number, num_chunks_from_msg=3, total_chunk_msg_size=18),
+        )
+        for number in range(3)
+    ]
+    with connected(broker) as wire:
+        producing(wire, topic)
+        for entry in [*chunks, ENTRY]:
+            assert wire.ask(sending(1), entry).type == BaseCommand.SEND_RECEIPT
+    with connected(broker) as wire:
+        subscribing(wire, topic)
+        assert [wire.receive()[1] for _ in range(2)] == chunks[:2]
+    with connected(broker) as wire:
+        subscribing(wire, topic)
+        came = [wire.receive() for _ in range(3)]
+        assert [entry for _, entry in came] == chunks
+        ids = [
+            MessageIdData(ledgerId=said.message.message_id.ledgerId, entryId=said.message.message_id.entryId)
+            for said, _ in came
+        ]
+        assert wire.receive()[1] == ENTRY
+        ack = CommandAck(consumer_id=2, ack_type=CommandAck.Individual, message_id=ids, request_id=3)
+        answer = wire.ask(BaseCommand(type=BaseCommand.ACK, ack=ack))
+        assert answer.type == BaseCommand.ACK_RESPONSE
+        assert not answer.ackResponse.HasField("error")
+    with connected(broker) as wire:
+        subscribing(wire, topic)
+        assert wire.receive()[1] == ENTRY, "the chunks are acknowledged, all of them"
 
 
 def test_answers_come_in_the_order_of_entries_whatever_becomes_of_them(
