@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gc
 import logging
-import signal
 import threading
 import time
 from collections import OrderedDict
@@ -22,6 +21,7 @@ from pulsar_on_spark.broker.reading.slabs import Run, SlabWriter
 from pulsar_on_spark.model import logs
 from pulsar_on_spark.model.errors import PulsarpyError, StorageError
 from pulsar_on_spark.topic.entry.rows import StoredEntry
+from pulsar_on_spark.topic.giving_way import leave_signals_to_parent
 from pulsar_on_spark.topic.root import Root
 
 log = logging.getLogger(__name__)
@@ -36,7 +36,7 @@ IDLE_S = 30.0
 
 def run(root: Path, max_message_size_bytes: int, slabs: list[memoryview], jobs: Connection) -> None:
     """Serve jobs until the pipe ends."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the broker tells when to stop, and so does its end
+    leave_signals_to_parent()
     gc.freeze()
     logs.configure_child()
     _Worker(Root.open(root), max_message_size_bytes, slabs, jobs).run()

@@ -13,20 +13,19 @@ import gc
 import logging
 import multiprocessing
 import os
-import signal
 import time
 from collections.abc import Callable
+from ctypes import c_double, c_int64
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from multiprocessing.context import SpawnProcess
-from multiprocessing.sharedctypes import Synchronized
 from pathlib import Path
 
 from pulsar_on_spark.ledger.journal.log import FrameNumber
 from pulsar_on_spark.model import logs
 from pulsar_on_spark.model.errors import JournalFencedError, PulsarpyError
 from pulsar_on_spark.model.ids import IncarnationId
-from pulsar_on_spark.topic.giving_way import start_giving_way
+from pulsar_on_spark.topic.giving_way import leave_signals_to_parent, start_giving_way
 from pulsar_on_spark.topic.root import Root
 from pulsar_on_spark.topic.sealing.sealer import Sealer, SealReport
 from pulsar_on_spark.topic.sealing.trim import GRACE_S, Trimmer
@@ -121,7 +120,11 @@ class SealingProcess:
         self._incarnation = incarnation
         self._policy = policy
         context = multiprocessing.get_context("spawn")
-        self._gauges = _Gauges(context.Value("q", 0), context.Value("q", 0), context.Value("d", time.monotonic()))
+        self._gauges = _Gauges(
+            lag_bytes=context.RawValue(c_int64, 0),
+            deleted_before=context.RawValue(c_int64, 0),
+            alive_at_s=context.RawValue(c_double, time.monotonic()),
+        )
         self._context = context
         self._process: SpawnProcess | None = None
         self._stop: Connection | None = None
@@ -193,11 +196,14 @@ class SealingProcess:
 
 @dataclass(frozen=True, slots=True)
 class _Gauges:
-    """Shared memory between parent and child; the clock is the system's monotonic one."""
+    """Shared memory between parent and child; the clock is the system's monotonic one.
 
-    lag_bytes: Synchronized[int]
-    deleted_before: Synchronized[int]
-    alive_at_s: Synchronized[float]
+    Only the child writes, a word at a time. There are no locks: a child that is killed would leave its own held.
+    """
+
+    lag_bytes: c_int64
+    deleted_before: c_int64
+    alive_at_s: c_double
 
 
 class _StoppedError(Exception):
@@ -213,7 +219,7 @@ def _run(
     stop: Connection,
 ) -> None:
     """The child."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent tells when to stop
+    leave_signals_to_parent()
     gc.freeze()
     logs.configure_child()
     try:

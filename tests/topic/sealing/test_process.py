@@ -102,6 +102,24 @@ def test_killed_and_started_again(log: LogOnDisk) -> None:
         process.stop()
 
 
+def test_a_signal_to_all_leaves_its_end_to_the_parent(log: LogOnDisk) -> None:
+    process = SealingProcess(log.root.path, log.incarnation, EAGER)
+    process.start()
+    try:
+        for number in range(2):  # once before it has begun, and once when it has
+            assert process.pid is not None
+            os.kill(process.pid, signal.SIGTERM)
+            os.kill(process.pid, signal.SIGINT)
+            log.append({"a": [entry(number)]})
+            log.idle()
+            log.idle()
+            wait_for(lambda count=number + 1: len(sealed_entries(log.root, log.ledger("a"))) == count, "it goes on")
+    finally:
+        began_s = time.monotonic()
+        process.stop()
+    assert time.monotonic() - began_s < 10, "it was killed"
+
+
 def test_one_that_fails_again_and_again_is_silent(tmp_path: Path) -> None:
     """Being started is no sign of life: producers must be held back while nobody seals."""
     process = SealingProcess(tmp_path / "no root", IncarnationId("i"))
@@ -116,10 +134,11 @@ def test_one_that_fails_again_and_again_is_silent(tmp_path: Path) -> None:
 
 
 PARENT = """
-import sys, time
+import os, sys, time
 from pathlib import Path
 from pulsar_on_spark.topic.sealing.process import SealingProcess
 if __name__ == "__main__":
+    os.dup2(1, 2)
     process = SealingProcess(Path(sys.argv[1]), sys.argv[2])
     process.start()
     print(process.pid, flush=True)
@@ -133,8 +152,9 @@ def test_it_ends_with_its_parent(log: LogOnDisk, start_python: Callable[..., sub
     child = int(parent.stdout.readline())
     time.sleep(1)
     parent.kill()
-    parent.communicate()
+    said, _ = parent.communicate()
     wait_for(lambda: _is_gone(child), "the child is gone")
+    assert "leaked" not in said, "a killed broker's last words are of no semaphores"
 
 
 def _is_gone(pid: int) -> bool:
