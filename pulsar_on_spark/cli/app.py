@@ -30,6 +30,7 @@ from pulsar_on_spark.model.errors import InvalidArgumentError, PulsarpyError
 from pulsar_on_spark.model.quorum import Quorum
 from pulsar_on_spark.topic.housekeeping.collect import Ages
 from pulsar_on_spark.topic.housekeeping.maintain import MaintainReport
+from pulsar_on_spark.topic.incarnation import dead_brokers
 from pulsar_on_spark.topic.root import Root
 from pulsar_on_spark.topic.status import RootStatus, TopicSubscription
 
@@ -45,8 +46,13 @@ _SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
 
 
 def main() -> None:
-    """Run the program: a failure is one sentence on standard error and exit code 1."""
-    logging.basicConfig(level=logging.ERROR)
+    """Run the program: a failure is one sentence on standard error and exit code 1.
+
+    Of what is logged errors are shown, and what a dead broker is waited for.
+    """
+    told = logging.StreamHandler()
+    told.addFilter(lambda record: record.levelno >= logging.ERROR or record.name == dead_brokers.__name__)
+    logging.basicConfig(level=logging.WARNING, format="pulsarpy: %(message)s", handlers=[told])
     try:
         app()
     except (PulsarpyError, OSError) as error:

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -11,6 +14,7 @@ from typer.testing import CliRunner
 from pulsar_on_spark.cli.app import app
 from pulsar_on_spark.model.errors import TopicNotFoundError
 from pulsar_on_spark.testing import messages
+from pulsar_on_spark.testing.running_incarnation import RunningIncarnation
 from pulsar_on_spark.topic.root import Root
 
 
@@ -40,3 +44,18 @@ def test_compact_keeps_messages_without_a_key_if_told(root: Root) -> None:
 def test_compact_of_a_topic_that_is_not_there(root: Root) -> None:
     done = CliRunner().invoke(app, ["compact", "other", str(root.path)])
     assert isinstance(done.exception, TopicNotFoundError)
+
+
+def test_what_a_dead_broker_is_waited_for_is_told(root: Root) -> None:
+    lease_s = 0.5
+    with RunningIncarnation(root, lease_duration_s=lease_s) as broker:
+        broker.send("t", [b"5"])
+        broker.kill()
+    time.sleep(lease_s)  # the lease is older than that, and nobody has watched it
+    command = [sys.executable, "-m", "pulsar_on_spark.cli", "compact", "t", str(root.path)]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    told = done.stderr.splitlines()
+    assert [line.startswith("pulsarpy: ") for line in told] == [True] * len(told)
+    assert "waited" in told[0]
+    assert broker.incarnation.id in told[0]
+    assert any("is recovered" in line for line in told)

@@ -128,7 +128,13 @@ class DeadBrokers:
     def settle(self, view: View, incarnations: Collection[IncarnationId]) -> bool:
         """As `recover`, and wait where a lease looks stale, until it is known to have run out or is renewed."""
         waited = False
-        while any(self._is_undecided(view, each) for each in incarnations):
+        while undecided := [each for each in incarnations if self._is_undecided(view, each)]:
+            if not waited:
+                log.warning(
+                    "It is waited, for the duration of a lease at most, until it shows whether these broker "
+                    "incarnations are dead: %s.",
+                    ", ".join(undecided),
+                )
             waited = True
             time.sleep(OBSERVE_EVERY_S / 5)
             self._watcher.observe()
