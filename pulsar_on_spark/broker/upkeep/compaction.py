@@ -13,7 +13,7 @@ import sys
 import time
 from contextlib import closing
 from dataclasses import dataclass
-from typing import Final, Literal
+from typing import Final, Literal, TypeVar
 
 from pulsar_on_spark.broker.repeating import every
 from pulsar_on_spark.broker.settings import BrokerSettings
@@ -31,6 +31,8 @@ from pulsar_on_spark.topic.root import Root
 from pulsar_on_spark.topic.tail.tail import Tail
 
 log = logging.getLogger(__name__)
+
+_T = TypeVar("_T")
 
 _NICE: Final = 10
 _MAX_ERROR_BYTES: Final = 4_096
@@ -125,7 +127,7 @@ class Compactions:
         """
         if topic in self._running:
             raise TopicBusyError(f"Topic {topic} is being compacted already: wait until that has ended.")
-        self._note(topic, CompactionStatus("RUNNING"))
+        _remember(self._known, topic, CompactionStatus("RUNNING"))
         task = self._running[topic] = asyncio.create_task(self._compact(topic, reach), name=f"compact {topic}")
         task.add_done_callback(lambda _: self._running.pop(topic, None))
 
@@ -140,7 +142,7 @@ class Compactions:
         except OSError as error:
             outcome = CompactionStatus("ERROR", f"The compaction could not be started: {error}.")
         finally:
-            self._note(topic, outcome)
+            _remember(self._known, topic, outcome)
         if outcome.status == "ERROR":
             log.warning("Topic %s is not compacted: %s", topic, outcome.last_error, extra={"topic": topic})
 
@@ -160,18 +162,10 @@ class Compactions:
         lines = said.decode(errors="replace").strip().splitlines()
         return None if code == 0 else lines[-1] if lines else f"The process ended with code {code}."
 
-    def _note(self, topic: TopicName, status: CompactionStatus) -> None:
-        self._known.pop(topic, None)
-        self._known[topic] = status
-        if len(self._known) > _MAX_KNOWN:
-            del self._known[next(iter(self._known))]
-
     def _count(self, topic: TopicName, has_succeeded: bool, duration_s: float) -> None:
-        before = self._counts.pop(topic, CompactionCounts())
+        before = self._counts.get(topic, CompactionCounts())
         succeeded, failed = before.succeeded + has_succeeded, before.failed + (not has_succeeded)
-        self._counts[topic] = CompactionCounts(succeeded, failed, round(duration_s * 1000))
-        if len(self._counts) > _MAX_KNOWN:
-            del self._counts[next(iter(self._counts))]
+        _remember(self._counts, topic, CompactionCounts(succeeded, failed, round(duration_s * 1000)))
 
     # -- thresholds ----------------------------------------------------------------------------------------------------
 
@@ -196,6 +190,14 @@ class Compactions:
             seen = tail.look(list(thresholds))
         due = (part for part, threshold in thresholds.items() if waiting_bytes(seen, part.topic_id) >= threshold)
         return [TopicName.parse(part.name) for part in due]
+
+
+def _remember(outcomes: dict[TopicName, _T], topic: TopicName, last: _T) -> None:
+    """The last outcome of a topic; the topic whose outcome is the oldest is forgotten."""
+    outcomes.pop(topic, None)
+    outcomes[topic] = last
+    if len(outcomes) > _MAX_KNOWN:
+        del outcomes[next(iter(outcomes))]
 
 
 def main() -> None:

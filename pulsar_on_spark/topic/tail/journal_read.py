@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Iterator, Mapping
 from contextlib import closing
+from threading import Lock
 
 import numpy as np
 import pyarrow as pa
@@ -26,6 +27,8 @@ _CHECKED_FILES = 64
 _checked: OrderedDict[tuple[str, str, tuple[int, int]], set[FrameNumber]] = OrderedDict()
 """Frames whose checksums this process found right, by file and inode. They never change, so the entries of a second
 topic in a frame cost no second reading of all the others in it."""
+_checking = Lock()
+"""Readers may be in several threads: what one has found another may forget."""
 
 
 def read_entries(
@@ -159,10 +162,11 @@ class _Copies:
         copy = self._copy
         assert copy is not None
         key = (self._where.incarnation, f"{copy.path}/{copy.file}", self._files.identity(file.fd))
-        found = _checked.setdefault(key, set())
-        _checked.move_to_end(key)
-        while len(_checked) > _CHECKED_FILES:
-            _checked.popitem(last=False)
+        with _checking:
+            found = _checked.setdefault(key, set())
+            _checked.move_to_end(key)
+            while len(_checked) > _CHECKED_FILES:
+                _checked.popitem(last=False)
         return found
 
     def _give_up(self, error: Exception) -> None:
