@@ -247,7 +247,7 @@ def check_whole(root: Root, reported: set[str]) -> None:
 
 
 def test_processes_killed_at_random_points(root: Root, start_python: Callable[..., subprocess.Popen[str]]) -> None:
-    kill_again_and_again(root, 20, start_python)
+    kill_again_and_again(root, 12, start_python)
 
 
 @pytest.mark.soak
