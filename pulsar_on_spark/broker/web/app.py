@@ -140,6 +140,9 @@ async def _failed(request: Request, error: Exception) -> JSONResponse:
 async def _malformed(request: Request, error: Exception) -> JSONResponse:
     assert isinstance(error, RequestValidationError), "registered for these"
     first = error.errors()[0]
+    if first["type"] == "json_invalid":
+        at = first["loc"][-1]
+        return _reason(400, f"The request's body is not JSON ({first['ctx']['error']}: character {at}): correct it.")
     where = ".".join(str(part) for part in first["loc"])
     return _reason(400, f"The request's {where} is not acceptable ({first['msg']}): correct it.")
 

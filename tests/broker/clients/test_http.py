@@ -164,6 +164,13 @@ def test_errors_are_a_reason(broker: RunningBroker, path: str, status: int, part
     assert part in why
 
 
+def test_a_body_that_is_cut_off(admin: httpx.Client) -> None:
+    headers = {"Content-Type": "application/json"}
+    answer = admin.post("/namespaces/public/default/retention", content='{"retentionTimeInMin', headers=headers)
+    assert answer.status_code == 400
+    assert "body is not JSON (Unterminated string starting at: character 1)" in answer.json()["reason"]
+
+
 def test_health(broker: RunningBroker) -> None:
     for path in ("/status.html", "/admin/v2/brokers/health", "/admin/v2/brokers/ready"):
         assert ask(broker, path) == (200, "ok")
