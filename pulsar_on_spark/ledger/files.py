@@ -82,12 +82,11 @@ class OsFiles:
             view = view[os.write(fd, view) :]
 
     def write_buffers(self, fd: int, buffers: Sequence[bytes | bytearray | memoryview]) -> None:
-        """See `FileOps`. A short write is how a full or failing disk begins: what it is says the write of the rest."""
+        """See `FileOps`. A short write is no call to go on, but how a full or failing disk begins to say so."""
         wanted = sum(map(len, buffers))
         written = os.writev(fd, buffers)
         if written != wanted:
-            written += os.write(fd, b"".join(buffers)[written:])
-        if written != wanted:
+            os.write(fd, b"".join(buffers)[written:])  # its error is the disk's own word
             raise OSError(errno.EIO, f"only {written} of {wanted} bytes were written")
 
     def read_into(self, fd: int, offset: int, target: memoryview) -> int:

@@ -47,6 +47,7 @@ class OpenJournalFile:
         self._files = files
         self.fd = open_journal_file(directory, files)
         self._start: ScanPosition | None = None
+        self._sought: ScanPosition | None = None
         self._forgotten = 0
 
     def start(self) -> ScanPosition:
@@ -77,11 +78,15 @@ class OpenJournalFile:
         Raises:
             StorageError, OSError: the file is damaged, or cannot be read.
         """
-        start = hint if hint is not None and hint.chain.next_number <= number else self.start()
+        # Whoever looks at the end of a growing file again and again does not begin at its front each time.
+        known = [each for each in (hint, self._sought) if each is not None and each.chain.next_number <= number]
+        start = max(known, key=lambda each: each.offset) if known else self.start()
         if start.chain.next_number > number:
             return None
         scanner = FrameScanner(self.fd, start, self.name, self._files, checked_before=heads_only)
-        return scanner if scanner.seek(number) is None else None
+        end = scanner.seek(number)
+        self._sought = scanner.position
+        return scanner if end is None else None
 
     def size_bytes(self) -> int:
         """Its length now."""

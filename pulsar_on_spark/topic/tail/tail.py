@@ -93,8 +93,8 @@ class Tail:
             parts: The topics.
             view: Read after the last look.
             settle: Wait, for one lease's duration at most, where a broker seems to be dead.
-            reach: Positions by topic id that were readable before: they are looked for in every copy, and for
-                `REACH_S`.
+            reach: Positions by topic id that were readable before: they are looked for in every copy where the one in
+                use has them not, and for `REACH_S`.
 
         Raises:
             DataLossError: acknowledged entries are in no journal file and not sealed.
@@ -106,14 +106,17 @@ class Tail:
         if recovered:
             view = self._fresh()
         end_s = self._clock() + REACH_S
+        every_copy = False
         while True:
-            seen = self._look(parts, view, every_copy=bool(reach))
+            seen = self._look(parts, view, every_copy=every_copy)
             short = [topic for topic, position in (reach or {}).items() if chain.read_limit(seen, topic) < position]
             if not (short and self._needed(seen, parts)) or self._clock() > end_s:
                 return seen  # what no journal can bring is lost, and the plan says so
-            time.sleep(0.1)
-            self._brokers.recover(seen, list(self._needed(seen, parts)))
-            view = self._fresh()
+            if every_copy:
+                time.sleep(0.1)
+                self._brokers.recover(seen, list(self._needed(seen, parts)))
+                view = self._fresh()
+            every_copy = True
 
     def close(self) -> None:
         """Close all files."""

@@ -9,11 +9,15 @@ import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
 
+from pulsar_on_spark.ledger.files import OS_FILES, OsFiles
+from pulsar_on_spark.ledger.journal.codec_scan import HEADS_WINDOW_BYTES
 from pulsar_on_spark.ledger.journal.groups import JournalLimits
+from pulsar_on_spark.ledger.journal.register import log_record
 from pulsar_on_spark.metadata.records import IncarnationRecord, LedgerRecord, SegmentRecord
 from pulsar_on_spark.model.errors import DataLossError
 from pulsar_on_spark.model.ids import EARLIEST, TopicId
@@ -52,6 +56,17 @@ def start(root: Root) -> Iterator[Callable[..., RunningIncarnation]]:
     yield start
     for each in started:
         each.__exit__(None, None, None)
+
+
+@dataclass(frozen=True)
+class CountingFiles(OsFiles):
+    """Notes which file each read is of, and how much it asks for."""
+
+    reads: list[tuple[int, int]] = field(default_factory=list)
+
+    def read_into(self, fd: int, offset: int, target: memoryview) -> int:
+        self.reads.append((fd, len(target)))
+        return OS_FILES.read_into(fd, offset, target)
 
 
 class Follower:
@@ -159,6 +174,45 @@ def test_a_path_fails_and_another_copy_is_read(root: Root, start: Callable[..., 
     assert follower.follow_to(1_000) == numbered(0, 1_000)
     assert Follower(root).follow_to(1_000) == numbered(0, 1_000)
     assert [len(each.copies) for each in log_of(root, broker.incarnation.id).fragments][-1] == 2
+
+
+def send_in_frames(broker: RunningIncarnation, values: list[bytes]) -> None:
+    """Each in a frame of its own."""
+    for value in values:
+        broker.send("t", [value])
+
+
+def test_a_look_for_what_was_readable_reads_one_copy_if_that_has_it(
+    root: Root, start: Callable[..., RunningIncarnation]
+):
+    broker, follower = start(), Follower(root)
+    send_in_frames(broker, numbered(0, 20))
+    assert follower.follow_to(20) == numbered(0, 20)
+    for _ in range(10):
+        follower.tail.look([follower.part], reach={follower.part.topic_id: follower.position})
+    (reader,) = [scan.reader for scan in follower.tail._scans.values()]
+    assert [copy.file for copy in reader._open].count("1") == 1
+
+
+def test_looks_in_every_copy_read_only_what_has_come(root: Root, start: Callable[..., RunningIncarnation]):
+    """Also of a copy that lacks the frames that are looked for."""
+    broker = start()
+    send_in_frames(broker, [b"%06d" % number * 200 for number in range(300)])
+    ledger, *_ = root.store.view().all(LedgerRecord)
+    files = CountingFiles()
+    with closing(JournalScan(broker.incarnation.id, root.storage_paths(root.store.view()), files)) as scan:
+        for _ in range(2):
+            scan.reader.open_files()
+            scan.main_read(log_record(log_of(root, broker.incarnation.id)), 0, [ledger.ledger_id])
+        scan.scan(every_copy=True)
+        assert scan.reader.walk.next >= 300
+        files.reads.clear()
+        for _ in range(10):
+            scan.scan(every_copy=True)
+        looked_at = {fd for fd, _ in files.reads}
+        read_bytes = sum(size_bytes for _, size_bytes in files.reads)
+    assert len(looked_at) >= 3
+    assert read_bytes < 10 * len(looked_at) * HEADS_WINDOW_BYTES < 10 * journal_files(root)[0].stat().st_size
 
 
 def test_damaged_and_missing_copies(root: Root, start: Callable[..., RunningIncarnation]):
