@@ -20,7 +20,6 @@ from pulsar_on_spark.metadata.records import SubscriptionRecord
 from pulsar_on_spark.protocol.commands import (
     BaseCommand,
     CommandAck,
-    CommandFlow,
     CommandSubscribe,
     MessageIdData,
 )
@@ -43,7 +42,7 @@ from pulsar_on_spark.testing.pulsar_entries import read_entry
 from pulsar_on_spark.testing.restarting_broker import RestartingBroker
 from pulsar_on_spark.topic.root import Root
 from tests.broker.clients.conftest import new_client
-from tests.broker.clients.raw import answer_and_entry, command, connect
+from tests.broker.clients.raw import answer_and_entry, command, consuming
 from tests.broker.clients.raw_chunks import whole_messages
 from tests.broker.clients.test_durable import stored
 
@@ -175,28 +174,18 @@ async def confirm(url: str, subscription: str, history: History) -> None:
         try:
             await _confirm(url, subscription, history)
         except (OSError, EOFError):
-            await asyncio.sleep(0.1)  # the broker is gone: the next one is on its way
+            # The broker is gone, the consumer before is still being missed, or the topic is not there yet.
+            await asyncio.sleep(0.1)
 
 
 async def _confirm(url: str, subscription: str, history: History) -> None:
     type_, ack_type = CONFIRMED[subscription]
-    reader, writer = await connect(url)
+    reader, writer = await consuming(url, TOPIC, subscription, type_)
     asked: dict[int, list[Message]] = {}
     requests = itertools.count(2)
-    subscribe = CommandSubscribe(
-        topic=TOPIC,
-        subscription=subscription,
-        subType=type_,
-        initialPosition=CommandSubscribe.Earliest,
-        consumer_id=1,
-        request_id=1,
-    )
-    writer.write(command("SUBSCRIBE", subscribe=subscribe))
     while True:
         said, entry = await answer_and_entry(reader)
         match said.type:
-            case BaseCommand.SUCCESS:
-                writer.write(command("FLOW", flow=CommandFlow(consumer_id=1, messagePermits=1_000_000)))
             case BaseCommand.MESSAGE:
                 messages = [message_of(each.value or b"") for each in read_entry(entry)]
                 given = indexes(said.message.ack_set, len(messages))
@@ -217,7 +206,6 @@ async def _confirm(url: str, subscription: str, history: History) -> None:
                     if not said.ackResponse.HasField("error"):
                         history.note(Acknowledged(subscription, message))
             case BaseCommand.ERROR | BaseCommand.CLOSE_CONSUMER:
-                # The one before is still being missed, or the topic not there yet.
                 writer.close()
                 raise EOFError(said)
             case _:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
-from pulsar_on_spark.protocol.commands import BaseCommand, CommandConnect
+from pulsar_on_spark.protocol.commands import BaseCommand, CommandConnect, CommandFlow, CommandSubscribe
 from pulsar_on_spark.protocol.frames import frame_of
 
 
@@ -20,6 +20,32 @@ async def connect(url: str, client_version: str = "raw") -> tuple[asyncio.Stream
     connecting = CommandConnect(client_version=client_version, protocol_version=21, auth_method_name="none")
     writer.write(command("CONNECT", connect=connecting))
     assert (await answer(reader)).type == BaseCommand.CONNECTED
+    return reader, writer
+
+
+async def consuming(
+    url: str, topic: str, subscription: str, type_: CommandSubscribe.SubType
+) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+    """Connected, with consumer 1 subscribed from the earliest message on; it may be sent more than there is.
+
+    Raises:
+        EOFError: the broker refuses it, for now at least.
+    """
+    reader, writer = await connect(url)
+    subscribe = CommandSubscribe(
+        topic=topic,
+        subscription=subscription,
+        subType=type_,
+        initialPosition=CommandSubscribe.Earliest,
+        consumer_id=1,
+        request_id=1,
+    )
+    writer.write(command("SUBSCRIBE", subscribe=subscribe))
+    while (said := await answer(reader)).type != BaseCommand.SUCCESS:
+        if said.type in (BaseCommand.ERROR, BaseCommand.CLOSE_CONSUMER):
+            writer.close()
+            raise EOFError(said)
+    writer.write(command("FLOW", flow=CommandFlow(consumer_id=1, messagePermits=1_000_000)))
     return reader, writer
 
 

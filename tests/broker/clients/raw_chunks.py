@@ -6,9 +6,9 @@ reconnection or stored again by a producer without deduplication, costs them the
 
 from __future__ import annotations
 
-from pulsar_on_spark.protocol.commands import BaseCommand, CommandFlow, CommandSubscribe
+from pulsar_on_spark.protocol.commands import BaseCommand, CommandSubscribe
 from pulsar_on_spark.testing.pulsar_entries import read_metadata, read_payload
-from tests.broker.clients.raw import answer_and_entry, command, connect
+from tests.broker.clients.raw import answer_and_entry, consuming
 
 
 class Chunks:
@@ -35,22 +35,11 @@ class Chunks:
 
 async def whole_messages(url: str, topic: str, subscription: str, last: bytes) -> list[bytes]:
     """What a new consumer of a subscription is given before a message, and does not acknowledge."""
-    reader, writer = await connect(url)
-    subscribe = CommandSubscribe(
-        topic=topic,
-        subscription=subscription,
-        subType=CommandSubscribe.Exclusive,
-        initialPosition=CommandSubscribe.Earliest,
-        consumer_id=1,
-        request_id=1,
-    )
-    writer.write(command("SUBSCRIBE", subscribe=subscribe))
+    reader, writer = await consuming(url, topic, subscription, CommandSubscribe.Exclusive)
     chunks, found = Chunks(), list[bytes]()
     while True:
         said, entry = await answer_and_entry(reader)
         match said.type:
-            case BaseCommand.SUCCESS:
-                writer.write(command("FLOW", flow=CommandFlow(consumer_id=1, messagePermits=1_000_000)))
             case BaseCommand.MESSAGE:
                 if (value := chunks.add(entry)) == last:
                     writer.close()
@@ -58,6 +47,7 @@ async def whole_messages(url: str, topic: str, subscription: str, last: bytes) -
                 if value is not None:
                     found.append(value)
             case BaseCommand.ERROR | BaseCommand.CLOSE_CONSUMER:
+                writer.close()
                 raise EOFError(said)
             case _:
                 pass

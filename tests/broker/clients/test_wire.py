@@ -122,6 +122,13 @@ def subscribing(wire: Wire, topic: str) -> None:
     wire.send(BaseCommand(type=BaseCommand.FLOW, flow=CommandFlow(consumer_id=2, messagePermits=100)))
 
 
+def acknowledging(wire: Wire, type_: CommandAck.AckType, *ids: MessageIdData) -> None:
+    ack = CommandAck(consumer_id=2, ack_type=type_, message_id=ids, request_id=3)
+    answer = wire.ask(BaseCommand(type=BaseCommand.ACK, ack=ack))
+    assert answer.type == BaseCommand.ACK_RESPONSE
+    assert not answer.ackResponse.HasField("error")
+
+
 @pytest.mark.parametrize("checksum", [True, False], ids=["with checksum", "without"])
 def test_an_entry_reaches_the_consumer_as_it_came(broker: RunningBroker, topic: str, checksum: bool) -> None:
     entry = ENTRY if checksum else ENTRY[6:]
@@ -223,15 +230,7 @@ def test_acknowledging_through_the_entry_in_front_of_the_first_changes_nothing(
         wire.ask(sending(1, 2), batch)
         subscribing(wire, topic)
         ledger = wire.receive()[0].message.message_id.ledgerId
-        ack = CommandAck(
-            consumer_id=2,
-            ack_type=CommandAck.Cumulative,
-            message_id=[MessageIdData(ledgerId=ledger, entryId=2**64 - 1)],
-            request_id=3,
-        )
-        answer = wire.ask(BaseCommand(type=BaseCommand.ACK, ack=ack))
-        assert answer.type == BaseCommand.ACK_RESPONSE
-        assert not answer.ackResponse.HasField("error")
+        acknowledging(wire, CommandAck.Cumulative, MessageIdData(ledgerId=ledger, entryId=2**64 - 1))
     with connected(broker) as wire:
         subscribing(wire, topic)
         assert wire.receive()[1] == batch, "it is not acknowledged"
@@ -264,10 +263,7 @@ def test_chunks_of_a_message_come_again_from_the_first_until_all_are_acknowledge
             for said, _ in came
         ]
         assert wire.receive()[1] == ENTRY
-        ack = CommandAck(consumer_id=2, ack_type=CommandAck.Individual, message_id=ids, request_id=3)
-        answer = wire.ask(BaseCommand(type=BaseCommand.ACK, ack=ack))
-        assert answer.type == BaseCommand.ACK_RESPONSE
-        assert not answer.ackResponse.HasField("error")
+        acknowledging(wire, CommandAck.Individual, *ids)
     with connected(broker) as wire:
         subscribing(wire, topic)
         assert wire.receive()[1] == ENTRY, "the chunks are acknowledged, all of them"

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import NamedTuple
 
-from pulsar_on_spark.ledger.files import OS_FILES
+from pulsar_on_spark.ledger.files import OS_FILES, OsFiles
 from pulsar_on_spark.ledger.journal.codec_encode import (
     EncodedFrame,
     EntryGroup,
@@ -26,6 +28,25 @@ from pulsar_on_spark.model.ids import EntryId, IncarnationId, JournalFileId, Led
 INCARNATION = IncarnationId("0123456789abcdef0123456789abcdef")
 HEADER = JournalFileHeader(INCARNATION, JournalFileId("w00000000"), log_start(INCARNATION))
 NAME = "Journal file f"
+
+
+class Read(NamedTuple):
+    """What was asked for."""
+
+    fd: int
+    offset: int
+    size_bytes: int
+
+
+@dataclass(frozen=True)
+class CountingFiles(OsFiles):
+    """Notes each read."""
+
+    reads: list[Read] = field(default_factory=list)
+
+    def read_into(self, fd: int, offset: int, target: memoryview) -> int:
+        self.reads.append(Read(fd, offset, len(target)))
+        return OS_FILES.read_into(fd, offset, target)
 
 
 def group(*entries: tuple[int, int, bytes]) -> EntryGroup:

@@ -1,6 +1,5 @@
 import errno
 import os
-from dataclasses import dataclass, field
 from itertools import accumulate
 from pathlib import Path
 
@@ -9,7 +8,7 @@ from crc32c import crc32c
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pulsar_on_spark.ledger.files import OS_FILES, OsFiles
+from pulsar_on_spark.ledger.files import OS_FILES
 from pulsar_on_spark.ledger.journal.codec_encode import encode_cursor, encode_entries, encode_lac
 from pulsar_on_spark.ledger.journal.codec_scan import (
     HEADS_WINDOW_BYTES,
@@ -47,6 +46,7 @@ from tests.ledger.journal.journal_files import (
     HEADER,
     INCARNATION,
     NAME,
+    CountingFiles,
     content,
     group,
     scan,
@@ -57,17 +57,6 @@ from tests.ledger.journal.journal_files import (
 from tests.open_files import open_files_under
 
 GOLDEN = Path(__file__).parents[2] / "golden" / "journal_file.hex"
-
-
-@dataclass(frozen=True)
-class CountingFiles(OsFiles):
-    """Notes where each read starts and how much it asks for."""
-
-    reads: list[tuple[int, int]] = field(default_factory=list)
-
-    def read_into(self, fd, offset, target):
-        self.reads.append((offset, len(target)))
-        return OS_FILES.read_into(fd, offset, target)
 
 
 def append(path: Path, data: bytes) -> None:
@@ -355,7 +344,7 @@ def test_a_length_is_not_believed(tmp_path, size_bytes):
     path = store(tmp_path, HEADER.encode() + bytes(header) + bytes(1000))
     end = scanner_of(path, files).next_frame()
     assert isinstance(end, TornEnd if size_bytes == 64 * 1024 * 1024 else BadFrame)
-    assert max(length for _, length in files.reads) <= path.stat().st_size
+    assert max(each.size_bytes for each in files.reads) <= path.stat().st_size
 
 
 def test_a_newer_frame_is_not_taken_for_a_bad_one(tmp_path):
@@ -374,9 +363,9 @@ def test_memory_is_bounded_and_bytes_are_read_once(tmp_path, count, size):
     for number in range(count):
         assert scanner.next_frame().header.number == number
     assert isinstance(scanner.next_frame(), CleanEnd)
-    assert max(length for _, length in files.reads) <= max(WINDOW_BYTES, size + 1000)
+    assert max(each.size_bytes for each in files.reads) <= max(WINDOW_BYTES, size + 1000)
     # At the end of a window a frame that began in it is read again: less than one frame each.
-    assert sum(length for _, length in files.reads) < path.stat().st_size * (1.1 if size < 1000 else 2)
+    assert sum(each.size_bytes for each in files.reads) < path.stat().st_size * (1.1 if size < 1000 else 2)
 
 
 def test_a_growing_file_is_followed_without_reading_it_again(tmp_path):
@@ -394,7 +383,7 @@ def test_a_growing_file_is_followed_without_reading_it_again(tmp_path):
         append(path, data[-1:])
         files.reads.clear()
         assert scanner.next_frame().data == data
-        assert files.reads == [(scanner.position.offset - len(data), len(data))]
+        assert [each[1:] for each in files.reads] == [(scanner.position.offset - len(data), len(data))]
     files.reads.clear()
     assert isinstance(scanner.next_frame(), CleanEnd)
     assert files.reads == []
@@ -466,7 +455,7 @@ def test_contents_are_skipped_where_they_were_checked_before(tmp_path):
             batch = read_run(os.open(path, os.O_RDONLY), head, run, files)
             batch.validate(full=True)
             assert batch == frame.record_batch().slice(run.first_row, run.entries)
-        assert max(length for _, length in files.reads) <= max(HEADS_WINDOW_BYTES, 50_004)
+        assert max(each.size_bytes for each in files.reads) <= max(HEADS_WINDOW_BYTES, 50_004)
     assert heads.next_head() == whole.next_frame()
 
 

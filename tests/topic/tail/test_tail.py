@@ -9,12 +9,10 @@ import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
-from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
 
-from pulsar_on_spark.ledger.files import OS_FILES, OsFiles
 from pulsar_on_spark.ledger.journal.codec_scan import HEADS_WINDOW_BYTES
 from pulsar_on_spark.ledger.journal.groups import JournalLimits
 from pulsar_on_spark.ledger.journal.register import log_record
@@ -33,6 +31,7 @@ from pulsar_on_spark.topic.sealing.trim import Trimmer
 from pulsar_on_spark.topic.tail import tail as tail_module
 from pulsar_on_spark.topic.tail.journal_scan import JournalScan
 from pulsar_on_spark.topic.tail.tail import Tail
+from tests.ledger.journal.journal_files import CountingFiles
 
 SMALL_FILES = JournalLimits(roll_bytes=20_000)
 
@@ -56,17 +55,6 @@ def start(root: Root) -> Iterator[Callable[..., RunningIncarnation]]:
     yield start
     for each in started:
         each.__exit__(None, None, None)
-
-
-@dataclass(frozen=True)
-class CountingFiles(OsFiles):
-    """Notes which file each read is of, and how much it asks for."""
-
-    reads: list[tuple[int, int]] = field(default_factory=list)
-
-    def read_into(self, fd: int, offset: int, target: memoryview) -> int:
-        self.reads.append((fd, len(target)))
-        return OS_FILES.read_into(fd, offset, target)
 
 
 class Follower:
@@ -209,8 +197,8 @@ def test_looks_in_every_copy_read_only_what_has_come(root: Root, start: Callable
         files.reads.clear()
         for _ in range(10):
             scan.scan(every_copy=True)
-        looked_at = {fd for fd, _ in files.reads}
-        read_bytes = sum(size_bytes for _, size_bytes in files.reads)
+        looked_at = {each.fd for each in files.reads}
+        read_bytes = sum(each.size_bytes for each in files.reads)
     assert len(looked_at) >= 3
     assert read_bytes < 10 * len(looked_at) * HEADS_WINDOW_BYTES < 10 * journal_files(root)[0].stat().st_size
 
