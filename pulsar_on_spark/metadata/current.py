@@ -16,6 +16,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from deltalake import DeltaTable
 from deltalake.exceptions import DeltaError
+from pyarrow.fs import LocalFileSystem, SubTreeFileSystem
 
 from pulsar_on_spark.metadata import folding
 from pulsar_on_spark.metadata.creation import check_location
@@ -57,7 +58,10 @@ def current(root: Path | str, table: TableName, kind: str | None = None) -> pa.T
     if not (directory / "_delta_log").is_dir():
         raise NotARootError(f"{root} is not a pulsar_on_spark root: give the path of one.")
     try:
-        rows = DeltaTable(str(directory)).to_pyarrow_table()
+        # Not delta-rs's own filesystem: a Python object in Arrow's threads, which aborts one process in 15 at its exit.
+        rows = DeltaTable(str(directory)).to_pyarrow_table(
+            filesystem=SubTreeFileSystem(str(directory), LocalFileSystem())
+        )
     except (DeltaError, OSError) as error:
         raise MetadataError(
             f"The metadata table {directory} cannot be read ({error}): open the root to repair it."
