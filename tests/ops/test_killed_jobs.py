@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import os
 import random
+import signal
 import subprocess
 import sys
 import time
@@ -12,6 +14,7 @@ from pathlib import Path
 
 import pytest
 
+from pulsar_on_spark.model.errors import NotARootError
 from pulsar_on_spark.testing.root_checks import violations
 from pulsar_on_spark.topic.repair import storage_paths
 from pulsar_on_spark.topic.repair.checking import check
@@ -20,7 +23,10 @@ from tests.ops.live_root import PATHS, LiveRoot
 
 AUDIT_KILLS = 100
 AUDITS_OF_A_ROOT = 10
-DEMO_KILLS = 3
+FIRST_TAKES_LONGER = 3
+"""The first audit of a session, than the next ones, about."""
+DEMO_KILLS = 100
+DEMOS_OF_A_ROOT = 10
 AUDIT = """
 import sys
 from pathlib import Path
@@ -78,15 +84,14 @@ def test_audits_whose_driver_is_killed(tmp_path: Path) -> None:
         live = LiveRoot(scratch, rng)
         for _ in range(AUDITS_OF_A_ROOT):
             driver = AuditDriver(live.path)
-            driver.run()  # the first run of a session takes longer
-            said, took_s = driver.run()
+            said, first_s = driver.run()
             assert said == "done () ()\n"
             assert check(live.open()).is_good
             live.stir()
             drained = rng.randrange(PATHS)
             storage_paths.drain(live.open(), drained)
             driver.ask()
-            time.sleep(rng.uniform(0, took_s))
+            time.sleep(rng.uniform(0, first_s / FIRST_TAKES_LONGER))
             kills += driver.kill()
             live.check()
             storage_paths.resume(live.open(), drained)
@@ -94,17 +99,55 @@ def test_audits_whose_driver_is_killed(tmp_path: Path) -> None:
         print(kills)
 
 
+class Demo:
+    """`make demo`, in a process group of its own."""
+
+    def __init__(self, root: Path) -> None:
+        self._process = subprocess.Popen([*DEMO, str(root)], start_new_session=True)
+
+    def kill_after(self, seconds: float, *, only_driver: bool) -> bool:
+        """Returns whether it was under way; waits for the JVM and workers, which end by themselves without a driver."""
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            assert self._process.wait(seconds) == 0
+            return False
+        if only_driver:
+            self._process.kill()
+        else:
+            os.killpg(self._process.pid, signal.SIGKILL)
+        self._process.wait()
+        ends_s = time.monotonic() + 60
+        while is_group_alive(self._process.pid):
+            assert time.monotonic() < ends_s, "Spark goes on without its driver"
+            time.sleep(0.1)
+        return True
+
+
+def is_group_alive(group: int) -> bool:
+    """Whether any process of it is there."""
+    try:
+        os.killpg(group, 0)
+    except ProcessLookupError:
+        return False
+    return True
+
+
 @pytest.mark.soak
-def test_a_demo_that_is_killed(tmp_path: Path) -> None:
+def test_demos_that_are_killed(tmp_path: Path) -> None:
     """Run again, it checks itself that every flight is there once."""
-    root = tmp_path / "root"
-    for _ in range(DEMO_KILLS):
-        demo = subprocess.Popen([*DEMO, str(root)], env=os.environ | {"PYTHONUNBUFFERED": "1"})
-        time.sleep(random.uniform(5, 40))
-        demo.kill()
-        demo.wait()
-        if root.exists():
-            assert violations(Root.open(root)) == []
-    subprocess.run([*DEMO, str(root)], check=True)
-    assert violations(Root.open(root)) == []
-    assert check(Root.open(root)).is_good
+    print(f"seed {(seed := random.randrange(1 << 32))}")
+    rng = random.Random(seed)
+    kills, took_s = 0, 60.0
+    for number in itertools.count():
+        if kills >= DEMO_KILLS:
+            break
+        root = tmp_path / str(number)
+        for _ in range(DEMOS_OF_A_ROOT):
+            kills += Demo(root).kill_after(rng.uniform(1, took_s), only_driver=rng.random() < 0.5)
+            with contextlib.suppress(NotARootError):  # it was killed before it had made one
+                assert violations(Root.open(root)) == []
+        began_s = time.monotonic()
+        subprocess.run([*DEMO, str(root)], check=True)
+        took_s = time.monotonic() - began_s
+        assert violations(Root.open(root)) == []
+        assert check(Root.open(root)).is_good
+        print(kills)
