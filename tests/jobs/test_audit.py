@@ -35,8 +35,10 @@ def test_tasks_read_everything_and_restore_what_is_bad(spark: SparkSession, tmp_
     """A driver that was killed before its commit has left what its tasks had copied."""
     root = filled(tmp_path, 4)
     before = messages.values(root, "t")
-    one, two, *_ = root.store.view().all(FileRecord)
-    copy_of(root, one, one.copies[0]).unlink()
+    files = root.store.view().all(FileRecord)
+    one = next(file for file in files if 0 in file.copies)
+    two = next(file for file in files if file is not one)
+    copy_of(root, one, 0).unlink()  # on the path to be drained, where nothing is restored
     rotten = copy_of(root, two, two.copies[1])
     rotten.write_bytes(rotten.read_bytes()[:-1] + b"?")
 
