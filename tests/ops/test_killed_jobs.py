@@ -23,7 +23,7 @@ from tests.ops.live_root import PATHS, LiveRoot
 
 AUDIT_KILLS = 100
 AUDITS_OF_A_ROOT = 10
-FIRST_TAKES_LONGER = 3
+FIRST_TAKES_LONGER = 10
 """The first audit of a session, than the next ones, about."""
 DEMO_KILLS = 100
 DEMOS_OF_A_ROOT = 10
