@@ -6,13 +6,14 @@ import json
 import sys
 from collections.abc import Iterable, Iterator
 from contextlib import closing
-from typing import Annotated, Any, Final
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import pyarrow as pa
 import typer
 
 from pulsar_on_spark.cli import output
 from pulsar_on_spark.cli.arguments import AsJson, RootArgument, RootOption, Topic
+from pulsar_on_spark.cli.http_admin import HttpAdmin, topic_path
 from pulsar_on_spark.cli.pulsar_client import ServiceUrl, pulsar_errors, service_client
 from pulsar_on_spark.cli.targets import RootTarget, UrlOption, open_target
 from pulsar_on_spark.model.errors import InvalidArgumentError
@@ -22,6 +23,9 @@ from pulsar_on_spark.topic import catalog, chain
 from pulsar_on_spark.topic.reading import SliceReader
 from pulsar_on_spark.topic.root import Root
 from pulsar_on_spark.topic.tail.tail import Tail
+
+if TYPE_CHECKING:
+    import pulsar
 
 _COLUMNS: Final = ("entry_id", "batch_index", "publish_time", "key", "value")
 _WAIT_MS: Final = 2_000
@@ -70,21 +74,17 @@ def consume(
         import pulsar
 
         start = pulsar.InitialPosition.Earliest if earliest else pulsar.InitialPosition.Latest
-        consumer = client.subscribe(topic, subscription, pulsar.ConsumerType.Shared, initial_position=start)
+        # Else a batch of which the last message is not taken comes again as a whole.
+        consumer = client.subscribe(
+            topic, subscription, pulsar.ConsumerType.Shared, initial_position=start, batch_index_ack_enabled=True
+        )
         received = 0
         while not number or received < number:
             try:
                 message = consumer.receive(_WAIT_MS)
             except pulsar.Timeout:
                 break
-            id_ = message.message_id()
-            _print(
-                f"{id_.ledger_id()}:{id_.entry_id()}",
-                message.publish_timestamp(),
-                message.partition_key() or None,
-                message.data(),
-                as_json,
-            )
+            _print_message(message, as_json)
             consumer.acknowledge(message)
             received += 1
 
@@ -103,24 +103,22 @@ def read(
     if not isinstance(target, RootTarget):
         if last:
             raise InvalidArgumentError("--last reads from a root: give one instead of --url.")
-        _read_by_broker(target.admin.url, topic, number, as_json)
+        _read_by_broker(target.admin, topic, number, as_json)
         return
     for row in _rows(target.root, topic, number, last=last):
         _print(row["id"], row["publish_ms"], row["key"], row["value"], as_json)
 
 
-def _read_by_broker(url: str, topic: str, number: int, as_json: bool) -> None:
-    with pulsar_errors(), closing(service_client(url)) as client:
+def _read_by_broker(admin: HttpAdmin, topic: str, number: int, as_json: bool) -> None:
+    with pulsar_errors(), closing(service_client(admin.url)) as client:
         import pulsar
 
+        admin.get(*topic_path(topic), "partitions")  # a reader would make the topic where there is none
         reader = client.create_reader(topic, pulsar.MessageId.earliest)
         for _ in range(number):
             if not reader.has_message_available():
                 return
-            message = reader.read_next()
-            id_ = message.message_id()
-            key = message.partition_key() or None
-            _print(f"{id_.ledger_id()}:{id_.entry_id()}", message.publish_timestamp(), key, message.data(), as_json)
+            _print_message(reader.read_next(), as_json)
 
 
 def _rows(root: Root, topic: str, number: int, *, last: bool) -> Iterator[dict[str, Any]]:
@@ -146,14 +144,29 @@ def _of_slice(reader: SliceReader, slice_: chain.SegmentSlice, last: bool) -> It
 def _of_batch(slice_: chain.SegmentSlice, batch: pa.RecordBatch) -> Iterator[dict[str, Any]]:
     for row in batch.to_pylist():
         entry = row["entry_id"] + slice_.segment.entry_offset
-        index = f":{row['batch_index']}" if row["batch_index"] is not None and row["batch_index"] >= 0 else ""
         published = row["publish_time"]
         yield {
-            "id": f"{slice_.segment.ledger_id}:{entry}{index}",
+            "id": _id(slice_.segment.ledger_id, entry, row["batch_index"]),
             "publish_ms": 0 if published is None else int(published.timestamp() * 1000),
             "key": row["key"],
             "value": row["value"],
         }
+
+
+def _print_message(message: pulsar.Message, as_json: bool) -> None:
+    id_ = message.message_id()
+    _print(
+        _id(id_.ledger_id(), id_.entry_id(), id_.batch_index()),
+        message.publish_timestamp(),
+        message.partition_key() or None,
+        message.data(),
+        as_json,
+    )
+
+
+def _id(ledger: int, entry: int, batch_index: int | None) -> str:
+    """As people read it: with the place in the batch where there is one."""
+    return f"{ledger}:{entry}" if batch_index is None or batch_index < 0 else f"{ledger}:{entry}:{batch_index}"
 
 
 def _print(id_: str, publish_ms: int, key: str | bytes | None, value: bytes | None, as_json: bool) -> None:

@@ -44,10 +44,10 @@ def service_client(url: str | None) -> pulsar.Client:
         import pulsar
     except ImportError as error:
         raise InvalidArgumentError(_MISSING) from error
-    quiet = pulsar.ConsoleLogger(pulsar.LoggerLevel.Error)
+    silent = pulsar.FileLogger(pulsar.LoggerLevel.Error, os.devnull)  # the console's logs go to where results go
     given = url or os.environ.get(URL_VARIABLE) or _DEFAULT_URL
     _require_listener(given)
-    return pulsar.Client(given, operation_timeout_seconds=_TIMEOUT_S, logger=quiet)
+    return pulsar.Client(given, operation_timeout_seconds=_TIMEOUT_S, logger=silent)
 
 
 @contextmanager

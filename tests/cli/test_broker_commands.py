@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import subprocess
 import sys
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -104,6 +105,37 @@ def test_messages_and_subscriptions(
     assert "three" in ok(run("read", "greetings", "-n", 1, "--last", "--root", broker.root))
     ok(run("subscriptions", "delete", "greetings", "s", "--force"))
     assert "Terminated" in ok(run("topics", "terminate", "greetings"))
+
+
+def test_messages_of_a_batch_are_told_apart_and_acknowledged_one_by_one(run: Run, broker: RunningBroker) -> None:  # noqa: F811
+    url, root = ["--url", broker.web_url], ["--root", str(broker.root)]
+    ok(run("topics", "create", "batched", *url))
+    ok(run("subscriptions", "create", "batched", "s", *url))
+    ok(run("produce", "batched", "-m", "a", "-m", "b", "-m", "c", *url))
+
+    def lines(text: str) -> list[tuple[str, str]]:
+        return [(each["id"], each["value"]) for each in map(json.loads, text.splitlines())]
+
+    by_root = lines(ok(run("read", "batched", "--json", *root)))
+    assert len({id_ for id_, _ in by_root}) == 3
+    assert lines(ok(run("read", "batched", "--json", *url))) == by_root
+    assert lines(ok(run("consume", "batched", "-s", "s", "-n", 2, "--json", *url))) == by_root[:2]
+    assert lines(ok(run("consume", "batched", "-s", "s", "-n", 0, "--json", *url))) == by_root[2:]
+
+
+def test_reading_makes_no_topic(run: Run, target: list[str]) -> None:  # noqa: F811
+    done = run("read", "never-made", *target)
+    assert (done.code, done.out, "does not exist" in done.err) == (1, "", True)
+    assert "never-made" not in ok(run("topics", "list", *target))
+
+
+def test_what_pulsars_client_logs_is_not_among_results(broker: RunningBroker) -> None:
+    """It logs from C++, past what Python has for standard output."""
+    produce = [Path(sys.executable).with_name("pulsarpy"), "produce", "no-tenant/n/t", "-m", "m", "--url", broker.url]
+    done = subprocess.run(produce, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout) == (1, "")
+    assert "TopicNotFound" in done.stderr
+    assert done.stderr.count("\n") == 1
 
 
 def test_subscriptions_are_the_same_from_both(run: Run, broker: RunningBroker) -> None:  # noqa: F811
