@@ -21,6 +21,7 @@ from typing import Protocol, cast
 from pulsar_on_spark.broker.producing.producer import Producer, Published
 from pulsar_on_spark.broker.producing.sequence_ids import with_last_sequence_id
 from pulsar_on_spark.broker.producing.topic_dedup import TopicDedup
+from pulsar_on_spark.broker.reading.cache import EntryCache
 from pulsar_on_spark.model.clock import current_ms
 from pulsar_on_spark.model.ids import EntryId, LedgerId, TopicId
 from pulsar_on_spark.model.latencies import Latencies
@@ -58,13 +59,6 @@ class PublishedTopic(Protocol):
         """Entries of the ledger are acknowledged up to `end`."""
 
 
-class TailCache(Protocol):
-    """Takes entries that were acknowledged."""
-
-    def add(self, topic_id: TopicId, ledger: LedgerId, entry: EntryId, data: bytes) -> None:
-        """See `EntryCache`."""
-
-
 Waiting = tuple[Producer, int, Sent]
 """An entry that the journal has not taken yet, and its number of its producer's."""
 
@@ -78,7 +72,7 @@ class PublishPath:
         gate_changed: Called when that begins and ends.
     """
 
-    def __init__(self, cache: TailCache, buffer_bytes: int, gate_changed: Callable[[], None]) -> None:
+    def __init__(self, cache: EntryCache, buffer_bytes: int, gate_changed: Callable[[], None]) -> None:
         self._cache = cache
         self._buffer_bytes = buffer_bytes
         self._gate_changed = gate_changed
@@ -204,7 +198,7 @@ class PublishPath:
             ledger_id = ledger.ledger_id
             entry = sent.entry
             if topic.keeps_entries:
-                add(topic.topic_id, ledger_id, entry_id, entry)
+                add(ledger_id, entry_id, entry)
             if topic.dedup is not None:
                 topic.dedup.stored(producer.info.name, sent, ledger_id, entry_id + 1)
             if (group := groups.get(topic)) is None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 
-from pulsar_on_spark.model.ids import EntryId, LedgerId, TopicId
+from pulsar_on_spark.model.ids import EntryId, LedgerId
 
 ENTRY_OVERHEAD_BYTES = 300
 """What an entry costs besides its bytes: key, places in a table and a queue, the head of a bytes object."""
@@ -28,8 +28,8 @@ class EntryCache:
     def __len__(self) -> int:
         return len(self._entries)
 
-    def add(self, topic_id: TopicId, ledger: LedgerId, entry: EntryId, data: bytes) -> None:
-        """Keep an entry. Ledger ids are a root's, so the topic is told by the ledger. What is known stays as it is."""
+    def add(self, ledger: LedgerId, entry: EntryId, data: bytes) -> None:
+        """Keep an entry; what is known stays as it is. A ledger belongs to one topic, so nobody need name that."""
         key = (ledger, entry)
         if key in self._entries:
             return
@@ -40,6 +40,6 @@ class EntryCache:
             oldest = self._entries.pop(self._order.popleft())
             self.size_bytes -= len(oldest) + ENTRY_OVERHEAD_BYTES
 
-    def get(self, topic_id: TopicId, ledger: LedgerId, entry: EntryId) -> bytes | None:
+    def get(self, ledger: LedgerId, entry: EntryId) -> bytes | None:
         """The entry's bytes, if they are here."""
         return self._entries.get((ledger, entry))

@@ -16,7 +16,7 @@ from pulsar_on_spark.broker.reading.process import ReadingProcess
 from pulsar_on_spark.ledger.reports import write_report
 from pulsar_on_spark.model.clock import current_ms
 from pulsar_on_spark.model.errors import PulsarpyError
-from pulsar_on_spark.model.ids import EARLIEST, EntryId, MessageId, Position, TopicId
+from pulsar_on_spark.model.ids import EARLIEST, EntryId, MessageId, Position
 from pulsar_on_spark.topic.catalog import TopicPart
 from pulsar_on_spark.topic.chain import trimmed_before
 from pulsar_on_spark.topic.cursor.chain import LedgerChain
@@ -218,7 +218,7 @@ class EntryReader:
 
     def _in_memory(self, source: EntrySource, ranges: Sequence[EntryRange], limits: ReadLimits) -> list[StoredEntry]:
         """Entries up to the first that is not in memory; the ranges, or the limits, end it."""
-        topic_id, get, take = TopicId(source.part.topic_id), self.cache.get, self._ahead.take
+        get, take = self.cache.get, self._ahead.take
         is_log, source_id = source.compaction is None, source.id
         found: list[StoredEntry] = []
         size_bytes = 0
@@ -227,7 +227,7 @@ class EntryReader:
             while entry < wanted.end:
                 if len(found) == limits.entries:
                     return found
-                cached = get(topic_id, ledger, EntryId(entry)) if is_log else None
+                cached = get(ledger, EntryId(entry)) if is_log else None
                 if cached is not None:
                     taken = [cached]
                 else:

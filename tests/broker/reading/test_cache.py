@@ -4,22 +4,20 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pulsar_on_spark.broker.reading.cache import ENTRY_OVERHEAD_BYTES, EntryCache
-from pulsar_on_spark.model.ids import EntryId, LedgerId, TopicId
-
-TOPIC = TopicId("t")
+from pulsar_on_spark.model.ids import EntryId, LedgerId
 
 
 def put(cache: EntryCache, ledger: int, entry: int, data: bytes) -> None:
-    cache.add(TOPIC, LedgerId(ledger), EntryId(entry), data)
+    cache.add(LedgerId(ledger), EntryId(entry), data)
 
 
 def test_the_oldest_entries_go_first() -> None:
     cache = EntryCache(2 * (100 + ENTRY_OVERHEAD_BYTES))
     for entry in range(3):
         put(cache, 1, entry, bytes([entry]) * 100)
-    assert cache.get(TOPIC, LedgerId(1), EntryId(0)) is None
-    assert cache.get(TOPIC, LedgerId(1), EntryId(1)) == b"\1" * 100
-    assert cache.get(TOPIC, LedgerId(1), EntryId(2)) == b"\2" * 100
+    assert cache.get(LedgerId(1), EntryId(0)) is None
+    assert cache.get(LedgerId(1), EntryId(1)) == b"\1" * 100
+    assert cache.get(LedgerId(1), EntryId(2)) == b"\2" * 100
 
 
 def test_an_entry_above_the_limit_is_not_kept_and_takes_the_others_along() -> None:
@@ -44,4 +42,4 @@ def test_a_cache_holds_the_newest_that_fit_and_what_was_put_in(
         assert cache.size_bytes <= max_bytes
     assert len(cache) == len(model)
     for (ledger, entry), data in model.items():
-        assert cache.get(TOPIC, LedgerId(ledger), EntryId(entry)) == data
+        assert cache.get(LedgerId(ledger), EntryId(entry)) == data
