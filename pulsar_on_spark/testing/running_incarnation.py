@@ -37,7 +37,6 @@ class RunningIncarnation:
         self.over: str | None = None
         self._root = root
         self._waiting: list[asyncio.Future[None]] = []
-        self._room = threading.Event()
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="incarnation", daemon=True)
         self._thread.start()

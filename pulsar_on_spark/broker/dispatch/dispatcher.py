@@ -47,11 +47,6 @@ class Dispatcher(ABC):
         self._messages_per_entry = 1.0
 
     @property
-    def consumers(self) -> tuple[ConsumerInfo, ...]:
-        """Those who are there, in the order of their coming."""
-        return tuple(consumer.info for consumer in self._consumers.values())
-
-    @property
     @abstractmethod
     def due_ms(self) -> int | None:
         """When `tick` has something to do."""

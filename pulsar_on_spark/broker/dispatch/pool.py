@@ -245,7 +245,7 @@ class PoolDispatcher(Dispatcher):
     def stats(self) -> DispatcherStats:
         """See `Dispatcher`."""
         consumers = tuple(
-            ConsumerStats(found.info.id, found.info.name, found.permits, found.unacked, self._obstacle(found))
+            ConsumerStats(found.info.id, found.permits, found.unacked, self._obstacle(found))
             for found in self._consumers.values()
         )
         blocked = None

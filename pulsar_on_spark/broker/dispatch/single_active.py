@@ -135,7 +135,7 @@ class SingleActiveDispatcher(Dispatcher):
     def stats(self) -> DispatcherStats:
         """See `Dispatcher`."""
         consumers = tuple(
-            ConsumerStats(found.info.id, found.info.name, found.permits, None, self._obstacle(found))
+            ConsumerStats(found.info.id, found.permits, None, self._obstacle(found))
             for found in self._consumers.values()
         )
         waits = self.due_ms is not None

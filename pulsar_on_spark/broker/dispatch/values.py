@@ -148,14 +148,12 @@ class ConsumerStats:
 
     Attributes:
         id: Its id.
-        name: Its name.
         permits: Messages that it may get; negative where its last batch was larger than its permits.
         unacked: Messages at it that are not acknowledged; None where nobody counts them (Exclusive, Failover).
         blocked: Why it gets nothing now, in words; None if it would get what comes.
     """
 
     id: ConsumerId
-    name: str
     permits: int
     unacked: int | None
     blocked: str | None

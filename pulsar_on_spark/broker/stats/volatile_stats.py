@@ -47,7 +47,7 @@ def volatile_stats(topic: NonPersistentTopic, rates: RatesOf, url: str) -> Topic
 
 def _subscription(found: NonPersistentSubscription, rates: RatesOf) -> SubscriptionStats:
     consumers = [
-        stats_of_consumer(each, values.ConsumerStats(each.id, each.name, found.permits(each), None, None), rates(each))
+        stats_of_consumer(each, values.ConsumerStats(each.id, found.permits(each), None, None), rates(each))
         for each in found.consumers
     ]
     return SubscriptionStats(

@@ -54,7 +54,6 @@ class Topics:
         self.compactions = Compactions(root, settings)
         self._root = root
         self._views = views
-        self._settings = settings
         self._load = load
         self._defaults = default_policies(settings)
         self._creation = TopicCreation(commits, self._defaults)

@@ -56,14 +56,12 @@ class CutRows:
     Attributes:
         batch: In `SEGMENT_SCHEMA`: entry id and batch index filled, ledger id null (attaching gives it).
         entry_rows: Rows of each entry, in entry order.
-        run_lengths: The same as (entries, rows of each) pairs, as `SegmentRecord.entry_rows` has them.
         bytes: Key and value bytes of all rows.
         entry_bytes: Key, value and property bytes of each entry.
     """
 
     batch: pa.RecordBatch
     entry_rows: npt.NDArray[np.int64]
-    run_lengths: tuple[tuple[int, int], ...]
     bytes: int
     entry_bytes: npt.NDArray[np.int64]
 
@@ -108,7 +106,7 @@ def cut_entries(rows: pa.RecordBatch, first_entry: int, topic: str) -> CutRows:
     ids = [pa.nulls(rows.num_rows, pa.int64()), pa.array(entry), pa.array(batch_index.astype(np.int32))]
     batch = pa.RecordBatch.from_arrays([*ids, *rows.columns], schema=SEGMENT_SCHEMA)
     total = np.concatenate(([0], np.cumsum(sizes)))
-    return CutRows(batch, entry_rows, run_lengths(entry_rows), counted_bytes, np.diff(total[bounds]))
+    return CutRows(batch, entry_rows, counted_bytes, np.diff(total[bounds]))
 
 
 def row_slots(rows: pa.RecordBatch) -> Slots | None:

@@ -66,7 +66,6 @@ class Incarnation:
     ) -> None:
         self.id = IncarnationId(uuid.uuid4().hex)
         self.quorum = quorum
-        self._root = root
         self._listener = listener
         self._polled_s = time.monotonic()
         self._poll_every_s = min(POLL_S, lease_duration_s / 3)

@@ -111,13 +111,12 @@ def test_entries_equal_the_slow_cutters(rows: list[dict[str, object]], skip: int
     assert cut.batch.column("entry_id").to_pylist()[:1] == [7] * bool(rows)
     assert cut.entry_rows.tolist() == [len(entry) for entry in expected]
     assert cut.entry_bytes.tolist() == [sum(size_of(rows[at - skip]) for at in entry) for entry in expected]
-    assert [size for count, size in cut.run_lengths for _ in range(count)] == cut.entry_rows.tolist()
     assert cut.batch.schema.equals(SEGMENT_SCHEMA, check_metadata=True)
 
 
 def test_small_rows_are_cut_by_count() -> None:
     cut = cut_entries(rows_of([{"value": b"v"}] * 2500), 0, TOPIC)
-    assert cut.run_lengths == ((2, 1000), (1, 500))
+    assert cut.entry_rows.tolist() == [1000, 1000, 500]
     assert cut.bytes == 2500
 
 
@@ -152,7 +151,7 @@ def test_record_batches_hold_whole_entries() -> None:
 
 def test_a_row_above_the_largest_message_is_refused_by_topic_and_size() -> None:
     fitting = {"key": b"k" * 24, "value": b"v" * (MAX_MESSAGE_BYTES - 24)}
-    assert cut_entries(rows_of([fitting]), 0, TOPIC).run_lengths == ((1, 1),)
+    assert cut_entries(rows_of([fitting]), 0, TOPIC).entry_rows.tolist() == [1]
     with pytest.raises(InvalidArgumentError, match=f"{TOPIC}.*5242881 bytes.*5242880"):
         cut_entries(rows_of([{"value": b""}, {**fitting, "properties": [("p", "")]}]), 0, TOPIC)
 
