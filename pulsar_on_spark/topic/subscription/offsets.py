@@ -101,36 +101,18 @@ class StreamOffset:
     consumer: str
     topics: Mapping[str, TopicOffset]
 
-    def advance(self, ends: Mapping[str, Position]) -> StreamOffset:
-        """The offset after a next batch that reads each topic up to its end: the new from is the old to.
-
-        Ends behind an old `to` count as that `to`: an offset never goes back. If no topic moves, this very offset
-        comes back, because Spark runs a batch for every new text.
-        """
-        moved = {
-            name: TopicOffset(topic.topic_id, tuple(_moved(range_, ends.get(name)) for range_ in topic.ranges))
-            for name, topic in self.topics.items()
-        }
-        return self.next(moved)
-
     def next(self, topics: Mapping[str, TopicOffset]) -> StreamOffset:
-        """The offset with these topics, or this very offset if they hold nothing to read."""
+        """The offset with these topics, or this very one if they hold nothing to read: each new text is a batch."""
         new = any(range_.start < range_.end for topic in topics.values() for range_ in topic.ranges)
         return replace(self, topics=dict(topics)) if new else self
 
-    def reconcile(
-        self, topic_ids: Mapping[str, TopicId], appear_with: tuple[SlotRange, ...] = FROM_EARLIEST
-    ) -> tuple[StreamOffset, TopicChanges]:
-        """The offset for the topics that exist now: new ones start at earliest, others are dropped.
+    def reconcile(self, topic_ids: Mapping[str, TopicId]) -> tuple[StreamOffset, TopicChanges]:
+        """The offset for the topics that exist now, by full name: new ones start at earliest, others are dropped.
 
-        If `advance` then moves nothing, return Spark's own start, not this offset: its text may be new.
-
-        Args:
-            topic_ids: The ids of the existing topics by full name.
-            appear_with: The ranges of a new topic; give `()` under a subscription, where its cursor decides.
+        If there is nothing to read then, return Spark's own start, not this offset: its text may be new.
         """
         kept = {name: topic for name, topic in self.topics.items() if topic_ids.get(name) == topic.topic_id}
-        appeared = {name: TopicOffset(id_, appear_with) for name, id_ in topic_ids.items() if name not in kept}
+        appeared = {name: TopicOffset(id_, FROM_EARLIEST) for name, id_ in topic_ids.items() if name not in kept}
         changes = TopicChanges(tuple(sorted(appeared)), tuple(sorted(self.topics.keys() - kept.keys())))
         if not (changes.appeared or changes.vanished):
             return self, changes
@@ -166,10 +148,6 @@ class StreamOffset:
             _malformed(f"consumer is {consumer!r}, not a text")
         topics = _object(fields.get("topics"), "topics")
         return cls(consumer, {name: _topic_from_json(name, topic) for name, topic in topics.items()})
-
-
-def _moved(range_: SlotRange, end: Position | None) -> SlotRange:
-    return SlotRange(range_.slots, range_.epoch, range_.end, max(range_.end, end or range_.end), range_.holes)
 
 
 def _grouped(ranges: tuple[SlotRange, ...]) -> tuple[SlotRange, ...]:

@@ -161,17 +161,15 @@ def test_malformed_offsets_are_refused(text: str) -> None:
         StreamOffset.from_json(json.loads(text))
 
 
-def test_advance_starts_each_batch_where_the_last_one_ended() -> None:
+def test_the_next_offset_has_what_there_is_to_read() -> None:
     offset = StreamOffset("c", {T: whole(at(1, 0), at(1, 5)), U: whole(at(3, 0), at(3, 1))})
-    moved = offset.advance({T: at(2, 4)})
-    assert moved.topics[T] == whole(at(1, 5), at(2, 4))
-    assert moved.topics[U] == whole(at(3, 1), at(3, 1))
+    topics = {T: whole(at(1, 5), at(2, 4)), U: whole(at(3, 1), at(3, 1))}
+    assert offset.next(topics) == StreamOffset("c", topics)
 
 
-@pytest.mark.parametrize("ends", [{}, {T: at(1, 5)}, {T: at(1, 3)}, {T: EARLIEST}])
-def test_advance_without_anything_new_gives_the_start_verbatim(ends: dict[str, Position]) -> None:
+def test_the_next_offset_is_the_start_verbatim_where_there_is_nothing_to_read() -> None:
     offset = StreamOffset("c", {T: whole(at(1, 0), at(1, 5))})
-    assert offset.advance(ends) is offset
+    assert offset.next({T: whole(at(1, 5), at(1, 5))}) is offset
 
 
 def test_topics_that_appear_start_at_earliest_and_those_that_vanish_are_named() -> None:
@@ -183,14 +181,13 @@ def test_topics_that_appear_start_at_earliest_and_those_that_vanish_are_named() 
     changed, changes = offset.reconcile({U: TopicId("b" * 32)})
     assert (changes.appeared, changes.vanished) == ((U,), (T,))
     assert changed.topics == {U: TopicOffset(TopicId("b" * 32), FROM_EARLIEST)}
-    assert changed.advance({U: at(9, 9)}).topics[U].ranges == (SlotRange(ALL, 0, EARLIEST, at(9, 9)),)
 
 
 def test_a_recreated_topic_is_another_topic() -> None:
     offset = StreamOffset("c", {T: whole(at(1, 0), at(1, 5))})
-    changed, changes = offset.reconcile({T: TopicId("b" * 32)}, appear_with=())
+    changed, changes = offset.reconcile({T: TopicId("b" * 32)})
     assert changes.appeared == changes.vanished == (T,)
-    assert changed.topics == {T: TopicOffset(TopicId("b" * 32))}
+    assert changed.topics == {T: TopicOffset(TopicId("b" * 32), FROM_EARLIEST)}
 
 
 def test_the_range_of_a_slot() -> None:
