@@ -53,11 +53,6 @@ class TaskOutput:
     files: tuple[StagedFile, ...]
     failures: tuple[PathFailure, ...]
 
-    @property
-    def rows(self) -> int:
-        """Messages in all files."""
-        return sum(segment.rows for file in self.files for segment in file.segments)
-
 
 @dataclass(frozen=True, slots=True)
 class Transaction:

@@ -72,27 +72,22 @@ def route(
     return chosen, state
 
 
-def split_rows(
-    batch: pa.RecordBatch, partitions: Partitions, slots: npt.NDArray[np.uint8] | None = None
-) -> list[tuple[int, pa.RecordBatch]]:
+def split_rows(batch: pa.RecordBatch, partitions: Partitions) -> list[tuple[int, pa.RecordBatch]]:
     """The batch's rows by partition; rows of one partition keep their order.
 
-    Rows that lie in runs come out as slices of the batch (a partition may have several). Else, or with `slots`, the
-    rows are copied once into the order of partition and slot, so that `cut_entries` need not do it again.
+    Rows that lie in runs come out as slices of the batch (a partition may have several). Else the rows are copied once
+    into the order of partitions.
 
     Args:
         batch: Any columns.
         partitions: From `route`.
-        slots: From `entries.row_slots`, for rows with keys.
     """
     if len(partitions) == 0:
         return []
-    if slots is None:
-        starts = np.concatenate(([0], np.flatnonzero(np.diff(partitions)) + 1, [len(partitions)]))
-        if len(starts) - 1 <= max(2 * len(np.unique(partitions)), len(partitions) // RUN_ROWS + 1):
-            return _slices(batch, partitions, starts)
-    order_by = partitions.astype(np.int64) if slots is None else partitions.astype(np.int64) << 8 | slots
-    order = np.argsort(order_by.astype(np.uint16) if int(order_by.max()) <= 0xFFFF else order_by, kind="stable")
+    starts = np.concatenate(([0], np.flatnonzero(np.diff(partitions)) + 1, [len(partitions)]))
+    if len(starts) - 1 <= max(2 * len(np.unique(partitions)), len(partitions) // RUN_ROWS + 1):
+        return _slices(batch, partitions, starts)
+    order = np.argsort(partitions.astype(np.uint16) if int(partitions.max()) <= 0xFFFF else partitions, kind="stable")
     ordered = partitions[order]
     starts = np.concatenate(([0], np.flatnonzero(np.diff(ordered)) + 1, [len(ordered)]))
     return _slices(batch.take(pa.array(order)), ordered, starts)

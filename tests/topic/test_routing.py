@@ -59,19 +59,16 @@ def test_rows_without_a_key_between_keyed_ones_take_turns() -> None:
 
 
 @settings(deadline=None)
-@given(st.lists(st.tuples(st.integers(0, 5), st.integers(0, 64)), max_size=200), st.booleans())
-def test_split_keeps_every_row_in_order(rows: list[tuple[int, int]], with_slots: bool) -> None:
-    partitions = np.array([partition for partition, _ in rows], np.int32)
-    slots = np.array([slot for _, slot in rows], np.uint8) if with_slots else None
+@given(st.lists(st.integers(0, 5), max_size=200))
+def test_split_keeps_every_row_in_order(rows: list[int]) -> None:
+    partitions = np.array(rows, np.int32)
     batch = pa.record_batch({"at": pa.array(range(len(rows)), pa.int64())})
     found: dict[int, list[int]] = {}
-    for partition, part in split_rows(batch, partitions, slots):
+    for partition, part in split_rows(batch, partitions):
         found.setdefault(partition, []).extend(part.column("at").to_pylist())
     expected: dict[int, list[int]] = {}
-    for at, (partition, _) in enumerate(rows):
+    for at, partition in enumerate(rows):
         expected.setdefault(partition, []).append(at)
-    if with_slots:
-        expected = {key: sorted(value, key=lambda at: rows[at][1]) for key, value in expected.items()}
     assert found == expected
 
 

@@ -21,7 +21,7 @@ def slots_of(subscription_type: str) -> Sequence[int]:
     return SLOTTED if subscription_type in ("Shared", "Key_Shared") else UNDIVIDED
 
 
-def targets(consumers: Iterable[str], owners: Mapping[int, str], slots: Sequence[int] = SLOTTED) -> dict[int, str]:
+def targets(consumers: Iterable[str], owners: Mapping[int, str]) -> dict[int, str]:
     """Spread the slots evenly over the live consumers, moving as few as possible.
 
     Shares differ by at most one. Who holds more keeps the larger share (on a tie the first name), everyone keeps his
@@ -30,7 +30,6 @@ def targets(consumers: Iterable[str], owners: Mapping[int, str], slots: Sequence
     Args:
         consumers: The live consumers.
         owners: Who holds which slot now; owners that are not live do not count.
-        slots: All slots.
 
     Returns:
         The consumer of each slot; empty if no consumer is live.
@@ -38,19 +37,19 @@ def targets(consumers: Iterable[str], owners: Mapping[int, str], slots: Sequence
     names = sorted(set(consumers))
     if not names:
         return {}
-    held = Counter(owners.get(slot) for slot in slots)
-    share, larger = divmod(len(slots), len(names))
+    held = Counter(owners.get(slot) for slot in SLOTTED)
+    share, larger = divmod(len(SLOTTED), len(names))
     by_need = sorted(names, key=lambda name: -held[name])
     room = {name: share + (rank < larger) for rank, name in enumerate(by_need)}
 
     target: dict[int, str] = {}
-    for slot in slots:
+    for slot in SLOTTED:
         owner = owners.get(slot)
         if owner is not None and room.get(owner, 0) > 0:
             target[slot] = owner
             room[owner] -= 1
     dealt = (name for name in names for _ in range(room[name]))
-    for slot in slots:
+    for slot in SLOTTED:
         if slot not in target:
             target[slot] = next(dealt)
     return target

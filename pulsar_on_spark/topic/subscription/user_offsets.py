@@ -48,7 +48,7 @@ class UserOffsets:
         return tuple(sorted(self.topics.keys() - used))
 
 
-def parse_starting_offsets(text: str, default: Point = "latest", option: str = "startingOffsets") -> UserOffsets:
+def parse_starting_offsets(text: str, default: Point = "latest") -> UserOffsets:
     """Read `startingOffsets`: `earliest`, `latest`, or JSON of topic names, short or full.
 
     A topic's value is `earliest`, `latest`, `[ledger, entry]` or a message id `ledger:entry[:partition[:batch]]` as in
@@ -59,15 +59,14 @@ def parse_starting_offsets(text: str, default: Point = "latest", option: str = "
     Args:
         text: The option's value.
         default: The point of topics that a JSON value does not name.
-        option: The option's name for error messages.
 
     Raises:
         InvalidArgumentError: the value is none of these; the message names option and value.
     """
-    return _parse(text, default, option, lambda position: position, ("earliest", "latest"))
+    return _parse(text, default, "startingOffsets", lambda position: position, ("earliest", "latest"))
 
 
-def parse_ending_offsets(text: str, default: Point = "latest", option: str = "endingOffsets") -> UserOffsets:
+def parse_ending_offsets(text: str) -> UserOffsets:
     """Read `endingOffsets`: `latest` or JSON as in `parse_starting_offsets`, without `earliest`.
 
     The end is inclusive too, as in pulsar-spark (unlike Kafka's): the named message's whole entry is read. The
@@ -76,7 +75,11 @@ def parse_ending_offsets(text: str, default: Point = "latest", option: str = "en
     Raises:
         InvalidArgumentError: the value is none of these; the message names option and value.
     """
-    return _parse(text, default, option, lambda last: Position(last.ledger, EntryId(last.entry + 1)), ("latest",))
+    return _parse(text, "latest", "endingOffsets", _after, ("latest",))
+
+
+def _after(last: Position) -> Position:
+    return Position(last.ledger, EntryId(last.entry + 1))
 
 
 def _parse(
