@@ -36,7 +36,7 @@ from pyspark.sql.types import (
 )
 
 from pulsar_on_spark.model.errors import InvalidArgumentError
-from pulsar_on_spark.topic.values.avro_schemas import arrow_of_avro, avro_of_arrow
+from pulsar_on_spark.topic.values.avro_schemas import arrow_of_avro
 from pulsar_on_spark.topic.values.values import ValueCodec, ValueFormat
 
 _SIMPLE: dict[str, Callable[[], DataType]] = {
@@ -122,15 +122,6 @@ def spark_of_avro(text: str, *, logical_types: bool = True) -> StructType:
             "The Avro schema is not a record: topics with typed values have records with fields."
         )
     return kind
-
-
-def avro_of_spark(fields: StructType, name: str = "Value") -> str:
-    """The Avro record schema of a Spark type; nullable fields are unions with null.
-
-    Raises:
-        InvalidArgumentError: a type has no form in Avro.
-    """
-    return avro_of_arrow(to_arrow_type(fields, timezone="UTC"), name)
 
 
 def as_nullable(kind: DataType) -> DataType:

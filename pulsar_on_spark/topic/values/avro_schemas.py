@@ -1,4 +1,4 @@
-"""Avro record schemas, the text of Pulsar's JSON and AVRO schema types, to Arrow types and back.
+"""Avro record schemas, the text of Pulsar's JSON and AVRO schema types, to Arrow types.
 
 | Avro | Arrow (and Spark, by pyspark's own mapping) |
 |---|---|
@@ -77,15 +77,6 @@ def arrow_of_avro(text: str, *, logical_types: bool = True) -> pa.StructType:
         )
     kind, _ = _Reader(logical_types).read(schema, "")
     return kind
-
-
-def avro_of_arrow(kind: pa.StructType, name: str = "Value") -> str:
-    """The JSON text of an Avro record schema for a struct; nullable fields are unions with null, and null by default.
-
-    Raises:
-        InvalidArgumentError: a type has no form in Avro.
-    """
-    return json.dumps(_avro_of(kind, name), separators=(",", ":"))
 
 
 class _Reader:
@@ -188,38 +179,3 @@ class _Reader:
         if known is None:
             raise InvalidArgumentError(f"The Avro record {name!r} holds itself, which no Spark type can: flatten it.")
         return known
-
-
-def _avro_of(kind: pa.DataType, name: str) -> Json:
-    if pa.types.is_struct(kind):
-        fields: list[Json] = []
-        for field in kind:
-            inner = _avro_of(field.type, f"{name}_{field.name}")
-            fields.append(
-                {"name": field.name, "type": ["null", inner], "default": None}
-                if field.nullable
-                else {"name": field.name, "type": inner}
-            )
-        return {"type": "record", "name": name, "fields": fields}
-    if pa.types.is_list(kind):
-        return {"type": "array", "items": _or_null(kind.value_field, name)}
-    if pa.types.is_map(kind) and pa.types.is_string(kind.key_type):
-        return {"type": "map", "values": _or_null(kind.item_field, name)}
-    if pa.types.is_decimal(kind):
-        return {"type": "bytes", "logicalType": "decimal", "precision": kind.precision, "scale": kind.scale}
-    if pa.types.is_int8(kind) or pa.types.is_int16(kind):
-        return "int"
-    if pa.types.is_timestamp(kind):
-        logical = ("" if kind.tz else "local-") + ("timestamp-millis" if kind.unit == "ms" else "timestamp-micros")
-        return {"type": "long", "logicalType": logical}
-    if pa.types.is_date(kind):
-        return {"type": "int", "logicalType": "date"}
-    for avro, arrow in _PRIMITIVES.items():
-        if arrow == kind:
-            return avro
-    raise InvalidArgumentError(f"The field {name.partition('_')[2]!r} is {kind}, which Avro has no form for: cast it.")
-
-
-def _or_null(field: pa.Field, name: str) -> Json:
-    inner = _avro_of(field.type, f"{name}_{field.name}")
-    return ["null", inner] if field.nullable else inner
