@@ -16,14 +16,16 @@ import typer
 from pulsar_on_spark.cli import looks, messages, operate, output
 from pulsar_on_spark.cli.arguments import AsJson, RootArgument, RootOption, open_root, root_path
 from pulsar_on_spark.cli.backup import backup
+from pulsar_on_spark.cli.broker_target import BrokerTarget
 from pulsar_on_spark.cli.compact import compact
 from pulsar_on_spark.cli.perf import perf_app
 from pulsar_on_spark.cli.recover import recover
+from pulsar_on_spark.cli.root_target import RootTarget
 from pulsar_on_spark.cli.schemas import schemas_app
 from pulsar_on_spark.cli.standalone import broker, standalone
 from pulsar_on_spark.cli.storage import print_paths, storage_app
 from pulsar_on_spark.cli.subscriptions import subscriptions_app
-from pulsar_on_spark.cli.targets import BrokerTarget, RootTarget, UrlOption, open_target
+from pulsar_on_spark.cli.targets import UrlOption, open_target
 from pulsar_on_spark.cli.tenants import namespaces_app, policies_app, tenants_app
 from pulsar_on_spark.cli.topics import topics_app
 from pulsar_on_spark.model.errors import InvalidArgumentError, PulsarpyError

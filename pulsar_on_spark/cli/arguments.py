@@ -36,3 +36,8 @@ def root_path(argument: str | None, option: str | None) -> Path:
 def open_root(argument: str | None, option: str | None) -> Root:
     """Open the root that a command is about (errors as `root_path` and `Root`)."""
     return Root.open(root_path(argument, option))
+
+
+def is_namespace(of: str) -> bool:
+    """Whether a name is `tenant/namespace` rather than a topic's."""
+    return of.count("/") == 1

@@ -10,7 +10,8 @@ import typer
 from pulsar_on_spark.cli import output
 from pulsar_on_spark.cli.arguments import AsJson, RootArgument, RootOption
 from pulsar_on_spark.cli.http_admin import HttpAdmin, RequestRefusedError, topic_path
-from pulsar_on_spark.cli.targets import RootTarget, UrlOption, open_target
+from pulsar_on_spark.cli.root_target import RootTarget
+from pulsar_on_spark.cli.targets import UrlOption, open_target
 from pulsar_on_spark.model.errors import InvalidArgumentError
 from pulsar_on_spark.topic.compaction.compact import Compaction
 from pulsar_on_spark.topic.compaction.compact import compact as compact_topic

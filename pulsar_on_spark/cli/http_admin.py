@@ -52,6 +52,10 @@ class HttpAdmin:
         """Change what is at a path; the answer, if there is one (errors as `request`)."""
         return self._content(self.request(method, path, params, body))
 
+    def is_partitioned(self, topic: str) -> bool:
+        """Whether a topic has partitions (errors as `request`)."""
+        return bool(self.get(*topic_path(topic), "partitions")["partitions"])
+
     def request(
         self, method: str, path: Iterable[str], params: Mapping[str, object], body: object = None
     ) -> httpx.Response:

@@ -5,24 +5,16 @@ Brokers of Apache Pulsar answer, too: what they do not say is shown as absent.
 
 from __future__ import annotations
 
-import json
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Mapping
 from typing import Annotated, Any, Final
 
 import typer
 
-from pulsar_on_spark.broker.stats import of_root
-from pulsar_on_spark.broker.stats.models import Stats
-from pulsar_on_spark.broker.stats.topic_stats import iso
 from pulsar_on_spark.cli import output
 from pulsar_on_spark.cli.arguments import AsJson, RootArgument, RootOption, Subscription, Topic
-from pulsar_on_spark.cli.http_admin import HttpAdmin, RequestRefusedError, topic_path
-from pulsar_on_spark.cli.targets import BrokerTarget, RootTarget, UrlOption, open_target
+from pulsar_on_spark.cli.root_target import RootTarget
+from pulsar_on_spark.cli.targets import UrlOption, open_target
 from pulsar_on_spark.cli.topics import topics_app
-from pulsar_on_spark.model.names import TopicName
-from pulsar_on_spark.protocol.opened_entry import open_entry
-from pulsar_on_spark.topic.entry.rows import StoredEntry
-from pulsar_on_spark.topic.root import Root
 
 _MAX_SHOWN_BYTES: Final = 200
 _WORDS: Final = {True: "yes", False: "no", None: None}
@@ -39,7 +31,7 @@ def stats(
 ) -> None:
     """Show what is stored and exact backlogs; by --url also rates and who is connected, which only a broker knows."""
     target = open_target(root, root_option, url)
-    found = _asked(target, topic, "stats", of_root.stats_of_root)
+    found = target.stats(topic)
     if as_json:
         output.print_json(found)
         return
@@ -60,7 +52,7 @@ def internal_stats(
     as_json: AsJson = False,
 ) -> None:
     """Show ledgers, why each segment is kept, and cursors."""
-    found = _asked(open_target(root, root_option, url), topic, "internalStats", of_root.internal_stats_of_root)
+    found = open_target(root, root_option, url).internal_stats(topic)
     if as_json:
         output.print_json(found)
         return
@@ -78,69 +70,14 @@ def peek(
     as_json: AsJson = False,
 ) -> None:
     """Look at what a subscription has to come; nothing moves. A batch is one entry."""
-    target = open_target(root, root_option, url)
-    if isinstance(target, RootTarget):
-        found = [_shown(each) for each in of_root.peek_of_root(target.root, TopicName.parse(topic), name, entries)]
-    else:
-        found = list(_peeked(target.admin, topic, name, entries))
+    peeked = open_target(root, root_option, url).peek(topic, name, entries)
+    found = [{**each, "payload": _text(each["payload"])} for each in peeked]
     if as_json:
         output.print_json(found)
         return
     output.table(
         f"To come for {name!r} on {topic}", ("entry", *_PEEKED[1:]), ([each[key] for key in _PEEKED] for each in found)
     )
-
-
-def is_partitioned(broker: HttpAdmin, topic: str) -> bool:
-    """Whether a topic has partitions, by its broker."""
-    return bool(broker.get(*topic_path(topic), "partitions")["partitions"])
-
-
-def _asked(
-    target: RootTarget | BrokerTarget, topic: str, kind: str, by_root: Callable[[Root, TopicName], Stats]
-) -> dict[str, Any]:
-    """What the admin API answers to `kind`, by a broker or by the root alone."""
-    if isinstance(target, RootTarget):
-        return by_root(target.root, TopicName.parse(topic)).model_dump(mode="json", by_alias=True, exclude_none=True)
-    found: dict[str, Any] = target.admin.get(
-        *topic_path(topic), f"partitioned-{kind}" if is_partitioned(target.admin, topic) else kind
-    )
-    return found
-
-
-def _shown(entry: StoredEntry) -> dict[str, Any]:
-    """An entry as its broker's headers would tell it."""
-    said, payload = open_entry(entry.data)
-    return {
-        "id": f"{entry.ledger_id}:{entry.entry_id}",
-        "published": iso(said.publish_time / 1000) if said.publish_time else None,
-        "producer": said.producer_name or None,
-        "key": str(said.partition_key) if said.HasField("partition_key") else None,
-        "properties": {each.key: each.value for each in said.properties},
-        "messages": said.num_messages_in_batch,
-        "payload": _text(payload),
-    }
-
-
-def _peeked(broker: HttpAdmin, topic: str, name: str, entries: int) -> Iterator[dict[str, Any]]:
-    path = topic_path(topic)
-    for place in range(1, entries + 1):
-        try:
-            answer = broker.request("GET", (*path, "subscription", name, "position", str(place)), {})
-        except RequestRefusedError as error:
-            if error.status == 404 and (place > 1 or name in broker.get(*path, "subscriptions")):
-                return
-            raise
-        said = answer.headers
-        yield {
-            "id": said["X-Pulsar-Message-ID"],
-            "published": said.get("X-Pulsar-publish-time"),
-            "producer": said.get("X-Pulsar-producer-name"),
-            "key": said.get("X-Pulsar-partition-key"),
-            "properties": json.loads(said.get("X-Pulsar-PROPERTY", "{}")),
-            "messages": int(said.get("X-Pulsar-num-batch-message", "1")),
-            "payload": _text(answer.content),
-        }
 
 
 def _text(payload: bytes) -> str:

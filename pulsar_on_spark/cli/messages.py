@@ -15,7 +15,8 @@ from pulsar_on_spark.cli import output
 from pulsar_on_spark.cli.arguments import AsJson, RootArgument, RootOption, Topic
 from pulsar_on_spark.cli.http_admin import HttpAdmin, topic_path
 from pulsar_on_spark.cli.pulsar_client import ServiceUrl, pulsar_errors, service_client
-from pulsar_on_spark.cli.targets import RootTarget, UrlOption, open_target
+from pulsar_on_spark.cli.root_target import RootTarget
+from pulsar_on_spark.cli.targets import UrlOption, open_target
 from pulsar_on_spark.model.errors import InvalidArgumentError
 from pulsar_on_spark.model.ids import EARLIEST
 from pulsar_on_spark.model.names import TopicName

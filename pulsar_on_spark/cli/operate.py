@@ -9,7 +9,6 @@ import typer
 from pulsar_on_spark.cli import output
 from pulsar_on_spark.cli.arguments import AsJson, Subscription, Topic
 from pulsar_on_spark.cli.http_admin import topic_path
-from pulsar_on_spark.cli.looks import is_partitioned
 from pulsar_on_spark.cli.subscriptions import subscriptions_app
 from pulsar_on_spark.cli.targets import UrlOption, open_broker
 from pulsar_on_spark.cli.topics import topics_app
@@ -119,7 +118,7 @@ def seek(
     broker = open_broker(url)
     if to.isdecimal():
         broker.change("POST", *path, to)
-    elif to in _ENDS and is_partitioned(broker, topic):
+    elif to in _ENDS and broker.is_partitioned(topic):
         broker.change("POST", *path, "0" if to == "earliest" else str(2**53))
     else:
         broker.change("POST", *path, body=_place(to))

@@ -9,7 +9,7 @@ import typer
 
 from pulsar_on_spark.cli import output
 from pulsar_on_spark.cli.arguments import AsJson, RootArgument, RootOption
-from pulsar_on_spark.cli.targets import RootTarget, UrlOption, open_target
+from pulsar_on_spark.cli.targets import UrlOption, open_target
 from pulsar_on_spark.model.errors import InvalidArgumentError
 from pulsar_on_spark.model.names import TopicName
 
@@ -33,13 +33,7 @@ def create(
 ) -> None:
     """Create a topic."""
     target = open_target(root, root_option, url)
-    text = None if schema is None else _schema_text(schema)
-    if isinstance(target, RootTarget):
-        target.root.create_topic(name, partitions, schema=text, schema_type=schema_type)
-    else:
-        target.create_topic(name, partitions)
-        if text is not None:
-            target.add_schema(name, schema_type, text)
+    target.create_topic(name, partitions, None if schema is None else _schema_text(schema), schema_type)
     full = TopicName.parse(name).full
     if as_json:
         output.print_json({"name": full, "partitions": partitions})

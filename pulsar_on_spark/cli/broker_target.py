@@ -1,0 +1,208 @@
+"""Administering what a broker serves, through its admin API. Brokers of Apache Pulsar answer, too."""
+
+from __future__ import annotations
+
+import json
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Final
+
+from pulsar_on_spark.cli.arguments import is_namespace
+from pulsar_on_spark.cli.http_admin import HttpAdmin, RequestRefusedError, namespace_path, topic_path
+from pulsar_on_spark.model.errors import InvalidArgumentError
+from pulsar_on_spark.model.ids import EntryId, LedgerId, Position
+from pulsar_on_spark.model.names import TopicName
+from pulsar_on_spark.topic.policies.policies import FIELDS
+from pulsar_on_spark.topic.status import TopicSubscription
+from pulsar_on_spark.topic.subscription.subscriptions import SubscriptionStatus
+
+
+class BrokerTarget:
+    """See `Target`: through a broker's admin API."""
+
+    def __init__(self, admin: HttpAdmin) -> None:
+        self.admin = admin
+
+    def tenants(self) -> list[str]:
+        """See `Target`."""
+        return list(self.admin.get("tenants"))
+
+    def create_tenant(self, tenant: str, admin_roles: Sequence[str]) -> None:
+        """See `Target`."""
+        self.admin.change("PUT", "tenants", tenant, body={"adminRoles": list(admin_roles)})
+
+    def delete_tenant(self, tenant: str, *, force: bool) -> None:
+        """See `Target`."""
+        self.admin.change("DELETE", "tenants", tenant, force=force)
+
+    def namespaces(self, tenant: str) -> list[str]:
+        """See `Target`."""
+        return list(self.admin.get("namespaces", tenant))
+
+    def create_namespace(self, namespace: str) -> None:
+        """See `Target`."""
+        self.admin.change("PUT", *namespace_path(namespace))
+
+    def delete_namespace(self, namespace: str, *, force: bool) -> None:
+        """See `Target`."""
+        self.admin.change("DELETE", *namespace_path(namespace), force=force)
+
+    def policies(self, of: str) -> dict[str, Any]:
+        """See `Target`."""
+        found = {}
+        for field in FIELDS:
+            path = _policy_path(of, field)
+            if path is None:
+                continue
+            if field in _QUOTAS:
+                value = self.admin.get(*path[:-1], "backlogQuotaMap").get(_QUOTAS[field])
+            else:
+                value = self.admin.get(*path)
+            if value is not None and _SAID_WHERE_UNSET.get(field) is not value:
+                found[field] = value
+        return found
+
+    def set_policy(self, of: str, field: str, value: Any) -> None:
+        """See `Target`."""
+        path = _policy_path(of, field)
+        if path is None:
+            what = "namespaces" if is_namespace(of) else "topics"
+            raise InvalidArgumentError(f"Policy {field!r} cannot be set on {what}: give another.")
+        params = {"backlogQuotaType": _QUOTAS[field]} if field in _QUOTAS else {}
+        if value is None:
+            self.admin.change("DELETE", *path, **params)
+        else:
+            self.admin.change("POST", *path, body=value, **params)
+
+    def topics(self) -> list[tuple[str, int | None]]:
+        """See `Target`."""
+        found: list[tuple[str, int | None]] = []
+        for namespace in [each for tenant in self.tenants() for each in self.namespaces(tenant)]:
+            path = ("persistent", *namespace.split("/"))
+            partitioned = dict.fromkeys(self.admin.get(*path, "partitioned"), 0)
+            for name in map(TopicName.parse, self.admin.get(*path)):
+                if name.partitioned_base.full in partitioned:
+                    partitioned[name.partitioned_base.full] += 1
+                else:
+                    found.append((name.full, None))
+            found += partitioned.items()
+        return sorted(found)
+
+    def create_topic(self, topic: str, partitions: int | None, schema: str | None, schema_type: str) -> None:
+        """See `Target`."""
+        if partitions is None:
+            self.admin.change("PUT", *topic_path(topic))
+        else:
+            self.admin.change("PUT", *topic_path(topic), "partitions", body=partitions)
+        if schema is not None:
+            self.add_schema(topic, schema_type, schema)
+
+    def add_partitions(self, topic: str, partitions: int) -> None:
+        """See `Target`."""
+        self.admin.change("POST", *topic_path(topic), "partitions", body=partitions)
+
+    def delete_topic(self, topic: str, *, force: bool) -> None:
+        """See `Target`."""
+        is_partitioned = self.admin.is_partitioned(topic)
+        self.admin.change("DELETE", *topic_path(topic), *(("partitions",) if is_partitioned else ()), force=force)
+
+    def stats(self, topic: str) -> Mapping[str, Any]:
+        """See `Target`."""
+        return self._said(topic, "stats")
+
+    def internal_stats(self, topic: str) -> Mapping[str, Any]:
+        """See `Target`."""
+        return self._said(topic, "internalStats")
+
+    def _said(self, topic: str, kind: str) -> Mapping[str, Any]:
+        path = topic_path(topic)
+        found: Mapping[str, Any] = self.admin.get(
+            *path, f"partitioned-{kind}" if self.admin.is_partitioned(topic) else kind
+        )
+        return found
+
+    def peek(self, topic: str, name: str, entries: int) -> list[dict[str, Any]]:
+        """See `Target`."""
+        return list(self._peeked(topic_path(topic), name, entries))
+
+    def _peeked(self, path: tuple[str, ...], name: str, entries: int) -> Iterator[dict[str, Any]]:
+        for place in range(1, entries + 1):
+            try:
+                answer = self.admin.request("GET", (*path, "subscription", name, "position", str(place)), {})
+            except RequestRefusedError as error:
+                if error.status == 404 and (place > 1 or name in self.admin.get(*path, "subscriptions")):
+                    return
+                raise
+            said = answer.headers
+            yield {
+                "id": said["X-Pulsar-Message-ID"],
+                "published": said.get("X-Pulsar-publish-time"),
+                "producer": said.get("X-Pulsar-producer-name"),
+                "key": said.get("X-Pulsar-partition-key"),
+                "properties": json.loads(said.get("X-Pulsar-PROPERTY", "{}")),
+                "messages": int(said.get("X-Pulsar-num-batch-message", "1")),
+                "payload": answer.content,
+            }
+
+    def subscriptions(self) -> Sequence[TopicSubscription]:
+        """See `Target`."""
+        return [found for topic, partitions in self.topics() for found in self._subscriptions(topic, partitions)]
+
+    def _subscriptions(self, topic: str, partitions: int | None) -> Iterator[TopicSubscription]:
+        path = topic_path(topic)
+        if partitions is None:
+            stats = {topic: self.admin.get(*path, "stats")}
+            internal = {topic: self.admin.get(*path, "internalStats")}
+        else:
+            stats = self.admin.get(*path, "partitioned-stats")["partitions"]
+            internal = self.admin.get(*path, "partitioned-internalStats")["partitions"]
+        cursors: dict[str, list[SubscriptionStatus]] = defaultdict(list)
+        for part, of_part in stats.items():
+            for name, cursor in internal[part]["cursors"].items():
+                if name in of_part["subscriptions"]:  # else it came between the two
+                    cursors[name].append(_status(part, name, of_part["subscriptions"][name], cursor))
+        for name, of_name in sorted(cursors.items()):
+            yield TopicSubscription.of(topic, name, of_name)
+
+    def delete_subscription(self, topic: str, name: str, *, force: bool) -> None:
+        """See `Target`."""
+        self.admin.change("DELETE", *topic_path(topic), "subscription", name, force=force)
+
+    def schemas(self, topic: str) -> list[Mapping[str, Any]]:
+        """See `Target`."""
+        return list(self.admin.get("schemas", *topic_path(topic)[1:], "schemas")["getSchemaResponses"])
+
+    def add_schema(self, topic: str, type_: str, text: str) -> int:
+        """See `Target`."""
+        body = {"type": type_.upper(), "schema": text, "properties": {}}
+        return int(
+            self.admin.change("POST", "schemas", *topic_path(topic)[1:], "schema", body=body)["version"]["version"]
+        )
+
+
+_QUOTAS: Final = {"backlog_quota_size": "destination_storage", "backlog_quota_age": "message_age"}
+_SAID_WHERE_UNSET: Final = {"schema_validation_enforced": False, "is_allow_auto_update_schema": True}
+"""What Pulsar's API answers for the policies that it does not tell from unset ones; that is no news."""
+
+
+def _status(topic: str, name: str, stats: Mapping[str, Any], cursor: Mapping[str, Any]) -> SubscriptionStatus:
+    ledger, _, entry = cursor["markDeletePosition"].rpartition(":")
+    owner = [stats["owner"]] if "owner" in stats else []
+    return SubscriptionStatus(
+        topic=topic,
+        name=name,
+        type=stats["type"],
+        consumers=tuple(sorted({*owner, *(each["consumerName"] for each in stats["consumers"])})),
+        mark_delete=Position(LedgerId(int(ledger)), EntryId(int(entry) + 1)),
+        backlog_messages=stats["msgBacklog"],
+        backlog_bytes=stats["backlogSize"],
+    )
+
+
+def _policy_path(of: str, field: str) -> tuple[str, ...] | None:
+    if field not in FIELDS:
+        raise InvalidArgumentError(f"Policy {field!r} is not known: give one of {', '.join(FIELDS)}.")
+    policy = FIELDS[field]
+    segment = policy.namespace if is_namespace(of) else policy.topic
+    base: tuple[str, ...] = namespace_path(of) if is_namespace(of) else topic_path(of)
+    return None if segment is None else (*base, segment)
