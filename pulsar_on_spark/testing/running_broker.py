@@ -52,7 +52,8 @@ class RunningBroker:
         self._listening.start()
         self._is_known.wait(START_TIMEOUT_S)
         if not self.url:
-            self.kill()
+            self._process.kill()
+            self.wait()
             raise RuntimeError(f"the broker did not start: {self.said}")
 
     def __enter__(self) -> RunningBroker:
@@ -79,9 +80,9 @@ class RunningBroker:
         return self.wait()
 
     def kill(self) -> None:
-        """End it at once."""
+        """End it at once; processes of its own see that it is gone, and end beside whatever comes next."""
         self._process.kill()
-        self.wait()
+        self._process.wait(STOP_TIMEOUT_S)
 
     def wait(self) -> int:
         """Until it has ended; returns its exit code."""

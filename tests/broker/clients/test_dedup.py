@@ -24,7 +24,18 @@ def send(client: pulsar.Client, numbers: range) -> list[pulsar.MessageId]:
 
 
 def test_what_is_sent_again_is_not_stored_again(tmp_path: Path) -> None:
-    root = tmp_path / "root"
+    """Over a kill and over an orderly end; by one who sends on, and by applications that begin anew."""
+    root, count = tmp_path / "root", 5_000
+
+    def send_all(client: pulsar.Client, heard: int) -> None:
+        """All of what an application has to say, until it has heard so many receipts."""
+        receipts = Receipts()
+        producer = client.create_producer("many", "me", max_pending_messages=2 * count, batching_enabled=False)
+        for number in range(1, count + 1):
+            producer.send_async(b"%d" % number, receipts, sequence_id=number)
+        receipts.wait_for(heard)
+        assert receipts.results[:heard] == [pulsar.Result.Ok] * heard
+
     broker = RunningBroker(root, ON)
     client = new_client(broker.url)
     # From 1 on: the Python client takes a sequence id of 0 for none.
@@ -32,6 +43,8 @@ def test_what_is_sent_again_is_not_stored_again(tmp_path: Path) -> None:
     again = send(client, range(5, 15))
     assert len({(each.ledger_id(), each.entry_id()) for each in first + again[5:]}) == 14
     assert [each.entry_id() for each in again[:5]] == [-1] * 5
+    # Of what is sent again some was stored and acknowledged, some only stored, some neither.
+    send_all(client, count // 4)
     broker.kill()
     client.shutdown()
     with RunningBroker(root, ON) as broker:
@@ -40,8 +53,10 @@ def test_what_is_sent_again_is_not_stored_again(tmp_path: Path) -> None:
         assert producer.last_sequence_id() == 14
         producer.close()
         send(client, range(1, 20))
+        send_all(client, count)
         client.close()
     assert stored(root, "orders") == [b"%d" % number for number in range(1, 20)]
+    assert stored(root, "many") == [b"%d" % number for number in range(1, count + 1)]
     with RunningBroker(root, ON) as broker:
         client = new_client(broker.url)
         send(client, range(15, 25))
@@ -92,20 +107,3 @@ class Receipts:
     def wait_for(self, count: int) -> None:
         with self._changed:
             assert self._changed.wait_for(lambda: len(self.results) >= count, 60)
-
-
-def test_an_application_that_begins_anew_after_each_kill_stores_everything_once(tmp_path: Path) -> None:
-    """Some of what it sends again was stored and acknowledged, some only stored, some neither."""
-    root, count = tmp_path / "root", 5_000
-    for heard in (count // 4, count // 2, count):
-        receipts = Receipts()
-        broker = RunningBroker(root, ON)
-        client = new_client(broker.url)
-        producer = client.create_producer("orders", "me", max_pending_messages=2 * count, batching_enabled=False)
-        for number in range(1, count + 1):
-            producer.send_async(b"%d" % number, receipts, sequence_id=number)
-        receipts.wait_for(heard)
-        assert receipts.results[:heard] == [pulsar.Result.Ok] * heard
-        broker.kill()
-        client.shutdown()
-    assert stored(root, "orders") == [b"%d" % number for number in range(1, count + 1)]

@@ -37,7 +37,7 @@ def test_clients_go_on_with_the_next_broker_without_loss_or_doubles(tmp_path: Pa
             ending.start()
         if not sent % 100:
             time.sleep(0.01)
-        if sent == 20_000:
+        if sent == 5_000:
             break
     ending.join()
     broker = RunningBroker(root, settings)
