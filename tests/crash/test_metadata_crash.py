@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import multiprocessing
 import os
 import re
 import shutil
@@ -11,6 +12,7 @@ import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from multiprocessing.connection import Connection
 from pathlib import Path
 
 import pytest
@@ -20,6 +22,7 @@ from pulsar_on_spark.metadata.records import RootRecord, TenantRecord
 from pulsar_on_spark.metadata.repair import find_damage
 from pulsar_on_spark.metadata.state import encode
 from pulsar_on_spark.metadata.store import Change, MetadataStore
+from tests.metadata.committing import forever
 
 COMMITTING = [sys.executable, str(Path(__file__).parents[1] / "metadata" / "committing.py")]
 ROOT_RECORD = RootRecord(format_version=1, cluster_id="c" * 32, quorum="3/3/2")
@@ -51,26 +54,40 @@ def _strace(*options: str) -> list[str]:
 # -- killed ------------------------------------------------------------------------------------------------------------
 
 
+_forking = multiprocessing.get_context("forkserver")
+# No kill here is about how a writer starts; Arrow imports pandas with the first array that it makes of a list.
+_forking.set_forkserver_preload(["tests.metadata.committing", "pandas"])
+
+
+def _report(root: Path, to: Connection) -> None:
+    os.dup2(to.fileno(), 1)
+    forever(str(root))
+
+
 def _killed(root: Path, commits: int, call: str, number: int) -> list[int]:
     """Let a writer report some commits, then kill it at the n-th call from now on (counted for each of its threads)."""
-    process = subprocess.Popen([*COMMITTING, "forever", str(root)], stdout=subprocess.PIPE)
-    assert process.stdout is not None
+    reading, writing = _forking.Pipe(duplex=False)
+    process = _forking.Process(target=_report, args=(root, writing))
+    process.start()
+    writing.close()
     try:
-        reported = [int(process.stdout.readline()) for _ in range(commits)]
-        inject = ("-e", f"trace={call}", "-e", f"inject={call}:signal=SIGKILL:when={number}")
-        strace = subprocess.Popen(
-            ["strace", "-f", "-qq", "-o", os.devnull, *inject, "-p", str(process.pid)], stderr=subprocess.DEVNULL
-        )
-        try:
-            rest, _ = process.communicate(timeout=60)
-            assert process.returncode == -signal.SIGKILL
-        finally:
-            strace.kill()
-            strace.wait()
-        return [*reported, *map(int, rest.split())]
+        with os.fdopen(os.dup(reading.fileno())) as reports:
+            reported = [int(reports.readline()) for _ in range(commits)]
+            inject = ("-e", f"trace={call}", "-e", f"inject={call}:signal=SIGKILL:when={number}")
+            strace = subprocess.Popen(
+                ["strace", "-f", "-qq", "-o", os.devnull, *inject, "-p", str(process.pid)], stderr=subprocess.DEVNULL
+            )
+            try:
+                process.join(60)
+                assert process.exitcode == -signal.SIGKILL
+            finally:
+                strace.kill()
+                strace.wait()
+            return [*reported, *map(int, reports)]
     finally:
         process.kill()
-        process.communicate()
+        process.join()
+        reading.close()
 
 
 def test_killed_at_the_nth_call_of_each_kind(tmp_path: Path) -> None:

@@ -76,9 +76,9 @@ def _check_flat(root: Path, store: MetadataStore, commits: int, factor: float) -
     assert time.process_time() - start < 5
 
 
-def test_the_thousandth_commit_costs_what_the_hundredth_did(memory_path: Path) -> None:
+def test_the_eight_hundredth_commit_costs_what_the_hundredth_did(memory_path: Path) -> None:
     root = memory_path / "root"
-    _check_flat(root, MetadataStore.create(root, [ROOT_RECORD]), commits=1000, factor=2.5)
+    _check_flat(root, MetadataStore.create(root, [ROOT_RECORD]), commits=800, factor=2.5)
 
 
 @pytest.mark.soak
