@@ -131,7 +131,8 @@ def test_reading_makes_no_topic(run: Run, target: list[str]) -> None:  # noqa: F
 
 def test_what_pulsars_client_logs_is_not_among_results(broker: RunningBroker) -> None:
     """It logs from C++, past what Python has for standard output."""
-    produce = [Path(sys.executable).with_name("pulsarpy"), "produce", "no-tenant/n/t", "-m", "m", "--url", broker.url]
+    program = str(Path(sys.executable).with_name("pulsarpy"))
+    produce = [program, "produce", "no-tenant/n/t", "-m", "m", "--url", broker.url]
     done = subprocess.run(produce, capture_output=True, text=True, check=False)
     assert (done.returncode, done.stdout) == (1, "")
     assert "TopicNotFound" in done.stderr

@@ -88,6 +88,7 @@ def create_app(services: Services, web_url: str) -> FastAPI:
     for router in ROUTERS:
         app.include_router(router)
     app.add_middleware(_LimitedBody)
+    app.add_middleware(_HeadAsGet)
     app.add_exception_handler(PulsarpyError, _refused)
     app.add_exception_handler(StarletteHTTPException, _failed)
     app.add_exception_handler(RequestValidationError, _malformed)
@@ -116,6 +117,16 @@ class _LimitedBody:
             raise HTTPException(413, f"The body is longer than {MAX_BODY_BYTES} bytes: send less.")
 
         await self._app(scope, receive_more, send)
+
+
+class _HeadAsGet:
+    """Answers HEAD as GET, as Pulsar's server does: the server sends no body then."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        await self._app({**scope, "method": "GET"} if scope.get("method") == "HEAD" else scope, receive, send)
 
 
 def status_of(error: PulsarpyError) -> int:

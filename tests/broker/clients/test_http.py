@@ -75,6 +75,14 @@ def test_lookups_answer_all_urls_and_create_nothing(broker: RunningBroker, topic
     assert f"persistent://public/default/{topic}" not in json_of(broker, "/admin/v2/namespaces/public/default/topics")
 
 
+@pytest.mark.parametrize("path", ["/status.html", "/metrics", "/admin/v2/brokers/health", "/admin/v2/clusters"])
+def test_head_is_get_without_a_body(broker: RunningBroker, path: str) -> None:
+    """As in Pulsar: load balancers ask so."""
+    answer = httpx.head(broker.web_url + path, timeout=TIMEOUT_S)
+    assert (answer.status_code, answer.content) == (200, b"")
+    assert httpx.head(f"{broker.web_url}/admin/v2/clusters/none", timeout=TIMEOUT_S).status_code == 404
+
+
 def test_partitions(broker: RunningBroker, topic: str) -> None:
     path = f"/admin/v2/persistent/public/default/{topic}/partitions"
     assert reason(broker, path)[0] == 404

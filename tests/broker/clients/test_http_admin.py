@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import time
 from contextlib import closing
 from typing import Any
@@ -269,8 +270,12 @@ def test_what_is_not_supported_says_why(admin: httpx.Client, namespace: str) -> 
     places += [f"/persistent/{namespace}/t/{each}" for each in UNDER_TOPIC]
     places += [each.removeprefix("/admin/v2") for each in BRANCHES if each.startswith("/admin/v2")]
     for place in places:
-        plain = place.replace("{rest:path}", "x").replace("{subscription}", "s")
-        refused(admin.post(plain, json={}), 501, "is not supported: ")
+        refused(admin.post(re.sub(r"\{[^}]*\}", "x", place), json={}), 501, "is not supported: ")
+    for place in ("/clusters/standalone/namespaceIsolationPolicies", "/resource-quotas"):
+        refused(admin.post(place, json={}), 501, "is not supported: One broker serves all of a root")
+    of_bundle = f"/namespaces/{namespace}/0x00000000_0xffffffff"
+    for place in ("clearBacklog", "clearBacklog/s", "unsubscribe/s"):
+        refused(admin.post(f"{of_bundle}/{place}"), 501, "without one")
     answer = httpx.get(str(admin.base_url).removesuffix("v2/") + "v3/functions/public/default")
     refused(answer, 501, "Spark")
 

@@ -155,6 +155,7 @@ def test_subscriptions_are_created_where_they_are_wanted(
     done(admin.put(f"{one}/behind", json=at | {"isExcluded": True}))
     refused(admin.put(f"{one}/at", json=at), 409)
     refused(admin.put(f"{one}/pulsar.dedup", json=at), 412, "reserved")
+    refused(admin.put(f"{one}/everywhere", params={"replicated": True}), 501, "not replicated")
     assert answered(admin.get(path(topic, "subscriptions"))) == ["at", "behind", "first", "last", "none"]
     found = {name: each["msgBacklog"] for name, each in stats(admin, topic)["subscriptions"].items()}
     assert found == {"first": 10, "last": 0, "none": 0, "at": 6, "behind": 5}

@@ -19,6 +19,7 @@ _PERMISSIONS: Final = "There is no authorization: everybody may do everything, a
 _NOT_ENFORCED: Final = "This policy is not enforced here, and so it is not taken."
 _ENCRYPTION: Final = "Clients may encrypt, and nobody is made to: encryption is not enforced."
 _ONE_BROKER: Final = "One broker serves all of a root: nothing is balanced or isolated."
+_ONE_BUNDLE: Final = "A namespace has one bundle: ask without one."
 _FUNCTIONS: Final = "There are no functions, sources, sinks or packages: use Spark on the topic."
 _TRANSACTIONS: Final = "Transactions are not supported."
 
@@ -37,12 +38,17 @@ UNDER_NAMESPACE: Final = {
     "removeOffloadPolicies": _OFFLOAD,
     "encryptionRequired": _ENCRYPTION,
     "antiAffinity": _ONE_BROKER,
+    "antiAffinity/{rest:path}": _ONE_BROKER,
     "resourcegroup": _NOT_ENFORCED,
     "resourcegroup/{rest:path}": _NOT_ENFORCED,
     "entryFilters": _NOT_ENFORCED,
     "deduplicationSnapshotInterval": "The broker saves what it knows of producers by its own settings.",
     "dispatcherPauseOnAckStatePersistent": _NOT_ENFORCED,
     "bundles/split": _ONE_BROKER,
+    "{bundle}/clearBacklog": _ONE_BUNDLE,
+    "{bundle}/clearBacklog/{subscription}": _ONE_BUNDLE,
+    "{bundle}/unsubscribe/{subscription}": _ONE_BUNDLE,
+    "{bundle}/topHashPositions": _ONE_BUNDLE,
     "isolation": _ONE_BROKER,
     "schemaAutoUpdateCompatibilityStrategy": "It was replaced in Pulsar 2.5: set schemaCompatibilityStrategy.",
     "scanOffloadedLedgers": _OFFLOAD,
@@ -56,12 +62,18 @@ UNDER_TOPIC: Final = {
     "entryFilters": _NOT_ENFORCED,
     "deduplicationSnapshotInterval": "The broker saves what it knows of producers by its own settings.",
     "dispatcherPauseOnAckStatePersistent": _NOT_ENFORCED,
+    "getMessageIdByIndex": "Entries have ids and times, and no index.",
     "{subscription}/dispatchRate": "Rates are set for all subscriptions of a topic (subscriptionDispatchRate).",
     "subscription/{subscription}/replicatedSubscriptionStatus": _GEO,
     "subscription/{subscription}/analyzeBacklog": "The backlog in stats is exact as it is.",
 }
 BRANCHES: Final = {
     "/admin/v2/resourcegroups": _NOT_ENFORCED,
+    "/admin/v2/resource-quotas": _ONE_BROKER,
+    "/admin/v2/clusters/{cluster}/failureDomains": _ONE_BROKER,
+    "/admin/v2/clusters/{cluster}/namespaceIsolationPolicies": _ONE_BROKER,
+    "/admin/v2/clusters/{cluster}/peers": _GEO,
+    "/admin/v2/clusters/{cluster}/migrate": _GEO,
     "/admin/v2/bookies": "There are no bookies: see `pulsarpy storage list` for storage paths.",
     "/admin/v2/broker-stats": "See /metrics.",
     "/admin/v2/worker": _FUNCTIONS,

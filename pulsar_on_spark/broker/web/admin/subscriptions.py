@@ -41,6 +41,7 @@ _BUSY: Final = refused(412, "It has consumers, or Spark has it.")
 _AT_ONCE: Final = 64
 """Partitions whose subscriptions are made together."""
 _NO_NAMESPACE: Final = refused(404, "There is no such namespace.")
+_NOT_REPLICATED: Final = "A root is one cluster: its subscriptions are not replicated."
 _ONE: Final = f"{TOPIC}/subscription/{{subscription}}"
 Seconds = Annotated[int, Path(ge=0, le=2**53)]
 TimeMs = Annotated[int, Path(ge=0, le=2**53)]
@@ -54,11 +55,21 @@ async def subscriptions(services: BrokerServices, name: StoredTopic) -> list[str
     return sorted({each.name for part in parts(view, name) for each in view.all(SubscriptionRecord, part.topic_id)})
 
 
-@router.put(_ONE, status_code=204, responses=refused(404, "There is no such topic.") | refused(409, "It exists."))
+@router.put(
+    _ONE,
+    status_code=204,
+    responses=refused(404, "There is no such topic.") | refused(409, "It exists.") | refused(501, _NOT_REPLICATED),
+)
 async def create(
-    services: BrokerServices, name: StoredTopic, subscription: SubscriptionName, body: CursorPlace | None = None
+    services: BrokerServices,
+    name: StoredTopic,
+    subscription: SubscriptionName,
+    body: CursorPlace | None = None,
+    replicated: bool = False,
 ) -> None:
     """Create a subscription at a message id, by default at the end. On partitions only `earliest` and `latest` fit."""
+    if replicated:
+        raise HTTPException(501, _NOT_REPLICATED)
     view = await services.views.view()
     wanted = parts(view, name)
     if any(_record(view, part, subscription) is not None for part in wanted):
