@@ -16,7 +16,6 @@ from pulsar_on_spark.broker.topics.topic import TopicParts
 from pulsar_on_spark.broker.topics.topic_watch import TopicWatch
 from pulsar_on_spark.broker.topics.topics import Topics
 from pulsar_on_spark.broker.views import Views
-from pulsar_on_spark.model.names import TopicName
 from pulsar_on_spark.topic.root import Root
 
 if TYPE_CHECKING:  # it holds connections, which hold this
@@ -31,7 +30,7 @@ class Services:
         root: The root.
         given: What the broker was started with.
         settings: What it goes by now (see `settings_changes`).
-        service_url: What lookups answer.
+        service_url: What clients connect to, whichever topic they look up: a root has one broker.
         access: Who may do what.
         views: The root's metadata.
         topics: All topics.
@@ -60,7 +59,3 @@ class Services:
     overview: Overview
     watch: TopicWatch
     vitals: Vitals
-
-    def owner_url(self, name: TopicName) -> str:
-        """Which broker clients of a topic connect to. A root has one, which serves all."""
-        return self.service_url

@@ -34,9 +34,8 @@ def topic_name(text: str) -> TopicName:
 
 async def lookup(connection: Connection, command: CommandLookupTopic) -> None:
     """LOOKUP: who serves the topic. Never creates one: Java asks for regular expressions here."""
-    name = topic_name(command.topic)
-    authorize(connection, Operation.LOOKUP, name)
-    connection.write(replies.lookup_response(command.request_id, connection.services.owner_url(name)))
+    authorize(connection, Operation.LOOKUP, topic_name(command.topic))
+    connection.write(replies.lookup_response(command.request_id, connection.services.service_url))
 
 
 async def partitioned_metadata(connection: Connection, command: CommandPartitionedTopicMetadata) -> None:

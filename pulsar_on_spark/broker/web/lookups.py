@@ -28,13 +28,12 @@ async def lookup(
     services: BrokerServices, role: Role, web_url: WebUrl, domain: str, tenant: str, namespace: str, local: str
 ) -> dict[str, str]:
     """Who serves the topic; asking creates none. C++ clients need all URLs, also empty ones."""
-    name = path_topic(services, role, Operation.LOOKUP, domain, (tenant, namespace), local)
-    owner_url = services.owner_url(name)
+    path_topic(services, role, Operation.LOOKUP, domain, (tenant, namespace), local)
     return {
-        "brokerUrl": owner_url,
+        "brokerUrl": services.service_url,
         "brokerUrlTls": "",
         "brokerUrlSsl": "",
-        "nativeUrl": owner_url,
+        "nativeUrl": services.service_url,
         "httpUrl": web_url,
         "httpUrlTls": "",
     }
