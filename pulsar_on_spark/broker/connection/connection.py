@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Coroutine
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, cast
+from typing import Any, Final, NamedTuple, cast
 
 from google.protobuf.message import Message
 
@@ -15,14 +15,12 @@ from pulsar_on_spark.broker.producing.producer import Producer
 from pulsar_on_spark.broker.producing.producers import ProducerInfo
 from pulsar_on_spark.broker.server_errors import ServerRefusalError, code_of
 from pulsar_on_spark.broker.services import Services
+from pulsar_on_spark.broker.subscriptions.subscribed import Subscribed
 from pulsar_on_spark.broker.topics.topics import AnyTopic
 from pulsar_on_spark.model.errors import ProtocolError, PulsarpyError
 from pulsar_on_spark.protocol import replies
 from pulsar_on_spark.protocol.commands import BaseCommand, ServerError
 from pulsar_on_spark.protocol.server import Sent, ServerConnection
-
-if TYPE_CHECKING:
-    from pulsar_on_spark.broker.handlers.consuming import Subscribed
 
 log = logging.getLogger(__name__)
 

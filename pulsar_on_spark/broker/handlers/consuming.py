@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
 from functools import partial
-from typing import Final, NamedTuple, cast
+from typing import Final, cast
 
 from pulsar_on_spark.broker.connection.access import Operation
 from pulsar_on_spark.broker.connection.connection import Connection, Request, Signal
@@ -16,6 +15,7 @@ from pulsar_on_spark.broker.handlers.lookup import authorize, topic_name
 from pulsar_on_spark.broker.server_errors import ServerRefusalError, code_of
 from pulsar_on_spark.broker.subscriptions.consumer import Consumer
 from pulsar_on_spark.broker.subscriptions.subscribe_request import SubscribeRequest
+from pulsar_on_spark.broker.subscriptions.subscribed import Subscribed
 from pulsar_on_spark.broker.subscriptions.subscription import Subscription
 from pulsar_on_spark.broker.topics.non_persistent import NonPersistentSubscription, NonPersistentTopic
 from pulsar_on_spark.broker.topics.topic import BrokerTopic
@@ -53,15 +53,6 @@ log = logging.getLogger(__name__)
 _EARLIEST_LEDGER: Final = 2**64 - 1
 _LATEST_LEDGER: Final = 2**63 - 1
 _SINGLE: Final = ("Exclusive", "Failover")
-
-
-class Subscribed(NamedTuple):
-    """A consumer of a connection, where it is, and what takes it from there."""
-
-    topic: AnyTopic
-    subscription: Subscription | NonPersistentSubscription
-    consumer: Consumer
-    leave: Callable[[], None]
 
 
 # -- subscribing -------------------------------------------------------------------------------------------------------
