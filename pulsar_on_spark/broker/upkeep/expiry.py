@@ -175,6 +175,7 @@ class SubscriptionExpiry:
 
     async def _delete(self, topic: TopicRecord, record: SubscriptionRecord) -> None:
         name = TopicName.parse(topic.name)
+        named = {"subscription": record.name, "topic": name}
         (part,) = catalog.parts(await self._views.view(), topic)
         consumers = LeaseWatcher(lease_directory(self._root.path, record.name))
         brokers = LeaseWatcher(broker_lease_directory(self._root.path))
@@ -183,25 +184,10 @@ class SubscriptionExpiry:
                 subscriptions.delete_subscription, self._root.store, record.name, [part], consumers, brokers
             )
         except (ConsumerBusyError, SubscriptionNotFoundError) as error:
-            log.info(
-                "Subscription %r of %s does not expire: %s",
-                record.name,
-                name,
-                error,
-                extra={"subscription": record.name, "topic": name},
-            )
+            log.info("Subscription %r of %s does not expire: %s", record.name, name, error, extra=named)
         except PulsarpyError as error:
-            log.warning(
-                "Subscription %r of %s does not expire now: %s",
-                record.name,
-                name,
-                error,
-                extra={"subscription": record.name, "topic": name},
-            )
+            log.warning("Subscription %r of %s does not expire now: %s", record.name, name, error, extra=named)
         else:
             log.warning(
-                "Subscription %r of %s is deleted: nobody used it for its time.",
-                record.name,
-                name,
-                extra={"subscription": record.name, "topic": name},
+                "Subscription %r of %s is deleted: nobody used it for its time.", record.name, name, extra=named
             )
