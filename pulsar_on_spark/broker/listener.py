@@ -49,9 +49,6 @@ class JournalListener:
         if self.keeper is not None:
             self.keeper.room()
 
-    def starved(self) -> None:
-        """See `IncarnationListener`: connections see it by what is not taken from them."""
-
     def ended(self, reason: str) -> None:
         """See `IncarnationListener`: nothing can be acknowledged any more, and clients find who serves them now."""
         self._hang_up()

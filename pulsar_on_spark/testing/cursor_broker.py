@@ -142,9 +142,6 @@ class CursorBroker:
         if hasattr(self, "keeper"):
             self.keeper.room()
 
-    def starved(self) -> None:
-        """See `IncarnationListener`."""
-
     def ended(self, reason: str) -> None:
         """See `IncarnationListener`."""
         self.over = reason

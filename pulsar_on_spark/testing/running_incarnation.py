@@ -128,9 +128,6 @@ class RunningIncarnation:
     def room(self) -> None:
         """See `IncarnationListener`."""
 
-    def starved(self) -> None:
-        """See `IncarnationListener`."""
-
     def ended(self, reason: str) -> None:
         """See `IncarnationListener`."""
         self.over = reason

@@ -39,9 +39,6 @@ class Listener:
     def room(self) -> None:
         """Nobody waits."""
 
-    def starved(self) -> None:
-        raise AssertionError
-
     def ended(self, reason: str) -> None:
         raise AssertionError(reason)
 

@@ -313,8 +313,7 @@ class Incarnation:
         self._listener.room()
 
     def starved(self) -> None:
-        """See `JournalListener`."""
-        self._listener.starved()
+        """See `JournalListener`: nobody is told, `can_append` is False until `room`."""
 
     def ended(self, reason: str) -> None:
         """See `JournalListener`."""

@@ -32,8 +32,5 @@ class IncarnationListener(Protocol):
     def room(self) -> None:
         """`can_append` has become True again."""
 
-    def starved(self) -> None:
-        """Too few storage paths are left: answer producers with a retryable error until `room`."""
-
     def ended(self, reason: str) -> None:
         """The incarnation is over: stop serving, and exit."""
