@@ -19,6 +19,7 @@ WITH_DELTA = pytest.StashKey[bool]()
 LONG = (
     "tests/ledger/journal/test_simulation.py",
     "tests/topic/housekeeping/",
+    "tests/test_install.py",
     "tests/datasource/",
     "tests/ledger/journal/",
     "tests/broker/",
@@ -26,7 +27,6 @@ LONG = (
     "tests/crash/",
     "tests/topic/sealing/",
     "tests/topic/tail/",
-    "tests/test_install.py",
 )
 """After Spark's, processes begin with these: short files at the end, and none waits long for another."""
 # Their programs are short: what the second compiler and a parallel collector cost at their start never comes back.

@@ -1,4 +1,4 @@
-"""An editable installation in a fresh environment: Spark finds `format("pulsarpy")` there without registering it."""
+"""An editable installation in a fresh environment: a program finds the format there, and uses it by Spark Connect."""
 
 from __future__ import annotations
 
@@ -12,13 +12,20 @@ import pytest
 
 HOUSE = Path(__file__).parent.parent
 
-ASK_SPARK = """
+PROGRAM = """
+import os
 from pyspark.sql import SparkSession
-spark = SparkSession.builder.master("local[1]").config("spark.ui.enabled", "false").getOrCreate()
+root = os.path.abspath("root")
+spark = SparkSession.builder.remote("local[2]").config("spark.sql.shuffle.partitions", "2").getOrCreate()
+rows = spark.range(1_000).selectExpr("CAST(id AS STRING) value", "CAST(id % 5 AS STRING) __key")
+rows.write.format("pulsarpy").mode("append").option("topic", "x").save(root)
+spark.read.format("pulsarpy").option("topic", "x").load(root).createOrReplaceTempView("x")
+print("FOUND", spark.sql("SELECT count(*), count(DISTINCT __key), count(DISTINCT __messageId) FROM x").collect()[0])
 try:
-    spark.read.format("pulsarpy").option("topic", "orders").load("no-such-root").collect()
+    spark.read.format("pulsarpy").option("topic", "nope").load(root).count()
 except Exception as error:
-    print("SPARK SAID", str(error).replace(chr(10), " "))
+    print("SAID", str(error).splitlines()[0])
+spark.stop()
 """
 
 
@@ -51,8 +58,7 @@ def test_the_module_that_spark_looks_for_is_at_the_top_level(fresh_python: Path,
 
 
 @pytest.mark.spark
-def test_spark_finds_the_format_without_registering(fresh_python: Path, tmp_path: Path):
-    said = run(fresh_python, ASK_SPARK, tmp_path)
-    assert "SPARK SAID" in said
-    assert "DATA_SOURCE_NOT_FOUND" not in said
-    assert "no-such-root" in said
+def test_spark_connect_reads_and_writes_topics_without_registering(fresh_python: Path, tmp_path: Path):
+    said = run(fresh_python, PROGRAM, tmp_path)
+    assert "FOUND Row(count(1)=1000, count(DISTINCT __key)=5, count(DISTINCT __messageId)=1000)" in said
+    assert "TopicNotFoundError: Topic persistent://public/default/nope does not exist" in said
