@@ -201,6 +201,8 @@ def forks() -> Iterator[Forks]:
 
 
 def main() -> None:
+    import pandas as pd  # noqa: F401 - Arrow does it with its first array: here it is done for all writers
+
     children: set[int] = set()
     for line in sys.stdin:
         command, *arguments = line.split()
