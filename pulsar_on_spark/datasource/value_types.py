@@ -81,7 +81,7 @@ class ValueSchema:
     codec: ValueCodec
 
 
-def value_schema(value_format: str, text: str, timezone: str = "UTC") -> ValueSchema:
+def value_schema(value_format: str, text: str) -> ValueSchema:
     """Read the options `valueFormat` and `valueSchema`.
 
     Raises:
@@ -89,21 +89,21 @@ def value_schema(value_format: str, text: str, timezone: str = "UTC") -> ValueSc
     """
     match value_format.strip().lower():
         case "json":
-            return _made("json", _json_schema(text), None, timezone)
+            return _made("json", _json_schema(text), None)
         case "avro":
-            return _made("avro", spark_of_avro(text), text, timezone)
+            return _made("avro", spark_of_avro(text), text)
     raise InvalidArgumentError(f"Option valueFormat is {value_format!r}: give json or avro.")
 
 
-def topic_value_schema(schema_type: str, text: str, timezone: str = "UTC") -> ValueSchema:
+def topic_value_schema(schema_type: str, text: str) -> ValueSchema:
     """Read a schema of the registry (`SchemaRecord`), of type JSON or AVRO.
 
     Raises:
         InvalidArgumentError: the schema's text has no Spark type.
     """
     if schema_type == "JSON":
-        return _made("json", spark_of_avro(text, logical_types=False), None, timezone)
-    return _made("avro", spark_of_avro(text), text, timezone)
+        return _made("json", spark_of_avro(text, logical_types=False), None)
+    return _made("avro", spark_of_avro(text), text)
 
 
 def spark_of_avro(text: str, *, logical_types: bool = True) -> StructType:
@@ -152,14 +152,14 @@ def parse_ddl(text: str) -> StructType:
     return kind
 
 
-def _made(value_format: ValueFormat, declared: StructType, avro: str | None, timezone: str) -> ValueSchema:
+def _made(value_format: ValueFormat, declared: StructType, avro: str | None) -> ValueSchema:
     read_type = as_nullable(declared)
     if not isinstance(read_type, StructType) or not read_type.fields:
         raise InvalidArgumentError("Option valueSchema has no fields: name at least one.")
     if repeated := [name for name in read_type.names if read_type.names.count(name) > 1]:
         raise InvalidArgumentError(f"Option valueSchema has the field {repeated[0]!r} twice: rename one.")
     arrow_type: pa.StructType = to_arrow_type(read_type, timezone="UTC")
-    return ValueSchema(declared, read_type, ValueCodec(value_format, arrow_type, avro, timezone))
+    return ValueSchema(declared, read_type, ValueCodec(value_format, arrow_type, avro))
 
 
 def _json_schema(text: str) -> StructType:

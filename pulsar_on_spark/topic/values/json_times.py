@@ -24,14 +24,14 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MICROSECOND = timedelta(microseconds=1)
 
 
-def parse_times(texts: pa.StringArray, wanted: pa.TimestampType, zone: str) -> pa.TimestampArray:
+def parse_times(texts: pa.StringArray, wanted: pa.TimestampType) -> pa.TimestampArray:
     """Times from text, cut to microseconds.
 
     Args:
         texts: ISO 8601 in the forms that Spark takes: date and time apart by `T` or a blank, parts left out from the
             end, one or two digits, any zone.
-        wanted: `timestamp(us)`, with a zone (an instant) or without (a local time, where a zone in the text is wrong).
-        zone: The IANA name of the zone of instants whose text has none.
+        wanted: `timestamp(us)`, with a zone (an instant, in UTC where the text has none) or without (a local time,
+            where a zone in the text is wrong).
 
     Raises:
         ArrowInvalid: a text is not a time (or its year is above 9999).
@@ -43,14 +43,12 @@ def parse_times(texts: pa.StringArray, wanted: pa.TimestampType, zone: str) -> p
         return texts.cast(wanted)
     except pa.ArrowInvalid:
         pass
-    if wanted.tz is not None and zone == "UTC":
+    if wanted.tz is not None:
         try:
             return texts.cast(local).cast(pa.int64()).cast(wanted)
         except pa.ArrowInvalid:
             pass
-    moments = [
-        None if text is None else _moment(text, zone, is_instant=wanted.tz is not None) for text in texts.to_pylist()
-    ]
+    moments = [None if text is None else _moment(text, is_instant=wanted.tz is not None) for text in texts.to_pylist()]
     return pa.array(moments, pa.int64()).cast(wanted)
 
 
@@ -89,7 +87,7 @@ def _date(text: str) -> tuple[date, str]:
         raise pa.ArrowInvalid(f"{text[:80]!r} is not a date") from None
 
 
-def _moment(text: str, zone: str, *, is_instant: bool) -> int:
+def _moment(text: str, *, is_instant: bool) -> int:
     """Microseconds since 1970."""
     day, rest = _date(text)
     try:
@@ -105,7 +103,7 @@ def _moment(text: str, zone: str, *, is_instant: bool) -> int:
             given = found["zone"].strip()
         if given and not is_instant:
             raise ValueError
-        offset = _zone(given or zone) if is_instant else UTC
+        offset = _zone(given or "UTC") if is_instant else UTC
         moment = datetime(day.year, day.month, day.day, hour, minute, second, fraction, offset)
         return (moment - _EPOCH) // _MICROSECOND
     except (ValueError, ZoneInfoNotFoundError, OverflowError):

@@ -7,7 +7,7 @@ rules of Spark's parser (measured on Spark 4.2.0):
 * text that is not JSON, or not an object, makes the whole row null; text after the first object is ignored;
 * a field of the wrong type is null and its neighbours stay; an array or map with one bad element is null as a whole;
 * a string field takes any JSON value as its text; a float takes "NaN" and "Infinity"; binary is Base64;
-* times are ISO 8601 in Spark's lenient forms, or a number of seconds; a time without zone is in `timezone`.
+* times are ISO 8601 in Spark's lenient forms, or a number of seconds; a time without zone is UTC.
 
 Three differences: text in single quotes is not JSON; a number too large for tinyint or smallint is null rather than
 wrapped; a float keeps its digits when it is read as a string.
@@ -64,20 +64,19 @@ BadRow = Callable[[int, str], None]
 """Told the row and the reason of each value that does not fit; may raise."""
 
 
-def decode_json(values: pa.BinaryArray, arrow_type: pa.StructType, timezone: str, on_bad_row: BadRow) -> pa.StructArray:
+def decode_json(values: pa.BinaryArray, arrow_type: pa.StructType, on_bad_row: BadRow) -> pa.StructArray:
     """One struct a row; null where the value is null, blank or not a JSON object.
 
     Args:
         values: UTF-8 JSON text.
         arrow_type: The wanted fields, all nullable.
-        timezone: An IANA name: the zone of times that have none of their own.
         on_bad_row: Told of rows that do not fit.
     """
     reading = _reading_type(arrow_type)
     parts = []
     for first in range(0, len(values), _BLOCK_ROWS):
         block = values.slice(first, _BLOCK_ROWS)
-        parts += _decode_block(block, first, arrow_type, reading, timezone, on_bad_row)
+        parts += _decode_block(block, first, arrow_type, reading, on_bad_row)
     return pa.concat_arrays(parts) if parts else pa.array([], arrow_type)
 
 
@@ -95,27 +94,24 @@ def _decode_block(
     first: int,
     arrow_type: pa.StructType,
     reading: pa.StructType | None,
-    timezone: str,
     on_bad_row: BadRow,
 ) -> list[pa.StructArray]:
-    made = None if reading is None else _read_block(values, arrow_type, reading, timezone)
+    made = None if reading is None else _read_block(values, arrow_type, reading)
     if made is not None:
         if made.null_count > values.null_count:
             for row in np.flatnonzero(pc.and_(made.is_null(), values.is_valid()).to_numpy(zero_copy_only=False)):
                 on_bad_row(first + int(row), "it is null")
         return [made]
     if reading is None or len(values) <= _FEW_ROWS:
-        return [_read_rows(values, first, arrow_type, timezone, on_bad_row)]
+        return [_read_rows(values, first, arrow_type, on_bad_row)]
     half = len(values) // 2
     return [
-        *_decode_block(values.slice(0, half), first, arrow_type, reading, timezone, on_bad_row),
-        *_decode_block(values.slice(half), first + half, arrow_type, reading, timezone, on_bad_row),
+        *_decode_block(values.slice(0, half), first, arrow_type, reading, on_bad_row),
+        *_decode_block(values.slice(half), first + half, arrow_type, reading, on_bad_row),
     ]
 
 
-def _read_block(
-    values: pa.BinaryArray, arrow_type: pa.StructType, reading: pa.StructType, timezone: str
-) -> pa.StructArray | None:
+def _read_block(values: pa.BinaryArray, arrow_type: pa.StructType, reading: pa.StructType) -> pa.StructArray | None:
     """The block by Arrow's reader, None if it cannot."""
     number = SystemRandom().getrandbits(50)
     numbers = pa.array(np.arange(number, number + len(values)))
@@ -136,7 +132,7 @@ def _read_block(
         )
         if not table.column("n").combine_chunks().equals(numbers):
             return None
-        return _convert(table.column("v").combine_chunks(), arrow_type, timezone)
+        return _convert(table.column("v").combine_chunks(), arrow_type)
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError):
         return None
 
@@ -156,24 +152,24 @@ def _reading_type(wanted: pa.DataType) -> pa.DataType | None:
     return wanted
 
 
-def _convert(array: pa.Array, wanted: pa.DataType, timezone: str) -> pa.Array:
+def _convert(array: pa.Array, wanted: pa.DataType) -> pa.Array:
     """From the reading type to the wanted one.
 
     Raises:
         ArrowInvalid: a text does not fit; the rows are then read one by one.
     """
     if pa.types.is_struct(wanted):
-        children = [_convert(child, field.type, timezone) for child, field in zip(array.flatten(), wanted, strict=True)]
+        children = [_convert(child, field.type) for child, field in zip(array.flatten(), wanted, strict=True)]
         mask = array.is_null() if array.null_count else None
         return pa.StructArray.from_arrays(children, fields=list(wanted), mask=mask)
     if pa.types.is_list(wanted):
-        elements = _convert(array.flatten(), wanted.value_type, timezone)
+        elements = _convert(array.flatten(), wanted.value_type)
         lengths = pc.list_value_length(array).fill_null(0).to_numpy()
         offsets = np.concatenate(([0], np.cumsum(lengths))).astype(np.int32)
         mask = array.is_null() if array.null_count else None
         return pa.ListArray.from_arrays(pa.array(offsets), elements, type=wanted, mask=mask)
     if pa.types.is_timestamp(wanted):
-        return parse_times(array, wanted, timezone)
+        return parse_times(array, wanted)
     if pa.types.is_date(wanted):
         return parse_dates(array)
     if pa.types.is_binary(wanted):
@@ -181,10 +177,8 @@ def _convert(array: pa.Array, wanted: pa.DataType, timezone: str) -> pa.Array:
     return array
 
 
-def _read_rows(
-    values: pa.BinaryArray, first: int, arrow_type: pa.StructType, timezone: str, on_bad_row: BadRow
-) -> pa.StructArray:
-    converter = _RowConverter(timezone)
+def _read_rows(values: pa.BinaryArray, first: int, arrow_type: pa.StructType, on_bad_row: BadRow) -> pa.StructArray:
+    converter = _RowConverter()
     decoder = json.JSONDecoder(parse_float=Decimal, parse_constant=_NAMED_FLOATS.__getitem__)
     rows: list[object] = []
     for number, value in enumerate(values.to_pylist()):
@@ -209,8 +203,7 @@ def _read_rows(
 class _RowConverter:
     """Python's view of one JSON value to what Arrow takes for a type; `reason` tells of the last misfit."""
 
-    def __init__(self, timezone: str) -> None:
-        self._timezone = timezone
+    def __init__(self) -> None:
         self.reason = ""
 
     def convert(self, value: object, wanted: pa.DataType) -> object:
@@ -254,7 +247,7 @@ class _RowConverter:
                 return _bytes_of(value)
             if pa.types.is_date(wanted):
                 return parse_dates(pa.array([value]))[0].as_py()
-            return parse_times(pa.array([value]), wanted, self._timezone).cast(pa.int64())[0].as_py()
+            return parse_times(pa.array([value]), wanted).cast(pa.int64())[0].as_py()
         except pa.ArrowInvalid:
             return _BAD
 

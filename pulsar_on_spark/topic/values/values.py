@@ -35,13 +35,11 @@ class ValueCodec:
         format: `json` or `avro`.
         arrow_type: The fields, as pyspark's `to_arrow_type` gives them for the Spark type.
         avro_schema: The Avro record schema as JSON text, for `avro`.
-        timezone: The IANA zone of JSON times without one.
     """
 
     format: ValueFormat
     arrow_type: pa.StructType
     avro_schema: str | None = None
-    timezone: str = "UTC"
 
     def __post_init__(self) -> None:
         if (self.format == "avro") != (self.avro_schema is not None):
@@ -75,7 +73,7 @@ class ValueCodec:
 
         if self.avro_schema is not None:
             return decode_avro(values, self.arrow_type, self.avro_schema, on_bad_row, writer_schema)
-        return decode_json(values, self.arrow_type, self.timezone, on_bad_row)
+        return decode_json(values, self.arrow_type, on_bad_row)
 
     def encode(self, structs: pa.StructArray) -> pa.BinaryArray:
         """The bytes of each row; a null row gives a null value.
