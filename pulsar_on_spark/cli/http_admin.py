@@ -9,7 +9,7 @@ from urllib.parse import quote
 import httpx
 
 from pulsar_on_spark.model.errors import InvalidArgumentError, PulsarpyError
-from pulsar_on_spark.model.names import TopicName
+from pulsar_on_spark.model.names import TopicName, check_namespace
 
 TIMEOUT_S: Final = 60.0
 """Taking a subscription over may last as long as a lease."""
@@ -67,12 +67,19 @@ class HttpAdmin:
         url = "/".join((self.url, "admin", "v2", *(quote(part, safe="") for part in path)))
         given = {name: str(value).lower() if isinstance(value, bool) else value for name, value in params.items()}
         try:
-            answer = httpx.request(method, url, params=given, json=body, timeout=TIMEOUT_S)  # type: ignore[arg-type]
+            answer = httpx.request(
+                method,
+                url,
+                params=given,  # type: ignore[arg-type]
+                json=body,
+                timeout=TIMEOUT_S,
+                follow_redirects=True,  # of several brokers of Pulsar, the one that is asked names the owner
+            )
         except (httpx.HTTPError, httpx.InvalidURL) as error:
             raise RequestRefusedError(
                 f"The broker at {self.url} does not answer ({error}): start it, or give another --url."
             ) from error
-        if answer.is_error:
+        if not answer.is_success:
             raise RequestRefusedError(_reason(answer), answer.status_code)
         return answer
 
@@ -99,8 +106,12 @@ def topic_path(topic: str) -> tuple[str, str, str, str]:
 
 
 def namespace_path(namespace: str) -> tuple[str, str, str]:
-    """A namespace's path."""
-    tenant, _, name = namespace.partition("/")
+    """A namespace's path.
+
+    Raises:
+        InvalidArgumentError: it is not a namespace's name.
+    """
+    tenant, _, name = check_namespace(namespace).partition("/")
     return "namespaces", tenant, name
 
 

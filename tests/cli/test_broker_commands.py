@@ -52,6 +52,13 @@ def test_tenants_namespaces_and_topics(run: Run, target: list[str]) -> None:  # 
     ok(run("tenants", "delete", tenant, "--force", *target))
 
 
+@pytest.mark.parametrize("name", ["acme", "acme/n/x", "acme/", ""])
+@pytest.mark.parametrize("command", ["create", "delete"])
+def test_a_namespace_is_named_with_its_tenant(run: Run, target: list[str], command: str, name: str) -> None:  # noqa: F811
+    done = run("namespaces", command, name, *target)
+    assert (done.code, done.out, done.err.startswith("pulsarpy: Namespace ")) == (1, "", True)
+
+
 def test_policies_and_schemas(run: Run, target: list[str], tmp_path: Path) -> None:  # noqa: F811
     topic = f"typed-{target[0].strip('-')}"
     ok(run("topics", "create", topic, *target))
@@ -316,8 +323,25 @@ class Pulsar(BaseHTTPRequestHandler):
         self.wfile.write(body)
 
 
-def test_what_a_broker_of_pulsar_does_not_say_is_shown_as_absent(run: Run) -> None:  # noqa: F811
-    with ThreadingHTTPServer(("127.0.0.1", 0), Pulsar) as server:
+class Elsewhere(Pulsar):
+    """One of several brokers of Apache Pulsar, of which another one has the topic."""
+
+    def do_GET(self) -> None:
+        if self.path.startswith("/owner"):
+            super().do_GET()
+            return
+        self.send_response(307)
+        self.send_header("Location", f"/owner{self.path}")
+        self.send_header("Content-Length", "0")
+        self.end_headers()
+
+
+@pytest.mark.parametrize("handler", [Pulsar, Elsewhere])
+def test_what_a_broker_of_pulsar_does_not_say_is_shown_as_absent(
+    run: Run,  # noqa: F811
+    handler: type[Pulsar],
+) -> None:
+    with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
         Thread(target=server.serve_forever, daemon=True).start()
         url = f"http://127.0.0.1:{server.server_port}"
         try:
