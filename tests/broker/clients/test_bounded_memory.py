@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 import psutil
-import pytest
 
 from pulsar_on_spark.protocol.commands import (
     BaseCommand,
@@ -85,19 +84,22 @@ def test_a_thousand_fast_producers(tmp_path: Path) -> None:
     assert grown < GROWTH_BYTES, f"memory grew by {grown / MIB:.0f} MiB"
 
 
-@pytest.mark.parametrize("type_", [CommandSubscribe.Exclusive, CommandSubscribe.Shared])
-def test_a_consumer_that_does_not_read(tmp_path: Path, type_: CommandSubscribe.SubType) -> None:
+def test_consumers_that_do_not_read(tmp_path: Path) -> None:
     async def scene() -> None:
-        reader, writer = await connect(broker.url)
-        wanted = CommandSubscribe(topic="t", subscription="s", subType=type_, consumer_id=1, request_id=1)
-        writer.write(command("SUBSCRIBE", subscribe=wanted))
-        assert (await answer(reader)).type == BaseCommand.SUCCESS
-        writer.write(command("FLOW", flow=CommandFlow(consumer_id=1, messagePermits=1_000_000)))
+        writers = []
+        for type_ in (CommandSubscribe.Exclusive, CommandSubscribe.Shared):
+            reader, writer = await connect(broker.url)
+            wanted = CommandSubscribe(topic="t", subscription=f"s{type_}", subType=type_, consumer_id=1, request_id=1)
+            writer.write(command("SUBSCRIBE", subscribe=wanted))
+            assert (await answer(reader)).type == BaseCommand.SUCCESS
+            writer.write(command("FLOW", flow=CommandFlow(consumer_id=1, messagePermits=1_000_000)))
+            writers.append(writer)
         async with asyncio.timeout(240):
             await produce(broker.url, "t", 12_000, lambda: None)  # 384 MB, none of it read
-        writer.close()
-        with contextlib.suppress(ConnectionError):
-            await writer.wait_closed()
+        for writer in writers:
+            writer.close()
+            with contextlib.suppress(ConnectionError):
+                await writer.wait_closed()
 
     with RunningBroker(tmp_path / "root", SETTINGS) as broker:
         grown = asyncio.run(watched(broker.pid, scene()))
