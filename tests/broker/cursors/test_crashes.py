@@ -223,17 +223,17 @@ async def taking_ends_at(directory: Path, at: int, is_done: bool) -> int:
 
 @pytest.mark.parametrize("way", [ends_at, taking_ends_at])
 def test_wherever_a_broker_ends_the_next_one_finds_what_was_confirmed(
-    tmp_path: Path, way: Callable[[Path, int, bool], Awaitable[int]]
+    memory_path: Path, way: Callable[[Path, int, bool], Awaitable[int]]
 ) -> None:
     async def run() -> None:
         asyncio.get_running_loop().set_exception_handler(lambda loop, context: None)  # the dead say that they are
-        steps = await way(tmp_path / "whole", 0, False)
+        steps = await way(memory_path / "whole", 0, False)
         assert steps >= 5
         some = asyncio.Semaphore(6)
 
         async def one(at: int, is_done: bool) -> None:
             async with some:
-                assert await way(tmp_path / f"{at}-{is_done}", at, is_done) == at, "the step was not reached"
+                assert await way(memory_path / f"{at}-{is_done}", at, is_done) == at, "the step was not reached"
 
         await asyncio.gather(*(one(at, is_done) for at in range(1, steps + 1) for is_done in (False, True)))
 
