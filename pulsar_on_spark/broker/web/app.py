@@ -18,6 +18,7 @@ from pulsar_on_spark.broker.web.routers import ROUTERS
 from pulsar_on_spark.model.errors import (
     AccessDeniedError,
     ConsumerBusyError,
+    ConsumerFencedError,
     IncompatibleSchemaError,
     InvalidArgumentError,
     MetadataError,
@@ -25,6 +26,7 @@ from pulsar_on_spark.model.errors import (
     NamespaceNotFoundError,
     PulsarpyError,
     SchemaNotFoundError,
+    StorageError,
     SubscriptionNotFoundError,
     TopicBusyError,
     TopicExistsError,
@@ -55,7 +57,9 @@ _STATUS: Final[tuple[tuple[type[PulsarpyError], int], ...]] = (
     (IncompatibleSchemaError, 409),
     (InvalidArgumentError, 412),
     (TopicOwnedElsewhereError, 503),
+    (ConsumerFencedError, 503),
     (MetadataError, 503),
+    (StorageError, 503),
 )
 """The first line whose class fits counts; 500 for others."""
 _STATUS_OF_CODE: Final = {

@@ -18,7 +18,7 @@ from pulsar_on_spark.topic.policies.policies import PersistencePolicies
 from pulsar_on_spark.topic.root import Root
 
 from .conftest import WAIT_MS, new_client
-from .test_http_topics import done, path
+from .test_http_topics import done, path, refused
 from .test_metrics import CLUSTER, scrape, value
 
 
@@ -92,3 +92,17 @@ def test_it_is_red_where_nothing_can_be_committed(tmp_path: Path) -> None:
             assert health(broker).status_code == 200
     finally:
         subprocess.run(["umount", "--lazy", disk], check=True)
+
+
+def test_admins_are_told_to_ask_again_where_it_cannot_be_stored(tmp_path: Path) -> None:
+    with RunningBroker(tmp_path / "root") as broker:
+        client = new_client(broker.url)
+        producer = client.create_producer("t")
+        producer.send(b"a")
+        for number, record in enumerate(Root.open(broker.root).store.view().all(PathRecord)[:2]):
+            (broker.root / record.uri).rename(tmp_path / f"away{number}")
+        producer.send_async(b"b", callback=lambda *_: None)
+        terminated = httpx.post(f"{broker.web_url}/admin/v2{path('t', 'terminate')}", timeout=WAIT_MS / 1000)
+        refused(terminated, 503, "try again")
+        broker.kill()
+        client.close()
