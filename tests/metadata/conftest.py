@@ -15,10 +15,10 @@ ROOT_RECORD = RootRecord(format_version=1, cluster_id="c" * 32, quorum="3/3/2")
 
 
 @pytest.fixture
-def root(tmp_path: Path) -> Path:
+def root(memory_path: Path) -> Path:
     """An empty root."""
-    MetadataStore.create(tmp_path / "root", [ROOT_RECORD])
-    return tmp_path / "root"
+    MetadataStore.create(memory_path / "root", [ROOT_RECORD])
+    return memory_path / "root"
 
 
 @pytest.fixture
@@ -56,9 +56,9 @@ def _ten_commits(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def ten_commits(_ten_commits: Path, tmp_path: Path) -> Path:
+def ten_commits(_ten_commits: Path, memory_path: Path) -> Path:
     """A root whose main table stands at version 10, tenant t<n> put by version n + 2."""
-    return shutil.copytree(_ten_commits, tmp_path / "ten")
+    return shutil.copytree(_ten_commits, memory_path / "ten")
 
 
 @pytest.fixture

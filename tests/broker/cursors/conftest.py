@@ -10,7 +10,7 @@ from pulsar_on_spark.topic.root import Root
 
 
 @pytest.fixture
-def root(tmp_path: Path) -> Root:
-    made = Root.create(tmp_path / "root")
+def root(memory_path: Path) -> Root:
+    made = Root.create(memory_path / "root")
     made.create_topic("t")
     return made
