@@ -21,7 +21,7 @@ from pulsar_on_spark.ledger.segment_format import SEGMENT_SCHEMA
 from pulsar_on_spark.model.hashing import invalid_utf8, java_string_hash, murmur3_32
 from pulsar_on_spark.model.ids import LedgerId
 from pulsar_on_spark.model.message_ids import serialized_message_ids
-from pulsar_on_spark.topic.entry.cutting import cut_entries, row_slots
+from pulsar_on_spark.topic.entry.cutting import cut_entries
 from pulsar_on_spark.topic.routing import HashingScheme, RoundRobin, route, split_rows
 from pulsar_on_spark.topic.values.values import ParseMode
 
@@ -60,7 +60,7 @@ def data_path(rows: int) -> dict[str, tuple[int, Callable[[], object]]]:
 
     def write_keyed() -> None:
         partitions, _ = route(keyed.column("key"), 10_000, 8, HashingScheme.JAVA_STRING_HASH, RoundRobin())
-        for _, part in split_rows(keyed, partitions, row_slots(keyed)):
+        for _, part in split_rows(keyed, partitions):
             cut_entries(part, 0, TOPIC)
 
     typed = value_schema("json", "id INT, origin STRING, delay DOUBLE, at TIMESTAMP, note STRING").codec
