@@ -90,7 +90,7 @@ def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) ->
 
 @pytest.fixture
 def memory_path(tmp_path: Path) -> Iterator[Path]:
-    """A directory whose syncs cost nothing, for tests that play their crashes; `tmp_path` where memory has no room."""
+    """A directory whose syncs cost nothing, where no real disk is the point; `tmp_path` where memory has no room."""
     memory = Path("/dev/shm")
     if not os.access(memory, os.W_OK) or shutil.disk_usage(memory).free < 1 << 30:
         yield tmp_path
