@@ -36,11 +36,6 @@ class Latencies:
         yield
         self.observe(perf_counter() - began_s)
 
-    @property
-    def count(self) -> int:
-        """How often it was observed."""
-        return sum(self._counts)
-
     def buckets(self) -> list[tuple[str, float]]:
         """(upper bound, observations up to it), the last bound being `+Inf`."""
         found, total = [], 0

@@ -99,11 +99,6 @@ class Recovery:
         self._next: FrameNumber = 0
         self._negative = False
 
-    @property
-    def is_over(self) -> bool:
-        """Recovered or stopped."""
-        return self._phase is _Phase.OVER
-
     def handle(self, event: RecoveryEvent) -> list[RecoveryEffect]:
         """Take an event; what comes after the end is ignored."""
         if self._phase is _Phase.OVER:

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 
-from pulsar_on_spark.ledger.files import OS_FILES, FileOps
+from pulsar_on_spark.ledger.files import OS_FILES
 from pulsar_on_spark.ledger.journal.frames import FrameHead
 from pulsar_on_spark.ledger.journal.log import FrameKind, FrameNumber, LogState
 from pulsar_on_spark.ledger.journal.log_reader import LogReader
@@ -105,13 +105,13 @@ def _lost(root: Root, found: SealedLog) -> Iterator[tuple[GivenUpFrames, str]]:
             frames.pass_over(lost.end)
 
 
-def _at(root: Root, found: SealedLog, number: FrameNumber, files: FileOps = OS_FILES) -> GivenUpFrames:
+def _at(root: Root, found: SealedLog, number: FrameNumber) -> GivenUpFrames:
     """The frame alone, if some copy has its directory; else all that is left of its fragment.
 
     Of frames that are sealed no entries are lost, only what they say of cursors.
     """
     paths = root.storage_paths(found.view)
-    with closing(LogReader(IncarnationId(found.row.incarnation), paths, FrameHead, number, files)) as heads:
+    with closing(LogReader(IncarnationId(found.row.incarnation), paths, FrameHead, number, OS_FILES)) as heads:
         heads.main_read(found.record, number)
         head = heads.next(every=True)
     if head is None:
