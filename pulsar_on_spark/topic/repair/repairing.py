@@ -216,8 +216,9 @@ def _scrub(
     """Read what is due; paths that came back first, and wholly."""
     state = scrub.read_state(root.path)
     scrubs = dict(state.scrubs)
-    paths = root.storage_paths(found.view)
-    files = live(found.view)
+    view = root.store.view()  # copies have moved since the audit
+    paths = root.storage_paths(view)
+    files = live(view)
     total = ScrubReport(is_complete=True)
     checked = []
     to_check = {PathId(row.path_id): row.check_since for row in found.view.all(PathRecord) if row.check_since}

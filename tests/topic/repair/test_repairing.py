@@ -216,6 +216,7 @@ def test_draining_moves_everything_and_lets_nothing_new_come(root: Root, tmp_pat
     storage_paths.add(root, tmp_path / "new")
     done = repair(root)
     assert (done.work.restored, done.work.moved, done.work.dropped) == (3, 3, 3)
+    assert (done.missing, done.bad) == (0, 0), "what was moved is not looked for where it was"
     assert list((root.path / "storage" / "0").glob("segments/*/*")) == []
     storage_paths.retire(root, 0)
     assert_whole(root)
