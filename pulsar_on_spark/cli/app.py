@@ -247,8 +247,12 @@ def _print_maintained(done: MaintainReport) -> None:
         ("step", "done"),
         (
             ("storage paths well again", len(done.healed_paths)),
+            ("journal entries sealed", done.journals.sealed_entries),
+            ("journals gone", done.journals.cleared),
             ("copies restored", done.repair.work.restored),
             ("copies without a storage path", done.repair.lacking),
+            ("topics trimmed", done.trimmed.topics),
+            ("messages trimmed", done.trimmed.messages),
             ("segments merged", merged.merged_segments),
             ("into segments", merged.new_segments),
             ("in files", merged.new_files),

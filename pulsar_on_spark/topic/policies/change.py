@@ -108,7 +108,8 @@ def _json(name: str, value: Any, what: str) -> JsonValue:
             reason = f"it is an object with {', '.join(fields)}"
         raise InvalidArgumentError(f"Policy {name!r} of {what} is not acceptable ({reason}): correct it.") from error
     dumped: JsonValue = parsed.model_dump(mode="json", by_alias=True, include={name})[name]
-    return sorted(dumped, key=str) if isinstance(dumped, list) else dumped
+    # An empty list has a policy unset, as in Pulsar.
+    return (sorted(dumped, key=str) or None) if isinstance(dumped, list) else dumped
 
 
 def _changed(stored: Mapping[str, JsonValue], wanted: Mapping[str, JsonValue], what: str) -> dict[str, JsonValue]:

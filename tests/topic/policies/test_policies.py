@@ -59,6 +59,12 @@ def test_a_policy_is_unset_by_none(root: Root) -> None:
     assert topic_policies(root.store.view(), name) == {"deduplication": True}
 
 
+def test_no_type_of_subscription_means_any(root: Root) -> None:
+    set_namespace_policies(root, "public/default", {"subscription_types_enabled": ["Shared"]})
+    set_namespace_policies(root, "public/default", {"subscription_types_enabled": []})
+    assert namespace_policies(root.store.view(), "public/default") == {}
+
+
 def test_values_have_pulsars_names_in_json(root: Root) -> None:
     quota = {"limitSize": 1024, "limitTime": -1, "policy": "producer_exception"}
     set_namespace_policies(
