@@ -43,8 +43,9 @@ class DataFiles:
         """
         rows = self._recent.get(name)
         if rows is None:
-            with (self._directory / name).open("rb") as file:
-                rows = pq.ParquetFile(file).read(use_threads=False)
+            # No Python file in Arrow's threads: one that lets go of it while the process ends aborts that.
+            with pa.OSFile(str(self._directory / name)) as file:
+                rows = pq.ParquetFile(file, pre_buffer=False).read(use_threads=False)
             self.remember(name, rows)
         return rows
 
