@@ -230,6 +230,8 @@ def test_ctrl_c_while_it_starts_is_no_traceback() -> None:
 import signal, sys
 import pulsar_on_spark.cli
 
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background jobs ignore it
+
 class CtrlC:
     def find_spec(self, name, *_):
         if name == "typer":
