@@ -221,7 +221,7 @@ def _scrub(
     files = live(view)
     total = ScrubReport(is_complete=True)
     checked = []
-    to_check = {PathId(row.path_id): row.check_since for row in found.view.all(PathRecord) if row.check_since}
+    to_check = {PathId(row.path_id): row.check_since for row in view.all(PathRecord) if row.check_since}
     readable = [path_id for path_id, each in found.paths.items() if each.is_readable]
     for path_id in sorted(readable, key=lambda each: (each not in to_check, scrubs.get(each, PathScrub()).at_ms)):
         if total.copies and is_over():
