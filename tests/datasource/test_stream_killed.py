@@ -114,8 +114,7 @@ def start_here(
 
 PLACES = {"before": "true", "after": "false"}
 """Where a sink waits to be killed: before its commit, and between it and Spark's commit log."""
-KINDS = {"k": "Key_Shared", "f": "Failover"}
-"""Shared has slots as Key_Shared has: `test_stream_subscription.py` kills queries of both."""
+KINDS = {"k": "Key_Shared", "s": "Shared", "f": "Failover"}
 
 
 def test_an_application_is_killed_and_another_goes_on(
@@ -157,7 +156,8 @@ def test_an_application_is_killed_and_another_goes_on(
     queries = [start_here(spark, root, str(tmp_path / f"ours-{name}"), shared[name], f"{name}-ours") for name in KINDS]
     try:
         # Without takeovers every message comes exactly once, and a standby reads nothing.
-        wait_for(lambda: _shares(root, "k") == [32, 32], "the slots are not shared", app)
+        for name in ("k", "s"):
+            wait_for(lambda name=name: _shares(root, name) == [32, 32], f"the slots of {name} are not shared", app)
         for first in range(0, 300, 100):
             keyed(root, first, 100)
         for name in KINDS:

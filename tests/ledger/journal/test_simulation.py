@@ -10,7 +10,7 @@ import pytest
 from pulsar_on_spark.testing.journal_sim.profiles import PROFILES
 from pulsar_on_spark.testing.journal_sim.search import search, trace_of
 
-RUNS = 1_000
+RUNS = 2_000
 """`make simulate` runs for an hour."""
 TRACE = "from pulsar_on_spark.testing.journal_sim.search import trace_of; print(*trace_of({!r}, 7), sep='\\n')"
 
