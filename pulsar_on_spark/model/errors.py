@@ -4,7 +4,15 @@ from __future__ import annotations
 
 
 class PulsarpyError(Exception):
-    """Base of every error that this project raises on purpose."""
+    """Base of every error that this project raises on purpose.
+
+    Attributes:
+        as_pulsar: Pulsar's own text for this error, where clients of its admin API compare it.
+    """
+
+    def __init__(self, *args: object, as_pulsar: str | None = None) -> None:
+        super().__init__(*args)
+        self.as_pulsar = as_pulsar
 
 
 class InvalidArgumentError(PulsarpyError, ValueError):
@@ -79,6 +87,10 @@ class DataLossError(PulsarpyError):
     """Messages that the caller may rely on can no longer be read."""
 
 
+class UnreadableMessageError(PulsarpyError):
+    """A message is stored whole and cannot be made into rows: it is encrypted, or a chunk. Other clients read it."""
+
+
 class StorageError(PulsarpyError):
     """Base of errors of storage paths and the files on them."""
 
@@ -89,6 +101,10 @@ class StoragePathError(StorageError):
 
 class NotEnoughCopiesError(StorageError):
     """Fewer than ack-quorum storage paths took the data: nothing was acknowledged."""
+
+
+class CopiesUnreachableError(StorageError):
+    """Stored data has no good copy that can be reached now. It is not known to be lost: try again later."""
 
 
 class CorruptSegmentError(StorageError):
@@ -127,12 +143,20 @@ class MetadataError(PulsarpyError):
     """The metadata tables cannot be read or written."""
 
 
+class CorruptMetadataError(MetadataError):
+    """A metadata file is damaged; nothing was changed."""
+
+
 class CorruptCursorError(MetadataError):
     """The bytes of a cursor record or of its ack holes are damaged, or records that it needs are missing."""
 
 
 class CommitConflictError(MetadataError):
     """A metadata commit lost every one of its bounded attempts to other writers."""
+
+
+class ReplayDiffersError(PulsarpyError):
+    """A transaction that is committed came again with other rows: nothing was written, and nothing was dropped."""
 
 
 class WriteAbortedError(PulsarpyError):
@@ -157,3 +181,11 @@ class ProtocolError(PulsarpyError):
 
 class SparkSessionError(PulsarpyError):
     """A Spark session could not be started: Java or JARs are missing."""
+
+
+def sentence_of(error: OSError) -> str:
+    """The system's refusal as one sentence for users: the file, why, and what to check."""
+    why = error.strerror or str(error) or type(error).__name__
+    if error.filename is None:
+        return f"The system refused ({why}): see that disks are mounted and have room."
+    return f"{error.filename} cannot be used ({why}): see that it is mounted, and that this user may read and write it."

@@ -9,7 +9,9 @@ import json
 import logging
 import os
 from datetime import UTC, datetime
-from typing import Final, Literal
+from typing import Any, Final, Literal
+
+from pulsar_on_spark.model.text import printable
 
 LogFormat = Literal["text", "json"]
 LogLevel = Literal["DEBUG", "INFO", "WARNING", "ERROR"]
@@ -19,6 +21,18 @@ FIELDS: Final = ("topic", "subscription", "ledger", "path", "file", "incarnation
 _TEXT: Final = "%(asctime)s %(levelname)s %(name)s: %(message)s"
 _FORMAT_VARIABLE: Final = "PULSARPY_LOG_FORMAT"
 _LEVEL_VARIABLE: Final = "PULSARPY_LOG_LEVEL"
+
+
+class TextLines(logging.Formatter):
+    """A line of text with the lines of its error below it; characters that control a terminal are escaped."""
+
+    def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802  (logging's name)
+        """One line, whatever the message holds."""
+        return printable(super().formatMessage(record))
+
+    def formatException(self, ei: Any) -> str:  # noqa: N802  (logging's name)
+        """The lines of a traceback."""
+        return "\n".join(map(printable, super().formatException(ei).split("\n")))
 
 
 class JsonLines(logging.Formatter):
@@ -39,7 +53,12 @@ class JsonLines(logging.Formatter):
                 line[field] = value if isinstance(value, int) else str(value)
         if record.exc_info:
             line["exception"] = self.formatException(record.exc_info)
-        return json.dumps(line, ensure_ascii=False)
+        text = json.dumps(line, ensure_ascii=False)
+        return text if text.isprintable() else "".join(each if each.isprintable() else _json(each) for each in text)
+
+
+def _json(letter: str) -> str:
+    return json.dumps(letter)[1:-1]
 
 
 def configure(level: LogLevel, format_: LogFormat) -> None:
@@ -51,6 +70,6 @@ def configure(level: LogLevel, format_: LogFormat) -> None:
 def configure_child() -> None:
     """Log as the process that started this one; as text from INFO on if that said nothing."""
     handler = logging.StreamHandler()
-    handler.setFormatter(JsonLines() if os.environ.get(_FORMAT_VARIABLE) == "json" else logging.Formatter(_TEXT))
+    handler.setFormatter(JsonLines() if os.environ.get(_FORMAT_VARIABLE) == "json" else TextLines(_TEXT))
     logging.basicConfig(level=os.environ.get(_LEVEL_VARIABLE, "INFO"), handlers=[handler], force=True)
     logging.captureWarnings(True)

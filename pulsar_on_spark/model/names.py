@@ -3,12 +3,16 @@
 One deliberate difference: control characters are refused (they break listings, offsets and file names). A full name
 always comes out in its one form, `persistent://t/n/x`. Topics that are not persistent live in a broker's memory alone:
 only the broker reads their names.
+
+What is new is bounded (`check_new_name`, `check_new_properties`): names and properties stay in the metadata, which
+every process holds in memory. What is there already is read whatever its length.
 """
 
 from __future__ import annotations
 
 import re
 import unicodedata
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from pulsar_on_spark.model.errors import InvalidArgumentError
@@ -20,9 +24,19 @@ PARTITION_SUFFIX = "-partition-"
 PERSISTENT = "persistent"
 NON_PERSISTENT = "non-persistent"
 
+MAX_NAME_BYTES = 1_024
+"""Limit of a new name in UTF-8: a full topic name, or the name of a subscription, producer or consumer."""
+MAX_PROPERTIES = 64
+MAX_PROPERTIES_BYTES = 16 << 10
+"""Limit of all keys and values of an object's properties together, in UTF-8."""
+
 _ENTITY = re.compile(r"[-=:.A-Za-z0-9_]+")
 _NOT_BLANK_SPACES = "\u00a0\u2007\u202f"
 """Spaces that Java's `Character.isWhitespace` does not count as white."""
+_UNREADABLE = ("Cc", "Cs", "Zl", "Zp")
+"""Unicode's categories of control characters, halves of characters, and separators of lines and paragraphs."""
+_BIDIRECTIONAL = "\u061c\u200e\u200f\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069"
+"""Marks that let a name be shown as another one."""
 _MAX_PARTITION_INDEX = 2**31 - 1
 _RESERVED_SUBSCRIPTIONS = ("pulsar.dedup", "__compaction")
 
@@ -104,6 +118,46 @@ class TopicName:
 
     def __str__(self) -> str:
         return self.full
+
+
+def check_new_name(kind: str, name: str) -> str:
+    """Return the name of a new object if it is acceptable.
+
+    Args:
+        kind: The kind of name, such as "Subscription name".
+        name: The name, well-formed for its kind.
+
+    Raises:
+        InvalidArgumentError: it is too long, or holds characters that no list and no log shows as they are.
+    """
+    size_bytes = len(name.encode(errors="surrogatepass"))
+    if size_bytes > MAX_NAME_BYTES:
+        raise InvalidArgumentError(
+            f"{kind} {name[:40]!r}... has {size_bytes} bytes and may have {MAX_NAME_BYTES}: choose a shorter one."
+        )
+    if any(unicodedata.category(letter) in _UNREADABLE or letter in _BIDIRECTIONAL for letter in name):
+        raise InvalidArgumentError(
+            f"{kind} {name!r} holds control characters, line separators or bidirectional marks: choose another."
+        )
+    return name
+
+
+def check_new_properties(of: str, properties: Mapping[str, str]) -> None:
+    """Refuse more properties than an object may have.
+
+    Args:
+        of: The owner of the properties, such as "Subscription 'reports'".
+        properties: All properties that it would have.
+
+    Raises:
+        InvalidArgumentError: there are too many, or they are too long.
+    """
+    size_bytes = sum(len(text.encode(errors="surrogatepass")) for pair in properties.items() for text in pair)
+    if len(properties) > MAX_PROPERTIES or size_bytes > MAX_PROPERTIES_BYTES:
+        raise InvalidArgumentError(
+            f"{of} cannot have {len(properties)} properties of {size_bytes} bytes: at most {MAX_PROPERTIES} of "
+            f"{MAX_PROPERTIES_BYTES} bytes together are kept."
+        )
 
 
 def check_tenant(name: str) -> str:

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pulsar_on_spark.model.errors import InvalidArgumentError
-from pulsar_on_spark.model.names import TopicName, check_subscription_name
+from pulsar_on_spark.model.names import TopicName, check_new_name, check_new_properties, check_subscription_name
 
 GOLDEN = json.loads((Path(__file__).parents[1] / "golden" / "topic_names.json").read_text("utf-8"))["vectors"]
 NO_BASE = {"-partition-3"}
@@ -91,3 +91,25 @@ def test_subscription_names_that_users_may_have(name: str) -> None:
 def test_subscription_names_that_are_refused(name: str) -> None:
     with pytest.raises(InvalidArgumentError):
         check_subscription_name(name)
+
+
+@pytest.mark.parametrize("name", ["n" * 1_024, "ü" * 512, "a name of spaces", "日本", "a\u00a0b"])
+def test_a_new_name_of_up_to_1024_bytes(name: str) -> None:
+    assert check_new_name("Subscription name", name) == name
+
+
+@pytest.mark.parametrize(
+    "name", ["n" * 1_025, "ü" * 513, "a\u2028b", "a\u2029b", "a\x00b", "user\u202etxt.exe", "\u200fa"]
+)
+def test_a_new_name_that_is_refused(name: str) -> None:
+    with pytest.raises(InvalidArgumentError, match=r"^Subscription name ") as refused:
+        check_new_name("Subscription name", name)
+    assert len(str(refused.value)) < 300
+
+
+def test_new_properties_are_bounded() -> None:
+    check_new_properties("It", {str(number): "v" for number in range(64)})
+    check_new_properties("It", {"k": "v" * (16_384 - 1)})
+    for properties in ({str(number): "v" for number in range(65)}, {"k": "v" * 16_384}, {"k": "ü" * 8_192}):
+        with pytest.raises(InvalidArgumentError, match="at most 64 of 16384 bytes together are kept"):
+            check_new_properties("It", properties)
