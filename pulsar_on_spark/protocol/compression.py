@@ -22,7 +22,7 @@ import lz4.block
 import pyarrow as pa
 import zstandard
 
-MAX_UNCOMPRESSED_BYTES = 128 * 1024 * 1024
+MAX_UNCOMPRESSED_BYTES = 64 * 1024 * 1024
 """A payload that claims more stays compressed: a few bytes can claim 4 GiB."""
 
 

@@ -15,6 +15,8 @@ import struct
 from crc32c import crc32c
 
 CHECKSUM_MAGIC = b"\x0e\x01"
+MAX_MESSAGES_IN_ENTRY = 100_000
+"""Limit of messages that a broker takes in one entry. Clients make batches of up to 1,000 by default."""
 
 _CHECKSUM = struct.Struct(">2sI")
 _CHECKSUM_AND_SIZE = struct.Struct(">2sII")

@@ -34,12 +34,25 @@ class FrameSplitter:
     """Finds the frames in bytes that come cut anywhere; keeps what has arrived of one frame, and takes no more memory.
 
     What follows the command is not copied, but for the frames that `data` ends in or starts in.
+
+    Args:
+        max_frame_bytes: Limit of a frame with its size field.
+        max_command_bytes: Limit of its command: a larger one is refused before it has arrived.
+
+    Attributes:
+        max_frame_bytes: The limit of the next frame; may be changed between frames.
     """
 
-    def __init__(self, max_frame_bytes: int) -> None:
-        self._max_frame_bytes = max_frame_bytes
+    def __init__(self, max_frame_bytes: int, max_command_bytes: int) -> None:
+        self.max_frame_bytes = max_frame_bytes
+        self._max_command_bytes = max_command_bytes
         self._tail = bytearray()
         """What has arrived of a frame that is not complete."""
+
+    @property
+    def held_bytes(self) -> int:
+        """Bytes that have arrived of an incomplete frame."""
+        return len(self._tail)
 
     def split(self, data: memoryview) -> Iterator[Frame]:
         """The frames that these bytes complete, one after the other: all of them must be taken.
@@ -80,8 +93,12 @@ class FrameSplitter:
         """(bytes of the frame with its size, bytes of its command)."""
         size, command_bytes = _SIZES.unpack_from(data, at)
         frame_bytes = _SIZE_BYTES + size
-        if frame_bytes > self._max_frame_bytes:
-            raise ProtocolError(f"a frame of {frame_bytes} bytes is larger than the {self._max_frame_bytes} allowed")
+        if frame_bytes > self.max_frame_bytes:
+            raise ProtocolError(f"a frame of {frame_bytes} bytes is larger than the {self.max_frame_bytes} allowed")
         if _SIZES.size + command_bytes > frame_bytes:
             raise ProtocolError(f"a frame of {frame_bytes} bytes cannot hold a command of {command_bytes}")
+        if command_bytes > self._max_command_bytes:
+            raise ProtocolError(
+                f"a command of {command_bytes} bytes is larger than the {self._max_command_bytes} allowed"
+            )
         return frame_bytes, command_bytes

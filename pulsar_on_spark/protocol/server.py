@@ -6,9 +6,9 @@ longer from ten entries on (20 us instead of 17): the parser does it.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import cache
-from typing import NamedTuple, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 from google.protobuf.descriptor import Descriptor, FieldDescriptor
 from google.protobuf.message import DecodeError, Message
@@ -75,12 +75,51 @@ _MAX_SHIFT = 7 * 8
 """Of the ninth byte of a number, its last that the short way reads."""
 _MAX_MESSAGES = 2**31 - 1
 
+MAX_HANDSHAKE_FRAME_BYTES = 128 << 10
+"""Limit of a frame from a client that is not connected yet: it holds the client's credentials."""
+MAX_COMMAND_BYTES = 128 << 10
+"""Limit of a command without its entry. Commands with a limit of their own: ..."""
+MAX_COMMAND_BYTES_OF: Mapping[int, int] = {
+    BaseCommand.ACK: 1 << 20,
+    BaseCommand.REDELIVER_UNACKNOWLEDGED_MESSAGES: 1 << 20,
+    BaseCommand.PRODUCER: (1 << 20) + (64 << 10),
+    BaseCommand.SUBSCRIBE: (1 << 20) + (64 << 10),
+    BaseCommand.GET_OR_CREATE_SCHEMA: (1 << 20) + (64 << 10),
+}
+"""... many message ids, and a schema of up to 1 MiB with its properties."""
+MAX_IDS = 50_000
+"""Limit of message ids in one command. Clients name up to 1,000 by themselves; an application may acknowledge a longer
+list at once, and has 50,000 unacknowledged messages at most by default."""
+_HANDSHAKE = (BaseCommand.CONNECT, BaseCommand.AUTH_RESPONSE)
+_TYPE_TAG = 1 << 3
+
 
 class ServerConnection:
-    """Takes a client's bytes apart. After a `ProtocolError` it must not be used again."""
+    """Takes a client's bytes apart. After a `ProtocolError` it must not be used again.
 
-    def __init__(self, max_message_size_bytes: int = MAX_MESSAGE_SIZE_BYTES) -> None:
-        self._splitter = FrameSplitter(max_message_size_bytes + FRAME_PADDING_BYTES)
+    Args:
+        max_message_size_bytes: Limit of an entry.
+        max_handshake_frame_bytes: Limit of a frame until `handshake_done`; until then only CONNECT and AUTH_RESPONSE
+            are parsed. None for a client that is connected already.
+    """
+
+    def __init__(
+        self, max_message_size_bytes: int = MAX_MESSAGE_SIZE_BYTES, *, max_handshake_frame_bytes: int | None = None
+    ) -> None:
+        self._max_frame_bytes = max_message_size_bytes + FRAME_PADDING_BYTES
+        first = self._max_frame_bytes if max_handshake_frame_bytes is None else max_handshake_frame_bytes
+        self._splitter = FrameSplitter(first, max(MAX_COMMAND_BYTES_OF.values()))
+        self._event = _event if max_handshake_frame_bytes is None else _handshake_event
+
+    @property
+    def held_bytes(self) -> int:
+        """Bytes of a frame that is not complete."""
+        return self._splitter.held_bytes
+
+    def handshake_done(self) -> None:
+        """Note that the client is connected: allow all commands, each with its own size limit."""
+        self._splitter.max_frame_bytes = self._max_frame_bytes
+        self._event = _event
 
     def receive_data(self, data: bytes | memoryview) -> list[Event]:
         """The events of all frames that these bytes complete.
@@ -90,14 +129,25 @@ class ServerConnection:
                 twice if the frame came in more than one piece.
 
         Raises:
-            ProtocolError: The bytes are not Pulsar's protocol, or a frame is larger than allowed.
+            ProtocolError: The bytes are not Pulsar's protocol, or a frame or its command is larger than allowed.
         """
-        return [_event(command, entry) for command, entry in self._splitter.split(memoryview(data))]
+        event = self._event
+        return [event(command, entry) for command, entry in self._splitter.split(memoryview(data))]
+
+
+def _handshake_event(command: bytes, entry: memoryview) -> Event:
+    type_ = _first_type(command)
+    if type_ not in _HANDSHAKE:
+        raise ProtocolError(f"it sent command {type_} before it was connected")
+    return _event(command, entry)
 
 
 def _event(command: bytes, entry: memoryview) -> Event:
     if (numbers := _send_numbers(command)) is not None:
         return _sent(numbers, entry)
+    is_large = len(command) > MAX_COMMAND_BYTES
+    if is_large:
+        _check_size(command)
     try:
         base = BaseCommand.FromString(command)
     except DecodeError as error:
@@ -112,9 +162,33 @@ def _event(command: bytes, entry: memoryview) -> Event:
     if base.type == BaseCommand.SEND:
         return _sent([getattr(base.send, name) for name in _NUMBERS], entry)
     body = getattr(base, field)
+    if is_large:  # a smaller one cannot name that many ids
+        _check_ids(base)
     if _has_text(body.DESCRIPTOR):
         _check_text(base.type, body)
     return Command(base.type, body)
+
+
+def _first_type(command: bytes) -> int:
+    """The type that a command begins with; -1 where it begins with something else, which no client does."""
+    return command[1] if len(command) > 1 and command[0] == _TYPE_TAG else -1
+
+
+def _check_size(command: bytes) -> None:
+    type_ = _first_type(command)
+    limit_bytes = MAX_COMMAND_BYTES_OF.get(type_, MAX_COMMAND_BYTES)
+    if len(command) > limit_bytes:
+        raise ProtocolError(f"a command of type {type_} has {len(command)} bytes, more than the {limit_bytes} allowed")
+
+
+def _check_ids(base: BaseCommand) -> None:
+    ids = 0
+    if base.type == BaseCommand.ACK:
+        ids = len(base.ack.message_id)
+    elif base.type == BaseCommand.REDELIVER_UNACKNOWLEDGED_MESSAGES:
+        ids = len(base.redeliverUnacknowledgedMessages.message_ids)
+    if ids > MAX_IDS:
+        raise ProtocolError(f"a command of type {base.type} names {ids} messages, more than the {MAX_IDS} allowed")
 
 
 @cache
@@ -129,7 +203,7 @@ def _has_text(message: Descriptor) -> bool:
 def _check_text(number: int, message: Message) -> None:
     """Protobuf gives text that is not UTF-8 as bytes, whatever its type says."""
     for field, value in message.ListFields():
-        values = value if field.is_repeated else (value,)
+        values: Iterable[Any] = (value,) if isinstance(value, str | bytes | Message) else value
         if field.type == FieldDescriptor.TYPE_STRING:
             if any(isinstance(text, bytes) for text in values):
                 raise ProtocolError(f"a command of type {number} has a {field.name} that is not UTF-8")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -283,7 +284,7 @@ def _meaning(message: Message) -> dict[str, Any]:
     meaning: dict[str, Any] = {}
     for field in message.DESCRIPTOR.fields:
         value = getattr(message, field.name)
-        if field.is_repeated:
+        if isinstance(value, Sequence) and not isinstance(value, str | bytes):
             meaning[field.name] = [_meaning(one) if isinstance(one, Message) else one for one in value]
         elif field.message_type is None:
             meaning[field.name] = value

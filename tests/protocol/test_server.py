@@ -229,3 +229,52 @@ def test_broken_frames_raise_nothing_but_protocol_errors(data: st.DataObject) ->
     assert outcome(bytes([byte]) for byte in broken) == whole
     cut = data.draw(st.integers(0, len(broken)))
     assert outcome([broken[:cut], broken[cut:]]) == whole
+
+
+def _ack(count: int, *, type_first: bool = True) -> bytes:
+    ids = b"\x1a\x04\x08\x01\x10\x01" * count
+    body = b"\x08\x01\x10\x00" + ids
+    field = _varint(BaseCommand.ACK << 3 | 2) + _varint(len(body)) + body
+    return b"\x08\x0a" + field if type_first else field + b"\x08\x0a"
+
+
+def test_a_command_that_is_too_large_is_refused_before_it_has_come() -> None:
+    with pytest.raises(ProtocolError, match=r"a command of 5000000 bytes is larger than the \d+ allowed"):
+        ServerConnection().receive_data((5_000_004).to_bytes(4, "big") + (5_000_000).to_bytes(4, "big"))
+
+
+@pytest.mark.parametrize(
+    ("command", "complaint"),
+    [
+        (_ack(server.MAX_IDS + 1), "names 50001 messages, more than the 50000 allowed"),
+        (_ack(180_000), "a command of type 10 has 1080.* bytes, more than the 1048576 allowed"),
+        (_ack(50_000, type_first=False), "a command of type -1 has 300.* bytes, more than the 131072 allowed"),
+        (b"\x08\x12" + bytes(200_000), "a command of type 18 has 200002 bytes, more than the 131072 allowed"),
+        (b"\x08", "cannot be parsed"),
+    ],
+)
+def test_a_command_has_no_more_bytes_and_ids_than_its_type_may_have(command: bytes, complaint: str) -> None:
+    with pytest.raises(ProtocolError, match=complaint):
+        _event(command, b"")
+
+
+def test_as_many_ids_as_clients_have_unacknowledged_pass() -> None:
+    event = _event(_ack(server.MAX_IDS), b"")
+    assert isinstance(event, Command)
+    assert event.type == BaseCommand.ACK
+
+
+def test_before_it_is_connected_a_client_may_say_little() -> None:
+    connect = bytes.fromhex(GOLDEN["connect"])
+    ping = frame_of(BaseCommand(type=BaseCommand.PING, ping={}).SerializeToString())
+    connection = ServerConnection(max_handshake_frame_bytes=1_000)
+    (event,) = connection.receive_data(connect)
+    assert isinstance(event, Command)
+    assert event.type == BaseCommand.CONNECT
+    for frame, complaint in ((ping, "it sent command 18 before it was connected"), (bytes((0, 0, 4, 0)) * 2, "larger")):
+        with pytest.raises(ProtocolError, match=complaint):
+            ServerConnection(max_handshake_frame_bytes=1_000).receive_data(frame)
+    connection.handshake_done()
+    assert len(connection.receive_data(ping + frame_of(_ack(1_000)))) == 2
+    connection.receive_data(frame_of(_ack(1_000))[:100])
+    assert connection.held_bytes == 100
