@@ -9,8 +9,10 @@ from pathlib import Path
 import pyarrow as pa
 from deltalake import DeltaTable
 
+from pulsar_on_spark.metadata.checksums import Checksums, checksums_path, write_checksums
 from pulsar_on_spark.metadata.durability import fsync_path, locked
-from pulsar_on_spark.metadata.log_entry import entry_path, read_entry
+from pulsar_on_spark.metadata.log_entry import entry_name, entry_path, read_entry
+from pulsar_on_spark.metadata.permissions import make_folders, mode_of, set_mode
 from pulsar_on_spark.model.errors import InvalidArgumentError
 
 RETAIN_HOURS = 1
@@ -46,16 +48,21 @@ def create_table(directory: Path, schema: pa.Schema, lock_file: Path) -> None:
         InvalidArgumentError: deltalake cannot hold a table at such a path.
     """
     check_location(directory)
-    directory.mkdir(parents=True, exist_ok=True)
+    make_folders(directory)
     with locked(lock_file):
         first = entry_path(directory, 0)
         names = set(os.listdir(first.parent)) if first.parent.exists() else set()
         entry = read_entry(directory, 0)
         if names == {first.name} and entry is not None and not entry.complete:
             first.unlink()  # a power cut took the creation before anybody used the table
+            checksums_path(directory, 0).unlink(missing_ok=True)
             names.clear()
         if not any(name.endswith((".json", ".checkpoint.parquet")) for name in names):
             DeltaTable.create(str(directory), schema=schema, configuration=_CONFIGURATION)
+            set_mode(first.parent, mode_of(directory))
         for path in (first, first.parent, directory, directory.parent):
             if path.exists():
                 fsync_path(path)
+        entry = read_entry(directory, 0)
+        if entry is not None and entry.checksum is not None and entry.durable is None:
+            write_checksums(checksums_path(directory, 0), Checksums(entry.token, {entry_name(0): entry.checksum}))

@@ -19,8 +19,13 @@ from deltalake.exceptions import DeltaError
 from pyarrow.fs import LocalFileSystem, SubTreeFileSystem
 
 from pulsar_on_spark.metadata import folding
+from pulsar_on_spark.metadata.checksums import checksum_of
 from pulsar_on_spark.metadata.creation import check_location
 from pulsar_on_spark.metadata.cursors_table import CURSORS_ORDER, CURSORS_SCHEMA
+from pulsar_on_spark.metadata.data_files import damaged, read_content
+from pulsar_on_spark.metadata.key_versions import LogEntries
+from pulsar_on_spark.metadata.log_entry import known_checksums
+from pulsar_on_spark.metadata.repair import find_damage, newest_checkpoint
 from pulsar_on_spark.metadata.state import MAIN_ORDER, MAIN_SCHEMA
 from pulsar_on_spark.model.errors import InvalidArgumentError, MetadataError, NotARootError
 
@@ -59,10 +64,10 @@ def current(root: Path | str, table: TableName, kind: str | None = None) -> pa.T
         raise NotARootError(f"{root} is not a pulsar_on_spark root: give the path of one.")
     try:
         # Not delta-rs's own filesystem: a Python object in Arrow's threads, which aborts one process in 15 at its exit.
-        rows = DeltaTable(str(directory)).to_pyarrow_table(
-            filesystem=SubTreeFileSystem(str(directory), LocalFileSystem())
-        )
-    except (DeltaError, OSError) as error:
+        delta = DeltaTable(str(directory))
+        _compare(directory, delta)
+        rows = delta.to_pyarrow_table(filesystem=SubTreeFileSystem(str(directory), LocalFileSystem()))
+    except (DeltaError, OSError, pa.ArrowException) as error:
         raise MetadataError(
             f"The metadata table {directory} cannot be read ({error}): open the root to repair it."
         ) from error
@@ -70,6 +75,23 @@ def current(root: Path | str, table: TableName, kind: str | None = None) -> pa.T
         rows = rows.filter(pc.equal(rows.column("kind"), kind))
     rows = rows.filter(pa.array(folding.newest(rows, shape.order)))
     return rows.filter(pc.invert(rows.column("deleted"))) if "deleted" in rows.column_names else rows
+
+
+def _compare(directory: Path, delta: DeltaTable) -> None:
+    """Compare the files of a table with their checksums; plain Delta has none.
+
+    Raises:
+        MetadataError: a file is not what was written.
+    """
+    damage = find_damage(directory)
+    if damage.first_broken is not None or damage.checkpoints:
+        raise MetadataError(f"The metadata table {directory} is damaged: open the root, which repairs it or says how.")
+    get_entry = LogEntries(directory).get
+    version, checkpoint = int(delta.version()), newest_checkpoint(directory)
+    checksums = known_checksums(directory, -1 if checkpoint is None else checkpoint, version, get_entry)
+    for name in pa.RecordBatchReader.from_stream(delta.get_add_actions()).read_all().column("path").to_pylist():
+        if checksums.get(name) not in (None, checksum_of(read_content(directory / name))):
+            raise damaged(directory / name)
 
 
 def current_sql(root: Path | str, table: TableName, kind: str | None = None, source: str | None = None) -> str:

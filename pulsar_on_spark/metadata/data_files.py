@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -11,6 +12,8 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from pulsar_on_spark.metadata import folding
+from pulsar_on_spark.metadata.checksums import Checksum, checksum_of
+from pulsar_on_spark.model.errors import CorruptMetadataError
 
 _RECENT_ROWS = 512
 """Data files up to this size are remembered for the next fold, which reads all of the last 128 and more."""
@@ -27,27 +30,87 @@ class DataFile:
     max_seq: int
 
 
+def is_unreachable(error: Exception) -> bool:
+    """True if a failed read says nothing about the file: the system refused, and no damage was found.
+
+    Arrow raises OSErrors without a number for bytes that it cannot decode.
+    """
+    return isinstance(error, MemoryError) or (isinstance(error, OSError) and error.errno is not None)
+
+
+def read_content(path: Path) -> pa.Buffer:
+    """All bytes of a file.
+
+    Raises:
+        OSError: it cannot be read.
+    """
+    with pa.OSFile(str(path)) as file:
+        return file.read_buffer()
+
+
+def rows_of(content: pa.Buffer, columns: list[str] | None = None) -> pa.Table:
+    """The rows of a Parquet file's content, or some of its columns.
+
+    Raises:
+        pyarrow.ArrowException, OSError: it is broken.
+    """
+    # No Python file in Arrow's threads: one that lets go of it while the process ends aborts that.
+    return pq.ParquetFile(pa.BufferReader(content), pre_buffer=False).read(columns=columns, use_threads=False)
+
+
+def damaged(file: Path) -> CorruptMetadataError:
+    """The error for a file that is damaged since it was written."""
+    return CorruptMetadataError(
+        f"The metadata file {file} is not what was written, so nothing is read from it and nothing was cut off: check "
+        "the disk and restore the root's metadata from a backup."
+    )
+
+
+@contextmanager
+def decoding(table: Path) -> Iterator[None]:
+    """Take in rows that may be rotten: those of older versions have no checksum.
+
+    Raises:
+        CorruptMetadataError: they are.
+    """
+    try:
+        yield
+    except (KeyError, ValueError, pa.ArrowException) as error:
+        raise CorruptMetadataError(
+            f"A row of the metadata table {table} cannot be read ({error}): check the disk and restore the root's "
+            "metadata from a backup."
+        ) from error
+
+
 class DataFiles:
     """The files in one table's directory, whichever of them are active."""
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory
         self._recent: dict[str, pa.Table] = {}
+        self.checksums: dict[str, Checksum] = {}
+        """The known checksums of files."""
 
     def read(self, name: str) -> pa.Table:
         """A file's rows.
 
         Raises:
             FileNotFoundError: it was vacuumed.
-            pyarrow.ArrowException, OSError: it is broken.
+            CorruptMetadataError: it is not what was written.
+            pyarrow.ArrowException, OSError: it is broken, or cannot be read now (`is_unreachable`).
         """
         rows = self._recent.get(name)
         if rows is None:
-            # No Python file in Arrow's threads: one that lets go of it while the process ends aborts that.
-            with pa.OSFile(str(self._directory / name)) as file:
-                rows = pq.ParquetFile(file, pre_buffer=False).read(use_threads=False)
+            content = read_content(self._directory / name)
+            if self.checksums.get(name) not in (None, checksum_of(content)):
+                raise damaged(self._directory / name)
+            rows = rows_of(content)
             self.remember(name, rows)
         return rows
+
+    def checksum(self, name: str) -> Checksum:
+        """A file's checksum, taken from the file where it is not known (errors as `read`)."""
+        return self.checksums.get(name) or checksum_of(read_content(self._directory / name))
 
     def remember(self, name: str, rows: pa.Table) -> None:
         """These are the file's rows, as far as there is room for them."""
@@ -55,7 +118,8 @@ class DataFiles:
             self._recent[name] = rows
 
     def keep(self, names: Collection[str]) -> None:
-        """Forget the rows of all other files."""
+        """Forget all other files."""
+        self.checksums = {name: checksum for name, checksum in self.checksums.items() if name in names}
         self._recent = {name: rows for name, rows in self._recent.items() if name in names}
 
     def measure(self, name: str) -> DataFile:

@@ -5,11 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 
 import pyarrow as pa
-import pyarrow.parquet as pq
 from deltalake import DeltaTable
 
-from pulsar_on_spark.metadata.log_entry import LogEntry, checkpoint_path, read_entry
-from pulsar_on_spark.metadata.repair import pointed_checkpoint
+from pulsar_on_spark.metadata import repair
+from pulsar_on_spark.metadata.data_files import damaged, read_content, rows_of
+from pulsar_on_spark.metadata.log_entry import LogEntry, checkpoint_path, entry_path, read_entry
 
 _MAX_PARSED = 4096
 _ASK_SINGLY = 32
@@ -24,11 +24,17 @@ class LogEntries:
         self._parsed: dict[int, LogEntry] = {}
 
     def get(self, version: int) -> LogEntry | None:
-        """An entry; None where it was cleaned up, or is not written yet."""
+        """An entry; None where it was cleaned up, or is not written yet.
+
+        Raises:
+            CorruptMetadataError: it is not what was written.
+        """
         if version not in self._parsed:
             entry = read_entry(self._directory, version)
             if entry is None:
                 return None
+            if entry.durable is not None and not entry.complete:
+                raise damaged(entry_path(self._directory, version))
             if len(self._parsed) >= _MAX_PARSED:
                 self._parsed.clear()
             self._parsed[version] = entry
@@ -75,13 +81,16 @@ class KeyVersions:
 
     def _read_all(self, version: int) -> None:
         """Take all keys from the log, unless a part of it is not there (any more)."""
-        checkpoint = pointed_checkpoint(self._directory)
+        checkpoint = repair.pointed_checkpoint(self._directory)
         found: dict[str, int | None] = {}
         if checkpoint is not None:
             if checkpoint > version:
                 return
             try:
-                column = pq.read_table(checkpoint_path(self._directory, checkpoint), columns=["txn"]).column("txn")
+                content = read_content(checkpoint_path(self._directory, checkpoint))
+                if repair.contradicts_checkpoint(self._directory, checkpoint, content):
+                    return
+                column = rows_of(content, ["txn"]).column("txn")
             except (OSError, pa.ArrowInvalid):
                 return
             found = {txn["appId"]: txn["version"] for txn in column.drop_null().to_pylist() if txn["appId"] is not None}

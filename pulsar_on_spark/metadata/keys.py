@@ -5,6 +5,7 @@ Keys never expire in Delta, so they exist only for things that are few: never fo
 
 from __future__ import annotations
 
+import hashlib
 import zlib
 
 IDS = "cluster/ids"
@@ -56,8 +57,18 @@ def query(query_id: str) -> str:
     return f"q/{query_id}"
 
 
-def application(txn_app_id: str) -> str:
-    """Key of a user's `txnAppId`; its version is `txnVersion`."""
+def application(txn_app_id: str, target: str) -> str:
+    """Key of a user's `txnAppId` for one target of writes; its version is `txnVersion`.
+
+    Args:
+        txn_app_id: The option.
+        target: The full name of the topic; "" for writes whose rows name their topics.
+    """
+    return f"{application_of_root(txn_app_id)}/{hashlib.sha256(target.encode()).hexdigest()[:16]}"
+
+
+def application_of_root(txn_app_id: str) -> str:
+    """Key of a user's `txnAppId` for all targets: written before there was one for each, and still read."""
     return f"app/{txn_app_id}"
 
 

@@ -3,20 +3,37 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sized
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping, Sized
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from urllib.parse import unquote
+
+from pulsar_on_spark.metadata.checksums import (
+    Checksum,
+    checkpoint_checksums_path,
+    checksum_of,
+    checksums_path,
+    read_checksums,
+)
 
 TOKEN_FIELD = "pulsarpyToken"
 """Commit metadata: the random token by which a writer recognises its own commit."""
 KEYS_FIELD = "pulsarpyKeys"
 """Commit metadata: the number of app transactions, so that an entry cut between two lines is recognised."""
 
+BOOT_FIELD = "pulsarpyBoot"
+"""Commit metadata: the time between two starts of the machine in which the entry was written (`boot_id`)."""
+
 
 @dataclass(frozen=True, slots=True)
 class LogEntry:
-    """What a log entry adds (names and sizes), removes (names) and moves on (app transactions), and if it is whole."""
+    """A log entry: the files that it adds and removes, its app transactions, and whether it is complete.
+
+    Attributes:
+        checksum: The checksum of the entry's own text.
+        durable: The checksums of the entry and of the files that it adds, by name; None where they are not known. Where
+            they are, all of it was on the disk once.
+    """
 
     version: int
     complete: bool
@@ -24,25 +41,76 @@ class LogEntry:
     removed: tuple[str, ...] = ()
     keys: Mapping[str, int] = field(default_factory=dict)
     token: str | None = None
+    checksum: Checksum | None = None
+    durable: Mapping[str, Checksum] | None = None
+
+
+def entry_name(version: int) -> str:
+    """The log entry's path in its table."""
+    return f"_delta_log/{version:020d}.json"
+
+
+def checkpoint_name(version: int) -> str:
+    """The checkpoint's path in its table."""
+    return f"_delta_log/{version:020d}.checkpoint.parquet"
 
 
 def entry_path(table: Path, version: int) -> Path:
     """The log entry's file."""
-    return table / "_delta_log" / f"{version:020d}.json"
+    return table / entry_name(version)
 
 
 def checkpoint_path(table: Path, version: int) -> Path:
     """The checkpoint's file."""
-    return table / "_delta_log" / f"{version:020d}.checkpoint.parquet"
+    return table / checkpoint_name(version)
 
 
 def read_entry(table: Path, version: int) -> LogEntry | None:
-    """Parse one log entry; None where the file does not exist (cleaned up, or not written yet)."""
+    """Parse one log entry and compare it with its checksum; None where there is no such file.
+
+    It was cleaned up then, or is not written yet.
+    """
     try:
         text = entry_path(table, version).read_bytes()
     except FileNotFoundError:
         return None
-    return parse_entry(version, text)
+    entry = replace(parse_entry(version, text), checksum=checksum_of(text))
+    known = read_checksums(checksums_path(table, version))
+    if known is None or (entry.token is not None and entry.token != known.token):
+        return entry
+    is_same = known.files.get(entry_name(version)) == entry.checksum
+    return replace(entry, complete=entry.complete and is_same, durable=known.files)
+
+
+def known_checksums(
+    table: Path, checkpoint: int, version: int, get_entry: Callable[[int], LogEntry | None]
+) -> dict[str, Checksum]:
+    """The checksums of the data files that are active at a version, as far as there are any.
+
+    Args:
+        table: the table's directory.
+        checkpoint: the version of a checkpoint, or a negative number if there is none.
+        version: the last version to read.
+        get_entry: returns the entries behind the checkpoint.
+    """
+    known = None if checkpoint < 0 else read_checksums(checkpoint_checksums_path(table, checkpoint))
+    found = {} if known is None else dict(known.files)
+    return found | entry_checksums(range(checkpoint + 1, version + 1), get_entry)
+
+
+def entry_checksums(versions: range, get_entry: Callable[[int], LogEntry | None]) -> dict[str, Checksum]:
+    """The checksums of the data files that entries add, as far as there are any.
+
+    Args:
+        versions: the entries' numbers.
+        get_entry: returns an entry, or None if it was cleaned up.
+    """
+    found: dict[str, Checksum] = {}
+    for version in versions:
+        entry = get_entry(version)
+        if entry is not None and entry.durable is not None:
+            found |= entry.durable
+    return found
 
 
 def parse_entry(version: int, text: bytes) -> LogEntry:

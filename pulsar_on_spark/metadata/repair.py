@@ -1,11 +1,14 @@
 """After a power cut: find broken entries at the end of a Delta log, and set them aside.
 
 delta-rs neither fsyncs nor checks: a 0-byte log entry reads as an empty commit, a cut one makes every open fail, an
-entry may outlive the data file that it adds. Only commits that nobody reported can be hit (`DeltaLog.sync_to` comes
-before every report), so cutting the log at the first broken entry loses nothing that was promised.
+entry may outlive the data file that it adds. A power cut can hit only commits that were not reported
+(`DeltaLog.sync_to` comes before every report), so cutting the log at the first broken entry loses nothing that was
+promised.
 
-A checkpoint is written only after every entry up to it is durable. So a break at or below one is not a power cut but
-damage to the medium, and what it hit may have been reported: then nothing is cut, and the error says so.
+Whatever else is broken is damage to the medium, and what it hit may have been reported: then nothing is cut, and the
+error says so. It is no power cut where a checkpoint or checksums show that the entry was durable once, nor where an
+entry was written since the machine started. And nothing is cut under processes that have the table open. What cannot
+be read now (an OSError with a number) is not broken: it is raised.
 """
 
 from __future__ import annotations
@@ -19,11 +22,19 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pyarrow as pa
-import pyarrow.parquet as pq
 
-from pulsar_on_spark.metadata.durability import fsync_path, locked
-from pulsar_on_spark.metadata.log_entry import checkpoint_path, entry_path, read_entry
-from pulsar_on_spark.model.errors import MetadataError
+from pulsar_on_spark.metadata.checksums import (
+    Checksum,
+    checkpoint_checksums_path,
+    checksum_of,
+    checksums_path,
+    read_checksums,
+)
+from pulsar_on_spark.metadata.data_files import damaged, is_unreachable, read_content, rows_of
+from pulsar_on_spark.metadata.durability import LockHeldError, boot_id, fsync_path, locked, unheld
+from pulsar_on_spark.metadata.log_entry import LogEntry, checkpoint_name, checkpoint_path, entry_path, read_entry
+from pulsar_on_spark.metadata.permissions import make_folders, opener
+from pulsar_on_spark.model.errors import CorruptMetadataError
 
 _ENTRY = re.compile(r"^(\d{20})\.json$")
 _CHECKPOINT = re.compile(r"^(\d{20})\.checkpoint\.parquet$")
@@ -38,6 +49,7 @@ class Damage:
 
     Attributes:
         first_broken: the first log entry that must not be used; it and all after it go.
+        broken_file: the broken file: the entry itself, or a data file.
         checkpoints: versions of checkpoints that are not whole.
         pointer: whether `_last_checkpoint` is unreadable, or names a checkpoint that is not there.
         missing_entry: version of the newest whole checkpoint if its log entry is gone: delta-rs reads such a table but
@@ -48,6 +60,7 @@ class Damage:
     checkpoints: tuple[int, ...]
     pointer: bool
     missing_entry: int | None
+    broken_file: Path | None = None
 
     def __bool__(self) -> bool:
         return self != _WHOLE
@@ -74,20 +87,48 @@ def _list(table: Path) -> _Listing:
     return _Listing(tuple(entries), tuple(checkpoints))
 
 
-def clean_up(table: Path, below: int) -> None:
-    """Delete log entries and checkpoints behind the newest checkpoint at or below a version. The caller holds the lock.
+def clean_up(table: Path, below: int, older_than_s: float) -> None:
+    """Delete log entries and checkpoints behind a checkpoint. The caller holds the lock.
 
-    A whole checkpoint and every entry after it stay, so that damage to a newer checkpoint costs nothing.
+    It is the newest checkpoint at or below version `below` that is `older_than_s` seconds old, and so are all entries
+    behind it. This checkpoint and every entry after it stay, so that damage to a newer one costs nothing.
     """
     listing = _list(table)
-    behind = [version for version in listing.checkpoints if version <= below]
+    latest_s = time.time() - older_than_s
+    behind = [
+        version
+        for version in listing.checkpoints
+        if version <= below and checkpoint_path(table, version).stat().st_mtime <= latest_s
+    ]
     if not behind or not _is_parquet(checkpoint_path(table, behind[-1])):
         return
-    for version in listing.entries:  # oldest first: a crash in between leaves no hole
+    for version in behind[:-1]:  # before any entry: see `was_never_free`
+        checkpoint_path(table, version).unlink(missing_ok=True)
+        checkpoint_checksums_path(table, version).unlink(missing_ok=True)
+    for version in listing.entries:  # oldest first: see `was_never_free`; and a crash in between leaves no hole
         if version < behind[-1]:
             entry_path(table, version).unlink(missing_ok=True)
-    for version in behind[:-1]:
-        checkpoint_path(table, version).unlink(missing_ok=True)
+            checksums_path(table, version).unlink(missing_ok=True)
+
+
+def was_never_free(table: Path, version: int) -> bool:
+    """True if an entry that was seen at this number must be the log's own, and not one that came too late.
+
+    Entries are cleaned up oldest first, and only those behind the oldest checkpoint that is left.
+    """
+    return version >= min(_list(table).checkpoints, default=0)
+
+
+def has_gap_above(table: Path, version: int) -> bool:
+    """True if an entry between this one and the oldest checkpoint is gone, so that this one came too late."""
+    listing = _list(table)
+    between = range(version, min(listing.checkpoints, default=version))
+    return not set(between) <= set(listing.entries)
+
+
+def oldest_entry_s(table: Path) -> float:
+    """The time at which the oldest entry was written that the log still holds, in seconds since the epoch."""
+    return entry_path(table, _list(table).entries[0]).stat().st_mtime
 
 
 def newest_checkpoint(table: Path) -> int | None:
@@ -99,7 +140,7 @@ def newest_checkpoint(table: Path) -> int | None:
 
 
 def pointed_checkpoint(table: Path) -> int | None:
-    """The version that `_last_checkpoint` names: one small read; None where there is none or it is unreadable."""
+    """The version that `_last_checkpoint` names: one small read; None where there is none or it is nonsense."""
     try:
         return int(json.loads((table / "_delta_log" / _POINTER).read_bytes())["version"])
     except (FileNotFoundError, ValueError, KeyError, TypeError):
@@ -115,19 +156,30 @@ def find_damage(table: Path, *, deep: bool = False) -> Damage:
     """
     listing = _list(table)
     whole = [version for version in listing.checkpoints if _is_parquet(checkpoint_path(table, version), deep=deep)]
+    while whole and contradicts_checkpoint(table, whole[-1], read_content(checkpoint_path(table, whole[-1]))):
+        whole.pop()
     checkpoint = whole[-1] if whole else None
     broken_checkpoints = tuple(version for version in listing.checkpoints if version not in whole)
     entries = [version for version in listing.entries if checkpoint is None or version > checkpoint]
     pointer = (table / "_delta_log" / _POINTER).exists() and pointed_checkpoint(table) not in whole
     missing = checkpoint if checkpoint is not None and checkpoint not in listing.entries else None
-    return Damage(_first_broken(table, entries, checkpoint, deep=deep), broken_checkpoints, pointer, missing)
+    broken, file = _first_broken(table, entries, checkpoint, deep=deep)
+    return Damage(broken, broken_checkpoints, pointer, missing, file)
 
 
-def _first_broken(table: Path, versions: list[int], checkpoint: int | None, *, deep: bool) -> int | None:
+def contradicts_checkpoint(table: Path, version: int, content: pa.Buffer) -> bool:
+    """True if a checkpoint's content differs from its checksum; False if its checksum is unknown."""
+    known = read_checksums(checkpoint_checksums_path(table, version))
+    return known is not None and known.files.get(checkpoint_name(version)) != checksum_of(content)
+
+
+def _first_broken(
+    table: Path, versions: list[int], checkpoint: int | None, *, deep: bool
+) -> tuple[int, Path] | tuple[None, None]:
     if not versions:
-        return None
+        return None, None
     expected = versions[0] if checkpoint is None else checkpoint + 1
-    added: list[tuple[int, str, int]] = []
+    entries: list[LogEntry] = []
     gone: set[str] = set()
     broken: int | None = None
     for version in versions:
@@ -135,14 +187,16 @@ def _first_broken(table: Path, versions: list[int], checkpoint: int | None, *, d
         if entry is None or version != expected or not entry.complete:
             broken = expected
             break
-        added += [(version, path, size) for path, size in entry.added]
+        entries.append(entry)
         gone.update(entry.removed)
         expected = version + 1
-    for version, path, size in added:
-        # A file that a later entry removed may have been vacuumed since.
-        if path not in gone and not _is_parquet(table / path, size, deep=deep):
-            return version
-    return broken
+    for entry in entries:
+        for name, size in entry.added:
+            # A file that a later entry removed may have been vacuumed since.
+            known = (entry.durable or {}).get(name)
+            if name not in gone and not _is_parquet(table / name, size, known, deep=deep):
+                return entry.version, table / name
+    return (None, None) if broken is None else (broken, entry_path(table, broken))
 
 
 def needs_repair(table: Path) -> bool:
@@ -150,58 +204,90 @@ def needs_repair(table: Path) -> bool:
     return bool(find_damage(table))
 
 
-def repair(table: Path, lock_file: Path, *, deep: bool = False) -> Path | None:
+def repair(table: Path, lock_file: Path, *, deep: bool = False, is_used: bool = False) -> Path | None:
     """Set the first broken log entry and all after it aside, and broken checkpoints; returns where they went.
 
     Holds flock on `lock_file` and looks again under it, so that two processes never cut the same log twice, and no
     clean-up runs meanwhile.
 
+    Args:
+        table: the table's directory.
+        lock_file: the root's.
+        deep: as of `find_damage`.
+        is_used: the caller has worked with this table: nothing is cut off.
+
     Raises:
+        LockHeldError: another process holds the lock, which is not waited for: try again.
         MetadataError: what is broken may have been reported, or the table has no readable beginning.
     """
-    with locked(lock_file):
+    with locked(lock_file, wait=False) as mine:
+        if not mine:
+            raise LockHeldError(f"{table} needs a repair, and another process holds {lock_file}")
         damage = find_damage(table, deep=deep)
         if not damage:
             return None
         listing = _list(table)
-        doomed = [checkpoint_path(table, version) for version in damage.checkpoints]
-        if damage.first_broken is not None:
-            _refuse_reported(table, damage.first_broken, listing)
-            doomed += [entry_path(table, version) for version in listing.entries if version >= damage.first_broken]
+        if damage.checkpoints == listing.checkpoints and listing.entries[:1] != (0,):
+            raise damaged(checkpoint_path(table, listing.checkpoints[-1]))
         if damage.missing_entry is not None:
             _replace_entry(table, damage.missing_entry)
-        if not doomed and not damage.pointer:
-            return None
-        aside = _set_aside(table, doomed)
-        _LOGGER.warning("The metadata table %s was repaired after a crash: %s went to %s.", table, damage, aside)
-        return aside
+        doomed = [checkpoint_path(table, version) for version in damage.checkpoints]
+        if damage.first_broken is None or damage.broken_file is None:
+            return _set_aside(table, doomed, damage) if doomed or damage.pointer else None
+        with unheld(table) as is_alone:
+            _refuse_reported(table, damage.first_broken, damage.broken_file, listing)
+            if is_used or not is_alone:
+                raise CorruptMetadataError(
+                    f"The metadata table {table} ends broken from version {damage.first_broken} on, as after a power "
+                    f"cut ({damage.broken_file}), but it is in use: stop all that use the root, and open it again."
+                )
+            doomed += [entry_path(table, version) for version in listing.entries if version >= damage.first_broken]
+            return _set_aside(table, doomed, damage)
 
 
-def _refuse_reported(table: Path, broken: int, listing: _Listing) -> None:
+def _refuse_reported(table: Path, broken: int, file: Path, listing: _Listing) -> None:
     if broken == 0:
-        raise MetadataError(
+        raise CorruptMetadataError(
             f"The metadata table {table} has no readable first entry: if the root was never used, run `pulsarpy init` "
             "again, else restore it from a backup."
         )
     if any(version >= broken for version in listing.checkpoints):
-        raise MetadataError(
-            f"The metadata table {table} is damaged at version {broken}, which was durable once (a checkpoint covers "
-            "it): nothing was cut off; check the disk and restore the root's metadata from a backup."
-        )
+        reason = "was durable once (a checkpoint covers it)"
+    elif any(_was_durable(table, version) for version in {broken, *listing.entries} if version >= broken):
+        reason = "was durable once (its checksum, or a later one, says so)"
+    elif any(_is_of_this_boot(table, version) for version in listing.entries if version >= broken):
+        reason = "was written since this machine started, so no power cut has hit it"
+    else:
+        return
+    raise CorruptMetadataError(
+        f"The metadata table {table} is damaged at version {broken}, which {reason}: {file} is not what was written; "
+        "nothing was cut off; check the disk and restore the root's metadata from a backup."
+    )
+
+
+def _was_durable(table: Path, version: int) -> bool:
+    entry = read_entry(table, version)
+    return (read_checksums(checksums_path(table, version)) if entry is None else entry.durable) is not None
+
+
+def _is_of_this_boot(table: Path, version: int) -> bool:
+    """True if the entry's text names this boot; an entry that cannot be parsed may name it, too."""
+    return boot_id().encode() in entry_path(table, version).read_bytes()
 
 
 def _replace_entry(table: Path, version: int) -> None:
     """Put an entry without actions where a checkpoint holds all that it said."""
     path = entry_path(table, version)
-    with path.open("x") as file:
+    checksums_path(table, version).unlink(missing_ok=True)
+    with open(path, "x", opener=opener) as file:
         json.dump({"commitInfo": {"operation": "REPAIR", "operationParameters": {}}}, file)
     fsync_path(path)
     fsync_path(path.parent)
 
 
-def _set_aside(table: Path, doomed: list[Path]) -> Path:
+def _set_aside(table: Path, doomed: list[Path], damage: Damage) -> Path:
     aside = table.parent / "set-aside" / f"{table.name}-{time.time_ns()}"
-    aside.mkdir(parents=True)
+    make_folders(aside)
     # Newest first: a crash in between leaves a log that is cut further down, never one with a hole.
     for path in sorted(doomed, key=lambda p: p.name, reverse=True):
         path.rename(aside / path.name)
@@ -210,11 +296,12 @@ def _set_aside(table: Path, doomed: list[Path]) -> Path:
         pointer.rename(aside / _POINTER)
     for directory in (table / "_delta_log", aside, aside.parent, table.parent):
         fsync_path(directory)
+    _LOGGER.warning("The metadata table %s was repaired after a crash: %s went to %s.", table, damage, aside)
     return aside
 
 
-def _is_parquet(path: Path, size: int | None = None, *, deep: bool = False) -> bool:
-    """Whether the file has the promised size and Parquet's magic at both ends; `deep`: whether all of it decodes."""
+def _is_parquet(path: Path, size: int | None = None, known: Checksum | None = None, *, deep: bool = False) -> bool:
+    """True if the file has the promised size and Parquet's magic at both ends; `deep` checks its whole content."""
     try:
         with path.open("rb") as file:
             length = os.fstat(file.fileno()).st_size
@@ -227,8 +314,13 @@ def _is_parquet(path: Path, size: int | None = None, *, deep: bool = False) -> b
     except FileNotFoundError:
         return False
     if deep:
+        content = read_content(path)
+        if known is not None:
+            return checksum_of(content) == known
         try:
-            pq.ParquetFile(path).read()
-        except (pa.ArrowException, OSError):
+            rows_of(content)
+        except (pa.ArrowException, OSError) as error:
+            if is_unreachable(error):
+                raise
             return False
     return True

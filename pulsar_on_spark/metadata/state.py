@@ -13,6 +13,7 @@ import pyarrow as pa
 
 from pulsar_on_spark.metadata.folding import Order
 from pulsar_on_spark.metadata.records import COLUMN_FIELDS, LedgerRecord, Record, SegmentRecord
+from pulsar_on_spark.model.errors import CorruptMetadataError
 
 R = TypeVar("R", bound=Record)
 
@@ -72,10 +73,16 @@ class _Row:
         if self._fields is None:
             return cast(R, self._record)
         # In this order: another thread sets `_record` before it lets go of `_fields`.
-        values = self.values()
-        if values is not None and self._record is None:
-            self._record = cls.model_validate(values)
-            self._fields = None
+        try:
+            values = self.values()
+            if values is not None and self._record is None:
+                self._record = cls.model_validate(values)
+                self._fields = None
+        except ValueError as error:
+            raise CorruptMetadataError(
+                f"A {cls.kind} record of the root's main table cannot be read ({error}): restore the root's metadata "
+                "from a backup."
+            ) from error
         return cast(R, self._record)
 
 

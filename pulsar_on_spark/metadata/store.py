@@ -21,9 +21,11 @@ from pulsar_on_spark.metadata import folding, state
 from pulsar_on_spark.metadata.creation import check_location, create_table
 from pulsar_on_spark.metadata.cursors import CursorRow, Cursors
 from pulsar_on_spark.metadata.cursors_table import CURSORS_ORDER, CURSORS_SCHEMA, decode_cursors, encode_cursors
+from pulsar_on_spark.metadata.data_files import decoding
 from pulsar_on_spark.metadata.delta_handle import StaleHandleError
 from pulsar_on_spark.metadata.delta_log import DeltaLog
 from pulsar_on_spark.metadata.durability import fsync_path, locked
+from pulsar_on_spark.metadata.patience import give_up_after, retried
 from pulsar_on_spark.metadata.records import Record, RootRecord, SubscriptionRecord
 from pulsar_on_spark.metadata.state import State, View
 from pulsar_on_spark.model.errors import CommitConflictError, FormatVersionError, MetadataError, NotARootError
@@ -32,7 +34,6 @@ from pulsar_on_spark.model.latencies import Latencies
 FORMAT_VERSION = 1
 _LOCK = "lock"
 _ATTEMPTS = 60
-_READ_ATTEMPTS = 10
 _BACKOFF_MAX_S = 0.5
 _HOUSEKEEPING_ENTRIES = 64
 """Log entries after the last checkpoint that make a committer fold and checkpoint."""
@@ -77,7 +78,7 @@ class MetadataStore:
         """How long commits to the main table took, attempts that lost to others included."""
         self.cursor_commits = Latencies()
         """The same of appends to `cursors`."""
-        self._main = self._log("main")
+        self._main = self._retried("main", lambda: self._log("main"))
         self._state = State()
         self._views: weakref.WeakSet[View] = weakref.WeakSet()
         self._cursor_log: DeltaLog | None = None
@@ -148,13 +149,15 @@ class MetadataStore:
         """
 
         def read() -> View:
-            view = self._take_in(self._main.refresh())
+            view = self._read_main()
             if durable:
                 self._main.sync_to(view.version)
             return view
 
-        with self._lock:
-            return self._retried("main", read)
+        return self._retried("main", read)
+
+    def _read_main(self) -> View:
+        return self._take_in(self._main.refresh())
 
     def _take_in(self, news: tuple[bool, list[pa.Table]]) -> View:
         rebuild, tables = news
@@ -162,8 +165,9 @@ class MetadataStore:
             self._state = State(after=self._state)
         elif tables and any(view.state is self._state for view in self._views):
             self._state = self._state.fork()
-        for table in tables:
-            self._state.apply(table)
+        with decoding(self._root / "metadata" / "main"):
+            for table in tables:
+                self._state.apply(table)
         if rebuild:
             # A large table was decoded: Arrow would keep its 100 MB at 50,000 rows for a next time.
             tables.clear()
@@ -174,17 +178,7 @@ class MetadataStore:
         return view
 
     def _retried(self, table: str, read: Callable[[], _T]) -> _T:
-        for attempt in range(_READ_ATTEMPTS):
-            try:
-                return read()
-            except StaleHandleError as error:
-                if attempt == _READ_ATTEMPTS - 1:
-                    raise MetadataError(
-                        f"The table {self._root}/metadata/{table} could not be read in {_READ_ATTEMPTS} attempts "
-                        f"({error}): try again, or check the disk."
-                    ) from error
-                time.sleep(random.uniform(0, 0.01 * 2**attempt))
-        raise AssertionError("unreachable")
+        return retried(self._lock, self._root / "metadata" / table, read)
 
     def key_version(self, key: str) -> int | None:
         """The version of a key as of the last view; None before its first commit."""
@@ -205,19 +199,24 @@ class MetadataStore:
             MetadataError: the table cannot be read, or its disk does not take the commit.
         """
         began_s = time.perf_counter()
+        unreadable = 0
         for attempt in range(_ATTEMPTS):
-            with self._lock:
-                done = self._attempt(decide)
-                if done is not None:
-                    self.commits.observe(time.perf_counter() - began_s)
-                    return done
+            try:
+                with self._lock:
+                    done = self._attempt(decide)
+                    if done is not None:
+                        self.commits.observe(time.perf_counter() - began_s)
+                        return done
+            except StaleHandleError as error:
+                unreadable += 1
+                give_up_after(unreadable, self._root / "metadata" / "main", error)
             time.sleep(random.uniform(0, min(_BACKOFF_MAX_S, 0.01 * 2**attempt)))
         raise CommitConflictError(
             f"A commit to {self._root}/metadata/main lost {_ATTEMPTS} attempts to other writers: try again."
         )
 
     def _attempt(self, decide: Decide) -> View | None:
-        view = self.view()
+        view = self._read_main()
         change = decide(view)
         version = view.version
         if self._main.version != version:
@@ -245,20 +244,24 @@ class MetadataStore:
             table = state.encode(rows, version + 1, token, keys)
             own = self._main.append(table, keys, token)
         except StaleHandleError as error:
-            # The outcome is unknown: look for our token in the log before deciding anew.
-            view = self.view()
-            found = self._main.find_commit(token, version)
-            if found is None and error.refused:
+            view = self._retried("main", lambda: self._found(token, version))
+            if view is None and error.refused:
                 raise MetadataError(_refusal(self._root, error)) from error
-            if found is None:
-                return None
-            self._main.sync_to(found)
             return view
         try:
             rebuild, news = self._main.take_in(own)
         except StaleHandleError:
             return self.view()
         return self._take_in((rebuild, news if rebuild or own is None else [table, *news]))
+
+    def _found(self, token: str, after_version: int) -> View | None:
+        """The durable view after a commit whose outcome was unknown, or None if it did not take place."""
+        view = self._read_main()
+        found = self._main.find_commit(token, after_version)
+        if found is None:
+            return None
+        self._main.sync_to(found)
+        return view
 
     # -- cursors ---------------------------------------------------------------------------------------------------
 
@@ -271,20 +274,24 @@ class MetadataStore:
         Raises:
             MetadataError: the table cannot be read, or its disk does not take it.
         """
-        with self._lock:
-            log = self._opened_cursor_log()
 
-            def read() -> Cursors:
-                rebuild, tables = log.refresh()
-                if rebuild:
-                    self._cursors = Cursors()
-                self._cursors = self._cursors.having(row for table in tables for row in decode_cursors(table))
-                log.taken_in()
-                if durable:
-                    log.sync_to(log.version)
-                return self._cursors
+        def read() -> Cursors:
+            log = self._read_cursors()
+            if durable:
+                log.sync_to(log.version)
+            return self._cursors
 
-            return self._retried("cursors", read)
+        return self._retried("cursors", read)
+
+    def _read_cursors(self) -> DeltaLog:
+        log = self._opened_cursor_log()
+        rebuild, tables = log.refresh()
+        if rebuild:
+            self._cursors = Cursors()
+        with decoding(self._root / "metadata" / "cursors"):
+            self._cursors = self._cursors.having(row for table in tables for row in decode_cursors(table))
+        log.taken_in()
+        return log
 
     def _opened_cursor_log(self) -> DeltaLog:
         if self._cursor_log is None:
@@ -302,20 +309,18 @@ class MetadataStore:
             return
         began_s = time.perf_counter()
         for attempt in range(_ATTEMPTS):
-            with self._lock:
-                self.cursors()
-                log = self._opened_cursor_log()
-                token = uuid.uuid4().hex
-                try:
+            try:
+                with self._lock:
+                    log = self._read_cursors()
+                    token = uuid.uuid4().hex
                     log.append(encode_cursors(rows, log.version + 1, token), {}, token)
-                except StaleHandleError as error:
-                    if error.refused:
-                        raise MetadataError(_refusal(self._root, error)) from error
-                    # Whether it is there or not: once more.
-                else:
                     self._housekeep_if_due()
-                    self.cursor_commits.observe(time.perf_counter() - began_s)
-                    return
+                self.cursor_commits.observe(time.perf_counter() - began_s)
+                return
+            except StaleHandleError as error:
+                if error.refused:
+                    raise MetadataError(_refusal(self._root, error)) from error
+                # Whether it is there or not: once more.
             time.sleep(random.uniform(0, min(_BACKOFF_MAX_S, 0.01 * 2**attempt)))
         raise CommitConflictError(
             f"A commit to {self._root}/metadata/cursors lost {_ATTEMPTS} attempts to other writers: try again."
@@ -325,17 +330,16 @@ class MetadataStore:
 
     def _housekeep_if_due(self) -> None:
         """Fold and checkpoint now and then, in whichever process commits: opens and commits stay cheap."""
-        for log in (self._main, self._cursor_log):
-            if log is None or log.entries_since_checkpoint() < _HOUSEKEEPING_ENTRIES:
-                continue
+        for log in filter(None, (self._main, self._cursor_log)):
             try:
-                log.look_for_checkpoint()
                 if log.entries_since_checkpoint() >= _HOUSEKEEPING_ENTRIES:
-                    self._housekeep(log)
-            except (MetadataError, OSError) as error:
+                    log.look_for_checkpoint()
+                    if log.entries_since_checkpoint() >= _HOUSEKEEPING_ENTRIES:
+                        self._housekeep(log)
+            except MetadataError as error:
                 # The commit that came before is durable: it must not end in an error.
                 _LOGGER.warning("Housekeeping of %s/metadata failed and is put off: %s", self._root, error)
-                log.checkpointed = log.version - _HOUSEKEEPING_ENTRIES // 2
+                log.put_off_checkpoint(_HOUSEKEEPING_ENTRIES // 2)
 
     def _housekeep(self, log: DeltaLog) -> bool:
         """Fold and checkpoint; returns whether a fold happened."""

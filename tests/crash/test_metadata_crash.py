@@ -167,7 +167,7 @@ def test_what_the_disk_refuses_to_sync_is_not_reported_and_nothing_is_tried_agai
     for line in lines[len(good) :]:
         assert line.startswith("MetadataError")
         assert "could not be made durable" in line
-        assert "restart this process" in line
+        assert "restart this machine" in line
     count = (MetadataStore(root).view().all(TenantRecord)[0].model_extra or {})["count"]
     assert len(good) <= count <= len(good) + 1
 
@@ -198,9 +198,12 @@ def _stopped(process: subprocess.Popen[bytes]) -> None:
     raise AssertionError(f"the writer did not stop: {states}")
 
 
-def test_power_cuts_keep_every_reported_commit(tmp_path: Path) -> None:
+def test_power_cuts_keep_every_reported_commit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """What has reached the loop device's file is what a disk would hold; what the kernel still caches is lost."""
     image, copy = tmp_path / "disk", tmp_path / "copy"
+    # For this process, which looks at what is left, the machine has started again.
+    (tmp_path / "boot_id").write_text("after-the-power-cut")
+    monkeypatch.setattr("pulsar_on_spark.metadata.durability._BOOT_ID", tmp_path / "boot_id")
     with image.open("wb") as file:
         file.truncate(96 << 20)
     subprocess.run(["mkfs.ext4", "-q", "-F", str(image)], check=True)
@@ -232,3 +235,56 @@ def test_power_cuts_keep_every_reported_commit(tmp_path: Path) -> None:
             process.wait()
             process.stdout.close()
         assert len(reported) > 60
+
+
+# -- stopped between the look at the log and the new entry -------------------------------------------------------------
+
+STOPPED_COMMIT = """
+import sys
+from pathlib import Path
+from pulsar_on_spark.metadata.records import TenantRecord
+from pulsar_on_spark.metadata.store import Change, MetadataStore
+store = MetadataStore(Path(sys.argv[1]))
+decided = []
+def decide(view):
+    decided.append(view.version)
+    return Change(puts=[TenantRecord(tenant="late")], keys={"late": None})
+store.commit(decide)
+print(decided, [record.tenant for record in store.view(durable=True).all(TenantRecord)])
+"""
+
+
+def test_a_commit_under_a_number_that_was_cleaned_up_meanwhile_is_decided_anew(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """delta-rs looks for the newest entry, then links the next number: the process stands still in between."""
+    monkeypatch.setattr("pulsar_on_spark.metadata.delta_log.KEEP_ENTRIES", 1)
+    monkeypatch.setattr("pulsar_on_spark.metadata.delta_log.KEEP_S", 0)
+    root = _fresh_root(tmp_path)
+    log = root / "metadata" / "main" / "_delta_log"
+    # While strace itself is stopped, its traced process waits: the delay is the time to notice and to stop it.
+    delay = ("-o", os.devnull, "-e", "trace=linkat", "-e", "inject=linkat:delay_enter=3s:when=1")
+    command = [*_strace(*delay), sys.executable, "-c", STOPPED_COMMIT, str(root)]
+    strace = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+    try:
+        while not list(log.glob("*.json#1")):
+            assert strace.poll() is None
+            time.sleep(0.005)
+        strace.send_signal(signal.SIGSTOP)
+        store = MetadataStore(root)
+        for name in "abcd":
+            record = TenantRecord(tenant=name)
+            store.commit(lambda view, record=record: Change(puts=[record], keys={"key": None}))
+            store._main.checkpoint()
+        late = log / f"{2:020d}.json"
+        assert not late.exists()
+        strace.send_signal(signal.SIGCONT)
+        output, _ = strace.communicate(timeout=60)
+    finally:
+        strace.kill()
+        strace.wait()
+    assert late.exists()  # it was linked, and no process counts it
+    assert output.split("]")[0] == "[1, 5"
+    for view in (store.view(), MetadataStore(root).view()):
+        assert [record.tenant for record in view.all(TenantRecord)] == ["a", "b", "c", "d", "late"]
+    assert output.count("late") == 1

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from pulsar_on_spark.metadata.checksums import checksums_path
 from pulsar_on_spark.metadata.records import RootRecord, TenantRecord
 from pulsar_on_spark.metadata.store import Change, MetadataStore
 
@@ -48,17 +49,29 @@ def short_folds(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture(scope="session")
 def _ten_commits(tmp_path_factory: pytest.TempPathFactory) -> Path:
     root = tmp_path_factory.mktemp("ten") / "root"
-    store = MetadataStore.create(root, [ROOT_RECORD])
-    for number in range(9):
-        record = TenantRecord(tenant=f"t{number}")
-        store.commit(lambda view, record=record: Change(puts=[record], keys={record.tenant: None}))
+    boot_id = root.with_name("boot_id")
+    boot_id.write_text("00000000-of-an-earlier-start-of-the-machine")
+    with pytest.MonkeyPatch.context() as earlier:
+        earlier.setattr("pulsar_on_spark.metadata.durability._BOOT_ID", boot_id)
+        store = MetadataStore.create(root, [ROOT_RECORD])
+        for number in range(9):
+            record = TenantRecord(tenant=f"t{number}")
+            store.commit(lambda view, record=record: Change(puts=[record], keys={record.tenant: None}))
     return root
 
 
 @pytest.fixture
 def ten_commits(_ten_commits: Path, memory_path: Path) -> Path:
-    """A root whose main table stands at version 10, tenant t<n> put by version n + 2."""
+    """A root whose main table is at version 10, tenant t<n> put by version n + 2, before the machine started."""
     return shutil.copytree(_ten_commits, memory_path / "ten")
+
+
+@pytest.fixture
+def cut_off(ten_commits: Path) -> Path:
+    """Such a root after a power cut during versions 7 to 10, so that none of them had been reported."""
+    for version in range(7, 11):
+        checksums_path(ten_commits / "metadata" / "main", version).unlink()
+    return ten_commits
 
 
 @pytest.fixture

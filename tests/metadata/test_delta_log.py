@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import os
+import shutil
 from pathlib import Path
 
 import pyarrow as pa
@@ -10,7 +12,7 @@ from pulsar_on_spark.metadata import folding
 from pulsar_on_spark.metadata.creation import create_table
 from pulsar_on_spark.metadata.delta_handle import StaleHandleError
 from pulsar_on_spark.metadata.delta_log import KEEP_ENTRIES, DeltaLog
-from pulsar_on_spark.metadata.log_entry import entry_path
+from pulsar_on_spark.metadata.log_entry import checkpoint_path, entry_path
 from pulsar_on_spark.model.errors import MetadataError
 
 SCHEMA = pa.schema(
@@ -192,6 +194,86 @@ def test_a_process_that_stood_still_while_the_log_was_cleaned_catches_up(table: 
     assert zombie.key_version("key") is None
 
 
+def _cleaned(table: Path, monkeypatch: pytest.MonkeyPatch, commits: int = 12) -> DeltaLog:
+    """Commits, a checkpoint at the last but one, and nothing left of the log before it."""
+    monkeypatch.setattr("pulsar_on_spark.metadata.delta_log.KEEP_ENTRIES", 0)
+    monkeypatch.setattr("pulsar_on_spark.metadata.delta_log.KEEP_S", 0)
+    log = _log(table)
+    for number in range(commits - 1):
+        _append(log, f"r{number}")
+    assert log.checkpoint()
+    _append(log, f"r{commits - 1}")
+    return log
+
+
+def _stray(table: Path, tmp_path: Path, version: int, name: str) -> None:
+    """An entry as a process links it that looked for its number before the log was cleaned up."""
+    other = tmp_path / "other"
+    create_table(other, SCHEMA, tmp_path / "lock")
+    log = _log(other)
+    log.append(_rows(name, version, f"{name}@{version - 1}"), {"key": 7}, f"{name}@{version - 1}")
+    for file in other.glob("*.parquet"):
+        shutil.copy(file, table)
+    shutil.copy(entry_path(other, 1), entry_path(table, version))
+
+
+@pytest.mark.parametrize("version", [1, 11], ids=["with a gap behind it", "just before the oldest entry"])
+def test_an_entry_under_a_number_that_was_cleaned_up_is_never_read_nor_found(
+    table: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, version: int
+) -> None:
+    reader, zombie = _log(table), _log(table)
+    for number in range(version - 1):  # both stand at the entry before the stray one
+        _append(_log(table), f"first{number}")
+    for log in (reader, zombie):
+        _refreshed(log)
+    # As if a pause had come between its look at the log and its link.
+    zombie._handle = None
+    writer = _cleaned(table, monkeypatch, 12 if version == 1 else 3)
+    assert not entry_path(table, version).exists()
+    _stray(table, tmp_path, version, "stray")
+    for log in (reader, zombie):
+        _, _ = _refreshed(log)
+        names = [row for file in log.files for row in log._read(file.name).column("id").to_pylist()]
+        assert "stray" not in names
+        assert sorted(names) == _ids(writer)
+        assert log.version == writer.version
+    token = f"stray@{version - 1}"
+    if version == 1:
+        assert zombie.find_commit(token, 0) is None
+    else:
+        with pytest.raises(MetadataError, match="unknown"):
+            zombie.find_commit(token, version - 1)
+    assert zombie.key_version("key") is None
+
+
+def test_strays_one_after_the_other_do_not_make_a_history(
+    table: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The second one has a predecessor: only the entry that was read before shows that it is not the log's."""
+    reader = _log(table)
+    writer = _cleaned(table, monkeypatch)
+    for version in (1, 2):
+        _stray(table, tmp_path / str(version), version, f"stray{version}")
+    _, tables = _refreshed(reader)
+    assert sum(rows.num_rows for rows in tables) == 12
+    assert reader.version == writer.version
+    assert reader.find_commit("stray2@1", 0) is None
+
+
+def test_a_number_that_was_taken_again_while_a_handle_slept_is_not_what_it_read(
+    table: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A handle that has taken in entry 1 finds another entry 1 and no entry 2."""
+    writer, reader = _log(table), _log(table)
+    _append(writer, "first")
+    _refreshed(reader)
+    _refreshed(writer)
+    writer = _cleaned(table, monkeypatch)
+    _stray(table, tmp_path, 1, "stray")
+    _refreshed(reader)
+    assert reader.version == writer.version
+
+
 def test_a_handle_notices_that_its_log_was_cut_and_grew_again(table: Path) -> None:
     stays, other = _log(table), _log(table)
     for number in range(4):
@@ -322,6 +404,7 @@ def test_a_reader_that_missed_a_tombstone_does_not_keep_what_it_deleted(table: P
 
 def test_a_checkpoint_keeps_a_bounded_log(table: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("pulsar_on_spark.metadata.delta_log.KEEP_ENTRIES", 20)
+    monkeypatch.setattr("pulsar_on_spark.metadata.delta_log.KEEP_S", 0)
     assert KEEP_ENTRIES >= 2 * folding.LAG
     log = _log(table)
     for number in range(90):
@@ -332,6 +415,34 @@ def test_a_checkpoint_keeps_a_bounded_log(table: Path, monkeypatch: pytest.Monke
     assert versions == list(range(70, 91))
     assert len(list((table / "_delta_log").glob("*.checkpoint.parquet"))) == 3
     assert len(_ids(log)) == 90
+
+
+def test_young_entries_stay_whatever_their_number(table: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("pulsar_on_spark.metadata.delta_log.KEEP_ENTRIES", 2)
+    log = _log(table)
+    for number in range(9):
+        _append(log, f"r{number}")
+        log.checkpoint()
+    assert len(list((table / "_delta_log").glob("*.json"))) == 10
+    for version in range(6):
+        os.utime(checkpoint_path(table, version), (0, 0)) if version else None
+    _append(log, "last")
+    log.checkpoint()
+    assert sorted(int(path.name[:20]) for path in (table / "_delta_log").glob("*.json")) == list(range(5, 11))
+
+
+def test_a_checkpoint_that_was_put_off_does_not_count_as_one(table: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The commits of other processes below it may not be synced."""
+    other, log = _log(table), _log(table)
+    for number in range(8):
+        _append(other, f"r{number}")
+    _refreshed(log)
+    log.put_off_checkpoint(4)
+    assert log.entries_since_checkpoint() == 4
+    synced: list[str] = []
+    monkeypatch.setattr("pulsar_on_spark.metadata.delta_log.fsync_path", lambda path: synced.append(path.name))
+    log.sync_to(log.version)
+    assert [entry_path(table, version).name in synced for version in range(9)] == [True] * 9
 
 
 def test_vacuum_takes_what_no_version_needs_and_nothing_else(long: DeltaLog, monkeypatch: pytest.MonkeyPatch) -> None:

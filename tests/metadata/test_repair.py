@@ -11,13 +11,14 @@ import pytest
 from deltalake import DeltaTable
 
 from pulsar_on_spark.metadata import repair
+from pulsar_on_spark.metadata.checksums import checksums_path
 from pulsar_on_spark.metadata.durability import locked
 from pulsar_on_spark.metadata.folding import Order
 from pulsar_on_spark.metadata.log_entry import checkpoint_path, entry_path, read_entry
 from pulsar_on_spark.metadata.records import TenantRecord
 from pulsar_on_spark.metadata.repair import find_damage
 from pulsar_on_spark.metadata.store import Change, MetadataStore
-from pulsar_on_spark.model.errors import MetadataError
+from pulsar_on_spark.model.errors import CorruptMetadataError, MetadataError
 
 Put = Callable[..., None]
 
@@ -116,38 +117,107 @@ BREAKS = [
     ids=lambda value: value.__name__[1:] if callable(value) else str(value),
 )
 def test_a_broken_tail_is_set_aside_and_the_store_goes_on(
-    ten_commits: Path, damage: Callable[[Path, int], None], version: int, put: Put
+    cut_off: Path, damage: Callable[[Path, int], None], version: int, put: Put
 ) -> None:
-    damage(ten_commits, version)
-    assert _tenants(ten_commits) == [f"t{number}" for number in range(version - 2)]
-    store = MetadataStore(ten_commits)
+    damage(cut_off, version)
+    assert _tenants(cut_off) == [f"t{number}" for number in range(version - 2)]
+    store = MetadataStore(cut_off)
     assert store.view().version == version - 1
     put(store, "after")
-    assert "after" in _tenants(ten_commits)
-    assert not find_damage(_main(ten_commits), deep=True)
-    aside = [path.name for path in (ten_commits / "metadata" / "set-aside").rglob("*.json")]
+    assert "after" in _tenants(cut_off)
+    assert not find_damage(_main(cut_off), deep=True)
+    aside = [path.name for path in (cut_off / "metadata" / "set-aside").rglob("*.json")]
     lost = {9} if damage is _lost else set()
     assert sorted(aside) == [
         entry_path(Path(), number).name for number in (9, 10) if number >= version and number not in lost
     ]
-    assert DeltaTable(str(_main(ten_commits))).version() == version
+    assert DeltaTable(str(_main(cut_off))).version() == version
 
 
-def test_every_cut_length_of_the_last_entry_is_seen(ten_commits: Path) -> None:
-    path = entry_path(_main(ten_commits), 10)
+def _refused(root: Path, message: str) -> None:
+    """Nothing is cut off, however often the root is opened."""
+    before = _names(root / "metadata")
+    for _ in range(2):
+        with pytest.raises(CorruptMetadataError, match=message):
+            MetadataStore(root).view()
+    assert _names(root / "metadata") == before
+
+
+@pytest.mark.parametrize("damage", BREAKS, ids=lambda value: value.__name__[1:])
+def test_what_was_reported_is_never_cut_off(ten_commits: Path, damage: Callable[[Path, int], None]) -> None:
+    """Also after the machine has started again: the commit's checksums, or later ones, say that it was durable."""
+    damage(ten_commits, 9)
+    _refused(ten_commits, r"metadata/main.* (damaged at version 9, which was durable once|not what was written)")
+
+
+def test_an_operator_can_give_up_the_commits_from_a_damaged_one_on(ten_commits: Path, put: Put) -> None:
+    """As docs/operations.md says, where there is no backup."""
+    _empty(ten_commits, 9)
+    _refused(ten_commits, "damaged at version 9")
+    for version in (9, 10):
+        entry_path(_main(ten_commits), version).unlink()
+    assert _tenants(ten_commits) == [f"t{number}" for number in range(7)]
+    store = MetadataStore(ten_commits)
+    for name in "abc":
+        put(store, name)
+    assert len(_tenants(ten_commits)) == 10
+
+
+@pytest.mark.parametrize("damage", BREAKS, ids=lambda value: value.__name__[1:])
+def test_no_power_was_cut_since_the_machine_started(
+    root: Path, store: MetadataStore, put: Put, damage: Callable[[Path, int], None]
+) -> None:
+    """Without checksums, too: as where a process was killed before it wrote them."""
+    for name in "abc":
+        put(store, name)
+    del store
+    for version in (3, 4):
+        checksums_path(_main(root), version).unlink()
+    damage(root, 3)
+    _refused(root, r"damaged at version 3, which was written since this machine started.* restore")
+
+
+def test_nothing_is_cut_under_processes_that_have_the_table_open(cut_off: Path) -> None:
+    holding = MetadataStore(cut_off)
+    _empty(cut_off, 10)
+    _refused(cut_off, r"00010.json\), but it is in use: stop all that use the root")
+    with pytest.raises(MetadataError, match="in use"):
+        holding.view()
+    del holding
+    assert len(_tenants(cut_off)) == 8
+
+
+def test_a_checkpoint_that_is_not_what_was_written_gives_way_to_an_older_one(checkpointed: Path) -> None:
+    path = checkpoint_path(_main(checkpointed), 12)
+    content = bytearray(path.read_bytes())
+    content[len(content) // 2] ^= 1
+    path.write_bytes(content)
+    assert _tenants(checkpointed) == [*"abcd", *(f"t{number}" for number in range(9))]
+    assert not path.exists()
+
+
+def test_the_only_checkpoint_of_a_cleaned_log_is_refused_by_name(checkpointed: Path) -> None:
+    repair.clean_up(_main(checkpointed), 12, 0)
+    path = checkpoint_path(_main(checkpointed), 12)
+    path.write_bytes(path.read_bytes()[:-1])
+    _refused(checkpointed, r"00012.checkpoint.parquet is not what was written.* restore")
+
+
+def test_every_cut_length_of_the_last_entry_is_seen(cut_off: Path) -> None:
+    path = entry_path(_main(cut_off), 10)
     text = path.read_bytes()
     for length in range(len(text.rstrip())):
         path.write_bytes(text[:length])
-        assert find_damage(_main(ten_commits)).first_broken == 10, length
+        assert find_damage(_main(cut_off)).first_broken == 10, length
     path.write_bytes(text)
-    assert not find_damage(_main(ten_commits))
+    assert not find_damage(_main(cut_off))
 
 
-def test_several_broken_entries_and_an_orphan_after_a_gap_all_go(ten_commits: Path) -> None:
-    _data_lost(ten_commits, 7)
-    _empty(ten_commits, 8)
-    _lost(ten_commits, 9)
-    assert _tenants(ten_commits) == [f"t{number}" for number in range(5)]
+def test_several_broken_entries_and_an_orphan_after_a_gap_all_go(cut_off: Path) -> None:
+    _data_lost(cut_off, 7)
+    _empty(cut_off, 8)
+    _lost(cut_off, 9)
+    assert _tenants(cut_off) == [f"t{number}" for number in range(5)]
 
 
 def _never_touched(root: Path) -> None:
@@ -284,14 +354,14 @@ def test_a_table_without_a_first_entry_says_what_to_do(root: Path) -> None:
 
 
 def test_clean_up_keeps_a_whole_checkpoint_and_all_after_it(checkpointed: Path) -> None:
-    repair.clean_up(_main(checkpointed), 9)
+    repair.clean_up(_main(checkpointed), 9, 0)
     assert entry_path(_main(checkpointed), 0).exists()
-    repair.clean_up(_main(checkpointed), 11)
+    repair.clean_up(_main(checkpointed), 11, 0)
     assert [path.name for path in sorted(_main(checkpointed).rglob("*.json"))] == [
         entry_path(Path(), version).name for version in range(10, 15)
     ]
     checkpoint_path(_main(checkpointed), 12).write_bytes(b"")
-    repair.clean_up(_main(checkpointed), 14)
+    repair.clean_up(_main(checkpointed), 14, 0)
     assert entry_path(_main(checkpointed), 10).exists()
     assert len(_tenants(checkpointed)) == 13
 
@@ -300,44 +370,44 @@ def test_clean_up_keeps_a_whole_checkpoint_and_all_after_it(checkpointed: Path) 
 
 
 def test_processes_that_find_the_break_at_once_cut_it_once(
-    ten_commits: Path, spawn: Callable[..., subprocess.Popen[str]]
+    cut_off: Path, spawn: Callable[..., subprocess.Popen[str]]
 ) -> None:
-    _empty(ten_commits, 9)
-    processes = [spawn(ten_commits, number, 3) for number in range(3)]
+    _empty(cut_off, 9)
+    processes = [spawn(cut_off, number, 3) for number in range(3)]
     for process in processes:
         output, errors = process.communicate(timeout=60)
         assert process.returncode == 0, errors
         assert len(output.splitlines()) == 3
-    assert len(list((ten_commits / "metadata" / "set-aside").iterdir())) == 1
-    store = MetadataStore(ten_commits)
+    assert len(list((cut_off / "metadata" / "set-aside").iterdir())) == 1
+    store = MetadataStore(cut_off)
     assert store.view().version == 8 + 9
     assert len(store.view().all(TenantRecord)) == 7 + 3 + 2
 
 
-def test_a_repair_waits_for_another_and_finds_its_work_done(ten_commits: Path) -> None:
-    _empty(ten_commits, 9)
+def test_a_repair_waits_for_another_and_finds_its_work_done(cut_off: Path) -> None:
+    _empty(cut_off, 9)
     with ThreadPoolExecutor(1) as pool:
-        with locked(ten_commits / "lock"):
-            waiting = pool.submit(MetadataStore, ten_commits)
+        with locked(cut_off / "lock"):
+            waiting = pool.submit(MetadataStore, cut_off)
             with pytest.raises(TimeoutError):
                 waiting.result(timeout=0.3)
-            assert repair.repair(_main(ten_commits), ten_commits / "lock") is not None
+            assert repair.repair(_main(cut_off), cut_off / "lock") is not None
         assert waiting.result().view().version == 8
-    assert len(list((ten_commits / "metadata" / "set-aside").iterdir())) == 1
+    assert len(list((cut_off / "metadata" / "set-aside").iterdir())) == 1
 
 
-def test_threads_with_stores_of_their_own_cut_it_once(ten_commits: Path) -> None:
-    _data_lost(ten_commits, 9)
+def test_threads_with_stores_of_their_own_cut_it_once(cut_off: Path) -> None:
+    _data_lost(cut_off, 9)
     with ThreadPoolExecutor(6) as pool:
-        versions = [view.version for view in pool.map(lambda _: MetadataStore(ten_commits).view(), range(6))]
+        versions = [view.version for view in pool.map(lambda _: MetadataStore(cut_off).view(), range(6))]
     assert versions == [8] * 6
-    assert len(list((ten_commits / "metadata" / "set-aside").iterdir())) == 1
+    assert len(list((cut_off / "metadata" / "set-aside").iterdir())) == 1
 
 
-def test_a_repair_that_was_cut_off_itself_is_finished(ten_commits: Path) -> None:
+def test_a_repair_that_was_cut_off_itself_is_finished(cut_off: Path) -> None:
     """It moves the newest entry first: what is left of the tail is still found broken."""
-    _empty(ten_commits, 8)
-    aside = ten_commits / "metadata" / "set-aside" / "main-1"
+    _empty(cut_off, 8)
+    aside = cut_off / "metadata" / "set-aside" / "main-1"
     aside.mkdir(parents=True)
-    shutil.move(entry_path(_main(ten_commits), 10), aside)
-    assert _tenants(ten_commits) == [f"t{number}" for number in range(6)]
+    shutil.move(entry_path(_main(cut_off), 10), aside)
+    assert _tenants(cut_off) == [f"t{number}" for number in range(6)]

@@ -532,7 +532,7 @@ def test_a_disk_that_turned_read_only_is_named_at_once(tmp_path: Path) -> None:
     try:
         store = MetadataStore.create(mount / "root", [RootRecord(format_version=1, cluster_id="c", quorum="3/3/2")])
         subprocess.run(["mount", "-o", "remount,ro", mount], check=True)
-        with pytest.raises(MetadataError, match="Read-only file system"):
+        with pytest.raises(MetadataError, match="mounted read-only: mount it read-write"):
             store.commit(lambda view: Change([NamespaceRecord(namespace="a/b")], keys={"namespace/a/b": None}))
         assert store.view().get(NamespaceRecord, "a/b") is None
     finally:

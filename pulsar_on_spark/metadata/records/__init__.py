@@ -21,6 +21,7 @@ from pulsar_on_spark.metadata.records.ledgers import (
     LedgerRecord,
     SegmentRecord,
     WriteRecord,
+    WriterRecord,
 )
 from pulsar_on_spark.metadata.records.record import COLUMN_FIELDS, Record
 from pulsar_on_spark.metadata.records.root import IdsRecord, PathRecord, RootRecord, SettingsRecord
@@ -62,4 +63,5 @@ __all__ = [
     "TopicRecord",
     "TrimRecord",
     "WriteRecord",
+    "WriterRecord",
 ]

@@ -99,18 +99,45 @@ class SegmentRecord(Record):
 class WriteRecord(Record):
     """The verdict on a write id: committed with its data, or aborted by garbage collection. Never both.
 
-    `decided_at` is the committer's clock, by which verdicts that are no longer needed are cleared away.
+    `decided_at` is the committer's clock, by which verdicts that are no longer needed are cleared away. `is_sole` says
+    that nothing else would show a suspended committer that its write is done: it has no transaction.
     """
 
     kind: ClassVar[str] = "write"
     write_id: str
     status: Literal["committed", "aborted"]
     decided_at: datetime | None = None
+    is_sole: bool = False
 
     @property
     def record_id(self) -> str:
         """The write's id."""
         return self.write_id
+
+
+class WriterRecord(Record):
+    """The last transaction of a writer, that is of a streaming query, or of a `txnAppId` and its target.
+
+    Committed together with the transaction. A replay must bring the same again, or it is another transaction under an
+    old version.
+
+    Attributes:
+        writer: The writer's compare-and-set key.
+        version: The key's version: batch id, or `txnVersion`.
+        rows: Messages of that transaction.
+        digest: Digest of its number of messages by topic (`topic.transactions`).
+    """
+
+    kind: ClassVar[str] = "writer"
+    writer: str
+    version: int
+    rows: int
+    digest: str
+
+    @property
+    def record_id(self) -> str:
+        """The writer's key."""
+        return self.writer
 
 
 class CompactedFile(BaseModel):

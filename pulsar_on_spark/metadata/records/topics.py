@@ -90,6 +90,7 @@ class SchemaRecord(Record):
 class DedupRecord(Record):
     """What a broker knew of a topic's producers: the last sequence id of each name, of all entries before a place.
 
+    `positions` says the same of clusters whose replicators send: the ledger and entry there of the last entry of each.
     It may be any number of entries old; whoever goes on from it replays the entries from (`ledger`, `entry`) on.
     Committed under the `seal` key of the incarnation that had the topic.
     """
@@ -99,6 +100,7 @@ class DedupRecord(Record):
     ledger: int
     entry: int
     sequence_ids: dict[str, int]
+    positions: dict[str, tuple[int, int]] = Field(default_factory=dict)
 
     @property
     def record_id(self) -> str:

@@ -1,0 +1,78 @@
+"""Checksums beside a table's log, one small file for each commit: they separate damage from an unfinished commit.
+
+    <table>/_checksums/<version>             of a log entry, and of the data files that it adds
+    <table>/_checksums/<version>.checkpoint  of a checkpoint, and of all data files that were active then
+
+A commit's file is written after all of the commit is on the disk and before it is reported. So what contradicts it is
+damage to the medium, never what a power cut leaves. It is not synced itself: one that is missing, or torn, says
+nothing, and the next checkpoint takes its place. Roots of older versions have none until their first checkpoint.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TypeAlias
+
+import pyarrow as pa
+from crc32c import crc32c
+
+from pulsar_on_spark.metadata.permissions import make_folders, opener
+
+_DIRECTORY = "_checksums"
+
+Checksum: TypeAlias = tuple[int, int]
+"""Length in bytes and CRC32C of a file."""
+
+
+@dataclass(frozen=True, slots=True)
+class Checksums:
+    """A commit's checksums: the token of the commit, and the checksum of each file by its path in the table."""
+
+    token: str | None
+    files: Mapping[str, Checksum]
+
+
+def checksum_of(content: bytes | pa.Buffer) -> Checksum:
+    """The checksum of a file's content."""
+    return len(content), crc32c(content)
+
+
+def checksums_path(table: Path, version: int) -> Path:
+    """The file that a commit's checksums are in."""
+    return table / _DIRECTORY / f"{version:020d}"
+
+
+def checkpoint_checksums_path(table: Path, version: int) -> Path:
+    """The file that a checkpoint's checksums are in."""
+    return table / _DIRECTORY / f"{version:020d}.checkpoint"
+
+
+def write_checksums(path: Path, checksums: Checksums) -> None:
+    """Write a file of checksums, without syncing it.
+
+    Raises:
+        OSError: the disk does not take it.
+    """
+    content = json.dumps([checksums.token, dict(checksums.files)], separators=(",", ":")).encode()
+    make_folders(path.parent)
+    with open(path, "wb", opener=opener) as file:
+        file.write(b"%s\n%08x\n" % (content, crc32c(content)))
+
+
+def read_checksums(path: Path) -> Checksums | None:
+    """A file of checksums; None where there is none, or it is torn.
+
+    Raises:
+        OSError: it cannot be read now.
+    """
+    try:
+        content, _, check = path.read_bytes().partition(b"\n")
+    except FileNotFoundError:
+        return None
+    if check != b"%08x\n" % crc32c(content):
+        return None
+    token, files = json.loads(content)
+    return Checksums(token, {name: (length, crc) for name, (length, crc) in files.items()})

@@ -1,0 +1,48 @@
+"""The retries of a store when a table could not be read, and their end."""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from pathlib import Path
+from typing import TypeVar
+
+from pulsar_on_spark.metadata.delta_handle import StaleHandleError
+from pulsar_on_spark.model.errors import MetadataError
+
+READ_ATTEMPTS = 10
+"""Attempts to read, with growing pauses between them: about three seconds in all."""
+
+_T = TypeVar("_T")
+
+
+def retried(lock: AbstractContextManager[object], table: Path, read: Callable[[], _T]) -> _T:
+    """Read under a lock, which is free between two attempts.
+
+    Raises:
+        MetadataError: the last attempt failed, too, or an answer will not change by itself.
+    """
+    attempt = 0
+    while True:
+        try:
+            with lock:
+                return read()
+        except StaleHandleError as error:
+            attempt += 1
+            give_up_after(attempt, table, error)
+        time.sleep(random.uniform(0, 0.005 * 2**attempt))
+
+
+def give_up_after(attempt: int, table: Path, error: StaleHandleError) -> None:
+    """Decide whether another attempt to read is worthwhile after this many.
+
+    Raises:
+        MetadataError: it is not; the error names what is in the way.
+    """
+    if error.refused or attempt >= READ_ATTEMPTS:
+        raise MetadataError(
+            f"The table {table} could not be read in {attempt} attempts ({error}): try again; if it stays so, check "
+            "the disk, the permissions and the limit of open files."
+        ) from error

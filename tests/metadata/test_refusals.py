@@ -1,0 +1,250 @@
+"""An operating system that refuses: what could not be reached is neither there nor missing."""
+
+from __future__ import annotations
+
+import errno
+import os
+import threading
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+
+from pulsar_on_spark.metadata import delta_log, durability
+from pulsar_on_spark.metadata.delta_log import ORPHAN_HOURS, DeltaLog
+from pulsar_on_spark.metadata.durability import UnsyncedError, fsync_path, locked
+from pulsar_on_spark.metadata.log_entry import entry_path
+from pulsar_on_spark.metadata.records import TenantRecord
+from pulsar_on_spark.metadata.store import Change, MetadataStore
+from pulsar_on_spark.model.errors import MetadataError
+from tests.open_files import no_descriptors
+
+Put = Callable[..., None]
+
+
+def _tenants(store: MetadataStore) -> list[str]:
+    return [record.tenant for record in store.view().all(TenantRecord)]
+
+
+def test_a_store_outlives_a_time_without_descriptors(
+    root: Path, store: MetadataStore, put: Put, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("pulsar_on_spark.metadata.patience.READ_ATTEMPTS", 2)
+    put(store, "before")
+    put(MetadataStore(root), "other")
+    calls: list[Callable[[], object]] = [
+        store.view,
+        store.cursors,
+        lambda: put(store, "never"),
+        lambda: store.commit(lambda view: None),
+        lambda: store.key_version("unasked"),
+        lambda: MetadataStore(root),
+    ]
+    for call in calls:
+        store._main._handle = None  # as after any error: the table is reopened
+        with no_descriptors(), pytest.raises(MetadataError, match=r"Too many open files|os error 24"):
+            call()
+    put(store, "after")
+    assert _tenants(store) == ["after", "before", "other"] == _tenants(MetadataStore(root))
+
+
+def test_descriptors_that_are_short_while_a_commit_is_synced_do_not_end_a_store(
+    store: MetadataStore, put: Put, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The commit took place; it is reported once its files could be opened, and made once."""
+    sync_to, calls = DeltaLog.sync_to, 0
+
+    def short_at_first(log: DeltaLog, version: int) -> None:
+        nonlocal calls
+        calls += 1
+        if calls == 1:
+            with no_descriptors():
+                sync_to(log, version)
+        sync_to(log, version)
+
+    monkeypatch.setattr(DeltaLog, "sync_to", short_at_first)
+    decided = []
+
+    def decide(view: object) -> Change:
+        decided.append(view)
+        return Change(puts=[TenantRecord(tenant="n")], keys={"n": None})
+
+    assert [record.tenant for record in store.commit(decide).all(TenantRecord)] == ["n"]
+    assert len(decided) == 1
+    assert calls > 1
+    assert store.key_version("n") == 1
+
+
+@pytest.mark.parametrize("number", [errno.EIO, errno.EACCES, errno.EMFILE, errno.ENOMEM, None])
+def test_a_file_that_cannot_be_read_now_is_not_broken(
+    ten_commits: Path, monkeypatch: pytest.MonkeyPatch, number: int | None
+) -> None:
+    """No number is Arrow's own want of memory; nothing on the disk is wrong, and nothing is cut off."""
+    error: Exception = pa.ArrowMemoryError("malloc") if number is None else OSError(number, os.strerror(number))
+    before = sorted(path.name for path in (ten_commits / "metadata").rglob("*"))
+    monkeypatch.setattr("pulsar_on_spark.metadata.patience.READ_ATTEMPTS", 3)
+
+    def refuse(*_: object) -> None:
+        raise error
+
+    with monkeypatch.context() as refusing:
+        refusing.setattr("pulsar_on_spark.metadata.data_files.pa.OSFile", refuse)
+        with pytest.raises(MetadataError, match=os.strerror(number) if number else "malloc"):
+            MetadataStore(ten_commits)
+    assert sorted(path.name for path in (ten_commits / "metadata").rglob("*")) == before
+    assert len(_tenants(MetadataStore(ten_commits))) == 9
+
+
+# -- fsync -----------------------------------------------------------------------------------------------------------
+
+
+def _refusing(monkeypatch: pytest.MonkeyPatch, ending: str) -> None:
+    """fsync of files with this ending fails, as when the disk did not take a page."""
+
+    def fsync(path: Path) -> None:
+        if path.name.endswith(ending):
+            raise UnsyncedError(errno.EIO, os.strerror(errno.EIO), str(path))
+        fsync_path(path)
+
+    monkeypatch.setattr("pulsar_on_spark.metadata.delta_log.fsync_path", fsync)
+
+
+def test_an_error_of_fsync_itself_is_told_from_one_of_open(tmp_path: Path) -> None:
+    with pytest.raises(FileNotFoundError):
+        fsync_path(tmp_path / "missing")
+    # A file of the kernel's that cannot be synced.
+    with pytest.raises(UnsyncedError) as caught:
+        fsync_path(Path("/proc/self/status"))
+    assert caught.value.errno == errno.EINVAL
+
+
+@pytest.mark.parametrize("ending", [".parquet", ".json", "_delta_log", "main"])
+def test_no_process_reports_what_another_could_not_sync(
+    root: Path, store: MetadataStore, put: Put, monkeypatch: pytest.MonkeyPatch, ending: str
+) -> None:
+    """The kernel tells an error once: the other process's fsync of the same file succeeds."""
+    other = MetadataStore(root)
+    put(other, "before")
+    with monkeypatch.context() as refusing:
+        _refusing(refusing, ending)
+        with pytest.raises(
+            MetadataError, match=r"could not be made durable at version 3 .*Input/output error.*restart"
+        ):
+            put(store, "unsynced")
+    version = DeltaLog(root / "metadata" / "main", root / "lock").version
+    assert version == 3
+    for process in (store, other, MetadataStore(root)):
+        for _ in range(2):
+            with pytest.raises(MetadataError, match=r"could not be made durable at version 3 .*delete .*/_unsynced"):
+                put(process, "on top")
+    with pytest.raises(MetadataError, match="durable"):
+        other.view(durable=True)
+    # A process that only reads is not refused.
+    assert "before" in _tenants(other)
+
+
+def test_a_mark_of_an_earlier_start_of_the_machine_is_taken_away(
+    root: Path, store: MetadataStore, put: Put, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as refusing:
+        _refusing(refusing, ".parquet")
+        with pytest.raises(MetadataError, match="durable"):
+            put(store, "unsynced")
+    monkeypatch.setattr(durability, "_BOOT_ID", root / "boot_id")
+    (root / "boot_id").write_text("another\n")
+    later = MetadataStore(root)
+    put(later, "after")
+    assert _tenants(later) == ["after", "unsynced"]
+    assert not (root / "metadata" / "main" / "_unsynced").exists()
+
+
+@pytest.mark.parametrize("content", [b"", b'{"boot": "', b"[]", b"null", b"\xff"])
+def test_a_torn_mark_shuts_nobody_out(root: Path, store: MetadataStore, put: Put, content: bytes) -> None:
+    put(store, "written")
+    mark = root / "metadata" / "main" / "_unsynced"
+    mark.write_bytes(content)
+    later = MetadataStore(root)
+    put(later, "after")
+    assert _tenants(later) == ["after", "written"]
+    assert not mark.exists()
+
+
+def test_a_mark_that_cannot_be_written_still_ends_the_store(
+    root: Path, store: MetadataStore, put: Put, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (root / "metadata" / "main" / "_unsynced.tmp").mkdir()
+    with monkeypatch.context() as refusing:
+        _refusing(refusing, ".parquet")
+        with pytest.raises(MetadataError, match="durable"):
+            put(store, "unsynced")
+    with pytest.raises(MetadataError, match="durable"):
+        put(store, "after")
+
+
+# -- the lock --------------------------------------------------------------------------------------------------------
+
+
+def test_nothing_waits_for_a_lock_that_another_process_holds(root: Path, store: MetadataStore, put: Put) -> None:
+    """The wait is outside the store's own lock: otherwise every thread of its process would wait, too."""
+    release = threading.Event()
+    held = threading.Event()
+
+    def hold() -> None:
+        with locked(root / "lock"):
+            held.set()
+            release.wait()
+
+    with ThreadPoolExecutor(1) as pool:
+        holder = pool.submit(hold)
+        held.wait()
+        try:
+            assert store.vacuum() == 0
+            assert not store.housekeep()
+            put(store, "n")
+        finally:
+            release.set()
+        holder.result()
+
+
+# -- orphans ---------------------------------------------------------------------------------------------------------
+
+
+def test_a_data_file_stays_while_a_commit_may_still_name_it(
+    root: Path, store: MetadataStore, put: Put, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A process was paused for two days between its data file and its log entry, on a root where little happens."""
+    put(store, "n")
+    table = store._main._directory
+    days_s = 86_400.0
+
+    def aged(path: Path, days: float) -> None:
+        os.utime(path, (time.time() - days * days_s,) * 2)
+
+    orphan = table / "part-00000-of-a-paused-process.parquet"
+    orphan.write_bytes(b"PAR1")
+    aged(orphan, 2)
+    aged(entry_path(table, 0), 3)
+    assert ORPHAN_HOURS < 48
+    store.vacuum()
+    assert orphan.exists()
+    # The log begins after the file was written: no commit that was decided before counts.
+    monkeypatch.setattr(delta_log, "KEEP_ENTRIES", 0)
+    monkeypatch.setattr(delta_log, "KEEP_S", 0)
+    store._main.checkpoint()
+    assert not entry_path(table, 0).exists()
+    MetadataStore(root).vacuum()
+    assert not orphan.exists()
+    assert _tenants(store) == ["n"]
+
+
+def test_permissions_that_a_disk_refuses_are_no_failed_fsync(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refused(descriptor: int, path: Path) -> None:
+        raise OSError(errno.EOPNOTSUPP, os.strerror(errno.EOPNOTSUPP), str(path))
+
+    monkeypatch.setattr("pulsar_on_spark.metadata.durability.adopt", refused)
+    with pytest.raises(OSError, match="not supported") as caught:
+        fsync_path(tmp_path)
+    assert not isinstance(caught.value, UnsyncedError)
