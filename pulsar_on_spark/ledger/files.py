@@ -16,6 +16,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
+from pulsar_on_spark.metadata import permissions
+
 
 class FileOps(Protocol):
     """What durable files are made of. Implementations are picklable and may be called from several threads."""
@@ -65,11 +67,11 @@ class FileOps(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class OsFiles:
-    """The operating system's files."""
+    """The operating system's files; new files get the permissions of their folder."""
 
     def create(self, path: Path) -> int:
         """See `FileOps`."""
-        return os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND | os.O_CLOEXEC, 0o644)
+        return permissions.opener(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND)
 
     def open(self, path: Path) -> int:
         """See `FileOps`."""
@@ -134,7 +136,7 @@ class OsFiles:
 
     def mkdir(self, path: Path) -> None:
         """See `FileOps`."""
-        os.mkdir(path)
+        permissions.make_folder(path)
 
     def unlink(self, path: Path) -> None:
         """See `FileOps`."""

@@ -118,9 +118,9 @@ def write_report(root: Path, report: Report, files: FileOps = OS_FILES) -> bool:
 
 
 def report_bad_copy(root: Path, file_id: str, path_id: PathId, reason: str) -> None:
-    """Log that a copy is bad or missing, while others may be good, and leave a report of it (see `write_report`)."""
+    """Log that a copy is bad, missing or away, and leave a report of it (see `write_report`)."""
     _log.warning(
-        "Copy of file %s on storage path %d is bad: %s",
+        "Copy of file %s on storage path %d cannot be used: %s",
         file_id,
         path_id,
         reason,

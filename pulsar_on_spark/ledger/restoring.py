@@ -12,13 +12,14 @@ from contextlib import ExitStack, suppress
 from pathlib import Path
 
 from pulsar_on_spark.ledger.files import OS_FILES, FileOps, tmp_name, write_synced
+from pulsar_on_spark.ledger.loss import CopyVerdict, in_words, summary, unreachable, verdict_on
 from pulsar_on_spark.ledger.segment_copy import SYNC_BYTES
 from pulsar_on_spark.ledger.segment_format import Tiles, encode_sidecar
 from pulsar_on_spark.ledger.segment_reader import OpenCopy, verify_file
 from pulsar_on_spark.ledger.storage_path import StoragePath
 from pulsar_on_spark.metadata.records import FileRecord
 from pulsar_on_spark.model.errors import CorruptSegmentError, SegmentGoneError, StorageError, StoragePathError
-from pulsar_on_spark.model.ids import FileId
+from pulsar_on_spark.model.ids import FileId, PathId
 
 
 def restore_copy(
@@ -38,9 +39,10 @@ def restore_copy(
         files: the operating system.
 
     Raises:
-        SegmentGoneError: no source has the file.
+        SegmentGoneError: no source has the file, or what is needed of it.
+        CopiesUnreachableError: some tile can be read from no source now, and one that cannot be reached may have it.
         CorruptSegmentError: some tile is good in no source; names each one's cause.
-        StoragePathError: the target is not the path that the root knows, or takes nothing.
+        StoragePathError: the target is not the path that the root knows, takes nothing, or gives back something else.
     """
     with ExitStack() as stack:
         tiles = _Tiles(file, sources, files, stack)
@@ -50,7 +52,13 @@ def restore_copy(
             raise StoragePathError(
                 f"A copy of file {file.file_id} cannot be written to {target} ({error}): check its disk."
             ) from error
-    verify_file(file, target, files)
+    try:
+        verify_file(file, target, files)
+    except CorruptSegmentError as error:
+        # The sources gave every tile: it is the target that fails, and nothing is lost.
+        raise StoragePathError(
+            f"The copy of file {file.file_id} that was written to {target} is bad ({error}): check its disk."
+        ) from error
 
 
 def set_aside(file_id: FileId, path: StoragePath, files: FileOps = OS_FILES) -> list[tuple[Path, Path]]:
@@ -96,40 +104,43 @@ class _Tiles:
 
     def __init__(self, file: FileRecord, sources: Sequence[StoragePath], files: FileOps, stack: ExitStack) -> None:
         self._file = file
-        self._causes: list[StorageError] = []
-        self._copies: list[OpenCopy] = []
+        self._causes: dict[PathId, StorageError] = {}
+        self._copies: list[tuple[StoragePath, OpenCopy]] = []
+        self._sources = {source.path_id: source for source in sources}
         for source in sources:
             try:
                 copy = OpenCopy(file, source, files)
             except (CorruptSegmentError, StoragePathError) as error:
-                self._causes.append(error)
+                self._causes[source.path_id] = error
             else:
                 stack.callback(copy.close)
-                self._copies.append(copy)
+                self._copies.append((source, copy))
         if not self._copies:
             raise self._loss()
 
     @property
     def table(self) -> Tiles:
         """Their lengths and checksums."""
-        return self._copies[0].tiles
+        return self._copies[0][1].tiles
 
     def read(self, number: int) -> bytearray:
         """A good one; the copy that has it is asked first for the next."""
-        for copy in tuple(self._copies):
+        for source, copy in tuple(self._copies):
             try:
                 return copy.read_tile(number)
-            except CorruptSegmentError as error:
-                self._causes.append(error)
+            except (CorruptSegmentError, StoragePathError) as error:
+                self._causes[source.path_id] = error
                 # It may still have other tiles.
-                self._copies.remove(copy)
-                self._copies.append(copy)
+                self._copies.remove((source, copy))
+                self._copies.append((source, copy))
         raise self._loss()
 
-    def _loss(self) -> CorruptSegmentError:
-        is_gone = bool(self._causes) and all(isinstance(cause, SegmentGoneError) for cause in self._causes)
-        causes = " ".join(map(str, dict.fromkeys(map(str, self._causes)))) or "It has no copies."
-        return (SegmentGoneError if is_gone else CorruptSegmentError)(
+    def _loss(self) -> StorageError:
+        causes = in_words(self._causes)
+        verdict = summary(verdict_on(cause, self._sources[path_id]) for path_id, cause in self._causes.items())
+        if verdict is CopyVerdict.UNREACHABLE:
+            return unreachable(f"File {self._file.file_id}, which is to be restored from its copies,", causes)
+        return (SegmentGoneError if verdict is CopyVerdict.GONE else CorruptSegmentError)(
             f"File {self._file.file_id} cannot be restored from its copies, bring one back from a backup: {causes}"
         )
 

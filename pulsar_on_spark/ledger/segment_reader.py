@@ -10,6 +10,7 @@ import pyarrow as pa
 from crc32c import crc32c
 
 from pulsar_on_spark.ledger.files import OS_FILES, FileOps, read_file
+from pulsar_on_spark.ledger.loss import CopyVerdict, in_words, summary, unknown_path, unreachable, verdict_on
 from pulsar_on_spark.ledger.segment_format import (
     SEGMENT_SCHEMA,
     STREAM_OFFSET,
@@ -20,7 +21,13 @@ from pulsar_on_spark.ledger.segment_format import (
 )
 from pulsar_on_spark.ledger.storage_path import StoragePath
 from pulsar_on_spark.metadata.records import FileRecord
-from pulsar_on_spark.model.errors import CorruptSegmentError, InvalidArgumentError, SegmentGoneError, StoragePathError
+from pulsar_on_spark.model.errors import (
+    CorruptSegmentError,
+    InvalidArgumentError,
+    SegmentGoneError,
+    StorageError,
+    StoragePathError,
+)
 from pulsar_on_spark.model.ids import FileId, PathId
 
 GROUP_BYTES = 2 * 1024 * 1024
@@ -47,14 +54,16 @@ def read_batches(
         paths: the root's storage paths.
         numbers: which batches, rising; adjacent ones are read together.
         columns: names from `SEGMENT_SCHEMA`; the batches have them in the order of that schema. None for all.
-        on_bad_copy: called once for each copy that turns out to be bad or missing while another is good, or while
-            all are bad; not where the file is gone from everywhere.
+        on_bad_copy: called once for each copy that turns out to be bad, missing or away while another is good; where
+            none is good, for those that are there and bad.
         files: the operating system.
         at_stake: what the batches hold (topic, ledger, entries), for the error when no copy is good.
 
     Raises:
-        SegmentGoneError: no copy was found: the file may have been merged away, resolve the place again.
-        CorruptSegmentError: no good copy is left; names the file, what is at stake and each copy's cause.
+        SegmentGoneError: copies are gone, and the others are bad: the file may have been merged away, resolve the
+            place again.
+        CopiesUnreachableError: no good copy can be reached now, and one that cannot may be good (`ledger/loss.py`).
+        CorruptSegmentError: every copy is there and bad; names the file, what is at stake and each copy's cause.
         FormatVersionError: a newer version wrote the file.
         InvalidArgumentError: no such batches or columns.
     """
@@ -112,7 +121,7 @@ def verify_file(
     Raises:
         SegmentGoneError: the path is the right one and has no such file.
         CorruptSegmentError: the copy is damaged.
-        StoragePathError: the path cannot be examined.
+        StoragePathError: the path or the copy cannot be examined now; this says nothing about its bytes.
         FormatVersionError: a newer version wrote the sidecar.
     """
     copy = OpenCopy(file, path, files)
@@ -142,15 +151,12 @@ class OpenCopy:
 
     def __init__(self, file: FileRecord, path: StoragePath, files: FileOps) -> None:
         self._files = files
+        self._path = path
         location = path.segment_file(FileId(file.file_id))
         self.name = f"Segment file {location}"
         path.check(files)
-        try:
+        with _examining(self.name, path, files):
             self._fd = files.open(location)
-        except FileNotFoundError as error:
-            raise SegmentGoneError(f"{self.name} is missing.") from error
-        except OSError as error:
-            raise CorruptSegmentError(f"{self.name} cannot be opened ({error}).") from error
         try:
             self.tiles = self._read_tiles(file, path)
         except BaseException:
@@ -178,7 +184,8 @@ class OpenCopy:
         """One tile, checked.
 
         Raises:
-            CorruptSegmentError: its bytes are not those that were written, or cannot be read.
+            CorruptSegmentError: its bytes are not those that were written.
+            StoragePathError: they cannot be read now.
         """
         content = bytearray(self.tiles.lengths[tile])
         self.read_into(self._offsets[tile], memoryview(content))
@@ -186,11 +193,9 @@ class OpenCopy:
         return content
 
     def read_into(self, offset: int, target: memoryview) -> None:
-        """Fill `target` from the file."""
-        try:
+        """Fill `target` from the file (raises as `read_tile`)."""
+        with _examining(self.name, self._path, self._files):
             count = self._files.read_into(self._fd, offset, target)
-        except OSError as error:
-            raise CorruptSegmentError(f"{self.name} cannot be read at byte {offset} ({error}).") from error
         if count != len(target):
             raise CorruptSegmentError(f"{self.name} ends at byte {offset + count}.")
 
@@ -203,20 +208,16 @@ class OpenCopy:
             raise CorruptSegmentError(f"{self.name} fails the checksum of tile {tile}.")
 
     def _read_tiles(self, file: FileRecord, path: StoragePath) -> Tiles:
-        try:
+        with _examining(self.name, path, self._files):
             size_bytes = self._files.size(self._fd)
-        except OSError as error:
-            raise CorruptSegmentError(f"{self.name} cannot be examined ({error}).") from error
         if size_bytes != file.length:
             raise CorruptSegmentError(f"{self.name} has {size_bytes} bytes instead of {file.length}.")
         if not file.sidecar_length:
             tiles = Tiles(file.tile_lengths, file.tile_crcs)
         else:
             location = path.sidecar_file(FileId(file.file_id))
-            try:
+            with _examining(f"Sidecar file {location}", path, self._files):
                 content = read_file(self._files, location)
-            except OSError as error:
-                raise CorruptSegmentError(f"Sidecar file {location} cannot be read ({error}).") from error
             tiles = decode_sidecar(content, file.sidecar_length, file.sidecar_crc, f"Sidecar file {location}")
         if problem := tiles.problem(file.length, file.batches):
             raise CorruptSegmentError(f"{self.name} {problem}.")
@@ -273,7 +274,7 @@ class _Copies:
         self._current_id = self._untried.pop(0)
         path = self._paths.get(self._current_id)
         if path is None:
-            raise StoragePathError(f"Storage path {self._current_id} is not known to the root.")
+            raise unknown_path(self._current_id)
         return OpenCopy(self._file, path, self._files)
 
     def _give_up(self, error: Exception) -> None:
@@ -281,23 +282,28 @@ class _Copies:
         self._causes[self._current_id] = error
         self._unreported[self._current_id] = error
 
-    def _report(self) -> None:
-        # Only now, because a copy that is missing everywhere belongs to a file that was deleted on purpose.
+    def _report(self, *, only: CopyVerdict | None = None) -> None:
+        """Report bad copies; `only` those of this verdict."""
+        # Not before it is known whether another copy is good: one that is missing everywhere belongs to a file that
+        # was deleted on purpose, and many that are away have one cause.
         for path_id, error in self._unreported.items():
-            self._on_bad_copy(path_id, str(error))
+            if only in (None, self._verdict(path_id, error)):
+                self._on_bad_copy(path_id, str(error))
         self._unreported.clear()
 
-    def _loss(self) -> CorruptSegmentError:
-        name = f"Segment file {self._file.file_id}"
-        causes = " ".join(f"[path {path_id}] {error}" for path_id, error in self._causes.items()) or "It has no copies."
-        gone = [isinstance(error, SegmentGoneError) for error in self._causes.values()]
-        unreachable = [isinstance(error, StoragePathError) for error in self._causes.values()]
-        if any(gone) and all(one or other for one, other in zip(gone, unreachable, strict=True)):
-            return SegmentGoneError(f"{name} is on none of its paths, look up where {self._what} are now: {causes}")
-        self._report()
+    def _verdict(self, path_id: PathId, error: Exception) -> CopyVerdict:
+        return verdict_on(error, self._paths.get(path_id))
+
+    def _loss(self) -> StorageError:
+        name, causes = f"Segment file {self._file.file_id}", in_words(self._causes)
+        verdict = summary(self._verdict(path_id, error) for path_id, error in self._causes.items())
+        self._report(only=CopyVerdict.DAMAGED)
+        if verdict is CopyVerdict.UNREACHABLE:
+            return unreachable(f"{name} with {self._what}", causes)
+        if verdict is CopyVerdict.GONE:
+            return SegmentGoneError(f"{name} has no good copy left, look up where {self._what} are now: {causes}")
         return CorruptSegmentError(
-            f"{name} has no good copy left for {self._what}, restore one from a backup or read on with "
-            f"failOnDataLoss=false: {causes}"
+            f"{name} has no good copy left for {self._what}, restore one from a backup: {causes}"
         )
 
 
@@ -322,9 +328,25 @@ def _decode(stream: pa.Buffer, count: int, options: pa.ipc.IpcReadOptions, name:
 
 
 @contextmanager
+def _examining(name: str, path: StoragePath, files: FileOps) -> Iterator[None]:
+    """Translate the operating system's errors into those of a copy: it is gone, or cannot be reached."""
+    try:
+        yield
+    except FileNotFoundError as error:
+        path.check(files)  # its disk may have gone away just now: then this says nothing about the file
+        raise SegmentGoneError(f"{name} is missing.") from error
+    except OSError as error:
+        raise StoragePathError(
+            f"{name} cannot be read ({error}): check its disk, and the limits of this process."
+        ) from error
+
+
+@contextmanager
 def _parsing(name: str) -> Iterator[None]:
     try:
         yield
+    except MemoryError:
+        raise  # Arrow's is an ArrowException, too, and says nothing about the bytes
     except (pa.ArrowException, OSError, StopIteration) as error:
         raise CorruptSegmentError(
             f"{name} passes its checksums and cannot be parsed ({error}): report this as a defect."

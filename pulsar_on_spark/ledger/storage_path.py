@@ -10,12 +10,14 @@ import json
 import os
 import re
 import shutil
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import TypeAlias
 
 from pulsar_on_spark.ledger.files import OS_FILES, TMP_INFIX, FileOps, make_directory, read_file, write_file
+from pulsar_on_spark.metadata.permissions import set_mode
 from pulsar_on_spark.model.errors import InvalidArgumentError, StoragePathError
 from pulsar_on_spark.model.ids import FileId, PathId
 
@@ -51,6 +53,7 @@ class StoragePath:
         cluster_id: The root's identity.
         label: Its rack.
         weight: Its share of new files: the bytes that were free when somebody looked.
+        is_given_up: Whether an operator said that its disk is lost: a copy that cannot be reached there is gone.
     """
 
     path_id: PathId
@@ -58,12 +61,17 @@ class StoragePath:
     cluster_id: str
     label: str = ""
     weight: int = field(default=1, compare=False)
+    is_given_up: bool = field(default=False, compare=False)
 
     def __str__(self) -> str:
         return f"storage path {self.path_id} ({self.directory})"
 
-    def create(self, files: FileOps = OS_FILES) -> None:
+    def create(self, files: FileOps = OS_FILES, mode: int | None = None) -> None:
         """Make the directory and its identity file durably; does nothing more where they are already this path's.
+
+        Args:
+            files: The file operations to create them with.
+            mode: The permissions that the directory gets, and from it all that is in it; None for those it has.
 
         Raises:
             StoragePathError: the directory holds other files or another path, or cannot be written.
@@ -75,6 +83,8 @@ class StoragePath:
                 self.check(files)
             else:
                 self._refuse_foreign_files()
+                if mode is not None:
+                    set_mode(self.directory, mode)
                 content = {"format_version": IDENTITY_FORMAT, "cluster_id": self.cluster_id, "path_id": self.path_id}
                 write_file(files, identity, json.dumps(content).encode())
             make_directory(files, self.directory / _SEGMENTS)
@@ -217,3 +227,8 @@ def _stored_file(entry: os.DirEntry[str], now_s: float) -> StoredFile | None:
         size_bytes=state.st_size,
         is_tmp=bool(tmp),
     )
+
+
+PathTable: TypeAlias = Callable[[], Mapping[PathId, StoragePath]]
+"""A function that returns a root's current storage paths. A long-lived reader calls it for each file that it opens, as
+paths are added, moved and retired meanwhile."""

@@ -16,12 +16,13 @@ from pulsar_on_spark.model.clock import current_ms
 from pulsar_on_spark.model.ids import EARLIEST, EntryId, LedgerId, MessageId, WriteId
 from pulsar_on_spark.model.names import TopicName
 from pulsar_on_spark.topic import catalog, chain
-from pulsar_on_spark.topic.attach import TaskOutput, Transaction, attach
+from pulsar_on_spark.topic.attach import TaskOutput, attach
 from pulsar_on_spark.topic.compaction.reading import compacted_slices
 from pulsar_on_spark.topic.reading import SliceReader
 from pulsar_on_spark.topic.root import Root
 from pulsar_on_spark.topic.routing import HashingScheme
 from pulsar_on_spark.topic.task_writer import TaskWriter, WriteTarget
+from pulsar_on_spark.topic.transactions import Transaction
 
 log = logging.getLogger(__name__)
 

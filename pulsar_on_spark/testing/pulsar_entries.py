@@ -53,6 +53,17 @@ def single_entry(message: ClientMessage, codec: Codec = Codec.NONE, metadata: Me
     return _packed(_filled(message, _head(metadata)), message.value or b"", codec, message.extra)
 
 
+def batch_bomb(
+    messages: int, codec: Codec = Codec.ZSTD, *, claimed: int | None = None, size: int | None = None
+) -> bytes:
+    """A batch of empty messages in a few bytes; its metadata may claim another number and another size."""
+    payload = b"\0\0\0\x02\x18\0" * messages
+    head = _head(None)
+    head.compression, head.uncompressed_size = codec, len(payload) if size is None else size
+    head.num_messages_in_batch = messages if claimed is None else claimed
+    return join_entry(head.SerializeToString(), compress(codec, payload))
+
+
 def read_metadata(entry: bytes) -> MessageMetadata:
     """The metadata of an entry."""
     place = split_entry(entry)

@@ -8,21 +8,27 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import json
 import os
 import sys
 from collections.abc import Callable, Coroutine
+from contextlib import suppress
 from typing import Any, Final
 
 from pulsar_on_spark.protocol.commands import (
     BaseCommand,
+    CommandAck,
     CommandConnect,
     CommandFlow,
     CommandProducer,
     CommandSend,
     CommandSubscribe,
+    MessageIdData,
+    Schema,
 )
 from pulsar_on_spark.protocol.frames import frame_of
-from pulsar_on_spark.testing.pulsar_entries import ClientMessage, single_entry
+from pulsar_on_spark.protocol.server import MAX_IDS
+from pulsar_on_spark.testing.pulsar_entries import ClientMessage, batch_bomb, single_entry
 
 CONNECTIONS: Final = 2_000
 _ENTRY: Final = single_entry(ClientMessage(b"x" * 1_000))
@@ -58,6 +64,10 @@ class Rude:
     async def ask(self, command: BaseCommand) -> BaseCommand:
         """One frame, and the one that comes back."""
         self.send(command)
+        return await self.answer()
+
+    async def answer(self) -> BaseCommand:
+        """The next frame."""
         size = int.from_bytes(await self.reader.readexactly(4), "big")
         body = await self.reader.readexactly(size)
         return BaseCommand.FromString(body[4 : 4 + int.from_bytes(body[:4], "big")])
@@ -160,6 +170,70 @@ async def flood_of_unknown_commands(url: str, topic: str) -> None:
         await rude.writer.drain()
 
 
+async def stall_before_connecting(url: str, topic: str) -> None:
+    """Begin large frames without a CONNECT, as many as are let in."""
+
+    async def send() -> None:
+        rude = await Rude.plain(url)
+        rude.writer.write((5 << 20).to_bytes(4, "big") + (100).to_bytes(4, "big") + bytes(1 << 20))
+        with suppress(ConnectionError):
+            await rude.reader.read()
+        rude.writer.close()
+
+    await _again_and_again(send)
+
+
+async def huge_acknowledgements(url: str, topic: str) -> None:
+    """Send commands with the largest allowed number of ids, again and again."""
+    rude = await Rude.connected(url)
+    await rude.subscribe(topic, 1_000)
+    ids = [MessageIdData(ledgerId=1, entryId=number) for number in range(MAX_IDS)]
+    ack = CommandAck(consumer_id=1, ack_type=CommandAck.Individual, message_id=ids)
+    frame = frame_of(BaseCommand(type=BaseCommand.ACK, ack=ack).SerializeToString())
+    _at_work()
+    while True:
+        rude.writer.write(frame)
+        await rude.writer.drain()
+
+
+async def batch_bombs(url: str, topic: str) -> None:
+    """Small batches that expand to as many messages as a batch may have, or claim to."""
+    consumer, producer = await Rude.connected(url), await Rude.connected(url)
+    await consumer.subscribe(topic, 1_000)
+    await producer.produce(topic)
+    bombs = batch_bomb(100_000), batch_bomb(16_000_000, claimed=1_000), batch_bomb(16_000_000)
+    _at_work()
+    for number in itertools.count():
+        send = CommandSend(producer_id=1, sequence_id=number, num_messages=1)
+        producer.send(BaseCommand(type=BaseCommand.SEND, send=send), bombs[number % len(bombs)])
+        await producer.writer.drain()
+        await asyncio.sleep(0.01)
+
+
+async def huge_schemas(url: str, topic: str) -> None:
+    """Schemas of fifteen thousand fields, another one each time."""
+    rude = await Rude.connected(url)
+    _at_work()
+    for number in itertools.count():
+        fields = [{"name": f"f{number}_{field}", "type": "string", "default": ""} for field in range(15_000)]
+        data = json.dumps({"type": "record", "name": "R", "fields": fields}).encode()
+        schema = Schema(name="s", schema_data=data, type=Schema.Avro)
+        producer = CommandProducer(topic=topic, producer_id=number, request_id=number, schema=schema)
+        await rude.ask(BaseCommand(type=BaseCommand.PRODUCER, producer=producer))
+
+
+async def flood_of_topics(url: str, topic: str) -> None:
+    """Topics by their first use, as fast as they are created."""
+    rude = await Rude.connected(url)
+    _at_work()
+    for first in itertools.count(0, 1_000):
+        for number in range(first, first + 1_000):
+            producer = CommandProducer(topic=f"{topic}-{number}", producer_id=number, request_id=number)
+            rude.send(BaseCommand(type=BaseCommand.PRODUCER, producer=producer))
+        for _ in range(1_000):
+            await rude.answer()
+
+
 HOW: Final[dict[str, Callable[[str, str], Coroutine[Any, Any, None]]]] = {
     each.__name__: each
     for each in (
@@ -170,6 +244,11 @@ HOW: Final[dict[str, Callable[[str, str], Coroutine[Any, Any, None]]]] = {
         lie_about_lengths,
         many_connections,
         flood_of_unknown_commands,
+        stall_before_connecting,
+        huge_acknowledgements,
+        batch_bombs,
+        huge_schemas,
+        flood_of_topics,
     )
 }
 

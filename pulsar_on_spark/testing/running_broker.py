@@ -8,7 +8,7 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 
@@ -25,6 +25,7 @@ class RunningBroker:
         root: The root; made if it is not there.
         settings: Of `BrokerSettings`, given in the environment.
         command: Which of the two; `broker` makes no root.
+        prefix: A program that runs the broker, and its arguments.
 
     Attributes:
         url: What clients connect to.
@@ -35,12 +36,17 @@ class RunningBroker:
     """
 
     def __init__(
-        self, root: Path, settings: Mapping[str, object] | None = None, *, command: str = "standalone"
+        self,
+        root: Path,
+        settings: Mapping[str, object] | None = None,
+        *,
+        command: str = "standalone",
+        prefix: Sequence[str] = (),
     ) -> None:
         self.root = root
         given = {"broker_service_port": 0, "web_service_port": 0, **(settings or {})}
         environment = os.environ | {f"PULSARPY_{name.upper()}": str(value) for name, value in given.items()}
-        arguments = [sys.executable, "-m", "pulsar_on_spark.cli", command, str(root)]
+        arguments = [*prefix, sys.executable, "-m", "pulsar_on_spark.cli", command, str(root)]
         self._said: list[str] = []
         self._process = subprocess.Popen(
             arguments, env=environment, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT

@@ -7,11 +7,18 @@ from pathlib import Path
 
 import pytest
 
+from pulsar_on_spark.ledger.files import OS_FILES
 from pulsar_on_spark.ledger.restoring import delete_aside, put_back, restore_copy, set_aside
 from pulsar_on_spark.ledger.segment_format import INLINE_BATCHES
 from pulsar_on_spark.ledger.segment_reader import verify_file
 from pulsar_on_spark.ledger.storage_path import StoragePath
-from pulsar_on_spark.model.errors import CorruptSegmentError, SegmentGoneError, StorageError, StoragePathError
+from pulsar_on_spark.model.errors import (
+    CopiesUnreachableError,
+    CorruptSegmentError,
+    SegmentGoneError,
+    StorageError,
+    StoragePathError,
+)
 from pulsar_on_spark.model.ids import FileId, PathId, WriteId
 from pulsar_on_spark.testing.failing_files import FailingFiles
 from pulsar_on_spark.testing.recording_files import Crash, RecordingFiles
@@ -65,6 +72,31 @@ def test_what_is_bad_everywhere_stays_as_it_was(stored):
         restore_copy(record, store.paths, store.paths[2])
     assert not isinstance(error.value, SegmentGoneError)
     assert {path: (store.base / path).read_bytes() for path in store.left_over()} == before
+
+
+def test_a_target_that_keeps_other_bytes_than_it_was_given_is_no_loss(stored):
+    store, record = stored
+    store.paths[1].delete_segment(FileId(record.file_id))
+
+    class Rotting:
+        def __getattr__(self, name):
+            return getattr(OS_FILES, name)
+
+        def write(self, fd, data):
+            OS_FILES.write(fd, bytes(data[:-1]) + bytes([data[-1] ^ 1]))
+
+    with pytest.raises(StoragePathError, match=r"that was written to storage path 1 .* is bad"):
+        restore_copy(record, [store.paths[0], store.paths[2]], store.paths[1], files=Rotting())
+
+
+def test_sources_that_cannot_be_read_now_are_no_loss(stored):
+    store, record = stored
+    flip(store.location(record, 0), record.length // 2)
+    sources = tuple(path.directory for path in store.paths[1:])
+    for skip in (0, 1, 2):  # the identity file, the sidecar, a tile
+        failing = FailingFiles(sources, "read_into", skip, errno.EIO)
+        with pytest.raises(CopiesUnreachableError, match="Input/output error"):
+            restore_copy(record, store.paths, store.paths[0], files=failing)
 
 
 def test_a_file_that_is_gone_everywhere_is_gone(stored):

@@ -1,5 +1,8 @@
+import errno
 import os
 import shutil
+from contextlib import suppress
+from dataclasses import replace
 
 import pyarrow as pa
 import pytest
@@ -14,6 +17,7 @@ from pulsar_on_spark.ledger.segment_reader import verify_file
 from pulsar_on_spark.ledger.storage_path import IDENTITY_FILE
 from pulsar_on_spark.metadata.records import FileRecord
 from pulsar_on_spark.model.errors import (
+    CopiesUnreachableError,
     CorruptSegmentError,
     FormatVersionError,
     InvalidArgumentError,
@@ -193,7 +197,7 @@ DAMAGES = {
     damage_unmount: "mount its disk there",
     damage_swap: "mount the right disk",
     damage_sidecar: "Sidecar file .* fails its checksum",
-    damage_no_sidecar: "Sidecar file .* cannot be read",
+    damage_no_sidecar: "Sidecar file .* is missing",
 }
 
 
@@ -211,43 +215,79 @@ def test_every_kind_of_damage(store, batch, damage):
     damage(store.by_id[PathId(record.copies[2])], store.location(record, record.copies[2]), record)
     with pytest.raises((CorruptSegmentError, StoragePathError), match=DAMAGES[damage]):
         verify_file(record, store.paths[0])
-    with pytest.raises(CorruptSegmentError, match=DAMAGES[damage]) as error:
+    with pytest.raises((CorruptSegmentError, CopiesUnreachableError), match=DAMAGES[damage]) as error:
         store.read(record)
     message = str(error.value)
     assert f"Segment file {record.file_id}" in message
     assert "batches 0 to 19 (ledger 7)" in message
     assert all(f"[path {path_id}]" in message for path_id in record.copies)
-    gone = damage is damage_delete
-    assert isinstance(error.value, SegmentGoneError) == gone
+    assert isinstance(error.value, SegmentGoneError) == (damage in (damage_delete, damage_no_sidecar))
+    assert isinstance(error.value, CopiesUnreachableError) == (damage in (damage_unmount, damage_swap))
+    assert "failOnDataLoss" not in message
+
+
+@pytest.mark.parametrize("number", [errno.EMFILE, errno.EIO, errno.EACCES, errno.ENOMEM])
+@pytest.mark.parametrize("call", ["open", "read_into"])
+def test_what_the_operating_system_refuses_now_is_no_damage(store, batch, call, number):
+    record = store.write([batch(10, seed) for seed in range(20)]).record(WRITE_ID)
+    directories = tuple(path.directory for path in store.paths)
+    for skip in range(6):  # the identity file, the segment, its sidecar, a group of batches
+        refusing = FailingFiles(directories, call, skip, number)
+        with suppress(CopiesUnreachableError):
+            assert len(store.read(record, files=refusing)) == 20
+    with pytest.raises(CopiesUnreachableError, match=os.strerror(number)):
+        store.read(record, files=FailingFiles(directories, call, 0, number))
+    with pytest.raises(StoragePathError, match=os.strerror(number)):
+        verify_file(record, store.paths[0], FailingFiles(directories, call, 2, number))
+
+
+def test_a_file_on_a_disk_that_goes_away_just_now_is_not_gone(store, batch):
+    """Between the look at the path's identity and the opening of the file."""
+    record = store.write([batch(3)]).record(WRITE_ID)
+
+    class Unmounting:
+        def __getattr__(self, name):
+            return getattr(OS_FILES, name)
+
+        def open(self, path):
+            if path.suffix == ".arrow":
+                for each in store.paths:
+                    shutil.rmtree(each.directory, ignore_errors=True)
+            return OS_FILES.open(path)
+
+    with pytest.raises(CopiesUnreachableError, match="mount its disk"):
+        store.read(record, files=Unmounting())
 
 
 def test_a_file_gone_from_everywhere_is_no_bad_copy(store, batch):
     record = store.write([batch(3)]).record(WRITE_ID)
     for path in store.paths:
         path.delete_segment(FileId(record.file_id))
-    with pytest.raises(SegmentGoneError, match="on none of its paths, look up where"):
+    with pytest.raises(SegmentGoneError, match="no good copy left, look up where"):
         store.read(record)
     assert store.reports == []
 
 
-def test_gone_though_a_path_is_away(store, batch):
+def test_gone_from_the_paths_that_are_there_is_no_loss_while_one_is_away(store, batch):
     record = store.write([batch(3)]).record(WRITE_ID)
     shutil.rmtree(store.paths[1].directory)
     for path in store.paths[::2]:
         path.delete_segment(FileId(record.file_id))
+    with pytest.raises(CopiesUnreachableError, match="mount its disk"):
+        store.read(record)
+    store.paths[1] = replace(store.paths[1], is_given_up=True)
     with pytest.raises(SegmentGoneError, match="mount its disk"):
         store.read(record)
 
 
-def test_missing_and_damaged_is_loss(store, batch):
+def test_missing_and_damaged_is_looked_for_elsewhere(store, batch):
     record = store.write([batch(3)]).record(WRITE_ID)
     for path in store.paths[:2]:
         path.delete_segment(FileId(record.file_id))
     flip(store.location(record, 2), 100, 0)
-    with pytest.raises(CorruptSegmentError) as error:
+    with pytest.raises(SegmentGoneError):
         store.read(record)
-    assert not isinstance(error.value, SegmentGoneError)
-    assert {path_id for path_id, _ in store.reports} == {0, 1, 2}
+    assert {path_id for path_id, _ in store.reports} == {2}
 
 
 def test_a_copy_that_turns_bad_while_it_is_read(store, batch, monkeypatch):
@@ -269,7 +309,7 @@ def test_a_path_that_the_root_does_not_know(store, batch):
     assert store.read(record) == [batch(3)]
     assert all("not known to the root" in reason for _, reason in store.reports)
     store.paths = []
-    with pytest.raises(CorruptSegmentError, match="not known to the root"):
+    with pytest.raises(CopiesUnreachableError, match="not known to the root"):
         store.read(record)
     with pytest.raises(CorruptSegmentError, match="has no copies"):
         store.read(record.model_copy(update={"copies": ()}))

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import TypeAlias
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 from crc32c import crc32c
 
@@ -267,27 +268,53 @@ def _has_hole(header: memoryview, offset: int) -> bool:
     return any(part and not any(part) for part in (header[:border], header[border:]))
 
 
-def read_run(fd: int, head: FrameHead, run: LedgerRun, files: FileOps = OS_FILES) -> pa.RecordBatch:
+def part_crcs(head: FrameHead, data: memoryview) -> npt.NDArray[np.uint32]:
+    """Checksums of a frame's columns and of each run's payloads, for `read_run`.
+
+    Args:
+        head: An ENTRIES frame.
+        data: All its bytes, checked against its header.
+    """
+    parts = [_columns_of(head), *map(_payloads_of, head.runs())]
+    return np.fromiter((crc32c(data[start:end]) for start, end in parts), np.uint32, len(parts))
+
+
+def read_run(
+    fd: int, head: FrameHead, number: int, crcs: npt.NDArray[np.uint32], files: FileOps = OS_FILES
+) -> pa.RecordBatch:
     """The rows of one ledger in a frame, in `ENTRIES_SCHEMA`, without reading the payloads of others.
 
-    The frame's checksums cover the whole of it, so they cannot be checked here: see `checked_before`.
+    Args:
+        fd: The file.
+        head: The frame.
+        number: Index in `head.runs()`.
+        crcs: `part_crcs` of the frame: its own checksum covers the whole of it.
+        files: The operating system.
 
     Raises:
-        CorruptJournalError: the bytes are not what a writer makes.
+        CorruptJournalError: the bytes have changed since.
         StoragePathError: the file cannot be read.
     """
+    run = head.runs()[number]
     parts = []
-    for start, end in (
-        (head.header.head_bytes, head.columns_end),
-        (run.payload_offset, run.payload_offset + run.payload_bytes),
-    ):
+    for (start, end), crc in ((_columns_of(head), crcs[0]), (_payloads_of(run), crcs[number + 1])):
         part = np.empty(end - start, np.uint8).data
         with _reading(head.file):
             count = files.read_into(fd, head.offset + start, part)
         if count < len(part):
             raise CorruptJournalError(f"{head.name} is cut short: read another copy.")
+        if crc32c(part) != crc:
+            raise CorruptJournalError(f"{head.name} is not what it was when it was first read: read another copy.")
         parts.append(part.toreadonly())
     return head.batch_of(run, *parts)
+
+
+def _columns_of(head: FrameHead) -> tuple[int, int]:
+    return head.header.head_bytes, head.columns_end
+
+
+def _payloads_of(run: LedgerRun) -> tuple[int, int]:
+    return run.payload_offset, run.payload_offset + run.payload_bytes
 
 
 @contextmanager

@@ -148,6 +148,7 @@ class PathThread:
         files: the operating system.
 
     Attributes:
+        path: Where the files are.
         syncs: How long each `fdatasync` took.
     """
 
@@ -158,7 +159,7 @@ class PathThread:
         report: Callable[[Report], None],
         files: FileOps = OS_FILES,
     ) -> None:
-        self._path = path
+        self.path = path
         self._incarnation = incarnation
         self._report = report
         self._files = files
@@ -200,9 +201,12 @@ class PathThread:
             while self._serve(self._waiting()):
                 pass
         except Exception as error:  # a defect here must not look like a slow disk
-            _LOGGER.exception("The journal's thread of %s has failed", self._path, extra={"path": self._path.path_id})
+            _LOGGER.exception("The journal's thread of %s has failed", self.path, extra={"path": self.path.path_id})
             for file in self._open.values():
                 self._report(CopyLost(file.copy, f"the journal's thread has failed: {error!r}"))
+            self._abandoned = True
+            while self._serve(self._waiting()):
+                pass
         finally:
             for file in self._open.values():
                 self._close(file)
@@ -219,10 +223,11 @@ class PathThread:
         return orders
 
     def _serve(self, orders: Sequence[_Order]) -> bool:
-        """Carry orders out, all appends to one file as one; False at the end."""
+        """Carry orders out, all appends to one file as one; False at the end.
+
+        An abandoned thread goes through its orders to the stop: a file that it was to begin is its own to close.
+        """
         for order in orders:
-            if self._abandoned:
-                return False
             match order:
                 case _Append():
                     self._gather(order)
@@ -240,13 +245,13 @@ class PathThread:
         return True
 
     def _begin(self, order: _Begin) -> None:
-        name = open_name(file_directory(self._path.directory, self._incarnation, JournalFileId(order.copy.file)))
+        name = open_name(file_directory(self.path.directory, self._incarnation, JournalFileId(order.copy.file)))
         file = _OpenFile(order.copy, order.fd, name, CopyAppender(order.first), order.header)
         self._open[order.copy] = file
 
     def _gather(self, order: _Append) -> None:
         file = self._open.get(order.copy)
-        if file is None or file.appender.is_lost:
+        if file is None or file.appender.is_lost or self._abandoned:
             return
         last = order.first + len(order.frames) - 1
         file.frames.update(enumerate(order.frames, order.first))
@@ -258,7 +263,7 @@ class PathThread:
 
     def _flush(self) -> None:
         for file in self._open.values():
-            if file.wanted is not None:
+            if file.wanted is not None and not self._abandoned:
                 event, file.wanted = file.wanted, None
                 self._drive(file, event)
 

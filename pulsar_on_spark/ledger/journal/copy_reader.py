@@ -22,6 +22,7 @@ from pulsar_on_spark.ledger.journal.files import (
 )
 from pulsar_on_spark.ledger.journal.frame_header import ChainPoint
 from pulsar_on_spark.ledger.journal.frames import FrameHead
+from pulsar_on_spark.ledger.journal.local_disk import require_local
 from pulsar_on_spark.ledger.journal.log import NO_FRAME, Copy, FrameFacts, FrameNumber
 from pulsar_on_spark.ledger.journal.path import (
     CheckIdentity,
@@ -150,6 +151,7 @@ class CopyFile:
 
     def _is_path(self) -> bool:
         try:
+            require_local(self._path.directory)
             self._path.check(self._files)
         except StoragePathError as error:
             self.problem = str(error)

@@ -86,6 +86,8 @@ class Ensemble:
         self._states: dict[PathId, _PathState] = {}
         self._creating: dict[Copy, int] = {}
         self._created: dict[Copy, int] = {}
+        self._ending = threading.Lock()
+        self._is_over = False
 
     @property
     def backlog_bytes(self) -> int:
@@ -97,8 +99,11 @@ class Ensemble:
         return {path: state.thread.syncs for path, state in self._states.items()}
 
     def know(self, path: StoragePath) -> None:
-        """A path may be used from now on."""
+        """Use a path from now on; its directory may have changed."""
         self._paths[path.path_id] = path
+        state = self._states.get(path.path_id)
+        if state is not None and state.thread.path != path and not state.outstanding:
+            self._states.pop(path.path_id).thread.stop()
 
     def free(self, copies: Iterable[Copy]) -> int:
         """How many of these copies are on paths that have nothing to do."""
@@ -117,8 +122,12 @@ class Ensemble:
             except (OSError, PulsarpyError) as error:
                 is_there = isinstance(error, FileExistsError)
                 post(CopyNotCreated(copy, f"a journal file cannot be made: {error}", is_there))
-            else:
-                post(CopyCreated(copy, fd))
+                return
+            with self._ending:
+                if not self._is_over:
+                    post(CopyCreated(copy, fd))
+                    return
+            self._close(fd)
 
         self._creating[copy] = 0
         threading.Thread(target=work, name=f"journal-create-{copy.path}", daemon=True).start()
@@ -257,7 +266,12 @@ class Ensemble:
         return next(iter(known), None)
 
     def shut_down(self, *, at_once: bool = False) -> None:
-        """End all threads when what they were given is done, or `at_once`; a disk that hangs is not waited for."""
+        """End all threads after their queued work, or `at_once`; do not wait for a disk that hangs.
+
+        Files that were made and whose reports the owner has not handed back yet are for the owner to hand back still.
+        """
+        with self._ending:
+            self._is_over = True
         self._creating.clear()
         for fd in self._created.values():
             self._close(fd)

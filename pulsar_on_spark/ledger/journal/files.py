@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import re
 import struct
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -145,12 +146,23 @@ def create_journal_file(
     make_directory(files, directory.parent)
     # Not "if missing": a directory that is there belongs to a writer, even if its file was fenced or deleted.
     files.mkdir(directory)
-    files.fsync_directory(directory.parent)
-    fd = files.create(open_name(directory))
     try:
-        files.fsync_directory(directory)
+        files.fsync_directory(directory.parent)
+        return _create_durably(open_name(directory), files)
+    except OSError:
+        with suppress(OSError):  # an empty directory that stays means nothing
+            directory.rmdir()
+        raise
+
+
+def _create_durably(name: Path, files: FileOps) -> int:
+    fd = files.create(name)
+    try:
+        files.fsync_directory(name.parent)
     except OSError:
         files.close(fd)
+        with suppress(OSError):
+            files.unlink(name)
         raise
     return fd
 

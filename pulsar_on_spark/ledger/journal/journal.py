@@ -86,7 +86,7 @@ class Journal:
     # -- life ----------------------------------------------------------------------------------------------------------
 
     async def open(self) -> None:
-        """Open the log; entries are welcome afterwards.
+        """Open the log; entries are welcome afterwards. A caller that is cancelled meanwhile calls `abandon`.
 
         Raises:
             NotEnoughCopiesError: journal files could be made on fewer paths than the ack quorum.
@@ -96,7 +96,7 @@ class Journal:
         self._opened: asyncio.Future[None] = self._loop.create_future()
         self._closed: asyncio.Future[None] = self._loop.create_future()
         self._shell.start()
-        await self._opened
+        await asyncio.shield(self._opened)
 
     async def close(self) -> None:
         """Acknowledge what was added, then close the log for good. Nothing can be added from now on.
@@ -112,7 +112,7 @@ class Journal:
         await asyncio.shield(self._closed)
 
     def abandon(self) -> None:
-        """Leave an opened log at once, as a crash would: it stays OPEN for a recovery, and nothing more is written.
+        """Leave a log at once, as a crash would: it stays OPEN for a recovery, and nothing more is written.
 
         Entries that are not acknowledged yet never will be: the listener gets them as `unknown`, and `ended`.
         """

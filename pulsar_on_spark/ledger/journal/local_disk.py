@@ -1,7 +1,9 @@
 """Where a journal must not be: on file systems that cache names or bytes apart from other hosts'.
 
 The fence is a rename that the writer must see at once. That holds on one kernel and not on network or user-space file
-systems, whose clients keep names and attributes for a while (pitfall D1).
+systems, whose clients keep names and attributes for a while (pitfall D1). A journal's writer asks, and a recoverer
+does: a fence set from another host may reach the writer late. Sealers, trimmers and readers need not ask: they act on
+what they find, checked frames and committed records, and a stale cache only delays that.
 """
 
 from __future__ import annotations
@@ -26,8 +28,19 @@ _REFUSED = {
     0x47504653: "GPFS",
     0x5346414F: "AFS",
     0x6B414653: "AFS",
-    0x013111A8: "OCFS2",
+    0x7461636F: "OCFS2",
     0x01161970: "GFS2",
+    0x19830326: "BeeGFS",
+    0x20030528: "OrangeFS",
+    0x013111A8: "IBRIX",
+    0xAAD7AAEA: "PanFS",
+    0xBEEFDEAD: "StorNext",
+    0x61636673: "ACFS",
+    0x73757245: "Coda",
+    0x0000564C: "NCP",
+    0x786F4256: "vboxsf",
+    0xBACBACBC: "vmhgfs",
+    0x7C7C6673: "prl_fs",
 }
 """`f_type` of statfs(2): refused are those that other hosts may change, or that a process of the user serves."""
 _STATFS_BYTES = 256
@@ -40,13 +53,19 @@ def refused_file_system(directory: Path) -> str | None:
     Systems other than Linux are not asked: there, it is the user's part. A directory that cannot be examined is not
     refused either: no file can be made in it.
     """
+    kind = file_system_type(directory)
+    return None if kind is None else _REFUSED.get(kind)
+
+
+def file_system_type(directory: Path) -> int | None:
+    """`f_type` of the file system under `directory`; None if it cannot be examined, or the system is not Linux."""
     if sys.platform != "linux":
         return None
     found = ctypes.create_string_buffer(_STATFS_BYTES)
     if ctypes.CDLL(None).statfs(os.fsencode(directory), found):
         return None
     word = int.from_bytes(found.raw[: ctypes.sizeof(ctypes.c_long)], sys.byteorder)
-    return _REFUSED.get(word & 0xFFFFFFFF)
+    return word & 0xFFFFFFFF
 
 
 def require_local(directory: Path) -> None:

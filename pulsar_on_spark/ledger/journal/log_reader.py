@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
 from contextlib import suppress
 from typing import Generic, TypeVar
 
@@ -17,9 +16,10 @@ from pulsar_on_spark.ledger.journal.frames import Frame, FrameHead
 from pulsar_on_spark.ledger.journal.log import Copy, FrameNumber, LogRecord
 from pulsar_on_spark.ledger.journal.page_cache import STEP_BYTES
 from pulsar_on_spark.ledger.journal.tail import LogWalk
-from pulsar_on_spark.ledger.storage_path import StoragePath
+from pulsar_on_spark.ledger.loss import CopyVerdict, unknown_path, verdict_on
+from pulsar_on_spark.ledger.storage_path import PathTable, StoragePath
 from pulsar_on_spark.model.errors import CorruptJournalError, InvalidArgumentError, StorageError, StoragePathError
-from pulsar_on_spark.model.ids import IncarnationId, JournalFileId, PathId
+from pulsar_on_spark.model.ids import IncarnationId, JournalFileId
 
 log = logging.getLogger(__name__)
 
@@ -37,7 +37,7 @@ class OpenJournalFile:
 
         Raises:
             StoragePathError: the path is away, or it is another one.
-            FileNotFoundError: it is not there.
+            FileNotFoundError: it is not there, and the path is well.
             OSError: it cannot be opened.
         """
         path.check(files)
@@ -45,7 +45,11 @@ class OpenJournalFile:
         self.name = f"Journal file {directory}"
         self._expected = (incarnation, file)
         self._files = files
-        self.fd = open_journal_file(directory, files)
+        try:
+            self.fd = open_journal_file(directory, files)
+        except FileNotFoundError:
+            path.check(files)  # its disk may have gone away just now: then this says nothing about the file
+            raise
         self._start: ScanPosition | None = None
         self._sought: ScanPosition | None = None
         self._forgotten = 0
@@ -114,14 +118,13 @@ class LogReader(Generic[F]):
 
     Attributes:
         walk: Which frame is next, and what is proved to be acknowledged.
-        paths: The root's storage paths.
         problems: Why copies were left, newest last; for errors.
     """
 
     def __init__(
         self,
         incarnation: IncarnationId,
-        paths: Mapping[PathId, StoragePath],
+        paths: PathTable,
         frames: type[F],
         begin: FrameNumber = 0,
         files: FileOps = OS_FILES,
@@ -130,19 +133,20 @@ class LogReader(Generic[F]):
 
         Args:
             incarnation: Whose log.
-            paths: The root's storage paths.
+            paths: Returns the root's storage paths; called for each file that is opened.
             frames: `Frame`: every byte is checked; `FrameHead`: headers and directories are, contents are not read.
             begin: The first frame.
             files: The operating system.
         """
         self.incarnation = incarnation
         self.walk = LogWalk(begin, crc32c(incarnation.encode()))
-        self.paths = paths
+        self._paths = paths
         self.problems: list[str] = []
         self._frames = frames
         self._heads_only = frames is not Frame
         self._files = files
         self._open: dict[Copy, OpenJournalFile] = {}
+        self._unreachable: dict[Copy, str] = {}
         self._scanner: FrameScanner | None = None
         self._source: tuple[Copy, OpenJournalFile] | None = None
 
@@ -191,6 +195,14 @@ class LogReader(Generic[F]):
         """The copy that the last frame was read from, until the next is asked for."""
         assert self._source is not None, "a frame was read"
         return self._source
+
+    def unreachable(self) -> list[str]:
+        """The unreachable copies among those that may have the next frame, each with the reason.
+
+        While there is one, a frame that no other copy has is not lost (`ledger/loss.py`).
+        """
+        copies = [copy for copy in (self.walk.copy, *self.walk.others(every=True)) if copy is not None]
+        return [f"[path {copy.path}] {self._unreachable[copy]}" for copy in copies if copy in self._unreachable]
 
     def rewind(self, frame: F) -> None:
         """Let a frame that was read come next."""
@@ -250,16 +262,18 @@ class LogReader(Generic[F]):
             self._note(copy, f"frame {self.walk.next} is not in it")
             return False
         self._scanner = scanner
+        self._unreachable.pop(copy, None)
         self.walk.use(copy, file.start().chain.next_number)
         return True
 
     def _file(self, copy: Copy) -> OpenJournalFile | None:
         if not self.walk.has_tried(copy):
-            path = self.paths.get(copy.path)
+            path = self._paths().get(copy.path)
             try:
                 if path is None:
-                    raise StoragePathError(f"Storage path {copy.path} is not known to the root.")
+                    raise unknown_path(copy.path)
                 self._open[copy] = OpenJournalFile(path, self.incarnation, JournalFileId(copy.file), self._files)
+                self._unreachable.pop(copy, None)
             except (StorageError, OSError, InvalidArgumentError) as error:
                 self._note(copy, error)
             self.walk.opened(copy, copy in self._open)
@@ -270,7 +284,7 @@ class LogReader(Generic[F]):
         for copy in self.walk.passed_files():
             self._open.pop(copy).close()
 
-    def _note(self, copy: Copy, problem: object) -> None:
+    def _note(self, copy: Copy, problem: Exception | str) -> None:
         log.debug(
             "Copy %s of the journal of %s is passed over: %s",
             copy,
@@ -278,5 +292,12 @@ class LogReader(Generic[F]):
             problem,
             extra={"incarnation": self.incarnation, "path": copy.path},
         )
+        if (
+            isinstance(problem, Exception)
+            and verdict_on(problem, self._paths().get(copy.path)) is CopyVerdict.UNREACHABLE
+        ):
+            self._unreachable[copy] = str(problem)
+        else:
+            self._unreachable.pop(copy, None)
         self.problems.append(f"path {copy.path}: {str(problem).rstrip('.')}")
         del self.problems[:-_KEPT_PROBLEMS]

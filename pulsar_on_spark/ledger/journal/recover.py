@@ -10,7 +10,7 @@ import logging
 import queue
 import threading
 import uuid
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
@@ -48,7 +48,7 @@ from pulsar_on_spark.ledger.journal.messages import (
 from pulsar_on_spark.ledger.journal.path import FenceAnswer, FenceFirst, ReadFrames
 from pulsar_on_spark.ledger.journal.recovery import Recovery
 from pulsar_on_spark.ledger.journal.register import LogRegister
-from pulsar_on_spark.ledger.storage_path import StoragePath
+from pulsar_on_spark.ledger.storage_path import PathTable
 from pulsar_on_spark.model.errors import JournalUndecidedError
 from pulsar_on_spark.model.ids import IncarnationId, JournalFileId, PathId
 
@@ -67,7 +67,7 @@ def ignore_progress(scanned_bytes: int) -> None:
 
 def recover(
     register: LogRegister,
-    paths: Mapping[PathId, StoragePath],
+    paths: PathTable,
     writable: Sequence[PathId],
     *,
     give_up: Collection[PathId] = (),
@@ -81,7 +81,7 @@ def recover(
 
     Args:
         register: the incarnation's register.
-        paths: all storage paths of the root.
+        paths: gives the root's storage paths; the record may name one that was added after a table was made.
         writable: those that may be written to, best ones first; frames that may not have been acknowledged, but may
             have been, are copied there.
         give_up: paths that an operator accepts as lost for good: what cannot be read on them counts as not there, and
@@ -98,7 +98,7 @@ def recover(
             is lost and nothing guessed: the writer is fenced, and the log stays IN_RECOVERY until a later attempt.
         MetadataError: the record cannot be read or written.
     """
-    targets = [path for path in writable if path in paths and path not in give_up]
+    targets = [path for path in writable if path not in give_up]
     return _Recovering(register, paths, targets, progress, files, silent_after_s).run(give_up)
 
 
@@ -170,7 +170,7 @@ class _Recovering:
     def __init__(
         self,
         register: LogRegister,
-        paths: Mapping[PathId, StoragePath],
+        paths: PathTable,
         writable: Sequence[PathId],
         progress: Progress,
         files: FileOps,
@@ -182,9 +182,11 @@ class _Recovering:
         self._progress = progress
         self._files = files
         self._quiet_ticks = round(silent_after_s / TICK_S)
-        self._core = Recovery(f"r-{uuid.uuid4().hex}", tuple(writable))
+        self._known = paths()
+        targets = tuple(path for path in writable if path in self._known)
+        self._core = Recovery(f"r-{uuid.uuid4().hex}", targets)
         self._inbox: queue.SimpleQueue[_Message] = queue.SimpleQueue()
-        self._ensemble = Ensemble(paths, self._incarnation, self._inbox.put, files)
+        self._ensemble = Ensemble(self._known, self._incarnation, self._inbox.put, files)
         self._copies: dict[Copy, CopyFile] = {}
         self._readers: dict[PathId, _ReaderThread] = {}
         self._problems: dict[Copy, str] = {}
@@ -207,9 +209,16 @@ class _Recovering:
                     self._take(message)
         finally:
             self._ensemble.shut_down()
+            self._close_unused()
             for reader in self._readers.values():
                 reader.stop()
         return self._result
+
+    def _close_unused(self) -> None:
+        """Hand back the files that were made too late to be used."""
+        while not self._inbox.empty():
+            if isinstance(message := self._inbox.get(), CopyCreated):
+                self._ensemble.created(message)
 
     def _feed(self, event: RecoveryEvent) -> None:
         events = [event]
@@ -252,7 +261,7 @@ class _Recovering:
         return None
 
     def _ask(self, copy: Copy, request: FenceFirst | ReadFrames) -> CopySilent | None:
-        path = self._paths.get(copy.path)
+        path = self._paths().get(copy.path)
         if path is None:
             self._problems[copy] = f"storage path {copy.path} is not known to the root"
             return CopySilent(copy)
@@ -324,7 +333,7 @@ class _Recovering:
 
     def _explained(self, reason: str) -> str:
         problems = "; ".join(
-            f"{self._paths.get(copy.path, f'storage path {copy.path}')}: {problem}"
+            f"{self._known.get(copy.path, f'storage path {copy.path}')}: {problem}"
             for copy, problem in sorted(self._problems.items())
         )
         if self._metadata_problem:

@@ -121,7 +121,7 @@ class Place:
         ids = list(self.paths) if writable is None else [PathId(path) for path in writable]
         register = LogRegister(self.store, self.register.incarnation)
         lost = [PathId(path) for path in give_up]
-        return recover(register, self.paths, ids, give_up=lost, files=files, silent_after_s=5)
+        return recover(register, lambda: self.paths, ids, give_up=lost, files=files, silent_after_s=5)
 
     def file(self, copy: Copy) -> Path:
         """The file's directory."""

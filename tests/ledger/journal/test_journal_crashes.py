@@ -137,7 +137,7 @@ def run(base: Path, files: RecordingFiles) -> Run:
         return entries
 
     entries = asyncio.run(write())
-    recover(register, place.paths, list(place.paths), files=files, silent_after_s=5)
+    recover(register, lambda: place.paths, list(place.paths), files=files, silent_after_s=5)
     return Run(files.recording(), register, entries, acks)
 
 
@@ -150,7 +150,7 @@ def crashed(ran: Run, base: Path, after: Path, steps: int, crash: Crash) -> None
         return
     place = Files(after)
     place.register.record, place.register.version = known[-1]
-    record = recover(place.register, place.paths, list(place.paths), silent_after_s=5)
+    record = recover(place.register, lambda: place.paths, list(place.paths), silent_after_s=5)
     assert record.state is LogState.CLOSED
     if known[-1][0].state is LogState.CLOSED:
         assert record == known[-1][0]

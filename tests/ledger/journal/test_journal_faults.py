@@ -71,6 +71,27 @@ def test_a_path_that_fails_is_replaced_marked_and_left_alone(tmp_path, action, e
     assert os.strerror(error_number) in reason
 
 
+def test_another_file_under_the_name_is_no_permission(tmp_path):
+    """A disk that was put back from a copy: the name is there, with the same bytes, and is not the writer's file."""
+    place = Place(tmp_path, paths=3)
+
+    async def run():
+        listener = Listener()
+        journal = place.journal(listener, limits=JournalLimits(idle_lac_s=10))
+        await journal.open()
+        await add_some(journal, listener, 3)
+        for path in place.paths.values():
+            name = path.directory / "journal" / "broker-1" / "1" / "frames.open"
+            name.rename(name.with_name("moved"))
+            shutil.copyfile(name.with_name("moved"), name)
+        add(journal, 1, 3, b"3")
+        await listener.wait(lambda: "starved" in listener.said or len(listener.acked) > 3)
+        assert len(listener.acked) == 3
+        journal.abandon()
+
+    asyncio.run(run())
+
+
 def test_a_path_is_replaced_by_one_under_its_own_label_rather_than_under_another_s(tmp_path):
     """Paths 0 and 3 are in one rack, 1 and 4 in another."""
     place = Place(tmp_path, paths=5, files=FailingFiles((tmp_path / "p1" / "journal",), "fdatasync", 5, errno.EIO))

@@ -17,6 +17,7 @@ from pulsar_on_spark.ledger.journal.codec_scan import (
     CleanEnd,
     FrameScanner,
     TornEnd,
+    part_crcs,
     read_run,
 )
 from pulsar_on_spark.ledger.journal.files import (
@@ -191,6 +192,7 @@ def test_a_file_that_cannot_be_made_durable_is_an_error(tmp_path, action):
     with pytest.raises(OSError, match="Input/output error"):
         create_journal_file(tmp_path, INCARNATION, HEADER.file, FailingFiles((tmp_path,), action, 0, errno.EIO))
     assert open_files_under(tmp_path) == []
+    assert list(tmp_path.glob("journal/*/*")) == [], "a full disk is not filled with empty directories"
 
 
 # -- scanning ----------------------------------------------------------------------------------------------------------
@@ -451,8 +453,9 @@ def test_contents_are_skipped_where_they_were_checked_before(tmp_path):
         assert isinstance(frame, Frame)
         assert not isinstance(head, Frame)
         assert (head.header, head.runs(), head.offset) == (frame.header, frame.runs(), frame.offset)
-        for run in head.runs():
-            batch = read_run(os.open(path, os.O_RDONLY), head, run, files)
+        crcs = part_crcs(head, frame.data)
+        for index, run in enumerate(head.runs()):
+            batch = read_run(os.open(path, os.O_RDONLY), head, index, crcs, files)
             batch.validate(full=True)
             assert batch == frame.record_batch().slice(run.first_row, run.entries)
         assert max(each.size_bytes for each in files.reads) <= max(HEADS_WINDOW_BYTES, 50_004)
@@ -472,9 +475,10 @@ def test_heads_are_checked_and_must_have_their_content(tmp_path):
         assert not end.is_last
     whole = scanner_of(store(tmp_path, data), checked_before=True)
     head = whole.next_head()
+    whole_frame = scanner_of(store(tmp_path, data)).next_frame()
     cut = os.open(store(tmp_path, data[: start + 500]), os.O_RDONLY)
     with pytest.raises(CorruptJournalError, match="cut short"):
-        read_run(cut, head, head.runs()[0])
+        read_run(cut, head, 0, part_crcs(head, whole_frame.data))
 
 
 def test_a_disk_that_cannot_be_read_is_an_error(tmp_path):

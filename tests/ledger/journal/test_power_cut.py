@@ -36,7 +36,7 @@ def mounted(image: Path, at: Path) -> Iterator[Path]:
 def cut_in_a_loop(base: Path, quorum: str, cuts: int) -> int:
     """Stop the writer, copy the disk, let it go on; each copy's log is recovered with all that was acknowledged."""
     rng = random.Random()
-    image, copy = base / "disk", base / "copy"
+    image = base / "disk"
     with image.open("wb") as file:
         file.truncate(1 << 30)  # nothing is trimmed: a hundred cuts fill some hundred MiB
     subprocess.run(["mkfs.ext4", "-q", "-F", str(image)], check=True)
@@ -45,15 +45,18 @@ def cut_in_a_loop(base: Path, quorum: str, cuts: int) -> int:
     with mounted(image, base / "mounted") as disk, forks() as writers:
         writer = writers.start(disk, incarnation, 100_000, Quorum.parse(quorum))
         writer.acks.parent.mkdir(exist_ok=True)
-        for _ in range(cuts):
+        for number in range(cuts):
             writer.wait_for(writer.acked() + rng.choice([1, 20, 300]))
             time.sleep(rng.random() * 0.02)
             writer.stop()
             acked = writer.acked()
+            # A file of its own each time: the metadata's store may keep the last one mounted until it is collected.
+            copy = base / f"copy-{number}"
             subprocess.run(["cp", "--sparse=always", str(image), str(copy)], check=True)
-            with mounted(copy, base / "after") as after:
+            with mounted(copy, base / f"after-{number}") as after:
                 place = Place(after, incarnation=incarnation)
                 total = check(incarnation, place.log(place.recover()), acked)
+            copy.unlink()
             os.kill(writer.pid, signal.SIGCONT)
         os.kill(writer.pid, signal.SIGKILL)
         writers.wait(writer)

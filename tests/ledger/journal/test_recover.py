@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import os
 import random
 import shutil
@@ -15,6 +16,7 @@ import pytest
 import uvloop
 
 from pulsar_on_spark.ledger.files import OS_FILES, OsFiles
+from pulsar_on_spark.ledger.journal import local_disk
 from pulsar_on_spark.ledger.journal.groups import JournalLimits
 from pulsar_on_spark.ledger.journal.log import LogRecord, LogState
 from pulsar_on_spark.ledger.journal.messages import LogCommitUnknown
@@ -23,6 +25,8 @@ from pulsar_on_spark.ledger.journal.register import LogRegister
 from pulsar_on_spark.ledger.storage_path import IDENTITY_FILE
 from pulsar_on_spark.model.errors import JournalUndecidedError, StorageError
 from pulsar_on_spark.model.quorum import Quorum
+from pulsar_on_spark.testing.failing_files import FailingFiles
+from pulsar_on_spark.testing.recording_files import Crash, RecordingFiles
 from tests.ledger.journal.journal_runs import QUORUM, Entry, Listener, Place, add, entries_in
 
 
@@ -64,6 +68,47 @@ def test_a_dead_writers_log_is_closed_with_all_that_it_acknowledged(tmp_path):
     assert place.recover() == record
 
 
+def test_a_fence_outlasts_any_crash(tmp_path):
+    base = tmp_path / "base"
+    place = Place(base)
+    write(place)
+    before = tmp_path / "before"
+    shutil.copytree(base, before)
+    files = RecordingFiles(tmp_path / "steps")
+    place.recover(files=files)
+    recording = files.recording(before)
+    assert [step.action for step in recording.steps].count("rename") == 6, "two files on three paths"
+    for crash in Crash:
+        recording.materialise(len(recording.steps), crash, base, tmp_path / "after")
+        names = [path.name for path in (tmp_path / "after").glob("p*/journal/broker-1/[12]/*")]
+        assert names == ["frames.fenced"] * 6, crash
+
+
+def test_nothing_is_fenced_over_a_network(tmp_path, monkeypatch):
+    """The writer is on another host then, and may see the fence too late."""
+    place = Place(tmp_path)
+    write(place)
+    with monkeypatch.context() as patch:
+        patch.setitem(local_disk._REFUSED, local_disk.file_system_type(tmp_path), "a network")
+        with pytest.raises(JournalUndecidedError, match="is on a network, where a journal's writer may not see"):
+            place.recover()
+    assert list(tmp_path.glob("p*/journal/broker-1/*/frames.fenced")) == []
+    assert place.recover().state is LogState.CLOSED
+
+
+def test_copies_that_cannot_be_read_to_their_end_are_no_answer(tmp_path):
+    """An IO error says nothing of the frames behind it: with another path away, the log's end is unknown."""
+    place = Place(tmp_path)
+    added = write(place)
+    identity = place.paths[2].directory / IDENTITY_FILE
+    identity.rename(identity.with_suffix(".away"))
+    bad = tuple(place.paths[path].directory / "journal" for path in (0, 1))
+    with pytest.raises(JournalUndecidedError, match=os.strerror(errno.EIO)):
+        place.recover(files=FailingFiles(bad, "read_into", 0, errno.EIO))
+    record = place.recover()
+    assert sorted(entries_in(place.log(record))) == sorted(added)
+
+
 def test_a_closed_log_is_left_as_it_is(tmp_path):
     place = Place(tmp_path)
 
@@ -91,7 +136,7 @@ def test_metadata_that_take_no_commit_are_named(tmp_path):
     place = Place(tmp_path)
     write(place)
     with pytest.raises(JournalUndecidedError, match=r"20 commits of the record failed, the last one: no space left"):
-        recover(Full(place.store, place.register.incarnation), place.paths, list(place.paths))
+        recover(Full(place.store, place.register.incarnation), lambda: place.paths, list(place.paths))
 
 
 def test_two_recoveries_at_once_agree(tmp_path):
@@ -436,7 +481,7 @@ def test_a_file_is_closed_by_who_reads_it_however_late(tmp_path):
     added = write(place)
     files = _StuckReads(directory=place.paths[1].directory)
 
-    record = recover(place.register, place.paths, list(place.paths), files=files, silent_after_s=0.5)
+    record = recover(place.register, lambda: place.paths, list(place.paths), files=files, silent_after_s=0.5)
 
     assert sorted(entries_in(place.log(record))) == sorted(added)
     assert files.reading & files.held
@@ -475,7 +520,7 @@ def test_a_fence_that_answers_after_it_was_given_up_is_not_taken_for_the_answer_
 
     def work() -> None:
         slow = _SlowPaths(place.paths[1].directory, 2.6, place.paths[2].directory, 14)
-        results.append(recover(place.register, place.paths, list(place.paths), files=slow, silent_after_s=1.0))
+        results.append(recover(place.register, lambda: place.paths, list(place.paths), files=slow, silent_after_s=1.0))
 
     thread = threading.Thread(target=work, daemon=True)
     thread.start()

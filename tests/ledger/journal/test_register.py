@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import queue
+
 import pytest
 
 from pulsar_on_spark.ledger.journal.log import Copy, Fragment, LogRecord, LogState
@@ -13,11 +15,13 @@ from pulsar_on_spark.ledger.journal.messages import (
     LogRead,
 )
 from pulsar_on_spark.ledger.journal.register import LogRegister
+from pulsar_on_spark.ledger.journal.register_thread import RegisterThread
 from pulsar_on_spark.metadata import keys
 from pulsar_on_spark.metadata.records import IncarnationRecord, RootRecord
 from pulsar_on_spark.metadata.store import Change, MetadataStore
 from pulsar_on_spark.model.errors import MetadataError
 from pulsar_on_spark.model.ids import IncarnationId, PathId
+from tests.open_files import no_descriptors
 
 NAME = IncarnationId("broker-1")
 COPIES = (Copy(PathId(0), "1"), Copy(PathId(2), "1"))
@@ -90,3 +94,22 @@ def test_a_record_that_no_journal_writes_is_an_error(store):
     store.commit(lambda view: Change(puts=[row], keys={keys.incarnation_log(NAME): None}))
     with pytest.raises(MetadataError, match=r"broker-1 cannot be right \(last_frame belongs"):
         LogRegister(store, NAME).read()
+
+
+def test_a_time_without_descriptors_does_not_end_a_register(store, monkeypatch, caplog):
+    """A journal waits for metadata that cannot be read for a while."""
+    monkeypatch.setattr("pulsar_on_spark.metadata.patience.READ_ATTEMPTS", 1)
+    register = LogRegister(store, NAME)
+    register.commit(CommitLog(FIRST, 0))
+    reports = queue.SimpleQueue()
+    thread = RegisterThread(register, lambda failures: None, reports.put, 30.0)
+    store._main._handle = None  # as after any error: the table is reopened
+    with no_descriptors():
+        thread.commit(CommitLog(TAKEN, 1))
+        assert isinstance(reports.get(timeout=30), LogCommitUnknown)
+        thread.read()
+        while "cannot be read" not in caplog.text:
+            with pytest.raises(queue.Empty):
+                reports.get(timeout=0.05)
+    assert reports.get(timeout=30) == LogRead(FIRST, 1)
+    thread.stop()

@@ -81,6 +81,11 @@ def test_nothing_is_sealed_above_the_end() -> None:
         may_seal(CLOSED, SealMarks(2), LogState.CLOSED, 2, 5)
 
 
+def test_a_sealer_whose_log_was_closed_before_what_it_read_has_lost() -> None:
+    """An operator gave paths up, and with them frames that the broker's own sealer had read."""
+    assert not may_seal(CLOSED, SealMarks(2), LogState.OPEN, 2, 5)
+
+
 def test_what_is_sealed_tiles_each_ledger() -> None:
     sealed = {ONE: EntryId(3)}
     assert first_gap(sealed, [entries(ONE, 3, 5), entries(TWO, 0, 1), entries(ONE, 5, 6)]) is None
