@@ -6,19 +6,31 @@ there is one, the application transaction: a batch is in the topics once and who
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
 from pulsar_on_spark.ledger.segment_writer import PathFailure, WrittenFile
 from pulsar_on_spark.metadata import keys
-from pulsar_on_spark.metadata.records import IdsRecord, LedgerRecord, Record, SegmentRecord, TopicRecord, WriteRecord
+from pulsar_on_spark.metadata.records import (
+    IdsRecord,
+    LedgerRecord,
+    Record,
+    SegmentRecord,
+    TopicRecord,
+    WriteRecord,
+    WriterRecord,
+)
 from pulsar_on_spark.metadata.state import View
 from pulsar_on_spark.metadata.store import Change, MetadataStore
 from pulsar_on_spark.model.errors import TopicNotFoundError, WriteAbortedError
 from pulsar_on_spark.model.ids import WriteId
 from pulsar_on_spark.topic import catalog
 from pulsar_on_spark.topic.lifecycle.refusal import require_room
+from pulsar_on_spark.topic.transactions import Content, Transaction, content_of, is_replay
+
+log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,24 +66,17 @@ class TaskOutput:
     failures: tuple[PathFailure, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class Transaction:
-    """The application transaction of a write: a `key` of `metadata.keys` and the version that this write gives it."""
-
-    key: str
-    version: int
-
-
 def attach(
     store: MetadataStore, write_id: WriteId, outputs: Sequence[TaskOutput], transaction: Transaction | None
 ) -> bool:
     """Attach the outputs' segments to their topics in one commit.
 
     Returns:
-        False where nothing was to do: the transaction or the write id is committed already (a replay), or the write is
-        empty.
+        False where nothing was to do: the transaction or the write id is committed already (a replay, which is said in
+        the log where it is a transaction's), or the write is empty.
 
     Raises:
+        ReplayDiffersError: the transaction is committed already, with other rows.
         TopicNotFoundError: a topic was deleted, or deleted and created again, since the write began.
         TopicTerminatedError: a topic was terminated.
         WriteAbortedError: garbage collection gave the write up (it lay uncommitted for longer than its limit).
@@ -79,17 +84,16 @@ def attach(
     """
     ordered = sorted(outputs, key=lambda output: output.task)
     files = [file for output in ordered for file in output.files]
+    content = content_of((segment.topic, segment.rows) for file in files for segment in file.segments)
     if not files:
+        if transaction is not None:
+            _is_replay(store, store.view(), transaction, content)
         return False
-    attached = False
+    attached = replayed = False
 
     def decide(view: View) -> Change | None:
-        nonlocal attached
-        attached = False
-        if transaction is not None:
-            committed = store.key_version(transaction.key)
-            if committed is not None and committed >= transaction.version:
-                return None
+        nonlocal attached, replayed
+        attached = replayed = False
         verdict = view.get(WriteRecord, write_id)
         if verdict is not None and verdict.status == "committed":
             return None
@@ -98,19 +102,37 @@ def attach(
                 f"Write {write_id} was aborted by `pulsarpy maintain` because it lay uncommitted for too long: "
                 "write again."
             )
+        replayed = transaction is not None and _is_replay(store, view, transaction, content)
+        if replayed:
+            return None
         require_room(store, view, dict.fromkeys(segment.topic for file in files for segment in file.segments))
         attached = True
-        return _change(view, write_id, files, transaction)
+        return _change(view, write_id, files, transaction, content)
 
     store.commit(decide)
+    if replayed and transaction is not None:
+        log.warning(
+            "A write of %d messages was skipped, because %s is committed already.", content.rows, transaction.name
+        )
     return attached
 
 
-def _change(view: View, write_id: WriteId, files: Sequence[StagedFile], transaction: Transaction | None) -> Change:
-    puts: list[Record] = [WriteRecord(write_id=write_id, status="committed", decided_at=datetime.now(UTC))]
+def _is_replay(store: MetadataStore, view: View, transaction: Transaction, content: Content) -> bool:
+    """Tell whether the transaction is committed, by the store's last view (raises as `transactions.is_replay`)."""
+    versions = [store.key_version(key) for key in (transaction.key, transaction.former_key) if key is not None]
+    committed = max((version for version in versions if version is not None), default=None)
+    return is_replay(transaction, committed, view.get(WriterRecord, transaction.key), content)
+
+
+def _change(
+    view: View, write_id: WriteId, files: Sequence[StagedFile], transaction: Transaction | None, content: Content
+) -> Change:
+    now, is_sole = datetime.now(UTC), transaction is None
+    puts: list[Record] = [WriteRecord(write_id=write_id, status="committed", decided_at=now, is_sole=is_sole)]
     moved: dict[str, int | None] = {keys.write_bucket(write_id): None}
     if transaction is not None:
         moved[transaction.key] = transaction.version
+        puts.append(content.record_of(transaction))
     ids = view.get(IdsRecord, "ledger")
     first_id = next_id = ids.next_ledger_id if ids else 1
     ends: dict[str, tuple[int, int]] = {}

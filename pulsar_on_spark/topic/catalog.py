@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import uuid
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -33,11 +34,9 @@ from pulsar_on_spark.model.errors import (
     TopicTerminatedError,
 )
 from pulsar_on_spark.model.ids import EARLIEST
-from pulsar_on_spark.model.names import TopicName
-from pulsar_on_spark.topic.policies.effective import namespace_policies
+from pulsar_on_spark.model.names import TopicName, check_new_name, check_new_properties
 from pulsar_on_spark.topic.schemas.schema import SchemaOwner, TopicSchema
-
-MAX_PARTITIONS = 10_000
+from pulsar_on_spark.topic.topic_limits import NO_LIMITS, TopicLimits, check_topic_limit
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,15 +48,15 @@ class TopicPart:
     partition: int
 
 
-def check_new_topic(name: TopicName, partitions: int | None) -> None:
-    """Refuse what `create_topic` would refuse of any root.
+def check_new_topic(name: TopicName, partitions: int | None, limits: TopicLimits = NO_LIMITS) -> None:
+    """Refuse what `create_topic` would refuse of any root, whether it is there or not.
 
     Raises:
         InvalidArgumentError: the number of partitions is out of range, or the name is one of a partition.
     """
-    if partitions is not None and not 1 <= partitions <= MAX_PARTITIONS:
+    if partitions is not None and not 1 <= partitions <= limits.partitions:
         raise InvalidArgumentError(
-            f"Topic {name.full} cannot have {partitions} partitions: give 1 to {MAX_PARTITIONS}."
+            f"Topic {name.full} cannot have {partitions} partitions: give 1 to {limits.partitions}."
         )
     if name.partition_index >= 0:
         raise InvalidArgumentError(
@@ -73,6 +72,7 @@ def create_topic(
     exist_ok: bool = False,
     schema: TopicSchema | None = None,
     properties: Mapping[str, str] | None = None,
+    limits: TopicLimits = NO_LIMITS,
 ) -> TopicRecord:
     """Create a topic, its namespace and tenant where they are missing.
 
@@ -83,18 +83,22 @@ def create_topic(
         exist_ok: give the existing topic back, whatever its partitions.
         schema: what its values are made of, if that is declared.
         properties: what it is labelled with.
+        limits: what bounds it.
 
     Raises:
         TopicExistsError: the topic exists.
-        InvalidArgumentError: the number of partitions is out of range, or the name is one of a partition.
+        InvalidArgumentError: the number of partitions is out of range, the name is one of a partition or too long,
+            there are too many properties, or the namespace has as many topics as it may have.
     """
-    check_new_topic(name, partitions)
+    check_new_topic(name, partitions, limits)
+    check_new_properties(f"Topic {name.full}", properties or {})
 
     def decide(view: View) -> Change | None:
         if view.get(TopicRecord, name.full) is not None:
             if exist_ok:
                 return None
             raise TopicExistsError(f"Topic {name.full} exists already: choose another name, or delete it first.")
+        check_topic_limit(view, name, partitions or 1, limits)
         return _creation(view, {name: partitions}, schema, properties or {})
 
     created = store.commit(decide).get(TopicRecord, name.full)
@@ -103,17 +107,32 @@ def create_topic(
     return created
 
 
-def creation_of_missing(view: View, wanted: Mapping[TopicName, int | None]) -> Change | None:
-    """The change that creates those of the topics that are not there; `wanted` says how many partitions each gets.
+def creation_of_missing(
+    view: View, wanted: Mapping[TopicName, int | None], limits: TopicLimits = NO_LIMITS
+) -> tuple[Change | None, dict[TopicName, InvalidArgumentError]]:
+    """The change that creates those of the topics that are not there, and why others are refused.
 
-    Raises:
-        InvalidArgumentError: a number of partitions is out of range, a name is one of a partition, or a namespace has
-            as many topics as it may have.
+    Args:
+        view: The metadata.
+        wanted: The number of partitions of each.
+        limits: What bounds them.
     """
+    allowed: dict[TopicName, int | None] = {}
+    refused: dict[TopicName, InvalidArgumentError] = {}
+    added: Counter[str] = Counter()
     for name, partitions in wanted.items():
-        check_new_topic(name, partitions)
-    missing = {name: count for name, count in wanted.items() if view.get(TopicRecord, name.full) is None}
-    return _creation(view, missing) if missing else None
+        if view.get(TopicRecord, name.full) is not None:
+            continue
+        try:
+            check_new_topic(name, partitions, limits)
+            check_new_name("Topic name", name.full)
+            check_topic_limit(view, name, added[name.namespace] + (partitions or 1), limits)
+        except InvalidArgumentError as error:
+            refused[name] = error
+        else:
+            allowed[name] = partitions
+            added[name.namespace] += partitions or 1
+    return _creation(view, allowed) if allowed else None, refused
 
 
 def _creation(
@@ -126,6 +145,7 @@ def _creation(
     puts: list[Record] = []
     moved: dict[str, int | None] = {}
     for name, partitions in new.items():
+        check_new_name("Topic name", name.full)
         topics = [_topic(name, partitions, None, properties)]
         if schema is not None:
             puts.append(schema.record(SchemaOwner(topics[0].name, topics[0].topic_id), 0))
@@ -133,9 +153,6 @@ def _creation(
         puts += topics
         moved |= {keys.topic(record.name): None for record in topics}
     namespaces = {name.namespace: name.tenant for name in new}
-    for namespace in namespaces:
-        added = [name for name in new if name.namespace == namespace]
-        _check_topic_limit(view, namespace, added[0], sum(new[name] or 1 for name in added))
     moved |= {keys.namespace(namespace): None for namespace in namespaces}
     missing = {found: tenant for found, tenant in namespaces.items() if view.get(NamespaceRecord, found) is None}
     puts += [NamespaceRecord(namespace=namespace) for namespace in missing]
@@ -148,21 +165,7 @@ def _creation(
     return Change(puts=puts, keys=moved)
 
 
-def _check_topic_limit(view: View, namespace: str, first: TopicName, added: int) -> None:
-    """Refuse topics above the namespace's `max_topics_per_namespace`; each partition counts, as in Pulsar."""
-    limit = namespace_policies(view, namespace).get("max_topics_per_namespace", 0)
-    if not limit:
-        return
-    prefix = f"persistent://{namespace}/"
-    there = sum(topic.partitions is None and topic.name.startswith(prefix) for topic in view.all(TopicRecord))
-    if there + added > limit:
-        raise InvalidArgumentError(
-            f"Namespace {namespace} has {there} of at most {limit} topics (max_topics_per_namespace): delete some, or "
-            f"raise the limit, before {first.full} is created."
-        )
-
-
-def add_partitions(store: MetadataStore, name: TopicName, partitions: int) -> None:
+def add_partitions(store: MetadataStore, name: TopicName, partitions: int, limits: TopicLimits = NO_LIMITS) -> None:
     """Let a partitioned topic grow to `partitions` partitions.
 
     The new ones have the subscriptions of the first, from their beginning: what is published there before the consumers
@@ -177,11 +180,11 @@ def add_partitions(store: MetadataStore, name: TopicName, partitions: int) -> No
         topic = require_topic(view, name)
         if topic.partitions is None:
             raise InvalidArgumentError(f"Topic {name.full} has no partitions: create a partitioned topic instead.")
-        if not topic.partitions < partitions <= MAX_PARTITIONS:
+        if not topic.partitions < partitions <= limits.partitions:
             raise InvalidArgumentError(
-                f"Topic {name.full} has {topic.partitions} partitions: give a larger number, up to {MAX_PARTITIONS}."
+                f"Topic {name.full} has {topic.partitions} partitions: give a larger number, up to {limits.partitions}."
             )
-        _check_topic_limit(view, name.namespace, name.partition(topic.partitions), partitions - topic.partitions)
+        check_topic_limit(view, name.partition(topic.partitions), partitions - topic.partitions, limits)
         added = [_topic(name.partition(index), None, name) for index in range(topic.partitions, partitions)]
         first = require_topic(view, name.partition(0))
         copied = [_anew(found, record) for record in added for found in view.all(SubscriptionRecord, first.topic_id)]

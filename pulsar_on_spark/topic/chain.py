@@ -52,6 +52,12 @@ class SegmentSlice:
         return Position(LedgerId(self.segment.ledger_id), EntryId(self.first))
 
     @property
+    def entries_in_words(self) -> str:
+        """The entries, as errors and the log name them."""
+        first, last = self.start_position, self.end - 1
+        return f"entry {first}" if last == first.entry else f"entries {first} to {first.ledger}:{last}"
+
+    @property
     def rows(self) -> int:
         """Exact number of messages in the slice."""
         if self.first == self.segment.first_entry and self.end == _end(self.segment):
@@ -198,7 +204,8 @@ def walk_range(
     if start >= end:
         return
     position = start
-    start_seen = start == trimmed
+    # A reader at the begin of a ledger has read nothing of it, as one at the end of the ledger before.
+    start_seen = start == trimmed or start.entry == 0
     given_up = _given_up(view, topic_id, start, end)
     for segment in view.since(SegmentRecord, topic_id, f"{topic_id}/{start.ledger:020d}/{start.entry:020d}"):
         ledger = segment.ledger_id

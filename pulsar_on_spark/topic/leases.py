@@ -24,6 +24,7 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Final
 
+from pulsar_on_spark.metadata.permissions import make_folder, make_folders, opener
 from pulsar_on_spark.model.errors import ConsumerBusyError, FormatVersionError, StorageError
 from pulsar_on_spark.model.ids import TopicId
 from pulsar_on_spark.topic.subscription.ownership import Standing
@@ -144,7 +145,7 @@ class LeaseKeeper:
         """
         directory = self._path.parent
         try:
-            directory.mkdir(parents=True, exist_ok=True)
+            make_folders(directory)
             _remove_unfinished(directory, time.time())
             others = _count_live(directory, self._path.name, time.time())
             if others >= MAX_CONSUMERS:
@@ -238,8 +239,10 @@ class LeaseKeeper:
 
     def _write(self, lease: Lease) -> None:
         # `maintain` removes the directory when it is empty. Not the root's: what is gone is not made anew.
-        self._path.parent.mkdir(exist_ok=True)
-        self._temporary.write_text(lease.text(), encoding="utf-8")
+        with contextlib.suppress(FileExistsError):
+            make_folder(self._path.parent)
+        with open(self._temporary, "w", encoding="utf-8", opener=opener) as file:
+            file.write(lease.text())
         os.replace(self._temporary, self._path)
         self._lease = lease
 

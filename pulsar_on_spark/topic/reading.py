@@ -1,8 +1,9 @@
 """Reading slices of a topic: from any good copy, after merges, with losses as errors or as counted, reported skips.
 
 A plan names entries, not files. Where a file is gone because its segments were merged, or its entries sealed, the place
-is resolved again; the messages and their ids are the same. What no copy can give is an error, or is skipped if the
-caller allows losses. Rows that are no messages are left out (`hidden_rows.py`).
+is resolved again; the messages and their ids are the same. What is lost is an error, or is skipped if the caller allows
+losses; what only cannot be reached now is an error always (`ledger/loss.py`). Rows that are no messages are left out
+(`hidden_rows.py`).
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from pathlib import Path
 
 import pyarrow as pa
 
+from pulsar_on_spark.ledger.loss import LOOK_AGAIN
 from pulsar_on_spark.ledger.reports import LostBatches, Report, ReportKind, report_bad_copy, write_report
 from pulsar_on_spark.ledger.segment_format import SEGMENT_SCHEMA
 from pulsar_on_spark.ledger.segment_reader import read_batches
@@ -22,16 +24,19 @@ from pulsar_on_spark.ledger.storage_path import StoragePath
 from pulsar_on_spark.metadata.records import FileRecord
 from pulsar_on_spark.model.clock import current_ms
 from pulsar_on_spark.model.errors import (
+    CopiesUnreachableError,
     CorruptJournalError,
     CorruptSegmentError,
     DataLossError,
     JournalGoneError,
+    MetadataError,
+    NotARootError,
     SegmentGoneError,
 )
 from pulsar_on_spark.model.ids import EntryId, FileId, LedgerId, PathId, Position
 from pulsar_on_spark.topic.catalog import TopicPart
-from pulsar_on_spark.topic.chain import Loss, SegmentSlice, SliceBatch, plan_range
-from pulsar_on_spark.topic.entry.hidden_rows import HIDING_COLUMNS, hidden_rows
+from pulsar_on_spark.topic.chain import RangePlan, SegmentSlice, SliceBatch, plan_range
+from pulsar_on_spark.topic.entry.hidden_rows import HIDING_COLUMNS, UnreadableEntry, leave_out, message_rows_of
 from pulsar_on_spark.topic.root import Root
 from pulsar_on_spark.topic.tail.journal_read import read_entries
 from pulsar_on_spark.topic.tail.tail import Tail
@@ -39,7 +44,7 @@ from pulsar_on_spark.topic.tail.view import JournalPlace
 
 log = logging.getLogger(__name__)
 
-_RESOLVE_ATTEMPTS = 5
+_MAX_MOVES = 5
 """A place is resolved again at most so often: merges replace a file once, and it stays for ten minutes."""
 
 
@@ -66,6 +71,8 @@ class SliceReader:
 
         Raises:
             DataLossError: no copy of a part is good, and `fail_on_data_loss` is set.
+            CopiesUnreachableError: no copy of a part can be read now, which is not a loss: retry later.
+            UnreadableMessageError: a message cannot be made into rows, and `fail_on_data_loss` is set.
         """
         findings = _Findings(self.root, self.fail_on_data_loss)
         try:
@@ -73,39 +80,44 @@ class SliceReader:
         finally:
             findings.close()
 
-    def _read(self, slice_: SegmentSlice, findings: _Findings) -> Iterator[tuple[SegmentSlice, pa.RecordBatch]]:
-        position = slice_.first
-        for attempt in range(_RESOLVE_ATTEMPTS):
+    def _read(
+        self, slice_: SegmentSlice, findings: _Findings, moves: int = 0
+    ) -> Iterator[tuple[SegmentSlice, pa.RecordBatch]]:
+        reader, position, is_settled = self, slice_.first, False
+        while True:
             try:
-                for end, batch in self._read_on(slice_.part(position, slice_.end), findings):
+                for end, batch in reader._read_on(slice_.part(position, slice_.end), findings, is_settled=is_settled):
                     position = end
                     if batch is not None:
                         yield slice_, batch
                 return
-            except (SegmentGoneError, JournalGoneError) as error:
+            except LOOK_AGAIN as error:
                 rest = slice_.part(position, slice_.end)
-                pieces, losses = self._resolve(rest)
-                moved = any(piece.file != slice_.file for piece in pieces)
-                if len(pieces) == 1 and moved and not losses and attempt + 1 < _RESOLVE_ATTEMPTS:
-                    slice_ = pieces[0]
-                    continue
-                if not moved:
+                reader, plan = self._resolved(rest, error)
+                if not plan.slices:
                     findings.lose(rest, rest.batches(), str(error))
                     return
-                for piece in pieces:
-                    yield from self._read(piece, findings)
-                if losses:
-                    findings.miss(rest, rest.rows - sum(piece.rows for piece in pieces), losses[0].reason + ".")
+                if moves == _MAX_MOVES or all(_is_same_place(piece.file, slice_.file) for piece in plan.slices):
+                    if isinstance(error, CopiesUnreachableError):
+                        raise
+                    is_settled = True  # from here on what is gone is lost
+                    continue
+                for piece in plan.slices:
+                    yield from reader._read(piece, findings, moves + 1)
+                if plan.losses:
+                    findings.miss(rest, rest.rows - plan.rows, plan.losses[0].reason + ".")
                 return
 
-    def _read_on(self, slice_: SegmentSlice, findings: _Findings) -> Iterator[tuple[int, pa.RecordBatch | None]]:
-        """(end of what is read, batch; None where it is lost)."""
+    def _read_on(
+        self, slice_: SegmentSlice, findings: _Findings, *, is_settled: bool
+    ) -> Iterator[tuple[int, pa.RecordBatch | None]]:
+        """(end of what is read, batch; None where it is lost). Where the place is settled, what is gone is lost."""
         if isinstance(slice_.file, JournalPlace):
-            return self._read_journal(slice_, slice_.file, findings)
-        return self._read_file(slice_, slice_.file, findings)
+            return self._read_journal(slice_, slice_.file, findings, is_settled=is_settled)
+        return self._read_file(slice_, slice_.file, findings, is_settled=is_settled)
 
     def _read_journal(
-        self, slice_: SegmentSlice, place: JournalPlace, findings: _Findings
+        self, slice_: SegmentSlice, place: JournalPlace, findings: _Findings, *, is_settled: bool
     ) -> Iterator[tuple[int, pa.RecordBatch | None]]:
         """As `_read_on`; after a frame that cannot be read, the next one is read alone."""
         position, alone = slice_.first, False
@@ -113,13 +125,13 @@ class SliceReader:
             rest = slice_.part(position, slice_.end)
             wanted = slice_.part(position, rest.batches()[0].end) if alone else rest
             try:
-                for count, batch in self._decoded_journal(wanted, place, findings):
+                for count, batches in self._decoded_journal(wanted, place, findings):
+                    yield from _ending(position, position + count, batches)
                     position += count
-                    yield position, batch
                 alone = False
-            except JournalGoneError:
-                raise
             except CorruptJournalError as error:
+                if isinstance(error, JournalGoneError) and not is_settled:
+                    raise
                 if alone:
                     left = slice_.part(position, wanted.end)
                     findings.miss(left, left.rows, str(error))
@@ -128,84 +140,117 @@ class SliceReader:
 
     def _decoded_journal(
         self, slice_: SegmentSlice, place: JournalPlace, findings: _Findings
-    ) -> Iterator[tuple[int, pa.RecordBatch]]:
-        """(entries in the batch, their messages)."""
+    ) -> Iterator[tuple[int, Iterator[pa.RecordBatch]]]:
+        """(entries that were decoded together, their messages)."""
         frames = replace(place, frames=tuple(place.frames[batch.number] for batch in slice_.batches()))
         ledger = LedgerId(slice_.segment.ledger_id)
         names = [name for name in SEGMENT_SCHEMA.names if name in self.columns]
-        for decoded in read_entries(frames, ledger, slice_.first, slice_.end, self.paths):
-            yield len(decoded.entry_rows), self._messages(slice_, decoded.batch, findings).select(names)
+        for decoded in read_entries(frames, ledger, slice_.first, slice_.end, lambda: self.paths):
+            messages = self._messages(slice_, decoded.batch)
+            yield len(decoded.entry_rows), (batch.select(names) for batch in messages)
 
     def _read_file(
-        self, slice_: SegmentSlice, file: FileRecord, findings: _Findings
+        self, slice_: SegmentSlice, file: FileRecord, findings: _Findings, *, is_settled: bool
     ) -> Iterator[tuple[int, pa.RecordBatch | None]]:
         """As `_read_on`, all batches from one open file while they are good."""
         todo = slice_.batches()
+        position = slice_.first
         while todo:
             done = 0
             try:
                 for batch in self._decoded(slice_, file, todo, findings):
-                    yield todo[done].end, self._cut(slice_, todo[done], batch, findings)
+                    cut = self._cut(slice_, todo[done], batch, findings)
+                    yield from _ending(position, todo[done].end, cut)
+                    position = todo[done].end
                     done += 1
                 return
-            except SegmentGoneError:
-                raise
-            except CorruptSegmentError:
+            except CorruptSegmentError as error:
+                if isinstance(error, SegmentGoneError) and not is_settled:
+                    raise
                 # The error is about a group of batches: only the one that can't be read alone either is lost.
                 bad, todo = todo[done], todo[done + 1 :]
-                yield bad.end, self._read_alone(slice_, file, bad, findings)
+                yield from self._read_alone(slice_, file, bad, findings, is_settled=is_settled)
+                position = bad.end
 
     def _read_alone(
-        self, slice_: SegmentSlice, file: FileRecord, where: SliceBatch, findings: _Findings
-    ) -> pa.RecordBatch | None:
+        self, slice_: SegmentSlice, file: FileRecord, where: SliceBatch, findings: _Findings, *, is_settled: bool
+    ) -> Iterator[tuple[int, pa.RecordBatch | None]]:
         try:
-            return self._cut(slice_, where, next(self._decoded(slice_, file, [where], findings)), findings)
+            cut = self._cut(slice_, where, next(self._decoded(slice_, file, [where], findings)), findings)
+            yield from _ending(where.first, where.end, cut)
         except CorruptSegmentError as error:
+            if isinstance(error, SegmentGoneError) and not is_settled:
+                raise
             findings.lose(slice_.part(where.first, where.end), [where], str(error))
-            return None
+            yield where.end, None
 
     def _decoded(
         self, slice_: SegmentSlice, file: FileRecord, batches: Sequence[SliceBatch], findings: _Findings
     ) -> Iterator[pa.RecordBatch]:
         needed = (*self.columns, *(HIDING_COLUMNS if slice_.by_broker else ()))
-        ledger, first, end = slice_.segment.ledger_id, batches[0].first, batches[-1].end
+        wanted = slice_.part(batches[0].first, batches[-1].end)
         return read_batches(
             file,
             self.paths,
             [where.number for where in batches],
             tuple(dict.fromkeys(needed)),
             lambda path, reason: findings.bad_copy(FileId(file.file_id), path, reason),
-            at_stake=f"{slice_.topic} entries {ledger}:{first} to {end - 1}",
+            at_stake=f"{slice_.topic} {wanted.entries_in_words}",
         )
 
     def _cut(
         self, slice_: SegmentSlice, where: SliceBatch, batch: pa.RecordBatch, findings: _Findings
-    ) -> pa.RecordBatch:
+    ) -> Iterator[pa.RecordBatch]:
         batch = rows_of(where, batch)
-        if slice_.by_broker:
-            batch = self._messages(slice_, batch, findings)
+        messages = self._messages(slice_, batch) if slice_.by_broker else iter((batch,))
         wanted = [name for name in batch.schema.names if name in self.columns]
-        return batch if len(wanted) == len(batch.schema.names) else batch.select(wanted)
+        for each in messages:
+            yield each if len(wanted) == len(each.schema.names) else each.select(wanted)
 
-    def _messages(self, slice_: SegmentSlice, batch: pa.RecordBatch, findings: _Findings) -> pa.RecordBatch:
-        """The rows that are messages; one that cannot be read is a loss."""
-        hidden = hidden_rows(batch)
-        if hidden is None:
-            return batch
-        for unreadable in hidden.unreadable:
-            entry = unreadable.entry_id + slice_.segment.entry_offset
-            findings.miss(slice_.part(entry, entry + 1), 1, f"It is {unreadable.reason}.")
-        return batch.filter(hidden.messages)
+    def _messages(self, slice_: SegmentSlice, batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
+        """The rows that are messages; an entry that cannot be taken apart is an error, or left out."""
 
-    def _resolve(self, slice_: SegmentSlice) -> tuple[Sequence[SegmentSlice], Sequence[Loss]]:
+        def on_unreadable(unreadable: UnreadableEntry) -> None:
+            message = f"{slice_.segment.ledger_id}:{unreadable.entry_id + slice_.segment.entry_offset}"
+            leave_out(message, slice_.topic, unreadable.reason, is_error=self.fail_on_data_loss)
+
+        return message_rows_of(batch, LedgerId(slice_.segment.ledger_id), on_unreadable)
+
+    def _resolved(self, slice_: SegmentSlice, cause: Exception) -> tuple[SliceReader, RangePlan]:
+        """A reader that knows the storage paths as they are now, and where the slice's entries are.
+
+        Raises:
+            CopiesUnreachableError: `cause`, where the metadata cannot be reached either.
+        """
         start = slice_.start_position
         end = Position(start.ledger, EntryId(slice_.end))
-        root = Root(self.root)
         part = TopicPart(slice_.topic, slice_.topic_id, slice_.partition)
-        with closing(Tail(root, fail_on_data_loss=self.fail_on_data_loss)) as tail:
-            view = tail.look([part], reach={slice_.topic_id: end})
-            plan = plan_range(view, slice_.topic, slice_.topic_id, slice_.partition, start, end)
-        return plan.slices, plan.losses
+        try:
+            root = Root(self.root)
+            with closing(Tail(root, fail_on_data_loss=self.fail_on_data_loss)) as tail:
+                view = tail.look([part], reach={slice_.topic_id: end})
+        except (NotARootError, MetadataError, OSError):
+            if isinstance(cause, CopiesUnreachableError):
+                raise cause from None
+            raise
+        reader = replace(self, paths=root.storage_paths(view))
+        return reader, plan_range(view, slice_.topic, slice_.topic_id, slice_.partition, start, end)
+
+
+def _is_same_place(now: FileRecord | JournalPlace, before: FileRecord | JournalPlace) -> bool:
+    """Tell whether a place is the same: a journal's files have more frames at every look."""
+    if isinstance(now, JournalPlace) and isinstance(before, JournalPlace):
+        return now.incarnation == before.incarnation and set(now.copies) == set(before.copies)
+    return now == before
+
+
+def _ending(before: int, end: int, batches: Iterator[pa.RecordBatch]) -> Iterator[tuple[int, pa.RecordBatch]]:
+    """Batches of the same entries, each with what is read then: `before` for all but the last."""
+    held = next(batches)
+    for batch in batches:
+        yield before, held
+        held = batch
+    yield end, held
 
 
 def rows_of(where: SliceBatch, batch: pa.RecordBatch) -> pa.RecordBatch:
@@ -304,10 +349,17 @@ class _Loss:
 
 def _loss_error(wanted: SegmentSlice, rows: int, reason: str) -> DataLossError:
     return DataLossError(
-        f"{rows} messages of {wanted.topic} (entries {wanted.start_position} to {wanted.end - 1}) are lost: {reason} "
-        "To read on without them, set option failOnDataLoss to false."
+        f"{_counted(rows)} of {wanted.topic} ({wanted.entries_in_words}) {'is' if rows == 1 else 'are'} lost: {reason} "
+        f"To read on without {'it' if rows == 1 else 'them'}, set option failOnDataLoss to false."
     )
 
 
+def _counted(rows: int) -> str:
+    return "1 message" if rows == 1 else f"{rows} messages"
+
+
 def _log_skipped(rows: int, topic: str, start: Position, reason: str) -> None:
-    log.warning("%d messages of %s from %s on were skipped: %s", rows, topic, start, reason, extra={"topic": topic})
+    were = "was" if rows == 1 else "were"
+    log.warning(
+        "%s of %s from %s on %s skipped: %s", _counted(rows), topic, start, were, reason, extra={"topic": topic}
+    )

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 from pulsar_on_spark.ledger.files import OS_FILES, make_directory, write_file
 from pulsar_on_spark.ledger.segment_writer import FileNotWrittenError, PathFailure
 from pulsar_on_spark.ledger.storage_path import StoragePath
-from pulsar_on_spark.metadata import keys
+from pulsar_on_spark.metadata import keys, permissions
 from pulsar_on_spark.metadata.durability import locked
 from pulsar_on_spark.metadata.records import (
     NamespaceRecord,
@@ -86,7 +86,11 @@ class Root:
 
     @classmethod
     def create(
-        cls, path: str | Path, storage_paths: Sequence[str | Path] = (), quorum: Quorum = DEFAULT_QUORUM
+        cls,
+        path: str | Path,
+        storage_paths: Sequence[str | Path] = (),
+        quorum: Quorum = DEFAULT_QUORUM,
+        file_mode: int = permissions.PRIVATE,
     ) -> Root:
         """Make a root, or finish one whose making was cut off.
 
@@ -95,6 +99,8 @@ class Root:
             storage_paths: one or more directories, on different disks if they are to survive one; by default
                 `storage/0` to `storage/<write quorum - 1>` (at least three) inside the root.
             quorum: the default of all topics.
+            file_mode: the permissions of its files, 0o600, or 0o660 for those of the folder's group to write it, too;
+                folders get 0700 or 2770, the given ones included if they belong to this user.
 
         Raises:
             NotARootError: the folder holds something else.
@@ -116,7 +122,14 @@ class Root:
                 f"Quorum {quorum} needs {quorum.ensemble} different storage paths, and {len(set(uris))} are given: "
                 "give each --storage-path once, give more of them or a smaller --quorum."
             )
-        root.mkdir(parents=True, exist_ok=True)
+        try:
+            root.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise InvalidArgumentError(
+                f"The root {root} cannot be made ({error.strerror}): give a folder in which this user may write."
+            ) from error
+        if not MetadataStore.exists(root):
+            permissions.set_mode(root, permissions.folder_mode(file_mode))
         with locked(root / _LOCK):
             if MetadataStore.exists(root) and _has_root_record(root):
                 raise RootExistsError(f"{root} is a root already: open it, or choose another path.")
@@ -178,6 +191,10 @@ class Root:
             for record in view.all(PathRecord)
             if record.state != "retired"
         }
+
+    def current_storage_paths(self) -> dict[PathId, StoragePath]:
+        """The storage paths as main has them now, for readers that outlive a view (raises `MetadataError`)."""
+        return self.storage_paths(self.store.view())
 
     def writable_paths(self, view: View) -> list[StoragePath]:
         """The storage paths to write to, with their free bytes as weights.
@@ -332,7 +349,8 @@ def local_path(given: str | Path) -> Path:
 
 
 def _storage_path(root: Path, cluster_id: str, record: PathRecord) -> StoragePath:
-    return StoragePath(PathId(record.path_id), root / record.uri, cluster_id, record.label)
+    is_given_up = record.state == "lost"
+    return StoragePath(PathId(record.path_id), root / record.uri, cluster_id, record.label, is_given_up=is_given_up)
 
 
 def _weighed(path: StoragePath) -> StoragePath:
@@ -364,7 +382,7 @@ def _fill(root: Path, uris: Sequence[str], quorum: Quorum) -> None:
     cluster_id = _cluster_id(root / "metadata" / "cluster-id")
     records = [PathRecord(path_id=number, uri=uri) for number, uri in enumerate(uris)]
     for record in records:
-        _storage_path(root, cluster_id, record).create()
+        _storage_path(root, cluster_id, record).create(mode=permissions.mode_of(root))
     first = RootRecord(format_version=FORMAT_VERSION, cluster_id=cluster_id, quorum=str(quorum))
     tenant = TenantRecord(tenant=DEFAULT_TENANT)
     namespace = NamespaceRecord(namespace=f"{DEFAULT_TENANT}/{DEFAULT_NAMESPACE}")

@@ -8,7 +8,7 @@ from collections.abc import Collection, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from pulsar_on_spark.ledger.journal.register import log_record
 from pulsar_on_spark.ledger.reports import Report, ReportKind, read_reports, sum_losses
@@ -144,16 +144,11 @@ class TopicSubscription:
 
 
 @dataclass(frozen=True, slots=True)
-class RootStatus:
-    """A root at one version of its metadata.
+class StorageStatus:
+    """Storage paths, copies and journals of a root at one version of its metadata.
 
     Attributes:
-        root: Its path.
-        cluster_id: Its identity.
-        quorum: Ensemble, write and ack quorum of what is written.
         paths: Its storage paths.
-        topics: Its topics, partitions summed up.
-        subscriptions: Their subscriptions.
         incarnations: Broker incarnations, those whose journals are wholly sealed and cleared away left out.
         missing_copies: How many copies live files lack to their write quorum. Those on paths that cannot be reached
             count as missing; the `problem` of such a path says why. So do those on lost and on draining paths.
@@ -161,21 +156,35 @@ class RootStatus:
         bad_copies: Reports of copies of live files that are bad or missing, while another is good.
         losses: What of live files no copy gives: one of each file and topic, with the total of its messages.
         audit: What the last audit found, what was repaired after it, and how far the scrub of each path is.
-        verified_copies: Copies that were read in full; None if that was not asked for.
     """
 
-    root: Path
-    cluster_id: str
-    quorum: str
     paths: tuple[PathStatus, ...]
-    topics: tuple[TopicStatus, ...]
-    subscriptions: tuple[TopicSubscription, ...]
     incarnations: tuple[IncarnationStatus, ...]
     missing_copies: int
     unchecked_copies: int
     bad_copies: tuple[Report, ...]
     losses: tuple[Report, ...]
     audit: AuditState
+
+
+@dataclass(frozen=True, slots=True)
+class RootStatus(StorageStatus):
+    """A root at one version of its metadata.
+
+    Attributes:
+        root: Its path.
+        cluster_id: Its identity.
+        quorum: Ensemble, write and ack quorum of what is written.
+        topics: Its topics, partitions summed up.
+        subscriptions: Their subscriptions.
+        verified_copies: Copies that were read in full; None if that was not asked for.
+    """
+
+    root: Path
+    cluster_id: str
+    quorum: str
+    topics: tuple[TopicStatus, ...]
+    subscriptions: tuple[TopicSubscription, ...]
     verified_copies: int | None
 
 
@@ -194,31 +203,37 @@ def status(root: Root, *, verify: bool = False, progress: Progress = silent) -> 
     view = look(root)
     files = catalog.live_files(view)
     verified = _verify(root, view, files, progress) if verify else None
-    reports = [report for report in read_reports(root.path) if report.file_id in files]
-    bad = _bad_copies(files, reports)
-    paths = _paths(root, view, files, _bad_by_path(bad))
     return RootStatus(
+        **_storage(root, view, files),
         root=root.path,
         cluster_id=root.cluster_id,
         quorum=str(root.quorum),
-        paths=paths,
         topics=tuple(_topic(view, topic) for topic in catalog.topics(view)),
         subscriptions=topic_subscriptions(root, view),
-        incarnations=tuple(_incarnation(root, view, record) for record in view.all(IncarnationRecord)),
-        missing_copies=_missing_copies(root, files, {path.path_id for path in paths if _holds(path)}),
-        unchecked_copies=sum(path.copies for path in paths if not path.is_checked),
-        bad_copies=bad,
-        losses=tuple(sum_losses(reports)),
-        audit=read_state(root.path),
         verified_copies=verified,
     )
 
 
-def storage_status(root: Root) -> tuple[PathStatus, ...]:
-    """The storage paths now (raises as `status`)."""
+def storage_status(root: Root) -> StorageStatus:
+    """Storage paths, copies and journals now (raises as `status`)."""
     view = root.store.view(durable=True)
-    files = catalog.live_files(view)
-    return _paths(root, view, files, _bad_by_path(_bad_copies(files, read_reports(root.path))))
+    return StorageStatus(**_storage(root, view, catalog.live_files(view)))
+
+
+def _storage(root: Root, view: View, files: Mapping[str, FileRecord]) -> dict[str, Any]:
+    """The fields of `StorageStatus`."""
+    reports = [report for report in read_reports(root.path) if report.file_id in files]
+    bad = _bad_copies(files, reports)
+    paths = _paths(root, view, files, _bad_by_path(bad))
+    return {
+        "paths": paths,
+        "incarnations": tuple(_incarnation(root, view, record) for record in view.all(IncarnationRecord)),
+        "missing_copies": _missing_copies(root, files, {path.path_id for path in paths if _holds(path)}),
+        "unchecked_copies": sum(path.copies for path in paths if not path.is_checked),
+        "bad_copies": bad,
+        "losses": tuple(sum_losses(reports)),
+        "audit": read_state(root.path),
+    }
 
 
 def look(root: Root) -> View:
@@ -263,7 +278,7 @@ def _topic(view: View, topic: TopicRecord) -> TopicStatus:
 
 def _incarnation(root: Root, view: View, record: IncarnationRecord) -> IncarnationStatus:
     seal = view.get(SealRecord, record.incarnation) or SealRecord(incarnation=record.incarnation)
-    frames = JournalFrames(IncarnationId(record.incarnation), root.storage_paths(view), seal.sealed_before)
+    frames = JournalFrames(IncarnationId(record.incarnation), root.current_storage_paths, seal.sealed_before)
     watcher = LeaseWatcher(broker_lease_directory(root.path))
     watcher.observe()
     stale = "stale" if watcher.looks_stale(record.incarnation, time.time()) else "renewed"
@@ -275,7 +290,7 @@ def _incarnation(root: Root, view: View, record: IncarnationRecord) -> Incarnati
             chain.is_open(view, ledger) for ledger in view.all(LedgerRecord) if ledger.incarnation == record.incarnation
         ),
         fragments=len(record.fragments),
-        journal_bytes=frames.lag_bytes(log_record(record)),
+        journal_bytes=frames.lag(log_record(record)).bytes,
         given_up_paths=record.given_up_paths,
         given_up_frames=tuple((each.begin, each.end) for each in seal.given_up),
     )

@@ -12,10 +12,17 @@ from pulsar_on_spark.metadata.state import View
 from pulsar_on_spark.metadata.store import Change, MetadataStore
 from pulsar_on_spark.model.errors import (
     CommitConflictError,
+    InvalidArgumentError,
     NamespaceExistsError,
     NamespaceNotFoundError,
 )
-from pulsar_on_spark.model.names import TopicName, check_namespace, check_tenant
+from pulsar_on_spark.model.names import (
+    TopicName,
+    check_namespace,
+    check_new_name,
+    check_new_properties,
+    check_tenant,
+)
 from pulsar_on_spark.topic import catalog
 from pulsar_on_spark.topic.policies.change import new_policies
 from pulsar_on_spark.topic.policies.effective import policy_topic
@@ -45,7 +52,10 @@ def require_tenant(view: View, tenant: str) -> TenantRecord:
     """
     found = view.get(TenantRecord, tenant)
     if found is None:
-        raise NamespaceNotFoundError(f"Tenant {tenant} does not exist: create it with `pulsarpy tenants create`.")
+        raise NamespaceNotFoundError(
+            f"Tenant {tenant} does not exist: create it with `pulsarpy tenants create`.",
+            as_pulsar="Tenant does not exist",
+        )
     return found
 
 
@@ -53,31 +63,47 @@ def require_namespace(view: View, namespace: str) -> NamespaceRecord:
     """The namespace's record.
 
     Raises:
-        NamespaceNotFoundError: there is no such namespace.
+        NamespaceNotFoundError: there is no such namespace, or not even its tenant.
     """
     found = view.get(NamespaceRecord, namespace)
     if found is None:
+        require_tenant(view, namespace.partition("/")[0])
         raise NamespaceNotFoundError(
-            f"Namespace {namespace} does not exist: create it with `pulsarpy namespaces create`."
+            f"Namespace {namespace} does not exist: create it with `pulsarpy namespaces create`.",
+            as_pulsar="Namespace does not exist",
         )
     return found
 
 
 def create_tenant(
-    store: MetadataStore, tenant: str, admin_roles: Sequence[str] = (), allowed_clusters: Sequence[str] = ()
+    store: MetadataStore,
+    tenant: str,
+    admin_roles: Sequence[str] = (),
+    allowed_clusters: Sequence[str] = (),
+    *,
+    most: int = 0,
 ) -> None:
     """Create a tenant; roles and clusters are kept for whoever asks.
 
+    Args:
+        store: the root's metadata.
+        tenant: its name.
+        admin_roles: its roles.
+        allowed_clusters: its clusters.
+        most: limit of tenants; 0 for no limit.
+
     Raises:
-        InvalidArgumentError: the name is not acceptable.
+        InvalidArgumentError: the name is not acceptable, or there are too many tenants.
         NamespaceExistsError: the tenant exists.
     """
-    check_tenant(tenant)
+    check_new_name("Tenant name", check_tenant(tenant))
     new = TenantRecord(tenant=tenant, admin_roles=tuple(admin_roles), allowed_clusters=tuple(allowed_clusters))
 
     def decide(view: View) -> Change:
         if view.get(TenantRecord, tenant) is not None:
             raise NamespaceExistsError(f"Tenant {tenant} exists already: choose another name.")
+        if 0 < most <= (there := len(tenants(view))):
+            raise InvalidArgumentError(f"There are {there} of at most {most} tenants (max_tenants): delete one first.")
         return Change(puts=[new], keys={keys.tenant(tenant): None})
 
     store.commit(decide)
@@ -133,6 +159,7 @@ def create_namespace(
     *,
     policies: Mapping[str, Any] = MappingProxyType({}),
     properties: Mapping[str, str] = MappingProxyType({}),
+    most: int = 0,
 ) -> None:
     """Create a namespace of a tenant that is there.
 
@@ -141,19 +168,26 @@ def create_namespace(
         namespace: `tenant/namespace`.
         policies: what it sets, as in `set_namespace_policies`.
         properties: what it is labelled with.
+        most: limit of its tenant's namespaces; 0 for no limit.
 
     Raises:
-        InvalidArgumentError: the name, or a policy, is not acceptable.
+        InvalidArgumentError: the name, or a policy, is not acceptable, or the tenant has too many namespaces.
         NamespaceNotFoundError: there is no such tenant.
         NamespaceExistsError: the namespace exists.
     """
-    check_namespace(namespace)
+    check_new_name("Namespace name", check_namespace(namespace))
+    check_new_properties(f"Namespace {namespace}", properties)
     tenant = _tenant_of(namespace)
 
     def decide(view: View) -> Change:
         require_tenant(view, tenant)
         if view.get(NamespaceRecord, namespace) is not None:
             raise NamespaceExistsError(f"Namespace {namespace} exists already: choose another name.")
+        if 0 < most <= (there := len(namespaces(view, tenant))):
+            raise InvalidArgumentError(
+                f"Tenant {tenant} has {there} of at most {most} namespaces (max_namespaces_per_tenant): delete one "
+                "first."
+            )
         kept = new_policies(view, namespace, policies)
         new = NamespaceRecord(namespace=namespace, policies=kept, properties=dict(properties))
         return Change(puts=[new], keys={keys.tenant(tenant): None, keys.namespace(namespace): None})
@@ -167,11 +201,12 @@ def delete_namespace(store: MetadataStore, namespace: str, *, force: bool = Fals
     A forced deletion that is cut off has deleted some of the topics; the next one goes on.
 
     Raises:
+        InvalidArgumentError: the name is not one of a namespace.
         NamespaceNotFoundError: there is no such namespace.
         NamespaceExistsError: it has topics, and `force` is not given.
         CommitConflictError: topics are created as fast as they are deleted.
     """
-    require_namespace(store.view(), namespace)
+    require_namespace(store.view(), check_namespace(namespace))
     for _ in range(_ROUNDS):
         if not _delete_some(store, namespace, force=force):
             return
@@ -225,12 +260,13 @@ def set_namespace_properties(store: MetadataStore, namespace: str, changes: Mapp
 
     Raises:
         NamespaceNotFoundError: there is no such namespace.
+        InvalidArgumentError: it would have too many.
     """
 
     def decide(view: View) -> Change:
         record = require_namespace(view, namespace)
-        changed = record.model_copy(update={"properties": _merged(record.properties, changes)})
-        return Change(puts=[changed], keys={keys.namespace(namespace): None})
+        merged = _merged(f"Namespace {namespace}", record.properties, changes)
+        return Change(puts=[record.model_copy(update={"properties": merged})], keys={keys.namespace(namespace): None})
 
     store.commit(decide)
 
@@ -240,18 +276,23 @@ def set_topic_properties(store: MetadataStore, name: TopicName, changes: Mapping
 
     Raises:
         TopicNotFoundError: there is no such topic.
+        InvalidArgumentError: it would have too many.
     """
 
     def decide(view: View) -> Change:
         record = policy_topic(view, name) or catalog.require_topic(view, name)
-        changed = record.model_copy(update={"properties": _merged(record.properties, changes)})
-        return Change(puts=[changed], keys={keys.topic(record.name): None})
+        merged = _merged(f"Topic {record.name}", record.properties, changes)
+        return Change(puts=[record.model_copy(update={"properties": merged})], keys={keys.topic(record.name): None})
 
     store.commit(decide)
 
 
-def _merged(properties: Mapping[str, str], changes: Mapping[str, str | None]) -> dict[str, str]:
-    return {name: value for name, value in {**properties, **changes}.items() if value is not None}
+def _merged(of: str, properties: Mapping[str, str], changes: Mapping[str, str | None]) -> dict[str, str]:
+    """The properties with some changed; refused where there would be too many, unless some only go."""
+    merged = {name: value for name, value in {**properties, **changes}.items() if value is not None}
+    if any(value is not None for value in changes.values()):
+        check_new_properties(of, merged)
+    return merged
 
 
 def _tenant_of(namespace: str) -> str:

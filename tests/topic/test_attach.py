@@ -15,8 +15,9 @@ from pulsar_on_spark.metadata.state import View
 from pulsar_on_spark.metadata.store import Change
 from pulsar_on_spark.model.errors import TopicNotFoundError, TopicTerminatedError, WriteAbortedError
 from pulsar_on_spark.testing import messages
-from pulsar_on_spark.topic.attach import Transaction, attach
+from pulsar_on_spark.topic.attach import attach
 from pulsar_on_spark.topic.root import Root
+from pulsar_on_spark.topic.transactions import batch_of
 
 
 def rows(*values: str) -> list[bytes]:
@@ -49,12 +50,11 @@ def test_a_replay_of_the_same_write_changes_nothing(root: Root, topic: str) -> N
 
 def test_a_transaction_is_committed_once(root: Root, topic: str) -> None:
     """A replayed micro-batch is another write of the same rows under the same query and batch."""
-    key = keys.query("q")
-    for version in (0, 1, 1, 0, 2):
+    for version in (0, 1, 1, 2):
         write_id, output = staged(root, topic, f"batch {version}")
-        attach(root.store, write_id, [output], Transaction(key, version))
+        attach(root.store, write_id, [output], batch_of("q", version))
     assert messages.values(root, topic) == rows("batch 0", "batch 1", "batch 2")
-    assert root.store.key_version(key) == 2
+    assert root.store.key_version(keys.query("q")) == 2
 
 
 def test_a_topic_that_was_terminated_takes_nothing_and_what_it_has_stays(root: Root, topic: str) -> None:

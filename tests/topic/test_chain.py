@@ -177,6 +177,17 @@ def test_what_was_trimmed_is_no_loss_to_who_reads_from_the_earliest() -> None:
     assert plan(view_of(kept, others=(trimmed,)), EARLIEST, at(3, 2)).losses, "the range had something once"
 
 
+def test_the_begin_of_an_empty_ledger_is_the_end_of_the_ledger_before() -> None:
+    """A reader may have seen it open, and it was closed without an entry, and trimmed."""
+    closed = ledger(5, "broker-1", entries=0)
+    ended = IncarnationRecord(incarnation="broker-1", state="CLOSED")
+    for view in (view_of(*TWO_LEDGERS, ledgers=(closed,), others=(ended,)), view_of(*TWO_LEDGERS)):
+        found = plan(view, at(5, 0), at(7, 2))
+        assert [(s.segment.ledger_id, s.first, s.end) for s in found.slices] == [(7, 0, 2)]
+        assert found.losses == ()
+    assert plan(view_of(*TWO_LEDGERS), at(5, 1), at(7, 2)).losses, "of this one an entry was read"
+
+
 def test_nothing_passes_an_open_ledger() -> None:
     opened = ledger(5, "broker-1")
     segments = (segment(3, 0, (2,)), segment(5, 0, (4,)), segment(9, 0, (1,)))

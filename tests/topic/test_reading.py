@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import shutil
 from collections.abc import Callable
 from itertools import pairwise
@@ -10,12 +12,13 @@ from random import Random
 
 import pytest
 
+from pulsar_on_spark.ledger.files import OsFiles
 from pulsar_on_spark.ledger.reports import ReportKind, read_reports
 from pulsar_on_spark.ledger.segment_format import SEGMENT_SCHEMA
 from pulsar_on_spark.metadata import keys
 from pulsar_on_spark.metadata.records import FileRecord, SegmentRecord
 from pulsar_on_spark.metadata.store import Change
-from pulsar_on_spark.model.errors import DataLossError
+from pulsar_on_spark.model.errors import CopiesUnreachableError, DataLossError
 from pulsar_on_spark.model.ids import EARLIEST
 from pulsar_on_spark.testing import messages
 from pulsar_on_spark.topic import chain
@@ -23,6 +26,7 @@ from pulsar_on_spark.topic.attach import attach
 from pulsar_on_spark.topic.housekeeping import merge
 from pulsar_on_spark.topic.housekeeping.collect import Ages, collect
 from pulsar_on_spark.topic.reading import SliceReader
+from pulsar_on_spark.topic.repair import storage_paths
 from pulsar_on_spark.topic.root import Root
 
 Locate = Callable[[Root, FileRecord, int], Path]
@@ -40,6 +44,13 @@ def cut(file: Path, offset: int) -> None:
 
 def remove(file: Path, offset: int) -> None:
     file.unlink()
+
+
+def refuse_segments(files: OsFiles, path: Path) -> int:
+    """Have no descriptor for a segment file."""
+    if path.suffix == ".arrow":
+        raise OSError(errno.EMFILE, os.strerror(errno.EMFILE), str(path))
+    return os.open(path, os.O_RDONLY | os.O_CLOEXEC)
 
 
 @pytest.fixture
@@ -234,6 +245,68 @@ def test_the_log_says_only_what_is_true_where_all_copies_are_bad(
 
 
 @pytest.mark.parametrize("allow", [False, True])
+def test_what_cannot_be_reached_now_is_not_lost(
+    root: Root, written: list[bytes], copy_of: Locate, monkeypatch: pytest.MonkeyPatch, allow: bool
+) -> None:
+    """One after the other the three copies go away, get damaged or get lost: only with the last is it a loss."""
+    (file,) = root.store.view().all(FileRecord)
+    (whole,) = slices(root)
+    storage, away = root.path / "storage", root.path / "away"
+
+    def must_wait(reason: str) -> None:
+        with pytest.raises(CopiesUnreachableError, match=reason) as error:
+            read(root, whole, fail_on_data_loss=not allow)
+        assert "failOnDataLoss" not in str(error.value)
+        assert not root.status().losses
+
+    storage.rename(away)
+    must_wait("mount its disk")
+    away.rename(storage)
+    with monkeypatch.context() as patch:
+        patch.setattr(OsFiles, "open", refuse_segments)
+        must_wait("Too many open files")
+    assert read(root, whole, fail_on_data_loss=not allow) == written
+
+    copy_of(root, file, 0).unlink()
+    flip(copy_of(root, file, 1), file.length // 2)
+    (storage / "2").rename(away)
+    must_wait("mount its disk")
+    storage_paths.give_up(root, 2)
+    if allow:
+        found = read(root, whole, fail_on_data_loss=False)
+        assert 0 < len(found) < len(written), "of the damaged copy all is read but one batch"
+    else:
+        with pytest.raises(DataLossError, match="failOnDataLoss"):
+            read(root, whole)
+    away.rename(storage / "2")
+    assert read(root, whole, fail_on_data_loss=not allow) == written
+
+
+def test_a_reader_whose_root_is_away_as_well_says_so_of_the_paths(root: Root, written: list[bytes]) -> None:
+    """An executor without the mount reports neither a missing root nor a loss."""
+    (whole,) = slices(root)
+    blind = reader(root, "value", fail_on_data_loss=False)
+    root.path.rename(root.path.with_name("elsewhere"))
+    with pytest.raises(CopiesUnreachableError, match="mount its disk"):
+        list(blind.read(whole))
+
+
+def test_copies_that_moved_to_a_new_path_are_found_there(
+    root: Root, written: list[bytes], tmp_path: Path, copy_of: Locate
+) -> None:
+    """A task's plan is older than the paths: those that it knows were retired meanwhile."""
+    planned, blind = slices(root)[0], reader(root, "value")
+    for path_id in range(3):
+        storage_paths.add(root, tmp_path / f"new-{path_id}")
+    for path_id in range(3):
+        storage_paths.drain(root, path_id)
+    root.repair()
+    for path_id in range(3):
+        storage_paths.retire(root, path_id)
+    assert [value for _, batch in blind.read(planned) for value in batch.column("value").to_pylist()] == written
+
+
+@pytest.mark.parametrize("allow", [False, True])
 def test_a_file_that_is_gone_from_everywhere(root: Root, written: list[bytes], copy_of: Locate, allow: bool) -> None:
     (file,) = root.store.view().all(FileRecord)
     for path_id in file.copies:
@@ -307,3 +380,19 @@ def test_a_topic_that_was_deleted_under_a_reader(root: Root, written: list[bytes
     messages.write(root, "t", [b"of another topic"] * 4_000)
     with pytest.raises(DataLossError):
         read(root, planned[0])
+
+
+def test_a_loss_is_said_in_numbers_that_are_right(root: Root, copy_of: Locate) -> None:
+    root.create_topic("t")
+    messages.write(root, "t", [b"a"])
+    (file,) = root.store.view().all(FileRecord)
+    for path_id in file.copies:
+        flip(copy_of(root, file, path_id), file.length // 2)
+    with pytest.raises(DataLossError, match=r"^1 message of .*default/t \(entry 1:0\) is lost: .* without it, set"):
+        read(root, slices(root)[0])
+    messages.write(root, "t", [b"b"] * 1_500)
+    (_, more) = sorted(root.store.view().all(FileRecord), key=lambda each: each.length)
+    for path_id in more.copies:
+        flip(copy_of(root, more, path_id), more.length // 2)
+    with pytest.raises(DataLossError, match=r"^1500 messages of .*default/t \(entries 1:1 to 1:2\) are lost"):
+        read(root, slices(root)[1])

@@ -71,7 +71,7 @@ def test_what_has_something_in_it_is_deleted_by_force_only(root: Root) -> None:
 
 def test_a_namespace_of_many_topics_goes_commit_by_commit(root: Root) -> None:
     wanted = {TopicName.parse(f"shop/a/t{number}"): None for number in range(250)}
-    root.store.commit(lambda view: catalog.creation_of_missing(view, wanted))
+    root.store.commit(lambda view: catalog.creation_of_missing(view, wanted)[0])
     before = root.store.view().version
     tenants.delete_namespace(root.store, "shop/a", force=True)
     view = root.store.view()
@@ -98,3 +98,29 @@ def test_a_namespace_may_limit_its_topics(root: Root) -> None:
         root.create_topic("b", 2)
     root.create_topic("b")
     root.create_topic("elsewhere/x/c", 5)
+
+
+def test_tenants_and_namespaces_are_as_many_as_a_broker_allows(root: Root) -> None:
+    store = root.store
+    there = len(tenants.tenants(store.view()))
+    tenants.create_tenant(store, "one", most=there + 1)
+    with pytest.raises(InvalidArgumentError, match=rf"There are {there + 1} of at most {there + 1} tenants"):
+        tenants.create_tenant(store, "two", most=there + 1)
+    tenants.create_namespace(store, "one/a", most=1)
+    with pytest.raises(InvalidArgumentError, match="Tenant one has 1 of at most 1 namespaces"):
+        tenants.create_namespace(store, "one/b", most=1)
+
+
+def test_names_and_properties_are_bounded(root: Root) -> None:
+    store = root.store
+    for create, kind in ((tenants.create_tenant, "Tenant"), (tenants.create_namespace, "Namespace")):
+        with pytest.raises(InvalidArgumentError, match=f"{kind} name .* has 10.. bytes and may have 1024"):
+            create(store, ("public/" if kind == "Namespace" else "") + "n" * 1_025)
+    with pytest.raises(InvalidArgumentError, match="Namespace public/new cannot have 65 properties"):
+        tenants.create_namespace(store, "public/new", properties={str(number): "" for number in range(65)})
+    tenants.set_namespace_properties(store, "public/default", {"k": "v" * 16_000})
+    with pytest.raises(InvalidArgumentError, match="cannot have 2 properties of 17002 bytes"):
+        tenants.set_namespace_properties(store, "public/default", {"l": "v" * 1_000})
+    root.create_topic("t")
+    with pytest.raises(InvalidArgumentError, match="t cannot have 1 properties"):
+        tenants.set_topic_properties(store, TopicName.parse("t"), {"k": "v" * 16_384})

@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from pulsar_on_spark.ledger.files import OS_FILES, make_directory
-from pulsar_on_spark.metadata import keys
+from pulsar_on_spark.metadata import keys, permissions
 from pulsar_on_spark.metadata.durability import locked
 from pulsar_on_spark.metadata.records import FileRecord, IncarnationRecord, PathRecord
 from pulsar_on_spark.metadata.state import View
@@ -87,6 +87,8 @@ def back_up(root: Root, target: Path, progress: Progress = silent) -> BackupRepo
 
     _require_free(root.path, target)
     unfinished = target.with_name(f"{target.name}.unfinished-{secrets.token_hex(4)}")
+    make_directory(OS_FILES, unfinished)
+    permissions.set_mode(unfinished, permissions.mode_of(root.path))
     for name in ("metadata", "leases", "reports"):
         make_directory(OS_FILES, unfinished / name)
     snapshot.copy_once(root.path / "metadata" / "cluster-id", unfinished / "metadata" / "cluster-id")
@@ -98,10 +100,11 @@ def back_up(root: Root, target: Path, progress: Progress = silent) -> BackupRepo
     if not found.is_good:
         copy.repair(progress=progress)
         found = check(copy, progress=progress)
+    files = len(copy.store.view().all(FileRecord))
     snapshot.sync_all([unfinished])
     os.rename(unfinished, target)
     OS_FILES.fsync_directory(target.parent)
-    return BackupReport(target, len(copy.store.view().all(FileRecord)), sealed, attempts, found)
+    return BackupReport(target, files, sealed, attempts, found)
 
 
 def _require_free(root: Path, target: Path) -> None:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import os
 import re
-import shutil
 from collections.abc import Collection, Iterable, Mapping
 from contextlib import suppress
 from pathlib import Path
@@ -18,6 +17,7 @@ from pulsar_on_spark.ledger.journal.files import fenced_name, file_directory, op
 from pulsar_on_spark.ledger.journal.log import Copy, LogRecord, unended_fragments
 from pulsar_on_spark.ledger.journal.register import log_record
 from pulsar_on_spark.ledger.storage_path import StoragePath
+from pulsar_on_spark.metadata.permissions import copy_file, make_folders
 from pulsar_on_spark.metadata.records import FileRecord, IncarnationRecord, SealRecord
 from pulsar_on_spark.metadata.state import View
 from pulsar_on_spark.model.errors import StoragePathError
@@ -39,10 +39,10 @@ def copy_table(source: Path, target: Path) -> None:
     """
     log = source / "_delta_log"
     target_log = target / "_delta_log"
-    target_log.mkdir(parents=True, exist_ok=True)
+    make_folders(target_log)
     # The pointer to a checkpoint comes after the checkpoint: what it names is in the listing behind it.
     with suppress(FileNotFoundError):
-        shutil.copyfile(log / "_last_checkpoint", target_log / "_last_checkpoint")
+        copy_file(log / "_last_checkpoint", target_log / "_last_checkpoint")
     names = os.listdir(log)
     entries = sorted(int(found[1]) for name in names if (found := _ENTRY.fullmatch(name)))
     # A listing may show an entry and not the one before it, if both are being made.
@@ -54,6 +54,17 @@ def copy_table(source: Path, target: Path) -> None:
     for name in os.listdir(source):
         if name.endswith(".parquet"):
             copy_once(source / name, target / name)
+    _copy_checksums(source, target)
+
+
+def _copy_checksums(source: Path, target: Path) -> None:
+    """Copy the checksums of the entries and checkpoints that were copied."""
+    copied = {path.name.removesuffix(".json").removesuffix(".parquet") for path in (target / "_delta_log").iterdir()}
+    with suppress(FileNotFoundError):  # the root is of an older version
+        for path in (source / "_checksums").iterdir():
+            if path.name in copied:
+                make_folders(target / "_checksums")
+                copy_once(path, target / "_checksums" / path.name)
 
 
 def copy_segments(view: View, sources: Paths, targets: Paths, progress: Progress) -> list[FileId]:
@@ -79,7 +90,7 @@ def copy_segments(view: View, sources: Paths, targets: Paths, progress: Progress
 
 
 def _copy_segment(file_id: FileId, source: StoragePath, target: StoragePath) -> bool:
-    target.segment_file(file_id).parent.mkdir(parents=True, exist_ok=True)
+    make_folders(target.segment_file(file_id).parent)
     try:
         source.check()
         with suppress(FileNotFoundError):  # up to 16 batches there is no sidecar
@@ -125,11 +136,11 @@ def _copy_journal_file(incarnation: str, copy: Copy, sources: Paths, targets: Pa
         sources[copy.path].check()
     except StoragePathError:
         return  # the path is away: recovery says whether the others are enough
-    target.mkdir(parents=True, exist_ok=True)
+    make_folders(target)
     for name in (open_name, fenced_name):
         with suppress(FileNotFoundError):
             if again:
-                shutil.copyfile(name(source), name(target))
+                copy_file(name(source), name(target))
             else:
                 copy_once(name(source), name(target))
             return
@@ -142,7 +153,7 @@ def copy_once(source: Path, target: Path) -> None:
     with suppress(FileNotFoundError):
         if target.stat().st_size == size_bytes:
             return
-    shutil.copyfile(source, target)
+    copy_file(source, target)
 
 
 def sync_all(directories: Iterable[Path]) -> None:

@@ -15,7 +15,7 @@ from pulsar_on_spark.ledger.storage_path import StoragePath
 from pulsar_on_spark.model.errors import CorruptSegmentError, DataLossError, SegmentGoneError
 from pulsar_on_spark.model.ids import LedgerId, PathId
 from pulsar_on_spark.topic.compaction.reading import CompactedSlice
-from pulsar_on_spark.topic.entry.hidden_rows import HIDING_COLUMNS, hidden_rows
+from pulsar_on_spark.topic.entry.hidden_rows import HIDING_COLUMNS, UnreadableEntry, leave_out, message_rows_of
 
 log = logging.getLogger(__name__)
 
@@ -42,34 +42,43 @@ class CompactedReader:
         """The slice's messages in order; entry ids need no offset.
 
         Raises:
-            DataLossError: no copy of a part is good, or a message cannot be read, and `fail_on_data_loss` is set; or
-                the compacted ledger was replaced so long ago that its files are gone.
+            DataLossError: no copy of a part is good, and `fail_on_data_loss` is set; or the compacted ledger was
+                replaced so long ago that its files are gone.
+            CopiesUnreachableError: no copy of a part can be read now.
+            UnreadableMessageError: a message cannot be made into rows, and `fail_on_data_loss` is set.
         """
         columns = tuple(dict.fromkeys((*self.columns, *HIDING_COLUMNS)))
         report = partial(report_bad_copy, self.root)
-        number = slice_.first
+        number, alone = slice_.first, False
         while number < slice_.end:
+            end = number + 1 if alone else slice_.end
             try:
-                for ledger, batch in slice_.part(number, slice_.end).read(self.paths, columns, report):
+                for ledger, batch in slice_.part(number, end).read(self.paths, columns, report):
                     number += 1
-                    yield ledger, self._messages(slice_, ledger, batch)
+                    for messages in self._messages(slice_, ledger, batch):
+                        yield ledger, messages
+                alone = False
             except SegmentGoneError as error:
                 raise DataLossError(
                     f"{slice_.topic} was compacted again while its compacted messages were read, and their files are "
                     f"kept for ten minutes only: read again, in larger steps. {error}"
                 ) from error
             except CorruptSegmentError as error:
-                self._lose(f"{slice_.compacted.batches[number][3]} compacted messages of {slice_.topic}", str(error))
-                number += 1
+                # The error is about a group of batches: only the one that can't be read alone either is lost.
+                if alone:
+                    rows = slice_.compacted.batches[number][3]
+                    self._lose(f"{rows} compacted messages of {slice_.topic}", str(error))
+                    number += 1
+                alone = not alone
 
-    def _messages(self, slice_: CompactedSlice, ledger: LedgerId, batch: pa.RecordBatch) -> pa.RecordBatch:
-        hidden = hidden_rows(batch)
-        if hidden is not None:
-            for unreadable in hidden.unreadable:
-                message = f"message {ledger}:{unreadable.entry_id} of {slice_.topic}"
-                self._lose(message, f"It is {unreadable.reason}.")
-            batch = batch.filter(hidden.messages)
-        return batch.select([name for name in batch.schema.names if name in self.columns])
+    def _messages(self, slice_: CompactedSlice, ledger: LedgerId, batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
+        def on_unreadable(unreadable: UnreadableEntry) -> None:
+            message = f"{ledger}:{unreadable.entry_id}"
+            leave_out(message, slice_.topic, unreadable.reason, is_error=self.fail_on_data_loss)
+
+        wanted = [name for name in batch.schema.names if name in self.columns]
+        for messages in message_rows_of(batch, ledger, on_unreadable):
+            yield messages.select(wanted)
 
     def _lose(self, what: str, reason: str) -> None:
         if self.fail_on_data_loss:

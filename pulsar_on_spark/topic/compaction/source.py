@@ -155,7 +155,7 @@ class Source:
             frames = replace(file, frames=tuple(file.frames[where.number] for where in wanted))
             names = [name for name in SEGMENT_SCHEMA.names if name in columns]
             end = slice_.first
-            for decoded in read_entries(frames, ledger, slice_.first, slice_.end, paths):
+            for decoded in read_entries(frames, ledger, slice_.first, slice_.end, self._root.current_storage_paths):
                 end += len(decoded.entry_rows)
                 yield end, decoded.batch.select(names)
             return
@@ -165,7 +165,7 @@ class Source:
             [where.number for where in wanted],
             columns,
             lambda path, reason: self._report(file.file_id, path, reason),
-            at_stake=f"{slice_.topic} entries {slice_.start_position} to {slice_.end - 1}",
+            at_stake=f"{slice_.topic} {slice_.entries_in_words}",
         )
         for where, batch in zip(wanted, batches, strict=True):
             yield min(where.end, slice_.end), rows_of(where, batch)

@@ -5,7 +5,8 @@ Three kinds of entry, told apart by their metadata:
 * a **batch** has a row for each message: `batch_index` from 0, its `message_metadata` as received;
 * a **single** message has one row without batch index and without `message_metadata`;
 * what can't be taken apart is **whole**: one row that has all the bytes in `raw`, its value null. That is what is
-  encrypted, a chunk, a marker (the broker's own entry), compressed by an unknown codec, or in any way not what it says.
+  encrypted, a chunk, a marker (the broker's own entry), compressed by an unknown codec, too much work
+  (`work_limits.py`), or in any way not what it says.
 
 The first row of an entry has `entry_metadata` as received, a whole one's too if it has any, so that readers can tell
 why it is whole. Nothing is lost and nothing raises: `rebuild.py` makes the entry again from its rows.
@@ -27,13 +28,14 @@ import pyarrow.compute as pc
 
 from pulsar_on_spark.ledger.segment_format import SEGMENT_SCHEMA
 from pulsar_on_spark.model.ids import EntryId, LedgerId
-from pulsar_on_spark.protocol.compression import MAX_UNCOMPRESSED_BYTES, Codec, compress_within, decompress
+from pulsar_on_spark.protocol.compression import MAX_UNCOMPRESSED_BYTES, Codec, compress, decompress
 from pulsar_on_spark.protocol.field_walk import Bools, Bytes, Int64s, pick_ranges
 from pulsar_on_spark.topic.entry import columns as columns
 from pulsar_on_spark.topic.entry.batches import MessageRows, message_rows, walk_batch
 from pulsar_on_spark.topic.entry.columns import ENTRY, SINGLE, MessageColumns, WalkedMetadata
 from pulsar_on_spark.topic.entry.cutting import MAX_MESSAGE_BYTES, RECORD_BATCH_BYTES
 from pulsar_on_spark.topic.entry.stored import StoredEntries, split_entries
+from pulsar_on_spark.topic.entry.work_limits import above_group_budget, above_limits
 
 GROUP_ENTRIES = 8_192
 """Entries looked at together: metadata is read in columns, so a few entries at a time would be slow."""
@@ -84,6 +86,14 @@ def decode_entries(
     )
 
 
+def decode_dense_entry(entry: StoredEntry) -> Iterator[DecodedEntries]:
+    """Take one entry apart that may be whole in a segment because its group was too much work.
+
+    Not for what is written: the entry may be too large to be compressed again.
+    """
+    yield from _Group(_in_columns([entry]), None).decode(RECORD_BATCH_BYTES)
+
+
 def decode_groups(
     groups: Iterable[StoredEntries],
     *,
@@ -123,9 +133,15 @@ def _in_columns(entries: Sequence[StoredEntry]) -> StoredEntries:
 
 
 class _Group:
-    """Entries whose metadata is read together."""
+    """Entries whose metadata is read together.
 
-    def __init__(self, entries: StoredEntries, max_message_size_bytes: int) -> None:
+    Args:
+        entries: The entries.
+        max_message_size_bytes: As for `decode_entries`; None for rows that are only read, which no group is too much
+            work for.
+    """
+
+    def __init__(self, entries: StoredEntries, max_message_size_bytes: int | None) -> None:
         self.data, bounds = entries.data, entries.bounds
         self.starts, self.ends = bounds[:-1], bounds[1:]
         split = split_entries(self.data, bounds)
@@ -149,6 +165,17 @@ class _Group:
         is_tombstone = self.named.null_value[:-1] & ~self._in_batch
         self._whole |= is_tombstone & (self._codecs == Codec.NONE) & (self._payload_at < self.ends)
         self._tombstones = is_tombstone
+        self._whole |= self._is_too_much_work()
+
+    def _is_too_much_work(self) -> Bools:
+        messages = np.where(self._in_batch, self._messages, 1)
+        sizes = np.where(self._codecs == Codec.NONE, 0, self._sizes)
+        too_much = above_limits(messages, sizes)
+        if self._limit is None:
+            return too_much
+        wanted = ~(self._whole | too_much)
+        stored = self.ends - self._payload_at
+        return too_much | above_group_budget(np.maximum(messages, 0) * wanted, sizes * wanted, stored)
 
     def _must_stay_whole(self) -> Bools:
         walked = self.walked
@@ -239,9 +266,10 @@ class _Group:
         if codec == Codec.NONE:
             return packed.tobytes()
         payload = decompress(codec, packed.data, int(self._sizes[index]))
-        if payload is None or len(payload) <= self._limit:
+        if payload is None or self._limit is None or len(payload) <= self._limit:
             return payload
-        return payload if compress_within(Codec(codec), payload, self._limit) is not None else None
+        # A codec's best level could do more, and takes half a minute for 64 MiB.
+        return payload if len(compress(Codec(codec), payload)) <= self._limit else None
 
 
 def _bad_entries(rows: MessageRows, walked: WalkedMetadata, named: MessageColumns) -> Int64s:

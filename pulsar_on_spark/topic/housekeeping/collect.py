@@ -45,6 +45,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 DAY_S = 24 * 3600.0
+SOLE_TIMES = 7
 _OWN_FILE_ID = re.compile(r"[0-9a-f]{32}-[0-9a-f]+")
 """Whatever else somebody put there is not ours to judge."""
 _COMMIT_RECORDS = 1_000
@@ -58,7 +59,8 @@ class Ages:
     Attributes:
         abort_after_s: An uncommitted write whose newest file is older is aborted; unfinished files older than this go.
         keep_replaced_s: Files stay so long after the last segment record that named them, for readers under way.
-        keep_verdicts_s: Committed verdicts stay so long at least.
+        keep_verdicts_s: Committed verdicts stay so long at least, and `SOLE_TIMES` as long where nothing else tells a
+            driver that was suspended in its commit that the write is done.
     """
 
     abort_after_s: float = DAY_S
@@ -273,11 +275,13 @@ def _clear_verdicts(store: MetadataStore, remaining: set[WriteId], ages: Ages, n
     """
     view = store.view()
     used = {file.write_id for file in view.all(FileRecord)} | remaining
-    limit = _time(now_s - ages.keep_verdicts_s)
+    limits = [_time(now_s - times * ages.keep_verdicts_s) for times in (1, SOLE_TIMES)]
     old = [
         verdict.write_id
         for verdict in view.all(WriteRecord)
-        if verdict.status == "committed" and verdict.decided_at is not None and verdict.decided_at <= limit
+        if verdict.status == "committed"
+        and verdict.decided_at is not None
+        and verdict.decided_at <= limits[verdict.is_sole]
     ]
     cleared = 0
     for some in _chunks([write_id for write_id in old if write_id not in used]):

@@ -3,16 +3,11 @@
 from __future__ import annotations
 
 import logging
-import os
-import secrets
 from collections.abc import Callable
-from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, TypeVar
 
-from pulsar_on_spark.ledger.files import OS_FILES, write_synced
-from pulsar_on_spark.ledger.storage_path import StoragePath
 from pulsar_on_spark.metadata import keys
 from pulsar_on_spark.metadata.records import PathRecord
 from pulsar_on_spark.metadata.state import View
@@ -23,6 +18,7 @@ from pulsar_on_spark.topic.housekeeping.collect import DEFAULT_AGES, Ages, Colle
 from pulsar_on_spark.topic.housekeeping.expiry import expire_subscriptions, sweep_leases
 from pulsar_on_spark.topic.housekeeping.merge import MergeReport, merge
 from pulsar_on_spark.topic.lifecycle.trim import TrimmedTopics, trim_topics
+from pulsar_on_spark.topic.path_health import Trials
 from pulsar_on_spark.topic.policies.effective import DEFAULTS
 from pulsar_on_spark.topic.policies.policies import Policies
 from pulsar_on_spark.topic.progress import Progress, silent
@@ -35,6 +31,9 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 log = logging.getLogger(__name__)
+
+_ANSWER_WITHIN_S = 30.0
+"""Time limit of a disk that is tried once."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,16 +109,21 @@ def maintain(
     )
 
 
-def heal_paths(root: Root, told: dict[int, str] | None = None) -> tuple[PathId, ...]:
+def heal_paths(root: Root, told: dict[int, str] | None = None, trials: Trials | None = None) -> tuple[PathId, ...]:
     """Let storage paths that failed under a write, and are well again, be written to; returns which.
 
     Args:
         root: The root.
-        told: What is wrong with paths as the last call said it, by id: the log is not told the same again.
+        told: The problems of paths that the last call logged, by id: they are not logged again.
+        trials: The trials of a caller that calls repeatedly: they decide which paths to try.
     """
-    paths = root.storage_paths(root.store.view())
-    failed = [record for record in root.store.view().all(PathRecord) if _has_failed(record)]
-    ills = {record.path_id: ill for record in failed if (ill := _ill(paths[PathId(record.path_id)])) is not None}
+    view = root.store.view()
+    paths = root.storage_paths(view)
+    trials = trials or Trials(wait_s=_ANSWER_WITHIN_S)
+    failed = [r for r in view.all(PathRecord) if _has_failed(r) and trials.may_try(PathId(r.path_id))]
+    ills = {
+        r.path_id: ill for r in failed if (ill := trials.illness_of(paths[PathId(r.path_id)], r.reason)) is not None
+    }
     for path_id, ill in ills.items():
         if told is None or told.get(path_id) != ill:
             log.warning("Storage path %d is still not well: %s", path_id, ill, extra={"path": path_id})
@@ -127,6 +131,8 @@ def heal_paths(root: Root, told: dict[int, str] | None = None) -> tuple[PathId, 
         told.clear()
         told.update(ills)
     well = {record.path_id for record in failed} - ills.keys()
+    for path_id in well:
+        trials.tried(PathId(path_id))
     healed: list[PathRecord] = []
     # What was away may come back with less: its copies count after repair has read them.
     changed = {"state": "writable", "reason": "", "failed_at": None, "check_since": datetime.now(UTC)}
@@ -145,19 +151,3 @@ def heal_paths(root: Root, told: dict[int, str] | None = None) -> tuple[PathId, 
 def _has_failed(record: PathRecord) -> bool:
     """Marked by a write (`Root.mark_failed`), not set to read-only by somebody."""
     return record.state == "read-only" and bool(record.reason)
-
-
-def _ill(path: StoragePath) -> str | None:
-    """Why the path is not the right one, or takes no durable file; None where it is well."""
-    probe = path.directory / f".probe-{os.getpid()}-{secrets.token_hex(4)}"
-    try:
-        path.check()
-        write_synced(OS_FILES, probe, b"\0" * 65_536)
-    except OSError as error:
-        return f"{error.strerror} at {path.directory}"
-    except PulsarpyError as error:
-        return str(error)
-    finally:
-        with suppress(OSError):
-            probe.unlink()
-    return None

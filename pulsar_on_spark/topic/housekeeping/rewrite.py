@@ -22,7 +22,7 @@ from pulsar_on_spark.ledger.storage_path import StoragePath
 from pulsar_on_spark.metadata.records import FileRecord, SegmentRecord
 from pulsar_on_spark.metadata.state import View
 from pulsar_on_spark.model.clock import current_ms
-from pulsar_on_spark.model.errors import CorruptSegmentError
+from pulsar_on_spark.model.errors import CopiesUnreachableError, CorruptSegmentError
 from pulsar_on_spark.model.ids import FileId, PathId
 from pulsar_on_spark.topic.chain import SegmentSlice, SliceBatch
 from pulsar_on_spark.topic.entry.cutting import RECORD_BATCH_BYTES
@@ -89,8 +89,8 @@ class Piece:
 def rewrite(root: Root, view: View, runs: Sequence[Run], writer: SegmentFileWriter) -> list[Piece]:
     """Read the runs and append them to the file, each in as few pieces as memory allows.
 
-    A run with a segment that no copy gives is left out (what of it was written before is in no piece), logged and
-    reported.
+    A run with a segment that no copy gives is left out (what of it was written before is in no piece) and logged; where
+    it is lost, and not only away, it is reported.
 
     Raises:
         NotEnoughCopiesError: the new file has too few good copies.
@@ -165,6 +165,9 @@ class _Rewriting:
         """Read a stretch at once, or each of its segments by itself where a part is unreadable."""
         try:
             self._read(file, stretch)
+        except CopiesUnreachableError as error:
+            for each in stretch:
+                self._fail(each.buffer, str(error))
         except CorruptSegmentError as error:
             if len(stretch) > 1:
                 for each in stretch:

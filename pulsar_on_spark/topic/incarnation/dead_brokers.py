@@ -77,7 +77,7 @@ def recover_incarnation(root: Root, incarnation: IncarnationId, give_up: Collect
     """
     view = root.store.view()
     writable = [path.path_id for path in preferred(root.writable_paths(view), incarnation)]
-    return recover(LogRegister(root.store, incarnation), root.storage_paths(view), writable, give_up=give_up)
+    return recover(LogRegister(root.store, incarnation), root.current_storage_paths, writable, give_up=give_up)
 
 
 def recover_before(root: Root, topic_ids: Collection[TopicId]) -> None:

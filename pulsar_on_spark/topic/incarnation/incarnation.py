@@ -130,7 +130,10 @@ class Incarnation:
         await asyncio.to_thread(made._lease.start, ())
         try:
             await made.journal.open()
+            made._require_alive()
         except BaseException:
+            made._reason = made._reason or "its start was cut off"
+            made.journal.abandon()
             made._lease.stop()
             raise
         made._polling = asyncio.create_task(made._poll())
@@ -316,12 +319,13 @@ class Incarnation:
         """See `JournalListener`: nobody is told, `can_append` is False until `room`."""
 
     def ended(self, reason: str) -> None:
-        """See `JournalListener`."""
+        """See `JournalListener`. Of an incarnation that has not started its starter hears, by an error."""
         if self._reason is None:
             self._reason = reason
             self._ledgers.clear()
             self._lease.stop()
-            self._listener.ended(reason)
+            if self._polling is not None:
+                self._listener.ended(reason)
 
     def _require_alive(self) -> None:
         if self._reason is not None:

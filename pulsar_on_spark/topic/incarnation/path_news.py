@@ -13,6 +13,7 @@ from pulsar_on_spark.metadata.records import PathRecord
 from pulsar_on_spark.metadata.state import View
 from pulsar_on_spark.model.errors import MetadataError, StoragePathError
 from pulsar_on_spark.model.ids import PathId
+from pulsar_on_spark.topic.path_health import Trials
 from pulsar_on_spark.topic.root import Root
 
 log = logging.getLogger(__name__)
@@ -33,6 +34,7 @@ class PathNews:
         self._unmarked: dict[PathId, PathFailure] = {}
         self._offers: list[StoragePath] = []
         self._to_leave: list[PathId] = []
+        self._trials = Trials()
 
     def mark_failed(self, failures: Sequence[PathFailure]) -> None:
         """The journal has given these up: nobody else shall write there either (errors as `Root.mark_failed`).
@@ -53,7 +55,7 @@ class PathNews:
         """A view; notes which paths it has for the journal: new ones, those that are writable again, and drained ones.
 
         What failed is looked up before the view is taken: it was marked by then, so that a path which is writable in
-        the view is well again, or all are needed.
+        the view is healthy again. If too few are, failed paths that seem healthy are retried, with growing pauses.
         """
         with contextlib.suppress(MetadataError):
             self._mark()
@@ -65,8 +67,20 @@ class PathNews:
             for record in view.all(PathRecord)
             if record.path_id in self._known and record.state in ("draining", "lost", "retired")
         ]
-        self._offers = [path for path in writable if path.path_id in failed or path.path_id not in self._known]
+        marked = {r.path_id: r.reason for r in view.all(PathRecord) if r.state == "read-only"}
+        self._offers = [
+            path
+            for path in writable
+            if path.path_id not in self._known
+            or (path.path_id in failed and (path.path_id not in marked or self._seems_well(path, marked[path.path_id])))
+        ]
         return view
+
+    def _seems_well(self, path: StoragePath, reason: str) -> bool:
+        if not self._trials.may_try(path.path_id) or self._trials.illness_of(path, reason) is not None:
+            return False
+        self._trials.tried(path.path_id)
+        return True
 
     def tell(self, journal: Journal) -> None:
         """Offer the journal what the last view had for it, and let it leave what is to be drained, or given up."""

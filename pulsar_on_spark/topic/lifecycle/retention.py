@@ -7,8 +7,9 @@ What may go is the front of the chain, segment by segment, up to the first that 
     retention 0/0, or it was truncated              goes
     retention by time and size                      goes if its age or what is kept behind it is above either limit
 
-A ledger goes with its last segment. Where nothing would be left of a chain, an empty ledger with a larger id takes its
-end's place, so that ids go on growing.
+A ledger goes with its last segment, and an empty one with those before it. The floor is the end of the last segment
+that went, never the begin of an empty ledger behind it: a reader of all messages is there, and has lost nothing.
+Where nothing would be left of a chain, an empty ledger with a larger id takes its end's place: ids only grow.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ class Trim:
     """What goes.
 
     Attributes:
-        before: The end of what is gone then; EARLIEST if nothing goes.
+        before: The end of the last segment that goes; EARLIEST if none goes.
         segments: In the order of the chain.
         ledgers: Those of which nothing is left.
         takes_all: Whether nothing is left of the chain.
@@ -109,7 +110,6 @@ def decide_trim(
         if not part.is_finished or (is_last and not part.segments):
             break
         ledgers.append(part.ledger)
-        before = max(before, Position(LedgerId(part.ledger.ledger_id), EntryId(0)))
     return Trim(before, tuple(segments), tuple(ledgers), takes_all=bool(segments) and len(ledgers) == len(parts))
 
 

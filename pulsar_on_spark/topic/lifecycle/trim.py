@@ -182,16 +182,17 @@ def _commit(store: MetadataStore, names: Sequence[str], defaults: Policies, now:
             )
             known = view.get(TrimRecord, topic.topic_id) or TrimRecord(topic_id=topic.topic_id)
             changed = known.model_copy(update={"marks": marked(view, cursors, topic.topic_id, now)})
+            trims.append(trim)
+            deletes += [*trim.segments, *trim.ledgers]
             if trim.before != EARLIEST:
-                trims.append(trim)
-                deletes += [*trim.segments, *trim.ledgers]
                 changed = changed.model_copy(
                     update={"trimmed_ledger": int(trim.before.ledger), "trimmed_entry": int(trim.before.entry)}
                 )
-                if trim.takes_all:
-                    puts.append(LedgerRecord(topic_id=topic.topic_id, ledger_id=ids.take(), created_at=now))
+            if trim.takes_all:
+                puts.append(LedgerRecord(topic_id=topic.topic_id, ledger_id=ids.take(), created_at=now))
             if changed != known:
                 puts.append(changed)
+            if changed != known or trim.ledgers:
                 moved[keys.topic(name)] = None
         if not moved:
             return None

@@ -21,6 +21,11 @@ if TYPE_CHECKING:
     from pulsar_on_spark.topic.root import Root
 
 _MIB: Final = 1 << 20
+_NEGATIVE: Final = {
+    "message_ttl": "Invalid value for message TTL",
+    "subscription_expiration_time": "Invalid value for subscription expiration time",
+}
+"""Pulsar's text for a negative number in these policies; for all others it says that they must be 0 or more."""
 
 
 def set_namespace_policies(root: Root, namespace: str, changes: Mapping[str, Any]) -> None:
@@ -89,24 +94,34 @@ def _checked(changes: Mapping[str, Any], what: str, *, on_topic: bool) -> dict[s
         field = FIELDS.get(name)
         if field is None:
             raise InvalidArgumentError(f"Policy {name!r} of {what} is not known: give one of {', '.join(FIELDS)}.")
-        if (field.topic if on_topic else field.namespace) is None:
+        path = field.topic if on_topic else field.namespace
+        if path is None:
             other = "namespaces" if on_topic else "topics"
             raise InvalidArgumentError(f"Policy {name!r} of {what} cannot be set: it is for {other} only.")
-        checked[name] = None if value is None else _json(name, value, what)
+        # Clients say so of a strategy that is not set.
+        checked[name] = None if value in (None, "UNDEFINED") else _json(name, value, what, path)
     return checked
 
 
-def _json(name: str, value: Any, what: str) -> JsonValue:
+def _json(name: str, value: Any, what: str, path: str) -> JsonValue:
     try:
         parsed = Policies.model_validate({name: value})
     except ValidationError as error:
         problem = error.errors(include_url=False)[0]
+        as_pulsar = None
+        if problem["type"] == "greater_than_equal" and len(problem["loc"]) == 1:
+            as_pulsar = _NEGATIVE.get(name) or f"{path} must be 0 or more"
         inside = ".".join(str(part) for part in problem["loc"][1:])
         reason = f"{inside}: {problem['msg']}" if inside else problem["msg"]
         if problem["type"] == "model_type":
             fields = Policies.model_json_schema()["$defs"][problem["ctx"]["class_name"]]["properties"]
             reason = f"it is an object with {', '.join(fields)}"
-        raise InvalidArgumentError(f"Policy {name!r} of {what} is not acceptable ({reason}): correct it.") from error
+        raise InvalidArgumentError(
+            f"Policy {name!r} of {what} is not acceptable ({reason}): correct it.", as_pulsar=as_pulsar
+        ) from error
+    creation = parsed.auto_topic_creation
+    if name == "auto_topic_creation" and creation.refusal is not None:
+        raise InvalidArgumentError(f"{creation.refusal} ({what})", as_pulsar=creation.refusal)
     dumped: JsonValue = parsed.model_dump(mode="json", by_alias=True, include={name})[name]
     # An empty list has a policy unset, as in Pulsar.
     return (sorted(dumped, key=str) or None) if isinstance(dumped, list) else dumped

@@ -9,9 +9,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import Enum
-from typing import Annotated, Final, Literal
+from typing import Annotated, Any, Final, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import AliasChoices, BaseModel, ConfigDict, Field, field_validator, model_validator
 from pydantic.alias_generators import to_camel
 
 from pulsar_on_spark.model.quorum import Quorum
@@ -59,13 +59,13 @@ class PersistencePolicies(_Value):
         bookkeeper_ensemble: Storage paths that there must be at least; a file lies on as many as it has copies.
         bookkeeper_write_quorum: Copies.
         bookkeeper_ack_quorum: Durable copies before an entry is acknowledged.
-        managed_ledger_max_mark_delete_rate: 0, no limit: cursors are saved in groups, whatever their rate.
+        managed_ledger_max_mark_delete_rate: Kept, and without effect: all cursors of a broker are saved together.
     """
 
     bookkeeper_ensemble: Copies
     bookkeeper_write_quorum: Copies
     bookkeeper_ack_quorum: Copies
-    managed_ledger_max_mark_delete_rate: Annotated[float, Field(ge=0, le=0)] = 0.0
+    managed_ledger_max_mark_delete_rate: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 0.0
 
     @model_validator(mode="after")
     def _check(self) -> PersistencePolicies:
@@ -111,12 +111,12 @@ class BacklogQuota(_Value):
 
 
 class DispatchRate(_Value):
-    """How fast entries go to consumers; -1 for no limit."""
+    """The rate of entries to consumers; -1 for no limit. A relative rate is added to the publish rate."""
 
     dispatch_throttling_rate_in_msg: Limit = -1
     dispatch_throttling_rate_in_byte: Limit = -1
     rate_period_in_second: Some = 1
-    relative_to_publish_rate: Literal[False] = False
+    relative_to_publish_rate: bool = False
 
 
 class PublishRate(_Value):
@@ -134,11 +134,38 @@ class SubscribeRate(_Value):
 
 
 class AutoTopicCreation(_Value):
-    """Whether a client's use of a topic that is not there creates it, and as what."""
+    """The policy for topics that clients use before they exist: whether to create them, and of which type.
+
+    Attributes:
+        allow_auto_topic_creation: Whether to create them; if not, the other fields have no meaning.
+        topic_type: The type of created topics.
+        default_num_partitions: Partitions of created topics; None for topics without.
+    """
 
     allow_auto_topic_creation: bool = True
     topic_type: Literal["non-partitioned", "partitioned"] = "non-partitioned"
-    default_num_partitions: Annotated[int, Field(ge=1, le=10_000)] = 1
+    default_num_partitions: Annotated[int, Field(le=10_000)] | None = None
+
+    @field_validator("topic_type", mode="before")
+    @classmethod
+    def _not_given(cls, value: Any) -> Any:
+        return value or "non-partitioned"
+
+    @property
+    def refusal(self) -> str | None:
+        """The error of an invalid value, as by Pulsar's `validateOverride`, whose text clients compare; else None."""
+        is_partitioned, partitions = self.topic_type == "partitioned", self.default_num_partitions
+        if not self.allow_auto_topic_creation:
+            return None
+        if not is_partitioned and partitions is not None:
+            wrong = "is not allowed to be set when the type is non-partition."
+        elif is_partitioned and partitions is None:
+            wrong = "cannot be null when the type is partitioned."
+        elif is_partitioned and partitions is not None and partitions < 1:
+            wrong = "cannot be less than 1 for partition type."
+        else:
+            return None
+        return f"Invalid configuration for autoTopicCreationOverride. the detail is [defaultNumPartitions] {wrong}"
 
 
 class AutoSubscriptionCreation(_Value):
@@ -179,7 +206,15 @@ class DelayedDelivery(_Value):
 
     active: bool = True
     tick_time: Some = 1000
-    max_delivery_delay_in_millis: Annotated[int, Field(ge=0, le=2**63 - 1)] = 0
+    max_delivery_delay_in_millis: Annotated[
+        int,
+        Field(
+            ge=0,
+            le=2**63 - 1,
+            # Pulsar's name, and what its Go client says.
+            validation_alias=AliasChoices("maxDeliveryDelayInMillis", "maxDelayInMillis"),
+        ),
+    ] = 0
 
 
 class Policies(BaseModel):
@@ -203,6 +238,8 @@ class Policies(BaseModel):
     """None for the root's quorum."""
 
     deduplication: bool = False
+    deduplication_snapshot_interval: Count = 120
+    """Seconds after which the deduplication state is saved, if anything was published; 0 for not by time."""
     delayed_delivery: DelayedDelivery = DelayedDelivery()
     publish_rate: PublishRate = PublishRate()
     dispatch_rate: DispatchRate = DispatchRate()
@@ -269,6 +306,12 @@ FIELDS: Final[dict[str, PolicyField]] = {
     ),
     "persistence": PolicyField("persistence", "persistence", "persistence", "broker.journals"),
     "deduplication": PolicyField("deduplication", "deduplicationEnabled", "deduplicationEnabled", _PRODUCERS),
+    "deduplication_snapshot_interval": PolicyField(
+        "deduplicationSnapshotInterval",
+        "deduplicationSnapshotInterval",
+        "deduplicationSnapshotIntervalSeconds",
+        _PRODUCERS,
+    ),
     "delayed_delivery": PolicyField(
         "delayedDelivery", "delayedDelivery", "delayed_delivery_policies", "broker.dispatch"
     ),

@@ -25,9 +25,9 @@ class CheckReport:
     Attributes:
         good: Copies that were read in full and are good.
         missing: Copies that are not where the metadata say.
-        bad: Copies that are there and bad.
+        bad: Copies that exist and are bad; a copy that could not be examined is not known to be bad.
         lacking: Copies for which there is no storage path.
-        reasons: A sentence for each bad or missing copy, and for each path that is away.
+        reasons: A sentence for each copy that is bad, missing or could not be examined, and for each path that is away.
     """
 
     good: int
@@ -58,17 +58,24 @@ def check(root: Root, path_id: PathId | None = None, *, progress: Progress = sil
         )
     copies = to_read(found, path_id)
     defects: list[str] = []
+    unexamined: list[str] = []
     for number, (file, at) in enumerate(copies):
         progress("check", number, len(copies))
         checked = check_copy(root.path, file, paths[at])
         if checked.defect is not None:
-            defects.append(checked.defect)
+            (defects if checked.is_examined else unexamined).append(checked.defect)
     progress("check", len(copies), len(copies))
-    return report_of(found, root.quorum.write, len(copies) - len(defects), defects, path_id)
+    good = len(copies) - len(defects) - len(unexamined)
+    return report_of(found, root.quorum.write, good, defects, unexamined, path_id)
 
 
 def report_of(
-    found: Audit, wanted: int, good: int, defects: Sequence[str], path_id: PathId | None = None
+    found: Audit,
+    wanted: int,
+    good: int,
+    defects: Sequence[str],
+    unexamined: Sequence[str] = (),
+    path_id: PathId | None = None,
 ) -> CheckReport:
     """Put together what an audit found and what reading did.
 
@@ -76,7 +83,8 @@ def report_of(
         found: The audit.
         wanted: The root's write quorum.
         good: Copies that were read and are good.
-        defects: Of those that are bad.
+        defects: The defect of each bad copy.
+        unexamined: The reason for each copy that could not be examined.
         path_id: Only this storage path was looked at; None for all.
     """
     absent = {each: reason for each, reason in found.bad.items() if path_id in (None, each[1])}
@@ -88,7 +96,7 @@ def report_of(
         missing=missing,
         bad=len(defects) + len(absent) - missing,
         lacking=sum(plan.lacking for plan in found.plans(wanted)),
-        reasons=(*away, *sentences, *defects),
+        reasons=(*away, *sentences, *defects, *unexamined),
     )
 
 

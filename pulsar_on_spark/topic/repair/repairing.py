@@ -10,6 +10,7 @@ from datetime import datetime, timedelta
 from typing import TYPE_CHECKING
 
 from pulsar_on_spark.ledger.reports import ReportKind, clear_report, read_reports
+from pulsar_on_spark.ledger.storage_path import StoragePath
 from pulsar_on_spark.metadata import keys
 from pulsar_on_spark.metadata.records import FileRecord, PathRecord
 from pulsar_on_spark.metadata.state import View
@@ -169,7 +170,8 @@ def check_reports(
 ) -> set[tuple[FileId, PathId]]:
     """Look at what readers have reported; the copies that are bad indeed. Reports of good copies are cleared.
 
-    When the time is over, the rest is taken for bad unseen: writing a good copy anew does no harm.
+    When the time is over, the rest is taken for bad unseen, as is a copy that cannot be examined now: rewriting a
+    good copy does no harm, and messages that no copy gives are called lost only when all copies were read.
 
     Raises:
         StorageError: the reports cannot be read or cleared.
@@ -181,7 +183,7 @@ def check_reports(
     def is_bad(file: FileRecord, path_id: PathId) -> bool:
         key = (FileId(file.file_id), path_id)
         if key not in verdicts:
-            verdicts[key] = is_over() or scrub.defect(file, paths[path_id], pace) is not None
+            verdicts[key] = is_over() or not _is_good(file, paths[path_id], pace)
         return verdicts[key]
 
     reports = read_reports(root.path)
@@ -198,6 +200,13 @@ def check_reports(
             clear_report(root.path, report)
     progress("check reports", len(reports), len(reports))
     return {key for key, bad in verdicts.items() if bad}
+
+
+def _is_good(file: FileRecord, path: StoragePath, pace: Callable[[int], None]) -> bool:
+    try:
+        return scrub.defect(file, path, pace) is None
+    except StoragePathError:
+        return False
 
 
 def _is_readable(found: Audit, path_id: int) -> bool:

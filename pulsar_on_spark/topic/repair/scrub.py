@@ -6,6 +6,7 @@ stands in a small file, `reports/audit.json`: losing it costs a round. Several s
 
 from __future__ import annotations
 
+import errno
 import logging
 from bisect import bisect_right
 from collections.abc import Callable, Sequence
@@ -21,7 +22,7 @@ from pulsar_on_spark.ledger.segment_reader import verify_file
 from pulsar_on_spark.ledger.storage_path import StoragePath
 from pulsar_on_spark.metadata.records import FileRecord
 from pulsar_on_spark.model.clock import current_ms
-from pulsar_on_spark.model.errors import StorageError
+from pulsar_on_spark.model.errors import CorruptSegmentError, StoragePathError
 from pulsar_on_spark.model.ids import FileId, PathId
 
 log = logging.getLogger(__name__)
@@ -139,7 +140,8 @@ def scrub_path(
         pace: Called with the bytes that were read.
 
     Returns:
-        How far the round is now, and what was done. It stops where a bad copy could not be reported.
+        How far the round is now, and what was done. It stops where a copy could not be examined, or a bad one not be
+        reported.
     """
     now_ms = current_ms()
     began_ms = state.began_ms if state.after else now_ms
@@ -157,10 +159,14 @@ def scrub_path(
 
 @dataclass(frozen=True, slots=True)
 class CheckedCopy:
-    """What is wrong with a copy, None if nothing; and whether the reports say the same now."""
+    """A copy's defect, None if it is good; and whether the reports say the same now.
+
+    A copy that could not be examined is not known to be bad, and no report is left of it.
+    """
 
     defect: str | None
     is_reported: bool
+    is_examined: bool = True
 
     @property
     def is_good(self) -> bool:
@@ -172,7 +178,11 @@ def check_copy(
     root: Path, file: FileRecord, path: StoragePath, pace: Callable[[int], None] = lambda size_bytes: None
 ) -> CheckedCopy:
     """Read one copy in full; a report is left of a bad one, and one of a good one is cleared."""
-    reason = defect(file, path, pace)
+    try:
+        reason = defect(file, path, pace)
+    except StoragePathError as error:
+        log.warning("A copy of file %s cannot be examined: %s", file.file_id, error, extra={"file": file.file_id})
+        return CheckedCopy(str(error), is_reported=False, is_examined=False)
     report = Report(ReportKind.BAD_COPY, FileId(file.file_id), path.path_id, reason or "", current_ms())
     if reason is None:
         clear_report(root, report)
@@ -182,10 +192,20 @@ def check_copy(
 
 
 def defect(file: FileRecord, path: StoragePath, pace: Callable[[int], None] = lambda size_bytes: None) -> str | None:
-    """What is wrong with a copy, every byte of it read; None if nothing."""
+    """Read every byte of a copy and give its defect, or None.
+
+    A part that the disk does not give (EIO) is a defect: a copy that is written again lies elsewhere on it.
+
+    Raises:
+        StoragePathError: the copy cannot be examined now, which says nothing about it.
+    """
     try:
         verify_file(file, path, pace=pace)
-    except StorageError as error:
+    except CorruptSegmentError as error:
+        return str(error)
+    except StoragePathError as error:
+        if not (isinstance(error.__cause__, OSError) and error.__cause__.errno == errno.EIO):
+            raise
         return str(error)
     return None
 

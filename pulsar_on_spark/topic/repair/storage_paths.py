@@ -24,8 +24,9 @@ from typing import TYPE_CHECKING
 from pulsar_on_spark.ledger.files import OS_FILES
 from pulsar_on_spark.ledger.journal import sealing
 from pulsar_on_spark.ledger.journal.register import log_record
+from pulsar_on_spark.ledger.open_files import processes_with_open_files
 from pulsar_on_spark.ledger.storage_path import IDENTITY_FILE, StoragePath
-from pulsar_on_spark.metadata import keys
+from pulsar_on_spark.metadata import keys, permissions
 from pulsar_on_spark.metadata.records import FileRecord, IncarnationRecord, PathRecord, SealRecord, WriteRecord
 from pulsar_on_spark.metadata.state import View
 from pulsar_on_spark.metadata.store import Change
@@ -167,7 +168,8 @@ def retire(root: Root, path_id: int) -> PathRecord:
 
     Raises:
         InvalidArgumentError: there is no such path, it is neither draining nor lost, files or journals still need it,
-            or a write that began before the drain is under way.
+            a write that began before the drain is under way, or a process of this host has files of a draining path
+            open (a lost one is believed to be gone).
         StoragePathError: its identity file cannot be removed.
         MetadataError: the metadata cannot be read or written.
     """
@@ -176,11 +178,15 @@ def retire(root: Root, path_id: int) -> PathRecord:
     _require(record, ("draining", "lost"), "retired")
     _require_unused(view, record)
     path = root.storage_paths(view)[PathId(path_id)]
+    if record.state == "draining":
+        _require_closed(path)
     # Without its identity nobody opens a new file there; what was opened before shows in the listing below.
     is_there = _hide_identity(path)
     try:
         if is_there:
             _require_no_writes(root, path)
+        if record.state == "draining":
+            _require_closed(path)
         return _changed(root, path_id, lambda view, now: _retired(view, now), FILES_KEY)
     except BaseException:
         if is_there:
@@ -222,6 +228,16 @@ def _require_no_writes(root: Root, path: StoragePath) -> None:
         )
 
 
+def _require_closed(path: StoragePath) -> None:
+    """Refuse a path on which a process has files open: its disk could not be unmounted."""
+    found = processes_with_open_files(path.directory)
+    if found:
+        files = " and ".join(f"process {process} has {count} files" for process, count in sorted(found.items()))
+        raise InvalidArgumentError(
+            f"On {path} {files} open: a broker closes unused files within a minute, wait for that, or end the process."
+        )
+
+
 def _unchecked_listing(path: StoragePath) -> Iterable[str]:
     """File ids under the path's segment directory; its identity is hidden meanwhile."""
     for bucket in (path.directory / "segments").glob("*/"):
@@ -253,7 +269,7 @@ def _added(root: Root, place: Path, label: str, found: int | None) -> PathRecord
         if found is not None and found != path_id:
             # An attempt that was cut off, or lost its id to another, has left it.
             (place / IDENTITY_FILE).unlink()
-        StoragePath(PathId(path_id), place, root.cluster_id, label).create()
+        StoragePath(PathId(path_id), place, root.cluster_id, label).create(mode=permissions.mode_of(root.path))
         record = PathRecord(path_id=path_id, uri=_uri(root, place), label=label)
         if _is_committed(root, record):
             return record

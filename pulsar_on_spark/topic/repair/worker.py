@@ -26,7 +26,7 @@ from pulsar_on_spark.metadata.records import FileRecord, PathRecord
 from pulsar_on_spark.metadata.state import View
 from pulsar_on_spark.metadata.store import Change
 from pulsar_on_spark.model.clock import current_ms
-from pulsar_on_spark.model.errors import CorruptSegmentError, StoragePathError
+from pulsar_on_spark.model.errors import CopiesUnreachableError, CorruptSegmentError, StoragePathError
 from pulsar_on_spark.model.ids import FileId, PathId
 from pulsar_on_spark.topic.housekeeping.merge import FILES_KEY
 from pulsar_on_spark.topic.progress import Progress, silent
@@ -160,6 +160,8 @@ def restore(
         except CorruptSegmentError as error:
             loss, undecided = (None, str(error)) if plan.away else (str(error), None)
             return Restored(plan, tuple(targets), tuple(failures), loss, undecided)
+        except CopiesUnreachableError as error:
+            return Restored(plan, tuple(targets), tuple(failures), undecided=str(error))
         except StoragePathError as error:
             failures.append(PathFailure(path_id, str(error)))
         else:

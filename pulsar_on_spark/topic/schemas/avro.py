@@ -1,8 +1,10 @@
 """Avro schemas against each other: whether a reader can read all that a writer may have written. Pure.
 
 The rules are those of "Schema Resolution" in Avro's specification 1.12, as Pulsar's brokers apply them through Avro's
-`SchemaCompatibility`: a writer's union needs every branch readable, though the data may never hold it. Beyond Avro's
-own checker, decimals must agree in precision and scale: they would be read as other numbers.
+`ValidateCanRead` and its `Resolver`: a writer's union needs every branch readable, though the data may never hold it,
+and records are matched by their fields, whatever their names; only where a reader's union has a record of the very
+name, that branch is taken. Enums and fixed types match by name without namespace, or by alias. Beyond Avro's own
+checker, decimals must agree in precision and scale: they would be read as other numbers.
 """
 
 from __future__ import annotations
@@ -21,7 +23,8 @@ from pulsar_on_spark.model.errors import InvalidArgumentError
 from pulsar_on_spark.topic.values.avro_schemas import Json
 
 _PRIMITIVES: Final = ("null", "boolean", "int", "long", "float", "double", "bytes", "string")
-_NAMED: Final = ("record", "error", "enum", "fixed")
+_NAMED: Final = ("record", "enum", "fixed")
+_MATCHED_BY_NAME: Final = ("enum", "fixed")
 _READ_AS: Final[Mapping[str, tuple[str, ...]]] = {
     "int": ("long", "float", "double"),
     "long": ("float", "double"),
@@ -31,6 +34,8 @@ _READ_AS: Final[Mapping[str, tuple[str, ...]]] = {
 }
 """What may be read as what, besides as itself."""
 _REMARKS: Final = ("doc", "__fastavro_parsed", "__named_schemas", "namespace")
+SHORT_LETTERS: Final = 4_096
+"""Length of a text up to which a schema is parsed in some milliseconds."""
 MAX_DEPTH: Final = 64
 """Types within types: a schema that is deeper is refused."""
 
@@ -48,13 +53,16 @@ class AvroSchema:
     named: Mapping[str, Json]
 
 
-@lru_cache(maxsize=256)
 def parse_avro(text: str) -> AvroSchema:
-    """Parse the JSON text of any Avro schema.
+    """Parse the JSON text of any Avro schema: about a millisecond for each KiB; the last ones are remembered.
 
     Raises:
         InvalidArgumentError: it is none.
     """
+    return (_parse_short if len(text) <= SHORT_LETTERS else _parse_long)(text)
+
+
+def _parse(text: str) -> AvroSchema:
     try:
         named: dict[str, dict[str, Json]] = {}
         parsed = fastavro.parse_schema(cast(Schema, json.loads(text)), named_schemas=named)
@@ -64,6 +72,11 @@ def parse_avro(text: str) -> AvroSchema:
         raise InvalidArgumentError(
             f"The schema is not the JSON text of an Avro schema ({error}): correct it."
         ) from error
+
+
+_parse_short = lru_cache(maxsize=256)(_parse)
+_parse_long = lru_cache(maxsize=4)(_parse)
+"""A schema in memory has up to thirty times the bytes of its text, which any client may send."""
 
 
 def unreadable(writer: AvroSchema, reader: AvroSchema) -> list[str]:
@@ -109,6 +122,10 @@ class _Resolution:
             yield from self._one(writer, reader, place)
 
     def _in_union(self, writer: Json, branches: list[Json], place: str) -> Iterator[str]:
+        namesake = next((each for each in branches if _is_namesake(writer, _resolved(each, self._reader))), None)
+        if namesake is not None:
+            yield from self.problems(writer, namesake, place)
+            return
         alike: list[str] = []
         for branch in branches:
             before = set(self._seen)
@@ -128,14 +145,14 @@ class _Resolution:
                 yield f"{_at(place)} is {_name(writer)} and cannot be read as {_name(reader)}"
             return
         if isinstance(writer, dict) and isinstance(reader, dict):
-            if written in _NAMED and not _is_same_name(writer, reader):
+            if written in _MATCHED_BY_NAME and not _is_same_name(writer, reader):
                 yield f"{_at(place)} is the {written} {writer['name']}, and {reader['name']} is expected"
                 return
             yield from self._complex(written, writer, reader, place)
 
     def _complex(self, kind: str, writer: dict[str, Json], reader: dict[str, Json], place: str) -> Iterator[str]:
         match kind:
-            case "record" | "error":
+            case "record":
                 pair = (str(writer["name"]), str(reader["name"]))
                 if pair not in self._seen:
                     self._seen.add(pair)
@@ -176,7 +193,9 @@ def _resolved(schema: Json, named: Mapping[str, Json]) -> Json:
 
 
 def _kind(schema: Json) -> str:
-    return str(schema["type"] if isinstance(schema, dict) else schema)
+    """The type's name; an error is a record."""
+    kind = str(schema["type"] if isinstance(schema, dict) else schema)
+    return "record" if kind == "error" else kind
 
 
 def _name(schema: Json) -> str:
@@ -186,6 +205,16 @@ def _name(schema: Json) -> str:
 
 def _at(place: str) -> str:
     return f"field {place!r}" if place else "the value"
+
+
+def _is_namesake(writer: Json, reader: Json) -> bool:
+    """Two records of one full name."""
+    return (
+        isinstance(writer, dict)
+        and isinstance(reader, dict)
+        and _kind(writer) == _kind(reader) == "record"
+        and writer["name"] == reader["name"]
+    )
 
 
 def _is_same_name(writer: dict[str, Json], reader: dict[str, Json]) -> bool:

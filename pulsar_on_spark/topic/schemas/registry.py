@@ -10,15 +10,26 @@ its namespace.
 
 from __future__ import annotations
 
+from typing import Final
+
 from pulsar_on_spark.metadata import keys
 from pulsar_on_spark.metadata.records import NamespaceRecord, SchemaRecord, TopicRecord
 from pulsar_on_spark.metadata.state import View
 from pulsar_on_spark.metadata.store import Change, MetadataStore
-from pulsar_on_spark.model.errors import IncompatibleSchemaError, SchemaNotFoundError, TopicNotFoundError
-from pulsar_on_spark.model.names import NON_PERSISTENT, TopicName
+from pulsar_on_spark.model.errors import (
+    IncompatibleSchemaError,
+    InvalidArgumentError,
+    SchemaNotFoundError,
+    TopicNotFoundError,
+)
+from pulsar_on_spark.model.names import NON_PERSISTENT, TopicName, check_new_properties
 from pulsar_on_spark.topic.catalog import require_topic
 from pulsar_on_spark.topic.schemas.compatibility import Strategy, check_consumer, check_producer
 from pulsar_on_spark.topic.schemas.schema import SchemaOwner, TopicSchema
+
+MAX_VERSIONS: Final = 1_000
+MAX_VERSIONS_LETTERS: Final = 16 << 20
+"""Limit of all versions of a topic's schema together, the deleted ones included."""
 
 
 def versions(view: View, name: TopicName) -> list[SchemaRecord]:
@@ -101,6 +112,8 @@ def add_schema(
     def decide(view: View) -> Change | None:
         if find_same(view, name, schema) is not None:
             return None
+        check_new_properties(f"The schema of {name}", schema.properties)
+        _check_room(view, name, schema)
         topic, known = _owner(view, name), versions(view, name)
         if not name.is_persistent and view.get(NamespaceRecord, name.namespace) is None:
             raise TopicNotFoundError(
@@ -119,6 +132,17 @@ def add_schema(
     added = find_same(store.commit(decide), name, schema)
     assert added is not None, "just added"
     return added
+
+
+def _check_room(view: View, name: TopicName, schema: TopicSchema) -> None:
+    """Refuse more versions than every process shall hold in memory."""
+    stored = _stored(view, name)
+    letters = len(schema.data) + sum(len(each.data) for each in stored)
+    if len(stored) >= MAX_VERSIONS or letters > MAX_VERSIONS_LETTERS:
+        raise InvalidArgumentError(
+            f"Topic {name} has {len(stored)} versions of its schema, at most {MAX_VERSIONS} of {MAX_VERSIONS_LETTERS} "
+            "letters together are kept: delete its schema for good, or use one of them."
+        )
 
 
 def delete_schema(store: MetadataStore, name: TopicName, *, force: bool = False) -> int:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing
+from dataclasses import dataclass
 from typing import TypeAlias
 
 from pulsar_on_spark.ledger.files import OS_FILES, FileOps
@@ -14,7 +15,7 @@ from pulsar_on_spark.ledger.journal.frames import Frame
 from pulsar_on_spark.ledger.journal.log import Copy, FrameNumber, LogRecord
 from pulsar_on_spark.ledger.journal.log_reader import LogReader, OpenJournalFile
 from pulsar_on_spark.ledger.journal.sealing import ended_spans
-from pulsar_on_spark.ledger.storage_path import StoragePath
+from pulsar_on_spark.ledger.storage_path import PathTable, StoragePath
 from pulsar_on_spark.model.errors import JournalUndecidedError, StorageError
 from pulsar_on_spark.model.ids import IncarnationId, JournalFileId, PathId
 from pulsar_on_spark.topic.sealing.seals import SealedLog
@@ -23,12 +24,25 @@ FrameRange: TypeAlias = tuple[FrameNumber, FrameNumber]
 """Frames [begin, end)."""
 
 
+@dataclass(frozen=True, slots=True)
+class JournalLag:
+    """The part of a log that is still to be read.
+
+    Attributes:
+        bytes: Size of the rest of its files, one copy of each counted.
+        unknown_files: Files of unknown size, because no copy can be opened: they are part of the lag, too.
+    """
+
+    bytes: int = 0
+    unknown_files: int = 0
+
+
 class JournalFrames:
     """Reads on from a frame; a frame that is not there yet may come later.
 
     Args:
         incarnation: Whose log.
-        paths: The root's storage paths.
+        paths: Gives the root's storage paths.
         begin: The first frame.
         files: The operating system.
         given_up: Frames that no copy gives and that are passed over when the caller says so, in order.
@@ -37,7 +51,7 @@ class JournalFrames:
     def __init__(
         self,
         incarnation: IncarnationId,
-        paths: Mapping[PathId, StoragePath],
+        paths: PathTable,
         begin: FrameNumber,
         files: FileOps = OS_FILES,
         given_up: Sequence[FrameRange] = (),
@@ -100,27 +114,31 @@ class JournalFrames:
         """Let a frame that was read come next."""
         self._reader.rewind(frame)
 
-    def lag_bytes(self, record: LogRecord) -> int:
-        """Bytes of the log behind the next frame, counted once for all copies; files that are away count nothing."""
+    def lag(self, record: LogRecord) -> JournalLag:
+        """The part of the log behind the next frame."""
         self._see(record)
-        return self.unread_bytes(self._reader.walk.resolved)
+        return self.unread(self._reader.walk.resolved)
 
-    def unread_bytes(self, record: LogRecord) -> int:
+    def unread(self, record: LogRecord) -> JournalLag:
         """The same by any record, which reading takes no notice of: for a look in the middle of a pass."""
-        size_bytes = 0
+        size_bytes = unknown = 0
         counted: set[Copy] = set()
         in_use = self._reader.walk.copy
         ends = dict(ended_spans(record))
+        paths = self._paths()
         for fragment in record.fragments:
             is_behind = fragment.first is not None and ends.get(fragment.first, self.next + 1) <= self.next
             if is_behind or not counted.isdisjoint(fragment.copies):
                 continue
             in_order = sorted(fragment.copies, key=lambda copy: copy != in_use)
-            copy, found = next(((copy, size) for copy in in_order if (size := self._size_bytes(copy))), (None, 0))
-            if copy is not None:
+            copy, size = self._first_size(in_order, paths)
+            if copy is None:
+                counted.update(fragment.copies)
+                unknown += 1
+            else:
                 counted.add(copy)
-                size_bytes += max(found - (self._reader.offset if copy == in_use else 0), 0)
-        return size_bytes
+                size_bytes += max(size - (self._reader.offset if copy == in_use else 0), 0)
+        return JournalLag(size_bytes, unknown)
 
     def close(self) -> None:
         """Close all files; reading on opens them again."""
@@ -132,23 +150,35 @@ class JournalFrames:
             self._reader.walk.forget_failures()
             self._record = record
 
-    def _size_bytes(self, copy: Copy) -> int:
-        path = self._paths.get(copy.path)
+    def _first_size(self, copies: Sequence[Copy], paths: Mapping[PathId, StoragePath]) -> tuple[Copy | None, int]:
+        """The first copy that has bytes, else one that is empty, and its size; None if the size of no copy is known."""
+        empty: Copy | None = None
+        for copy in copies:
+            size = self._size_bytes(copy, paths.get(copy.path))
+            if size:
+                return copy, size
+            if size == 0:
+                empty = empty or copy
+        return empty, 0
+
+    def _size_bytes(self, copy: Copy, path: StoragePath | None) -> int | None:
         if path is None:
-            return 0
+            return None
         try:
             file = OpenJournalFile(path, self._incarnation, JournalFileId(copy.file), self._files)
         except (StorageError, OSError):
-            return 0
+            return None
         try:
             return file.size_bytes()
+        except OSError:
+            return None
         finally:
             file.close()
 
 
 def frames_of(
     found: SealedLog,
-    paths: Mapping[PathId, StoragePath],
+    paths: PathTable,
     begin: FrameNumber,
     end: FrameNumber,
     files: FileOps = OS_FILES,

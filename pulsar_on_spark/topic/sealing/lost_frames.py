@@ -89,9 +89,10 @@ def give_up_frames(root: Root, incarnation: IncarnationId, *, commit: bool) -> l
 def _lost(root: Root, found: SealedLog) -> Iterator[tuple[GivenUpFrames, str]]:
     last = found.record.last_frame
     assert last is not None, "the log is CLOSED"
-    paths = root.storage_paths(found.view)
     incarnation = IncarnationId(found.row.incarnation)
-    with closing(JournalFrames(incarnation, paths, found.floor, given_up=found.given_up)) as frames:
+    with closing(
+        JournalFrames(incarnation, root.current_storage_paths, found.floor, given_up=found.given_up)
+    ) as frames:
         while frames.next <= last:
             frames.pass_given_up()
             try:
@@ -110,8 +111,8 @@ def _at(root: Root, found: SealedLog, number: FrameNumber) -> GivenUpFrames:
 
     Of frames that are sealed no entries are lost, only what they say of cursors.
     """
-    paths = root.storage_paths(found.view)
-    with closing(LogReader(IncarnationId(found.row.incarnation), paths, FrameHead, number, OS_FILES)) as heads:
+    incarnation = IncarnationId(found.row.incarnation)
+    with closing(LogReader(incarnation, root.current_storage_paths, FrameHead, number, OS_FILES)) as heads:
         heads.main_read(found.record, number)
         head = heads.next(every=True)
     if head is None:

@@ -14,7 +14,8 @@ import logging
 import multiprocessing
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from ctypes import c_double, c_int64
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
@@ -27,7 +28,8 @@ from pulsar_on_spark.model.errors import JournalFencedError, PulsarpyError
 from pulsar_on_spark.model.ids import IncarnationId
 from pulsar_on_spark.topic.giving_way import leave_signals_to_parent, start_giving_way
 from pulsar_on_spark.topic.root import Root
-from pulsar_on_spark.topic.sealing.sealer import Sealer, SealReport
+from pulsar_on_spark.topic.sealing.journal_frames import JournalLag
+from pulsar_on_spark.topic.sealing.sealer import Sealer
 from pulsar_on_spark.topic.sealing.trim import GRACE_S, Trimmer
 
 log = logging.getLogger(__name__)
@@ -40,6 +42,8 @@ _MAX_PAUSE_S = 1.0
 _SILENT_S = 30.0
 """So long without a sign of life, and the child counts as stuck."""
 _STOP_TIMEOUT_S = 10.0
+_UNKNOWN_FILES = 8
+"""Number of files of unknown size that count as the whole lag limit."""
 _MIB = 1 << 20
 
 
@@ -69,6 +73,13 @@ class SealingPolicy:
     cpu_share: float = 1.0
     lag_limit_bytes: int = 4096 * _MIB
     grace_s: float = GRACE_S
+
+    def lag_bytes(self, lag: JournalLag) -> int:
+        """The lag for the limit: a file of unknown size counts as an eighth of the limit, by default as a full one.
+
+        So one unreachable file does not hold producers back, but a journal of unknown size stops growing.
+        """
+        return lag.bytes + lag.unknown_files * (self.lag_limit_bytes // _UNKNOWN_FILES)
 
 
 DEFAULT_POLICY = SealingPolicy()
@@ -252,37 +263,51 @@ class _Worker:
         self._behind_since_s: float | None = None
         self._ledgers = 0
         self._noted_at_s = 0.0
+        self._put_off: dict[str, type[Exception]] = {}
 
     def run(self) -> None:
         """Until the parent is gone or says so, or the incarnation has ended."""
         sealed_at_s = trimmed_at_s = 0.0
         while True:
             now_s = time.monotonic()
-            try:
-                report = self._seal(now_s) if now_s >= sealed_at_s + self._policy.interval_s else None
-                if report is not None:
+            has_sealed = False
+            if now_s >= sealed_at_s + self._policy.interval_s:
+                with self._putting_off("Sealing"):
+                    has_sealed = self._seal(now_s)
+                if has_sealed or "Sealing" in self._put_off:
                     sealed_at_s = now_s
-                if report is not None or now_s >= trimmed_at_s + self._policy.trim_interval_s:
-                    trimmed_at_s = now_s
+            if has_sealed or now_s >= trimmed_at_s + self._policy.trim_interval_s:
+                trimmed_at_s = now_s
+                with self._putting_off("Trimming"):
                     self._trim()
-            except JournalFencedError:
-                raise
-            except (PulsarpyError, OSError) as error:
-                log.warning("Sealing is put off: %s", error)
-                sealed_at_s = now_s
             self._wait(TICK_S)
 
-    def _seal(self, now_s: float) -> SealReport | None:
-        """One pass, if one is due."""
+    @contextmanager
+    def _putting_off(self, what: str) -> Iterator[None]:
+        """Catch a failure, so that the work is retried later. Log it when it begins, changes its kind and ends."""
+        try:
+            yield
+        except JournalFencedError:
+            raise
+        except (PulsarpyError, OSError) as error:
+            if self._put_off.get(what) is not type(error):
+                log.warning("%s is put off, and tried again until it is done: %s", what, error)
+            self._put_off[what] = type(error)
+        else:
+            if self._put_off.pop(what, None) is not None:
+                log.warning("%s goes on.", what)
+
+    def _seal(self, now_s: float) -> bool:
+        """Run a pass, if one is due; True if it sealed something."""
         policy = self._policy
         lag_bytes = self._note_lag()
         if lag_bytes == 0:
             self._behind_since_s = None
-            return None
+            return False
         self._behind_since_s = since_s = self._behind_since_s or now_s
         is_old = now_s - since_s >= policy.max_age_s
         if lag_bytes < self._backlog_bytes() and not is_old:
-            return None
+            return False
         report = self._sealer.seal(tail=is_old or lag_bytes >= policy.tail_bytes)
         self._ledgers = report.ledgers or self._ledgers
         if is_old or report.journal_bytes:
@@ -295,7 +320,7 @@ class _Worker:
                 *(report.journal_bytes / 1e6 / max(report.seconds, 1e-3), report.file_bytes / 1e6, lag_bytes / 1e6),
                 " Another sealer was faster." if report.lost else "",
             )
-        return report if report.journal_bytes else None
+        return report.journal_bytes > 0
 
     def _trim(self) -> None:
         report = self._trimmer.trim()
@@ -309,7 +334,7 @@ class _Worker:
         return max(self._policy.backlog_bytes, of_ledgers)
 
     def _note_lag(self) -> int:
-        lag_bytes = self._sealer.lag_bytes()
+        lag_bytes = self._policy.lag_bytes(self._sealer.lag())
         self._gauges.lag_bytes.value = lag_bytes
         self._noted_at_s = time.monotonic()
         return lag_bytes

@@ -11,7 +11,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Iterable
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -31,7 +31,7 @@ from pulsar_on_spark.topic.entry.packing import SHARED_BATCH_BYTES
 from pulsar_on_spark.topic.root import Root
 from pulsar_on_spark.topic.sealing.journal_cursors import CursorsInFrames
 from pulsar_on_spark.topic.sealing.journal_entries import entries_of, ledgers_in
-from pulsar_on_spark.topic.sealing.journal_frames import JournalFrames
+from pulsar_on_spark.topic.sealing.journal_frames import JournalFrames, JournalLag
 from pulsar_on_spark.topic.sealing.sealed_rows import SealedFileBuilder
 from pulsar_on_spark.topic.sealing.seals import FrameSpan, SealedFile, SealedLog, decide_seal, sealed_log
 
@@ -43,6 +43,8 @@ MAX_CHUNK_BYTES = 96 << 20
 """The same where a chunk has many ledgers: with little of each, a reader of one decodes much of others."""
 MAX_PASS_BYTES = 1 << 30
 """A pass ends after so much of the journal, so that trimming comes in between."""
+PACE_S = 1.0
+"""Interval of the calls for the pace while a file is made durable."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,14 +128,14 @@ class Sealer:
         finally:
             self._is_sealing = False
 
-    def lag_bytes(self) -> int:
-        """Bytes of the journal that are not sealed, one copy counted; in a pass, those not read (raises as `seal`)."""
+    def lag(self) -> JournalLag:
+        """The part of the journal that is not sealed; during a pass, the part that is not read (raises as `seal`)."""
         found = self._found()
         if found is None:
-            return 0
+            return JournalLag()
         if self._is_sealing and self._frames is not None:
-            return self._frames.unread_bytes(found.record)
-        return self._positioned(found).lag_bytes(found.record)
+            return self._frames.unread(found.record)
+        return self._positioned(found).lag(found.record)
 
     def close(self) -> None:
         """Close what is open; a later pass opens it again."""
@@ -154,7 +156,7 @@ class Sealer:
         begin = found.seal.sealed_before
         if self._frames is None or self._frames.next != begin:
             self.close()
-            paths = self._root.storage_paths(found.view)
+            paths = self._root.current_storage_paths
             self._frames = JournalFrames(self.incarnation, paths, begin, self._files, found.given_up)
         return self._frames
 
@@ -305,5 +307,7 @@ class _Pass:
     def _await_commit(self) -> None:
         committing, self._committing = self._committing, None
         if committing is not None:
+            while not wait((committing,), PACE_S).done:
+                self._sealer._pace()  # slow disks are work, not silence
             sealed = committing.result()
             self._file_bytes += sealed.written.length if sealed is not None else 0

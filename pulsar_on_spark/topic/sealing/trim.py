@@ -158,7 +158,7 @@ class Trimmer:
         snapshot_cursors(self._root.store, self._frames(found, found.floor, found.seal.sealed_before))
 
     def _frames(self, found: SealedLog, begin: FrameNumber, end: FrameNumber) -> Iterator[Frame]:
-        return frames_of(found, self._root.storage_paths(found.view), begin, end, self._files)
+        return frames_of(found, self._root.current_storage_paths, begin, end, self._files)
 
     # -- files ---------------------------------------------------------------------------------------------------------
 
@@ -167,7 +167,8 @@ class Trimmer:
         view = self._root.store.view(durable=True)
         found = sealed_log(view, self._incarnation)
         trimmed_at = None if found is None else found.seal.trimmed_at
-        if found is None or (trimmed_at is not None and datetime.now(UTC) < trimmed_at + self._grace):
+        # A trim in the future was made before the clock was set back: its files do not stay until then.
+        if found is None or (trimmed_at and timedelta(0) <= datetime.now(UTC) - trimmed_at < self._grace):
             return TrimReport(waiting_cursors=self._waiting, is_cleared=found is None)
         paths = self._root.storage_paths(view)
         lost = {PathId(path.path_id) for path in view.all(PathRecord) if path.state in ("lost", "retired")}

@@ -88,12 +88,18 @@ class SubscriptionConsumer:
         self._holders: dict[str, Standing] = {}
         """What is known of the brokers that have the subscription on some topic."""
         self._started = False
+        self._finishing = False
         self._may_expire = True
         """Whether the subscription expires; its lease file then says when it was used last. So until it is known."""
         self._held: dict[str, dict[int, int]] = {}
         self._saved: tuple[StreamOffset, dict[str, dict[int, int]]] | None = None
         self._saved_at_s = float("-inf")
         self._moves = 0
+
+    @property
+    def is_reading(self) -> bool:
+        """True if this process holds slots."""
+        return any(self._held.values())
 
     def admit(self, parts: Sequence[TopicPart], offset: StreamOffset) -> None:
         """Make sure that a batch which Spark logged but did not commit may run now; waits at most two lease periods.
@@ -114,7 +120,15 @@ class SubscriptionConsumer:
                 return
             time.sleep(_WAIT_STEP_S)
 
-    def turn(self, view: View, parts: Sequence[TopicPart], committed: StreamOffset, *, wait: bool = False) -> Turn:
+    def turn(
+        self,
+        view: View,
+        parts: Sequence[TopicPart],
+        committed: StreamOffset,
+        *,
+        wait: bool = False,
+        finishing: bool = False,
+    ) -> Turn:
         """Decide, and commit what changes: which slots of which topics are read next, and from where.
 
         Args:
@@ -123,11 +137,13 @@ class SubscriptionConsumer:
             committed: The offset that Spark has committed.
             wait: Rather than stand by at once, wait until it is known whether the owners are alive: at most two lease
                 periods.
+            finishing: As in `Situation`.
 
         Raises:
             ConsumerBusyError, ConsumerFencedError, SubscriptionNotFoundError: this consumer may not go on.
         """
         self._join(parts)
+        self._finishing = finishing
         deadline_s = self._clock() + 2 * self._lease_s
         while True:
             self._watcher.observe()
@@ -149,7 +165,7 @@ class SubscriptionConsumer:
         Raises:
             MetadataError: it could not be made durable; the next call makes up for it.
         """
-        if self._saved == (committed, self._held) or not any(self._held.values()):
+        if self._saved == (committed, self._held) or not self.is_reading:
             return
         if now or self._clock() - self._saved_at_s >= CURSOR_INTERVAL_S:
             self._save(committed)
@@ -159,7 +175,7 @@ class SubscriptionConsumer:
         if not self._started:
             return
         try:
-            if committed is not None and any(self._held.values()):
+            if committed is not None and self.is_reading:
                 # The position goes with the slots, in the one commit that gives them back.
                 self._store.commit(lambda view: self._given_back(view, parts, committed))
         finally:
@@ -235,6 +251,7 @@ class SubscriptionConsumer:
                 held=self._held.get(part.name, {}),
                 committed=topic if topic is not None and topic.topic_id == part.topic_id else None,
                 stopping=stopping,
+                finishing=self._finishing,
                 holder=self._holders.get(record.owners[0].consumer or "", Standing.ALIVE)
                 if record.face == "broker"
                 else Standing.ALIVE,
@@ -294,9 +311,11 @@ class SubscriptionConsumer:
     def _stored(self, view: View, part: TopicPart) -> SubscriptionRecord:
         record = view.get(SubscriptionRecord, self._record_id(part))
         if record is None:
+            former = view.last(SubscriptionRecord, self._record_id(part))
+            comes_back = former is not None and former.expires_after_s is not None
+            remedy = "restart it" if comes_back else "restart it with a new checkpointLocation"
             raise SubscriptionNotFoundError(
-                f"Subscription {self._name!r} on {part.name} was deleted under this query: restart it with a new "
-                "checkpointLocation."
+                f"Subscription {self._name!r} on {part.name} was deleted under this query: {remedy}."
             )
         return record
 

@@ -4,6 +4,8 @@ Spark stores an offset as JSON text, compares offsets by that text and hands the
 the *end* of a batch, and the start that it passes with batch 0 may differ after a restart. Hence an end offset is
 complete in itself: consumer, topic ids, and for each topic or slot *from* and *to*; a batch is planned from its end
 alone. Equal offsets have equal text: ranges are grouped and sorted, keys are sorted, numbers are integers.
+
+Version 2 names the subscription. An offset of version 1, which does not, is read, and never written.
 """
 
 from __future__ import annotations
@@ -19,7 +21,7 @@ from pulsar_on_spark.model.errors import FormatVersionError, InvalidArgumentErro
 from pulsar_on_spark.model.ids import EARLIEST, EntryId, LedgerId, Position, TopicId
 from pulsar_on_spark.topic.entry.cutting import SLOTS
 
-FORMAT_VERSION: Final = 1
+FORMAT_VERSION: Final = 2
 ALL: Final = "all"
 """The whole topic, not divided into slots: no subscription, Exclusive and Failover."""
 Slots = tuple[int, ...] | Literal["all"]
@@ -33,7 +35,8 @@ class SlotRange:
 
     Attributes:
         slots: The slot numbers, ascending, or `ALL`.
-        epoch: The epoch under which the consumer owns the slots; 0 without a subscription.
+        epoch: The epoch under which the consumer owns the slots; 0 without a subscription, and where a new query
+            starts a subscription that does not exist yet.
         start: The first entry of the batch.
         end: The next entry to read after the batch.
         holes: (epoch, n) of the cursor row whose individually acknowledged messages the batch leaves out.
@@ -96,15 +99,37 @@ class TopicChanges:
 
 @dataclass(frozen=True, slots=True)
 class StreamOffset:
-    """The offset of a streaming query: its consumer, and what its last batch read of each topic by full name."""
+    """The offset of a streaming query: its consumer, and what its last batch read of each topic by full name.
+
+    Attributes:
+        consumer: The query's consumer.
+        topics: What was read, by full name.
+        subscription: The subscription that it was read under; None without one, and in version 1.
+    """
 
     consumer: str
     topics: Mapping[str, TopicOffset]
+    subscription: str | None = None
+
+    @property
+    def is_subscribed(self) -> bool:
+        """True if it was read under a subscription, named or (in version 1) not."""
+        ranges = [range_ for topic in self.topics.values() for range_ in topic.ranges]
+        standing_by = any(not topic.ranges for topic in self.topics.values())
+        return self.subscription is not None or standing_by or any(range_.epoch > 0 for range_ in ranges)
 
     def next(self, topics: Mapping[str, TopicOffset]) -> StreamOffset:
         """The offset with these topics, or this very one if they hold nothing to read: each new text is a batch."""
         new = any(range_.start < range_.end for topic in topics.values() for range_ in topic.ranges)
         return replace(self, topics=dict(topics)) if new else self
+
+    def before(self) -> StreamOffset:
+        """The offset before its batch was read: what a batch that may have to run again has settled."""
+        topics = {
+            name: TopicOffset(topic.topic_id, tuple(replace(range_, end=range_.start) for range_ in topic.ranges))
+            for name, topic in self.topics.items()
+        }
+        return replace(self, topics=topics)
 
     def reconcile(self, topic_ids: Mapping[str, TopicId]) -> tuple[StreamOffset, TopicChanges]:
         """The offset for the topics that exist now, by full name: new ones start at earliest, others are dropped.
@@ -121,7 +146,8 @@ class StreamOffset:
     def to_json(self) -> dict[str, object]:
         """The JSON object for Spark; its keys are in order, so that equal offsets have equal text."""
         topics = {name: _topic_to_json(self.topics[name]) for name in sorted(self.topics)}
-        return {"consumer": self.consumer, "topics": topics, "v": FORMAT_VERSION}
+        named = {"consumer": self.consumer, "subscription": self.subscription}
+        return {**named, "topics": topics, "v": FORMAT_VERSION}
 
     def text(self) -> str:
         """The canonical JSON text."""
@@ -142,12 +168,14 @@ class StreamOffset:
                 f"The checkpoint's offset has version {version}, this pulsar_on_spark reads up to {FORMAT_VERSION}: "
                 "upgrade it, or start the query with a new checkpointLocation."
             )
-        _only(fields, {"v", "consumer", "topics"}, "the offset")
-        consumer = fields.get("consumer")
+        _only(fields, {"v", "consumer", "topics"} | ({"subscription"} if version > 1 else set()), "the offset")
+        consumer, subscription = fields.get("consumer"), fields.get("subscription")
         if not isinstance(consumer, str):
             _malformed(f"consumer is {consumer!r}, not a text")
+        if not isinstance(subscription, str | None):
+            _malformed(f"subscription is {subscription!r}, not a text")
         topics = _object(fields.get("topics"), "topics")
-        return cls(consumer, {name: _topic_from_json(name, topic) for name, topic in topics.items()})
+        return cls(consumer, {name: _topic_from_json(name, topic) for name, topic in topics.items()}, subscription)
 
 
 def _grouped(ranges: tuple[SlotRange, ...]) -> tuple[SlotRange, ...]:

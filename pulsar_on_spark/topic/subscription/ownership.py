@@ -35,7 +35,7 @@ from pulsar_on_spark.model.errors import ConsumerBusyError, ConsumerFencedError
 from pulsar_on_spark.model.ids import Position, TopicId
 from pulsar_on_spark.topic.subscription.offsets import ALL, SlotRange, TopicOffset
 from pulsar_on_spark.topic.subscription.positions import owners_by_slot, start_of
-from pulsar_on_spark.topic.subscription.slots import UNDIVIDED, slots_of, targets
+from pulsar_on_spark.topic.subscription.slots import SLOTTED, UNDIVIDED, slots_of, targets
 
 SubscriptionType = Literal["Exclusive", "Failover", "Shared", "Key_Shared"]
 
@@ -64,6 +64,8 @@ class Situation:
         committed: What the query's last committed batch read of this topic (Spark's start); None for a new query.
         stopping: The query ends: give everything back.
         holder: Standing of the broker that has the subscription, if one has.
+        finishing: An AvailableNow query has read its own slots: it takes those that no live consumer has, even if they
+            are meant for one, and gives none back before it ends.
     """
 
     consumer: str
@@ -76,6 +78,7 @@ class Situation:
     committed: TopicOffset | None
     stopping: bool = False
     holder: Standing = Standing.ALIVE
+    finishing: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -326,6 +329,8 @@ def _wanted(situation: Situation, owners: Mapping[int, SlotOwner]) -> frozenset[
     if situation.record.type == "Failover":
         active = held_by_live.get(0) or min(live)
         return frozenset({0} if active == situation.consumer else ())
+    if situation.finishing:
+        return frozenset(slot for slot in SLOTTED if held_by_live.get(slot) in (None, situation.consumer))
     aims = targets(live, {slot: name for slot, name in held_by_live.items() if name is not None})
     return frozenset(slot for slot, name in aims.items() if name == situation.consumer)
 

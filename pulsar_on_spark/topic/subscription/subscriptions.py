@@ -14,12 +14,14 @@ from pulsar_on_spark.metadata.state import View
 from pulsar_on_spark.metadata.store import Change, MetadataStore
 from pulsar_on_spark.model.errors import ConsumerBusyError, SubscriptionNotFoundError
 from pulsar_on_spark.model.ids import Position, TopicId
+from pulsar_on_spark.model.names import check_new_name, check_new_properties
 from pulsar_on_spark.topic import chain
 from pulsar_on_spark.topic.catalog import TopicPart
 from pulsar_on_spark.topic.cursor.left_out import acknowledged_rows, left_out
 from pulsar_on_spark.topic.leases import LeaseWatcher
 from pulsar_on_spark.topic.subscription import ownership
-from pulsar_on_spark.topic.subscription.ownership import Standing, SubscriptionType, next_epoch
+from pulsar_on_spark.topic.subscription.offsets import TopicOffset
+from pulsar_on_spark.topic.subscription.ownership import Release, Standing, SubscriptionType, next_epoch
 from pulsar_on_spark.topic.subscription.positions import current_positions, mark_delete
 from pulsar_on_spark.topic.subscription.slots import slots_of
 
@@ -52,12 +54,17 @@ def create_subscriptions(
     starts: Mapping[TopicPart, Position],
     expires_after_s: float | None = None,
 ) -> None:
-    """Create a subscription on topics, where it does not exist yet, each with its own start."""
+    """Create a subscription on topics, where it does not exist yet, each with its own start.
+
+    Raises:
+        InvalidArgumentError: it does not exist yet, and its name is too long.
+    """
 
     def decide(view: View) -> Change | None:
         missing = [part for part in starts if view.get(SubscriptionRecord, f"{part.topic_id}/{name}") is None]
         if not missing:
             return None
+        check_new_name("Subscription name", name)
         puts: list[Record] = []
         moved: dict[str, int | None] = {}
         for part in missing:
@@ -77,6 +84,42 @@ def create_subscriptions(
             )
             moved |= {keys.topic(part.name): None, keys.subscription(part.topic_id, name): None}
         return Change(puts=puts, keys=moved)
+
+    store.commit(decide)
+
+
+def restore_expired(store: MetadataStore, name: str, read: Mapping[TopicPart, TopicOffset]) -> None:
+    """Bring back a subscription that expired, where it is not there: free, and every slot where its query has it.
+
+    It is the former record with a further change of hands: cursor rows of former epochs do not count, and a query that
+    read under one of them may resume, unless the cursor was reset since. A subscription that does not expire, or that
+    a broker had, is not brought back: it was deleted on purpose.
+
+    Args:
+        store: The root's metadata.
+        name: The subscription.
+        read: What the query's checkpoint has read of each topic. A cursor that is further counts instead.
+    """
+
+    def decide(view: View) -> Change | None:
+        cursors = store.cursors()
+        puts: list[Record] = []
+        moved: dict[str, int | None] = {}
+        for part, topic in read.items():
+            record_id = f"{part.topic_id}/{name}"
+            former = view.last(SubscriptionRecord, record_id)
+            if former is None or view.get(SubscriptionRecord, record_id) is not None:
+                continue
+            if former.expires_after_s is None or former.face == "broker":
+                continue
+            positions = current_positions(former, cursors.of(part.topic_id, name))
+            for slot, cursor in positions.items():
+                done = topic.at(slot)
+                positions[slot] = cursor if done is None else max(cursor, done.end)
+            freed = ownership.apply(former, (Release(next_epoch(former), positions),))
+            puts.append(freed.model_copy(update={"created_at": datetime.now(UTC)}))
+            moved |= {keys.topic(part.name): None, keys.subscription(part.topic_id, name): None}
+        return Change(puts=puts, keys=moved) if puts else None
 
     store.commit(decide)
 
@@ -144,7 +187,9 @@ def set_subscription_properties(
 
     Raises:
         SubscriptionNotFoundError: none of the topics has it.
+        InvalidArgumentError: they are too many, or too long.
     """
+    check_new_properties(f"Subscription {name!r}", properties)
 
     def decide(view: View) -> Change:
         found = [(part, view.get(SubscriptionRecord, f"{part.topic_id}/{name}")) for part in parts]

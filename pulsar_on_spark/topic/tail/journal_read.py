@@ -2,33 +2,28 @@
 
 from __future__ import annotations
 
-from collections import OrderedDict
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import closing
-from threading import Lock
 
 import numpy as np
 import pyarrow as pa
 from crc32c import crc32c
 
 from pulsar_on_spark.ledger.files import OS_FILES, FileOps
-from pulsar_on_spark.ledger.journal.codec_scan import FrameScanner, read_run
+from pulsar_on_spark.ledger.journal.codec_scan import FrameScanner, part_crcs, read_run
 from pulsar_on_spark.ledger.journal.files import ScanPosition
 from pulsar_on_spark.ledger.journal.frames import FrameHead, payload_views
 from pulsar_on_spark.ledger.journal.log import Copy, FrameNumber
 from pulsar_on_spark.ledger.journal.log_reader import OpenJournalFile
-from pulsar_on_spark.ledger.storage_path import StoragePath
-from pulsar_on_spark.model.errors import CorruptJournalError, JournalGoneError, StorageError, StoragePathError
-from pulsar_on_spark.model.ids import EntryId, JournalFileId, LedgerId, PathId
+from pulsar_on_spark.ledger.loss import CopyVerdict, in_words, summary, unknown_path, unreachable, verdict_on
+from pulsar_on_spark.ledger.storage_path import PathTable
+from pulsar_on_spark.model.errors import CorruptJournalError, JournalGoneError, StorageError
+from pulsar_on_spark.model.ids import EntryId, JournalFileId, LedgerId
 from pulsar_on_spark.topic.entry.rows import DecodedEntries, StoredEntry, decode_entries
+from pulsar_on_spark.topic.tail.checked_frames import CheckedFrames, FileKey
 from pulsar_on_spark.topic.tail.view import JournalPlace
 
-_CHECKED_FILES = 64
-_checked: OrderedDict[tuple[str, str, tuple[int, int]], set[FrameNumber]] = OrderedDict()
-"""Frames whose checksums this process found right, by file and inode. They never change, so the entries of a second
-topic in a frame cost no second reading of all the others in it."""
-_checking = Lock()
-"""Readers may be in several threads: what one has found another may forget."""
+_checked = CheckedFrames()
 
 
 def read_entries(
@@ -36,7 +31,7 @@ def read_entries(
     ledger: LedgerId,
     first: int,
     end: int,
-    paths: Mapping[PathId, StoragePath],
+    paths: PathTable,
     files: FileOps = OS_FILES,
 ) -> Iterator[DecodedEntries]:
     """The rows of entries [first, end) of a ledger, in batches of whole entries.
@@ -46,12 +41,14 @@ def read_entries(
         ledger: The ledger.
         first: The first entry.
         end: Behind the last entry.
-        paths: The root's storage paths.
+        paths: Gives the root's storage paths.
         files: The operating system.
 
     Raises:
-        JournalGoneError: no copy could be opened: it is sealed by now and was deleted, so resolve the place again.
-        CorruptJournalError: no copy that is left has a frame in good order.
+        JournalGoneError: copies are gone, and the others are bad: they may be sealed and deleted by now, so resolve the
+            place again.
+        CopiesUnreachableError: no good copy can be reached now, and one that cannot may be good (`ledger/loss.py`).
+        CorruptJournalError: every copy is there, and has a frame not in good order.
         FormatVersionError: a newer version wrote it.
     """
     return decode_entries(stored_entries(where, ledger, first, end, paths, files))
@@ -62,7 +59,7 @@ def stored_entries(
     ledger: LedgerId,
     first: int,
     end: int,
-    paths: Mapping[PathId, StoragePath],
+    paths: PathTable,
     files: FileOps = OS_FILES,
 ) -> Iterator[StoredEntry]:
     """Entries [first, end) of a ledger with their bytes as received (arguments and errors as `read_entries`)."""
@@ -88,7 +85,7 @@ def stored_entries(
 class _Copies:
     """The copies of frames in the order of trying, and what was wrong with those given up."""
 
-    def __init__(self, where: JournalPlace, paths: Mapping[PathId, StoragePath], files: FileOps) -> None:
+    def __init__(self, where: JournalPlace, paths: PathTable, files: FileOps) -> None:
         self._where = where
         self._paths = paths
         self._files = files
@@ -117,9 +114,9 @@ class _Copies:
 
     def _open_next(self) -> None:
         self._copy = self._untried.pop(0)
-        path = self._paths.get(self._copy.path)
+        path = self._paths().get(self._copy.path)
         if path is None:
-            raise StoragePathError(f"Storage path {self._copy.path} is not known to the root.")
+            raise unknown_path(self._copy.path)
         self._file = OpenJournalFile(path, self._where.incarnation, JournalFileId(self._copy.file), self._files)
 
     def _read(self, number: FrameNumber, ledger: LedgerId) -> pa.RecordBatch:
@@ -135,14 +132,16 @@ class _Copies:
         head = scanner.next_head()
         if not isinstance(head, FrameHead):
             raise CorruptJournalError(f"{file.name} ends before frame {number}: read another copy.")
-        run = next((run for run in head.runs() if run.ledger_id == ledger), None)
-        if run is None:
+        found = next(((index, run) for index, run in enumerate(head.runs()) if run.ledger_id == ledger), None)
+        if found is None:
             raise CorruptJournalError(f"{head.name} has no entries of ledger {ledger}: report this as a defect.")
-        checked = self._checked_frames(file)
-        if number in checked:
-            return read_run(file.fd, head, run, self._files)
+        index, run = found
+        key = self._key_of(file)
+        crcs = _checked.get(key, number)
+        if crcs is not None:
+            return read_run(file.fd, head, index, crcs, self._files)
         data = self._checked_bytes(file, head)
-        checked.add(number)
+        _checked.add(key, number, part_crcs(head, data))
         payloads = data[run.payload_offset : run.payload_offset + run.payload_bytes]
         return head.batch_of(run, data[head.header.head_bytes : head.columns_end], payloads)
 
@@ -158,16 +157,10 @@ class _Copies:
         copy, position = self._where.scanned
         return position if copy == self._copy else None
 
-    def _checked_frames(self, file: OpenJournalFile) -> set[FrameNumber]:
+    def _key_of(self, file: OpenJournalFile) -> FileKey:
         copy = self._copy
         assert copy is not None
-        key = (self._where.incarnation, f"{copy.path}/{copy.file}", self._files.identity(file.fd))
-        with _checking:
-            found = _checked.setdefault(key, set())
-            _checked.move_to_end(key)
-            while len(_checked) > _CHECKED_FILES:
-                _checked.popitem(last=False)
-        return found
+        return self._where.incarnation, f"{copy.path}/{copy.file}", self._files.identity(file.fd)
 
     def _give_up(self, error: Exception) -> None:
         self.close()
@@ -175,10 +168,14 @@ class _Copies:
             self._causes[self._copy] = error
 
     def _loss(self, number: FrameNumber) -> StorageError:
-        causes = " ".join(f"[path {copy.path}] {error}" for copy, error in self._causes.items())
+        causes = in_words({copy.path: error for copy, error in self._causes.items()})
         what = f"Frame {number} of the journal of {self._where.incarnation}"
-        if any(isinstance(error, FileNotFoundError) for error in self._causes.values()):
-            return JournalGoneError(f"{what} is in no file any more, look up where its entries are now: {causes}")
+        paths = self._paths()
+        verdict = summary(verdict_on(error, paths.get(copy.path)) for copy, error in self._causes.items())
+        if verdict is CopyVerdict.UNREACHABLE:
+            return unreachable(what, causes)
+        if verdict is CopyVerdict.GONE:
+            return JournalGoneError(f"{what} has no good copy left, look up where its entries are now: {causes}")
         return CorruptJournalError(f"{what} has no good copy left: {causes}")
 
 

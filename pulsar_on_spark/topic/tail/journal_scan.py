@@ -8,7 +8,6 @@ can be read after its deletion.
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
 
 import numpy as np
 import numpy.typing as npt
@@ -19,8 +18,9 @@ from pulsar_on_spark.ledger.journal.frames import ENTRIES, FrameHead
 from pulsar_on_spark.ledger.journal.log import Fragment, FrameKind, LogRecord
 from pulsar_on_spark.ledger.journal.log_index import LogIndex
 from pulsar_on_spark.ledger.journal.log_reader import LogReader, position_of
-from pulsar_on_spark.ledger.storage_path import StoragePath
-from pulsar_on_spark.model.ids import IncarnationId, PathId
+from pulsar_on_spark.ledger.loss import unreachable
+from pulsar_on_spark.ledger.storage_path import PathTable
+from pulsar_on_spark.model.ids import IncarnationId
 from pulsar_on_spark.topic.entry.cutting import run_lengths
 from pulsar_on_spark.topic.tail.unsealed import IndexedRun, unsealed_segment
 from pulsar_on_spark.topic.tail.view import UnsealedSegment
@@ -40,9 +40,7 @@ class JournalScan:
         reader: The frames; its `walk` decides which one is next and what may be read.
     """
 
-    def __init__(
-        self, incarnation: IncarnationId, paths: Mapping[PathId, StoragePath], files: FileOps = OS_FILES
-    ) -> None:
+    def __init__(self, incarnation: IncarnationId, paths: PathTable, files: FileOps = OS_FILES) -> None:
         self.reader = LogReader(incarnation, paths, FrameHead, files=files)
         self._incarnation = incarnation
         self._files = files
@@ -63,9 +61,8 @@ class JournalScan:
             self.reader.walk.restart()
         self.reader.main_read(record, sealed_before)
 
-    def forget_failures(self, paths: Mapping[PathId, StoragePath]) -> None:
-        """Let files be tried again that could not be opened, on the storage paths as they are now."""
-        self.reader.paths = paths
+    def forget_failures(self) -> None:
+        """Allow files that could not be opened to be tried again."""
         self.reader.walk.forget_failures()
 
     def close(self) -> None:
@@ -78,6 +75,9 @@ class JournalScan:
         Args:
             every_copy: Look for a next frame, which need not exist, in each copy and not in one alone.
             skip: Go on behind acknowledged frames that no file has.
+
+        Raises:
+            CopiesUnreachableError: a frame would be skipped that an unreachable copy may have.
         """
         walk = self.reader.walk
         for _ in range(MAX_FRAMES_AT_ONCE):
@@ -86,6 +86,8 @@ class JournalScan:
             if head is not None:
                 if head.header.kind is FrameKind.ENTRIES:
                     self._index_entries(head)
+            elif skip and walk.is_due and (causes := self.reader.unreachable()):
+                raise unreachable(f"Frame {missing} of the journal of {self._incarnation}", " ".join(causes))
             elif skip and (end := walk.skip_hole()) is not None:
                 log.warning(
                     "Frames %d to %d of incarnation %s are lost.",

@@ -11,13 +11,14 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from pulsar_on_spark.ledger.journal.log import LogRecord, LogState
 from pulsar_on_spark.ledger.journal.log_index import GapError
 from pulsar_on_spark.ledger.journal.register import log_record
 from pulsar_on_spark.ledger.journal.sealing import is_unfinished
+from pulsar_on_spark.ledger.loss import unreachable
 from pulsar_on_spark.metadata.records import IncarnationRecord, LedgerRecord, SealRecord
 from pulsar_on_spark.metadata.state import View
 from pulsar_on_spark.model.errors import DataLossError
@@ -98,6 +99,7 @@ class Tail:
 
         Raises:
             DataLossError: acknowledged entries are in no journal file and not sealed.
+            CopiesUnreachableError: an unreachable copy may have them.
             MetadataError, StorageError: the root cannot be read.
         """
         view = view or self._fresh()
@@ -105,12 +107,17 @@ class Tail:
         recovered = (self._brokers.settle if settle else self._brokers.recover)(view, list(needed))
         if recovered:
             view = self._fresh()
+        for scan in self._scans.values():
+            scan.forget_failures()  # what was away, or on a path that was not known yet, may be there now
         end_s = self._clock() + REACH_S
         every_copy = False
         while True:
             seen = self._look(parts, view, every_copy=every_copy)
             short = [topic for topic, position in (reach or {}).items() if chain.read_limit(seen, topic) < position]
-            if not (short and self._needed(seen, parts)) or self._clock() > end_s:
+            needed = self._needed(seen, parts)
+            if not (short and needed) or self._clock() > end_s:
+                if short:
+                    self._require_reachable("What was readable before", needed)
                 return seen  # what no journal can bring is lost, and the plan says so
             if every_copy:
                 time.sleep(0.1)
@@ -146,16 +153,28 @@ class Tail:
                 return TailView.over(view, self._tails(view, needed, strict=strict))
             except GapError as gap:
                 if is_last:
+                    stuck = [each for each in needed if self._scans[each].reader.walk.is_stuck]
+                    self._require_reachable(f"What is acknowledged ({gap})", stuck)
                     raise DataLossError(
-                        f"Acknowledged messages cannot be read: {gap}, neither sealed nor in a journal file on any "
-                        "storage path; bring back the paths that are away, or set option failOnDataLoss to false."
+                        f"Acknowledged messages are lost: {gap}, neither sealed nor good in a journal file on any "
+                        "storage path; to read on without them, set option failOnDataLoss to false."
                     ) from gap
                 log.info("A gap in the tail is looked at again: %s", gap)
             time.sleep(min(0.01 * 2**number, 0.5))
             view = self._fresh()
             for scan in self._scans.values():
-                scan.forget_failures(self._root.storage_paths(view))
+                scan.forget_failures()
         raise AssertionError("unreachable")
+
+    def _require_reachable(self, what: str, incarnations: Iterable[IncarnationId]) -> None:
+        """Require that no unreachable copy may hold entries that are missing in these journals.
+
+        Raises:
+            CopiesUnreachableError: it may.
+        """
+        causes = [cause for incarnation in incarnations for cause in self._scans[incarnation].reader.unreachable()]
+        if causes:
+            raise unreachable(what, " ".join(causes))
 
     def _opened(self, parts: Sequence[TopicPart], view: View) -> View:
         """A view whose journal files were open when it was read."""
@@ -174,7 +193,7 @@ class Tail:
         """The journal's scan, which knows what this view says."""
         scan = self._scans.get(incarnation)
         if scan is None:
-            scan = self._scans[incarnation] = JournalScan(incarnation, self._root.storage_paths(view))
+            scan = self._scans[incarnation] = JournalScan(incarnation, self._root.current_storage_paths)
         seal = view.get(SealRecord, incarnation)
         sealed_before = 0 if seal is None else seal.sealed_before
         record = self._record(view, incarnation)

@@ -18,6 +18,9 @@ from pulsar_on_spark.topic.values.avro_schemas import Json, arrow_of_avro
 
 _KEPT_LOGICAL_TYPES = ("decimal",)
 """All other logical types are read as the numbers and texts that they annotate, and cast by columns."""
+_NESTED = ("type", "items", "values", "fields")
+"""Attributes of a schema that hold schemas, or fields with them."""
+_RECORDS = ("record", "error")
 _UNREADABLE = (EOFError, LookupError, ValueError, OverflowError, TypeError, MemoryError, SchemaResolutionError)
 """What fastavro raises for bytes that are not a datum of the schema."""
 
@@ -38,8 +41,10 @@ def decode_avro(
         on_bad_row: Told of rows that do not fit; may raise.
         writer_schema: What the values were written with, if that is another schema: they are resolved by Avro's rules.
     """
-    schema = _parsed(avro_schema)
-    written, read = (schema, None) if writer_schema in (None, avro_schema) else (_parsed(writer_schema), schema)
+    if writer_schema is None or writer_schema == avro_schema:
+        written, read = _parsed(avro_schema), None
+    else:
+        written, read = _parsed(writer_schema), _reader(avro_schema, writer_schema)
     rows: list[object] = []
     for number, value in enumerate(values.to_pylist()):
         row: object = None
@@ -102,6 +107,38 @@ def _parsed(avro_schema: str) -> Schema:
         ) from error
 
 
+@lru_cache(maxsize=64)
+def _reader(avro_schema: str, writer_schema: str) -> Schema:
+    """A schema whose records read all records of a writer's, whatever their names, as Pulsar's registry lets them.
+
+    fastavro wants names to match. Where a schema has a Spark type there is one record at a place, at most, so that
+    names tell nothing.
+    """
+    names = sorted(_record_names(cast(Json, _parsed(writer_schema))))
+    return fastavro.parse_schema(cast(Schema, _with_aliases(_plain(json.loads(avro_schema)), names)))
+
+
+def _record_names(schema: Json) -> set[str]:
+    """Full names of the records in a parsed schema."""
+    if isinstance(schema, list):
+        return {name for part in schema for name in _record_names(part)}
+    if not isinstance(schema, dict):
+        return set()
+    found = {name for part in _NESTED if part in schema for name in _record_names(schema[part])}
+    return found | {str(schema["name"])} if schema.get("type") in _RECORDS else found
+
+
+def _with_aliases(schema: Json, names: list[str]) -> Json:
+    if isinstance(schema, list):
+        return [_with_aliases(part, names) for part in schema]
+    if not isinstance(schema, dict):
+        return schema
+    made = {name: _with_aliases(part, names) if name in _NESTED else part for name, part in schema.items()}
+    if made.get("type") in _RECORDS:
+        made["aliases"] = list[Json](names)
+    return made
+
+
 def _plain(schema: Json) -> Json:
     """The schema without the logical types that are cast by columns."""
     if isinstance(schema, list):
@@ -109,9 +146,8 @@ def _plain(schema: Json) -> Json:
     if not isinstance(schema, dict):
         return schema
     dropped = schema.get("logicalType") not in _KEPT_LOGICAL_TYPES
-    nested = ("type", "items", "values", "fields")
     return {
-        name: _plain(part) if name in nested else part
+        name: _plain(part) if name in _NESTED else part
         for name, part in schema.items()
         if not (dropped and name == "logicalType")
     }

@@ -1,4 +1,4 @@
-"""JSON values to Arrow structs and back, with the meaning of Spark's `from_json` and `to_json`.
+"""JSON values to Arrow structs, with the meaning of Spark's `from_json`; `json_texts` is the way back.
 
 Reading is a whole block of rows at a time by Arrow's JSON reader. That reader gives up on a block at the first row that
 it doesn't like, so a block that fails is halved until the few rows around the culprit are read one by one, with the
@@ -19,33 +19,24 @@ that no row can guess, and a block that could hold such a `null` is not given to
 
 from __future__ import annotations
 
-import base64
 import binascii
 import json
 import math
 import re
 from collections.abc import Callable
-from decimal import ROUND_HALF_UP, Decimal, InvalidOperation
+from decimal import ROUND_HALF_UP, Context, Decimal, InvalidOperation
 from random import SystemRandom
-from typing import TypedDict
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.json as pa_json
 
-from pulsar_on_spark.topic.values.json_times import parse_dates, parse_times, times_text
-
-
-class _DumpOptions(TypedDict):
-    separators: tuple[str, str]
-    ensure_ascii: bool
-
+from pulsar_on_spark.topic.values.json_times import parse_dates, parse_times
 
 _BLOCK_ROWS = 2_048
 _FEW_ROWS = 16
 _CRASHING = re.compile(rb"\}\s*null")
-_LONGEST = 2**31 - 1
 _BLANK = b" \t\r\n"
 _NAMED_FLOATS = {
     "NaN": math.nan,
@@ -55,10 +46,10 @@ _NAMED_FLOATS = {
     "-Infinity": -math.inf,
     "-INF": -math.inf,
 }
+_WIDE = Context(prec=80)
+"""Twice the digits of any decimal of Spark: Python's own 28 are too few."""
 _BAD = object()
 """What a converter gives for a value that does not fit its type."""
-
-_COMPACT: _DumpOptions = {"separators": (",", ":"), "ensure_ascii": False}
 
 BadRow = Callable[[int, str], None]
 """Told the row and the reason of each value that does not fit; may raise."""
@@ -78,15 +69,6 @@ def decode_json(values: pa.BinaryArray, arrow_type: pa.StructType, on_bad_row: B
         block = values.slice(first, _BLOCK_ROWS)
         parts += _decode_block(block, first, arrow_type, reading, on_bad_row)
     return pa.concat_arrays(parts) if parts else pa.array([], arrow_type)
-
-
-def encode_json(structs: pa.StructArray) -> pa.BinaryArray:
-    """The JSON text of each row as Spark's `to_json` writes it: null fields are left out, times are UTC with `Z`.
-
-    Times keep microseconds where they have them. A null row stays null.
-    """
-    texts = _encode_structs(structs).view(pa.binary())
-    return texts if structs.null_count == 0 else pc.if_else(structs.is_valid(), texts, None)
 
 
 def _decode_block(
@@ -268,7 +250,7 @@ def _decimal(value: object, wanted: pa.DataType) -> object:
     try:
         if not isinstance(value, int | Decimal | str):
             return _BAD
-        scaled = Decimal(value).quantize(Decimal(1).scaleb(-wanted.scale), ROUND_HALF_UP)
+        scaled = Decimal(value).quantize(Decimal(1).scaleb(-wanted.scale), ROUND_HALF_UP, _WIDE)
     except InvalidOperation:
         return _BAD
     return scaled if scaled.is_finite() and len(scaled.as_tuple().digits) <= wanted.precision else _BAD
@@ -288,59 +270,3 @@ def _text_of(value: object) -> str:
     if isinstance(value, Decimal):
         return str(value)
     return json.dumps(value, separators=(",", ":"), ensure_ascii=False, default=float)
-
-
-def _encode_structs(structs: pa.StructArray) -> pa.StringArray:
-    """The JSON objects of rows, column by column: `,"name":text` of each field that is not null, then the braces."""
-    count = len(structs)
-    pieces: list[pa.StringArray] = []
-    for field, child in zip(structs.type, structs.flatten(), strict=True):
-        text = pc.binary_join_element_wise(f",{json.dumps(field.name, ensure_ascii=False)}:", _encode(child), "")
-        pieces.append(pc.if_else(child.is_valid(), text, "") if child.null_count else text)
-    if not pieces:
-        return pa.repeat(pa.scalar("{}"), count)
-    joined = pc.binary_join_element_wise(*pieces, "")
-    without_comma = pc.binary_slice(joined.view(pa.binary()), 1, _LONGEST)
-    return pc.binary_join_element_wise(b"{", without_comma, b"}", b"").view(pa.string())
-
-
-def _encode(array: pa.Array) -> pa.StringArray:
-    """The JSON text of each row; what stands at a null row has no meaning (and is not null)."""
-    kind = array.type
-    if pa.types.is_struct(kind):
-        return _encode_structs(array)
-    if pa.types.is_integer(kind) or pa.types.is_boolean(kind) or pa.types.is_decimal(kind):
-        return array.cast(pa.string()).fill_null("")
-    if pa.types.is_floating(kind):
-        text = array.cast(pa.string()).fill_null("")
-        if pc.all(pc.is_finite(array)).as_py() in (True, None):
-            return text
-        named = pc.if_else(pc.is_nan(array), '"NaN"', pc.if_else(pc.greater(array, 0), '"Infinity"', '"-Infinity"'))
-        return pc.if_else(pc.is_finite(array), text, named).fill_null("")
-    if pa.types.is_timestamp(kind) or pa.types.is_date(kind):
-        return pc.binary_join_element_wise('"', times_text(array).fill_null(""), '"', "")
-    if pa.types.is_string(kind) and not _needs_escape(array):
-        return pc.binary_join_element_wise('"', array.fill_null(""), '"', "")
-    return pa.array([json.dumps(_plain(value, kind), **_COMPACT) for value in array.to_pylist()], pa.string())
-
-
-def _needs_escape(texts: pa.StringArray) -> bool:
-    """Whether a quote, a backslash or a control character is among the column's bytes."""
-    data = texts.buffers()[2]
-    if data is None:
-        return False
-    letters = np.frombuffer(data, np.uint8)
-    return bool(((letters < 0x20) | (letters == 0x22) | (letters == 0x5C)).any())
-
-
-def _plain(value: object, kind: pa.DataType) -> object:
-    """What `json.dumps` takes for one value of a type that is not encoded by columns."""
-    if value is None or isinstance(value, str | bool):
-        return value
-    if pa.types.is_binary(kind) and isinstance(value, bytes):
-        return base64.b64encode(value).decode()
-    if pa.types.is_list(kind) and isinstance(value, list):
-        return [_plain(part, kind.value_type) for part in value]
-    if pa.types.is_map(kind) and isinstance(value, list):
-        return {str(name): _plain(part, kind.item_type) for name, part in value}
-    return json.loads(_encode(pa.array([value], kind))[0].as_py())

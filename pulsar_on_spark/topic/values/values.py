@@ -1,7 +1,7 @@
 """Typed values: the bytes of messages to Arrow structs and back, as JSON or Avro.
 
-`ValueCodec` holds what a read or a write needs and travels to tasks; `json_values` and `avro_values` do the work.
-Spark's types and schema texts are turned into a codec by `datasource.value_types`.
+`ValueCodec` holds what a read or a write needs and travels to tasks; `json_values`, `json_texts` and `avro_values` do
+the work. Spark's types and schema texts are turned into a codec by `datasource.value_types`.
 """
 
 from __future__ import annotations
@@ -15,7 +15,8 @@ import pyarrow as pa
 
 from pulsar_on_spark.model.errors import IncompatibleSchemaError, InvalidArgumentError
 from pulsar_on_spark.topic.values.avro_values import decode_avro, encode_avro
-from pulsar_on_spark.topic.values.json_values import decode_json, encode_json
+from pulsar_on_spark.topic.values.json_texts import encode_json
+from pulsar_on_spark.topic.values.json_values import decode_json
 
 ValueFormat = Literal["json", "avro"]
 

@@ -21,6 +21,7 @@ from pulsar_on_spark.topic.attach import TaskOutput, attach
 from pulsar_on_spark.topic.housekeeping import merge
 from pulsar_on_spark.topic.housekeeping.collect import DAY_S, Ages, CollectReport, collect, write_id_of
 from pulsar_on_spark.topic.root import Root
+from pulsar_on_spark.topic.transactions import batch_of
 
 Stored = Callable[[Root], list[str]]
 AT_ONCE = Ages(abort_after_s=-1, keep_replaced_s=-1, keep_verdicts_s=-1)
@@ -149,7 +150,7 @@ def test_a_segment_that_names_a_file_outweighs_every_mark(root: Root, topic: str
 
 def test_old_verdicts_are_cleared_and_young_ones_stay(root: Root, topic: str) -> None:
     for number in range(4):
-        messages.write(root, topic, [str(number).encode()])
+        messages.write(root, topic, [str(number).encode()], transaction=batch_of("q", number))
     merge.merge(root)
     assert collect(root, clock=later(3600)).cleared_verdicts == 0
     assert len(root.store.view().all(WriteRecord)) == 5
@@ -182,6 +183,20 @@ def test_a_path_that_is_away_is_skipped_and_cleaned_when_it_is_back(
     (root.path / "away").rename(storage / "0")
     assert collect(root, clock=later(700)).deleted_files == 1
     assert stored_files(root) == []
+
+
+def test_a_driver_that_was_suspended_in_its_commit_for_days_writes_once(root: Root, topic: str) -> None:
+    """Merging removed its files meanwhile: without a transaction only the verdict shows that the write is done."""
+    write_id = messages.new_write_id()
+    output = messages.stage(root, {topic: messages.make_rows([b"a"])}, write_id)
+    assert attach(root.store, write_id, [output], None)
+    for _ in range(3):
+        messages.write(root, topic, [b"b"])
+    merge.merge(root)
+    collect(root, clock=later(6 * DAY_S))
+    assert not attach(root.store, write_id, [output], None)
+    assert messages.values(root, topic) == [b"a", b"b", b"b", b"b"]
+    assert collect(root, clock=later(8 * DAY_S)).cleared_verdicts >= 1
 
 
 def test_a_file_that_comes_back_after_its_verdict_was_cleared(root: Root, topic: str, stored_files: Stored) -> None:

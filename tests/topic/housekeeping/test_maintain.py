@@ -23,7 +23,7 @@ from pulsar_on_spark.metadata.records import PathRecord, SubscriptionRecord, Wri
 from pulsar_on_spark.metadata.store import Change
 from pulsar_on_spark.model.ids import EARLIEST, TopicId, WriteId
 from pulsar_on_spark.testing import messages
-from pulsar_on_spark.topic.attach import TaskOutput, Transaction, attach
+from pulsar_on_spark.topic.attach import TaskOutput, attach
 from pulsar_on_spark.topic.housekeeping import expiry, merge
 from pulsar_on_spark.topic.housekeeping.collect import Ages
 from pulsar_on_spark.topic.housekeeping.maintain import MaintainReport, maintain
@@ -34,6 +34,7 @@ from pulsar_on_spark.topic.root import Root
 from pulsar_on_spark.topic.routing import HashingScheme
 from pulsar_on_spark.topic.subscription import subscriptions
 from pulsar_on_spark.topic.task_writer import TaskWriter
+from pulsar_on_spark.topic.transactions import batch_of
 
 AT_ONCE = Ages(abort_after_s=-1, keep_replaced_s=-1, keep_verdicts_s=-1)
 ROWS = 4
@@ -53,7 +54,7 @@ def simulate_seconds(root: Root, topic: str, first: int, count: int) -> None:
 
     with ThreadPoolExecutor(2) as tasks:
         for number, write_id, output in tasks.map(staged, range(first, first + count)):
-            attach(root.store, write_id, [output], Transaction(keys.query("day"), number))
+            attach(root.store, write_id, [output], batch_of("day", number))
 
 
 def check_day(root: Root, topic: str, writes: int) -> list[messages.Message]:

@@ -137,6 +137,32 @@ def test_a_chain_that_is_gone_goes_on_with_larger_ids(root: Root, part: TopicPar
     assert min(segment.ledger_id for segment in view.all(SegmentRecord, part.topic_id)) > before.ledger_id
 
 
+def test_an_empty_ledger_that_goes_moves_no_floor(root: Root, part: TopicPart) -> None:
+    """A reader of everything is where the last segment ended, also when the ledger that took its place is gone."""
+    fill(root, 1)
+    end = chain.read_limit(root.store.view(), part.topic_id)
+    set_topic_policies(root, NAME, NOTHING_KEPT)
+    assert trim_topics(root).segments == 1
+    (empty,) = root.store.view().all(LedgerRecord, part.topic_id)
+    set_topic_policies(root, NAME, INFINITE)
+    fill(root, 2, 1)
+    set_topic_policies(root, NAME, {"retention": {"retentionTimeInMinutes": 60, "retentionSizeInMB": -1}})
+
+    assert trim_topics(root) == TrimmedTopics()
+
+    view = root.store.view()
+    (left,) = view.all(LedgerRecord, part.topic_id)
+    assert left.ledger_id > empty.ledger_id
+    assert chain.trimmed_before(view, part.topic_id) == end
+    chain.require_ledger(view, part.name, part.topic_id, end)
+    beginnings = (end, Position(LedgerId(empty.ledger_id), EntryId(0)), EARLIEST)
+    for start in beginnings:
+        plan = chain.plan_range(view, part.name, part.topic_id, -1, start, chain.read_limit(view, part.topic_id))
+        assert (plan.rows, plan.losses) == (2, ()), start
+    assert trim_topics(root, now=later(120)).segments == 2
+    assert chain.read_limit(root.store.view(), part.topic_id) == Position(LedgerId(left.ledger_id), EntryId(2))
+
+
 def test_by_time(root: Root, part: TopicPart) -> None:
     fill(root, 2)
     time.sleep(0.01)

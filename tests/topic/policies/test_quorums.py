@@ -47,7 +47,10 @@ def test_a_topic_over_its_namespace_over_the_root(root: Root) -> None:
         (asks(3, 2, 3), "bookkeeperEnsemble >= bookkeeperWriteQuorum >= bookkeeperAckQuorum"),
         (asks(2, 2, 0), "bookkeeperAckQuorum"),
         (asks(4, 2, 2), r"needs 4 storage paths \(quorum 4/2/2\), and the root has 3"),
-        ({"persistence": {**asks(2, 2, 2)["persistence"], "managedLedgerMaxMarkDeleteRate": 1.0}}, "MaxMarkDeleteRate"),  # type: ignore[dict-item]
+        (
+            {"persistence": {**asks(2, 2, 2)["persistence"], "managedLedgerMaxMarkDeleteRate": -1.0}},
+            "MaxMarkDeleteRate",
+        ),  # type: ignore[dict-item]
     ],
 )
 def test_what_cannot_be_is_refused(root: Root, asked: dict[str, object], message: str) -> None:

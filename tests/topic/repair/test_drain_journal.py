@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -66,6 +67,9 @@ def test_a_journal_leaves_a_path_that_is_drained(tmp_path: Path) -> None:
         until(trimmed)
         sealer.close()
         assert repair(root).is_whole
+        held = tmp_path / f"disk{drained}" / "pulsarpy-path.json"
+        with held.open(), pytest.raises(InvalidArgumentError, match=f"process {os.getpid()} has 1 files open"):
+            storage_paths.retire(root, drained)
         storage_paths.retire(root, drained)
         broker.send("t", [b"after"])
         broker.stop()

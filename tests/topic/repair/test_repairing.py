@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import shutil
 from collections.abc import Callable
@@ -10,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from pulsar_on_spark.ledger.files import OsFiles
 from pulsar_on_spark.ledger.reports import LostBatches, Report, ReportKind, read_reports, write_report
 from pulsar_on_spark.metadata.records import FileRecord, PathRecord
 from pulsar_on_spark.model.errors import InvalidArgumentError, StoragePathError
@@ -18,6 +20,7 @@ from pulsar_on_spark.model.quorum import Quorum
 from pulsar_on_spark.testing import messages
 from pulsar_on_spark.topic.housekeeping.maintain import heal_paths, maintain
 from pulsar_on_spark.topic.repair import scrub, storage_paths
+from pulsar_on_spark.topic.repair.checking import check
 from pulsar_on_spark.topic.repair.limits import RepairLimits
 from pulsar_on_spark.topic.repair.repairing import Throttle, repair
 from pulsar_on_spark.topic.root import Root
@@ -112,6 +115,33 @@ def test_nothing_is_called_lost_while_a_copy_is_away(root: Root, copy_of: Locate
     for number in (1, 2):
         (root.path / f"away{number}").rename(root.path / "storage" / str(number))
     maintain(root)
+    assert repair(root).is_whole
+    assert_whole(root)
+
+
+def test_what_cannot_be_opened_now_is_neither_bad_nor_lost(
+    root: Root, copy_of: Locate, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A process without descriptors looks at a damaged copy, and at good ones."""
+    filled(root, 1)
+    (file,) = files(root)
+    flip(copy_of(root, file, 0))
+    write_report(root.path, Report(ReportKind.BAD_COPY, FileId(file.file_id), PathId(0), "?", 1))
+
+    def refuse(files: OsFiles, path: Path) -> int:
+        if path.suffix == ".arrow":
+            raise OSError(errno.EMFILE, os.strerror(errno.EMFILE), str(path))
+        return os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(OsFiles, "open", refuse)
+        found = check(root)
+        assert (found.good, found.bad, found.missing, found.is_good) == (0, 0, 0, False)
+        assert sum("Too many open files" in reason for reason in found.reasons) == 3
+        done = repair(root)
+        assert not done.is_whole
+        assert (done.work.lost, done.scrubbed.bad) == ((), 0)
+        assert len(read_reports(root.path)) == 1, "no good copy was reported"
     assert repair(root).is_whole
     assert_whole(root)
 

@@ -60,6 +60,7 @@ def test_primitives_are_read_as_themselves_or_promoted(writer: str, reader: str)
 
 LIST = record({"name": "next", "type": ["null", "R"]}, {"name": "v", "type": "int"})
 LIST_OF_LONG = record({"name": "next", "type": ["null", "R"]}, {"name": "v", "type": "long"})
+LIST_RENAMED = record({"name": "next", "type": ["null", "Q"]}, {"name": "v", "type": "int"}, name="Q")
 OPTIONAL = {"name": "b", "type": ["null", "string"], "default": None}
 
 
@@ -72,6 +73,17 @@ OPTIONAL = {"name": "b", "type": ["null", "string"], "default": None}
         (record("a"), record({"name": "a", "type": ["null", "int"]})),
         (record("old"), record({"name": "new", "type": "int", "aliases": ["old"]})),
         (record("a", name="x.R"), record("a", name="y.R")),
+        (record("a", name="x.R"), record("a", name="x.Q")),
+        (record("a"), {**record("a"), "type": "error"}),
+        (record({"name": "a", "type": record("x", name="In")}), record({"name": "a", "type": record("x", name="To")})),
+        (
+            record({"name": "a", "type": ["null", record("x", name="In")]}),
+            record({"name": "a", "type": ["null", record("x", name="To")]}),
+        ),
+        ([record("a", name="A"), record("b", name="B")], [record("b", name="C"), record("a", name="D")]),
+        (LIST, LIST_RENAMED),
+        (enum("A"), {**enum("A"), "name": "x.E"}),
+        (fixed(4), {**fixed(4, "G"), "aliases": ["F"]}),
         (record("a", name="Old"), record("a", aliases=["Old"])),
         (record("a", name="x.Old"), record("a", name="x.R", aliases=["Old"])),
         (record({"name": "a", "type": record("x", name="In")}), record({"name": "a", "type": record("x", name="In")})),
@@ -100,7 +112,13 @@ def test_what_can_be_read(writer: object, reader: object) -> None:
         (record("a"), record("a", "b"), "field 'b' is not there and has no default value"),
         (record("a"), record({"name": "b", "type": "int", "aliases": ["c"]}), "field 'b' is not there"),
         (record("a"), record({"name": "a", "type": "string"}), "field 'a' is int and cannot be read as string"),
-        (record("a", name="x.R"), record("a", name="x.Q"), "the value is the record x.R, and x.Q is expected"),
+        (record("a", name="x.R"), record("b", name="x.Q"), "field 'b' is not there and has no default value"),
+        (
+            record("a", name="A"),
+            [record("b", name="A"), record("a", name="B")],
+            "field 'b' is not there and has no default value",
+        ),
+        (enum("A"), {**enum("A"), "name": "F"}, "is the enum E, and F is expected"),
         (
             record({"name": "a", "type": array(record("x", name="In"))}),
             record({"name": "a", "type": array(record("x", "y", name="In"))}),

@@ -169,3 +169,23 @@ def test_a_schema_that_is_deleted_for_good_leaves_its_numbers(root: Root) -> Non
 def create(root: Root, name: str) -> str:
     root.create_topic(name)
     return name
+
+
+def test_versions_are_bounded(root: Root, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every process that has the metadata has all of them in memory."""
+    root.create_topic("bounded")
+    name = TopicName.parse("bounded")
+    monkeypatch.setattr(registry, "MAX_VERSIONS", 3)
+    for number in range(3):
+        record = f'{{"type": "record", "name": "R", "fields": [{{"name": "f{number}", "type": "int", "default": 0}}]}}'
+        registry.add_schema(root.store, name, TopicSchema("AVRO", record), Strategy.ALWAYS_COMPATIBLE)
+    with pytest.raises(InvalidArgumentError, match="has 3 versions of its schema, at most 3"):
+        registry.add_schema(root.store, name, TopicSchema("STRING", ""), Strategy.ALWAYS_COMPATIBLE)
+    assert registry.add_schema(root.store, name, TopicSchema("AVRO", record)).version == 2, "it is there already"
+    monkeypatch.undo()
+    monkeypatch.setattr(registry, "MAX_VERSIONS_LETTERS", 300)
+    with pytest.raises(InvalidArgumentError, match="of 300 letters together are kept"):
+        registry.add_schema(root.store, name, TopicSchema("AVRO", record.replace("f2", "f3")))
+    properties = {"k": "v" * 20_000}
+    with pytest.raises(InvalidArgumentError, match="cannot have 1 properties of 20001 bytes"):
+        registry.add_schema(root.store, name, TopicSchema("STRING", "", properties))

@@ -13,7 +13,9 @@ import pytest
 
 from pulsar_on_spark.model.ids import IncarnationId
 from pulsar_on_spark.testing.journal_logs import LogOnDisk, journal_files
+from pulsar_on_spark.testing.pulsar_entries import batch_bomb
 from pulsar_on_spark.topic.root import Root
+from pulsar_on_spark.topic.sealing.journal_frames import JournalLag
 from pulsar_on_spark.topic.sealing.process import CpuBudget, SealingPolicy, SealingProcess
 
 from .test_sealer import entry, sealed_entries
@@ -84,6 +86,55 @@ def test_it_is_lazy_and_says_what_is_left(log: LogOnDisk) -> None:
         assert sealed_entries(log.root, log.ledger("a")) == []
     finally:
         process.stop()
+
+
+def test_unknown_sizes_count_up_to_the_limit() -> None:
+    policy = SealingPolicy(lag_limit_bytes=800)
+    assert policy.lag_bytes(JournalLag(5, unknown_files=2)) == 205
+    assert policy.lag_bytes(JournalLag(1, unknown_files=8)) > policy.lag_limit_bytes
+
+
+def test_paths_that_are_away_for_a_while(log: LogOnDisk) -> None:
+    """One file that cannot be read holds producers back no more than a full one does, and is sealed when it can be."""
+    storage = log.root.path / "storage"
+    log.append({"a": [entry(0)]})
+    log.idle()
+    storage.rename(storage.with_name("away"))
+    process = SealingProcess(log.root.path, log.incarnation, EAGER)
+    process.start()
+    try:
+        wait_for(lambda: process.lag_bytes == EAGER.lag_limit_bytes // 8, "it is behind")
+        assert not process.is_over_lag_limit()
+        storage.with_name("away").rename(storage)
+        wait_for(lambda: len(sealed_entries(log.root, log.ledger("a"))) == 1, "sealing continues")
+    finally:
+        process.stop()
+
+
+def test_what_keeps_it_from_sealing_is_said_once(log: LogOnDisk, capfd: pytest.CaptureFixture[str]) -> None:
+    """The second try and all later ones log nothing, until sealing continues."""
+    storage = log.root.path / "storage"
+    log.append({"a": [entry(0)]})
+    log.roll()
+    log.idle()
+    log.idle()
+    first = [directory.parent for directory in storage.glob(f"*/journal/{log.incarnation}/w00000000/frames.open")]
+    for directory in first:
+        directory.rename(directory.with_name("away"))
+    process = SealingProcess(log.root.path, log.incarnation, EAGER)
+    process.start()
+    said = ""
+    try:
+        wait_for(lambda: process.lag_bytes > EAGER.lag_limit_bytes // 8, "it looks")
+        time.sleep(1.0)  # some twenty passes
+        for directory in first:
+            directory.with_name("away").rename(directory)
+        wait_for(lambda: len(sealed_entries(log.root, log.ledger("a"))) == 1, "sealing continues")
+    finally:
+        process.stop()
+        said = capfd.readouterr().err
+    assert said.count("Sealing is put off") == 1
+    assert said.count("Sealing goes on") == 1
 
 
 def test_killed_and_started_again(log: LogOnDisk) -> None:
@@ -179,3 +230,29 @@ def test_a_budget_pauses_for_what_was_spent() -> None:
         clock[0] += passed_s
         budget.pace()
     assert pauses == [pytest.approx(0.3), 1.0], "never longer than a second at a time"
+
+
+def test_a_batch_bomb_holds_nobody_back(log: LogOnDisk) -> None:
+    """A message of nine kilobytes that claims sixteen million: other topics are sealed, the child reports."""
+    process = SealingProcess(log.root.path, log.incarnation, EAGER)
+    process.start()
+    silent_s = 0.0
+
+    def sealed() -> bool:
+        nonlocal silent_s
+        silent_s = max(silent_s, process.silent_s)
+        return len(sealed_entries(log.root, log.ledger("b"))) == 3
+
+    try:
+        wait_for(lambda: process.silent_s < 1, "it has started")
+        log.append({"a": [entry(0)], "b": [entry(1)]})
+        log.append({"a": [batch_bomb(16_000_000)], "b": [entry(2)]})
+        log.append({"a": [entry(3)], "b": [entry(4)]})
+        log.idle()
+        log.idle()
+        wait_for(sealed, "what is beside the bomb is sealed")
+        assert not process.is_over_lag_limit()
+    finally:
+        process.stop()
+    assert silent_s < 20, "it worked in silence, which producers take for death"
+    assert sealed_entries(log.root, log.ledger("a")) == log.entries[log.ledger("a")]

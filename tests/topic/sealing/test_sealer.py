@@ -27,8 +27,10 @@ from pulsar_on_spark.topic.entry.rebuild import rebuild_entries
 from pulsar_on_spark.topic.housekeeping.collect import collect
 from pulsar_on_spark.topic.housekeeping.merge import merge
 from pulsar_on_spark.topic.reading import rows_of
+from pulsar_on_spark.topic.repair import storage_paths
 from pulsar_on_spark.topic.root import Root
 from pulsar_on_spark.topic.sealing import sealed_rows, sealer
+from pulsar_on_spark.topic.sealing.journal_frames import JournalLag
 from pulsar_on_spark.topic.sealing.sealer import Sealer
 
 
@@ -169,13 +171,48 @@ def test_closed_files_only(log: LogOnDisk) -> None:
     log.append({"a": [entry(1)]})
     log.idle()
     one = Sealer(log.root, log.incarnation, is_live=True)
-    assert one.lag_bytes() > 0
+    assert one.lag().bytes > 0
     assert one.seal(tail=False).entries == 1
-    behind = one.lag_bytes()
+    behind = one.lag().bytes
     assert behind > 0
     assert one.seal(tail=False).entries == 0
     assert one.seal(tail=True).entries == 1
-    assert 0 < one.lag_bytes() < behind, "the last frame is not acknowledged for sure"
+    assert 0 < one.lag().bytes < behind, "the last frame is not acknowledged for sure"
+
+
+def test_paths_that_are_added_under_a_sealer(log: LogOnDisk) -> None:
+    one = Sealer(log.root, log.incarnation, is_live=True)
+    log.append({"a": [entry(0)]})
+    log.idle()
+    assert one.seal(tail=True).entries == 1
+    for number in range(3):
+        storage_paths.add(log.root, log.root.path.parent / f"new{number}")
+    for old in range(3):
+        storage_paths.drain(log.root, old)
+    log.roll()
+    log.append({"a": [entry(1)]})
+    log.idle()
+    assert {copy.path for copy in log.record.fragments[-1].copies} == {3, 4, 5}
+    assert one.lag().unknown_files == 0
+    assert one.seal(tail=True).entries == 1
+
+
+def test_a_file_whose_size_cannot_be_told_is_behind(log: LogOnDisk) -> None:
+    log.append({"a": [entry(0)]})
+    log.roll()
+    log.append({"a": [entry(1)]})
+    log.idle()
+    one = Sealer(log.root, log.incarnation, is_live=True)
+    storage = log.root.path / "storage"
+    storage.joinpath("0").rename(storage / "away0")
+    assert one.lag().bytes > 0, "other copies tell"
+    for path in ("1", "2"):
+        storage.joinpath(path).rename(storage / f"away{path}")
+    assert one.lag() == JournalLag(0, unknown_files=2)
+    for path in ("0", "1", "2"):
+        storage.joinpath(f"away{path}").rename(storage / path)
+    assert one.lag().unknown_files == 0
+    assert one.seal(tail=True).entries == 2
 
 
 def test_a_sealer_goes_on_where_it_was(log: LogOnDisk) -> None:

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
+import os
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
 
 import pytest
 
-from pulsar_on_spark.ledger.files import OS_FILES
+from pulsar_on_spark.ledger.files import OS_FILES, OsFiles
 from pulsar_on_spark.ledger.journal.messages import CommitLog, LogConflict
 from pulsar_on_spark.metadata import keys
 from pulsar_on_spark.metadata.cursors import WHOLE, CursorRow
@@ -18,6 +22,7 @@ from pulsar_on_spark.metadata.records import (
     SubscriptionRecord,
     TopicRecord,
 )
+from pulsar_on_spark.metadata.state import View
 from pulsar_on_spark.metadata.store import Change
 from pulsar_on_spark.model.ids import EntryId, LedgerId, Position, TopicId
 from pulsar_on_spark.model.names import TopicName
@@ -28,6 +33,7 @@ from pulsar_on_spark.topic.housekeeping.collect import Ages, collect
 from pulsar_on_spark.topic.housekeeping.maintain import maintain
 from pulsar_on_spark.topic.root import Root
 from pulsar_on_spark.topic.sealing.closed_journals import ClosedJournals, seal_closed
+from pulsar_on_spark.topic.sealing.journal_cursors import CursorKey
 from pulsar_on_spark.topic.sealing.sealer import Sealer
 from pulsar_on_spark.topic.sealing.trim import Trimmer, clear_directories
 
@@ -95,11 +101,93 @@ def test_ended_fragments_go_when_they_are_sealed(log: LogOnDisk) -> None:
     assert len(sealed_entries(log.root, log.ledger("a"))) == 4
 
 
+@dataclass
+class SyncedEntries:
+    """The log entries of main that were synced, but for those `by_others`: they are on the disk perhaps."""
+
+    log: LogOnDisk
+    names: set[str] = field(default_factory=set)
+    by_others: bool = False
+
+    def note(self, fd: int) -> None:
+        if not self.by_others:
+            self.names.add(os.path.basename(os.readlink(f"/proc/self/fd/{fd}")))
+
+    def have_all(self) -> bool:
+        entries = {each.name for each in (self.log.root.path / "metadata/main/_delta_log").glob("*.json")}
+        return entries <= self.names
+
+
+@pytest.fixture
+def synced(monkeypatch: pytest.MonkeyPatch, root: Root) -> SyncedEntries:
+    found = SyncedEntries(LogOnDisk(root))
+
+    def fsync(fd: int, really: Callable[[int], None] = os.fsync) -> None:
+        really(fd)
+        found.note(fd)
+
+    monkeypatch.setattr(os, "fsync", fsync)
+    found.log.open_ledgers(["a", "b"])
+    return found
+
+
+def test_it_decides_and_deletes_by_views_that_are_durable(synced: SyncedEntries) -> None:
+    """A power cut may take what others committed until it is synced: nothing rests on it before.
+
+    Others seal between the trimmer's first look and its decision, and trim between its commit and its deletions.
+    """
+    log = synced.log
+    fill(log, 2)
+    root, others = Root.open(log.root.path), Root.open(log.root.path)
+    meanwhile: list[Callable[[], object]] = [
+        lambda: Sealer(others, log.incarnation, is_live=True).seal(tail=True),
+        lambda: Trimmer(others, log.incarnation, grace_s=3600).trim(),
+    ]
+    decided = 0
+
+    def commit(decide: Callable[[View], Change | None], really: Callable[..., View] = root.store.commit) -> View:
+        view = really(decide)
+        if meanwhile:
+            synced.by_others = True
+            meanwhile.pop(0)()
+            synced.by_others = False
+            assert not synced.have_all(), "others committed"
+        return view
+
+    root.store.commit = commit  # type: ignore[method-assign]
+
+    def waiting_for(_: object) -> list[CursorKey]:
+        nonlocal decided
+        assert synced.have_all(), "that frames are sealed is on the disk"
+        decided += 1
+        return [] if decided == 1 else [(log.ledger("a"), "s")]
+
+    class Files(OsFiles):
+        def unlink(self, path: Path) -> None:
+            assert synced.have_all(), "that frames are trimmed is on the disk"
+            super().unlink(path)
+
+    done = Trimmer(root, log.incarnation, waiting_for=waiting_for, grace_s=0, files=Files()).trim()
+    assert (decided, meanwhile) == (2, [])
+    assert done.deleted_files == 6
+
+
 def test_files_stay_for_readers_under_way(log: LogOnDisk) -> None:
     fill(log, 1)
     seal(log)
     assert Trimmer(log.root, log.incarnation).trim().deleted_files == 0
     assert trimmer(log).trim().deleted_files == 3
+
+
+def test_a_clock_that_was_set_back_keeps_no_files(log: LogOnDisk) -> None:
+    fill(log, 1)
+    seal(log)
+    assert Trimmer(log.root, log.incarnation).trim().deleted_files == 0
+    record = log.root.store.view().get(SealRecord, log.incarnation)
+    assert record is not None
+    later = record.model_copy(update={"trimmed_at": datetime.now(UTC) + timedelta(days=1)})
+    log.root.store.commit(lambda _: Change(puts=[later], keys={keys.incarnation_seal(log.incarnation): None}))
+    assert Trimmer(log.root, log.incarnation).trim().deleted_files == 3
 
 
 def test_only_what_is_sealed_goes(log: LogOnDisk) -> None:

@@ -48,7 +48,9 @@ def topic_offsets(draw: st.DrawFn) -> TopicOffset:
     return TopicOffset(topic_id, tuple(ranges))
 
 
-offsets = st.builds(StreamOffset, st.text(), st.dictionaries(st.text(), topic_offsets(), max_size=3))
+offsets = st.builds(
+    StreamOffset, st.text(), st.dictionaries(st.text(), topic_offsets(), max_size=3), st.none() | st.text()
+)
 
 
 @given(offsets)
@@ -76,10 +78,13 @@ def test_equal_offsets_have_equal_text_in_whatever_pieces_they_were_built(topic:
 def test_the_text_is_as_the_layout_says() -> None:
     slotted = [SlotRange((slot,), 3, at(1, 0), at(2, 9)) for slot in [*range(32), 40]]
     other = SlotRange((33,), 4, at(1, 5), at(2, 9), holes=(4, 17))
-    offset = StreamOffset("c-7ab6", {U: TopicOffset(TopicId("u1"), (other, *slotted)), T: whole(at(1, 2), at(1, 7))})
+    offset = StreamOffset(
+        "c-7ab6", {U: TopicOffset(TopicId("u1"), (other, *slotted)), T: whole(at(1, 2), at(1, 7))}, "s"
+    )
     assert json.loads(offset.text()) == {
-        "v": 1,
+        "v": 2,
         "consumer": "c-7ab6",
+        "subscription": "s",
         "topics": {
             T: {"id": "a" * 32, "epoch": 1, "from": [1, 2], "to": [1, 7]},
             U: {
@@ -105,8 +110,34 @@ def test_slots_in_another_form_are_refused(text: object) -> None:
 
 
 def test_a_newer_version_is_refused_before_anything_else_is_read() -> None:
-    with pytest.raises(FormatVersionError, match="version 2, this pulsar_on_spark reads up to 1: upgrade it"):
-        StreamOffset.from_json({"v": 2, "future": True})
+    with pytest.raises(FormatVersionError, match="version 3, this pulsar_on_spark reads up to 2: upgrade it"):
+        StreamOffset.from_json({"v": 3, "future": True})
+
+
+@given(offsets)
+def test_an_offset_of_version_1_is_read_without_its_subscription(offset: StreamOffset) -> None:
+    fields = {**offset.to_json(), "v": 1}
+    del fields["subscription"]
+    assert StreamOffset.from_json(fields) == StreamOffset(offset.consumer, offset.topics)
+
+
+@pytest.mark.parametrize(
+    ("offset", "subscribed"),
+    [
+        (StreamOffset("c", {}), False),
+        (StreamOffset("c", {T: whole(at(1, 2), at(1, 7), epoch=0)}), False),
+        (StreamOffset("c", {T: whole(at(1, 2), at(1, 7), epoch=0)}, "s"), True),
+        (StreamOffset("c", {T: whole(at(1, 2), at(1, 7), epoch=3)}), True),
+        (StreamOffset("c", {T: TopicOffset(TopicId("a"))}), True),
+    ],
+)
+def test_whether_an_offset_was_read_under_a_subscription(offset: StreamOffset, subscribed: bool) -> None:
+    assert offset.is_subscribed is subscribed
+
+
+def test_before_a_batch_nothing_of_it_is_read() -> None:
+    offset = StreamOffset("c", {T: whole(at(1, 2), at(1, 7))}, "s")
+    assert offset.before() == StreamOffset("c", {T: whole(at(1, 2), at(1, 2))}, "s")
 
 
 TOPIC = {"id": "a", "epoch": 1, "from": [1, 2], "to": [1, 7]}
@@ -154,6 +185,8 @@ def test_malformed_topics_are_refused(topic: object, what: str) -> None:
         '{"v": 1, "consumer": 1, "topics": {}}',
         '{"v": 1, "consumer": "c", "topics": []}',
         '{"v": 1, "consumer": "c", "topics": {}, "x": 1}',
+        '{"v": 1, "consumer": "c", "topics": {}, "subscription": "s"}',
+        '{"v": 2, "consumer": "c", "topics": {}, "subscription": 1}',
     ],
 )
 def test_malformed_offsets_are_refused(text: str) -> None:

@@ -232,6 +232,14 @@ def test_a_stopping_reader_gives_back_what_it_took_and_the_last_one_frees_the_fa
     assert decide(replace(leaving, held={})) == (Standby(),), "another process of this consumer may have them"
 
 
+def test_a_query_that_finishes_takes_what_no_live_consumer_has_and_gives_nothing_back() -> None:
+    record = subscription("Shared", owned("b", 2, slots=HALF), owned(None, 3, 25, REST))
+    finishing = situation(record, 25, others={"a": ALIVE}, held=dict.fromkeys(HALF, 2), finishing=True)
+    assert decide(finishing) == (Keep(2, dict.fromkeys(HALF, at(25))), Take("b", 4, dict.fromkeys(REST, at(25))))
+    record = subscription("Shared", owned("b", 2, slots=HALF), owned("a", 3, 25, REST))
+    assert decide(replace(finishing, record=record)) == (Keep(2, dict.fromkeys(HALF, at(25))),)
+
+
 # --- committing, planning ---
 
 

@@ -16,14 +16,16 @@ import pytest
 from pulsar_on_spark.ledger.journal.codec_scan import HEADS_WINDOW_BYTES
 from pulsar_on_spark.ledger.journal.groups import JournalLimits
 from pulsar_on_spark.ledger.journal.register import log_record
+from pulsar_on_spark.ledger.storage_path import IDENTITY_FILE
 from pulsar_on_spark.metadata.records import IncarnationRecord, LedgerRecord, SegmentRecord
-from pulsar_on_spark.model.errors import DataLossError
+from pulsar_on_spark.model.errors import CopiesUnreachableError, DataLossError
 from pulsar_on_spark.model.ids import EARLIEST, TopicId
 from pulsar_on_spark.testing import messages
 from pulsar_on_spark.testing.running_incarnation import RunningIncarnation
 from pulsar_on_spark.topic import chain
 from pulsar_on_spark.topic.incarnation.dead_brokers import recover_incarnation
 from pulsar_on_spark.topic.reading import SliceReader
+from pulsar_on_spark.topic.repair import storage_paths
 from pulsar_on_spark.topic.root import Root
 from pulsar_on_spark.topic.sealing.closed_journals import seal_closed
 from pulsar_on_spark.topic.sealing.sealer import Sealer
@@ -164,6 +166,36 @@ def test_a_path_fails_and_another_copy_is_read(root: Root, start: Callable[..., 
     assert [len(each.copies) for each in log_of(root, broker.incarnation.id).fragments][-1] == 2
 
 
+def test_paths_that_are_added_under_a_reader(root: Root, start: Callable[..., RunningIncarnation]):
+    """All disks are replaced while the broker writes and a reader follows."""
+    broker, follower = start(), Follower(root)
+    broker.send("t", numbered(0, 10))
+    follower.follow_to(10)
+    new = [storage_paths.add(root, root.path.parent / f"new{number}").path_id for number in range(3)]
+    for old in range(3):
+        storage_paths.drain(root, old)
+    sent = 10
+    while not {copy.path for copy in log_record(log_of(root, broker.incarnation.id)).fragments[-2].copies} <= {*new}:
+        broker.send("t", numbered(sent, sent + 1))
+        sent += 1
+        follower.follow()
+    broker.send("t", numbered(sent, sent + 20))
+    assert follower.follow_to(sent + 20, within_s=10.0) == numbered(0, sent + 20)
+
+
+def test_paths_that_are_away_for_a_while(root: Root, start: Callable[..., RunningIncarnation]):
+    """Nothing proves a gap, so each look tries again what could not be opened."""
+    broker, follower = start(), Follower(root)
+    broker.send("t", numbered(0, 10))
+    identities = [root.path / "storage" / str(path) / IDENTITY_FILE for path in range(3)]
+    for identity in identities:
+        identity.rename(identity.with_suffix(".away"))
+    assert follower.follow() == []
+    for identity in identities:
+        identity.with_suffix(".away").rename(identity)
+    assert follower.follow_to(10, within_s=10.0) == numbered(0, 10)
+
+
 def send_in_frames(broker: RunningIncarnation, values: list[bytes]) -> None:
     """Each in a frame of its own."""
     for value in values:
@@ -188,7 +220,7 @@ def test_looks_in_every_copy_read_only_what_has_come(root: Root, start: Callable
     send_in_frames(broker, [b"%06d" % number * 200 for number in range(300)])
     ledger, *_ = root.store.view().all(LedgerRecord)
     files = CountingFiles()
-    with closing(JournalScan(broker.incarnation.id, root.storage_paths(root.store.view()), files)) as scan:
+    with closing(JournalScan(broker.incarnation.id, root.current_storage_paths, files)) as scan:
         for _ in range(2):
             scan.reader.open_files()
             scan.main_read(log_record(log_of(root, broker.incarnation.id)), 0, [ledger.ledger_id])
@@ -245,9 +277,58 @@ def test_a_lasting_gap_is_an_error_and_names_what_is_missing(root: Root, start: 
     broker.send("t", numbered(0, 100))
     broker.stop()
     for path in range(3):
-        shutil.rmtree(root.path / "storage" / str(path))
-    with pytest.raises(DataLossError, match="neither sealed nor in a journal file"):
+        shutil.rmtree(root.path / "storage" / str(path) / "journal")
+    with pytest.raises(DataLossError, match="neither sealed nor good in a journal file"):
         Follower(root).follow()
+
+
+def test_what_is_on_paths_that_are_away_is_no_gap_and_is_never_skipped(
+    root: Root, start: Callable[..., RunningIncarnation], monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(tail_module, "MAX_PASSES", 2)
+    broker = start()
+    broker.send("t", numbered(0, 100))
+    broker.stop()
+    storage, away = root.path / "storage", root.path / "away"
+    planned = Follower(root).plan()
+    storage.rename(away)
+    for strict in (True, False):
+        with closing(Tail(root, fail_on_data_loss=strict)) as tail, pytest.raises(CopiesUnreachableError):
+            tail.look(messages.target(root, "t").parts)
+        reader = SliceReader(root.path, root.storage_paths(root.store.view()), ("value",), strict)
+        with pytest.raises(CopiesUnreachableError, match="mount its disk"):
+            list(reader.read(planned.slices[0]))
+    away.rename(storage)
+    assert Follower(root).follow() == numbered(0, 100)
+    # One copy is gone, another is bad, and the third one cannot be reached: nothing is lost yet.
+    shutil.rmtree(storage / "0" / "journal")
+    for file in journal_files(root, 1):
+        file.write_bytes(file.read_bytes()[:600])
+    (storage / "2").rename(away)
+    with closing(Tail(root, fail_on_data_loss=False)) as tail, pytest.raises(CopiesUnreachableError):
+        tail.look(messages.target(root, "t").parts)
+    storage_paths.give_up(root, 2)
+    with pytest.raises(DataLossError):
+        Follower(root).follow()
+    away.rename(storage / "2")
+    assert Follower(root).follow() == numbered(0, 100), "what is there and good is read, given up or not"
+
+
+def test_what_was_readable_before_and_is_away_is_not_lost(
+    root: Root, start: Callable[..., RunningIncarnation], monkeypatch: pytest.MonkeyPatch
+):
+    """The journal is open, and without its files nothing proves what is acknowledged: the batch before does."""
+    monkeypatch.setattr(tail_module, "REACH_S", 0.3)
+    broker = start()
+    broker.send("t", numbered(0, 100))
+    follower = Follower(root)
+    follower.follow_to(90)
+    (root.path / "storage").rename(root.path / "away")
+    try:
+        with closing(Tail(root, fail_on_data_loss=False)) as tail, pytest.raises(CopiesUnreachableError):
+            tail.look([follower.part], reach={follower.part.topic_id: follower.position})
+    finally:
+        (root.path / "away").rename(root.path / "storage")
 
 
 def test_ledgers_of_two_incarnations_and_of_spark(root: Root, start: Callable[..., RunningIncarnation]):

@@ -1,0 +1,52 @@
+"""Frames of journal files that this process has verified: checksums by frame, so that a part can be checked alone."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from threading import Lock
+from typing import Final, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from pulsar_on_spark.ledger.journal.log import FrameNumber
+
+FileKey: TypeAlias = tuple[str, str, tuple[int, int]]
+"""Incarnation, path and file, device and inode."""
+Crcs: TypeAlias = npt.NDArray[np.uint32]
+
+MAX_CRCS: Final = 1 << 20
+"""Limit of kept checksums; above it, the files that were read longest ago are forgotten, and read in full again."""
+
+
+class CheckedFrames:
+    """`part_crcs` of frames whose own checksum was right. For any thread.
+
+    The entries of a second topic in a frame then cost no second reading of all the others in it.
+    """
+
+    def __init__(self, max_crcs: int = MAX_CRCS) -> None:
+        self._max_crcs = max_crcs
+        self._files: OrderedDict[FileKey, dict[FrameNumber, Crcs]] = OrderedDict()
+        self._count = 0
+        self._lock = Lock()
+
+    def get(self, file: FileKey, number: FrameNumber) -> Crcs | None:
+        """The frame's checksums; None if it was not checked, or is forgotten."""
+        with self._lock:
+            frames = self._files.get(file)
+            if frames is None:
+                return None
+            self._files.move_to_end(file)
+            return frames.get(number)
+
+    def add(self, file: FileKey, number: FrameNumber, crcs: Crcs) -> None:
+        """Keep a frame's checksums."""
+        with self._lock:
+            frames = self._files.setdefault(file, {})
+            self._files.move_to_end(file)
+            self._count += len(crcs) - len(frames.get(number, ()))
+            frames[number] = crcs
+            while self._count > self._max_crcs:
+                _, forgotten = self._files.popitem(last=False)
+                self._count -= sum(map(len, forgotten.values()))

@@ -1,0 +1,118 @@
+"""Transactions of writers: detect a replay, and whether it has the same content. Pure.
+
+    the writer's key is at    and the same version's record    a streaming query         a `txnAppId`
+    ------------------------  -------------------------------  ------------------------  ----------------
+    a lower version, or none  -                                is new                    is new
+    this version              has the same rows by topic       is a replay               is a replay
+    this version              has others                       error                     error
+    this version              is missing (older programs)      is a replay               is a replay
+    a higher version          -                                error: Spark runs only    is a replay (as
+                                                               its last batch again      in Delta)
+
+What is compared are messages by topic, nothing else: tasks are cut otherwise when segments were merged meanwhile, or on
+another number of cores, and values may hold the time.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from pulsar_on_spark.metadata import keys
+from pulsar_on_spark.metadata.records import WriterRecord
+from pulsar_on_spark.model.errors import ReplayDiffersError
+from pulsar_on_spark.model.names import TopicName
+
+
+@dataclass(frozen=True, slots=True)
+class Transaction:
+    """A write's transaction.
+
+    Attributes:
+        key: The writer's key of `metadata.keys`.
+        version: The version that this write gives it.
+        name: In words, for errors and the log.
+        former_key: Another key that may hold the writer's version, from before `key` was used.
+        is_batch: Whether it is a micro-batch of a streaming query.
+    """
+
+    key: str
+    version: int
+    name: str
+    former_key: str | None = None
+    is_batch: bool = False
+
+
+def batch_of(query_id: str, batch_id: int) -> Transaction:
+    """Make the transaction of a micro-batch."""
+    name = f"batch {batch_id} of streaming query {query_id}"
+    return Transaction(keys.query(query_id), batch_id, name, is_batch=True)
+
+
+def application_write(app_id: str, version: int, topic: TopicName | None) -> Transaction:
+    """Make the transaction of a write with `txnAppId` and `txnVersion` to a topic; None: rows name their topics."""
+    target = "" if topic is None else topic.full
+    where = "topics that rows name" if topic is None else topic.full
+    name = f"txnVersion {version} of txnAppId {app_id!r} for {where}"
+    return Transaction(keys.application(app_id, target), version, name, keys.application_of_root(app_id))
+
+
+@dataclass(frozen=True, slots=True)
+class Content:
+    """Messages of a write, in all and as a digest of how many each topic gets."""
+
+    rows: int
+    digest: str
+
+    def record_of(self, transaction: Transaction) -> WriterRecord:
+        """Make the record of a transaction that committed this."""
+        return WriterRecord(writer=transaction.key, version=transaction.version, rows=self.rows, digest=self.digest)
+
+
+def content_of(rows: Iterable[tuple[str, int]]) -> Content:
+    """The content of a write from (full name of a topic or partition, messages) in any order and any pieces."""
+    by_topic: Counter[str] = Counter()
+    for name, count in rows:
+        by_topic[TopicName.parse(name).partitioned_base.full] += count
+    digest = hashlib.sha256(json.dumps(sorted(by_topic.items())).encode()).hexdigest()[:16]
+    return Content(by_topic.total(), digest)
+
+
+def is_replay(transaction: Transaction, committed: int | None, last: WriterRecord | None, content: Content) -> bool:
+    """Tell whether the transaction is committed already.
+
+    Args:
+        transaction: The write's.
+        committed: The highest version of its keys; None if they were never used.
+        last: The writer's record.
+        content: What the write brings.
+
+    Raises:
+        ReplayDiffersError: it is committed, and brought something else then.
+    """
+    version = transaction.version
+    if committed is None or committed < version:
+        return False
+    if committed > version:
+        if transaction.is_batch and content.rows:
+            raise ReplayDiffersError(
+                f"{_capital(transaction.name)} came after batch {committed} was committed to its topics: its "
+                f"checkpoint is older than they are. {_REMEDY}"
+            )
+        return True
+    if last is not None and last.version == version and last.digest != content.digest:
+        raise ReplayDiffersError(
+            f"{_capital(transaction.name)} is committed with {last.rows} messages, and came again with {content.rows}, "
+            f"or for other topics. Its checkpoint is older than its topics, or its rows differ at each run. {_REMEDY}"
+        )
+    return True
+
+
+_REMEDY = "Nothing was written: look up 'A batch that comes again' in docs/streaming.md."
+
+
+def _capital(name: str) -> str:
+    return name[0].upper() + name[1:]
