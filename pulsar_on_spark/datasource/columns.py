@@ -223,9 +223,11 @@ def _schema_version(rows: _Range) -> pa.Int64Array:
     versions = rows.column("schema_version")
     if versions.null_count == len(versions):
         return pa.nulls(len(versions), pa.int64())
-    fitting = pc.if_else(pc.equal(pc.binary_length(versions), 8), versions, None)
-    numbers = np.frombuffer(b"".join(fitting.fill_null(bytes(8)).to_pylist()), ">i8").astype(np.int64)
-    return pa.array(numbers, mask=fitting.is_null().to_numpy(zero_copy_only=False))
+    fits = pc.equal(pc.binary_length(versions), 8).fill_null(False)
+    is_version = fits.to_numpy(zero_copy_only=False)
+    numbers = np.zeros(len(versions), np.int64)
+    numbers[is_version] = np.frombuffer(b"".join(versions.filter(fits).to_pylist()), ">i8")
+    return pa.array(numbers, mask=~is_version)
 
 
 def _time(name: str) -> Callable[[_Range], pa.TimestampArray]:

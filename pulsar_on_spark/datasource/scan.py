@@ -176,9 +176,7 @@ class Origin:
     entry_offset: int
 
     def name(self, batch: pa.RecordBatch, row: int) -> str:
-        """A message's id, as far as the batch has it, and its topic."""
-        if "entry_id" not in batch.schema.names:
-            return f"a message in ledger {self.ledger} of {self.topic}"
+        """A message's id and its topic. The batch has the column `entry_id` wherever an error may be raised."""
         entry = batch.column("entry_id")[row].as_py() + self.entry_offset
         return f"message {self.ledger}:{entry} of {self.topic}"
 

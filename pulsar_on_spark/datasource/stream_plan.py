@@ -134,12 +134,15 @@ def backlogs(
 
 
 def cut_off(view: View, parts: Sequence[TopicPart], reading: Mapping[str, TopicOffset]) -> list[str]:
-    """Topics that end before what was read of them, each in words: messages that were there are not any more."""
+    """Topics that end before the position read so far, each in words: their messages are gone.
+
+    A position at the begin of a ledger means that all messages before it were read; the topic may end there.
+    """
     reasons = []
     for part in parts:
         end = chain.read_limit(view, part.topic_id)
         furthest = max((range_.start for range_ in reading[part.name].ranges), default=EARLIEST)
-        if EARLIEST < end < furthest:
+        if furthest.entry > 0 and EARLIEST < end < furthest:
             reasons.append(f"topic {part.name} ends at {end}, and this query has read it up to {furthest}")
     return reasons
 

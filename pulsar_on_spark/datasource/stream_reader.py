@@ -9,12 +9,9 @@ The metadata is looked at once a micro-batch, in `latestOffset`; what follows in
 from __future__ import annotations
 
 import logging
-import signal
-import sys
 import time
-import uuid
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import pyarrow as pa
@@ -33,13 +30,15 @@ from pulsar_on_spark.datasource.admission import admit, count_passed_over
 from pulsar_on_spark.datasource.options import ReadOptions
 from pulsar_on_spark.datasource.report_log import ReportLog
 from pulsar_on_spark.datasource.scan import Scan, ScanPartition, ScanPiece, split
-from pulsar_on_spark.datasource.stream_subscription import StreamSubscription
+from pulsar_on_spark.datasource.stream_identity import StreamIdentity
+from pulsar_on_spark.datasource.stream_subscription import StreamSubscription, first_topics
 from pulsar_on_spark.datasource.topics import UserPositions, selected_parts
 from pulsar_on_spark.datasource.typed import ReadSchema
 from pulsar_on_spark.datasource.user_errors import one_sentence
+from pulsar_on_spark.datasource.worker_process import end_by_exception
 from pulsar_on_spark.metadata.state import View
 from pulsar_on_spark.model.errors import DataLossError, InvalidArgumentError
-from pulsar_on_spark.model.ids import Position, TopicId
+from pulsar_on_spark.model.ids import Position
 from pulsar_on_spark.topic import chain
 from pulsar_on_spark.topic.catalog import TopicPart
 from pulsar_on_spark.topic.cursor.left_out import LeftOut
@@ -52,7 +51,6 @@ log = logging.getLogger(__name__)
 
 IDLE_POLL_S = 0.1
 """Spark asks for new messages every 10 ms; an idle stream looks at the metadata at most so often."""
-_RUNNER = "python_streaming_source_runner"
 
 Json = dict[str, Any]
 
@@ -70,12 +68,11 @@ class PulsarStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def __init__(self, options: ReadOptions, schema: ReadSchema) -> None:
         _check(options)
-        slotted = options.subscription_type in ("Shared", "Key_Shared")
-        slot_filter = SlotFilter(by_key=options.subscription_type == "Key_Shared") if slotted else None
+        self._shares_slots = options.subscription_type in ("Shared", "Key_Shared")
+        slot_filter = SlotFilter(by_key=options.subscription_type == "Key_Shared") if self._shares_slots else None
         self._options = options
-        self._subscribed = options.subscription is not None or options.subscription_prefix is not None
         self._scan = Scan(options.root, schema, options.fail_on_data_loss, slot_filter)
-        self._consumer_id = options.consumer_name or uuid.uuid4().hex
+        self._identity: StreamIdentity | None = None
         self._subscription: StreamSubscription | None = None
         self._tail: Tail | None = None
         self._initial: Json | None = None
@@ -83,35 +80,34 @@ class PulsarStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._planned: _Planned | None = None
         self._progress: Json | None = None
         self._targets: dict[str, Position] | None = None
+        self._finishing = False
         self._looked_at_s = float("-inf")
         self._delivered_at_s = time.monotonic()
         self._reports: ReportLog | None = None
         self._passed_over: Mapping[str, int] = {}
         self._told: set[str] = set()
-        if any(_RUNNER in argument for argument in sys.orig_argv):
-            # Spark ends the runner by SIGTERM. As an exception it unwinds locks, and the runner then calls stop().
-            signal.signal(signal.SIGTERM, _end_once)
 
     # -- Spark's interface -----------------------------------------------------------------------------------------
 
     @one_sentence
     def initialOffset(self) -> Json:
-        """Where a new query starts. Under a subscription its cursors are made here, and no lease is taken yet.
+        """The offset at which a new query starts; creates nothing.
 
         Spark asks again before each look until the first batch is planned: the answer must not move on with the topic.
+        It also asks when batch 0 of a checkpoint is replayed, and then ignores the answer.
         """
         if self._initial is None:
             root = Root.shared(self._options.root)
             view = root.store.view(durable=True)
             parts = selected_parts(view, self._options.topics)
             view = self._looking(root).look(parts, view)
-            if self._subscribed:
-                self._joined(root).create_first(view, parts)
-                topics = {part.name: TopicOffset(TopicId(part.topic_id)) for part in parts}
-            else:
+            identity = StreamIdentity.new(self._options)
+            if identity.subscription is None:
                 starts = UserPositions(root, view, self._options).starts(parts, "latest")
                 topics = {part.name: stream_plan.unread(part, starts[part.name]) for part in parts}
-            self._initial = StreamOffset(self._consumer_id, topics).to_json()
+            else:
+                topics = first_topics(root, view, parts, self._options, identity.subscription)
+            self._initial = StreamOffset(identity.consumer, topics, identity.subscription).to_json()
         return self._initial
 
     def getDefaultReadLimit(self) -> ReadLimit:
@@ -143,15 +139,20 @@ class PulsarStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         view = root.store.view(durable=True)
         parts = stream_plan.existing_parts(view, self._options.topics)
         self._lose_all(stream_plan.vanished(view, committed, parts))
-        if self._subscribed:
-            subscription = self._joined(root)
-            subscription.acknowledge(committed)
-            view, reading = subscription.turn(view, parts, committed, wait=self._targets is not None)
+        if self._subscription is not None:
+            self._subscription.acknowledge(committed)
+            view, reading = self._subscription.turn(
+                view, parts, committed, wait=self._targets is not None, finishing=self._finishing
+            )
         else:
             reading = stream_plan.whole_topics(committed, parts)
         view = self._looking(root).look(parts, view)
         self._lose_all(stream_plan.cut_off(view, parts, reading))
         end = self._next(view, committed, parts, reading, limit)
+        if end is None and self._targets is not None and self._shares_slots and not self._finishing:
+            # A slot that was given back for another query may be free still, and that query may have ended meanwhile.
+            self._finishing = True
+            return self.latestOffset(start, limit)
         self._planned = _Planned(committed if end is None else end, view)
         if end is None:
             if self._subscription is not None:
@@ -181,9 +182,9 @@ class PulsarStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         view = known or root.store.view(durable=True)
         parts = {name: stream_plan.part_of(view, name, topic.topic_id) for name, topic in sorted(offset.topics.items())}
         there = [part for part in parts.values() if part is not None]
-        if planned is None and self._subscribed:
-            # An earlier process planned this batch: make sure that nobody else has the subscription now.
-            self._joined(root).admit(there, offset)
+        if planned is None and self._subscription is not None:
+            # An earlier process planned this batch: make sure that no other consumer has the subscription now.
+            self._subscription.admit(there, offset)
         if known is None:
             reach = {part.topic_id: stream_plan.furthest(offset.topics[part.name]) for part in there}
             view = self._looking(root).look(there, view, reach=reach)
@@ -229,17 +230,16 @@ class PulsarStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     # -- steps -----------------------------------------------------------------------------------------------------
 
     def _adopt(self, offset: Json) -> StreamOffset:
-        """Parse; a restarted query is the consumer that its checkpoint names, unless the options name one."""
+        """Parse an offset; the first one says which consumer this query is."""
         parsed = StreamOffset.from_json(offset)
-        if self._subscription is None:
-            self._consumer_id = self._options.consumer_name or parsed.consumer
+        if self._identity is None:
+            self._identity = StreamIdentity.of_offset(parsed, self._options)
+            consumer, subscription = self._identity.consumer, self._identity.subscription
+            if subscription is not None:
+                end_by_exception()  # `stop` gives the subscription back
+                root = Root.shared(self._options.root)
+                self._subscription = StreamSubscription(root, self._options, consumer, subscription)
         return parsed
-
-    def _joined(self, root: Root) -> StreamSubscription:
-        """This query's part in its subscription."""
-        if self._subscription is None:
-            self._subscription = StreamSubscription(root, self._options, self._consumer_id)
-        return self._subscription
 
     def _looking(self, root: Root) -> Tail:
         """This query's sight of the journals, which never goes back."""
@@ -272,7 +272,8 @@ class PulsarStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         ends = admit(waiting, budget, self._passed_over)
         self._passed_over = count_passed_over(waiting, ends, self._passed_over)
         end = committed.next(stream_plan.read_up_to(reading, ends))
-        return None if end is committed else replace(end, consumer=self._consumer_id)
+        assert self._identity is not None, "the committed offset was adopted"
+        return None if end is committed else self._identity.sign(end)
 
     def _budget(self, limit: ReadLimit) -> stream_plan.Budget:
         if isinstance(limit, ReadAllAvailable):
@@ -306,12 +307,6 @@ class PulsarStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             if reason not in self._told:
                 self._told.add(reason)
                 log.warning("Messages may be lost, and failOnDataLoss is false: %s", reason)
-
-
-def _end_once(*_: object) -> None:
-    """Leave by an exception; a second signal must not interrupt `stop`."""
-    signal.signal(signal.SIGTERM, signal.SIG_IGN)
-    sys.exit(0)
 
 
 def _check(options: ReadOptions) -> None:

@@ -1,4 +1,4 @@
-"""A streaming query's part in a subscription: it creates what is missing, and reads the slots that are its own."""
+"""A streaming query's part in a subscription: it creates missing cursors and acquires slots."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from pulsar_on_spark.datasource.options import ReadOptions
-from pulsar_on_spark.datasource.stream_plan import named_rows
+from pulsar_on_spark.datasource.stream_plan import named_rows, unread
 from pulsar_on_spark.datasource.topics import UserPositions
 from pulsar_on_spark.metadata.cursors import Cursors
 from pulsar_on_spark.metadata.records import SubscriptionRecord
@@ -22,24 +22,24 @@ from pulsar_on_spark.topic.root import Root
 from pulsar_on_spark.topic.subscription.consumer import SubscriptionConsumer
 from pulsar_on_spark.topic.subscription.offsets import StreamOffset, TopicOffset
 from pulsar_on_spark.topic.subscription.ownership import planned
-from pulsar_on_spark.topic.subscription.subscriptions import create_subscriptions
+from pulsar_on_spark.topic.subscription.subscriptions import create_subscriptions, restore_expired
 
 log = logging.getLogger(__name__)
 
 TEMPORARY_EXPIRES_AFTER_S = 24 * 3600.0
-"""A subscription made by `subscriptionPrefix` is deleted by `maintain` when its lease is this old."""
+"""A subscription made by `subscriptionPrefix` is deleted by `maintain` when its lease is this old.
+
+A query that is restarted later brings it back at its checkpoint's position.
+"""
 
 
 _MAX_ENDS = 10_000
 
 
 class StreamSubscription:
-    """One query's consumer of the subscription that its options name. Takes no lease before `turn` or `admit`."""
+    """One query's consumer of its subscription. Takes no lease before `turn` or `admit`."""
 
-    def __init__(self, root: Root, options: ReadOptions, consumer: str) -> None:
-        prefix = options.subscription_prefix
-        name = options.subscription if prefix is None else f"{prefix}-{consumer}"
-        assert name is not None, "the options name a subscription"
+    def __init__(self, root: Root, options: ReadOptions, consumer: str, name: str) -> None:
         self.name = name
         self._root = root
         self._options = options
@@ -48,34 +48,20 @@ class StreamSubscription:
         self._holes_end: dict[tuple[str, int, int], Position] = {}
         """Where the ack holes of a topic's cursor row end: rows with many are not decoded at each look."""
 
-    def create_first(self, view: View, parts: Sequence[TopicPart]) -> None:
-        """Make the cursors that a new query misses: at startingOffsets, else the initial position, else the end.
-
-        A partition that came while nobody read the subscription starts at its earliest message, as it would have under
-        a running query.
-
-        Raises:
-            InvalidArgumentError, DataLossError: the options don't fit the topics.
-        """
-        missing = self._missing(view, parts)
-        if not missing:
-            return
-        default = self._options.initial_position or "latest"
-        starts = UserPositions(self._root, view, self._options).starts(parts, default)
-        read = {_base(part) for part in parts if part.partition >= 0 and part not in missing}
-        self._create({part: EARLIEST if _base(part) in read else starts[part.name] for part in missing})
-
     def turn(
-        self, view: View, parts: Sequence[TopicPart], committed: StreamOffset, *, wait: bool
+        self, view: View, parts: Sequence[TopicPart], committed: StreamOffset, *, wait: bool, finishing: bool
     ) -> tuple[View, dict[str, TopicOffset]]:
-        """The slots that are this query's now, each from where it stands, and the view that says so.
+        """Create missing cursors, and decide which slots this query owns now.
+
+        Returns:
+            The view that the decision was made on, and the slots of each topic, each from its position on.
 
         Raises:
             ConsumerBusyError, ConsumerFencedError, SubscriptionNotFoundError: as `SubscriptionConsumer.turn`.
         """
-        view = self._create_new(view, parts, committed)
+        view = self._complete(view, parts, committed)
         self._parts = parts
-        found = self._consumer.turn(view, parts, committed, wait=wait)
+        found = self._consumer.turn(view, parts, without_starts(committed), wait=wait, finishing=finishing)
         type_ = self._options.subscription_type
         reading = {
             part.name: planned(TopicId(part.topic_id), type_, found.actions[part.name], EARLIEST) for part in parts
@@ -122,6 +108,7 @@ class StreamSubscription:
 
     def admit(self, parts: Sequence[TopicPart], offset: StreamOffset) -> None:
         """Make sure that a batch which an earlier process planned may run now (errors as `turn`)."""
+        self._complete(self._root.store.view(durable=True), parts, offset.before())
         self._parts = parts
         self._consumer.admit(parts, offset)
 
@@ -139,24 +126,85 @@ class StreamSubscription:
 
     def stop(self, committed: StreamOffset | None) -> None:
         """Give the slots back at the committed position, and release the lease."""
-        self._consumer.stop(self._parts, committed)
+        self._consumer.stop(self._parts, None if committed is None else without_starts(committed))
 
-    def _create_new(self, view: View, parts: Sequence[TopicPart], committed: StreamOffset) -> View:
-        """Cursors for topics that came after the last batch was planned: at their earliest message."""
-        known = {name: topic.topic_id for name, topic in committed.topics.items()}
-        missing = [part for part in self._missing(view, parts) if known.get(part.name) != part.topic_id]
-        if not missing:
+    def _complete(self, view: View, parts: Sequence[TopicPart], committed: StreamOffset) -> View:
+        """Create missing cursors: of a new query, of topics that were added since, and of an expired subscription.
+
+        Where a topic's cursor begins:
+
+        - the offset does not know the topic, which came after its batch was planned: at the earliest message;
+        - the offset has it without an epoch, so no consumer of the subscription has read it: at the offset's position;
+        - the subscription has expired: its slots at the offset's positions, as if it had been there all the while.
+
+        Any other, and one that vanished while this process reads it, was deleted: `SubscriptionConsumer` says so.
+        """
+        missing = [part for part in parts if view.get(SubscriptionRecord, f"{part.topic_id}/{self.name}") is None]
+        starts: dict[TopicPart, Position] = {}
+        expired: dict[TopicPart, TopicOffset] = {}
+        for part in missing:
+            topic = committed.topics.get(part.name)
+            if topic is None or topic.topic_id != part.topic_id:
+                starts[part] = EARLIEST
+            elif self._consumer.is_reading:
+                continue
+            elif topic.ranges and topic.ranges[0].epoch == 0:
+                starts[part] = topic.ranges[0].end
+            elif self._options.subscription_prefix is not None:
+                expired[part] = topic
+        if not (starts or expired):
             return view
-        self._create(dict.fromkeys(missing, EARLIEST))
+        if starts:
+            expires_after_s = None if self._options.subscription_prefix is None else TEMPORARY_EXPIRES_AFTER_S
+            type_ = self._options.subscription_type
+            create_subscriptions(self._root.store, self.name, type_, starts, expires_after_s)
+        if expired:
+            restore_expired(self._root.store, self.name, expired)
         return self._root.store.view(durable=True)
 
-    def _missing(self, view: View, parts: Sequence[TopicPart]) -> list[TopicPart]:
-        return [part for part in parts if view.get(SubscriptionRecord, f"{part.topic_id}/{self.name}") is None]
 
-    def _create(self, starts: dict[TopicPart, Position]) -> None:
-        expires_after_s = None if self._options.subscription_prefix is None else TEMPORARY_EXPIRES_AFTER_S
-        create_subscriptions(self._root.store, self.name, self._options.subscription_type, starts, expires_after_s)
+def first_topics(
+    root: Root, view: View, parts: Sequence[TopicPart], options: ReadOptions, name: str
+) -> dict[str, TopicOffset]:
+    """The topics of a new query's initial offset under the subscription `name`.
+
+    A topic whose cursor exists has no ranges: the cursor says where it is read from. Another one has the position at
+    which its cursor is to begin: startingOffsets, else the initial position, else the end. But a partition, or a topic
+    of a pattern, that came while the subscription was not read begins at its earliest message, as it would have under
+    a running query: its siblings have the subscription already.
+
+    Raises:
+        InvalidArgumentError, DataLossError: the options don't fit the topics.
+    """
+    there = [part for part in parts if view.get(SubscriptionRecord, f"{part.topic_id}/{name}") is not None]
+    begun = {_family(part, options) for part in there} - {None}
+    missing = [part for part in parts if part not in there]
+    starts: dict[str, Position] = {}
+    if missing:
+        starts = UserPositions(root, view, options).starts(parts, options.initial_position or "latest")
+    starts |= {part.name: EARLIEST for part in missing if _family(part, options) in begun}
+    return {
+        part.name: unread(part, starts[part.name]) if part in missing else TopicOffset(TopicId(part.topic_id))
+        for part in parts
+    }
 
 
-def _base(part: TopicPart) -> str:
-    return TopicName.parse(part.name).partitioned_base.full
+def without_starts(offset: StreamOffset) -> StreamOffset:
+    """The offset without start positions of new cursors: they exist now, and a faster query may have created them.
+
+    An offset of a query that had no subscription keeps its positions: it was read up to there.
+    """
+    if offset.subscription is None:
+        return offset
+    topics = {
+        name: TopicOffset(topic.topic_id, tuple(range_ for range_ in topic.ranges if range_.epoch > 0))
+        for name, topic in offset.topics.items()
+    }
+    return replace(offset, topics=topics)
+
+
+def _family(part: TopicPart, options: ReadOptions) -> str | None:
+    """The topics that come and go as one: those of the pattern, or the partitions of a topic; None for a lone topic."""
+    if options.topics.pattern is not None:
+        return options.topics.pattern
+    return TopicName.parse(part.name).partitioned_base.full if part.partition >= 0 else None

@@ -46,13 +46,14 @@ def selected_parts(view: View, selection: TopicSelection) -> list[TopicPart]:
 
 
 def common_schema(view: View, options: ReadOptions) -> SchemaRecord | None:
-    """The declared schema of the selected topics.
+    """The declared schema of the selected topics; NONE, by which clients declare bytes, counts as none.
 
     Raises:
         InvalidArgumentError: they have different ones, and `allowDifferentTopicSchemas` is not set (with it, `value` is
             read as bytes).
     """
-    declared = [registry.latest(view, topic) for topic in selected(view, options.topics)]
+    latest = [registry.latest(view, topic) for topic in selected(view, options.topics)]
+    declared = [None if schema is None or schema.type == "NONE" else schema for schema in latest]
     texts = {(schema.type, schema.data) if schema else None for schema in declared}
     if len(texts) <= 1:
         return declared[0] if declared else None

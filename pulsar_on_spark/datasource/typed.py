@@ -47,8 +47,10 @@ class TypedValues:
 
     @property
     def segment_columns(self) -> tuple[str, ...]:
-        """The columns of `SEGMENT_SCHEMA` that `decode` reads."""
-        return ("value",) if self.writers is None else ("value", _VERSION)
+        """The columns of `SEGMENT_SCHEMA` that `decode` reads, and that name a message in its error."""
+        versions = () if self.writers is None else (_VERSION,)
+        names = ("entry_id",) if self.mode is ParseMode.FAILFAST else ()
+        return ("value", *versions, *names)
 
     def decode(self, batch: pa.RecordBatch, topic: str, name_row: Callable[[int], str]) -> pa.StructArray:
         """Values as structs of the fields.

@@ -7,13 +7,12 @@ import os
 from collections.abc import Callable, Iterator
 from typing import ParamSpec, TypeVar, cast
 
+from pulsar_on_spark.datasource.worker_process import is_spark_worker
 from pulsar_on_spark.model.errors import PulsarpyError
 
 P = ParamSpec("P")
 T = TypeVar("T")
 
-_RUNTIME = "SPARK_PYTHON_RUNTIME"
-"""Spark sets this to PYTHON_WORKER in every Python process that it starts, daemons and planners included."""
 _HIDE = "SPARK_HIDE_TRACEBACK"
 
 
@@ -45,5 +44,5 @@ def _each(results: Iterator[T]) -> Iterator[T]:
 
 
 def _hide_stack() -> None:
-    if os.environ.get(_RUNTIME) == "PYTHON_WORKER":
+    if is_spark_worker():
         os.environ[_HIDE] = "1"

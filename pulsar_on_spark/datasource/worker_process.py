@@ -1,9 +1,36 @@
-"""Spark's Python worker processes: what is done once, at the end of the first task of ours that they run."""
+"""Spark's Python worker processes: detect one, and prepare it once."""
 
 from __future__ import annotations
 
 import gc
+import os
+import signal
+import sys
 from functools import cache
+
+_RUNTIME = "SPARK_PYTHON_RUNTIME"
+"""Spark sets this to PYTHON_WORKER in every Python process that it starts, daemons and planners included."""
+
+
+def is_spark_worker() -> bool:
+    """Tell whether Spark started this process."""
+    return os.environ.get(_RUNTIME) == "PYTHON_WORKER"
+
+
+@cache
+def end_by_exception() -> None:
+    """In a worker of Spark's, let SIGTERM raise SystemExit: locks unwind, and what runs the stream calls `stop`.
+
+    Spark ends a stream's process so. It is not known by its name: other distributions of Spark have their own.
+    """
+    if is_spark_worker():
+        signal.signal(signal.SIGTERM, _end_once)
+
+
+def _end_once(*_: object) -> None:
+    """Leave by an exception; a second signal must not interrupt `stop`."""
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    sys.exit(0)
 
 
 @cache

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import hashlib
-import json
 import logging
 import sys
 import uuid
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -16,45 +15,62 @@ from pyspark import TaskContext
 from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
 from pyspark.sql.types import StructType
 
+from pulsar_on_spark.datasource.checkpoint import checkpoint_of, sync_offsets
 from pulsar_on_spark.datasource.options import WriteOptions
 from pulsar_on_spark.datasource.rows import FramePlan, check_frame, to_segment_rows
 from pulsar_on_spark.datasource.typed import TypedValues, typed_values
 from pulsar_on_spark.datasource.user_errors import one_sentence
 from pulsar_on_spark.datasource.worker_process import keep_modules
+from pulsar_on_spark.datasource.write_targets import WriteTargets
 from pulsar_on_spark.ledger.segment_writer import FileNotWrittenError, PathFailure
 from pulsar_on_spark.ledger.storage_path import StoragePath
 from pulsar_on_spark.metadata import keys
 from pulsar_on_spark.metadata.records import TopicRecord
 from pulsar_on_spark.metadata.state import View
+from pulsar_on_spark.metadata.store import MetadataStore
 from pulsar_on_spark.model.clock import current_ms
-from pulsar_on_spark.model.errors import InvalidArgumentError, MetadataError, TopicNotFoundError
+from pulsar_on_spark.model.errors import InvalidArgumentError, MetadataError, NotARootError, TopicNotFoundError
 from pulsar_on_spark.model.ids import TopicId, WriteId
 from pulsar_on_spark.model.names import TopicName
 from pulsar_on_spark.model.quorum import Quorum
 from pulsar_on_spark.topic import catalog
-from pulsar_on_spark.topic.attach import TaskOutput, Transaction, attach
+from pulsar_on_spark.topic.attach import TaskOutput, attach
 from pulsar_on_spark.topic.incarnation.dead_brokers import recover_before
 from pulsar_on_spark.topic.policies.quorums import quorum_for_all, quorum_of
-from pulsar_on_spark.topic.root import Root, local_path
+from pulsar_on_spark.topic.root import Root
 from pulsar_on_spark.topic.routing import HashingScheme, split_rows
 from pulsar_on_spark.topic.schemas import registry
 from pulsar_on_spark.topic.task_writer import TaskWriter, WriteTarget
+from pulsar_on_spark.topic.transactions import Transaction, application_write, batch_of
 
 log = logging.getLogger(__name__)
+
+_CHECKPOINTS = "spark.sql.streaming.checkpointLocation"
+"""Spark gives tasks its SQL settings as local properties."""
 
 
 @dataclass(frozen=True)
 class Staged(WriterCommitMessage):
-    """A task's message to the driver: what it staged, under which write id and for which query."""
+    """A task's message to the driver: what it staged, under which write id and for which query.
+
+    `checkpoints` is the folder of checkpoints that Spark's settings name; for a batch write, or if they don't, None.
+    """
 
     write_id: WriteId
     query_id: str | None
     output: TaskOutput
+    checkpoints: str | None = None
 
 
 @dataclass(frozen=True)
 class WritePlan:
-    """Everything that tasks need, fixed by the driver when the write begins. Picklable."""
+    """Everything that tasks need, fixed by the driver when the write begins. Picklable.
+
+    Attributes:
+        topic: The topic of all rows; None if the rows name their topics.
+        target: That topic; None if the tasks of a streaming query create it, as they know the query.
+        others: The topics that rows may name; empty if all rows go to one.
+    """
 
     write_id: WriteId
     root: Path
@@ -62,18 +78,21 @@ class WritePlan:
     quorum: Quorum
     scheme: HashingScheme
     frame: FramePlan
-    targets: Mapping[str, WriteTarget]
     topic: str | None
+    target: WriteTarget | None
+    others: WriteTargets
     typed: TypedValues | None
 
 
-def plan_write(options: WriteOptions, schema: StructType) -> WritePlan:
+def plan_write(options: WriteOptions, schema: StructType, *, is_stream: bool = False) -> WritePlan:
     """Check the frame and the options against the root; create root and topic where they are missing.
+
+    A stream's topic is not created here: a topic that is missing may have been deleted under the running query, and
+    its tasks alone know the query.
 
     Raises:
         InvalidArgumentError: the frame or an option can't be used; nothing was created.
         NotARootError: the path holds something that is not a root.
-        TopicNotFoundError: a streaming query has written before, and its topic is gone.
     """
     topic = None if options.topic is None else TopicName.parse(options.topic)
     root = Root.shared(options.root) if Root.is_occupied(options.root) else None
@@ -81,18 +100,13 @@ def plan_write(options: WriteOptions, schema: StructType) -> WritePlan:
     record = view.get(TopicRecord, topic.full) if view and topic else None
     if topic is not None and record is None:
         catalog.check_new_topic(topic, None)
-        if root is not None and _has_committed(root, options.checkpoint_location):
-            raise TopicNotFoundError(
-                f"Topic {topic.full} was deleted under the streaming query that writes to it: create it again as it "
-                "shall be and restart the query, or start it with a new checkpointLocation."
-            )
     declared = registry.latest(view, record) if view and record else None
     typed = typed_values(options.typed, declared)
     value_type = None if typed is None else typed.schema.write_type
     frame = check_frame(schema, has_topic_option=topic is not None, value_type=value_type)
     if root is None:
         root = Root.open_or_create(options.root)
-    if topic is not None and record is None:
+    if topic is not None and record is None and not is_stream:
         catalog.create_topic(root.store, topic, None, exist_ok=True)
     if view is None or (topic is not None and record is None):
         view = root.store.view()
@@ -103,50 +117,47 @@ def plan_write(options: WriteOptions, schema: StructType) -> WritePlan:
         quorum=quorum_for_all(view, root.quorum) if topic is None else quorum_of(view, topic, root.quorum),
         scheme=HashingScheme(options.hashing_scheme),
         frame=frame,
-        targets=_targets(view, topic),
         topic=None if topic is None else topic.full,
+        target=None if topic is None else _target_of(view, topic),
+        others=WriteTargets.of(view, () if topic else catalog.topics(view)),
         typed=typed,
     )
 
 
-def _has_committed(root: Root, checkpoint_location: str | None) -> bool:
-    """Whether the query of a checkpoint has committed a batch here: then its topic was there, and isn't made anew."""
-    if checkpoint_location is None:
-        return False
-    try:
-        content = (local_path(checkpoint_location) / "metadata").read_text(encoding="utf-8")
-        query_id = str(json.loads(content)["id"])
-    except (OSError, ValueError, KeyError, TypeError):
-        return False  # a first start, or a checkpoint that is no local folder
-    return root.store.key_version(keys.query(query_id)) is not None
-
-
 def in_sink_runner() -> bool:
-    """Whether this is the process in which Spark commits micro-batches: a writer made here does nothing else."""
+    """Tell whether Spark commits micro-batches in this process: a writer made here does nothing else.
+
+    It spares the writer's plan. Where a distribution of Spark runs commits in a process of another name, the plan is a
+    look at the metadata, no more: a stream's topic is made by its tasks.
+    """
     return any("python_streaming_sink_runner" in argument for argument in sys.orig_argv)
 
 
-def _targets(view: View, topic: TopicName | None) -> dict[str, WriteTarget]:
-    if topic is None:
-        chosen = catalog.topics(view)
-    else:
-        chosen = [catalog.require_topic(view, topic)]
-        catalog.require_not_terminated(chosen[0])  # said again, for all topics, by the commit: this spares the work
-    return {record.name: WriteTarget(tuple(catalog.parts(view, record))) for record in chosen}
+def _target_of(view: View, topic: TopicName) -> WriteTarget | None:
+    record = view.get(TopicRecord, topic.full)
+    if record is None:
+        return None
+    catalog.require_not_terminated(record)  # said again, for all topics, by the commit: this spares the work
+    return WriteTarget(tuple(catalog.parts(view, record)))
 
 
 class _TaskRun:
     """One task's run over its rows."""
 
-    def __init__(self, plan: WritePlan, write_id: WriteId, task: int) -> None:
+    def __init__(self, plan: WritePlan, write_id: WriteId, task: int, query_id: str | None) -> None:
         self._plan = plan
-        self._targets = dict(plan.targets)
+        self._query_id = query_id
+        self._targets: dict[str, WriteTarget] = {}
+        if plan.topic is not None and plan.target is not None:
+            self._targets[plan.topic] = plan.target
         self._rows = 0
         self._producer = f"spark-{write_id}"
         self._writer = TaskWriter(write_id, task, plan.paths, plan.quorum, plan.scheme)
 
     def write(self, batches: Iterator[pa.RecordBatch]) -> TaskOutput:
         try:
+            if self._plan.topic is not None:
+                self._target(self._plan.topic)  # it is made also where a task has no rows
             for batch in batches:
                 self._add(batch)
             return self._writer.finish()
@@ -177,16 +188,28 @@ class _TaskRun:
             self._writer.add(targets[index], rows)
 
     def _target(self, given: str) -> WriteTarget:
-        """The topic that a row names; one that the driver didn't know is created, as everywhere in a write."""
+        """The topic of this name; one that the driver didn't know is created, as everywhere in a write.
+
+        Raises:
+            TopicNotFoundError: the streaming query has written before, and the topic was deleted: it may have been its
+                own, and had partitions.
+        """
         known = self._targets.get(given)
         if known is not None:
             return known
         name = TopicName.parse(given)
+        if name.full not in self._targets and (planned := self._plan.others.get(name)) is not None:
+            self._targets[name.full] = planned
         if name.full not in self._targets:
             store = Root.shared(self._plan.root).store
             view = store.view()
             record = view.get(TopicRecord, name.full)
             if record is None:
+                if view.last(TopicRecord, name.full) is not None and self._has_committed(store):
+                    raise TopicNotFoundError(
+                        f"Topic {name.full} was deleted under the streaming query that writes to it: create it again "
+                        "as it shall be and restart the query, or start it with a new checkpointLocation."
+                    )
                 record = catalog.create_topic(store, name, None, exist_ok=True)
                 view = store.view()
             self._targets[name.full] = WriteTarget(tuple(catalog.parts(view, record)))
@@ -194,9 +217,14 @@ class _TaskRun:
         self._targets[given] = self._targets[name.full]
         return self._targets[given]
 
+    def _has_committed(self, store: MetadataStore) -> bool:
+        return self._query_id is not None and store.key_version(keys.query(self._query_id)) is not None
+
 
 class _Writing:
     """What the batch writer and the stream writer share. Pickled to the tasks with its plan."""
+
+    is_stream = False
 
     def __init__(self, options: WriteOptions, schema: StructType, overwrite: bool) -> None:
         if overwrite:
@@ -205,7 +233,7 @@ class _Writing:
                 "to start afresh, delete the topic first."
             )
         self._options = options
-        self._plan = None if in_sink_runner() else plan_write(options, schema)
+        self._plan = None if in_sink_runner() else plan_write(options, schema, is_stream=self.is_stream)
 
     @one_sentence
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
@@ -220,13 +248,14 @@ class _Writing:
             write_id = WriteId(hashlib.md5(f"{write_id}/{query_id}/{batch_id}".encode()).hexdigest())
         task = context.partitionId() if context else 0
         try:
-            output = _TaskRun(self._plan, write_id, task).write(iterator)
+            output = _TaskRun(self._plan, write_id, task, query_id).write(iterator)
         except FileNotWrittenError as error:
             # The driver gets no message of this task.
-            _mark_failed(Root.shared(self._plan.root), error.failures)
+            _mark_failed(self._plan.root, error.failures)
             raise
         keep_modules()
-        return Staged(write_id, query_id, output)
+        checkpoints = context.getLocalProperty(_CHECKPOINTS) if context else None
+        return Staged(write_id, query_id, output, checkpoints)
 
     def _attach(self, messages: list[WriterCommitMessage | None], transaction: Transaction | None) -> None:
         staged = [message for message in messages if isinstance(message, Staged)]
@@ -237,12 +266,13 @@ class _Writing:
         assert len(write_ids) == 1, f"one write has one write id, found {write_ids}"
         if not attach(root.store, write_ids.pop(), [message.output for message in staged], transaction):
             log.info("Write %s was committed before, or is empty.", staged[0].write_id)
-        _mark_failed(root, [failure for message in staged for failure in message.output.failures])
+        _mark_failed(root.path, [failure for message in staged for failure in message.output.failures])
         files = [file for message in staged for file in message.output.files]
         recover_before(root, {TopicId(segment.topic_id) for file in files for segment in file.segments})
 
 
-def _mark_failed(root: Root, failures: Sequence[PathFailure]) -> None:
+def _mark_failed(root: Path, failures: Sequence[PathFailure]) -> None:
+    """Mark storage paths as failed, here and, if it can be reached, in the metadata."""
     for failure in {failure.path_id: failure for failure in failures}.values():
         log.warning(
             "Storage path %d failed and is read-only from now on: %s",
@@ -253,9 +283,10 @@ def _mark_failed(root: Root, failures: Sequence[PathFailure]) -> None:
     if not failures:
         return
     try:
-        root.mark_failed(failures)
-    except MetadataError as error:
-        # The messages are committed: an error now would have them written again. The next write meets the path anew.
+        Root.shared(root).mark_failed(failures)
+    except (NotARootError, MetadataError, OSError) as error:
+        # A task that sees neither paths nor root (they are not mounted on its host) shall say what it met first. And
+        # behind a commit, whose messages are written, an error would have them written again.
         log.warning("Storage paths could not be marked as failed: %s", error)
 
 
@@ -264,11 +295,12 @@ class PulsarBatchWriter(_Writing, DataSourceArrowWriter):
 
     @one_sentence
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
-        """Attach what the tasks staged; with `txnAppId`, once for each `txnVersion`."""
+        """Attach what the tasks staged; with `txnAppId`, once for each `txnVersion` and topic."""
         options = self._options
         transaction = None
         if options.txn_app_id is not None and options.txn_version is not None:
-            transaction = Transaction(keys.application(options.txn_app_id), options.txn_version)
+            topic = None if options.topic is None else TopicName.parse(options.topic)
+            transaction = application_write(options.txn_app_id, options.txn_version, topic)
         self._attach(messages, transaction)
 
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:
@@ -277,6 +309,8 @@ class PulsarBatchWriter(_Writing, DataSourceArrowWriter):
 
 class PulsarStreamWriter(_Writing, DataSourceStreamArrowWriter):
     """`df.writeStream.format("pulsarpy")`: each micro-batch is in its topics once and whole."""
+
+    is_stream = True
 
     def __init__(self, options: WriteOptions, schema: StructType, overwrite: bool) -> None:
         if options.txn_app_id is not None:
@@ -288,13 +322,21 @@ class PulsarStreamWriter(_Writing, DataSourceStreamArrowWriter):
 
     @one_sentence
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
-        """Attach what the tasks staged under (query id, batch id); the replay of a committed batch changes nothing."""
-        query_ids = {message.query_id for message in messages if isinstance(message, Staged)}
-        if not query_ids:
+        """Attach what the tasks staged under (query id, batch id); the replay of a committed batch changes nothing.
+
+        Raises:
+            ReplayDiffersError: the batch is committed already, with other rows.
+            StorageError: the batch's offsets in a checkpoint on a local disk cannot be made durable.
+        """
+        known = {(message.query_id, message.checkpoints) for message in messages if isinstance(message, Staged)}
+        if not known:
             return
-        (query_id,) = query_ids
+        ((query_id, checkpoints),) = known
         assert query_id is not None, "a streaming task knows its query"
-        self._attach(messages, Transaction(keys.query(query_id), batchId))
+        checkpoint = checkpoint_of(query_id, self._options.checkpoint_location, checkpoints)
+        if checkpoint is not None:
+            sync_offsets(checkpoint, batchId)
+        self._attach(messages, batch_of(query_id, batchId))
 
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
         """Nothing to do: what tasks staged is named by no topic, and `maintain` collects it."""

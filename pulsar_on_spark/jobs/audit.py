@@ -67,9 +67,11 @@ def run(spark: SparkSession, root: Root, *, repair: bool) -> AuditJobReport:
     found = audit(root, RepairLimits())
     paths = root.storage_paths(found.view)
     copies = to_read(found)
-    defects = _read_all(spark, root.path, paths, copies)
-    good = len(copies) - len(defects)
-    check = report_of(found, root.quorum.write, good, [reason for _, _, reason in defects])
+    read = _read_all(spark, root.path, paths, copies)
+    defects = [(file_id, path_id, reason) for file_id, path_id, reason, is_examined in read if is_examined]
+    unexamined = [reason for _, _, reason, is_examined in read if not is_examined]
+    good = len(copies) - len(read)
+    check = report_of(found, root.quorum.write, good, [reason for _, _, reason in defects], unexamined)
     if not repair:
         return AuditJobReport(check)
     bad = {(FileId(file_id), PathId(path_id)) for file_id, path_id, _ in defects}
@@ -79,8 +81,8 @@ def run(spark: SparkSession, root: Root, *, repair: bool) -> AuditJobReport:
 
 def _read_all(
     spark: SparkSession, root: Path, paths: Mapping[PathId, StoragePath], copies: Sequence[tuple[FileRecord, PathId]]
-) -> list[tuple[str, int, str]]:
-    """(file id, path id, what is wrong) of each copy that is bad; a report of it is left, too."""
+) -> list[tuple[str, int, str, bool]]:
+    """(file id, path id, what is wrong, whether it was examined) of each copy that is not known to be good."""
 
     def read(batches: Rows) -> Rows:
         for batch in batches:
@@ -88,10 +90,11 @@ def _read_all(
                 file, path_id = cast("tuple[FileRecord, PathId]", pickle.loads(work))
                 checked = check_copy(root, file, paths[path_id])
                 if checked.defect is not None:
-                    yield _row(pickle.dumps((file.file_id, int(path_id), checked.defect)))
+                    found = (file.file_id, int(path_id), checked.defect, checked.is_examined)
+                    yield _row(pickle.dumps(found))
 
     size_bytes = sum(file.length for file, _ in copies)
-    return [cast("tuple[str, int, str]", each) for each in _mapped(spark, copies, size_bytes, read)]
+    return [cast("tuple[str, int, str, bool]", each) for each in _mapped(spark, copies, size_bytes, read)]
 
 
 def _restore_all(spark: SparkSession, root: Root, check: CheckReport, plans: Sequence[FilePlan]) -> AuditJobReport:

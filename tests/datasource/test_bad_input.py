@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import json
 import re
 import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 from pyspark.errors import AnalysisException, PySparkException
 from pyspark.sql import DataFrame, SparkSession
@@ -17,6 +15,7 @@ from pyspark.sql.streaming import StreamingQuery
 
 from pulsar_on_spark import Root
 from pulsar_on_spark.ledger.reports import read_reports, sum_losses
+from pulsar_on_spark.metadata.store import Change, MetadataStore
 from pulsar_on_spark.testing import messages
 from tests.datasource.conftest import Read, Write
 
@@ -69,22 +68,16 @@ def test_reads_of_what_is_not_there(spark: SparkSession, read: Read, write: Writ
 
 def test_a_root_of_a_newer_format(read: Read, write: Write, root: Path, one: DataFrame) -> None:
     write(one, "x")
-    entry = root / "metadata" / "main" / "_delta_log" / f"{1:020d}.json"
-    added = next(json.loads(line)["add"] for line in entry.read_text().splitlines() if "add" in json.loads(line))
-    raise_format_version(root / "metadata" / "main" / added["path"], entry)
+    raise_format_version(root)
     for act in (lambda: read("x"), lambda: write(one, "x")):
         assert re.match(r"FormatVersionError: The root .* has format version 99, .*: upgrade", sentence(act))
 
 
-def raise_format_version(file: Path, entry: Path) -> None:
-    """What a newer version would have written as the root's first record."""
-    table = pq.read_table(file)
-    bodies = [re.sub(r'"format_version":\d+', '"format_version":99', body) for body in table["body"].to_pylist()]
-    position = table.schema.get_field_index("body")
-    changed = table.set_column(position, table.schema.field("body"), [bodies])
-    before = file.stat().st_size
-    pq.write_table(changed, file)
-    entry.write_text(entry.read_text().replace(f'"size":{before}', f'"size":{file.stat().st_size}'))
+def raise_format_version(root: Path) -> None:
+    """Commit a root record as a newer version would write it."""
+    store = MetadataStore(root)
+    later = store.root_record.model_copy(update={"format_version": 99})
+    store.commit(lambda _: Change(puts=[later], keys={"root": None}))
 
 
 @pytest.mark.parametrize(

@@ -17,7 +17,13 @@ from pulsar_on_spark.datasource import PulsarDataSource
 from pulsar_on_spark.datasource.batch_reader import PulsarBatchReader
 from pulsar_on_spark.ledger.reports import ReportKind, read_reports, sum_losses
 from pulsar_on_spark.metadata.records import SubscriptionRecord
-from pulsar_on_spark.model.errors import DataLossError, InvalidArgumentError, NotARootError, TopicNotFoundError
+from pulsar_on_spark.model.errors import (
+    DataLossError,
+    IncompatibleSchemaError,
+    InvalidArgumentError,
+    NotARootError,
+    TopicNotFoundError,
+)
 from pulsar_on_spark.testing.messages import make_rows, new_write_id, stage, write
 from pulsar_on_spark.topic.attach import attach
 
@@ -290,3 +296,12 @@ def test_metadata_that_only_pulsar_sets(filled: Root) -> None:
     assert {row["__redeliveryCount"] for row in found} == {0}
     assert [row["__sequenceId"] for row in found] == list(range(1_000))
     assert pa.array([row["__messageId"] for row in found]).null_count == 0
+
+
+def test_a_value_that_ends_the_read_is_named_whatever_columns_are_read(root: Root) -> None:
+    root.create_topic("x")
+    write(root, "x", [b'{"a":1}'] * 2)
+    write(root, "x", [b'{"a":1}', b"{oops"])
+    typed = {"valueFormat": "json", "valueSchema": "a INT", "mode": "FAILFAST", "columns": "a"}
+    with pytest.raises(IncompatibleSchemaError, match=r"value of message 1:1 of persistent://public/default/x"):
+        rows(reader(root.path, **typed))

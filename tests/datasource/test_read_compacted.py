@@ -14,7 +14,14 @@ from pulsar_on_spark import Root
 from pulsar_on_spark.datasource import PulsarDataSource
 from pulsar_on_spark.datasource.options import read_options
 from pulsar_on_spark.datasource.stream_reader import PulsarStreamReader
-from pulsar_on_spark.model.errors import DataLossError, InvalidArgumentError
+from pulsar_on_spark.metadata.records import CompactionRecord, FileRecord
+from pulsar_on_spark.model.errors import (
+    CopiesUnreachableError,
+    DataLossError,
+    InvalidArgumentError,
+    UnreadableMessageError,
+)
+from pulsar_on_spark.model.ids import FileId, PathId
 from pulsar_on_spark.protocol.messages import MessageMetadata
 from pulsar_on_spark.testing.messages import write
 from pulsar_on_spark.testing.pulsar_entries import ClientMessage, batch_entry, single_entry
@@ -103,7 +110,7 @@ def test_what_cannot_be_read_is_an_error_as_in_the_log(root: Root) -> None:
         )
         broker.stop()
     compact(root, "x")
-    with pytest.raises(DataLossError, match="It is encrypted"):
+    with pytest.raises(UnreadableMessageError, match="it is encrypted"):
         rows(root)
     assert values(root, failOnDataLoss="false") == [b"2"]
 
@@ -149,3 +156,31 @@ def test_in_sql(spark: SparkSession, root: Root) -> None:
     read.createOrReplaceTempView("newest")
     found = spark.sql("select cast(value as string) from newest where cast(__key as string) = 'k0'").collect()
     assert ([row[0] for row in found], read.count()) == (["45", "50"], 6)
+
+
+def test_of_a_damaged_file_only_what_is_damaged_is_lost(root: Root) -> None:
+    """Batches are read in groups: those before the bad one are good."""
+    wanted = [b"%06d" % number + b"x" * 1_000 for number in range(14_000)]
+    write(root, "x", wanted, [value[:6] for value in wanted])
+    compact(root, "x")
+    view = root.store.view()
+    (record,) = view.all(CompactionRecord)
+    (compacted,) = record.files
+    file = view.get(FileRecord, compacted.file_id)
+    assert file is not None
+    assert len(compacted.batches) > 2
+    whole = values(root)
+    assert len(whole) == len(wanted)
+    for path_id in file.copies:
+        copy = root.storage_paths(view)[PathId(path_id)].segment_file(FileId(file.file_id))
+        content = bytearray(copy.read_bytes())
+        content[sum(file.tile_lengths[:2]) + 50] ^= 1
+        copy.write_bytes(content)
+    counts = [rows for _, _, _, rows in compacted.batches]
+    found = values(root, failOnDataLoss="false")
+    assert found == whole[: counts[0]] + whole[counts[0] + counts[1] :]
+    with pytest.raises(DataLossError, match=f"{counts[1]} compacted messages"):
+        values(root)
+    (root.path / "storage").rename(root.path / "away")
+    with pytest.raises(CopiesUnreachableError):
+        values(root, failOnDataLoss="false")

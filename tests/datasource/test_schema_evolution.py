@@ -91,6 +91,21 @@ def test_each_value_is_read_as_it_was_written(made: Root) -> None:
     assert read(typed(made), rows.slice(1, 1)) == expected[1:2]
 
 
+def test_records_that_were_renamed_are_read_by_their_fields(made: Root) -> None:
+    def flight(name: str, leg: str) -> dict[str, Any]:
+        inner = {**record({"name": "to", "type": "string"}), "name": leg}
+        stops = {"name": "stops", "type": {"type": "array", "items": inner}}
+        last = {"name": "last", "type": ["null", leg], "default": None}
+        return {**record(stops, last), "name": name, "namespace": f"of.{name}"}
+
+    old, new = flight("Flight", "Leg"), flight("Journey", "Hop")
+    for schema in (old, new):
+        registry.add_schema(made.store, T, TopicSchema("AVRO", json.dumps(schema)))
+    values = {"stops": [{"to": "JFK"}, {"to": "LAX"}], "last": {"to": "SFO"}}
+    rows = batch((datum(old, **values), version(0)), (datum(new, **values), version(1)))
+    assert read(typed(made, "FAILFAST"), rows) == [values, values]
+
+
 def test_a_version_that_is_younger_than_the_read_is_looked_up(made: Root) -> None:
     registry.add_schema(made.store, T, TopicSchema("AVRO", json.dumps(OLD)))
     before = typed(made)

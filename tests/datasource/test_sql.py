@@ -11,7 +11,10 @@ from pyspark.errors import AnalysisException, PythonException
 from pyspark.sql import Row, SparkSession
 
 from pulsar_on_spark import Root
+from pulsar_on_spark.model.names import TopicName
 from pulsar_on_spark.testing import messages
+from pulsar_on_spark.topic.schemas import registry
+from pulsar_on_spark.topic.schemas.schema import TopicSchema
 from tests.datasource.conftest import Read, Write
 
 FLIGHT = {
@@ -123,11 +126,14 @@ def test_every_type_of_value_comes_back(spark: SparkSession, write: Write, read:
 
 def test_topics_with_different_schemas(spark: SparkSession, write: Write, read: Read, root: Path) -> None:
     made = Root.open_or_create(root)
-    for name in ("one", "two"):
+    for name in ("one", "two", "three"):
         made.create_topic(name)
     made.declare_schema("one", json.dumps(FLIGHT), "JSON")
+    registry.add_schema(made.store, TopicName.parse("three"), TopicSchema("NONE", ""))
     write(spark.sql("SELECT 'UA' carrier"), "one")
     write(spark.sql("SELECT 'x' value"), "two")
+    write(spark.sql("SELECT 'y' value"), "three")
+    assert read(topics="two,three").count() == 2, "schema NONE is none"
     with pytest.raises(AnalysisException, match="selected topics have different schemas: read them one by one"):
         read(topics="one,two")
     assert read(topics="one,two", allowDifferentTopicSchemas=True).select("value").count() == 2

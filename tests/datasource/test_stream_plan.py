@@ -9,6 +9,7 @@ from pulsar_on_spark.datasource.stream_plan import (
     Budget,
     backlogs,
     batch_pieces,
+    cut_off,
     existing_parts,
     part_of,
     progress,
@@ -59,6 +60,22 @@ def test_slots_get_exactly_their_entries_and_nothing_is_read_twice(root: Root, g
     assert [entry for entry, _ in places] == sorted(entry for entry, _ in places)
     found = {(entry, slot) for entry, slots in places for slot in slots or ()}
     assert found == {(entry, slot) for slot, (start, end) in given_bounds.items() for entry in range(start, end)}
+
+
+@pytest.mark.parametrize(
+    ("start", "is_cut_off"),
+    [
+        (Position(LedgerId(1), EntryId(ENTRIES)), False),
+        (Position(LedgerId(1), EntryId(ENTRIES + 1)), True),
+        (Position(LedgerId(2), EntryId(0)), False),  # seen while the ledger was open; it was closed without an entry
+        (Position(LedgerId(2), EntryId(1)), True),
+    ],
+)
+def test_a_topic_is_cut_off_where_an_entry_that_was_read_is_gone(root: Root, start: Position, *, is_cut_off: bool):
+    view = root.store.view()
+    parts = existing_parts(view, TopicSelection(("t",)))
+    reading = {NAME: TopicOffset(TopicId(parts[0].topic_id), (SlotRange("all", 0, start, start),))}
+    assert bool(cut_off(view, parts, reading)) == is_cut_off
 
 
 def test_a_whole_topic_is_read_without_a_filter(root: Root):

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
@@ -242,3 +243,35 @@ def test_foreach_batch_with_a_transaction_writes_each_batch_once(streams: Stream
     query.awaitTermination(int(TIMEOUT_S))
     assert calls == sorted(set(calls))
     assert values(root, "out") == numbered(0, 30)
+
+
+def test_an_error_in_the_first_batch_loses_nothing_under_a_prefix_and_a_pattern(streams: Streams):
+    root, delivered = streams.root, []
+    write(root, "in", numbered(0, 10))
+
+    def run(fails: bool) -> None:
+        def sink(frame: DataFrame, _: int) -> None:
+            rows = [bytes(row.value) for row in frame.select("value").collect()]
+            if fails:
+                raise RuntimeError("the user's error")
+            delivered.extend(rows)
+
+        options = {"topicsPattern": "in.*", "subscriptionPrefix": "p", "leaseDuration": "1 hour"}
+        frame = streams.spark.readStream.format("pulsarpy").options(**options).load(str(root.path))
+        writer = frame.writeStream.foreachBatch(sink).option("checkpointLocation", str(streams.folder / "first"))
+        query = writer.start()
+        streams.queries.append(query)
+        if fails:
+            with pytest.raises(StreamingQueryException, match="the user's error"):
+                query.awaitTermination(int(TIMEOUT_S))
+        else:
+            query.processAllAvailable()
+            query.stop()
+
+    run(fails=True)
+    root.create_topic("in-more")
+    write(root, "in", numbered(10, 10))
+    write(root, "in-more", numbered(20, 10))
+    run(fails=False)
+    assert sorted(delivered) == numbered(10, 20)
+    assert len({record.name for record in root.store.view().all(SubscriptionRecord)}) == 1

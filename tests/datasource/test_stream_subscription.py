@@ -484,6 +484,21 @@ def test_a_batch_reads_each_stored_batch_once_however_slots_lie(root: Root):
     assert len(places) == len(set(places)) > 0
 
 
+@pytest.mark.parametrize("type_", ["Shared", "Key_Shared"])
+def test_slots_given_back_for_a_query_that_ends_with_nothing_are_read_in_the_same_run(root: Root, type_: str):
+    fill(root, 50)
+    kept, nothing = Checkpoint(), Checkpoint()
+    first = query(root, kept, type_, available_now=True, maxMessagesPerTrigger="50")
+    first.run()
+    second = query(root, nothing, type_, available_now=True)
+    assert second.run_all() == 0  # all slots are the first one's, which is alive
+    first.run()  # gives half of them back: the second one has not released its lease yet
+    assert len({owner.consumer for owner in record(root).owners}) == 2
+    first.run_all()
+    second.stop()
+    assert sorted(kept.values) == numbered(0, 300)
+
+
 # -- types, resets, deletions --------------------------------------------------------------------------------------
 
 

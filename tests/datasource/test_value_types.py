@@ -124,6 +124,30 @@ def test_json_is_written_so_that_spark_reads_the_same(spark: SparkSession, spark
     assert all(json.loads(text) is not None for text in texts)
 
 
+def test_nested_json_is_written_as_by_sparks_to_json(spark: SparkSession) -> None:
+    ddl = "l array<array<decimal(38,2)>>, o array<struct<x:int,t:array<timestamp>,s:string>>, m map<string,array<date>>"
+    keyed = "k map<int,struct<f:double,b:binary>>, n map<boolean,string>"
+    texts = [
+        '{"l":[[1.50,null],null,[]],"o":[{"x":1,"t":["2020-01-01T01:02:03.004Z",null]},null,{}],"m":{"a":null,"b":[]}}',
+        '{"l":[],"o":[{"s":"q\\"\\n\\u0001é"}],"m":{}}',
+        '{"m":{"a\\"":["2020-01-02",null]},"l":[[123456789012345678901234567890123456.78]],"o":[{"s":"\\\\"}]}',
+        "{}",
+    ]
+    rows = spark.createDataFrame(list(enumerate(texts)), "i int, text string").coalesce(1)
+    parsed = rows.select("i", F.from_json("text", ddl).alias("v")).selectExpr(
+        "i",
+        "v.*",
+        'IF(i = 0, map(7, from_json(\'{"f":1.5,"b":"YWI="}\', \'f double, b binary\'), -1, NULL), NULL) AS k',
+        "IF(i = 1, map(true, 'yes', false, 'no'), NULL) AS n",
+    )
+    fields = ["l", "o", "m", "k", "n"]
+    ordered = parsed.orderBy("i")
+    sparks = [json.loads(row.text) for row in ordered.select(F.to_json(F.struct(*fields)).alias("text")).collect()]
+    structs = ordered.select(*fields).toArrow().to_struct_array().combine_chunks()
+    texts_made = value_schema("json", f"{ddl}, {keyed}").codec.encode(structs).to_pylist()
+    assert [json.loads(text) for text in texts_made] == sparks
+
+
 @pytest.mark.parametrize("ddl", SCHEMAS)
 def test_ddl_is_read_as_spark_reads_it(spark: SparkSession, ddl: str) -> None:
     expected = StructType.fromDDL(ddl)

@@ -5,6 +5,8 @@ from __future__ import annotations
 import subprocess
 import sys
 
+import pytest
+
 from pulsar_on_spark.topic.root import Root
 
 FROZEN = """
@@ -25,6 +27,19 @@ print("pandas" in sys.modules, "pyspark" in sys.modules)
 """
 
 
+ENDED = """
+import os, signal
+from pulsar_on_spark.datasource.worker_process import end_by_exception
+end_by_exception()
+try:
+    os.kill(os.getpid(), signal.SIGTERM)
+    signal.pause()
+finally:
+    os.kill(os.getpid(), signal.SIGTERM)
+    print("stopped")
+"""
+
+
 def run(code: str, *arguments: str) -> str:
     done = subprocess.run([sys.executable, "-c", code, *arguments], capture_output=True, text=True, check=True)
     return done.stdout.strip()
@@ -37,3 +52,13 @@ def test_collections_leave_out_what_was_loaded_before() -> None:
 def test_opening_a_root_loads_neither_pandas_nor_spark(root_with_topic: Root) -> None:
     """pandas alone takes half a second, at every command and in every worker."""
     assert run(OPENED, str(root_with_topic.path)) == "False False"
+
+
+def test_a_worker_that_is_ended_stops_its_stream_whatever_the_process_is_called(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("SPARK_PYTHON_RUNTIME", "PYTHON_WORKER")
+    assert run(ENDED) == "stopped"
+    monkeypatch.delenv("SPARK_PYTHON_RUNTIME")
+    with pytest.raises(subprocess.CalledProcessError):
+        run(ENDED)

@@ -2,29 +2,39 @@
 
 from __future__ import annotations
 
+import errno
 import logging
 import multiprocessing
+import os
 import pickle
 import shutil
 import time
-from collections.abc import Sequence
-from dataclasses import replace
+import uuid
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 
 import pyarrow as pa
 import pytest
+from pyspark import TaskContext
 from pyspark.sql.datasource import WriterCommitMessage
 from pyspark.sql.types import BinaryType, LongType, StringType, StructField, StructType
 
 from pulsar_on_spark import Root
 from pulsar_on_spark.datasource.options import write_options
-from pulsar_on_spark.datasource.writer import PulsarBatchWriter, PulsarStreamWriter, Staged
-from pulsar_on_spark.metadata.records import FileRecord
+from pulsar_on_spark.datasource.write_targets import WriteTargets
+from pulsar_on_spark.datasource.writer import PulsarBatchWriter, PulsarStreamWriter
+from pulsar_on_spark.ledger.files import OsFiles
+from pulsar_on_spark.metadata import keys
+from pulsar_on_spark.metadata.records import FileRecord, SegmentRecord
+from pulsar_on_spark.metadata.store import Change
 from pulsar_on_spark.model.errors import (
     BacklogQuotaExceededError,
     InvalidArgumentError,
     NotARootError,
     NotEnoughCopiesError,
+    ReplayDiffersError,
+    StorageError,
     TopicNotFoundError,
 )
 from pulsar_on_spark.model.ids import EARLIEST
@@ -292,23 +302,194 @@ def test_first_writes_at_once_make_one_root_and_one_topic(tmp_path: Path) -> Non
     assert len(root.topics()) == 1
 
 
-def test_a_streaming_query_does_not_make_its_deleted_topic_anew(tmp_path: Path) -> None:
+def test_transactions_are_of_one_target(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """Delta's idempotent foreachBatch: one txnAppId, several targets."""
+    several = pa.record_batch([pa.array(["a", "a", "b"]), pa.array(["x", "y", "x"])], names=["value", "__topic"])
+    for _ in range(2):
+        for topic in ("x", "y", ""):
+            schema, rows = (VALUES, batch(b"1", b"2")) if topic else (WITH_TOPIC, several)
+            made = writer(tmp_path / "root", schema, topic=topic, txnAppId="a", txnVersion="7")
+            made.commit([run(made, rows)])
+    root = Root.open(tmp_path / "root")
+    assert (len(values(root, "x")), len(values(root, "y"))) == (4, 3)
+    said = [record for record in caplog.records if "is committed already" in record.getMessage()]
+    assert [record.levelno for record in said] == [logging.WARNING] * 3
+    assert said[0].getMessage() == (
+        "A write of 2 messages was skipped, because txnVersion 7 of txnAppId 'a' for persistent://public/default/x is "
+        "committed already."
+    )
+
+
+def test_an_application_that_wrote_before_there_was_a_key_for_each_target_goes_on(tmp_path: Path) -> None:
+    root = Root.create(tmp_path / "root")
+    root.store.commit(lambda _: Change(puts=(), keys={keys.application_of_root("a"): 7}))
+    for version in ("7", "8"):
+        made = writer(root.path, txnAppId="a", txnVersion=version)
+        made.commit([run(made, batch(version.encode()))])
+    assert values(root, "x") == [b"8"]
+
+
+@pytest.mark.parametrize("again", [(b"a",), (b"a", b"b", b"c"), ()])
+def test_a_transaction_that_comes_again_with_other_rows_is_refused(tmp_path: Path, again: tuple[bytes, ...]) -> None:
+    for payloads in ((b"a", b"b"), (b"c", b"d")):
+        made = writer(tmp_path / "root", txnAppId="a", txnVersion="1")
+        made.commit([run(made, batch(*payloads))])
+    made = writer(tmp_path / "root", txnAppId="a", txnVersion="1")
+    with pytest.raises(ReplayDiffersError, match=f"TxnVersion 1 .* with 2 messages, and came again with {len(again)}"):
+        made.commit([run(made, batch(*again))])
+    assert values(Root.open(tmp_path / "root"), "x") == [b"a", b"b"]
+
+
+@contextmanager
+def task_of(query_id: str, batch_id: int, **settings: str) -> Iterator[None]:
+    """Be a task of a micro-batch, with the properties that Spark gives it."""
+    context = TaskContext._getOrCreate()
+    context._partitionId = 0
+    context._localProperties = {
+        "sql.streaming.queryId": query_id,
+        "streaming.sql.batchId": str(batch_id),
+        **{name.replace("_", "."): value for name, value in settings.items()},
+    }
+    try:
+        yield
+    finally:
+        TaskContext._taskContext = None
+
+
+def micro_batch(
+    options: dict[str, str], query_id: str, batch_id: int, *batches: pa.RecordBatch, **settings: str
+) -> None:
+    """Spark's way through a micro-batch: a writer for the tasks, and another one to commit."""
+    schema = VALUES if "topic" in options else WITH_TOPIC
+    with task_of(query_id, batch_id, **settings):
+        message = PulsarStreamWriter(write_options(options), schema, False).write(iter(batches))
+    PulsarStreamWriter(write_options(options), schema, False).commit([message], batch_id)
+
+
+NAMED = pa.record_batch([pa.array(["a"]), pa.array(["x"])], names=["value", "__topic"])
+
+
+@pytest.mark.parametrize("rows_name_topics", [False, True])
+def test_a_streaming_query_does_not_make_its_deleted_topic_anew(tmp_path: Path, rows_name_topics: bool) -> None:
+    """However Spark was given the checkpoint, and whatever file system that is on."""
     root = Root.create(tmp_path / "root")
     root.create_topic("x", partitions=3)
-    checkpoint = tmp_path / "checkpoint"
-    checkpoint.mkdir()
-    (checkpoint / "metadata").write_text('{"id":"3f6d"}')
-    options = write_options({"path": str(root.path), "topic": "x", "checkpointLocation": checkpoint.as_uri()})
-    staged = PulsarStreamWriter(options, VALUES, False).write(iter([batch(b"a")]))
-    assert isinstance(staged, Staged)
-    PulsarStreamWriter(options, VALUES, False).commit([replace(staged, query_id="3f6d")], 0)
+    options = {"path": str(root.path)} if rows_name_topics else {"path": str(root.path), "topic": "x"}
+    rows = NAMED if rows_name_topics else batch(b"a")
+    micro_batch(options, "3f6d", 0, rows)
     root.delete_topic("x")
     with pytest.raises(TopicNotFoundError, match="was deleted under the streaming query"):
-        PulsarStreamWriter(options, VALUES, False)
+        micro_batch(options, "3f6d", 1, rows)
     assert root.topics() == []
-    (checkpoint / "metadata").write_text('{"id":"another"}')
-    PulsarStreamWriter(options, VALUES, False)
+    micro_batch(options, "another", 0, rows)
     assert [topic.name for topic in root.topics()] == ["persistent://public/default/x"]
+
+
+def test_a_streaming_query_makes_its_topic_with_its_first_batch(tmp_path: Path) -> None:
+    options = {"path": str(tmp_path / "root"), "topic": "x"}
+    PulsarStreamWriter(write_options(options), VALUES, False)
+    root = Root.open(tmp_path / "root")
+    assert root.topics() == []
+    micro_batch(options, "3f6d", 0)
+    assert [topic.name for topic in root.topics()] == ["persistent://public/default/x"]
+    micro_batch(options, "3f6d", 1, batch(b"a"))
+    assert values(root, "x") == [b"a"]
+
+
+def test_rows_may_name_new_topics_at_any_time(tmp_path: Path) -> None:
+    options = {"path": str(tmp_path / "root")}
+    for number, topic in enumerate(("x", "y")):
+        rows = pa.record_batch([pa.array(["a"]), pa.array([topic])], names=["value", "__topic"])
+        micro_batch(options, "3f6d", number, rows)
+    assert len(Root.open(tmp_path / "root").topics()) == 2
+
+
+def test_a_batch_that_comes_again_with_other_rows_is_refused(tmp_path: Path) -> None:
+    """After a power cut that took Spark's log of offsets: batch 1 is planned again, over more or less."""
+    options = {"path": str(tmp_path / "root"), "topic": "x"}
+    micro_batch(options, "q", 0, batch(b"a"))
+    micro_batch(options, "q", 1, batch(b"b", b"c"))
+    micro_batch(options, "q", 1, batch(b"b"), batch(b"c"))
+    for rows in (batch(b"b", b"c", b"d"), batch(b"b"), batch()):
+        with pytest.raises(ReplayDiffersError, match="Batch 1 of streaming query q is committed with 2 messages"):
+            micro_batch(options, "q", 1, rows)
+    with pytest.raises(ReplayDiffersError, match="Batch 0 of streaming query q came after batch 1"):
+        micro_batch(options, "q", 0, batch(b"a"))
+    root = Root.open(tmp_path / "root")
+    assert values(root, "x") == [b"a", b"b", b"c"]
+    micro_batch(options, "q", 2, batch(b"d"))
+    assert values(root, "x") == [b"a", b"b", b"c", b"d"]
+
+
+@pytest.mark.parametrize("way", ["option", "setting"])
+def test_a_batch_is_committed_only_when_its_offsets_are_durable(
+    tmp_path: Path, way: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    checkpoint = tmp_path / "checkpoints" / "named"
+    other = tmp_path / "checkpoints" / "other"
+    for folder, query in ((checkpoint, "q"), (other, "another")):
+        (folder / "offsets").mkdir(parents=True)
+        (folder / "metadata").write_text(f'{{"id":"{query}"}}')
+        (folder / "offsets" / "0").write_text("v1")
+    (checkpoint / "offsets" / ".0.crc").write_text("crc")
+    options = {"path": str(tmp_path / "root"), "topic": "x"}
+    settings = {}
+    if way == "option":
+        options["checkpointLocation"] = checkpoint.as_uri()
+    else:
+        settings["spark_sql_streaming_checkpointLocation"] = str(tmp_path / "checkpoints")
+    synced: list[str] = []
+    real = OsFiles.fdatasync
+
+    def fdatasync(files: OsFiles, fd: int) -> None:
+        path = Path(os.readlink(f"/proc/self/fd/{fd}"))
+        if path.is_relative_to(tmp_path / "checkpoints"):
+            synced.append(str(path.relative_to(checkpoint)))
+            assert root.store.view().all(SegmentRecord) == []
+        real(files, fd)
+
+    root = Root.create(tmp_path / "root")
+    monkeypatch.setattr(OsFiles, "fdatasync", fdatasync)
+    micro_batch(options, "q", 0, batch(b"a"), **settings)
+    assert synced == ["offsets/0", "offsets/.0.crc", "metadata"]
+    assert values(root, "x") == [b"a"]
+
+    def failing(files: OsFiles, fd: int) -> None:
+        if os.readlink(f"/proc/self/fd/{fd}").startswith(str(checkpoint)):
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
+        real(files, fd)
+
+    monkeypatch.setattr(OsFiles, "fdatasync", failing)
+    (checkpoint / "offsets" / "1").write_text("v1")
+    with pytest.raises(StorageError, match=r"offsets of batch 1 .* cannot be made durable"):
+        micro_batch(options, "q", 1, batch(b"b"), **settings)
+    assert values(root, "x") == [b"a"]
+
+
+def test_the_topics_that_rows_may_name_weigh_little_in_each_task() -> None:
+    """100,000 partitions, of which a task's rows name one."""
+    ids = " ".join(uuid.uuid4().hex for _ in range(10))
+    names = [f"persistent://public/default/topic-{number}" for number in range(10_000)]
+    plain = {f"{name}-plain": uuid.uuid4().hex for name in names}
+    carried = pickle.dumps(WriteTargets(plain, dict.fromkeys(names, ids)))
+    assert len(carried) < 2_000_000, "ids are the same object here, and 33 bytes each in a root"
+    known = pickle.loads(carried)
+    found = known.get(TopicName.parse("topic-7"))
+    assert [(part.name, part.topic_id, part.partition) for part in found.parts] == [
+        (f"persistent://public/default/topic-7-partition-{index}", each, index)
+        for index, each in enumerate(ids.split())
+    ]
+    (one,) = known.get(TopicName.parse("topic-7-plain")).parts
+    assert (one.name, one.topic_id, one.partition) == (f"{names[7]}-plain", plain[f"{names[7]}-plain"], -1)
+    assert known.get(TopicName.parse("another")) is None
+
+
+def test_a_task_that_sees_no_mount_says_what_it_met(tmp_path: Path) -> None:
+    """Neither storage paths nor root are there: the error is that of the paths."""
+    made = writer(tmp_path / "root")
+    (tmp_path / "root").rename(tmp_path / "elsewhere")
+    with pytest.raises(NotEnoughCopiesError, match="mount its disk"):
+        run(made, batch(b"a"))
 
 
 def test_a_write_behind_the_open_ledger_of_a_dead_broker_is_visible_at_once(tmp_path: Path) -> None:

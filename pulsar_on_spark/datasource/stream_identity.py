@@ -1,0 +1,72 @@
+"""The identity of a streaming query: its consumer name, and the subscription that it reads under.
+
+A query is known by the first offset that Spark hands over: the one of its checkpoint, or for a new query the initial
+offset. An initial offset that is made again because batch 0 is replayed counts for nothing: Spark does not keep the
+first one, and replays the batch by its end.
+"""
+
+from __future__ import annotations
+
+import uuid
+from dataclasses import dataclass
+
+from pulsar_on_spark.datasource.options import ReadOptions
+from pulsar_on_spark.model.errors import InvalidArgumentError
+from pulsar_on_spark.topic.subscription.offsets import StreamOffset
+
+
+@dataclass(frozen=True, slots=True)
+class StreamIdentity:
+    """Names that a query keeps for as long as it has its checkpoint.
+
+    Attributes:
+        consumer: The consumer id.
+        subscription: The subscription, None for a query without one.
+    """
+
+    consumer: str
+    subscription: str | None
+
+    @classmethod
+    def new(cls, options: ReadOptions) -> StreamIdentity:
+        """Make the identity of a query that has no checkpoint: another one at each call, unless options name it."""
+        consumer = options.consumer_name or uuid.uuid4().hex
+        if options.subscription_prefix is not None:
+            return cls(consumer, f"{options.subscription_prefix}-{consumer}")
+        return cls(consumer, options.subscription)
+
+    @classmethod
+    def of_offset(cls, offset: StreamOffset, options: ReadOptions) -> StreamIdentity:
+        """Take the identity that an offset names; the option `consumerName` is stronger than its consumer.
+
+        A query without a subscription may get one: it begins at the checkpoint's position.
+
+        Raises:
+            InvalidArgumentError: the offset was read under another subscription than the options name.
+        """
+        prefix, named = options.subscription_prefix, offset.subscription
+        wanted = options.subscription
+        if prefix is not None:
+            is_own = named is not None and named.startswith(f"{prefix}-")
+            wanted = named if is_own else f"{prefix}-{offset.consumer}"
+        if (named is not None and named != wanted) or (wanted is None and offset.is_subscribed):
+            raise InvalidArgumentError(_refusal(named, prefix, wanted))
+        return cls(options.consumer_name or offset.consumer, wanted)
+
+    def sign(self, offset: StreamOffset) -> StreamOffset:
+        """Give an offset these names."""
+        return StreamOffset(self.consumer, offset.topics, self.subscription)
+
+
+def _refusal(named: str | None, prefix: str | None, wanted: str | None) -> str:
+    found = "a subscription" if named is None else f"subscription {named!r}"
+    asked = "none"
+    if prefix is not None:
+        asked = f"a subscription with the prefix {prefix!r}"
+    elif wanted is not None:
+        asked = repr(wanted)
+    remedy = "set the option subscription to that one" if named is None else f"set the option subscription to {named!r}"
+    return (
+        f"The checkpoint is of a query under {found}, and this query asks for {asked}: {remedy}, or start with a new "
+        "checkpointLocation."
+    )
