@@ -8,6 +8,7 @@ end     a broker whose incarnation was taken over serves nobody any more and exi
 from __future__ import annotations
 
 import asyncio
+import ipaddress
 import logging
 import socket
 from contextlib import AsyncExitStack, ExitStack, closing
@@ -46,8 +47,9 @@ from pulsar_on_spark.broker.upkeep.lifecycle import Lifecycle
 from pulsar_on_spark.broker.upkeep.surroundings import Surroundings
 from pulsar_on_spark.broker.views import Views
 from pulsar_on_spark.broker.web.server import WebServer
+from pulsar_on_spark.metadata import permissions
 from pulsar_on_spark.metadata.records import IncarnationRecord, TopicRecord
-from pulsar_on_spark.model.errors import PulsarpyError
+from pulsar_on_spark.model.errors import InvalidArgumentError, PulsarpyError
 from pulsar_on_spark.model.ids import IncarnationId
 from pulsar_on_spark.model.names import TopicName
 from pulsar_on_spark.model.quorum import DEFAULT_QUORUM, Quorum
@@ -60,6 +62,8 @@ from pulsar_on_spark.topic.sealing.process import SealingPolicy
 log = logging.getLogger(__name__)
 
 _MIB = 1 << 20
+_UNFINISHED_TIMES = 4
+"""Limit of incomplete frames in memory, as a multiple of the limit of entries on their way into the journal."""
 
 
 class Broker:
@@ -79,9 +83,9 @@ class Broker:
         """Ends what was started, the last first."""
         self._running.callback(lock.release)
         self._settings = self._settings_in_force = settings
-        self._connections = Connections(HANDLERS)
-        self._cache = EntryCache(settings.managed_ledger_cache_size_mb * _MIB)
         buffer_bytes = settings.max_message_publish_buffer_size_mb * _MIB
+        self._connections = Connections(HANDLERS, frames_limit_bytes=_UNFINISHED_TIMES * buffer_bytes)
+        self._cache = EntryCache(settings.managed_ledger_cache_size_mb * _MIB)
         self._path = PublishPath(self._cache, buffer_bytes, self._connections.update_holds)
         self._listener = JournalListener(self._path, self._connections.close)
 
@@ -98,6 +102,7 @@ class Broker:
             PulsarpyError: it cannot serve; one sentence says why.
             OSError: the disk says no.
         """
+        _check_reach(settings)
         with ExitStack() as listening:
             binary, web = (
                 listening.enter_context(closing(listen(settings.bind_address, port, option)))
@@ -106,7 +111,7 @@ class Broker:
                     (settings.web_service_port, "--web-port"),
                 )
             )
-            root = await asyncio.to_thread(_open, path, quorum)
+            root = await asyncio.to_thread(_open, path, quorum, settings)
             broker = cls(root, RootLock(root.path), settings)
             async with AsyncExitStack() as undo:
                 undo.push_async_callback(broker._running.aclose)
@@ -237,7 +242,6 @@ class Broker:
             max_producers=settings.broker_deduplication_max_number_of_producers,
             inactivity_ms=settings.broker_deduplication_producer_inactivity_timeout_minutes * 60_000,
             snapshot_entries=settings.broker_deduplication_entries_interval,
-            snapshot_interval_ms=settings.broker_deduplication_snapshot_interval_seconds * 1000,
         )
 
     def _lost(self, cursor: OpenCursor) -> None:
@@ -282,8 +286,50 @@ class Broker:
         await self._dedups.save_due((each.part, each.dedup) for each in self._topics if each.dedup is not None)
 
 
-def _open(path: Path, quorum: Quorum | None) -> Root:
-    return Root.shared(path) if Root.is_occupied(path) else Root.create(path, quorum=quorum or DEFAULT_QUORUM)
+def _check_reach(settings: BrokerSettings) -> None:
+    """Warn if clients on other hosts can connect unauthenticated; refuse an advertised name without a listener.
+
+    Raises:
+        InvalidArgumentError: the default bind_address would make the advertised address unreachable for other hosts.
+    """
+    if not _is_loopback(settings.bind_address):
+        log.warning(
+            "The broker listens on %s and authenticates nobody: every host that reaches its ports may read, write and "
+            "administer everything. Set bind_address to 127.0.0.1, or keep the ports behind a firewall.",
+            settings.bind_address,
+        )
+    elif "bind_address" not in settings.model_fields_set and not _is_loopback(settings.advertised_address):
+        raise InvalidArgumentError(
+            f"Setting advertised_address is {settings.advertised_address!r}, and no other host reaches bind_address "
+            f"{settings.bind_address!r}, the default: set bind_address to '0.0.0.0' if clients on other hosts shall be "
+            "served without authentication, or to '127.0.0.1' if something on this host forwards to it."
+        )
+
+
+def _is_loopback(host: str) -> bool:
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost" or host.endswith(".localhost")
+
+
+def _open(path: Path, quorum: Quorum | None, settings: BrokerSettings) -> Root:
+    """Open the root; `InvalidArgumentError` if it has other permissions than the settings ask for."""
+    file_mode = int(settings.root_file_mode, 8)
+    if not Root.is_occupied(path):
+        return Root.create(path, quorum=quorum or DEFAULT_QUORUM, file_mode=file_mode)
+    root = Root.shared(path)
+    found = permissions.mode_of(root.path)
+    if "root_file_mode" in settings.model_fields_set and found != permissions.folder_mode(file_mode):
+        raise InvalidArgumentError(
+            f"The root {path} has the permissions {found:04o}, and root_file_mode is {settings.root_file_mode}: change "
+            "those of the root and all that is in it, as docs/operations.md says, or leave the setting out."
+        )
+    if found & 0o007:
+        log.warning(
+            "Every user of this host may look into the root %s (permissions %04o): chmod -R o= %s", path, found, path
+        )
+    return root
 
 
 def _recover(root: Root, incarnation: IncarnationId) -> None:

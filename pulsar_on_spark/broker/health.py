@@ -10,16 +10,15 @@ from __future__ import annotations
 
 import asyncio
 import time
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from pulsar_on_spark.broker.journals import Journal
 from pulsar_on_spark.broker.metrics.stored import Stored
 from pulsar_on_spark.broker.producing.producer import Producer
 from pulsar_on_spark.broker.producing.producers import ProducerInfo
 from pulsar_on_spark.broker.server_errors import ServerRefusalError
-from pulsar_on_spark.broker.services import Services
 from pulsar_on_spark.broker.topics.topic import BrokerTopic
-from pulsar_on_spark.metadata.delta_log import require_space
+from pulsar_on_spark.metadata.delta_log import require_writable
 from pulsar_on_spark.model.clock import current_ms
 from pulsar_on_spark.model.errors import MetadataError, PulsarpyError, TopicNotFoundError
 from pulsar_on_spark.model.ids import LedgerId
@@ -32,8 +31,13 @@ from pulsar_on_spark.topic import catalog
 from pulsar_on_spark.topic.cursor.cursor import EntryRange
 from pulsar_on_spark.topic.policies.change import set_namespace_policies
 
+if TYPE_CHECKING:  # they have the check
+    from pulsar_on_spark.broker.services import Services
+
 TIMEOUT_S: Final = 10.0
 """How long a check lasts at most."""
+VALID_S: Final = 1.0
+"""Time for which its outcome is reused."""
 _PATIENCE_S: Final = 2.0
 """How long a look at the storage paths is waited for: one that hangs and is not needed must not turn health red."""
 _ROOM_EVERY_S: Final = 0.1
@@ -42,21 +46,51 @@ _FRAME_HEAD_BYTES: Final = 8
 """Sizes of a frame and of its command."""
 
 
-async def check(services: Services) -> None:
-    """Store a message and read it.
+class HealthCheck:
+    """The broker's health: requests at the same time share a check, and requests soon after share its outcome.
 
-    Raises:
-        ServerRefusalError: that is not possible, or takes too long; why, in one sentence.
+    So endless requests write at most one message each `VALID_S`.
     """
+
+    def __init__(self) -> None:
+        self._check: asyncio.Task[None] | None = None
+        self._valid_until_s = 0.0
+
+    async def require(self, services: Services) -> None:
+        """Store a message and read it, unless a check ended within the last `VALID_S`.
+
+        Raises:
+            ServerRefusalError: that is not possible, or takes too long; why, in one sentence.
+        """
+        loop = asyncio.get_running_loop()
+        check = self._check
+        if check is None or (check.done() and loop.time() >= self._valid_until_s):
+            check = self._check = loop.create_task(_store_and_read(services), name="health check")
+            check.add_done_callback(self._on_checked)
+        await asyncio.shield(check)
+
+    async def stop(self) -> None:
+        """Cancel a running check."""
+        if self._check is not None:
+            self._check.cancel()
+            await asyncio.gather(self._check, return_exceptions=True)
+
+    def _on_checked(self, check: asyncio.Task[None]) -> None:
+        self._valid_until_s = asyncio.get_running_loop().time() + VALID_S
+        if not check.cancelled():
+            check.exception()  # known, also where the client that asked has gone
+
+
+async def _store_and_read(services: Services) -> None:
     if services.path.is_lagging:
         raise _ill("Producers are held back because sealing is too far behind: see what the sealing process says.")
     try:
-        await asyncio.to_thread(require_space, services.root.path / "metadata")
+        await asyncio.to_thread(require_writable, services.root.path / "metadata")
     except (MetadataError, OSError) as error:
         raise _ill(f"Nothing can be committed: {error}") from error
     stage = "The metadata were not read"
     try:
-        async with asyncio.timeout(TIMEOUT_S), services.vitals.checking:
+        async with asyncio.timeout(TIMEOUT_S):
             topic = await _topic(services)
             stage = "A message was not stored"
             payload = str(time.time_ns()).encode()
@@ -88,10 +122,10 @@ async def _require_room(journal: Journal, stored: Stored) -> None:
 async def _topic(services: Services) -> BrokerTopic:
     name = TopicName.parse(f"persistent://pulsar/{services.settings.cluster_name}/{_NAME}")
     try:
-        topic = await services.topics.get(name, create=False)
+        topic = await services.topics.get(name)
     except TopicNotFoundError:
         await asyncio.to_thread(_create, services, name)
-        topic = await services.topics.get(name, create=False)
+        topic = await services.topics.get(name)
     assert isinstance(topic, BrokerTopic), "it is persistent"
     return topic
 

@@ -13,6 +13,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Final
 
+from pulsar_on_spark.metadata.permissions import opener
 from pulsar_on_spark.model.errors import BrokerRunningError
 from pulsar_on_spark.model.ids import IncarnationId
 
@@ -34,7 +35,7 @@ class RootLock:
             BrokerRunningError: another broker has it.
             OSError: the file cannot be made or locked.
         """
-        self._descriptor = os.open(root / _FILE, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        self._descriptor = opener(root / _FILE, os.O_RDWR | os.O_CREAT)
         incarnations, _, holder = os.read(self._descriptor, _MAX_BYTES).decode("utf-8", "replace").partition("\n")
         try:
             fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)

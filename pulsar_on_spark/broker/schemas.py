@@ -8,8 +8,9 @@ from __future__ import annotations
 import asyncio
 import json
 import struct
-from collections.abc import Iterable
-from typing import Final, cast
+from collections.abc import Callable, Iterable
+from concurrent.futures import ThreadPoolExecutor
+from typing import Final, TypeVar, cast
 
 from pulsar_on_spark.broker.server_errors import ServerRefusalError
 from pulsar_on_spark.broker.settings import BrokerSettings
@@ -23,11 +24,15 @@ from pulsar_on_spark.model.names import TopicName
 from pulsar_on_spark.protocol.commands import KeyValue, Schema, ServerError
 from pulsar_on_spark.topic.policies.effective import effective
 from pulsar_on_spark.topic.schemas import registry
+from pulsar_on_spark.topic.schemas.avro import SHORT_LETTERS
 from pulsar_on_spark.topic.schemas.compatibility import Strategy
 from pulsar_on_spark.topic.schemas.schema import SCHEMA_TYPES, TopicSchema
 
 NO_VERSION: Final = b""
 """What a client without a schema is told."""
+MAX_WAITING: Final = 64
+"""Long schemas that wait to be parsed: each may have 1 MiB."""
+_T = TypeVar("_T")
 _VERSION: Final = struct.Struct(">q")
 _LENGTH: Final = struct.Struct(">i")
 
@@ -45,6 +50,8 @@ class ClientSchemas:
         self._store = store
         self._views = views
         self._defaults = default_policies(settings)
+        self._parsing = ThreadPoolExecutor(1, "schemas")
+        self._waiting = 0
 
     async def of_producer(self, name: TopicName, given: Schema | None) -> bytes:
         """The version of a producer's schema, registered if it is new; NO_VERSION without a schema.
@@ -80,7 +87,8 @@ class ClientSchemas:
             return
         view = await self._views.view()
         if registry.find(view, name, None) is not None:
-            registry.check_reader(view, name, schema, self._strategy(view, name))
+            strategy = self._strategy(view, name)
+            await self._parsed(view, name, schema, lambda: registry.check_reader(view, name, schema, strategy))
         elif is_idle:
             await self._registered(name, schema)
         else:
@@ -95,21 +103,21 @@ class ClientSchemas:
         return to_wire(found), version_bytes(found.version)
 
     async def record(self, name: TopicName, version: int | None) -> SchemaRecord:
-        """A version, the latest for None.
+        """A version that is not deleted, the latest for None.
 
         Raises:
             ServerRefusalError: there is none: TopicNotFound, which clients rely on.
             TopicNotFoundError, MetadataError: as `of_producer`.
         """
-        found = registry.find(await self._views.view(), name, version)
+        known = registry.versions(await self._views.view(), name)
+        found = next((each for each in reversed(known) if version in (None, each.version)), None)
         if found is None:
             raise _none(name, "no schema" if version is None else f"no schema version {version}")
         return found
 
     async def same(self, name: TopicName, schema: TopicSchema) -> SchemaRecord:
         """The version that is this schema (errors as `record`, and InvalidArgumentError if it is malformed)."""
-        schema.check()
-        found = registry.find_same(await self._views.view(), name, schema)
+        found = await self._same(await self._views.view(), name, schema)
         if found is None:
             raise _none(name, "no such schema")
         return found
@@ -120,9 +128,14 @@ class ClientSchemas:
 
     async def may_follow(self, name: TopicName, schema: TopicSchema) -> bool:
         """Whether `add` would take a schema (errors as `record`, and InvalidArgumentError if it is malformed)."""
-        schema.check()
         view = await self._views.view()
-        return registry.may_follow(view, name, schema, self._strategy(view, name))
+        strategy = self._strategy(view, name)
+
+        def follows() -> bool:
+            schema.check()
+            return registry.may_follow(view, name, schema, strategy)
+
+        return await self._parsed(view, name, schema, follows)
 
     async def add(self, name: TopicName, schema: TopicSchema) -> SchemaRecord:
         """Register a schema as an operator does: also where clients may not (errors as `of_producer`)."""
@@ -141,9 +154,8 @@ class ClientSchemas:
         return effective(view, name, self._defaults).schema_compatibility_strategy
 
     async def _registered(self, name: TopicName, schema: TopicSchema) -> bytes:
-        schema.check()
         view = await self._views.view()
-        found = registry.find_same(view, name, schema)
+        found = await self._same(view, name, schema)
         if found is None:
             policies = effective(view, name, self._defaults)
             strategy, may_update = policies.schema_compatibility_strategy, policies.is_allow_auto_update_schema
@@ -152,14 +164,44 @@ class ClientSchemas:
             )
         return version_bytes(found.version)
 
+    async def _same(self, view: View, name: TopicName, schema: TopicSchema) -> SchemaRecord | None:
+        """The version that is this schema (errors as `same`, but for none)."""
+
+        def find() -> SchemaRecord | None:
+            schema.check()
+            return registry.find_same(view, name, schema)
+
+        return await self._parsed(view, name, schema, find)
+
+    async def _parsed(self, view: View, name: TopicName, schema: TopicSchema, work: Callable[[], _T]) -> _T:
+        """Run work that parses schemas: for long ones in a thread, as other clients would wait for a third of a second.
+
+        Raises:
+            ServerRefusalError: too many long schemas wait to be parsed; the client retries.
+        """
+        known = [each.data for each in registry.versions(view, name)]
+        if len(schema.data) + sum(map(len, known)) <= SHORT_LETTERS:
+            return work()
+        if self._waiting >= MAX_WAITING:
+            raise ServerRefusalError(
+                ServerError.TooManyRequests, f"{MAX_WAITING} long schemas are being looked at: try again later."
+            )
+        self._waiting += 1
+        try:
+            return await asyncio.get_running_loop().run_in_executor(self._parsing, work)
+        finally:
+            self._waiting -= 1
+
 
 def of_wire(schema: Schema | None) -> TopicSchema | None:
-    """A client's schema; None for none, for NONE and for AUTO_CONSUME.
+    """A client's schema; None for none and for AUTO_CONSUME.
+
+    NONE is a schema like any other: clients that declare bytes by it ask for its version later.
 
     Raises:
         InvalidArgumentError: its bytes are no text, or not those of a KEY_VALUE schema.
     """
-    if schema is None or schema.type in (Schema.NONE, Schema.AutoConsume):
+    if schema is None or schema.type == Schema.AutoConsume:
         return None
     type_ = SCHEMA_TYPES[schema.type]
     properties = {each.key: each.value for each in cast(Iterable[KeyValue], schema.properties)}

@@ -23,6 +23,9 @@ from pulsar_on_spark.model.errors import (
 )
 from pulsar_on_spark.protocol.commands import ServerError
 
+BUG_REASON: Final = "The broker failed at this request by a fault of its own: its log says more."
+"""The answer for an unexpected error, whose own text may hold details for operators alone."""
+
 
 class ServerRefusalError(PulsarpyError):
     """A request is refused with this very error of Pulsar's.

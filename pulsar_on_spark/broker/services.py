@@ -10,12 +10,14 @@ from pulsar_on_spark.broker.producing.producers import ProducerNames
 from pulsar_on_spark.broker.producing.publishing import PublishPath
 from pulsar_on_spark.broker.reading.reader import EntryReader
 from pulsar_on_spark.broker.schemas import ClientSchemas
+from pulsar_on_spark.broker.server_errors import ServerRefusalError
 from pulsar_on_spark.broker.settings import BrokerSettings
 from pulsar_on_spark.broker.stats.overview import Overview
 from pulsar_on_spark.broker.topics.topic import TopicParts
 from pulsar_on_spark.broker.topics.topic_watch import TopicWatch
 from pulsar_on_spark.broker.topics.topics import Topics
 from pulsar_on_spark.broker.views import Views
+from pulsar_on_spark.protocol.commands import ServerError
 from pulsar_on_spark.topic.root import Root
 
 if TYPE_CHECKING:  # it holds connections, which hold this
@@ -59,3 +61,19 @@ class Services:
     overview: Overview
     watch: TopicWatch
     vitals: Vitals
+
+    def service_url_of(self, listener: str) -> str:
+        """The URL that lookups answer, whichever topic is looked up.
+
+        Args:
+            listener: The advertised listener that a client names; "" for none.
+
+        Raises:
+            ServerRefusalError: there is no such listener: ServiceNotReady, as in Pulsar.
+        """
+        if listener:
+            raise ServerRefusalError(
+                ServerError.ServiceNotReady,
+                f"The broker has no listener {listener!r}: leave the client's listener name out.",
+            )
+        return self.service_url

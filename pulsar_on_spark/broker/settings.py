@@ -13,10 +13,11 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 
 from pulsar_on_spark.model.errors import InvalidArgumentError
 from pulsar_on_spark.model.logs import LogFormat, LogLevel
+from pulsar_on_spark.protocol.server import MAX_HANDSHAKE_FRAME_BYTES
 
 ENVIRONMENT_PREFIX: Final = "PULSARPY_"
 _MIB = 1 << 20
@@ -27,6 +28,11 @@ Count = Annotated[int, Field(ge=0, le=2**31 - 1)]
 Some = Annotated[int, Field(ge=1, le=2**31 - 1)]
 Limit = Annotated[int, Field(ge=-1, le=2**63 - 1)]
 Bytes = Annotated[int, Field(ge=0, le=2**63 - 1)]
+Names = Annotated[
+    tuple[str, ...],
+    BeforeValidator(lambda given: [each.strip() for each in given.split(",")] if isinstance(given, str) else given),
+]
+"""A list; as text, its items are separated by commas."""
 
 
 class BrokerSettings(BaseModel):
@@ -38,13 +44,28 @@ class BrokerSettings(BaseModel):
     """Where clients connect; 0 takes a free port."""
     web_service_port: Port = 8080
     """Where HTTP is served; 0 takes a free port."""
-    bind_address: str = "0.0.0.0"
-    """The address that is listened on."""
+    bind_address: str = "127.0.0.1"
+    """The address to listen on; `0.0.0.0` for all, with a warning. Pulsar's default is all; as this broker has no
+    authentication, clients on other hosts can connect only where this is set."""
     advertised_address: str = "localhost"
     """The host name that lookups answer: clients must reach the broker by it."""
+    web_service_allowed_hosts: Names = ()
+    """Host names that HTTP requests may name besides addresses, `localhost` and `advertised_address`; `*` for any.
+    Separated by commas in the environment."""
+    web_service_allowed_origins: Names = ()
+    """Origins of web pages that may send requests, such as `https://console.example.com`, besides those of the
+    broker's own address; `*` for any."""
+    max_http_server_connections: Count = 2048
+    """HTTP connections of all clients together; above it the connections that have been idle longest are closed, and
+    if none is idle, requests get 503."""
+    max_http_server_connections_per_ip: Count = 100
+    """HTTP connections from one address; as above. Not in Pulsar."""
     cluster_name: str = "standalone"
     """Begins the names of producers that give themselves none."""
 
+    root_file_mode: Literal["0600", "0660"] = "0600"
+    """Permissions of the files of a root that this broker creates: for its user alone, or `0660` to share the root with
+    a group (see operations). An existing root keeps its own, and another value here is refused. Not in Pulsar."""
     log_format: LogFormat = "text"
     """How the broker's processes log to standard error: lines for people, or a JSON object a line with `time`, `level`,
     `logger`, `message` and what it is about: `topic`, `subscription`, `ledger`, `path`, `file`, `incarnation`,
@@ -61,15 +82,21 @@ class BrokerSettings(BaseModel):
     journal takes entries of up to 16 MiB."""
     keep_alive_interval_seconds: Annotated[float, Field(gt=0)] = 30
     """A connection that was silent for so long is asked for a sign of life, and closed after as long again."""
-    broker_max_connections: Count = 0
-    """Connections of all clients together."""
+    connection_handshake_timeout_seconds: Annotated[float, Field(gt=0, le=3600)] = 10
+    """Time in which a connection must be CONNECTED, whatever it sends; one keep-alive interval in Pulsar."""
+    connection_handshake_max_frame_bytes: Annotated[int, Field(ge=1024, le=5 * _MIB)] = MAX_HANDSHAKE_FRAME_BYTES
+    """Bytes of a frame before a connection is CONNECTED: it holds the client's credentials."""
+    broker_max_connections: Count = 10_000
+    """Connections of all clients together. Pulsar's default is no limit; here the journal could run out of file
+    descriptors."""
     broker_max_connections_per_ip: Count = 0
     """Connections from one address."""
     max_pending_publish_requests_per_connection: Some = 1000
     """Entries of a connection that are not acknowledged: above it nothing is read from it, until half of them are."""
     max_message_publish_buffer_size_mb: Some = 128
     """Bytes of entries of all connections that are not acknowledged; as above. Pulsar's default is half of the direct
-    memory."""
+    memory. Incomplete frames may take four times as much; above it the connections that were silent longest are
+    closed."""
 
     allow_auto_topic_creation: bool = True
     """Whether a client's use of a topic that is not there creates it."""
@@ -77,6 +104,15 @@ class BrokerSettings(BaseModel):
     """What is created so."""
     default_num_partitions: Annotated[int, Field(ge=1, le=10_000)] = 1
     """Partitions of a topic that is created so, where the type is partitioned."""
+    max_num_partitions_per_partitioned_topic: Annotated[int, Field(ge=0, le=10_000)] = 0
+    """Partitions that a topic may be created with, or grow to; 0 for 10,000."""
+    max_topics_per_namespace: Count = 0
+    """Topics that clients and the admin API create in one namespace, each partition counted. Spark's writes go by the
+    namespace's policy, and by this setting where it was changed while the broker ran."""
+    max_namespaces_per_tenant: Count = 0
+    """Namespaces that the admin API creates of one tenant."""
+    max_tenants: Count = 0
+    """Tenants that the admin API creates."""
     allow_auto_subscription_creation: bool = True
     """Whether a consumer creates its subscription."""
     max_producers_per_topic: Count = 0

@@ -26,6 +26,7 @@ Those with a star can be changed while the broker runs (`pulsar-admin brokers up
 
 ```toml
 broker_service_port = 6650
+bind_address = "0.0.0.0"
 advertised_address = "broker-1.example.com"
 default_retention_time_in_minutes = 10080
 ```

@@ -22,6 +22,8 @@ class Throttle:
         self._period_s = period_s
         self._at_s: float | None = None
         self._left = [0.0, 0.0]
+        self._given_s = 0.0
+        """Start of the period in which `give` allows more than the limit."""
         self.limit(messages, size_bytes, period_s)
 
     def limit(self, messages: int, size_bytes: int, period_s: float = 1.0) -> None:
@@ -41,6 +43,17 @@ class Throttle:
             self._left[kind] = max(self._left[kind] - taken, -self._limits[kind] * MAX_DEBT_S / self._period_s)
         return self._wait_s()
 
+    def give(self, now_s: float, messages: int, size_bytes: int) -> None:
+        """Allow this much more, even beyond the limits; the unused rest expires at the end of the period."""
+        if self.is_unlimited:
+            return
+        self._fill(now_s)
+        if now_s - self._given_s >= self._period_s:
+            self._given_s = now_s
+            self._left = [min(left, limit) for left, limit in zip(self._left, self._limits, strict=True)]
+        for kind, given in enumerate((messages, size_bytes)):
+            self._left[kind] += given
+
     def wait_s(self, now_s: float) -> float:
         """For how many seconds the next is to wait."""
         if self.is_unlimited:
@@ -56,4 +69,5 @@ class Throttle:
         passed_s = 0.0 if self._at_s is None else max(now_s - self._at_s, 0.0)
         self._at_s = now_s
         for kind, limit in enumerate(self._limits):
-            self._left[kind] = min(self._left[kind] + limit * passed_s / self._period_s, limit)
+            filled = min(self._left[kind] + limit * passed_s / self._period_s, limit)
+            self._left[kind] = max(self._left[kind], filled)

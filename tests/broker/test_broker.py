@@ -14,20 +14,28 @@ import httpx
 import pulsar
 import pytest
 
-from pulsar_on_spark.broker.broker import Broker
+from pulsar_on_spark.broker.broker import Broker, _check_reach
 from pulsar_on_spark.broker.connection.access import Authentication, Challenge, OpenAccess
+from pulsar_on_spark.broker.server_errors import BUG_REASON
 from pulsar_on_spark.broker.settings import BrokerSettings
 from pulsar_on_spark.broker.topics.topic import BrokerTopic
 from pulsar_on_spark.broker.topics.topic_watch import TopicWatch
 from pulsar_on_spark.broker.web.server import WebServer
 from pulsar_on_spark.metadata.records import IncarnationRecord
-from pulsar_on_spark.model.errors import AccessDeniedError, MetadataError, StorageError
+from pulsar_on_spark.model.errors import (
+    AccessDeniedError,
+    InvalidArgumentError,
+    MetadataError,
+    PulsarpyError,
+    StorageError,
+)
 from pulsar_on_spark.model.names import TopicName
 from pulsar_on_spark.protocol.commands import (
     AuthData,
     BaseCommand,
     CommandAuthResponse,
     CommandConnect,
+    CommandGetTopicsOfNamespace,
     CommandLookupTopic,
     ServerError,
 )
@@ -95,6 +103,37 @@ def test_a_start_that_fails_late_ends_what_it_began(tmp_path: Path, monkeypatch:
     assert record.state == "CLOSED"
     again = Running(root)
     again.stop()
+
+
+def test_a_broker_that_other_hosts_reach_warns_at_each_start(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """The starts end at a root that is none: nothing is served to other hosts."""
+    root = tmp_path / "root"
+    root.write_text("not a folder")
+    for _ in range(2):
+        caplog.clear()
+        with pytest.raises((PulsarpyError, OSError)):
+            asyncio.run(Broker.start(root, SETTINGS.model_copy(update={"bind_address": "0.0.0.0"})))
+        (warning,) = [each for each in caplog.records if "authenticates nobody" in each.getMessage()]
+        assert warning.levelname == "WARNING"
+        assert "listens on 0.0.0.0" in warning.getMessage()
+
+
+@pytest.mark.parametrize("bind_address", ["127.0.0.1", "127.1.2.3", "::1", "localhost", "broker.localhost"])
+def test_a_broker_that_only_its_host_reaches_is_silent(bind_address: str, caplog: pytest.LogCaptureFixture) -> None:
+    _check_reach(BrokerSettings(bind_address=bind_address, advertised_address="broker-1.example.com"))
+    assert caplog.records == []
+
+
+@pytest.mark.parametrize("advertised", ["broker-1.example.com", "10.1.2.3", "fe80::1"])
+def test_other_hosts_are_not_sent_to_an_address_that_is_not_listened_on(tmp_path: Path, advertised: str) -> None:
+    settings = BrokerSettings(broker_service_port=0, web_service_port=0, advertised_address=advertised)
+    with pytest.raises(InvalidArgumentError) as refused:
+        asyncio.run(Broker.start(tmp_path / "root", settings))
+    (sentence,) = str(refused.value).splitlines()
+    assert sentence.startswith(f"Setting advertised_address is {advertised!r}, ")
+    assert "set bind_address to '0.0.0.0'" in sentence
+    assert sentence.count(". ") == 0
+    assert not (tmp_path / "root").exists()
 
 
 def test_a_topic_that_nobody_uses_is_forgotten_and_comes_back(running: Running) -> None:
@@ -231,6 +270,33 @@ def test_topics_of_a_namespace_are_listed_for_who_may_know_them(
     assert httpx.get(url, timeout=LIMIT_S).status_code == 200
     monkeypatch.setattr(running.broker._web._services, "access", Secretive())
     assert httpx.get(url, timeout=LIMIT_S).status_code == 403
+
+
+# -- faults of the broker's own ----------------------------------------------------------------------------------------
+
+
+class Faulty(OpenAccess):
+    """Fails by a fault of its own, whose text names what no client should see."""
+
+    def authorize_list(self, role: str, namespace: str) -> None:
+        raise KeyError("/secret/path", object())
+
+
+def test_a_fault_of_the_broker_is_answered_with_one_sentence_and_logged(
+    running: Running, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(running.broker._web._services, "access", Faulty())
+    over_http = httpx.get(f"{running.broker.web_url}/admin/v2/namespaces/public/default/topics", timeout=LIMIT_S)
+    assert (over_http.status_code, over_http.json()) == (500, {"reason": BUG_REASON})
+    listing = CommandGetTopicsOfNamespace(request_id=7, namespace="public/default")
+    asked = command("GET_TOPICS_OF_NAMESPACE", getTopicsOfNamespace=listing)
+    connected, refused, looked_up = conversation(running.broker.service_url, [connecting(b""), asked, looking_up()])
+    assert connected.type == BaseCommand.CONNECTED
+    assert (refused.error.request_id, refused.error.error) == (7, ServerError.UnknownError)
+    assert refused.error.message == BUG_REASON
+    assert looked_up.type == BaseCommand.LOOKUP_RESPONSE, "the connection serves its other requests"
+    logged = [each.exc_info[0] for each in caplog.records if each.exc_info]
+    assert logged.count(KeyError) >= 2, "operators see what clients do not"
 
 
 def test_a_topic_whose_ledger_could_not_be_closed_is_loaded_with_all_of_it(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import math
+import threading
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -12,14 +13,17 @@ import pytest
 from pulsar_on_spark.broker import journals as module
 from pulsar_on_spark.broker.journals import Journals
 from pulsar_on_spark.metadata.records import IncarnationRecord
-from pulsar_on_spark.model.errors import JournalUnavailableError
+from pulsar_on_spark.model.errors import JournalUnavailableError, NotEnoughCopiesError
 from pulsar_on_spark.model.ids import IncarnationId, TopicId
 from pulsar_on_spark.model.quorum import Quorum
 from pulsar_on_spark.testing import messages
+from pulsar_on_spark.topic.incarnation.incarnation import Incarnation
 from pulsar_on_spark.topic.incarnation.listener import Appended
 from pulsar_on_spark.topic.incarnation.roll_over import RollOver
+from pulsar_on_spark.topic.leases import broker_lease_directory
 from pulsar_on_spark.topic.root import Root
 from pulsar_on_spark.topic.sealing.process import SealingPolicy
+from tests.open_files import open_files_under
 
 ONE, TWO = Quorum(1, 1, 1), Quorum(2, 2, 2)
 
@@ -89,3 +93,55 @@ def test_journals_come_and_go_with_the_topics_that_use_them(tmp_path: Path, monk
         assert {state(each) for each in (first.id, again.id)} == {"CLOSED"}
 
     asyncio.run(go())
+
+
+def test_a_journal_that_cannot_be_opened_is_no_end_of_the_others(tmp_path: Path) -> None:
+    """A topic may ask for more copies than there are paths: its load fails, and the broker serves on."""
+    root = Root.create(tmp_path / "root")
+    ended: list[str] = []
+
+    class Ended(Listener):
+        def ended(self, reason: str) -> None:
+            ended.append(reason)
+
+    async def go() -> None:
+        journals = Journals(root, Ended(), SealingPolicy(), RollOver(), lambda ids: None)
+        await journals.start(root.quorum)
+        with pytest.raises(NotEnoughCopiesError, match="fewer paths than the ack quorum"):
+            await journals.take(TopicId("t"), Quorum(4, 4, 4))
+        assert list(journals) == [journals.first.incarnation]
+        assert await journals.take(TopicId("t"), None) is journals.first.incarnation
+        assert ended == []
+        await journals.stop()
+
+    asyncio.run(go())
+    assert ended == []
+
+
+def test_a_start_that_is_cancelled_leaves_nothing_behind(tmp_path: Path) -> None:
+    """As when the client goes away for which a topic was being loaded."""
+    root = Root.create(tmp_path / "root")
+    ended: list[str] = []
+
+    class Ended(Listener):
+        def ended(self, reason: str) -> None:
+            ended.append(reason)
+
+    def journal_threads() -> list[str]:
+        return [each.name for each in threading.enumerate() if each.name.startswith("journal-")]
+
+    async def go() -> None:
+        before = len(journal_threads())
+        starting = asyncio.create_task(Incarnation.start(root, Ended()))
+        while len(journal_threads()) == before:
+            await asyncio.sleep(0)
+        starting.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await starting
+        async with asyncio.timeout(30):
+            while len(journal_threads()) > before or open_files_under(root.path / "storage"):
+                await asyncio.sleep(0.01)
+        assert not list(broker_lease_directory(root.path).glob("*.json"))
+
+    asyncio.run(go())
+    assert ended == []

@@ -77,7 +77,37 @@ def test_what_is_stored_comes_back_as_it_was(root: Root, given: Schema) -> None:
 
 
 def test_schemas_that_are_none() -> None:
-    assert [of_wire(each) for each in (None, schema("NONE"), schema("AutoConsume", b""))] == [None, None, None]
+    assert [of_wire(each) for each in (None, schema("AutoConsume", b""))] == [None, None]
+
+
+def test_bytes_that_are_declared_have_a_version(root: Root) -> None:
+    async def declared() -> None:
+        core, declared = schemas(root), schema("NONE", b"")
+        assert await core.of_producer(T, declared) == version_bytes(0)
+        assert await core.find(T, version_bytes(0)) == (declared, version_bytes(0))
+        await core.of_consumer(T, declared, is_idle=False)
+        assert await core.of_producer(T, None) == NO_VERSION
+        with pytest.raises(IncompatibleSchemaError, match="its type is NONE, not AVRO"):
+            await core.of_producer(T, schema())
+
+    run(declared())
+
+
+def test_a_deleted_version_is_not_found(root: Root) -> None:
+    async def deleted() -> None:
+        core = schemas(root)
+        await core.of_producer(T, schema())
+        await core.delete(T, force=False)
+        for version in (NO_VERSION, version_bytes(0), version_bytes(1)):
+            with pytest.raises(ServerRefusalError, match="has no schema") as caught:
+                await core.find(T, version)
+            assert code_of(caught.value) == ServerError.TopicNotFound
+        assert await core.of_producer(T, schema()) == version_bytes(2)
+        assert (await core.find(T, NO_VERSION))[1] == version_bytes(2)
+        with pytest.raises(ServerRefusalError, match="no schema version 0"):
+            await core.find(T, version_bytes(0))
+
+    run(deleted())
 
 
 @pytest.mark.parametrize(

@@ -29,6 +29,21 @@ def test_the_stricter_limit_counts() -> None:
     assert throttle.take(2, 110, 0) == pytest.approx(10)
 
 
+def test_what_is_given_comes_on_top_and_lasts_for_a_period() -> None:
+    throttle = Throttle(messages=10)
+    throttle.give(1, 50, 0)
+    assert throttle.take(1, 60, 0) == 0
+    assert throttle.take(1, 1, 0) == pytest.approx(0.1)
+    throttle.give(3, 50, 0)
+    assert throttle.wait_s(3.5) == 0
+    throttle.give(5, 1, 0)
+    assert throttle.take(5, 11, 0) == 0
+    assert throttle.take(5, 1, 0) == pytest.approx(0.1), "the other 50 are gone"
+    throttle.limit(-1, -1)
+    throttle.give(6, 1, 1)
+    assert throttle.take(6, 10**6, 0) == 0
+
+
 def test_a_debt_is_bounded() -> None:
     throttle = Throttle(messages=1, period_s=2)
     assert throttle.take(0, 10**6, 0) == pytest.approx(MAX_DEBT_S)

@@ -17,6 +17,7 @@ class Operation(Enum):
 
     LOOKUP = auto()
     PRODUCE = auto()
+    REPLICATE = auto()
     CONSUME = auto()
 
 

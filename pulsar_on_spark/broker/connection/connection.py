@@ -4,23 +4,27 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Coroutine
-from typing import Any, Final, NamedTuple, cast
+from collections.abc import Coroutine, Iterator
+from typing import Any, Final, cast
 
 from google.protobuf.message import Message
 
 from pulsar_on_spark.broker.connection.access import Authentication
+from pulsar_on_spark.broker.connection.handlers import Handlers, Request, Steps
 from pulsar_on_spark.broker.connection.intake import Intake, Pause
+from pulsar_on_spark.broker.connection.large_answers import LargeAnswers
+from pulsar_on_spark.broker.connection.registry import SLOW_HANDSHAKE_S, Registry
 from pulsar_on_spark.broker.producing.producer import Producer
 from pulsar_on_spark.broker.producing.producers import ProducerInfo
-from pulsar_on_spark.broker.server_errors import ServerRefusalError, code_of
+from pulsar_on_spark.broker.server_errors import BUG_REASON, ServerRefusalError, code_of
 from pulsar_on_spark.broker.services import Services
 from pulsar_on_spark.broker.subscriptions.subscribed import Subscribed
+from pulsar_on_spark.broker.topics.creation_rate import CreationRate
 from pulsar_on_spark.broker.topics.topics import AnyTopic
 from pulsar_on_spark.model.errors import ProtocolError, PulsarpyError
 from pulsar_on_spark.protocol import replies
 from pulsar_on_spark.protocol.commands import BaseCommand, ServerError
-from pulsar_on_spark.protocol.server import Sent, ServerConnection
+from pulsar_on_spark.protocol.server import Event, Sent, ServerConnection
 
 log = logging.getLogger(__name__)
 
@@ -33,45 +37,14 @@ send (the Go client does): if the broker waited to be read, too, neither would g
 LIVENESS_TIMEOUT_S: Final = 5.0
 """How long a client that another one wants to replace is waited for (`connectionLivenessCheckTimeoutMillis`)."""
 TURN_COMMANDS: Final = 1_000
-"""Commands in one read above which a client is one of many small ones: the others have their turn after every ..."""
+"""Commands in one read above which a client is one of many small ones, or one of a few large ones (each may name
+thousands of messages): the others have their turn after every ..."""
 TURN_BYTES: Final = 32 << 10
 """... so many bytes of it. (Reads of 256 KiB, up to 32 in a row, are what uvloop would hand over.)"""
 MAX_REQUESTS: Final = 5_000
 """Requests of one connection that are not answered; a client that asks more is told to come later."""
-
-
-class Request(NamedTuple):
-    """How a command that is answered is handled.
-
-    Attributes:
-        handle: Does it; may raise a `PulsarpyError`.
-        refuse: The answer that tells of an error: request id, error, message.
-    """
-
-    handle: Callable[[Connection, Any], Awaitable[None]]
-    refuse: Callable[[int, ServerError, str], bytes] = replies.error
-
-
-Signal = Callable[["Connection", Any], None]
-"""Handles a command at once; must not raise."""
-
-
-class Handlers(NamedTuple):
-    """What is done with each type of command; others are ignored, as in official brokers.
-
-    Attributes:
-        requests: Commands that are answered, after a while.
-        signals: Commands that are handled at once.
-        sent: A SEND.
-        writable_again: The connection takes data again.
-        closed: The connection is gone.
-    """
-
-    requests: dict[int, Request]
-    signals: dict[int, Signal]
-    sent: Callable[[Connection, Sent], None]
-    writable_again: Callable[[Connection], None]
-    closed: Callable[[Connection], None]
+MAX_ERROR_LETTERS: Final = 4_096
+"""Limit of an error that is sent to a client and logged: it may quote what the client sent."""
 
 
 class Connection(asyncio.Protocol):
@@ -86,14 +59,17 @@ class Connection(asyncio.Protocol):
         role: Who the client is; None as long as that is not known.
         authentication: How that is found out; None before CONNECT.
         auth_method: How the client calls its method.
+        knows_source_positions: True if its replicators understand receipts with their entries' source positions.
         producers: Its producers by its own numbers.
         asking: Producers that are not admitted yet.
         consumers: Its consumers by its own numbers; also those that the broker has sent away.
         wanted: What is not connected yet and still wanted: (type of its command, its number) -> its request.
         is_asked: A PING is on its way to it.
+        creations: The rate at which it may create topics and subscriptions.
+        large_answers: The turns of its large answers.
     """
 
-    def __init__(self, services: Services, handlers: Handlers, registry: set[Connection]) -> None:
+    def __init__(self, services: Services, handlers: Handlers, registry: Registry[Connection]) -> None:
         self.services = services
         self.address = ""
         self.client_version = ""
@@ -101,6 +77,7 @@ class Connection(asyncio.Protocol):
         self.role: str | None = None
         self.authentication: Authentication | None = None
         self.auth_method = ""
+        self.knows_source_positions = False
         self.is_closed = False
         self.is_writable = True
         self.producers: dict[int, Producer] = {}
@@ -108,12 +85,21 @@ class Connection(asyncio.Protocol):
         self.consumers: dict[int, Subscribed] = {}
         self.wanted: dict[tuple[int, int], int] = {}
         self.is_asked = False
+        self.creations = CreationRate()
+        self.large_answers = LargeAnswers(lambda: self.is_closed or self._unread_bytes <= UNREAD_LIMIT_BYTES)
         self._probe: asyncio.Future[None] | None = None
         self._handlers = handlers
         self._registry = registry
-        self._codec = ServerConnection(services.settings.max_message_size)
+        self._codec = ServerConnection(
+            services.settings.max_message_size,
+            max_handshake_frame_bytes=services.settings.connection_handshake_max_frame_bytes,
+        )
+        self._holds = False
+        """True if it holds bytes of an incomplete frame."""
         self._transport: asyncio.Transport | None = None
         self._rest: bytes | memoryview = b""
+        self._left: Iterator[Event] = iter(())
+        self._steps: Steps | None = None
         self._takes_turns = False
         self._may_come_again: asyncio.Future[None] | None = None
         self._patience_s = services.settings.keep_alive_interval_seconds / 2
@@ -129,8 +115,12 @@ class Connection(asyncio.Protocol):
         self.intake = Intake(self._transport, self.services.settings.max_pending_publish_requests_per_connection)
         host, port, *_ = transport.get_extra_info("peername") or ("?", 0)
         self.address = f"{host}:{port}"
-        self._registry.add(self)
-        self._check_limits(host)
+        timeout_s = self.services.settings.connection_handshake_timeout_seconds
+        self._handshake = self._loop.call_later(min(SLOW_HANDSHAKE_S, timeout_s), self._handshake_slow)
+        try:
+            self._registry.add(self, host, self.services.settings)
+        except ServerRefusalError as error:
+            self._refuse(error)
 
     def data_received(self, data: bytes) -> None:
         """See `asyncio.Protocol`."""
@@ -153,36 +143,83 @@ class Connection(asyncio.Protocol):
             log.warning("Hanging up on %s: %s", self.address, error, extra={"connection": self.address})
             self.close()
             return
-        sent = self._handlers.sent
-        for event in events:
-            if self.is_closed:
-                return
-            if isinstance(event, Sent):
-                sent(self, event)
-            else:
-                self._handle(event.type, event.body)
+        held_bytes = self._codec.held_bytes + len(self._rest)
+        if held_bytes or self._holds:
+            self._holds = held_bytes > 0
+            self._registry.note_held(self, held_bytes)
+        self._left = iter(events)
+        self._handle_left()
         if not self.is_writable and self._unread_bytes > UNREAD_LIMIT_BYTES:
             self.intake.pause(Pause.WRITING)
-        self._takes_turns = len(events) > TURN_COMMANDS or len(self._rest) > 0
-        if self._takes_turns:
+        is_large = len(data) >= TURN_BYTES and bool(events) and not isinstance(events[-1], Sent)
+        self._takes_turns = len(events) > TURN_COMMANDS or is_large or len(self._rest) > 0
+        if self._takes_turns or self._steps is not None:
             self.intake.pause(Pause.TURN)
             self._loop.call_soon(self._next_turn)
         else:
             self.intake.resume(Pause.TURN)
 
+    def _handle_left(self) -> None:
+        """Handle the remaining commands of the last read, up to one that takes steps."""
+        sent = self._handlers.sent
+        for event in self._left:
+            if self.is_closed:
+                return
+            if isinstance(event, Sent):
+                sent(self, event)
+            elif (steps := self._handle(event.type, event.body)) is not None:
+                self._steps = steps
+                return
+
+    def _refuse(self, error: ServerRefusalError) -> None:
+        self.write(replies.error(replies.NO_REQUEST_ID, error.code, str(error)))
+        self.close()
+
+    def _handshake_slow(self) -> None:
+        timeout_s = self.services.settings.connection_handshake_timeout_seconds
+        left_s = max(0.0, timeout_s - SLOW_HANDSHAKE_S)
+        self._handshake = self._loop.call_later(left_s, self._handshake_late, timeout_s)
+        try:
+            self._registry.add_slow_handshake(self)
+        except ServerRefusalError as error:
+            self._refuse(error)
+
+    def _handshake_late(self, timeout_s: float) -> None:
+        self.abort(f"it was not connected {timeout_s:g} s after it came")
+
+    def handshake_done(self) -> None:
+        """The client is CONNECTED: lift the limits of connections before their handshake."""
+        self._codec.handshake_done()
+        self._registry.handshake_done(self)
+        self._handshake.cancel()
+
     def _next_turn(self) -> None:
         if self.is_closed:
             return
-        if self._rest:
+        if self._is_stepping():
+            self._loop.call_soon(self._next_turn)
+        elif self._rest:
             self._take()
         else:
             self.intake.resume(Pause.TURN)
+
+    def _is_stepping(self) -> bool:
+        """Take the next step of a command that takes steps; after its last step, handle the client's next commands."""
+        if self._steps is None:
+            return False
+        for _ in self._steps:
+            return True
+        self._steps = None
+        self._handle_left()
+        return self._steps is not None
 
     def connection_lost(self, error: Exception | None) -> None:
         """See `asyncio.Protocol`."""
         self.is_closed = True
         self.is_writable = False
-        self._registry.discard(self)
+        self._registry.remove(self)
+        self.large_answers.room_changed()
+        self._handshake.cancel()
         self._settle_probe()
         self._handlers.closed(self)
 
@@ -193,6 +230,7 @@ class Connection(asyncio.Protocol):
     def resume_writing(self) -> None:
         """See `asyncio.Protocol`."""
         self.is_writable = True
+        self.large_answers.room_changed()
         self.intake.heard_s = self._loop.time()
         self.intake.resume(Pause.WRITING)
         self._handlers.writable_again(self)
@@ -313,21 +351,9 @@ class Connection(asyncio.Protocol):
     def _unread_bytes(self) -> int:
         return 0 if self._transport is None else self._transport.get_write_buffer_size()
 
-    def _check_limits(self, host: str) -> None:
-        settings = self.services.settings
-        if 0 < settings.broker_max_connections < len(self._registry):
-            self._turn_away(f"The broker has {settings.broker_max_connections} connections already, its limit.")
-        limit = settings.broker_max_connections_per_ip
-        if limit and sum(other.address.rpartition(":")[0] == host for other in self._registry) > limit:
-            self._turn_away(f"The broker has {limit} connections from {host} already, its limit.")
-
-    def _turn_away(self, message: str) -> None:
-        self.write(replies.error(replies.NO_REQUEST_ID, ServerError.NotAllowedError, message))
-        self.close()
-
     # -- commands ------------------------------------------------------------------------------------------------------
 
-    def _handle(self, type_: int, body: Message | None) -> None:
+    def _handle(self, type_: int, body: Message | None) -> Steps | None:
         if not self._is_its_turn(type_):
             log.warning(
                 "Hanging up on %s: it sent command %d %s.",
@@ -338,13 +364,14 @@ class Connection(asyncio.Protocol):
             )
             self.close()
         elif (signal := self._handlers.signals.get(type_)) is not None:
-            signal(self, body)
+            return signal(self, body)
         elif (request := self._handlers.requests.get(type_)) is not None:
             self._start(request, body)
         else:
             log.debug(
                 "%s sent command %d, which is not known here.", self.address, type_, extra={"connection": self.address}
             )
+        return None
 
     def _is_its_turn(self, type_: int) -> bool:
         if self.role is not None:
@@ -373,9 +400,10 @@ class Connection(asyncio.Protocol):
         try:
             await request.handle(self, body)
         except PulsarpyError as error:
-            log.info("%s is refused: %s", self.address, error, extra={"connection": self.address})
-            self.write(request.refuse(body.request_id, code_of(error), str(error)))
-        except Exception as error:
+            message = str(error)[:MAX_ERROR_LETTERS]
+            log.info("%s is refused: %s", self.address, message, extra={"connection": self.address})
+            self.write(request.refuse(body.request_id, code_of(error), message))
+        except Exception:
             # One request must not take others down; clients retry this error.
             log.exception("A request of %s failed.", self.address, extra={"connection": self.address})
-            self.write(request.refuse(body.request_id, ServerError.UnknownError, f"The broker failed: {error!r}."))
+            self.write(request.refuse(body.request_id, ServerError.UnknownError, BUG_REASON))

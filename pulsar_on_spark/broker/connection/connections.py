@@ -6,7 +6,9 @@ import asyncio
 import socket
 from typing import Final
 
-from pulsar_on_spark.broker.connection.connection import Connection, Handlers
+from pulsar_on_spark.broker.connection.connection import Connection
+from pulsar_on_spark.broker.connection.handlers import Handlers
+from pulsar_on_spark.broker.connection.registry import Registry
 from pulsar_on_spark.broker.services import Services
 from pulsar_on_spark.model.errors import InvalidArgumentError
 from pulsar_on_spark.protocol import replies
@@ -22,15 +24,16 @@ class Connections:
 
     Args:
         handlers: What is done with commands.
+        frames_limit_bytes: Limit of the incomplete frames of all clients.
 
     Attributes:
         created: Connections that were made since the start.
     """
 
-    def __init__(self, handlers: Handlers) -> None:
+    def __init__(self, handlers: Handlers, frames_limit_bytes: int) -> None:
         self._handlers = handlers
         self.created = 0
-        self._all: set[Connection] = set()
+        self._all = Registry[Connection](frames_limit_bytes)
         self._server: asyncio.Server | None = None
         self._ticking: asyncio.Task[None] | None = None
 
@@ -49,7 +52,7 @@ class Connections:
 
     def update_holds(self) -> None:
         """The publish path takes entries again, or takes none."""
-        for connection in list(self._all):
+        for connection in self._all:
             connection.update_hold()
 
     async def stop_listening(self) -> None:
@@ -62,7 +65,7 @@ class Connections:
 
     def close(self) -> None:
         """Hang up on everybody, after what was written to them."""
-        for connection in list(self._all):
+        for connection in self._all:
             connection.close()
 
     async def _tick(self, interval_s: float) -> None:
@@ -70,7 +73,7 @@ class Connections:
         while True:
             await asyncio.sleep(interval_s / _TICKS_PER_INTERVAL)
             now_s = loop.time()
-            for connection in list(self._all):
+            for connection in self._all:
                 if connection.intake.is_held:
                     connection.while_held()
                     continue

@@ -43,6 +43,7 @@ from pulsar_on_spark.model.errors import (
     TopicNotFoundError,
 )
 from pulsar_on_spark.model.ids import EARLIEST, EntryId, IncarnationId, LedgerId, Position, TopicId
+from pulsar_on_spark.model.names import check_new_name, check_new_properties
 from pulsar_on_spark.protocol.commands import ServerError
 from pulsar_on_spark.topic.catalog import TopicPart
 from pulsar_on_spark.topic.cursor.handover import broker_cursor, give_to_spark, take_from_spark
@@ -248,6 +249,8 @@ def require_room(topic: str, there: int, most: int) -> None:
 def _created(view: View, request: Request) -> tuple[Change, CursorRecord]:
     topic_id = TopicId(request.part.topic_id)
     require_room(request.part.name, len(view.all(SubscriptionRecord, topic_id)), request.most)
+    check_new_name("Subscription name", request.name)
+    check_new_properties(f"Subscription {request.name!r}", request.properties)
     floor = trim_floor(view, topic_id)
     wanted = {"earliest": floor, "latest": request.end}
     start = max(wanted[request.start] if isinstance(request.start, str) else request.start, floor)

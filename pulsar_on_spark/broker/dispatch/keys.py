@@ -127,13 +127,14 @@ class StickyRanges(KeySplit):
                 raise ConsumerAssignError(
                     f"Hash range {first} to {last} of consumer {info.name!r}: give ranges within 0 to {HASHES - 1}."
                 )
-            for other_first, other_last in taken:
+            at = bisect_right(taken, (first, last))
+            for other_first, other_last in taken[max(at - 1, 0) : at + 1]:  # they are disjoint, and sorted
                 if first <= other_last and other_first <= last:
                     raise ConsumerAssignError(
                         f"Hash range {first} to {last} of consumer {info.name!r} overlaps {other_first} to "
                         f"{other_last}, which is taken: name ranges that are free."
                     )
-            taken.append((first, last))
+            taken.insert(at, (first, last))
         for found in info.ranges:
             insort(self._ranges, (found, info.id))
 

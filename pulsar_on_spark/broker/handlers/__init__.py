@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from typing import Final
 
-from pulsar_on_spark.broker.connection.connection import Connection, Handlers
+from pulsar_on_spark.broker.connection.connection import Connection
+from pulsar_on_spark.broker.connection.handlers import Handlers
 from pulsar_on_spark.broker.handlers import (
+    acknowledging,
     consumer_stats,
     consuming,
     lookup,
@@ -33,7 +35,7 @@ HANDLERS: Final = Handlers(
         **transactions.REQUESTS,
         **watching.REQUESTS,
     },
-    signals={**session.SIGNALS, **consuming.SIGNALS, **watching.SIGNALS},
+    signals={**session.SIGNALS, **consuming.SIGNALS, **acknowledging.SIGNALS, **watching.SIGNALS},
     sent=producing.sent,
     writable_again=consuming.writable_again,
     closed=_closed,

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import Final
 
-from pulsar_on_spark.broker.connection.connection import Connection, Request
+from pulsar_on_spark.broker.connection.connection import Connection
+from pulsar_on_spark.broker.connection.handlers import Request
 from pulsar_on_spark.broker.handlers.consuming import stored_consumer
 from pulsar_on_spark.broker.stats.topic_stats import consumer_stats
 from pulsar_on_spark.protocol import replies

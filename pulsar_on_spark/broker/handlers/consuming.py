@@ -8,11 +8,12 @@ from functools import partial
 from typing import Final, cast
 
 from pulsar_on_spark.broker.connection.access import Operation
-from pulsar_on_spark.broker.connection.connection import Connection, Request, Signal
+from pulsar_on_spark.broker.connection.connection import Connection
+from pulsar_on_spark.broker.connection.handlers import Request, Signal
 from pulsar_on_spark.broker.cursors.decisions import InitialPosition
-from pulsar_on_spark.broker.dispatch.values import Ack, KeySharedPolicy
+from pulsar_on_spark.broker.dispatch.values import KeySharedPolicy
 from pulsar_on_spark.broker.handlers.lookup import authorize, topic_name
-from pulsar_on_spark.broker.server_errors import ServerRefusalError, code_of
+from pulsar_on_spark.broker.server_errors import ServerRefusalError
 from pulsar_on_spark.broker.subscriptions.consumer import Consumer
 from pulsar_on_spark.broker.subscriptions.subscribe_request import SubscribeRequest
 from pulsar_on_spark.broker.subscriptions.subscribed import Subscribed
@@ -25,19 +26,21 @@ from pulsar_on_spark.model.clock import current_ms
 from pulsar_on_spark.model.errors import (
     ConsumerBusyError,
     InvalidArgumentError,
-    PulsarpyError,
     SubscriptionNotFoundError,
 )
 from pulsar_on_spark.model.ids import EARLIEST, EntryId, LedgerId, Position
-from pulsar_on_spark.model.names import TopicName, check_subscription_name
+from pulsar_on_spark.model.names import (
+    TopicName,
+    check_new_name,
+    check_new_properties,
+    check_subscription_name,
+)
 from pulsar_on_spark.protocol import replies
 from pulsar_on_spark.protocol.commands import (
     BaseCommand,
-    CommandAck,
     CommandCloseConsumer,
     CommandFlow,
     CommandGetLastMessageId,
-    CommandRedeliverUnacknowledgedMessages,
     CommandSeek,
     CommandSubscribe,
     CommandUnsubscribe,
@@ -53,6 +56,10 @@ log = logging.getLogger(__name__)
 _EARLIEST_LEDGER: Final = 2**64 - 1
 _LATEST_LEDGER: Final = 2**63 - 1
 _SINGLE: Final = ("Exclusive", "Failover")
+MAX_CONSUMERS: Final = 10_000
+"""Of one connection."""
+MAX_HASH_RANGES: Final = 1_000
+"""Of one Key_Shared consumer that names its own."""
 
 
 # -- subscribing -------------------------------------------------------------------------------------------------------
@@ -67,6 +74,10 @@ async def subscribe(connection: Connection, command: CommandSubscribe) -> None:
     if (known := connection.consumers.get(number)) is not None and not known.consumer.is_closed:
         connection.write(replies.success(command.request_id))
         return
+    if len(connection.consumers) >= MAX_CONSUMERS:
+        raise ServerRefusalError(
+            ServerError.NotAllowedError, f"The connection has {MAX_CONSUMERS} consumers already: use another."
+        )
     connection.wanted[place] = command.request_id
     try:
         subscribed = await _subscribe(connection, command)
@@ -83,7 +94,8 @@ async def _subscribe(connection: Connection, command: CommandSubscribe) -> Subsc
     name = topic_name(command.topic)
     authorize(connection, Operation.CONSUME, name)
     _check(command, name)
-    topic = await connection.services.topics.get(name, create=command.force_topic_creation)
+    rate = connection.creations if command.force_topic_creation else None
+    topic = await connection.services.topics.get(name, create=rate)
     schema = command.schema if command.HasField("schema") else None
     await connection.services.schemas.of_consumer(name.partitioned_base, schema, is_idle=topic.is_idle)
     if isinstance(topic, BrokerTopic):
@@ -99,6 +111,7 @@ async def _subscribe(connection: Connection, command: CommandSubscribe) -> Subsc
         epoch=command.consumer_epoch if command.HasField("consumer_epoch") else None,
         ranges=tuple((each.start, each.end) for each in meta.hashRanges),
         takes_any_schema=command.HasField("schema") and command.schema.type == Schema.AutoConsume,
+        metadata={each.key: each.value for each in command.metadata},
     )
     request = SubscribeRequest(
         command.subscription,
@@ -129,8 +142,18 @@ async def _connect(topic: AnyTopic, consumer: Consumer, request: SubscribeReques
 
 
 def _check(command: CommandSubscribe, name: TopicName) -> None:
+    check_new_name("Consumer name", command.consumer_name)
+    if len(command.keySharedMeta.hashRanges) > MAX_HASH_RANGES:
+        raise ServerRefusalError(
+            ServerError.ConsumerAssignError,
+            f"The consumer names {len(command.keySharedMeta.hashRanges)} hash ranges, at most {MAX_HASH_RANGES} are "
+            "taken: join those that touch.",
+        )
+    check_new_properties(f"Consumer {command.consumer_name!r}", {each.key: each.value for each in command.metadata})
     try:
         check_subscription_name(command.subscription)
+        if not (command.durable and name.is_persistent):
+            check_new_name("Subscription name", command.subscription)
     except InvalidArgumentError as error:
         # Pulsar's NamingException has this code.
         raise ServerRefusalError(ServerError.ProducerBusy, str(error)) from error
@@ -145,16 +168,18 @@ def _check(command: CommandSubscribe, name: TopicName) -> None:
 
 
 async def _require_subscription(connection: Connection, topic: BrokerTopic, command: CommandSubscribe) -> None:
-    """Refuse one that is not there, where consumers do not create them."""
-    services = connection.services
-    if topic.policies.auto_subscription_creation.allow_auto_subscription_creation:
+    """Wait for the turn of a missing subscription; refuse it if consumers may not create subscriptions."""
+    if topic.subscriptions.get(command.subscription) is not None:
         return
-    view = await services.views.view()
-    if view.get(SubscriptionRecord, f"{topic.topic_id}/{command.subscription}") is None:
+    view = await connection.services.views.view()
+    if view.get(SubscriptionRecord, f"{topic.topic_id}/{command.subscription}") is not None:
+        return
+    if not topic.policies.auto_subscription_creation.allow_auto_subscription_creation:
         raise SubscriptionNotFoundError(
             f"Subscription {command.subscription!r} on {command.topic} is not there, and subscriptions are not created "
             f"by themselves here: create it before."
         )
+    await connection.creations.turn()
 
 
 async def _start(connection: Connection, topic: BrokerTopic, command: CommandSubscribe) -> InitialPosition:
@@ -186,10 +211,11 @@ def _position(id_: MessageIdData, topic: BrokerTopic) -> Position:
         return EARLIEST
     if first.ledgerId >= _LATEST_LEDGER:
         return topic.chain.end
-    return Position(LedgerId(first.ledgerId), EntryId(max(0, _signed(first.entryId))))
+    return Position(LedgerId(first.ledgerId), EntryId(max(0, signed(first.entryId))))
 
 
-def _signed(number: int) -> int:
+def signed(number: int) -> int:
+    """An entry id as the protocol has it, in 64 bits, with its sign."""
     return number - (1 << 64) if number >> 63 else number
 
 
@@ -198,74 +224,18 @@ def _signed(number: int) -> int:
 
 def flow(connection: Connection, command: CommandFlow) -> None:
     """FLOW."""
-    if (found := _live(connection, command.consumer_id)) is not None:
+    if (found := live_consumer(connection, command.consumer_id)) is not None:
+        found.consumer.flowed_ms = current_ms()
         found.subscription.flow(found.consumer, command.messagePermits)
 
 
-def ack(connection: Connection, command: CommandAck) -> None:
-    """ACK: taken at once, so that it counts before what the client sends next; answered, if asked, once it is durable.
-
-    An unknown consumer's is dropped without a word, as in official brokers.
-    """
-    found = _live(connection, command.consumer_id)
-    problem: PulsarpyError | None = None
-    if found is None:
-        return
-    try:
-        if command.txnid_most_bits or command.txnid_least_bits:
-            raise ServerRefusalError(ServerError.NotAllowedError, "Transactions are not supported: acknowledge alone.")
-        is_cumulative = command.ack_type == CommandAck.Cumulative
-        acks = [_ack(each, found.topic, is_cumulative) for each in command.message_id]
-        found.subscription.ack(found.consumer, [each for each in acks if each is not None], cumulative=is_cumulative)
-    except PulsarpyError as error:
-        log.warning(
-            "An acknowledgement of %s is refused: %s",
-            connection.address,
-            error,
-            extra={"connection": connection.address},
-        )
-        problem = error
-    if command.HasField("request_id"):
-        connection.spawn(_confirm(connection, command, found, problem))
-
-
-def _ack(id_: MessageIdData, topic: AnyTopic, is_cumulative: bool) -> Ack | None:
-    """None if it acknowledges nothing.
-
-    Clients acknowledge a ledger's first batch as far as its middle by naming the entry in front of it: number -1.
-    """
-    ledger, entry = LedgerId(id_.ledgerId), EntryId(_signed(id_.entryId))
-    if is_cumulative and entry < 0 and isinstance(topic, BrokerTopic):
-        before = topic.chain.entry_before(Position(ledger, EntryId(0)))
-        return None if before is None else Ack(before.ledger, before.entry)
-    return Ack.of(ledger, entry, id_.ack_set, id_.batch_size)
-
-
-async def _confirm(
-    connection: Connection, command: CommandAck, found: Subscribed, problem: PulsarpyError | None
-) -> None:
-    try:
-        if problem is not None:
-            raise problem
-        await found.subscription.durable()
-    except PulsarpyError as error:
-        answer = replies.ack_response(command.consumer_id, command.request_id, code_of(error), str(error))
-    else:
-        answer = replies.ack_response(command.consumer_id, command.request_id)
-    connection.write(answer)
-
-
-def redeliver(connection: Connection, command: CommandRedeliverUnacknowledgedMessages) -> None:
-    """REDELIVER_UNACKNOWLEDGED_MESSAGES."""
-    if (found := _live(connection, command.consumer_id)) is not None:
-        entries = [(LedgerId(each.ledgerId), EntryId(each.entryId)) for each in command.message_ids]
-        epoch = command.consumer_epoch if command.HasField("consumer_epoch") else None
-        found.subscription.redeliver(found.consumer, entries or None, epoch)
-
-
 async def seek(connection: Connection, command: CommandSeek) -> None:
-    """SEEK: all consumers of the subscription are sent away before it is answered, and come back."""
-    topic, subscription, _ = stored_consumer(connection, command.consumer_id)
+    """SEEK: all consumers of the subscription are sent away before it is answered, and come back.
+
+    A client that is not back yet may seek again: Go's reader seeks while it is made, where it starts at the latest
+    message inclusively, so that a seek of its user overtakes its coming back now and then.
+    """
+    topic, subscription = _sought(connection, command.consumer_id)
     await topic.settle()
     if command.HasField("message_id"):
         position = _position(command.message_id, topic)
@@ -339,16 +309,28 @@ def _leave(found: Subscribed) -> None:
         found.leave()
 
 
-def _live(connection: Connection, number: int) -> Subscribed | None:
+def live_consumer(connection: Connection, number: int) -> Subscribed | None:
+    """A client's consumer by its number; None if it is not connected."""
     found = connection.consumers.get(number)
     return None if found is None or found.consumer.is_closed else found
 
 
 def _required(connection: Connection, number: int) -> Subscribed:
-    found = _live(connection, number)
+    found = live_consumer(connection, number)
     if found is None:
         raise ServerRefusalError(ServerError.ConsumerNotFound, f"Consumer {number} is not connected: subscribe first.")
     return found
+
+
+def _sought(connection: Connection, number: int) -> tuple[BrokerTopic, Subscription]:
+    """The topic and subscription that a client's consumer may seek in; errors as `stored_consumer`."""
+    found = connection.consumers.get(number)
+    if found is not None and found.consumer.left_for_seek and isinstance(found.topic, BrokerTopic):
+        subscription = found.subscription
+        if isinstance(subscription, Subscription) and not subscription.consumers:
+            return found.topic, subscription
+    topic, stored, _ = stored_consumer(connection, number)
+    return topic, stored
 
 
 def stored_consumer(connection: Connection, number: int) -> tuple[BrokerTopic, Subscription, Consumer]:
@@ -372,8 +354,4 @@ REQUESTS: Final[dict[int, Request]] = {
     BaseCommand.UNSUBSCRIBE: Request(unsubscribe),
     BaseCommand.CLOSE_CONSUMER: Request(close_consumer),
 }
-SIGNALS: Final[dict[int, Signal]] = {
-    BaseCommand.FLOW: flow,
-    BaseCommand.ACK: ack,
-    BaseCommand.REDELIVER_UNACKNOWLEDGED_MESSAGES: redeliver,
-}
+SIGNALS: Final[dict[int, Signal]] = {BaseCommand.FLOW: flow}

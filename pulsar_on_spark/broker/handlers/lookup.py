@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import Final
 
 from pulsar_on_spark.broker.connection.access import Operation
-from pulsar_on_spark.broker.connection.connection import Connection, Request
+from pulsar_on_spark.broker.connection.connection import Connection
+from pulsar_on_spark.broker.connection.handlers import Request
 from pulsar_on_spark.broker.server_errors import ServerRefusalError
 from pulsar_on_spark.broker.topics.topic_lists import SYSTEM_NAMESPACE, Mode, list_topics
 from pulsar_on_spark.model.errors import InvalidArgumentError
@@ -35,17 +36,18 @@ def topic_name(text: str) -> TopicName:
 async def lookup(connection: Connection, command: CommandLookupTopic) -> None:
     """LOOKUP: who serves the topic. Never creates one: Java asks for regular expressions here."""
     authorize(connection, Operation.LOOKUP, topic_name(command.topic))
-    connection.write(replies.lookup_response(command.request_id, connection.services.service_url))
+    url = connection.services.service_url_of(command.advertised_listener_name)
+    connection.write(replies.lookup_response(command.request_id, url))
 
 
 async def partitioned_metadata(connection: Connection, command: CommandPartitionedTopicMetadata) -> None:
-    """PARTITIONED_METADATA: creates a topic that is not there, where that is allowed."""
+    """PARTITIONED_METADATA: creates a topic that is not there only where topics are made with partitions."""
     name = topic_name(command.topic)
     authorize(connection, Operation.LOOKUP, name)
     if name.namespace == SYSTEM_NAMESPACE:
         partitions = 0  # so that clients who look for transaction coordinators find none
     else:
-        create = command.metadata_auto_creation_enabled
+        create = connection.creations if command.metadata_auto_creation_enabled else None
         partitions = await connection.services.topics.partitions(name, create=create)
     connection.write(replies.partition_metadata_response(command.request_id, partitions))
 
@@ -53,14 +55,15 @@ async def partitioned_metadata(connection: Connection, command: CommandPartition
 async def topics_of_namespace(connection: Connection, command: CommandGetTopicsOfNamespace) -> None:
     """GET_TOPICS_OF_NAMESPACE: what a regular expression is to be matched with."""
     authorize_list(connection, command.namespace)
-    names = await connection.services.topics.names()
     mode = _MODES[command.mode]
-    found = list_topics(names, command.namespace, mode, command.topics_hash)
-    connection.write(
-        replies.get_topics_of_namespace_response(
-            command.request_id, found.topics, found.topics_hash, filtered=False, changed=found.changed
+    async with connection.large_answers.turn():
+        names = await connection.services.topics.names()
+        found = list_topics(names, command.namespace, mode, command.topics_hash)
+        connection.write(
+            replies.get_topics_of_namespace_response(
+                command.request_id, found.topics, found.topics_hash, filtered=False, changed=found.changed
+            )
         )
-    )
 
 
 def authorize(connection: Connection, operation: Operation, topic: TopicName) -> None:

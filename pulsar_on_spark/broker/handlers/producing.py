@@ -8,25 +8,37 @@ from collections.abc import Callable
 from typing import Final, cast
 
 from pulsar_on_spark.broker.connection.access import Operation
-from pulsar_on_spark.broker.connection.connection import Connection, Request
-from pulsar_on_spark.broker.connection.peer import Peer
+from pulsar_on_spark.broker.connection.connection import Connection
+from pulsar_on_spark.broker.connection.handlers import Request
+from pulsar_on_spark.broker.connection.peer import Peer, refusal_of_one_entry
 from pulsar_on_spark.broker.handlers.lookup import authorize, topic_name
 from pulsar_on_spark.broker.producing.producer import Producer
 from pulsar_on_spark.broker.producing.producers import AccessMode, ProducerInfo
+from pulsar_on_spark.broker.producing.replicated import Replication, is_replicator
 from pulsar_on_spark.broker.producing.topic_producers import ProducerRefusedError
+from pulsar_on_spark.broker.schemas import NO_VERSION
 from pulsar_on_spark.broker.server_errors import ServerRefusalError
 from pulsar_on_spark.broker.topics.topic import BrokerTopic
 from pulsar_on_spark.broker.topics.topics import AnyTopic
+from pulsar_on_spark.model.names import check_new_name, check_new_properties, check_subscription_name
 from pulsar_on_spark.protocol import replies
 from pulsar_on_spark.protocol.commands import BaseCommand, CommandCloseProducer, CommandProducer, ServerError
+from pulsar_on_spark.protocol.entry_frame import MAX_MESSAGES_IN_ENTRY
 from pulsar_on_spark.protocol.server import Sent
 
 log = logging.getLogger(__name__)
+
+MAX_PRODUCERS: Final = 10_000
+"""Of one connection."""
 
 
 async def producer(connection: Connection, command: CommandProducer) -> None:
     """PRODUCER: admit it, after a while if it waits to be the exclusive one."""
     place = (BaseCommand.PRODUCER, command.producer_id)
+    if len(connection.producers) >= MAX_PRODUCERS:
+        raise ServerRefusalError(
+            ServerError.NotAllowedError, f"The connection has {MAX_PRODUCERS} producers already: use another."
+        )
     connection.wanted[place] = command.request_id
     try:
         topic, info, answer, made = await _producer(connection, command)
@@ -39,6 +51,7 @@ async def producer(connection: Connection, command: CommandProducer) -> None:
         raise ServerRefusalError(
             ServerError.ServiceNotReady, f"Topic {topic.name} was unloaded here meanwhile: look it up again."
         )
+    made.metadata = {each.key: each.value for each in command.metadata}
     connection.producers[command.producer_id] = made
     connection.update_hold()
     connection.write(answer)
@@ -48,11 +61,15 @@ async def _producer(connection: Connection, command: CommandProducer) -> tuple[A
     """Admit a producer; returns what its client is told."""
     services = connection.services
     name = topic_name(command.topic)
-    authorize(connection, Operation.PRODUCE, name)
+    is_remote = is_replicator(command.producer_name)
+    authorize(connection, Operation.REPLICATE if is_remote else Operation.PRODUCE, name)
+    check_new_name("Producer name", command.producer_name)
+    check_new_properties(f"Producer {command.producer_name!r}", {each.key: each.value for each in command.metadata})
     await connection.room_for_producers()
-    topic = await services.topics.get(name, create=True)
+    topic = await services.topics.get(name, create=connection.creations)
     schema = command.schema if command.HasField("schema") else None
-    version = await services.schemas.of_producer(name.partitioned_base, schema)
+    # A replicator brings entries of any schema, and registers each before.
+    version = NO_VERSION if is_remote else await services.schemas.of_producer(name.partitioned_base, schema)
     if command.initial_subscription_name:
         # Where dead letters go is created by who sends them: nothing is lost until somebody looks.
         is_allowed = services.settings.allow_auto_subscription_creation
@@ -62,6 +79,9 @@ async def _producer(connection: Connection, command: CommandProducer) -> tuple[A
             raise ServerRefusalError(
                 ServerError.NotAllowedError, "Subscriptions are not created by themselves here: create it before."
             )
+        check_subscription_name(command.initial_subscription_name)
+        if topic.subscriptions.get(command.initial_subscription_name) is None:
+            await connection.creations.turn()
         await topic.subscriptions.create(command.initial_subscription_name)
     info = ProducerInfo(
         connection,
@@ -71,6 +91,7 @@ async def _producer(connection: Connection, command: CommandProducer) -> tuple[A
         epoch=command.epoch,
         access_mode=AccessMode(command.producer_access_mode),
         topic_epoch=command.topic_epoch if command.HasField("topic_epoch") else None,
+        replication=_replication(connection, topic) if is_remote else None,
     )
 
     topic = await services.topics.again(topic)
@@ -87,11 +108,17 @@ async def _producer(connection: Connection, command: CommandProducer) -> tuple[A
         await asyncio.sleep(0)  # who does not answer is hung up on, and leaves by that
         topic = await services.topics.again(topic)
         made, epoch = await _admit(connection, topic, info, queued)
-    last = -1 if topic.dedup is None else topic.dedup.core.last_sequence_id(info.name)
+    last = -1 if topic.dedup is None or is_remote else topic.dedup.core.last_sequence_id(info.name)
     answer = replies.producer_success(
         command.request_id, info.name, last_sequence_id=last, schema_version=version, topic_epoch=epoch
     )
     return topic, info, answer, made
+
+
+def _replication(connection: Connection, topic: AnyTopic) -> Replication:
+    """The way to deduplicate a replicator: by sequence ids where messages are not stored, as they have no positions."""
+    by_position = connection.knows_source_positions and isinstance(topic, BrokerTopic)
+    return Replication.BY_POSITION if by_position else Replication.BY_SEQUENCE_ID
 
 
 async def _admit(
@@ -117,17 +144,22 @@ def sent(connection: Connection, entry: Sent) -> None:
         connection.close()
     elif made.is_closed:
         return  # it was told so, and will send again after it has come back
-    elif (refused := _problem(entry)) is not None:
-        made.answer(made.take(), replies.send_error(entry.producer_id, entry.sequence_id, *refused))
+    elif (refused := _problem(connection, entry)) is not None:
+        made.refuse(made.take(), entry.sequence_id, *refused)
     else:
         made.topic.publish(made, entry)
 
 
-def _problem(entry: Sent) -> tuple[ServerError, str] | None:
+def _problem(connection: Connection, entry: Sent) -> tuple[ServerError, str] | None:
     if not entry.is_intact:
         return ServerError.ChecksumError, "The entry does not match its checksum: send it again."
     if entry.txnid_most or entry.txnid_least:
         return ServerError.NotAllowedError, "Transactions are not supported: send without one."
+    if entry.num_messages > MAX_MESSAGES_IN_ENTRY:
+        return (
+            refusal_of_one_entry(connection),
+            f"The batch has {entry.num_messages} messages and may have {MAX_MESSAGES_IN_ENTRY}: make smaller ones.",
+        )
     return None
 
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import Final
 
 from pulsar_on_spark.broker.connection.access import Operation
-from pulsar_on_spark.broker.connection.connection import Connection, Request
+from pulsar_on_spark.broker.connection.connection import Connection
+from pulsar_on_spark.broker.connection.handlers import Request
 from pulsar_on_spark.broker.handlers.lookup import authorize, topic_name
 from pulsar_on_spark.protocol import replies
 from pulsar_on_spark.protocol.commands import BaseCommand, CommandGetOrCreateSchema, CommandGetSchema
@@ -15,16 +16,17 @@ async def get_schema(connection: Connection, command: CommandGetSchema) -> None:
     """GET_SCHEMA: the latest version, or the one that is named."""
     name = topic_name(command.topic)
     authorize(connection, Operation.LOOKUP, name)
-    schema, version = await connection.services.schemas.find(name, command.schema_version)
-    connection.write(replies.get_schema_response(command.request_id, schema, version))
+    async with connection.large_answers.turn():
+        schema, version = await connection.services.schemas.find(name, command.schema_version)
+        connection.write(replies.get_schema_response(command.request_id, schema, version))
 
 
 async def get_or_create_schema(connection: Connection, command: CommandGetOrCreateSchema) -> None:
-    """GET_OR_CREATE_SCHEMA: as a producer's schema is registered; the topic is created where that is allowed."""
+    """GET_OR_CREATE_SCHEMA: as a producer's schema is registered; the topic is there already, as in Pulsar."""
     name = topic_name(command.topic)
     authorize(connection, Operation.PRODUCE, name)
     services = connection.services
-    await services.topics.partitions(name, create=True)
+    await services.topics.partitions(name)
     version = await services.schemas.of_producer(name, command.schema)
     connection.write(replies.get_or_create_schema_response(command.request_id, version))
 

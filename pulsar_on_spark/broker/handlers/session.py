@@ -6,7 +6,8 @@ from importlib.metadata import version
 from typing import Final
 
 from pulsar_on_spark.broker.connection.access import Challenge
-from pulsar_on_spark.broker.connection.connection import Connection, Signal
+from pulsar_on_spark.broker.connection.connection import Connection
+from pulsar_on_spark.broker.connection.handlers import Signal
 from pulsar_on_spark.model.errors import AccessDeniedError
 from pulsar_on_spark.protocol import replies
 from pulsar_on_spark.protocol.commands import (
@@ -20,16 +21,21 @@ from pulsar_on_spark.protocol.commands import (
 PROTOCOL_VERSION: Final = 21
 """Of Pulsar 4.2."""
 SERVER_VERSION: Final = f"pulsar_on_spark {version('pulsar-on-spark')}"
+MAX_LABEL_LETTERS: Final = 256
+"""Limit of a client's name for itself and its authentication method, which are kept as long as the connection."""
 FEATURES: Final = FeatureFlags(
-    supports_get_partitioned_metadata_without_auto_creation=True, supports_topic_watchers=True
+    supports_get_partitioned_metadata_without_auto_creation=True,
+    supports_topic_watchers=True,
+    supports_repl_dedup_by_lid_and_eid=True,
 )
 
 
 def connect(connection: Connection, command: CommandConnect) -> None:
     """CONNECT: who is it, and what do both ends understand?"""
-    connection.client_version = command.client_version
+    connection.client_version = command.client_version[:MAX_LABEL_LETTERS]
     connection.protocol_version = min(command.protocol_version, PROTOCOL_VERSION)
-    connection.auth_method = command.auth_method_name
+    connection.auth_method = command.auth_method_name[:MAX_LABEL_LETTERS]
+    connection.knows_source_positions = command.feature_flags.supports_repl_dedup_by_lid_and_eid
     try:
         connection.authentication = connection.services.access.authentication(command.auth_method_name)
     except AccessDeniedError as error:
@@ -62,6 +68,7 @@ def _authenticate(connection: Connection, data: bytes) -> None:
         return
     connection.role = outcome
     if known is None:
+        connection.handshake_done()
         size = connection.services.settings.max_message_size
         connection.write(replies.connected(SERVER_VERSION, connection.protocol_version, size, FEATURES))
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import Final
 
-from pulsar_on_spark.broker.connection.connection import Connection, Request, Signal
+from pulsar_on_spark.broker.connection.connection import Connection
+from pulsar_on_spark.broker.connection.handlers import Request, Signal
 from pulsar_on_spark.broker.handlers.lookup import authorize_list
 from pulsar_on_spark.broker.server_errors import ServerRefusalError
 from pulsar_on_spark.protocol import replies
@@ -27,12 +28,13 @@ async def watch(connection: Connection, command: CommandWatchTopicList) -> None:
             f"The pattern has {len(command.topics_pattern)} characters and may have {longest} "
             "(subscription_pattern_max_length): poll, or use a shorter one.",
         )
-    found = await services.watch.watch(
-        connection, command.watcher_id, command.namespace, command.topics_pattern, command.topics_hash
-    )
-    connection.write(
-        replies.watch_topic_list_success(command.request_id, command.watcher_id, found.topics, found.topics_hash)
-    )
+    async with connection.large_answers.turn():
+        found = await services.watch.watch(
+            connection, command.watcher_id, command.namespace, command.topics_pattern, command.topics_hash
+        )
+        connection.write(
+            replies.watch_topic_list_success(command.request_id, command.watcher_id, found.topics, found.topics_hash)
+        )
 
 
 def unwatch(connection: Connection, command: CommandWatchTopicListClose) -> None:

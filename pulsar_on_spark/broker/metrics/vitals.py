@@ -6,6 +6,7 @@ import asyncio
 from typing import Final
 
 from pulsar_on_spark.broker.connection.connections import Connections
+from pulsar_on_spark.broker.health import HealthCheck
 from pulsar_on_spark.broker.journals import Journals
 from pulsar_on_spark.broker.metrics.stored import Stored
 from pulsar_on_spark.broker.upkeep.housekeeping import Housekeeping
@@ -26,7 +27,7 @@ class Vitals:
 
     Attributes:
         loop_delays: How much later than asked for the event loop woke a task up.
-        checking: Held while the broker's health is checked.
+        health: Whether the broker serves.
     """
 
     def __init__(
@@ -41,7 +42,7 @@ class Vitals:
         self.stored = stored
         self.housekeeping = housekeeping
         self.loop_delays = Latencies()
-        self.checking = asyncio.Lock()
+        self.health = HealthCheck()
         self._measuring: asyncio.Task[None] | None = None
 
     def start(self) -> None:
@@ -54,6 +55,7 @@ class Vitals:
         if self._measuring is not None:
             self._measuring.cancel()
             await asyncio.gather(self._measuring, return_exceptions=True)
+        await self.health.stop()
         await self.stored.stop()
 
     async def _measure(self) -> None:

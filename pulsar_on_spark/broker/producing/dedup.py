@@ -1,7 +1,8 @@
-"""Deduplication of one topic's messages by (producer name, sequence id): what is stored once is not stored again.
+"""Deduplication of one topic's messages by (sender, sequence id): what is stored once is not stored again.
 
-Pulsar's rules (its `MessageDeduplication`). Of each producer name two sequence ids are kept, those of the last message
-that was **pushed** (given to the journal) and that was **persisted** (acknowledged by it):
+Pulsar's rules (its `MessageDeduplication`). A **sender** is a producer name, or another cluster whose replicator says
+which of its entries it sends (`Source`). Of each sender two sequence ids are kept, those of the last message that was
+**pushed** (given to the journal) and that was **persisted** (acknowledged by it):
 
     above pushed                     NEW         store it
     at or below persisted            DUPLICATE   answer with the message id (-1, -1), do not store it
@@ -12,6 +13,10 @@ One rule is stricter than Pulsar's: a batch that begins at or below `persisted` 
 first messages are stored, its last ones are not, and Pulsar drops both; here the producer gets an error. (What a client
 sends again by itself has the same batches, and Java's ends one at the boundary; an application that begins anew cuts
 them elsewhere.) And where a client does not say with which message a batch ends, Pulsar takes it for the first one.
+
+The sequence id of a source's entry is its ledger and entry there as one number (`place_number`), so both are always
+those of one entry. Pulsar keeps two numbers, for each replicator's name, and forgets them on a reload; here the entry
+itself says what its source is, and the replay finds it.
 
 What a crash leaves behind is made good by a **snapshot** and a replay of the entries behind it. A snapshot names a
 position, and each message before that position is in it; it may be any number of entries old. No IO, no clock.
@@ -29,6 +34,28 @@ from pulsar_on_spark.model.ids import Position
 
 NO_SEQUENCE_ID: Final = -1
 """What a producer that has nothing stored hears: its client begins with the next one, 0."""
+_PLACE_BITS: Final = 64
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """Another cluster, as the sender of entries that its replicator sends."""
+
+    cluster: str
+
+
+Sender = str | Source
+"""A producer's name, or another cluster."""
+
+
+def place_number(ledger: int, entry: int) -> int:
+    """The sequence id of a source's entry: it grows as (ledger, entry) grows."""
+    return ledger << _PLACE_BITS | entry
+
+
+def place_of(number: int) -> tuple[int, int]:
+    """The ledger and entry of which `place_number` made a number."""
+    return number >> _PLACE_BITS, number & ((1 << _PLACE_BITS) - 1)
 
 
 class Verdict(Enum):
@@ -45,14 +72,14 @@ class DedupLimits:
     """Bounds of a topic's deduplication; Pulsar's defaults.
 
     Attributes:
-        max_producers: Names that are remembered while their producers are away. Beyond it those that are away for
-            longest are forgotten (Pulsar leaves any of them out of its snapshots).
+        max_producers: Senders that are remembered while they are away. Beyond it those that are away for longest are
+            forgotten, names before sources (Pulsar leaves any of them out of its snapshots).
             `brokerDeduplicationMaxNumberOfProducers`.
-        inactivity_ms: A name whose producer is away for so long is forgotten.
+        inactivity_ms: Time after which the name of a disconnected producer is forgotten; a source is not.
             `brokerDeduplicationProducerInactivityTimeoutMinutes`.
         snapshot_entries: A snapshot is due after so many entries, `brokerDeduplicationEntriesInterval` ...
-        snapshot_interval_ms: ... and after so long, if there was any entry.
-            `brokerDeduplicationSnapshotIntervalSeconds`.
+        snapshot_interval_ms: ... and after so long, if there was any entry; 0 for not by time. A topic may have its
+            own (`Deduplication.save_every`). `brokerDeduplicationSnapshotIntervalSeconds`.
         snapshot_pause_ms: But never sooner than this after the last one: it is a commit. What it costs is a longer
             replay.
     """
@@ -70,17 +97,17 @@ class DedupLimits:
 
 @dataclass(frozen=True, slots=True)
 class DedupSnapshot:
-    """The last persisted sequence id of each producer name, of all entries before `position`, the next to be replayed.
+    """The last persisted sequence id of each sender, of all entries before `position`, the next to be replayed.
 
     It may know of entries at and behind the position too, as long as they are stored.
     """
 
     position: Position
-    sequence_ids: Mapping[str, int] = field(default_factory=dict)
+    sequence_ids: Mapping[Sender, int] = field(default_factory=dict)
 
 
 class Deduplication:
-    """What is known of a topic's producers. One owner drives it, from one thread.
+    """The deduplication state of a topic's senders. One owner drives it, from one thread.
 
         restore     Deduplication(snapshot), then `replay` each entry from its position on, before anything is published
         publish     check -> NEW -> the journal takes it -> pushed -> the journal acknowledges it -> persisted
@@ -97,47 +124,48 @@ class Deduplication:
     def __init__(self, snapshot: DedupSnapshot, now_ms: int, limits: DedupLimits | None = None) -> None:
         self._limits = limits or DedupLimits()
         self._position = snapshot.position
-        self._persisted: dict[str, int] = dict(snapshot.sequence_ids)
-        self._pushed: dict[str, int] = {}
-        self._away: dict[str, int] = dict.fromkeys(self._persisted, now_ms)
-        """Names whose producers are not connected, and since when: the longest away first."""
-        self._connected: dict[str, int] = {}
+        self._persisted: dict[Sender, int] = dict(snapshot.sequence_ids)
+        self._pushed: dict[Sender, int] = {}
+        self._away: dict[Sender, int] = dict.fromkeys(self._persisted, now_ms)
+        """Senders that are not connected by name, and since when: the longest away first."""
+        self._connected: dict[Sender, int] = {}
         self._entries = 0
         self._snapshot_ms = now_ms
+        self._snapshot_interval_ms = self._limits.snapshot_interval_ms
         self._restored_ms = now_ms
 
     # -- publishing ----------------------------------------------------------------------------------------------------
 
-    def check(self, producer: str, first: int, last: int) -> Verdict:
+    def check(self, sender: Sender, first: int, last: int) -> Verdict:
         """Whether a message is to be stored.
 
         Args:
-            producer: The name of its producer.
+            sender: Its producer's name, or its source.
             first: Its sequence id; of a batch that of the first message.
             last: The same; of a batch that of the last message.
         """
-        persisted = self._persisted.get(producer, NO_SEQUENCE_ID)
-        if first > self._pushed.get(producer, persisted):
+        persisted = self._persisted.get(sender, NO_SEQUENCE_ID)
+        if first > self._pushed.get(sender, persisted):
             return Verdict.NEW
         if last <= persisted:
             return Verdict.DUPLICATE
-        return Verdict.UNDECIDED if producer in self._pushed else Verdict.OVERLAPPING
+        return Verdict.UNDECIDED if sender in self._pushed else Verdict.OVERLAPPING
 
-    def pushed(self, producer: str, last: int) -> None:
+    def pushed(self, sender: Sender, last: int) -> None:
         """The journal has taken a message; of chunks call it for the last one only."""
-        self._pushed[producer] = last
+        self._pushed[sender] = last
 
-    def persisted(self, producer: str, last: int, following: Position) -> None:
+    def persisted(self, sender: Sender, last: int, following: Position) -> None:
         """A message that was pushed is stored.
 
         Args:
-            producer: The name of its producer.
+            sender: Its producer's name, or its source.
             last: As given to `pushed`.
             following: The position behind its entry.
         """
-        self._record(producer, last)
-        if self._pushed.get(producer) == last:
-            del self._pushed[producer]
+        self._record(sender, last)
+        if self._pushed.get(sender) == last:
+            del self._pushed[sender]
         self.passed(following)
 
     def passed(self, following: Position) -> None:
@@ -145,21 +173,21 @@ class Deduplication:
         self._position = max(self._position, following)
         self._entries += 1
 
-    def replay(self, producer: str, last: int, following: Position) -> None:
+    def replay(self, sender: Sender, last: int, following: Position) -> None:
         """A stored entry from the snapshot's position on, in any order; of chunks only the last one."""
-        self._record(producer, last)
+        self._record(sender, last)
         self.passed(following)
 
     def last_sequence_id(self, producer: str) -> int:
         """The last persisted sequence id of a name, NO_SEQUENCE_ID if there is none: what PRODUCER_SUCCESS tells."""
         return self._persisted.get(producer, NO_SEQUENCE_ID)
 
-    def _record(self, producer: str, last: int) -> None:
-        known = self._persisted.get(producer)
+    def _record(self, sender: Sender, last: int) -> None:
+        known = self._persisted.get(sender)
         if known is None or last > known:
-            self._persisted[producer] = last
-        if known is None and producer not in self._connected:
-            self._away[producer] = self._restored_ms
+            self._persisted[sender] = last
+        if known is None and sender not in self._connected:
+            self._away[sender] = self._restored_ms
             self._forget_surplus()
 
     # -- producers -----------------------------------------------------------------------------------------------------
@@ -178,31 +206,47 @@ class Deduplication:
             self._away[producer] = now_ms
             self._forget_surplus()
 
+    def relayed(self, sender: Sender, now_ms: int) -> None:
+        """Note an entry that a replicator sent for a sender that is not connected: it counts as away from now."""
+        if self._away.pop(sender, None) is not None:
+            self._away[sender] = now_ms
+
     def forget_inactive(self, now_ms: int) -> None:
-        """Forget the names whose producers are away for too long; call it now and then."""
-        while (oldest := self._longest_away()) and self._away[oldest] <= now_ms - self._limits.inactivity_ms:
+        """Forget the names whose producers are away for too long; call it now and then.
+
+        A source is not forgotten: it may be cut off for longer, and then repeats all entries without a receipt.
+        """
+        while (oldest := self._longest_away(str)) and self._away[oldest] <= now_ms - self._limits.inactivity_ms:
             self._forget(oldest)
 
     def _forget_surplus(self) -> None:
-        while len(self._away) > self._limits.max_producers and (oldest := self._longest_away()):
+        while len(self._away) > self._limits.max_producers:
+            oldest = self._longest_away(str) or self._longest_away(Source)
+            if oldest is None:
+                return
             self._forget(oldest)
 
-    def _longest_away(self) -> str | None:
+    def _longest_away(self, kind: type[Sender]) -> Sender | None:
         """Of those with nothing in flight: its outcome is to be known first, or it could be stored twice."""
-        return next((name for name in self._away if name not in self._pushed), None)
+        return next((each for each in self._away if isinstance(each, kind) and each not in self._pushed), None)
 
-    def _forget(self, producer: str) -> None:
-        del self._away[producer]
-        self._persisted.pop(producer, None)
+    def _forget(self, sender: Sender) -> None:
+        del self._away[sender]
+        self._persisted.pop(sender, None)
 
     # -- snapshots -----------------------------------------------------------------------------------------------------
+
+    def save_every(self, interval_ms: int) -> None:
+        """Set the interval between snapshots; 0 for none."""
+        self._snapshot_interval_ms = interval_ms
 
     def is_snapshot_due(self, now_ms: int) -> bool:
         """Whether it is time for a snapshot."""
         waited = now_ms - self._snapshot_ms
         if not self._entries or waited < self._limits.snapshot_pause_ms:
             return False
-        return self._entries >= self._limits.snapshot_entries or waited >= self._limits.snapshot_interval_ms
+        by_time = 0 < self._snapshot_interval_ms <= waited
+        return by_time or self._entries >= self._limits.snapshot_entries
 
     def snapshot(self) -> DedupSnapshot:
         """What is known now. Only what is persisted: what was pushed may never be stored."""

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import logging
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -12,7 +13,10 @@ from pulsar_on_spark.broker.metrics.entry_samples import EntrySamples
 from pulsar_on_spark.broker.producing.producers import ProducerInfo
 from pulsar_on_spark.broker.producing.topic_dedup import TopicDedup
 from pulsar_on_spark.protocol import replies
+from pulsar_on_spark.protocol.commands import ServerError
 from pulsar_on_spark.protocol.server import Sent
+
+log = logging.getLogger(__name__)
 
 Receipt = tuple[int, int, int, int]
 """Sequence id, highest sequence id, ledger, entry."""
@@ -26,10 +30,12 @@ class Published:
         messages: Messages.
         bytes: Bytes of their entries.
         samples: How long some of a topic's entries took, and how large they were; None before the first.
+        last_ms: Time at which a topic's last entry was acknowledged, milliseconds since 1970; 0 for never.
     """
 
     messages: int = 0
     bytes: int = 0
+    last_ms: int = 0
     samples: EntrySamples | None = None
 
     def sampled(self, seconds: float, size_bytes: int) -> None:
@@ -67,6 +73,7 @@ class Producer:
         is_closed: What it sends from now on, or has waiting, is not published.
         published: How much it has published.
         connected_at: Seconds since 1970.
+        metadata: Properties from its client, for stats.
     """
 
     info: ProducerInfo
@@ -77,6 +84,7 @@ class Producer:
     receipts: list[Receipt] = field(default_factory=list)
     published: Published = field(default_factory=Published)
     connected_at: float = field(default_factory=time.time)
+    metadata: Mapping[str, str] = field(default_factory=dict)
     _taken: int = 0
     _settled: int = 0
     """Entries are settled in order: those up to this number are."""
@@ -102,6 +110,34 @@ class Producer:
         """An entry is not stored: its client is told this, if anything, behind the answers to all before it."""
         self._answers[number] = answer
         self._no_longer_pending(self._send_answers())
+
+    def refuse(self, number: int, sequence_id: int, error: ServerError, reason: str) -> None:
+        """An entry is not stored: its client gets a SEND_ERROR.
+
+        The entries of a replicator are one ordered stream, deduplicated by the highest one: if those behind this one
+        were stored, this one would be taken for a duplicate when it comes again, and be lost. So nothing more is taken
+        until the replicator comes again, and it gets the error on which it does so and repeats all of them.
+
+        Args:
+            number: The number that `take` returned.
+            sequence_id: The entry's sequence id as the client sent it.
+            error: The code for clients other than replicators.
+            reason: One sentence.
+        """
+        if self.info.replication is None:
+            self.answer(number, replies.send_error(self.info.producer_id, sequence_id, error, reason))
+            return
+        log.warning("Replication by %r waits: %s", self.info.name, reason, extra={"connection": self.peer.address})
+        self.is_closed = True
+        refusal = replies.send_error(self.info.producer_id, sequence_id, ServerError.PersistenceError, reason)
+        self.answer(number, refusal)
+        if self._drained is None:
+            self.when_drained(self._send_away)
+
+    def _send_away(self) -> None:
+        if not self.peer.is_closed:
+            self.peer.write(replies.close_producer(self.info.producer_id))
+        self.topic.forget_producer(self)
 
     def acknowledge(self) -> None:
         """The entries of `receipts` are stored: each is answered in its turn, and so are those between them."""

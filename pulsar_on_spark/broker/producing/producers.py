@@ -9,6 +9,9 @@ Pulsar's access modes (its `AbstractTopic`):
 | WaitForExclusive | queued; its turn comes when the last one has gone | as Exclusive |
 | ExclusiveWithFencing | all others are closed, those who wait are fenced | as Exclusive |
 
+The replicator of another cluster has no part in this: it is admitted beside an exclusive producer, keeps none from
+being exclusive, is not fenced, and does not count (Pulsar counts it as a Shared producer). It only needs its name.
+
 The **topic epoch** grows with each exclusive producer and is durable before that producer hears of it: `CommitEpoch`
 asks for it, `epoch_committed` or `epoch_not_committed` answers. Who comes back with the epoch that still counts keeps
 it; who comes back with an older one is fenced, because somebody published exclusively in between.
@@ -23,6 +26,8 @@ from collections.abc import Callable, Hashable, Iterable
 from dataclasses import dataclass
 from enum import IntEnum
 from typing import Final, Literal, TypeAlias
+
+from pulsar_on_spark.broker.producing.replicated import Replication
 
 _NAME_HEX_DIGITS: Final = 16
 """Digits of the incarnation in a generated name: names go into every entry, so they are short."""
@@ -49,6 +54,7 @@ class ProducerInfo:
         epoch: The client's counter of its attempts to connect this producer.
         access_mode: See the module.
         topic_epoch: The topic epoch under which it published before; None if it never did exclusively.
+        replication: Its deduplication, if it is the replicator of another cluster; else None.
     """
 
     connection: Hashable
@@ -58,6 +64,7 @@ class ProducerInfo:
     epoch: int = 0
     access_mode: AccessMode = AccessMode.SHARED
     topic_epoch: int | None = None
+    replication: Replication | None = None
 
     def succeeds(self, other: ProducerInfo) -> bool:
         """Whether this is the same producer, connected anew: the other one has not noticed yet that it is gone."""
@@ -136,6 +143,7 @@ class Producers:
         self._topic_epoch = topic_epoch
         self._max_producers = max_producers
         self._connected: dict[str, ProducerInfo] = {}
+        self._replicators: dict[str, ProducerInfo] = {}
         self._exclusive: ProducerInfo | None = None
         self._candidate: ProducerInfo | None = None
         self._waiting: dict[str, ProducerInfo] = {}
@@ -149,7 +157,7 @@ class Producers:
     @property
     def connected(self) -> Iterable[ProducerInfo]:
         """Who may publish now."""
-        return self._connected.values()
+        return [*self._connected.values(), *self._replicators.values()]
 
     @property
     def waiting(self) -> Iterable[ProducerInfo]:
@@ -159,7 +167,7 @@ class Producers:
     @property
     def is_empty(self) -> bool:
         """Whether nobody is connected or wants to be."""
-        return not self._connected and self._candidate is None and not self._waiting
+        return not (self._connected or self._replicators or self._waiting) and self._candidate is None
 
     def add(self, producer: ProducerInfo) -> list[Effect]:
         """A client asks for a producer; it gets `Ready`, `Queued` or `Refused`, now or once an epoch is committed."""
@@ -205,13 +213,15 @@ class Producers:
     def _named(self, name: str) -> ProducerInfo | None:
         if self._candidate is not None and self._candidate.name == name:
             return self._candidate
-        return self._connected.get(name) or self._waiting.get(name)
+        return self._connected.get(name) or self._waiting.get(name) or self._replicators.get(name)
 
     def _forget(self, producer: ProducerInfo) -> None:
         if producer == self._candidate:
             self._candidate = None
         elif producer.name in self._waiting:
             del self._waiting[producer.name]
+        elif producer.replication is not None:
+            del self._replicators[producer.name]
         else:
             del self._connected[producer.name]
             self._exclusive = None if producer == self._exclusive else self._exclusive
@@ -224,6 +234,9 @@ class Producers:
 
     def _admit(self, producer: ProducerInfo, inherits: bool) -> list[Effect]:
         """Decide on a producer whose name is free; `inherits`: it takes the place of the exclusive one."""
+        if producer.replication is not None:
+            self._replicators[producer.name] = producer
+            return [Ready(producer, None)]
         if self._is_outdated(producer):
             return [self._outdated(producer)]
         count = len(self._connected) + len(self._waiting) + (self._candidate is not None)

@@ -16,8 +16,10 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol, cast
+from typing import Final, Protocol, cast
 
+from pulsar_on_spark.broker.connection.peer import refusal_of_one_entry
+from pulsar_on_spark.broker.producing.dedup import Verdict
 from pulsar_on_spark.broker.producing.producer import Producer, Published
 from pulsar_on_spark.broker.producing.sequence_ids import with_last_sequence_id
 from pulsar_on_spark.broker.producing.topic_dedup import TopicDedup
@@ -25,12 +27,17 @@ from pulsar_on_spark.broker.reading.cache import EntryCache
 from pulsar_on_spark.model.clock import current_ms
 from pulsar_on_spark.model.ids import EntryId, LedgerId, TopicId
 from pulsar_on_spark.model.latencies import Latencies
+from pulsar_on_spark.protocol import replies
+from pulsar_on_spark.protocol.commands import ServerError
 from pulsar_on_spark.protocol.server import Sent
 from pulsar_on_spark.topic.incarnation.incarnation import Incarnation
 from pulsar_on_spark.topic.incarnation.listener import Appended
 from pulsar_on_spark.topic.incarnation.open_ledger import OpenLedger
 
 log = logging.getLogger(__name__)
+
+_NO_ID: Final = -1
+"""Ledger and entry in the receipt of an entry that was stored before."""
 
 
 class PublishedTopic(Protocol):
@@ -118,13 +125,16 @@ class PublishPath:
         self, incarnation: Incarnation, topic: PublishedTopic, producer: Producer, number: int, sent: Sent, now_ms: int
     ) -> None:
         if topic.dedup is not None:
-            sent = with_last_sequence_id(sent)
-            answer = topic.dedup.admit(producer.info.name, producer.info.producer_id, producer.peer, sent)
-            if answer is not None:
+            if producer.info.replication is None:
+                sent = with_last_sequence_id(sent)
+            verdict = topic.dedup.admit(producer.info, sent)
+            if verdict is not Verdict.NEW:
                 self._settle(1, len(sent.entry))
-                producer.answer(number, answer)
+                _answer_unstored(producer, number, sent, verdict)
                 return
-        incarnation.append(topic.topic_id, sent.num_messages, now_ms, sent.entry, (topic, producer, sent))
+        # A marker has no messages, and is a row all the same.
+        rows = sent.num_messages or 1
+        incarnation.append(topic.topic_id, rows, now_ms, sent.entry, (topic, producer, sent))
         self._appended += 1
         if self._probe is None:
             self._probe = (self._appended, time.perf_counter(), topic.published, len(sent.entry))
@@ -200,7 +210,7 @@ class PublishPath:
             if topic.keeps_entries:
                 add(ledger_id, entry_id, entry)
             if topic.dedup is not None:
-                topic.dedup.stored(producer.info.name, sent, ledger_id, entry_id + 1)
+                topic.dedup.stored(producer.info, sent, ledger_id, entry_id + 1)
             if (group := groups.get(topic)) is None:
                 group = groups[topic] = _Group()
             group.ends[ledger_id] = entry_id + 1
@@ -212,7 +222,9 @@ class PublishPath:
             answered[producer] = None
         for producer in answered:
             producer.acknowledge()
+        now_ms = current_ms()
         for topic, group in groups.items():
+            topic.published.last_ms = now_ms
             topic.published.messages += group.messages
             topic.published.bytes += group.size_bytes
             for ledger_id, end in group.ends.items():
@@ -275,6 +287,20 @@ class _Group:
     messages: int = 0
     size_bytes: int = 0
     ends: dict[LedgerId, int] = field(default_factory=dict)
+
+
+def _answer_unstored(producer: Producer, number: int, sent: Sent, verdict: Verdict) -> None:
+    """Answer an entry that is a duplicate, or may be one."""
+    match verdict:
+        case Verdict.DUPLICATE:
+            receipt = (sent.sequence_id, sent.highest_sequence_id, _NO_ID, _NO_ID)
+            producer.answer(number, replies.send_receipts(producer.info.producer_id, [receipt]))
+            return
+        case Verdict.UNDECIDED:
+            code, why = ServerError.PersistenceError, "was sent before, its outcome is open: send it again later"
+        case _:
+            code, why = refusal_of_one_entry(producer.peer), "begins a batch of which some are stored: send the others"
+    producer.refuse(number, sent.sequence_id, code, f"Message {sent.sequence_id} {why}.")
 
 
 _Context = tuple[PublishedTopic, Producer, Sent]

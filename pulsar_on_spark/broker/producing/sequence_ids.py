@@ -5,11 +5,14 @@ from __future__ import annotations
 from google.protobuf.message import DecodeError
 
 from pulsar_on_spark.protocol.compression import decompress
-from pulsar_on_spark.protocol.entry_frame import split_entry
+from pulsar_on_spark.protocol.entry_frame import MAX_MESSAGES_IN_ENTRY, split_entry
 from pulsar_on_spark.protocol.messages import MessageMetadata, SingleMessageMetadata
 from pulsar_on_spark.protocol.server import Sent
 
 _SIZE_BYTES = 4
+MAX_MESSAGES = 10_000
+"""A batch of more messages, or of more bytes, is not looked into: that would hold up the broker's other clients."""
+MAX_BYTES = 2 << 20
 
 
 def with_last_sequence_id(sent: Sent) -> Sent:
@@ -32,21 +35,26 @@ def last_sequence_id(said: MessageMetadata, payload: memoryview) -> int:
 
     Args:
         said: The entry's metadata.
-        payload: What follows it. A batch that cannot be looked into, as it is encrypted, counts up from its first
-            message, as clients do where applications give no numbers.
+        payload: The bytes behind it. A batch that is not unpacked, as it is encrypted or large, counts up from its
+            first message, as clients do where applications give no numbers.
     """
     first: int = said.sequence_id
     if said.highest_sequence_id > first or said.num_messages_in_batch <= 1:
         return max(first, said.highest_sequence_id)
-    plain = None if said.encryption_keys else decompress(said.compression, payload, said.uncompressed_size)
-    found = None if plain is None else _last_of_batch(plain)
-    return max(first, first + said.num_messages_in_batch - 1 if found is None else found)
+    messages: int = said.num_messages_in_batch
+    plain_bytes = said.uncompressed_size if said.compression else len(payload)
+    is_opaque = said.encryption_keys or messages > MAX_MESSAGES or plain_bytes > MAX_BYTES
+    plain = None if is_opaque else decompress(said.compression, payload, plain_bytes)
+    found = None if plain is None else _last_of_batch(plain, messages)
+    return max(first, first + min(messages, MAX_MESSAGES_IN_ENTRY) - 1 if found is None else found)
 
 
-def _last_of_batch(plain: bytes) -> int | None:
-    """None if a message of it has no sequence id, or it is no batch."""
+def _last_of_batch(plain: bytes, messages: int) -> int | None:
+    """The last sequence id; None if a message has none, or this is no batch of that many messages."""
     last, at = None, 0
-    while at < len(plain):
+    for _ in range(messages):
+        if at >= len(plain):
+            return None
         metadata_at = at + _SIZE_BYTES
         payload_at = metadata_at + int.from_bytes(plain[at:metadata_at], "big")
         try:

@@ -14,11 +14,18 @@ import asyncio
 from collections.abc import Collection, Iterable, Mapping
 from typing import Final
 
-from google.protobuf.message import DecodeError
-
-from pulsar_on_spark.broker.connection.peer import Peer, refusal_of_one_entry
-from pulsar_on_spark.broker.producing.dedup import Deduplication, DedupLimits, DedupSnapshot, Verdict
-from pulsar_on_spark.broker.producing.sequence_ids import last_sequence_id
+from pulsar_on_spark.broker.producing.dedup import (
+    Deduplication,
+    DedupLimits,
+    DedupSnapshot,
+    Sender,
+    Source,
+    Verdict,
+    place_number,
+    place_of,
+)
+from pulsar_on_spark.broker.producing.producers import ProducerInfo
+from pulsar_on_spark.broker.producing.replicated import Replication, identity_of, source_cluster
 from pulsar_on_spark.broker.reading.entry_look import look_at
 from pulsar_on_spark.broker.reading.reader import EntryReader
 from pulsar_on_spark.metadata import keys
@@ -28,10 +35,6 @@ from pulsar_on_spark.metadata.store import Change
 from pulsar_on_spark.model.clock import monotonic_ms
 from pulsar_on_spark.model.errors import JournalFencedError
 from pulsar_on_spark.model.ids import EntryId, IncarnationId, LedgerId, Position, TopicId
-from pulsar_on_spark.protocol import replies
-from pulsar_on_spark.protocol.commands import ServerError
-from pulsar_on_spark.protocol.entry_frame import split_entry
-from pulsar_on_spark.protocol.messages import MessageMetadata
 from pulsar_on_spark.protocol.server import Sent
 from pulsar_on_spark.topic.catalog import TopicPart
 from pulsar_on_spark.topic.cursor.chain import LedgerChain
@@ -43,8 +46,6 @@ SNAPSHOT_EVERY_S: Final = 5.0
 """How often it is looked whether snapshots are due."""
 _REPLAY_ENTRIES: Final = 1000
 _REPLAY_BYTES: Final = 8 << 20
-_NO_ID: Final = -1
-"""Ledger and entry of the receipt of an entry that was stored before."""
 
 
 class TopicDedup:
@@ -57,37 +58,43 @@ class TopicDedup:
     def __init__(self, core: Deduplication) -> None:
         self.core = core
 
-    def admit(self, producer: str, producer_id: int, peer: Peer, sent: Sent) -> bytes | None:
-        """Whether the journal shall take an entry: None, and it must; else what its producer is answered instead.
+    def admit(self, producer: ProducerInfo, sent: Sent) -> Verdict:
+        """Decide whether a producer's entry is stored; if it is NEW, the journal must take it."""
+        identity = _identity(producer, sent)
+        if identity is None:
+            return Verdict.NEW
+        sender, first, last, is_part = identity
+        verdict = self.core.check(sender, first, last)
+        if verdict is Verdict.OVERLAPPING and producer.replication is not None:
+            # A replicator repeats whole entries: this one is another one, which its source has stored.
+            verdict = Verdict.NEW
+        if verdict is Verdict.NEW and not is_part:
+            self.core.pushed(sender, last)
+        return verdict
 
-        Args:
-            producer: The producer's name.
-            producer_id: Its client's number for it.
-            peer: Its client.
-            sent: The entry.
-        """
-        last = _last(sent)
-        match self.core.check(producer, sent.sequence_id, last):
-            case Verdict.NEW:
-                if not _is_first_part(sent):
-                    self.core.pushed(producer, last)
-                return None
-            case Verdict.DUPLICATE:
-                receipt = (sent.sequence_id, sent.highest_sequence_id, _NO_ID, _NO_ID)
-                return replies.send_receipts(producer_id, [receipt])
-            case Verdict.UNDECIDED:
-                code, why = ServerError.PersistenceError, "was sent before, its outcome is open: send it again later"
-            case Verdict.OVERLAPPING:
-                code, why = refusal_of_one_entry(peer), "begins a batch of which some are stored: send the others"
-        return replies.send_error(producer_id, sent.sequence_id, code, f"Message {sent.sequence_id} {why}.")
-
-    def stored(self, producer: str, sent: Sent, ledger: LedgerId, end: int) -> None:
+    def stored(self, producer: ProducerInfo, sent: Sent, ledger: LedgerId, end: int) -> None:
         """An entry that was admitted is durable; `end` is the entry id behind it."""
         following = Position(ledger, EntryId(end))
-        if _is_first_part(sent):
+        identity = _identity(producer, sent)
+        if identity is None or identity[3]:
             self.core.passed(following)
-        else:
-            self.core.persisted(producer, _last(sent), following)
+            return
+        self.core.persisted(identity[0], identity[2], following)
+        if producer.replication is not None:
+            self.core.relayed(identity[0], monotonic_ms())
+
+
+def _identity(producer: ProducerInfo, sent: Sent) -> tuple[Sender, int, int, bool] | None:
+    """An `Identity`, as `identity_of` finds it later; None if the entry is a marker, which nothing deduplicates."""
+    if sent.marker:
+        return None
+    first, last, how = sent.sequence_id, sent.highest_sequence_id, producer.replication
+    if how is None:  # without a named tuple, which would cost as much as all the rest
+        return producer.name, first, last if last > first else first, sent.is_chunk and _is_first_part(sent)
+    if how is Replication.BY_SEQUENCE_ID:
+        return identity_of(sent.entry)
+    number = place_number(first, last)
+    return Source(source_cluster(producer.name)), number, number, False
 
 
 class DedupStore:
@@ -122,11 +129,11 @@ class DedupStore:
             dedup = TopicDedup(Deduplication(DedupSnapshot(chain.end), monotonic_ms(), self._limits))
             await self.save({TopicId(part.topic_id): (part, dedup)})
             return dedup
-        place = Position(LedgerId(record.ledger), EntryId(record.entry))
-        dedup = TopicDedup(Deduplication(DedupSnapshot(place, record.sequence_ids), monotonic_ms(), self._limits))
+        snapshot = _snapshot_of(record)
+        dedup = TopicDedup(Deduplication(snapshot, monotonic_ms(), self._limits))
         # What Spark attached is exactly once by itself, and its names are new in each write.
         brokers = {each.ledger_id for each in view.all(LedgerRecord, part.topic_id) if each.incarnation is not None}
-        await self._replay(part, chain, place, brokers, dedup.core)
+        await self._replay(part, chain, snapshot.position, brokers, dedup.core)
         return dedup
 
     async def forget(self, part: TopicPart, view: View) -> None:
@@ -165,10 +172,7 @@ class DedupStore:
         for topic_id, (part, dedup) in topics.items():
             known = dedup.core.snapshot()
             dedup.core.snapshot_begun(monotonic_ms())
-            at = known.position
-            taken[part.name] = DedupRecord(
-                topic_id=topic_id, ledger=at.ledger, entry=at.entry, sequence_ids=dict(known.sequence_ids)
-            )
+            taken[part.name] = _record_of(topic_id, known)
 
         def decide(view: View) -> Change | None:
             self._require_open(view)
@@ -208,30 +212,35 @@ def _behind(ranges: tuple[EntryRange, ...], ledger: LedgerId, entry: EntryId) ->
 
 
 def _replay_entry(core: Deduplication, data: bytes, following: Position) -> None:
-    places = split_entry(data)
-    try:
-        said = MessageMetadata.FromString(data[slice(*places)] if places is not None else b"")
-    except DecodeError:
-        core.passed(following)  # nobody can have sent it under a name
-        return
-    is_part = said.num_chunks_from_msg > 1 and said.chunk_id + 1 < said.num_chunks_from_msg
-    if is_part or not said.producer_name:
+    identity = identity_of(data)
+    if identity is None or identity.is_part:
         core.passed(following)
     else:
-        assert places is not None, "who has a name was read"
-        core.replay(said.producer_name, last_sequence_id(said, memoryview(data)[places[1] :]), following)
-
-
-def _last(sent: Sent) -> int:
-    return max(sent.sequence_id, sent.highest_sequence_id)
+        core.replay(identity.sender, identity.last, following)
 
 
 def _is_first_part(sent: Sent) -> bool:
-    """Whether an entry is a chunk and not the last one of its message: chunks share a sequence id."""
-    if not sent.is_chunk:
-        return False
+    """True if a chunk is not the last one of its message."""
     chunk = look_at(sent.entry).chunk
     return chunk is not None and chunk[1] + 1 < chunk[2]
+
+
+def _snapshot_of(record: DedupRecord) -> DedupSnapshot:
+    sequence_ids: dict[Sender, int] = dict(record.sequence_ids.items())
+    sequence_ids |= {Source(cluster): place_number(*at) for cluster, at in record.positions.items()}
+    return DedupSnapshot(Position(LedgerId(record.ledger), EntryId(record.entry)), sequence_ids)
+
+
+def _record_of(topic_id: str, known: DedupSnapshot) -> DedupRecord:
+    return DedupRecord(
+        topic_id=topic_id,
+        ledger=known.position.ledger,
+        entry=known.position.entry,
+        sequence_ids={name: last for name, last in known.sequence_ids.items() if isinstance(name, str)},
+        positions={
+            source.cluster: place_of(last) for source, last in known.sequence_ids.items() if isinstance(source, Source)
+        },
+    )
 
 
 def _is(topic: TopicRecord | None, record: DedupRecord) -> bool:

@@ -101,7 +101,7 @@ class TopicProducers:
         self._rate.limit(rate.publish_throttling_rate_in_msg, rate.publish_throttling_rate_in_byte)
 
     def published(self, sent: Sent) -> None:
-        """An entry was taken: nothing more is read of producers until their rate allows the next."""
+        """Count an entry that was taken; stop reading from producers until their rate allows the next one."""
         if not self._rate.is_unlimited:
             wait_s = self._rate.take(time.monotonic(), sent.num_messages, len(sent.entry))
             if wait_s > 0:

@@ -21,10 +21,16 @@ from pulsar_on_spark.broker.reading.entry_look import look_at
 from pulsar_on_spark.broker.reading.jobs import EntrySource
 from pulsar_on_spark.ledger.reports import report_bad_copy
 from pulsar_on_spark.ledger.segment_reader import read_batches
-from pulsar_on_spark.ledger.storage_path import StoragePath
+from pulsar_on_spark.ledger.storage_path import PathTable, StoragePath
 from pulsar_on_spark.metadata.records import CompactionRecord, FileRecord
 from pulsar_on_spark.metadata.state import View
-from pulsar_on_spark.model.errors import DataLossError, JournalGoneError, PulsarpyError, SegmentGoneError
+from pulsar_on_spark.model.errors import (
+    CopiesUnreachableError,
+    DataLossError,
+    JournalGoneError,
+    PulsarpyError,
+    SegmentGoneError,
+)
 from pulsar_on_spark.model.ids import EntryId, FileId, LedgerId, PathId, Position
 from pulsar_on_spark.topic.catalog import TopicPart
 from pulsar_on_spark.topic.chain import Loss, SegmentSlice, readable_end, walk_range
@@ -238,7 +244,7 @@ class CatchUp:
         paths = self._root.storage_paths(view)
         for slice_ in chain((first,), slices):
             if isinstance(slice_.file, JournalPlace):
-                yield from _raw(slice_, slice_.file, paths)
+                yield from _raw(slice_, slice_.file, self._root.current_storage_paths)
             else:
                 yield from self._rebuilt(slice_, paths)
 
@@ -253,7 +259,7 @@ class CatchUp:
         others = [each for topic_id, each in self._lately.items() if topic_id != part.topic_id]
         try:
             seen = self._tail.look([part, *others], view, reach={part.topic_id: end})
-        except DataLossError:
+        except (DataLossError, CopiesUnreachableError):
             if not others:
                 raise
             self._lately.clear()
@@ -282,7 +288,7 @@ class CatchUp:
             [where.number for where in wanted],
             columns,
             lambda path, reason: self._report(file_id, path, reason),
-            at_stake=f"{slice_.topic} entries {slice_.start_position} to {slice_.end - 1}",
+            at_stake=f"{slice_.topic} {slice_.entries_in_words}",
         )
         for where, batch in zip(wanted, batches, strict=True):
             yield rows_of(where, batch)
@@ -317,6 +323,6 @@ def _slices(view: View, part: TopicPart, wanted: EntryRange, *, and_on: bool) ->
         start = Position(wanted.ledger, EntryId(piece.end))
 
 
-def _raw(slice_: SegmentSlice, place: JournalPlace, paths: Mapping[PathId, StoragePath]) -> Iterator[StoredEntry]:
+def _raw(slice_: SegmentSlice, place: JournalPlace, paths: PathTable) -> Iterator[StoredEntry]:
     frames = replace(place, frames=tuple(place.frames[batch.number] for batch in slice_.batches()))
     return stored_entries(frames, LedgerId(slice_.segment.ledger_id), slice_.first, slice_.end, paths)

@@ -8,18 +8,22 @@ from typing import NamedTuple
 
 from google.protobuf.message import DecodeError
 
-from pulsar_on_spark.protocol.entry_frame import CHECKSUM_MAGIC
+from pulsar_on_spark.protocol.entry_frame import CHECKSUM_MAGIC, MAX_MESSAGES_IN_ENTRY
 from pulsar_on_spark.protocol.messages import MessageMetadata
 
 _CHECKSUM_BYTES = 6
 _SIZE_BYTES = 4
+_USUAL_MESSAGES = 1_000
+"""The usual number of messages in a batch; a larger number is compared with the bytes that are there for it."""
+_LEAST_BYTES = 6
+"""Least bytes of a message in a batch: the length of its metadata, and in this the length of its payload."""
 
 
 class EntryLook(NamedTuple):
     """What an entry's metadata says.
 
     Attributes:
-        messages: How many it has, at least 1.
+        messages: Number of its messages, 1 to `MAX_MESSAGES_IN_ENTRY`, and no more than there are bytes for.
         is_batch: Whether its messages have batch indexes; also a batch of one has.
         key: The sticky key of Key_Shared: ordering key, else key, else `<producer>-<sequence id>`.
         deliver_at_ms: Not before this time; None at once. An entry that Spark wrote has the latest time of its rows.
@@ -55,7 +59,7 @@ def look_at(entry: bytes) -> EntryLook:
     # A field that is asked for by its value costs half of one that is asked for by its presence.
     messages = said.num_messages_in_batch
     return EntryLook(
-        max(messages, 1),
+        max(messages, 1) if messages <= _USUAL_MESSAGES else _believed(said, len(entry) - payload_at),
         messages != 1 or said.HasField("num_messages_in_batch"),
         _sticky_key(said),
         said.deliver_at_time or None,
@@ -63,6 +67,12 @@ def look_at(entry: bytes) -> EntryLook:
         said.HasField("marker_type"),
         (said.uuid, said.chunk_id, said.num_chunks_from_msg) if said.num_chunks_from_msg else None,
     )
+
+
+def _believed(said: MessageMetadata, payload_bytes: int) -> int:
+    """Consumers' permits and limits go by the number: it must not be one that their clients never see."""
+    plain_bytes = max(payload_bytes, said.uncompressed_size)
+    return max(1, min(said.num_messages_in_batch, MAX_MESSAGES_IN_ENTRY, plain_bytes // _LEAST_BYTES))
 
 
 def _sticky_key(said: MessageMetadata) -> bytes:

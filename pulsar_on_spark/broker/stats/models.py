@@ -29,10 +29,14 @@ class PublisherStats(Stats):
     address: str
     connected_since: str
     client_version: str
+    metadata: dict[str, str]
 
 
 class ConsumerStats(Stats):
-    """A consumer that is connected. `blocked` (not in Pulsar) says why it gets nothing now."""
+    """A consumer that is connected. `blocked` (not in Pulsar) says why it gets nothing now.
+
+    `last_consumed_flow_timestamp` is when it last asked for messages, in milliseconds since 1970; 0 for never.
+    """
 
     consumer_name: str
     msg_rate_out: float
@@ -46,6 +50,8 @@ class ConsumerStats(Stats):
     address: str
     connected_since: str
     client_version: str
+    metadata: dict[str, str]
+    last_consumed_flow_timestamp: int
 
 
 class SubscriptionStats(Stats):
@@ -53,7 +59,8 @@ class SubscriptionStats(Stats):
 
     `msg_backlog` is exact, in messages. `owner` (not in Pulsar) names who has it where that is not this broker: a
     consumer of Spark, or another broker. Not in Pulsar either: `blocked` and `problem` say why it stands still,
-    `entries_lost` how many entries were passed over because no copy is left.
+    `entries_lost` how many entries were passed over because no copy is left. `consumers_after_mark_delete_position` is
+    empty, as in Pulsar since 4.0.
     """
 
     type: str
@@ -73,6 +80,7 @@ class SubscriptionStats(Stats):
     active_consumer_name: str | None = None
     msg_drop_rate: float | None = None
     consumers: list[ConsumerStats]
+    consumers_after_mark_delete_position: dict[str, str] = {}
     subscription_properties: dict[str, str]
     non_contiguous_deleted_messages_ranges: int = 0
     earliest_msg_publish_time_in_backlog: int
@@ -91,7 +99,8 @@ class CompactionStats(Stats):
 class TopicStats(Stats):
     """A topic without partitions, or one partition. Counters count since it was loaded.
 
-    `oldest_backlog_message_age_seconds` is that of the oldest segment that a subscription needs, -1 if none does.
+    `oldest_backlog_message_age_seconds` is that of the oldest segment that a subscription needs, -1 if none does. Times
+    are in milliseconds since 1970; `last_publish_time_stamp` is that since it was loaded, 0 for never.
     """
 
     msg_rate_in: float
@@ -118,6 +127,17 @@ class TopicStats(Stats):
     deduplication_status: str
     topic_epoch: int | None
     owner_broker: str
+    topic_creation_time_stamp: int
+    last_publish_time_stamp: int
+
+    def without(self, *, publishers: bool, consumers: bool) -> TopicStats:
+        """A copy without its producers, and without the consumers of its subscriptions, as requested."""
+        left_out: dict[str, object] = {"publishers": []} if publishers else {}
+        if consumers:
+            left_out["subscriptions"] = {
+                name: each.model_copy(update={"consumers": []}) for name, each in self.subscriptions.items()
+            }
+        return self.model_copy(update=left_out) if left_out else self
 
 
 class PartitionedTopicMetadata(Stats):

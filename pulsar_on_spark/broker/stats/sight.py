@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Final
 
 from pulsar_on_spark.metadata.cursors import Cursors
 from pulsar_on_spark.metadata.records import SegmentRecord, SubscriptionRecord
@@ -18,6 +19,9 @@ from pulsar_on_spark.topic.cursor.record import decode_holes
 from pulsar_on_spark.topic.root import Root
 from pulsar_on_spark.topic.subscription import subscriptions
 from pulsar_on_spark.topic.tail.tail import Tail
+
+IDLE_S: Final = 30.0
+"""Time without a read after which a journal file is closed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,6 +78,9 @@ class Contents:
 class Sight:
     """Looks at topics of one root, one look at a time; what it has learnt of journals serves the next one.
 
+    Journal files that no look has needed for a while are closed: on a full disk their bytes are waited for, and a path
+    that is retired is to be unmounted.
+
     Args:
         root: The root.
     """
@@ -82,9 +89,13 @@ class Sight:
         self._root = root
         self._tail = Tail(root, fail_on_data_loss=False)
         self._turn = asyncio.Lock()
+        self._resting: asyncio.TimerHandle | None = None
+        self._closing: asyncio.Task[None] | None = None
 
     async def close(self) -> None:
         """Close the journals' files."""
+        if self._resting is not None:
+            self._resting.cancel()
         async with self._turn:
             await asyncio.to_thread(self._tail.close)
 
@@ -102,7 +113,18 @@ class Sight:
             MetadataError, StorageError: the root cannot be read.
         """
         async with self._turn:
-            return await asyncio.to_thread(self._look, parts, ends, standings)
+            try:
+                return await asyncio.to_thread(self._look, parts, ends, standings)
+            finally:
+                self._rest_later()
+
+    def _rest_later(self) -> None:
+        if self._resting is not None:
+            self._resting.cancel()
+        self._resting = asyncio.get_running_loop().call_later(IDLE_S, self._rest)
+
+    def _rest(self) -> None:
+        self._closing = asyncio.create_task(self.close())
 
     def _look(
         self, parts: Sequence[TopicPart], ends: Mapping[str, Position], standings: Mapping[tuple[str, str], Standing]

@@ -82,6 +82,8 @@ def topic_stats(record: TopicRecord, topic: BrokerTopic | None, seen: Contents, 
         deduplication_status="Disabled" if topic is None or topic.dedup is None else "Enabled",
         topic_epoch=record.topic_epoch,
         owner_broker=url,
+        topic_creation_time_stamp=int(record.created_at.timestamp() * 1000),
+        last_publish_time_stamp=0 if topic is None else topic.published.last_ms,
     )
 
 
@@ -115,6 +117,8 @@ def summed(partitions: dict[str, TopicStats], metadata: PartitionedTopicMetadata
         deduplication_status=each[0].deduplication_status if each else "Disabled",
         topic_epoch=None,
         owner_broker=each[0].owner_broker if each else "",
+        topic_creation_time_stamp=min((stats.topic_creation_time_stamp for stats in each), default=0),
+        last_publish_time_stamp=max((stats.last_publish_time_stamp for stats in each), default=0),
         metadata=metadata,
         partitions=partitions,
     )
@@ -268,6 +272,8 @@ def stats_of_consumer(consumer: Consumer, said: values.ConsumerStats, went_out: 
         address=consumer.peer.address,
         connected_since=iso(consumer.connected_at),
         client_version=consumer.peer.client_version,
+        metadata=dict(consumer.metadata),
+        last_consumed_flow_timestamp=consumer.flowed_ms,
     )
 
 
@@ -284,6 +290,7 @@ def publisher_stats(producer: Producer, rates: RatesOf) -> PublisherStats:
         address=producer.peer.address,
         connected_since=iso(producer.connected_at),
         client_version=producer.peer.client_version,
+        metadata=dict(producer.metadata),
     )
 
 

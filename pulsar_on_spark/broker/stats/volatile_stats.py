@@ -42,6 +42,8 @@ def volatile_stats(topic: NonPersistentTopic, rates: RatesOf, url: str) -> Topic
         deduplication_status="Disabled",
         topic_epoch=None,
         owner_broker=url,
+        topic_creation_time_stamp=topic.created_ms,
+        last_publish_time_stamp=topic.published.last_ms,
     )
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Mapping
 from typing import Final, Protocol
 
 from pulsar_on_spark.broker.connection.peer import Peer
@@ -29,9 +30,12 @@ class Consumer:
         takes_any_schema: Whether it asked for whatever schema is there.
         id: Its id in the subscription.
         is_closed: Whether the broker sent it away; its client subscribes again.
+        left_for_seek: True if it was disconnected for a seek.
         messages_out: Messages that were delivered to it.
         bytes_out: Bytes of their entries.
         connected_at: Seconds since 1970.
+        metadata: Properties from its client, for stats.
+        flowed_ms: Time of its last request for messages (FLOW), milliseconds since 1970; 0 for never.
         knows_end: Whether it was told that it has all messages of a terminated topic.
     """
 
@@ -41,10 +45,13 @@ class Consumer:
         "connected_at",
         "consumer_id",
         "epoch",
+        "flowed_ms",
         "id",
         "is_closed",
         "knows_end",
+        "left_for_seek",
         "messages_out",
+        "metadata",
         "name",
         "peer",
         "priority",
@@ -62,6 +69,7 @@ class Consumer:
         epoch: int | None = None,
         ranges: tuple[HashRange, ...] = (),
         takes_any_schema: bool = False,
+        metadata: Mapping[str, str] | None = None,
     ) -> None:
         self.peer = peer
         self.consumer_id = consumer_id
@@ -72,9 +80,12 @@ class Consumer:
         self.takes_any_schema = takes_any_schema
         self.id = ConsumerId(0)
         self.is_closed = False
+        self.left_for_seek = False
         self.messages_out = 0
         self.bytes_out = 0
         self.connected_at = time.time()
+        self.metadata = metadata or {}
+        self.flowed_ms = 0
         self.knows_end = False
 
     @property

@@ -171,10 +171,10 @@ class Subscription:
         self._moved()
         return True
 
-    def disconnect_all(self) -> None:
+    def disconnect_all(self, *, for_seek: bool = False) -> None:
         """Send all consumers away: their clients look the topic up and subscribe again."""
         for consumer in self.consumers:
-            consumer.is_closed = True
+            consumer.is_closed, consumer.left_for_seek = True, for_seek
             consumer.peer.write(replies.close_consumer(consumer.consumer_id))
             self.remove(consumer)
 

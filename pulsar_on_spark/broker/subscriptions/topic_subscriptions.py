@@ -45,7 +45,8 @@ class SubscribedTopic(SeenTopic, Protocol):
     """What subscriptions know of their topic.
 
     Attributes:
-        keeps_entries: Whether acknowledged entries are kept in memory: somebody follows.
+        keeps_entries: Whether acknowledged entries are kept in memory: a subscription is open, which has consumers or
+            whose consumers are about to come.
     """
 
     keeps_entries: bool
@@ -191,7 +192,7 @@ class TopicSubscriptions:
         """
         async with self._lock(subscription.name):
             self._require_same(subscription)
-            subscription.disconnect_all()
+            subscription.disconnect_all(for_seek=True)
             try:
                 await self._sights.show(subscription, subscription.reads_compacted)
                 if isinstance(subscription.kept, OpenCursor):
@@ -294,6 +295,7 @@ class TopicSubscriptions:
         opened.deliveries.shared_rate = self._rate
         set_rate(opened.deliveries.rate, self._limits.subscription_rate)
         self._open[name] = opened
+        self._topic.keeps_entries = True
         if self._is_ended:
             opened.reached_end()
         return opened
@@ -331,7 +333,6 @@ class TopicSubscriptions:
         timer = self._timers.pop(name, None)
         if timer is not None:
             timer.cancel()
-        self._topic.keeps_entries = any(found.consumers for found in self._open.values())
         if subscription.consumers:
             return
         is_durable = isinstance(subscription.kept, OpenCursor)
@@ -364,7 +365,7 @@ class TopicSubscriptions:
         if timer is not None:
             timer.cancel()
         del self._open[subscription.name]
-        self._topic.keeps_entries = any(found.consumers for found in self._open.values())
+        self._topic.keeps_entries = bool(self._open)
         await subscription.close()
 
     def _lock(self, name: str) -> asyncio.Lock:

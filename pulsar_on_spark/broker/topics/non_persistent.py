@@ -23,6 +23,7 @@ from pulsar_on_spark.broker.subscriptions.subscribe_request import SubscribeRequ
 from pulsar_on_spark.broker.subscriptions.subscription_limits import SubscriptionLimits, check_limits
 from pulsar_on_spark.broker.topics.topic_policies import subscription_limits
 from pulsar_on_spark.metadata.state import View
+from pulsar_on_spark.model.clock import current_ms
 from pulsar_on_spark.model.errors import ConsumerBusyError
 from pulsar_on_spark.model.ids import EntryId, LedgerId
 from pulsar_on_spark.model.names import TopicName
@@ -252,11 +253,13 @@ class NonPersistentTopic:
     Attributes:
         name: Its name.
         published: How much was published.
+        created_ms: Time of its creation, milliseconds since 1970.
     """
 
     def __init__(self, name: TopicName, defaults: Policies, emptied: Callable[[NonPersistentTopic], None]) -> None:
         self.name = name
         self.published = Published()
+        self.created_ms = current_ms()
         self.dedup: TopicDedup | None = None
         core = Producers(name.full, None, defaults.max_producers_per_topic)
         self.producers = TopicProducers(self, core, _no_epoch_is_durable)
@@ -282,6 +285,7 @@ class NonPersistentTopic:
         look = look_at(sent.entry)
         for subscription in self.subscriptions.all:
             subscription.deliver(sent.entry, look)
+        self.published.last_ms = current_ms()
         for published in (self.published, producer.published):
             published.messages += look.messages
             published.bytes += len(sent.entry)

@@ -16,11 +16,13 @@ from pulsar_on_spark.broker.journals import Journals, is_same
 from pulsar_on_spark.broker.producing.producer import Producer, Published
 from pulsar_on_spark.broker.producing.producers import Producers
 from pulsar_on_spark.broker.producing.publishing import PublishPath, Waiting
+from pulsar_on_spark.broker.producing.replicated import received
 from pulsar_on_spark.broker.producing.topic_dedup import DedupStore, TopicDedup
 from pulsar_on_spark.broker.producing.topic_producers import TopicProducers
 from pulsar_on_spark.broker.reading.follower import ChainFollower
 from pulsar_on_spark.broker.reading.reader import EntryReader
 from pulsar_on_spark.broker.server_errors import ServerRefusalError
+from pulsar_on_spark.broker.subscriptions.publish_credit import PublishCredit
 from pulsar_on_spark.broker.subscriptions.subscription_limits import SubscriptionLimits
 from pulsar_on_spark.broker.subscriptions.topic_subscriptions import TopicSubscriptions
 from pulsar_on_spark.broker.topics.topic_policies import publish_refusal, subscription_limits
@@ -38,7 +40,6 @@ from pulsar_on_spark.model.errors import (
 from pulsar_on_spark.model.ids import EARLIEST, EntryId, LedgerId, MessageId, TopicId
 from pulsar_on_spark.model.names import TopicName
 from pulsar_on_spark.model.quorum import Quorum
-from pulsar_on_spark.protocol import replies
 from pulsar_on_spark.protocol.commands import ServerError
 from pulsar_on_spark.protocol.server import Sent
 from pulsar_on_spark.topic import catalog
@@ -81,7 +82,7 @@ class BrokerTopic:
         chain: Its ledgers, as far as they are visible.
         waiting: Entries that the journal has not taken yet.
         dedup: Tells what is stored already; None where deduplication is off.
-        keeps_entries: Whether acknowledged entries are kept in memory: somebody follows.
+        keeps_entries: Whether acknowledged entries are kept in memory (see `SubscribedTopic`).
         published: How much was published since it was loaded.
         policies: What holds for it now.
         terminated: Ledger and entry of its last message, (-1, -1) for none; None while it takes messages.
@@ -117,6 +118,7 @@ class BrokerTopic:
         self._defaults = parts.defaults
         self._parts = parts
         self._limits = SubscriptionLimits()
+        self._credit = PublishCredit(self.published)
         self._apply_policies()
         self._opening: asyncio.Task[None] | None = None
 
@@ -164,6 +166,7 @@ class BrokerTopic:
             self.follow_record(view)
             if self.policies.deduplication:
                 self.dedup = await self._dedups.load(self.part, view, self.chain)
+                self._apply_policies()
             else:
                 await self._dedups.forget(self.part, view)
         except BaseException:
@@ -192,6 +195,9 @@ class BrokerTopic:
         self.producers.limit(self.policies)
         self._limits = subscription_limits(self.policies, self._parts.dispatch)
         self.subscriptions.limit(self._limits)
+        self._credit.follow(self._limits.topic_rate, self._limits.subscription_rate)
+        if self.dedup is not None:
+            self.dedup.core.save_every(self.policies.deduplication_snapshot_interval * 1000)
 
     async def close(self) -> None:
         """Send all clients away, to look the topic up again; what they published before is settled as ever."""
@@ -295,12 +301,24 @@ class BrokerTopic:
         """See `ProducersTopic`."""
         refusal = publish_refusal(self.policies, sent.entry, current_ms())
         if refusal is not None:
-            code = refusal_of_one_entry(producer.peer)
-            error = replies.send_error(producer.info.producer_id, sent.sequence_id, code, refusal)
-            producer.answer(producer.take(), error)
+            producer.refuse(producer.take(), sent.sequence_id, refusal_of_one_entry(producer.peer), refusal)
+            return
+        if sent.marker or producer.info.replication is not None:
+            self._publish_unlike_others(producer, sent)
             return
         self._path.publish(self, producer, sent)
         self.producers.published(sent)
+
+    def _publish_unlike_others(self, producer: Producer, sent: Sent) -> None:
+        """Take a marker, or an entry of another cluster's replicator, which no publish rate holds back."""
+        entry = received(sent, producer.info.name, producer.info.replication)
+        if entry is None:
+            reason = f"An entry of {producer.info.name} to {self.name} does not say where its source has it."
+            producer.refuse(producer.take(), sent.sequence_id, ServerError.PersistenceError, reason)
+            return
+        self._path.publish(self, producer, entry)
+        if producer.info.replication is None:
+            self.producers.published(entry)
 
     def need_ledger(self) -> None:
         """See `PublishedTopic`."""
@@ -336,6 +354,8 @@ class BrokerTopic:
     def grew(self, ledger: LedgerId, end: int) -> None:
         """See `PublishedTopic`."""
         try:
+            if self._credit.is_relative:
+                self._credit.grant(self.subscriptions.all)
             if self._follower.grow(self.topic_id, ledger, end):
                 self.subscriptions.entries_grew()
         except Exception:

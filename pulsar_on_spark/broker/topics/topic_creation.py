@@ -6,18 +6,21 @@ import asyncio
 from collections.abc import Mapping
 
 from pulsar_on_spark.broker.commits import Decide, GroupedCommits
+from pulsar_on_spark.broker.topics.creation_rate import MAX_PER_BROKER_S, CreationRate
 from pulsar_on_spark.broker.topics.topic_lists import SYSTEM_NAMESPACE
 from pulsar_on_spark.metadata.cursors import Cursors
 from pulsar_on_spark.metadata.records import NamespaceRecord, TopicRecord
 from pulsar_on_spark.metadata.state import View
 from pulsar_on_spark.metadata.store import Change
-from pulsar_on_spark.model.errors import MetadataError, PulsarpyError, TopicNotFoundError
+from pulsar_on_spark.model.errors import InvalidArgumentError, MetadataError, PulsarpyError, TopicNotFoundError
 from pulsar_on_spark.model.names import TopicName
 from pulsar_on_spark.topic import catalog
 from pulsar_on_spark.topic.policies.effective import effective
 from pulsar_on_spark.topic.policies.policies import Policies
+from pulsar_on_spark.topic.topic_limits import NO_LIMITS, TopicLimits
 
-_Records = Mapping[TopicName, TopicRecord]
+_Outcomes = Mapping[TopicName, TopicRecord | InvalidArgumentError]
+"""The record of each topic, or the reason why it was refused."""
 
 
 class TopicCreation:
@@ -26,27 +29,46 @@ class TopicCreation:
     Args:
         commits: Makes the commits.
         defaults: The broker's own policies.
+        limits: The limits of new topics.
     """
 
-    def __init__(self, commits: GroupedCommits, defaults: Policies) -> None:
+    def __init__(self, commits: GroupedCommits, defaults: Policies, limits: TopicLimits = NO_LIMITS) -> None:
         self._commits = commits
         self._defaults = defaults
+        self._limits = limits
+        self._rate = CreationRate(MAX_PER_BROKER_S)
         self._wanted: dict[TopicName, int | None] = {}
-        self._created: asyncio.Future[_Records] | None = None
+        self._created: asyncio.Future[_Outcomes] | None = None
         self._creating: asyncio.Task[None] | None = None
 
-    async def create(self, view: View, name: TopicName) -> TopicRecord:
-        """The record of a topic that is made now, or that somebody else was quicker to make.
+    async def create(self, view: View, name: TopicName, rate: CreationRate) -> TopicRecord:
+        """Create a topic, unless another client has just created it, and return its record.
 
         Args:
             view: The metadata, in which it is not there.
             name: The topic.
+            rate: The rate at which the client may create topics.
 
         Raises:
-            TopicNotFoundError: it may not be made by itself, or its namespace does not exist.
-            InvalidArgumentError: its namespace has as many topics as it may have.
+            TopicNotFoundError: it may not be made by its first use, or its namespace does not exist.
+            InvalidArgumentError: its namespace has as many topics as it may have, or its name is too long.
+            ServerRefusalError: topics are created too fast.
             MetadataError: the commit failed.
         """
+        return await self._join(name, self._default_partitions(view, name), rate)
+
+    async def create_partitioned(self, view: View, name: TopicName, rate: CreationRate) -> TopicRecord | None:
+        """Create as `create` does, but only if topics get partitions; None if they are created without.
+
+        Clients ask how many partitions a topic has before they use it, and also about topics that they never use
+        (Go's asks for retry topics under old names): a topic without partitions is made by its first producer or
+        consumer. Pulsar's rule (`fetchPartitionedTopicMetadataCheckAllowAutoCreationAsync`).
+        """
+        partitions = self._default_partitions(view, name)
+        return None if partitions is None else await self._join(name, partitions, rate)
+
+    def _default_partitions(self, view: View, name: TopicName) -> int | None:
+        """The partitions of a topic that its first use makes (errors as `create`)."""
         require_namespace(view, name)
         creation = effective(view, name, self._defaults).auto_topic_creation
         if not creation.allow_auto_topic_creation:
@@ -58,24 +80,28 @@ class TopicCreation:
                 f"Topic {name} does not exist and is named like a partition: create {name.partitioned_base} with "
                 "partitions."
             )
-        is_partitioned = creation.topic_type == "partitioned"
-        return await self._join(name, creation.default_num_partitions if is_partitioned else None)
+        return creation.default_num_partitions if creation.topic_type == "partitioned" else None
 
-    async def _join(self, name: TopicName, partitions: int | None) -> TopicRecord:
+    async def _join(self, name: TopicName, partitions: int | None, rate: CreationRate) -> TopicRecord:
+        await rate.turn()
+        await self._rate.turn()
         self._wanted[name] = partitions
         if self._created is None:
             self._created = asyncio.get_running_loop().create_future()
         created = self._created
         if self._creating is None:
             self._creating = asyncio.create_task(self._create_all())
-        return (await asyncio.shield(created))[name]
+        outcome = (await asyncio.shield(created))[name]
+        if isinstance(outcome, InvalidArgumentError):
+            raise outcome
+        return outcome
 
     async def _create_all(self) -> None:
         try:
             while (created := self._created) is not None:
                 wanted, self._wanted, self._created = self._wanted, {}, None
                 try:
-                    created.set_result(await self._commits.commit(_decision(wanted)))
+                    created.set_result(await self._commits.commit(_decision(wanted, self._limits)))
                 except Exception as error:
                     created.set_exception(_shared(error))
                     created.exception()  # each who waits gets it
@@ -83,11 +109,13 @@ class TopicCreation:
             self._creating = None
 
 
-def _decision(wanted: Mapping[TopicName, int | None]) -> Decide[_Records]:
-    def decide(view: View, _: Cursors) -> tuple[Change | None, _Records]:
-        change = catalog.creation_of_missing(view, wanted)
+def _decision(wanted: Mapping[TopicName, int | None], limits: TopicLimits) -> Decide[_Outcomes]:
+    def decide(view: View, _: Cursors) -> tuple[Change | None, _Outcomes]:
+        change, refused = catalog.creation_of_missing(view, wanted, limits)
         new = {} if change is None else {put.name: put for put in change.puts if isinstance(put, TopicRecord)}
-        return change, {name: new.get(name.full) or catalog.require_topic(view, name) for name in wanted}
+        return change, {
+            name: refused.get(name) or new.get(name.full) or catalog.require_topic(view, name) for name in wanted
+        }
 
     return decide
 

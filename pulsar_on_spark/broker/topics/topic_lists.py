@@ -11,13 +11,18 @@ from typing import Final, Literal, NamedTuple
 
 from crc32c import crc32c
 
-from pulsar_on_spark.model.names import TopicName
+from pulsar_on_spark.model.names import NON_PERSISTENT, PERSISTENT, TopicName
 
 SYSTEM_NAMESPACE: Final = "pulsar/system"
 _SYSTEM_PREFIX: Final = "__"
 """Begins the names of what brokers keep for themselves: `__change_events`, `__transaction_buffer_snapshot`, ..."""
 
 Mode = Literal["PERSISTENT", "NON_PERSISTENT", "ALL"]
+_DOMAINS: Final[dict[Mode, tuple[str, ...]]] = {
+    "PERSISTENT": (PERSISTENT,),
+    "NON_PERSISTENT": (NON_PERSISTENT,),
+    "ALL": (PERSISTENT, NON_PERSISTENT),
+}
 
 
 class TopicList(NamedTuple):
@@ -38,14 +43,17 @@ def list_topics(names: Iterable[str], namespace: str, mode: Mode, known_hash: st
     """What a client is told.
 
     Args:
-        names: Full names of topics and partitions, also of other namespaces.
+        names: Full names of topics and partitions in their one form, also of other namespaces.
         namespace: `tenant/namespace`.
         mode: Which ones it wants.
         known_hash: Of the list that it has; "" if it has none.
     """
-    parsed = [TopicName.parse_any(name) for name in set(names)]
+    # Names in their one form are compared as texts: parsing ten thousand of them would hold other clients up.
+    prefixes = tuple(f"{domain}://{namespace}/" for domain in _DOMAINS[mode]) if namespace != SYSTEM_NAMESPACE else ()
     found = sorted(
-        name.full for name in parsed if name.namespace == namespace and not is_system(name) and _is_wanted(name, mode)
+        name
+        for name in set(names)
+        if name.startswith(prefixes) and not name.startswith(_SYSTEM_PREFIX, name.rindex("/") + 1)
     )
     topics_hash = hash_of(found)
     changed = topics_hash != known_hash
@@ -61,7 +69,3 @@ def hash_of(topics: Iterable[str]) -> str:
 def is_system(name: TopicName) -> bool:
     """Whether a topic is a broker's own and not shown to regular expressions."""
     return name.local.startswith(_SYSTEM_PREFIX) or name.namespace == SYSTEM_NAMESPACE
-
-
-def _is_wanted(name: TopicName, mode: Mode) -> bool:
-    return mode == "ALL" or name.is_persistent is (mode == "PERSISTENT")

@@ -21,6 +21,7 @@ from pulsar_on_spark.topic.policies.policies import (
     RetentionPolicies,
 )
 from pulsar_on_spark.topic.schemas.compatibility import Strategy
+from pulsar_on_spark.topic.topic_limits import MAX_PARTITIONS, TopicLimits
 
 
 def default_policies(settings: BrokerSettings) -> Policies:
@@ -41,10 +42,12 @@ def default_policies(settings: BrokerSettings) -> Policies:
         ),
         compaction_threshold=settings.broker_service_compaction_threshold_in_bytes,
         deduplication=settings.broker_deduplication_enabled,
+        deduplication_snapshot_interval=settings.broker_deduplication_snapshot_interval_seconds,
         delayed_delivery=DelayedDelivery(
             active=settings.delayed_delivery_enabled,
             tick_time=settings.delayed_delivery_tick_time_millis,
         ),
+        max_topics_per_namespace=settings.max_topics_per_namespace,
         max_producers_per_topic=settings.max_producers_per_topic,
         max_consumers_per_topic=settings.max_consumers_per_topic,
         max_consumers_per_subscription=settings.max_consumers_per_subscription,
@@ -62,6 +65,13 @@ def default_policies(settings: BrokerSettings) -> Policies:
         schema_compatibility_strategy=Strategy(settings.schema_compatibility_strategy),
         schema_validation_enforced=settings.is_schema_validation_enforced,
         is_allow_auto_update_schema=settings.is_allow_auto_update_schema,
+    )
+
+
+def topic_limits(settings: BrokerSettings) -> TopicLimits:
+    """The limits of new topics."""
+    return TopicLimits(
+        settings.max_num_partitions_per_partitioned_topic or MAX_PARTITIONS, settings.max_topics_per_namespace
     )
 
 

@@ -11,10 +11,11 @@ from weakref import WeakValueDictionary
 from pulsar_on_spark.broker.commits import GroupedCommits
 from pulsar_on_spark.broker.server_errors import ServerRefusalError
 from pulsar_on_spark.broker.settings import BrokerSettings
+from pulsar_on_spark.broker.topics.creation_rate import CreationRate
 from pulsar_on_spark.broker.topics.non_persistent import NonPersistentTopic
 from pulsar_on_spark.broker.topics.topic import BrokerTopic
 from pulsar_on_spark.broker.topics.topic_creation import TopicCreation, not_there, require_namespace
-from pulsar_on_spark.broker.topics.topic_policies import default_policies
+from pulsar_on_spark.broker.topics.topic_policies import default_policies, topic_limits
 from pulsar_on_spark.broker.upkeep.compaction import Compactions, CompactionStatus
 from pulsar_on_spark.broker.views import Views
 from pulsar_on_spark.metadata.records import SubscriptionRecord, TopicRecord
@@ -22,7 +23,7 @@ from pulsar_on_spark.metadata.state import View
 from pulsar_on_spark.model.errors import SchemaNotFoundError, TopicBusyError, TopicNotFoundError
 from pulsar_on_spark.model.ids import MessageId
 from pulsar_on_spark.model.latencies import Latencies
-from pulsar_on_spark.model.names import TopicName
+from pulsar_on_spark.model.names import TopicName, check_new_name
 from pulsar_on_spark.protocol.commands import ServerError
 from pulsar_on_spark.topic import catalog
 from pulsar_on_spark.topic.policies.effective import effective
@@ -48,6 +49,7 @@ class Topics:
 
     Attributes:
         compactions: Those that this broker runs; whoever makes the topics starts and stops them.
+        http_creations: The rate at which topics may be created over HTTP.
     """
 
     def __init__(self, root: Root, views: Views, commits: GroupedCommits, settings: BrokerSettings, load: Load) -> None:
@@ -56,7 +58,8 @@ class Topics:
         self._views = views
         self._load = load
         self._defaults = default_policies(settings)
-        self._creation = TopicCreation(commits, self._defaults)
+        self._creation = TopicCreation(commits, self._defaults, topic_limits(settings))
+        self.http_creations = CreationRate()
         self._loaded: dict[TopicName, BrokerTopic] = {}
         self._non_persistent: dict[TopicName, NonPersistentTopic] = {}
         self._loading: dict[tuple[TopicName, bool], asyncio.Task[BrokerTopic | None]] = {}
@@ -74,12 +77,13 @@ class Topics:
         """Those that are in use and not stored."""
         return list(self._non_persistent.values())
 
-    async def partitions(self, name: TopicName, *, create: bool) -> int:
+    async def partitions(self, name: TopicName, *, create: CreationRate | None = None) -> int:
         """How many partitions a topic has; 0 for one without.
 
         Args:
             name: The topic.
-            create: Make it if it is not there, where the settings allow that.
+            create: Make it, as fast as the client may, if it is not there and topics are made with partitions; where
+                they are made without, the answer is 0 and nothing is made (see `TopicCreation.create_partitioned`).
 
         Raises:
             TopicNotFoundError: it is not there.
@@ -88,23 +92,43 @@ class Topics:
         if not name.is_persistent or name in self._loaded:
             return 0  # only what has no partitions is loaded
         view = await self._views.view()
-        return (view.get(TopicRecord, name.full) or await self._new(view, name, create=create)).partitions or 0
+        record = view.get(TopicRecord, name.full)
+        if record is None:
+            if create is None:
+                raise not_there(name)
+            record = await self._creation.create_partitioned(view, name, create)
+        return 0 if record is None else record.partitions or 0
 
-    async def get(self, name: TopicName, *, create: bool) -> AnyTopic:
-        """A topic, loaded if it is not yet (as `partitions`, and errors as `BrokerTopic.load`).
+    async def create_missing(self, name: TopicName, rate: CreationRate) -> None:
+        """Make a topic that is not there, as its first producer does (errors as `TopicCreation.create`)."""
+        if name.is_persistent and name not in self._loaded:
+            view = await self._views.view()
+            if view.get(TopicRecord, name.full) is None:
+                await self._creation.create(view, name, rate)
+
+    async def get(self, name: TopicName, *, create: CreationRate | None = None) -> AnyTopic:
+        """A topic, loaded if it is not yet.
+
+        Args:
+            name: The topic.
+            create: Make it, as fast as the client may, if it is not there and its first use may (errors as
+                `TopicCreation.create`); clients that ask at the same time share the first one's turn.
 
         Raises:
             ServerRefusalError: it is a partitioned topic and no partition, or the broker is going down.
+            TopicNotFoundError: it is not there.
+            PulsarpyError: as `BrokerTopic.load`.
         """
+        key = name, create is not None
         for _ in range(_ATTEMPTS):
             if (loaded := self._loaded.get(name)) is not None:
                 return loaded
             self._require_running()
             if not name.is_persistent:
-                return self._get_non_persistent(name, await self._views.view() if create else None)
-            if (loading := self._loading.get((name, create))) is None:
-                loading = self._loading[name, create] = asyncio.create_task(self._load_topic(name, create=create))
-                loading.add_done_callback(lambda _: self._loading.pop((name, create), None))
+                return self._get_non_persistent(name, await self._views.view() if create is not None else None)
+            if (loading := self._loading.get(key)) is None:
+                loading = self._loading[key] = asyncio.create_task(self._load_topic(name, create))
+                loading.add_done_callback(lambda _: self._loading.pop(key, None))
             if (found := await asyncio.shield(loading)) is not None:
                 return found
         raise ServerRefusalError(ServerError.ServiceNotReady, f"Topic {name} was deleted again and again: try again.")
@@ -114,7 +138,7 @@ class Topics:
 
         Whoever does not wait between this and joining it has joined it.
         """
-        return topic if isinstance(topic, BrokerTopic) else await self.get(topic.name, create=True)
+        return topic if isinstance(topic, BrokerTopic) else await self.get(topic.name, create=self.http_creations)
 
     def _get_non_persistent(self, name: TopicName, view: View | None = None) -> NonPersistentTopic:
         """A topic that is in use, or else made, where this view allows that."""
@@ -124,6 +148,7 @@ class Topics:
         if topic is None:
             if view is None or not effective(view, name, self._defaults).auto_topic_creation.allow_auto_topic_creation:
                 raise TopicNotFoundError(f"Topic {name} is not in use: it lasts only as long as somebody uses it.")
+            check_new_name("Topic name", name.full)
             topic = self._non_persistent[name] = NonPersistentTopic(name, self._defaults, self._emptied)
             topic.follow_record(view)
         return topic
@@ -159,7 +184,7 @@ class Topics:
             TopicNotFoundError: there is no such topic.
             PulsarpyError: as `BrokerTopic.terminate`.
         """
-        topic = await self.get(name, create=False)
+        topic = await self.get(name)
         if not isinstance(topic, BrokerTopic):
             raise ServerRefusalError(ServerError.NotAllowedError, f"Topic {name} is not stored: it has no end.")
         async with self._lock(name):
@@ -296,14 +321,16 @@ class Topics:
         stored = [topic.name for topic in view.all(TopicRecord) if topic.partitions is None]
         return [*stored, *(name.full for name in self._non_persistent)]
 
-    async def _load_topic(self, name: TopicName, *, create: bool) -> BrokerTopic | None:
+    async def _load_topic(self, name: TopicName, create: CreationRate | None) -> BrokerTopic | None:
         """None if it is deleted meanwhile."""
         async with self._lock(name):
             if (loaded := self._loaded.get(name)) is not None:
                 return loaded
             view = await self._views.view()
             if view.get(TopicRecord, name.full) is None:
-                await self._new(view, name, create=create)
+                if create is None:
+                    raise not_there(name)
+                await self._creation.create(view, name, create)
                 view = await self._views.view()
             if (record := view.get(TopicRecord, name.full)) is None:
                 return None
@@ -318,12 +345,6 @@ class Topics:
             self._require_running()
             self._loaded[name] = topic
             return topic
-
-    async def _new(self, view: View, name: TopicName, *, create: bool) -> TopicRecord:
-        """Create a topic that is not there, if that is asked for (errors as `TopicCreation.create`)."""
-        if not create:
-            raise not_there(name)
-        return await self._creation.create(view, name)
 
     def _require_running(self) -> None:
         if self._is_closed:

@@ -64,7 +64,7 @@ class MessageExpiry:
         view = await self._views.view()
         for name in await asyncio.to_thread(self._due, view, now_ms):
             try:
-                topic = await self._topics.get(name, create=False)
+                topic = await self._topics.get(name)
                 if isinstance(topic, BrokerTopic):
                     await self._expire(view, topic, now_ms)
             except PulsarpyError as error:

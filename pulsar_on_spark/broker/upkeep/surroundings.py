@@ -15,6 +15,7 @@ from pulsar_on_spark.metadata.records import IncarnationRecord, PathRecord
 from pulsar_on_spark.model.ids import IncarnationId
 from pulsar_on_spark.topic.housekeeping.maintain import heal_paths
 from pulsar_on_spark.topic.incarnation.dead_brokers import DeadBrokers
+from pulsar_on_spark.topic.path_health import Trials
 from pulsar_on_spark.topic.root import Root
 
 log = logging.getLogger(__name__)
@@ -47,6 +48,7 @@ class Surroundings:
         self._path = path
         self._dead = DeadBrokers(root)
         self._ills: dict[int, str] = {}
+        self._trials = Trials()
         self._tasks: list[asyncio.Task[None]] = []
 
     def start(self) -> None:
@@ -83,5 +85,5 @@ class Surroundings:
     async def _heal(self) -> None:
         view = await self._views.view()
         if any(path.state == "read-only" and path.reason for path in view.all(PathRecord)):
-            for path_id in await asyncio.to_thread(heal_paths, self._root, self._ills):
+            for path_id in await asyncio.to_thread(heal_paths, self._root, self._ills, self._trials):
                 log.warning("Storage path %d is well again and is written to.", path_id, extra={"path": path_id})

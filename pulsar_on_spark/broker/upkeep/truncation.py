@@ -33,7 +33,7 @@ async def truncate_topic(root: Root, views: Views, topics: Topics, name: TopicNa
         ConsumerBusyError: a query of Spark reads it under a subscription; nothing was done.
         PulsarpyError: as `Topics.get` and `TopicSubscriptions.take`.
     """
-    topic = await topics.get(name, create=False)
+    topic = await topics.get(name)
     if not isinstance(topic, BrokerTopic):
         raise ServerRefusalError(
             ServerError.NotAllowedError, f"Topic {name} is not stored: there is nothing to truncate."

@@ -12,8 +12,11 @@ from fastapi.responses import JSONResponse
 from starlette.exceptions import HTTPException as StarletteHTTPException
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from pulsar_on_spark.broker.server_errors import ServerRefusalError
+from pulsar_on_spark.broker.server_errors import BUG_REASON, ServerRefusalError
 from pulsar_on_spark.broker.services import Services
+from pulsar_on_spark.broker.web.admin.peeks import peek_turns
+from pulsar_on_spark.broker.web.admin.storage import StorageLook
+from pulsar_on_spark.broker.web.guard import Guard, Guarded
 from pulsar_on_spark.broker.web.routers import ROUTERS
 from pulsar_on_spark.model.errors import (
     AccessDeniedError,
@@ -86,13 +89,27 @@ def create_app(services: Services, web_url: str) -> FastAPI:
         services: The broker's parts.
         web_url: Where it is served, as lookups answer.
     """
-    app = FastAPI(title="pulsar_on_spark", description=_DESCRIPTION, version=version("pulsar-on-spark"), redoc_url=None)
+    app = FastAPI(
+        title="pulsar_on_spark",
+        description=_DESCRIPTION,
+        version=version("pulsar-on-spark"),
+        docs_url=None,  # FastAPI's pages load scripts of a public network
+        redoc_url=None,
+        redirect_slashes=False,
+    )
     app.state.services = services
     app.state.web_url = web_url
+    app.state.peek_turns = peek_turns()
+    app.state.storage_look = StorageLook()
     for router in ROUTERS:
         app.include_router(router)
     app.add_middleware(_LimitedBody)
     app.add_middleware(_HeadAsGet)
+    settings = services.settings
+    guard = Guard.of(
+        settings.advertised_address, settings.web_service_allowed_hosts, settings.web_service_allowed_origins
+    )
+    app.add_middleware(Guarded, guard=guard)
     app.add_exception_handler(PulsarpyError, _refused)
     app.add_exception_handler(StarletteHTTPException, _failed)
     app.add_exception_handler(RequestValidationError, _malformed)
@@ -142,7 +159,7 @@ def status_of(error: PulsarpyError) -> int:
 
 async def _refused(request: Request, error: Exception) -> JSONResponse:
     assert isinstance(error, PulsarpyError), "registered for these"
-    return _reason(status_of(error), str(error))
+    return _reason(status_of(error), error.as_pulsar or str(error))
 
 
 async def _failed(request: Request, error: Exception) -> JSONResponse:
@@ -164,7 +181,7 @@ async def _malformed(request: Request, error: Exception) -> JSONResponse:
 
 async def _broken(request: Request, error: Exception) -> JSONResponse:
     log.error("The request %s %s failed.", request.method, request.url.path, exc_info=error)
-    return _reason(500, f"The broker failed: {error!r}.")
+    return _reason(500, BUG_REASON)
 
 
 def _reason(status: int, reason: str) -> JSONResponse:

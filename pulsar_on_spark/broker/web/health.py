@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 from importlib.metadata import version
+from typing import Final
 
 from fastapi import APIRouter
 from fastapi.responses import PlainTextResponse
 
-from pulsar_on_spark.broker.health import check
 from pulsar_on_spark.broker.web.requests import BrokerServices
 
 router = APIRouter(default_response_class=PlainTextResponse)
 
+PROBES: Final = ("/status.html", "/admin/v2/brokers/ready")
+"""Probes of supervisors and load balancers: answered for every host, and above the connection limits."""
 
-@router.get("/status.html")
-@router.get("/admin/v2/brokers/ready")
+
+@router.get(PROBES[0])
+@router.get(PROBES[1])
 async def ready() -> str:
     """It is served after the broker has started and until it drains."""
     return "ok"
@@ -22,12 +25,14 @@ async def ready() -> str:
 
 @router.get("/admin/v2/brokers/health")
 async def health(services: BrokerServices) -> str:
-    """Whether a message can be stored and read, within ten seconds; 503 and the reason if not.
+    """Check that a message can be stored and read within ten seconds; 503 and the reason if not.
+
+    An outcome is reused for a second.
 
     Raises:
         ServerRefusalError: it cannot.
     """
-    await check(services)
+    await services.vitals.health.require(services)
     return "ok"
 
 

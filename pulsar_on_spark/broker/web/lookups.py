@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from fastapi import APIRouter, Query
+from fastapi import APIRouter, Header, Query
 
 from pulsar_on_spark.broker.connection.access import Operation
 from pulsar_on_spark.broker.topics.topic_lists import Mode, list_topics
@@ -19,32 +19,43 @@ from pulsar_on_spark.broker.web.requests import (
     path_topic,
     refused,
 )
+from pulsar_on_spark.topic.tenants import require_namespace
 
 router = APIRouter(tags=["lookup"])
 
 
 @router.get("/lookup/v2/topic/{domain}/{tenant}/{namespace}/{local:path}")
 async def lookup(
-    services: BrokerServices, role: Role, web_url: WebUrl, domain: str, tenant: str, namespace: str, local: str
+    services: BrokerServices,
+    role: Role,
+    web_url: WebUrl,
+    domain: str,
+    tenant: str,
+    namespace: str,
+    local: str,
+    listener: Annotated[str, Query(alias="listenerName")] = "",
+    listener_header: Annotated[str, Header(alias="X-Pulsar-ListenerName")] = "",
 ) -> dict[str, str]:
     """Who serves the topic; asking creates none. C++ clients need all URLs, also empty ones."""
     path_topic(services, role, Operation.LOOKUP, domain, (tenant, namespace), local)
+    url = services.service_url_of(listener or listener_header)
     return {
-        "brokerUrl": services.service_url,
+        "brokerUrl": url,
         "brokerUrlTls": "",
         "brokerUrlSsl": "",
-        "nativeUrl": services.service_url,
+        "nativeUrl": url,
         "httpUrl": web_url,
         "httpUrlTls": "",
     }
 
 
-@router.get(f"{NAMESPACE}/topics")
+@router.get(f"{NAMESPACE}/topics", responses=refused(404, "There is no such namespace."))
 async def topics(
     services: BrokerServices, role: Role, namespace: NamedNamespace, mode: Mode = "PERSISTENT"
 ) -> list[str]:
-    """Full names, partitions one by one; none where there is no such namespace, as clients ask before they use one."""
+    """Full names, partitions one by one."""
     services.access.authorize_list(role, namespace)
+    require_namespace(await services.views.view(), namespace)
     return list_topics(await services.topics.names(), namespace, mode).topics
 
 
@@ -55,6 +66,7 @@ async def partitions(
     name: NamedTopic,
     create: Annotated[bool, Query(alias="checkAllowAutoCreation")] = False,
 ) -> dict[str, int]:
-    """How many partitions a topic has, 0 for none; creates it on demand where that is allowed."""
+    """Number of partitions, 0 for none; on demand creates a topic where topics are made with partitions."""
     services.access.authorize(role, Operation.LOOKUP, name)
-    return {"partitions": await services.topics.partitions(name, create=create)}
+    rate = services.topics.http_creations if create else None
+    return {"partitions": await services.topics.partitions(name, create=rate)}

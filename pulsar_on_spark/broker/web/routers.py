@@ -17,6 +17,7 @@ from pulsar_on_spark.broker.web.admin import (
     permissions,
     policies,
     stats,
+    storage,
     subscriptions,
     tenants,
     topics,
@@ -38,5 +39,6 @@ ROUTERS: Final[tuple[APIRouter, ...]] = (
     subscriptions.router,
     messages.router,
     stats.router,
+    storage.router,
     not_there.router,
 )

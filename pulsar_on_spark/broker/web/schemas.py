@@ -30,7 +30,7 @@ class SchemaBody(BaseModel):
 
     type: str
     data: str = Field("", alias="schema")
-    properties: dict[str, str] = {}
+    properties: dict[str, str] | None = None
 
     def topic_schema(self) -> TopicSchema:
         """The schema in the registry's form.
@@ -38,7 +38,7 @@ class SchemaBody(BaseModel):
         Raises:
             HTTPException: 422, it is malformed.
         """
-        schema = TopicSchema(self.type.upper(), self.data, self.properties)
+        schema = TopicSchema(self.type.upper(), self.data, self.properties or {})
         try:
             schema.check()
         except InvalidArgumentError as error:
@@ -82,7 +82,7 @@ async def add(
 ) -> dict[str, dict[str, int]]:
     """Register a schema; 409 if it may not follow those that are there. Makes the topic as its first use does."""
     name = await _topic(services, role, Operation.PRODUCE, tenant, namespace, local)
-    await services.topics.partitions(name, create=True)
+    await services.topics.create_missing(name, services.topics.http_creations)
     added = await services.schemas.add(name, body.topic_schema())
     return {"version": {"version": added.version}}
 

@@ -6,15 +6,15 @@ import asyncio
 import contextlib
 import socket
 from collections.abc import Iterator
-from typing import Final
+from functools import partial
+from typing import Any, Final, cast
 
 import uvicorn
 
 from pulsar_on_spark.broker.services import Services
 from pulsar_on_spark.broker.web.app import create_app
+from pulsar_on_spark.broker.web.http_protocol import HttpLimits, LimitedHttp
 
-MAX_CONNECTIONS: Final = 2_000
-"""Connections, idle ones too; above it clients get 503 and come again."""
 KEEP_ALIVE_S: Final = 30
 """How long a connection without a request stays open."""
 DRAIN_TIMEOUT_S: Final = 5
@@ -36,14 +36,17 @@ class WebServer:
 
     async def start(self, listening: socket.socket) -> str:
         """Serve on a socket that is bound and listens; returns the URL that clients reach it by."""
-        url = f"http://{self._services.settings.advertised_address}:{listening.getsockname()[1]}"
+        settings = self._services.settings
+        url = f"http://{settings.advertised_address}:{listening.getsockname()[1]}"
+        limits = HttpLimits(settings.max_http_server_connections, settings.max_http_server_connections_per_ip)
         config = uvicorn.Config(
             create_app(self._services, url),
             lifespan="off",
             log_config=None,
-            log_level="warning",
+            log_level="error",  # below it a line for each malformed request, whose client is not named
             access_log=False,
-            limit_concurrency=MAX_CONNECTIONS,
+            http=cast(Any, partial(LimitedHttp, limits)),
+            ws="none",
             timeout_keep_alive=KEEP_ALIVE_S,
             timeout_graceful_shutdown=DRAIN_TIMEOUT_S,
         )

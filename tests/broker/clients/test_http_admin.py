@@ -7,6 +7,7 @@ import re
 import time
 from contextlib import closing
 from typing import Any
+from urllib.parse import unquote
 
 import httpx
 import pulsar
@@ -33,7 +34,7 @@ VALUES: dict[str, object] = {
         "bookkeeperEnsemble": 3,
         "bookkeeperWriteQuorum": 2,
         "bookkeeperAckQuorum": 1,
-        "managedLedgerMaxMarkDeleteRate": 0.0,
+        "managedLedgerMaxMarkDeleteRate": 10.0,
     },
     "publish_rate": {"publishThrottlingRateInMsg": 10, "publishThrottlingRateInByte": -1},
     "subscribe_rate": {"subscribeThrottlingRatePerConsumer": 5, "ratePeriodInSecond": 10},
@@ -51,7 +52,7 @@ for _name in ("dispatch_rate", "subscription_dispatch_rate"):
         "dispatchThrottlingRateInMsg": 7,
         "dispatchThrottlingRateInByte": -1,
         "ratePeriodInSecond": 1,
-        "relativeToPublishRate": False,
+        "relativeToPublishRate": True,
     }
 for _name in ("deduplication", "schema_validation_enforced", "is_allow_auto_update_schema"):
     VALUES[_name] = True
@@ -103,6 +104,33 @@ def test_settings_that_are_changed_while_the_broker_runs(
     refused(admin.post(f"{settings}/maxMessageSize/7000"), 412, "start it again")
     refused(admin.delete(f"{settings}/noSuchSetting"), 412, "cannot be changed")
     refused(admin.post(f"{settings}/brokerMaxConnections/many"), 412, "another value")
+
+
+@pytest.mark.parametrize(
+    "value", ["%7B%22key%2F123%22%3A%22https%3A%2F%2Fexample.com%2F%22%7D", "..%2F..%2Fclusters", "a%2Fb/%22c%22"]
+)
+def test_a_setting_is_refused_for_its_value_however_that_is_written(admin: httpx.Client, value: str) -> None:
+    setting = "/brokers/configuration/allowAutoSubscriptionCreation"
+    answer = sent_as_written(admin, "POST", f"{setting}/{value}")
+    refused(answer, 412, f"allow_auto_subscription_creation cannot be {unquote(value)!r} ")
+    refused(sent_as_written(admin, "GET", f"{setting}/{value}"), 400, "percent-escapes")
+    refused(sent_as_written(admin, "DELETE", f"{setting}/{value}"), 400, "percent-escapes")
+    assert "allowAutoSubscriptionCreation" not in answered(admin.get("/brokers/configuration/values"))
+
+
+def test_a_setting_is_changed_to_a_value_in_escapes(admin: httpx.Client) -> None:
+    setting = "/brokers/configuration/maxTenants"
+    done(sent_as_written(admin, "POST", f"{setting}/%31%30%30"))
+    assert answered(admin.get("/brokers/configuration/values"))["maxTenants"] == "100"
+    done(sent_as_written(admin, "DELETE", setting))
+    assert "maxTenants" not in answered(admin.get("/brokers/configuration/values"))
+
+
+def sent_as_written(admin: httpx.Client, method: str, path: str) -> httpx.Response:
+    """The answer to a path whose escapes are the caller's: httpx writes many of them as plain characters."""
+    url = admin.base_url.copy_with(raw_path=admin.base_url.raw_path.rstrip(b"/") + path.encode())
+    assert url.raw_path.endswith(path.encode())
+    return admin.request(method, url)
 
 
 def test_reads_are_as_large_as_the_settings_say_now(admin: httpx.Client, client: pulsar.Client, topic: str) -> None:
@@ -169,19 +197,20 @@ def test_a_namespace_is_created_with_policies(admin: httpx.Client, namespace: st
         "offload_threshold": -1,
         "bundles": {"numBundles": 1},
         "replication_clusters": ["standalone"],
-        "auth_policies": {"namespace_auth": {}, "destination_auth": {}},
+        "auth_policies": {"namespace_auth": {"anonymous": ["produce", "consume"]}, "destination_auth": {}},
     }
     for key, value, named in (
         ("encryption_required", True, "encryption_required"),
         ("replication_clusters", ["standalone", "east"], "replication_clusters"),
         ("auth_policies", {"namespace_auth": {"a": ["produce"]}}, "auth_policies"),
+        ("auth_policies", {"namespace_auth": {"anonymous": ["functions"]}}, "auth_policies"),
         ("bundles", {"numBundles": 4}, "bundles"),
         ("backlog_quota_map", {"some_other": QUOTA}, "backlog_quota_map.some_other"),
         ("topicDispatchRate", {"standalone": limit, "east": limit}, "topicDispatchRate of cluster east"),
     ):
         refused(admin.put(base, json=said | {key: value}), 501, named)
         refused(admin.get(base), 404)
-    refused(admin.put(base, json={"message_ttl_in_seconds": -5}), 412, "not acceptable")
+    refused(admin.put(base, json={"message_ttl_in_seconds": -5}), 412, "Invalid value for message TTL")
     refused(admin.get(base), 404)
     done(admin.put(base, json=said | quotas | {"properties": {"a": "b"}}))
     found = answered(admin.get(base))
@@ -238,6 +267,108 @@ def unset(admin: httpx.Client, place: str, field: str) -> None:
         assert answered(answer) is (field == "is_allow_auto_update_schema")
     else:
         done(answer)
+
+
+WRONG_PARTITIONS = "Invalid configuration for autoTopicCreationOverride. the detail is [defaultNumPartitions]"
+
+
+@pytest.mark.parametrize(
+    ("policy", "value", "reason"),
+    [
+        ("subscriptionExpirationTime", -60, "Invalid value for subscription expiration time"),
+        ("messageTTL", -1, "Invalid value for message TTL"),
+        ("maxTopicsPerNamespace", -1, "maxTopicsPerNamespace must be 0 or more"),
+        ("maxProducersPerTopic", -1, "maxProducersPerTopic must be 0 or more"),
+        (
+            "autoTopicCreation",
+            (True, "partitioned", None),
+            f"{WRONG_PARTITIONS} cannot be null when the type is partitioned.",
+        ),
+        (
+            "autoTopicCreation",
+            (True, "partitioned", -1),
+            f"{WRONG_PARTITIONS} cannot be less than 1 for partition type.",
+        ),
+        (
+            "autoTopicCreation",
+            (True, "non-partitioned", 3),
+            f"{WRONG_PARTITIONS} is not allowed to be set when the type is non-partition.",
+        ),
+    ],
+)
+def test_values_are_refused_in_pulsars_words(
+    admin: httpx.Client, namespace: str, policy: str, value: object, reason: str
+) -> None:
+    """Pulsar's clients compare error texts."""
+    answer = admin.post(f"/namespaces/{namespace}/{policy}", json=_creation(value))
+    assert (answer.status_code, answer.json()) == (412, {"reason": reason})
+    done(admin.get(f"/namespaces/{namespace}/{policy}"))
+
+
+def _creation(value: object) -> object:
+    names = ("allowAutoTopicCreation", "topicType", "defaultNumPartitions")
+    return dict(zip(names, value, strict=True)) if isinstance(value, tuple) else value
+
+
+def test_what_is_not_there_is_told_in_pulsars_words(admin: httpx.Client, namespace: str) -> None:
+    assert namespace.startswith("acme/")
+    for missing, reason in (("acme/none", "Namespace does not exist"), ("none/none", "Tenant does not exist")):
+        for answer in (
+            admin.post(f"/namespaces/{missing}/schemaCompatibilityStrategy", json="FULL"),
+            admin.get(f"/namespaces/{missing}/schemaCompatibilityStrategy"),
+        ):
+            assert (answer.status_code, answer.json()) == (404, {"reason": reason})
+
+
+def test_bodies_are_taken_as_clients_fill_them(admin: httpx.Client, namespace: str) -> None:
+    place = f"/namespaces/{namespace}/autoTopicCreation"
+    for given in ((True, "non-partitioned", None), (False, "", None), (False, "partitioned", 0)):
+        done(admin.post(place, json=_creation(given)))
+    done(admin.post(place, json=_creation((True, "non-partitioned", None))))
+    assert answered(admin.get(place)) == _creation((True, "non-partitioned", None))
+    strategy = f"/namespaces/{namespace}/schemaCompatibilityStrategy"
+    done(admin.post(strategy, json="BACKWARD"))
+    done(admin.post(strategy, json="UNDEFINED"))
+    done(admin.get(strategy))
+    done(admin.put(f"/persistent/{namespace}/t"))
+    delayed = f"/persistent/{namespace}/t/delayedDelivery"
+    done(admin.post(delayed, json={"active": True, "tickTime": 1000.0, "maxDelayInMillis": 60_000}))
+    assert answered(admin.get(delayed)) == {"active": True, "tickTime": 1000, "maxDeliveryDelayInMillis": 60_000}
+    schema = {"type": "STRING", "schema": "", "properties": None}
+    assert answered(admin.post(f"/schemas/{namespace}/t/schema", json=schema)) == {"version": {"version": 0}}
+    assert answered(admin.get(f"/schemas/{namespace}/t/schema"))["properties"] == {}
+
+
+def test_stats_say_who_is_there_and_when_something_came(admin: httpx.Client, client: pulsar.Client, topic: str) -> None:
+    began_ms = int(time.time() * 1000)
+    stats = f"/persistent/public/default/{topic}/stats"
+    done(admin.put(f"/persistent/public/default/{topic}"))
+    found = answered(admin.get(stats))
+    assert began_ms <= found["topicCreationTimeStamp"] <= int(time.time() * 1000)
+    assert found["lastPublishTimeStamp"] == 0
+    consumer = client.subscribe(topic, "s", properties={"team": "a"})
+    producer = client.create_producer(topic, properties={"team": "b"})
+    producer.send(b"v")
+    consumer.receive(WAIT_MS)
+    found = answered(admin.get(stats))
+    assert found["lastPublishTimeStamp"] >= found["topicCreationTimeStamp"]
+    assert found["publishers"][0]["metadata"] == {"team": "b"}
+    (here,) = found["subscriptions"]["s"]["consumers"]
+    assert here["metadata"] == {"team": "a"}
+    assert here["lastConsumedFlowTimestamp"] >= began_ms
+    short = answered(admin.get(stats, params={"excludePublishers": True, "excludeConsumers": True}))
+    assert (short["publishers"], short["subscriptions"]["s"]["consumers"]) == ([], [])
+    assert short["msgInCounter"] == 1
+
+
+def test_a_subscription_that_is_not_there_is_looked_through_from_the_start(
+    admin: httpx.Client, client: pulsar.Client, topic: str
+) -> None:
+    send(client, topic, 2, batch=1)
+    place = f"/persistent/public/default/{topic}/subscription/none/position"
+    assert admin.get(f"{place}/2").status_code == httpx.codes.OK
+    refused(admin.get(f"{place}/3"), 404)
+    assert answered(admin.get(f"/persistent/public/default/{topic}/subscriptions")) == []
 
 
 def test_quotas_by_their_type(admin: httpx.Client, namespace: str) -> None:
@@ -403,9 +534,19 @@ def test_messages_are_looked_at(admin: httpx.Client, client: pulsar.Client, topi
     assert earliest.content == b"two"
     refused(admin.get(path(topic, "examinemessage"), params={"messagePosition": 4}), 404, "3 entries")
     refused(admin.get(path(topic, "subscription", "s", "position", "4")), 404)
-    refused(admin.get(path(topic, "subscription", "none", "position", "1")), 404)
     last = answered(admin.get(path(topic, "lastMessageId")))
     assert (last["batchIndex"], last["partitionIndex"]) == (2, -1)
     assert answered(admin.get(path(topic, "messageid", "0")))["entryId"] == ids[0].entry_id()
     assert answered(admin.get(path(topic, "messageid", str(2**53))))["entryId"] == last["entryId"]
     assert stats(admin, topic)["subscriptions"]["s"]["msgBacklog"] == 5
+
+
+def test_a_message_that_is_large_once_decompressed_is_not_answered(
+    client: pulsar.Client, admin: httpx.Client, topic: str
+) -> None:
+    largest = 3 * 5 * 1024 * 1024
+    producer = client.create_producer(topic, compression_type=pulsar.CompressionType.ZSTD, batching_enabled=False)
+    for size in (largest, largest + 1):
+        producer.send(bytes(size))
+    assert admin.get(path(topic, "examinemessage"), params={"messagePosition": 2}).content == bytes(largest)
+    refused(admin.get(path(topic, "examinemessage")), 413, "15,728,641 bytes once decompressed")

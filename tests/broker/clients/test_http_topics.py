@@ -130,7 +130,7 @@ def test_a_topic_without_messages(admin: httpx.Client, topic: str) -> None:
 
 
 def test_an_operator_makes_no_namespace_by_mistake(admin: httpx.Client) -> None:
-    refused(admin.put("/persistent/public/defualt/x"), 404, "public/defualt")
+    refused(admin.put("/persistent/public/defualt/x"), 404, "Namespace does not exist")
     refused(admin.get("/persistent/public/defualt"), 404)
     refused(admin.put("/non-persistent/public/default/x"), 405, "not persistent")
     refused(admin.put("/elsewhere/public/default/x"), 404, "nothing at")

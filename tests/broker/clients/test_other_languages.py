@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from pulsar_on_spark.metadata.records import TopicRecord
 from pulsar_on_spark.testing.running_broker import RunningBroker
 from pulsar_on_spark.topic.root import Root
 
@@ -35,6 +36,9 @@ def run(broker: RunningBroker, prefix: str, folder: Path, command: Sequence[str 
 @pytest.mark.skipif(shutil.which("go") is None, reason="needs Go")
 def test_go(broker: RunningBroker) -> None:
     run(broker, "go", HERE / "go", ["go", "run", ".", broker.url, "go"])
+    topics = {record.name for record in Root.open(broker.root).store.view().all(TopicRecord)}
+    assert "persistent://public/default/go-retry_by_default-stray-RETRY" in topics
+    assert not [name for name in topics if name.startswith("persistent://public/default/stray-")]
 
 
 @pytest.mark.soak

@@ -372,6 +372,19 @@ def test_consumers_are_slowed_down(root: Root, client: pulsar.Client, topic: str
     assert time.monotonic() - began_s > 1.5, "20 at once, 40 at 20 a second"
 
 
+@pytest.mark.parametrize("policy", ["dispatch_rate", "subscription_dispatch_rate"])
+def test_a_relative_rate_lets_through_what_is_published(
+    root: Root, client: pulsar.Client, topic: str, policy: str
+) -> None:
+    slow = {"dispatchThrottlingRateInMsg": 1, "ratePeriodInSecond": 3600}
+    set_on(root, topic, **{policy: slow | {"relativeToPublishRate": True}})
+    consumer = client.subscribe(topic, "s")
+    producer = client.create_producer(topic)
+    for number in range(60):
+        producer.send(str(number).encode())
+    assert receive_all(consumer, 60) == [str(number).encode() for number in range(60)], "one an hour, and these"
+
+
 def test_who_subscribes_too_often_is_refused(root: Root, client: pulsar.Client, topic: str) -> None:
     set_on(root, topic, subscribe_rate={"subscribeThrottlingRatePerConsumer": 2, "ratePeriodInSecond": 3600})
     impatient = client

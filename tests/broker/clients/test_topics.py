@@ -10,8 +10,18 @@ import pulsar
 import pytest
 from pulsar import ConsumerType, InitialPosition, RegexSubscriptionMode
 
-from pulsar_on_spark.metadata.records import NamespaceRecord, TenantRecord
-from pulsar_on_spark.protocol.commands import CommandSubscribe, CommandUnsubscribe, ServerError
+from pulsar_on_spark.metadata.records import NamespaceRecord, TenantRecord, TopicRecord
+from pulsar_on_spark.protocol.commands import (
+    CommandGetOrCreateSchema,
+    CommandLookupTopic,
+    CommandLookupTopicResponse,
+    CommandPartitionedTopicMetadata,
+    CommandPartitionedTopicMetadataResponse,
+    CommandSubscribe,
+    CommandUnsubscribe,
+    Schema,
+    ServerError,
+)
 from pulsar_on_spark.testing.running_broker import RunningBroker
 from pulsar_on_spark.topic.root import Root
 from tests.broker.clients.conftest import WAIT_MS
@@ -173,3 +183,42 @@ def test_a_mistyped_namespace_is_not_made(broker: RunningBroker, client: pulsar.
     view = Root.open(broker.root).store.view()
     assert view.get(TenantRecord, "publik") is None
     assert view.get(NamespaceRecord, "public/defualt") is None
+
+
+def test_questions_about_a_topic_make_none(broker: RunningBroker, topic: str) -> None:
+    name = f"persistent://public/default/{topic}"
+    schema = Schema(name="s", schema_data=b"", type=Schema.String)
+
+    async def scene() -> None:
+        reader, writer = await connect(broker.url)
+        async with asyncio.timeout(WAIT_MS / 1000):
+            writer.write(command("PARTITIONED_METADATA", partitionMetadata=asked(request_id=1, topic=name)))
+            said = (await answer_of(reader, "PARTITIONED_METADATA_RESPONSE")).partitionMetadataResponse
+            assert (said.response, said.partitions) == (CommandPartitionedTopicMetadataResponse.Success, 0)
+            unmade = asked(request_id=2, topic=name, metadata_auto_creation_enabled=False)
+            writer.write(command("PARTITIONED_METADATA", partitionMetadata=unmade))
+            said = (await answer_of(reader, "PARTITIONED_METADATA_RESPONSE")).partitionMetadataResponse
+            assert said.error == ServerError.TopicNotFound
+            wanted = CommandGetOrCreateSchema(request_id=3, topic=name, schema=schema)
+            writer.write(command("GET_OR_CREATE_SCHEMA", getOrCreateSchema=wanted))
+            refused = (await answer_of(reader, "GET_OR_CREATE_SCHEMA_RESPONSE")).getOrCreateSchemaResponse
+            assert refused.error_code == ServerError.TopicNotFound
+        writer.close()
+
+    asked = CommandPartitionedTopicMetadata
+    asyncio.run(scene())
+    assert Root.open(broker.root).store.view().get(TopicRecord, name) is None
+
+
+def test_a_listener_that_is_not_there_is_refused(broker: RunningBroker) -> None:
+    async def scene() -> CommandLookupTopicResponse:
+        reader, writer = await connect(broker.url)
+        wanted = CommandLookupTopic(topic="t", request_id=1, advertised_listener_name="outside")
+        writer.write(command("LOOKUP", lookupTopic=wanted))
+        answer = (await answer_of(reader, "LOOKUP_RESPONSE")).lookupTopicResponse
+        writer.close()
+        return answer
+
+    answer = asyncio.run(scene())
+    assert (answer.response, answer.error) == (CommandLookupTopicResponse.Failed, ServerError.ServiceNotReady)
+    assert "no listener 'outside'" in answer.message

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import socket
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -20,6 +21,7 @@ from pulsar_on_spark.protocol.commands import (
     CommandPing,
     CommandPong,
     CommandProducer,
+    CommandSeek,
     CommandSend,
     CommandSubscribe,
     MessageIdData,
@@ -122,6 +124,10 @@ def subscribing(wire: Wire, topic: str) -> None:
     wire.send(BaseCommand(type=BaseCommand.FLOW, flow=CommandFlow(consumer_id=2, messagePermits=100)))
 
 
+def seeking(to: MessageIdData) -> BaseCommand:
+    return BaseCommand(type=BaseCommand.SEEK, seek=CommandSeek(consumer_id=2, request_id=4, message_id=to))
+
+
 def acknowledging(wire: Wire, type_: CommandAck.AckType, *ids: MessageIdData) -> None:
     ack = CommandAck(consumer_id=2, ack_type=type_, message_id=ids, request_id=3)
     answer = wire.ask(BaseCommand(type=BaseCommand.ACK, ack=ack))
@@ -141,6 +147,40 @@ def test_an_entry_reaches_the_consumer_as_it_came(broker: RunningBroker, topic: 
         assert message.type == BaseCommand.MESSAGE
         assert message.message.message_id == receipt.send_receipt.message_id
         assert got == entry
+
+
+def test_what_comes_before_a_first_consumer_is_kept_in_memory_for_it(broker: RunningBroker, topic: str) -> None:
+    def misses() -> float:
+        metrics = httpx.get(f"{broker.web_url}/metrics", timeout=WAIT_MS / 1000).raise_for_status().text
+        (found,) = re.findall(r"^pulsarpy_cache_misses_total(?:{.*})? (\S+)$", metrics, re.MULTILINE)
+        return float(found)
+
+    with connected(broker) as wire:
+        producer = CommandProducer(topic=topic, producer_id=1, request_id=1, initial_subscription_name="sub")
+        assert wire.ask(BaseCommand(type=BaseCommand.PRODUCER, producer=producer)).type == BaseCommand.PRODUCER_SUCCESS
+        assert wire.ask(sending(1), ENTRY).type == BaseCommand.SEND_RECEIPT
+        before = misses()
+        subscribing(wire, topic)
+        assert wire.receive()[0].type == BaseCommand.MESSAGE
+        assert misses() == before
+
+
+def test_a_client_that_a_seek_sent_away_may_seek_again_until_somebody_is_back(
+    broker: RunningBroker, topic: str
+) -> None:
+    with connected(broker) as wire, connected(broker) as other:
+        producing(wire, topic)
+        ids = [wire.ask(sending(number), ENTRY).send_receipt.message_id for number in range(3)]
+        subscribing(wire, topic)
+        assert [wire.receive()[0].type for _ in ids] == [BaseCommand.MESSAGE] * 3
+        assert wire.ask(seeking(ids[0])).type == BaseCommand.CLOSE_CONSUMER
+        assert wire.receive()[0].type == BaseCommand.SUCCESS
+        assert wire.ask(seeking(ids[2])).type == BaseCommand.SUCCESS
+        subscribing(other, topic)
+        assert other.receive()[0].message.message_id == ids[2]
+        refused = wire.ask(seeking(ids[0]))
+        assert (refused.type, refused.error.error) == (BaseCommand.ERROR, ServerError.ConsumerNotFound)
+        assert other.is_alive()
 
 
 def test_an_entry_that_is_broken_is_refused_and_the_next_one_is_not(broker: RunningBroker, topic: str) -> None:

@@ -10,7 +10,17 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from pulsar_on_spark.broker.producing.dedup import NO_SEQUENCE_ID, Deduplication, DedupLimits, DedupSnapshot, Verdict
+from pulsar_on_spark.broker.producing.dedup import (
+    NO_SEQUENCE_ID,
+    Deduplication,
+    DedupLimits,
+    DedupSnapshot,
+    Sender,
+    Source,
+    Verdict,
+    place_number,
+    place_of,
+)
 from pulsar_on_spark.model.errors import InvalidArgumentError
 from pulsar_on_spark.model.ids import EARLIEST, EntryId, LedgerId, Position
 
@@ -25,7 +35,7 @@ def fresh(**limits: int) -> Deduplication:
     return Deduplication(DedupSnapshot(EARLIEST), 0, DedupLimits(**limits))
 
 
-def store(core: Deduplication, producer: str, highest: int, entry: int = 0) -> None:
+def store(core: Deduplication, producer: Sender, highest: int, entry: int = 0) -> None:
     core.pushed(producer, highest)
     core.persisted(producer, highest, at(entry + 1))
 
@@ -141,6 +151,49 @@ def test_when_a_snapshot_is_due() -> None:
     assert not core.is_snapshot_due(99), "a snapshot is a commit"
     core.snapshot_begun(100)
     assert not core.is_snapshot_due(10_000)
+    store(core, "p", 1)
+    core.save_every(200)
+    assert not core.is_snapshot_due(299)
+    assert core.is_snapshot_due(300)
+    core.save_every(0)
+    assert not core.is_snapshot_due(1_000_000), "not by time"
+
+
+def test_places_in_a_source_are_ordered_as_pairs() -> None:
+    places = [(0, 0), (0, 2**63 - 1), (1, 0), (7, 1), (7, 2), (2**63 - 1, 0)]
+    numbers = [place_number(*each) for each in places]
+    assert numbers == sorted(set(numbers))
+    assert [place_of(each) for each in numbers] == places
+
+
+def test_sources_and_names_do_not_meet() -> None:
+    core = fresh()
+    store(core, "peer", 9)
+    assert core.check(Source("peer"), 0, 0) is NEW
+    store(core, Source("peer"), place_number(7, 1))
+    assert core.snapshot().sequence_ids == {"peer": 9, Source("peer"): place_number(7, 1)}
+
+
+def test_a_source_is_not_forgotten_for_its_silence_nor_before_names() -> None:
+    core = fresh(max_producers=2, inactivity_ms=100)
+    store(core, Source("east"), 1)
+    core.forget_inactive(1_000)
+    for name in "abc":
+        store(core, name, 1)
+    assert set(core.snapshot().sequence_ids) == {Source("east"), "c"}
+    store(core, Source("west"), 1)
+    store(core, Source("north"), 1)
+    assert set(core.snapshot().sequence_ids) == {Source("west"), Source("north")}, "they are bounded all the same"
+
+
+def test_a_name_whose_entries_a_replicator_brings_is_active() -> None:
+    core = fresh(inactivity_ms=100)
+    store(core, "p", 1)
+    core.relayed("p", 1_000)
+    core.forget_inactive(1_099)
+    assert core.last_sequence_id("p") == 1
+    core.forget_inactive(1_100)
+    assert core.last_sequence_id("p") == NO_SEQUENCE_ID
 
 
 # -- clients, a journal, crashes ---------------------------------------------------------------------------------------

@@ -19,6 +19,7 @@ from pulsar_on_spark.broker.producing.producers import (
     Ready,
     Refused,
 )
+from pulsar_on_spark.broker.producing.replicated import Replication
 
 SHARED, EXCLUSIVE, WAIT, FENCING = AccessMode
 TOPIC = "persistent://public/default/t"
@@ -211,6 +212,28 @@ def test_the_limit_counts_who_waits() -> None:
     core.add(producer("a"))
     core.add(producer("b", WAIT))
     assert errors(core.add(producer("c", WAIT))) == [("c", "ProducerBusy")]
+
+
+def test_a_replicator_is_beside_all_modes_and_needs_only_its_name() -> None:
+    core = Producers(TOPIC, max_producers=1)
+    remote = producer("pulsar.repl.peer-->here", replication=Replication.BY_POSITION)
+    make_exclusive(core, owner := producer("owner", EXCLUSIVE))
+    assert core.add(remote) == [Ready(remote, None)]
+    other = producer(remote.name, connection="c2", replication=Replication.BY_POSITION)
+    (refused,) = core.add(other)
+    assert isinstance(refused, Refused)
+    assert (refused.error, refused.holder) == ("ProducerBusy", remote)
+    again = producer(remote.name, epoch=1, replication=Replication.BY_POSITION)
+    assert core.add(again) == [Close(remote, notify=False), Ready(again, None)]
+    new = producer("new", FENCING)
+    assert core.add(new) == [Close(owner, notify=True), CommitEpoch(1)], "it is not fenced"
+    assert core.epoch_committed() == [Ready(new, 1)]
+    core.remove(new)
+    assert list(core.connected) == [again]
+    assert not core.is_empty
+    make_exclusive(core, producer("next", EXCLUSIVE))
+    core.remove(again)
+    assert [each.name for each in core.connected] == ["next"]
 
 
 def test_names_are_the_clusters_and_the_runs() -> None:

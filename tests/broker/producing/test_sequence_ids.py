@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import time
+
 import pytest
 
 from pulsar_on_spark.broker.producing.sequence_ids import with_last_sequence_id
 from pulsar_on_spark.protocol.compression import Codec
 from pulsar_on_spark.protocol.messages import MessageMetadata
 from pulsar_on_spark.protocol.server import Sent
-from pulsar_on_spark.testing.pulsar_entries import ClientMessage, batch_entry, single_entry
+from pulsar_on_spark.testing.pulsar_entries import ClientMessage, batch_bomb, batch_entry, single_entry
 
 
 def sent(entry: bytes, count: int, highest: int = 0) -> Sent:
@@ -39,3 +41,15 @@ def test_a_batch_that_cannot_be_looked_into_counts_up() -> None:
     secret = MessageMetadata(sequence_id=20, encryption_keys=[{"key": "k", "value": b"v"}])
     assert last(sent(batch_entry(batch(20, 30, 45), metadata=secret), 3)) == 22
     assert last(sent(batch_entry(batch(None, None), metadata=MessageMetadata(sequence_id=20)), 2)) == 21
+
+
+def test_a_large_batch_is_not_looked_into() -> None:
+    """The broker's other clients would wait for it."""
+    large, liar = batch_bomb(1_000_000), batch_bomb(1_000, claimed=10, size=2**32 - 1)
+    began_s = time.monotonic()
+    for _ in range(1_000):
+        assert last(sent(large, 100_000)) == 7 + 100_000 - 1
+        assert last(sent(liar, 10)) == 20
+    assert time.monotonic() - began_s < 10, "to look into the first alone takes half a second each time"
+    many = batch_entry(batch(*range(20, 20_020)), Codec.ZSTD, MessageMetadata(sequence_id=20))
+    assert last(sent(many, 20_000)) == 20_019

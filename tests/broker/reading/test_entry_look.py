@@ -3,8 +3,9 @@ from __future__ import annotations
 import pytest
 
 from pulsar_on_spark.broker.reading.entry_look import UNREADABLE, look_at
+from pulsar_on_spark.protocol.compression import Codec
 from pulsar_on_spark.protocol.messages import MessageMetadata
-from pulsar_on_spark.testing.pulsar_entries import ClientMessage, batch_entry, single_entry
+from pulsar_on_spark.testing.pulsar_entries import ClientMessage, batch_bomb, batch_entry, single_entry
 
 
 def test_a_message_alone_and_messages_in_a_batch() -> None:
@@ -57,3 +58,18 @@ def test_what_is_no_entry_is_passed_on(data: bytes) -> None:
 def test_an_entry_without_a_checksum() -> None:
     entry = batch_entry([ClientMessage(b"x")] * 3)
     assert look_at(entry[6:]) == look_at(entry)
+
+
+@pytest.mark.parametrize(
+    ("entry", "messages"),
+    [
+        (single_entry(ClientMessage(b"tiny"), metadata=MessageMetadata(num_messages_in_batch=2**31 - 1)), 1),
+        (single_entry(ClientMessage(bytes(60_000)), metadata=MessageMetadata(num_messages_in_batch=50_000)), 10_000),
+        (single_entry(ClientMessage(b"tiny"), metadata=MessageMetadata(num_messages_in_batch=-5)), 1),
+        (batch_bomb(10, claimed=2**31 - 1, size=2**32 - 1), 100_000),
+        (batch_entry([ClientMessage()] * 100_000, Codec.ZSTD), 100_000),
+        (batch_entry([ClientMessage(b"x")] * 2_000), 2_000),
+    ],
+)
+def test_a_number_of_messages_is_believed_as_far_as_there_are_bytes_for_them(entry: bytes, messages: int) -> None:
+    assert look_at(entry).messages == messages

@@ -5,6 +5,9 @@ from __future__ import annotations
 import asyncio
 from pathlib import Path
 
+import pytest
+
+from pulsar_on_spark.broker.stats import sight
 from pulsar_on_spark.broker.stats.internal_stats import internal_stats
 from pulsar_on_spark.broker.stats.models import (
     CompactionStats,
@@ -16,15 +19,18 @@ from pulsar_on_spark.broker.stats.sight import Contents, Sight
 from pulsar_on_spark.broker.stats.topic_stats import summed
 from pulsar_on_spark.metadata.records import TopicRecord
 from pulsar_on_spark.testing import messages
+from pulsar_on_spark.testing.running_incarnation import RunningIncarnation
 from pulsar_on_spark.topic.catalog import TopicPart
 from pulsar_on_spark.topic.repair.storage_paths import give_up
 from pulsar_on_spark.topic.root import Root
+from tests.open_files import open_files_under
 
 SAYS_NOTHING = dict.fromkeys(("active_consumer_name", "owner", "blocked", "problem", "key_shared_mode"))
 
 
 def subscription(**said: object) -> SubscriptionStats:
     plain = {"type": "Shared", "consumers": [], "subscription_properties": {}}
+    plain |= {"consumers_after_mark_delete_position": {}}
     return SubscriptionStats.model_validate(
         dict.fromkeys(SubscriptionStats.model_fields, 1) | SAYS_NOTHING | plain | said
     )
@@ -60,9 +66,9 @@ def test_ledgers_with_too_few_copies(tmp_path: Path) -> None:
     (record,) = root.store.view().all(TopicRecord)
 
     async def look() -> Contents:
-        sight = Sight(root)
-        found = await sight.look([TopicPart(record.name, record.topic_id, -1)], {}, {})
-        await sight.close()
+        looking = Sight(root)
+        found = await looking.look([TopicPart(record.name, record.topic_id, -1)], {}, {})
+        await looking.close()
         return found[record.topic_id]
 
     def is_under_replicated() -> bool:
@@ -72,3 +78,29 @@ def test_ledgers_with_too_few_copies(tmp_path: Path) -> None:
     assert not is_under_replicated()
     give_up(root, 1)
     assert is_under_replicated()
+
+
+def test_files_that_no_look_needs_are_closed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sight, "IDLE_S", 0.05)
+    root = Root.create(tmp_path / "root")
+    root.create_topic("t")
+    with RunningIncarnation(root) as broker:
+        for value in (b"1", b"2"):
+            broker.send("t", [value])
+        part = broker.part("t")
+
+    async def until_closed() -> None:
+        async with asyncio.timeout(30):
+            while open_files_under(root.path / "storage"):
+                await asyncio.sleep(0.01)
+
+    async def look() -> None:
+        await until_closed()  # by the broker, which was killed
+        looking = Sight(root)
+        for _ in range(2):
+            assert (await looking.look([part], {}, {}))[part.topic_id].messages
+            assert open_files_under(root.path / "storage")
+            await until_closed()
+        await looking.close()
+
+    asyncio.run(look())

@@ -234,6 +234,7 @@ def test_a_non_durable_subscription_lives_through_a_seek_and_goes_with_its_last_
         await all_.seek(made, Position(LedgerId(1), EntryId(4)))
         assert first.is_closed
         assert cast(Any, first.peer).written, "it was told"
+        assert topic.keeps_entries, "its client is about to come back"
         all_.leave(made, first)  # its client's own goodbye comes late
         await asyncio.sleep(0.05)
         second = consumer(2)

@@ -55,7 +55,7 @@ async def settings(services: BrokerServices) -> dict[str, str]:
     return {to_camel(name): _text(value) for name, value in services.settings.model_dump(mode="json").items()}
 
 
-@router.post("/configuration/{name}/{value}", status_code=204, responses=_NOT_DYNAMIC)
+@router.post("/configuration/{name}/{value:path}", status_code=204, responses=_NOT_DYNAMIC)
 async def change_setting(services: BrokerServices, name: Text, value: Text) -> None:
     """Change a setting now, and for the brokers that come after this one."""
     await _change(services, name, value)
@@ -68,13 +68,12 @@ async def reset_setting(services: BrokerServices, name: Text) -> None:
 
 
 @router.get("/internal-configuration")
-async def internal_configuration(services: BrokerServices) -> dict[str, str]:
-    """Where metadata and ledgers are: in the root."""
-    root = services.root.path
+async def internal_configuration() -> dict[str, str]:
+    """The places of metadata and ledgers, relative to the root: the root's own path stays private."""
     return {
-        "metadataStoreUrl": f"delta:{root / 'metadata'}",
-        "configurationMetadataStoreUrl": f"delta:{root / 'metadata'}",
-        "ledgersRootPath": str(root / "storage"),
+        "metadataStoreUrl": "delta:metadata",
+        "configurationMetadataStoreUrl": "delta:metadata",
+        "ledgersRootPath": "storage",
         "bookkeeperMetadataServiceUri": "",
         "stateStorageServiceUrl": "",
     }

@@ -18,6 +18,7 @@ from pulsar_on_spark.broker.services import Services
 from pulsar_on_spark.broker.stats.topic_stats import iso
 from pulsar_on_spark.broker.topics.topic import BrokerTopic
 from pulsar_on_spark.broker.web.admin.ids import MessageIdJson
+from pulsar_on_spark.broker.web.admin.peeks import PeekResponse, open_peeked, peek_turn
 from pulsar_on_spark.broker.web.admin.subscriptions import MISSING
 from pulsar_on_spark.broker.web.requests import (
     TOPIC,
@@ -30,12 +31,10 @@ from pulsar_on_spark.broker.web.requests import (
 )
 from pulsar_on_spark.metadata.records import SubscriptionRecord, TopicRecord
 from pulsar_on_spark.metadata.state import View
-from pulsar_on_spark.model.errors import SubscriptionNotFoundError
 from pulsar_on_spark.model.ids import EntryId, LedgerId, MessageId, Position
 from pulsar_on_spark.model.names import TopicName
 from pulsar_on_spark.protocol.compression import Codec
 from pulsar_on_spark.protocol.messages import MessageMetadata
-from pulsar_on_spark.protocol.opened_entry import open_entry
 from pulsar_on_spark.topic.cursor.cursor import Cursor, EntryRange
 from pulsar_on_spark.topic.cursor.record import NO_RECORD, CursorRecord
 from pulsar_on_spark.topic.subscription.subscriptions import status
@@ -44,20 +43,27 @@ router = APIRouter(tags=["messages"], dependencies=[Depends(administers)])
 
 _NO_TOPIC: Final = refused(404, "There is no such topic or message.")
 _ENTRY: Final[dict[int | str, dict[str, Any]]] = {
-    200: {"content": {"application/octet-stream": {}}, "description": "The entry's payload."}
+    200: {"content": {"application/octet-stream": {}}, "description": "The entry's payload."},
+    **refused(413, "The payload is larger than three times the largest message."),
 }
+_IN_TURN: Final = [Depends(peek_turn)]
 _Number = Annotated[int, Path(ge=0, le=2**63 - 1)]
 _HEADER_NAME: Final = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]+")
 
 
-@router.get(f"{TOPIC}/subscription/{{subscription}}/position/{{position}}", responses=MISSING | _ENTRY)
+@router.get(
+    f"{TOPIC}/subscription/{{subscription}}/position/{{position}}", responses=MISSING | _ENTRY, dependencies=_IN_TURN
+)
 async def peek(
     services: BrokerServices,
     name: StoredTopic,
     subscription: SubscriptionName,
     position: Annotated[int, Path(ge=1, le=2**31 - 1)],
 ) -> Response:
-    """The entry at a place, from 1, among those that a subscription has not acknowledged; nothing moves."""
+    """The entry at a place, from 1, among those that a subscription has not acknowledged; nothing moves.
+
+    A missing subscription has acknowledged nothing. Pulsar would create it at the first message; this does not.
+    """
     view = await services.views.view()
     part = single(view, name, "Peeking")
     topic = await _loaded(services, part)
@@ -69,7 +75,7 @@ async def peek(
     return await _entry(services, topic, Position(last.ledger, EntryId(last.end - 1)))
 
 
-@router.get(f"{TOPIC}/ledger/{{ledger}}/entry/{{entry}}", responses=_NO_TOPIC | _ENTRY)
+@router.get(f"{TOPIC}/ledger/{{ledger}}/entry/{{entry}}", responses=_NO_TOPIC | _ENTRY, dependencies=_IN_TURN)
 async def entry_by_id(services: BrokerServices, name: StoredTopic, ledger: _Number, entry: _Number) -> Response:
     """The entry with an id."""
     topic = await _loaded(services, single(await services.views.view(), name, "A message id"))
@@ -78,7 +84,7 @@ async def entry_by_id(services: BrokerServices, name: StoredTopic, ledger: _Numb
     return await _entry(services, topic, Position(LedgerId(ledger), EntryId(entry)))
 
 
-@router.get(f"{TOPIC}/examinemessage", responses=_NO_TOPIC | _ENTRY)
+@router.get(f"{TOPIC}/examinemessage", responses=_NO_TOPIC | _ENTRY, dependencies=_IN_TURN)
 async def examine(
     services: BrokerServices,
     name: StoredTopic,
@@ -123,7 +129,7 @@ async def last_id(services: BrokerServices, name: StoredTopic) -> MessageIdJson:
 
 
 async def _loaded(services: Services, part: TopicRecord) -> BrokerTopic:
-    topic = await services.topics.get(TopicName.parse(part.name), create=False)
+    topic = await services.topics.get(TopicName.parse(part.name))
     assert isinstance(topic, BrokerTopic), "it is stored"
     await topic.settle()
     return topic
@@ -136,7 +142,7 @@ async def _cursor(services: Services, view: View, topic: BrokerTopic, part: Topi
         return live.kept.cursor
     record = view.get(SubscriptionRecord, f"{part.topic_id}/{name}")
     if record is None:
-        raise SubscriptionNotFoundError(f"Subscription {name!r} on {part.name} does not exist: check both names.")
+        return Cursor(topic.chain, CursorRecord("snapshot", topic.topic_id, name, 1, NO_RECORD, topic.chain.start))
     at = status(view, services.root.store.cursors(), topic.part, record).mark_delete
     return Cursor(topic.chain, CursorRecord("snapshot", topic.topic_id, name, 1, NO_RECORD, at))
 
@@ -144,8 +150,8 @@ async def _cursor(services: Services, view: View, topic: BrokerTopic, part: Topi
 async def _entry(services: Services, topic: BrokerTopic, at: Position) -> Response:
     only = EntryRange(at.ledger, at.entry, at.entry + 1)
     (stored,) = await services.reader.read(topic.part, [only], 1, 0)
-    metadata, payload = open_entry(stored.data)
-    shown = Response(payload, media_type="application/octet-stream")
+    metadata, payload = await open_peeked(services, at, stored.data)
+    shown = PeekResponse(payload)
     shown.raw_headers.append((b"X-Pulsar-Message-ID", f"{at.ledger}:{at.entry}".encode()))
     for name, value in _headers(metadata, len(payload)):
         shown.raw_headers.append((name.encode(), _header_value(value)))

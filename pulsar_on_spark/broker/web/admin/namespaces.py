@@ -67,8 +67,10 @@ async def create(services: BrokerServices, namespace: NamedNamespace, body: Name
     fields, unsupported = given_fields(body.model_extra or {}, services.settings.cluster_name)
     if unsupported:
         raise HTTPException(501, f"Namespace {namespace} cannot have {', '.join(sorted(unsupported))}: leave it out.")
+    most = services.settings.max_namespaces_per_tenant
+    given = body.properties or {}
     await asyncio.to_thread(
-        registry.create_namespace, services.root.store, namespace, policies=fields, properties=body.properties or {}
+        registry.create_namespace, services.root.store, namespace, policies=fields, properties=given, most=most
     )
 
 

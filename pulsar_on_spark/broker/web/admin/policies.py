@@ -68,6 +68,7 @@ def _in_the_end(services: Services, policies: Policies) -> dict[str, Any]:
 
 
 async def _set_namespace(services: Services, namespace: str, field: str, value: JsonValue) -> None:
+    tenants.require_namespace(await services.views.view(), namespace)
     await asyncio.to_thread(set_namespace_policies, services.root, namespace, {field: value})
 
 

@@ -11,6 +11,7 @@ from typing import Any, Final
 
 from pydantic import JsonValue, TypeAdapter
 
+from pulsar_on_spark.broker.connection.access import ANONYMOUS
 from pulsar_on_spark.topic.policies.policies import FIELDS
 
 QUOTAS: Final = {"destination_storage": "backlog_quota_size", "message_age": "backlog_quota_age"}
@@ -65,19 +66,29 @@ def given_fields(body: Mapping[str, JsonValue], cluster: str) -> tuple[dict[str,
 
 
 _BY_KEY: Final = {policy.key: field for field, policy in FIELDS.items() if field not in QUOTAS.values()}
+_OPEN: Final = frozenset({"produce", "consume"})
 _SAYS_NOTHING: Final = (False, -1, 0, "", "None", "Full", "UNDEFINED")
 
 
 def _holds_anyway(key: str, value: JsonValue, cluster: str) -> bool:
-    """Whether it says what is so in every namespace: one cluster, one bundle, no permissions."""
+    """True if a policy only states the defaults of every namespace: one cluster, one bundle, open permissions."""
     match key, value:
         case "replication_clusters" | "allowed_clusters", list():
             return value == [cluster]
         case "bundles", dict():
             return value.get("numBundles") in (None, 0, 1)
         case "auth_policies", dict():
-            return not any(value.values())
+            return all(not grants or _is_open(grants) for grants in value.values())
     return False
+
+
+def _is_open(grants: JsonValue) -> bool:
+    """True for grants to the role of unauthenticated clients, which may produce and consume anyway."""
+    return (
+        isinstance(grants, dict)
+        and set(grants) <= {ANONYMOUS}
+        and all(isinstance(actions, list) and set(map(str, actions)) <= _OPEN for actions in grants.values())
+    )
 
 
 def _is_undefined(value: JsonValue) -> bool:

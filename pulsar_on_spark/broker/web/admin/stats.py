@@ -40,27 +40,41 @@ from pulsar_on_spark.topic.lifecycle.trim import kept_segments
 router = APIRouter(tags=["stats"], dependencies=[Depends(administers)])
 
 _MISSING: Final = refused(404, "There is no such topic, or it is partitioned.")
+_NoPublishers = Annotated[bool, Query(alias="excludePublishers", description="Leave the producers out.")]
+_NoConsumers = Annotated[bool, Query(alias="excludeConsumers", description="Leave the consumers out.")]
 _MISSING_PARTITIONED: Final = refused(404, "There is no such partitioned topic.")
 
 
 @router.get(f"{TOPIC}/stats", responses=_MISSING, response_model_exclude_none=True)
-async def stats(services: BrokerServices, name: NamedTopic) -> TopicStats:
+async def stats(
+    services: BrokerServices, name: NamedTopic, no_publishers: _NoPublishers = False, no_consumers: _NoConsumers = False
+) -> TopicStats:
     """A topic without partitions, or one partition."""
     if not name.is_persistent:
-        topic = await services.topics.get(name, create=False)
+        topic = await services.topics.get(name)
         assert isinstance(topic, NonPersistentTopic), "it is not stored"
-        return volatile_stats(topic, services.overview.meters.rates, services.service_url)
-    record = await _single(services, name)
-    return (await services.overview.stats([record]))[record.name]
+        found = volatile_stats(topic, services.overview.meters.rates, services.service_url)
+    else:
+        record = await _single(services, name)
+        found = (await services.overview.stats([record]))[record.name]
+    return found.without(publishers=no_publishers, consumers=no_consumers)
 
 
 @router.get(f"{TOPIC}/partitioned-stats", responses=_MISSING_PARTITIONED, response_model_exclude_none=True)
 async def partitioned_stats(
-    services: BrokerServices, name: StoredTopic, per_partition: Annotated[bool, Query(alias="perPartition")] = True
+    services: BrokerServices,
+    name: StoredTopic,
+    per_partition: Annotated[bool, Query(alias="perPartition")] = True,
+    no_publishers: _NoPublishers = False,
+    no_consumers: _NoConsumers = False,
 ) -> PartitionedTopicStats:
     """A partitioned topic: all partitions together, and one by one unless that is not wanted."""
     metadata, records = await _partitioned(services, name)
-    found = summed(await services.overview.stats(records), metadata)
+    parts_of_it = {
+        key: each.without(publishers=no_publishers, consumers=no_consumers)
+        for key, each in (await services.overview.stats(records)).items()
+    }
+    found = summed(parts_of_it, metadata)
     return found if per_partition else found.model_copy(update={"partitions": {}})
 
 

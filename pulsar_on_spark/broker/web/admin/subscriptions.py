@@ -237,7 +237,7 @@ async def _of_namespace(services: Services, namespace: str) -> list[tuple[TopicR
 
 async def _loaded(services: Services, part: TopicRecord) -> BrokerTopic:
     """The topic, with all that is acknowledged readable."""
-    topic = await services.topics.get(TopicName.parse(part.name), create=False)
+    topic = await services.topics.get(TopicName.parse(part.name))
     assert isinstance(topic, BrokerTopic), "it is stored"
     await topic.settle()
     return topic

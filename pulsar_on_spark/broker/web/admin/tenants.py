@@ -48,9 +48,9 @@ async def create(services: BrokerServices, tenant: Text, body: TenantInfo | None
     """Create a tenant."""
     info = body or TenantInfo()
     _check_clusters(services, info)
-    await asyncio.to_thread(
-        registry.create_tenant, services.root.store, tenant, info.admin_roles or (), info.allowed_clusters or ()
-    )
+    roles, clusters = info.admin_roles or (), info.allowed_clusters or ()
+    most = services.settings.max_tenants
+    await asyncio.to_thread(registry.create_tenant, services.root.store, tenant, roles, clusters, most=most)
 
 
 @router.post("/{tenant}", status_code=204, responses=_MISSING | _NO_CLUSTER)

@@ -9,7 +9,7 @@ from fastapi import APIRouter, Body, Depends, HTTPException, Query
 from pydantic import BaseModel, Field
 
 from pulsar_on_spark.broker.topics.topic_lists import Mode, list_topics
-from pulsar_on_spark.broker.topics.topic_policies import default_policies
+from pulsar_on_spark.broker.topics.topic_policies import default_policies, topic_limits
 from pulsar_on_spark.broker.upkeep.truncation import truncate_topic
 from pulsar_on_spark.broker.web.admin.ids import MessageIdJson
 from pulsar_on_spark.broker.web.admin.namespaces import Properties
@@ -30,13 +30,14 @@ from pulsar_on_spark.metadata.records import TopicRecord
 from pulsar_on_spark.model.names import TopicName
 from pulsar_on_spark.topic import catalog, tenants
 from pulsar_on_spark.topic.lifecycle.trim import trim_some
+from pulsar_on_spark.topic.topic_limits import MAX_PARTITIONS
 
 router = APIRouter(tags=["topics"], dependencies=[Depends(administers)])
 
 MISSING: Final = refused(404, "There is no such topic.")
 _EXISTS: Final = refused(409, "It exists.")
 _TOPICS: Final = "/admin/v2/{domain:domain}/{tenant}/{namespace}"
-Partitions = Annotated[int, Field(ge=1, le=catalog.MAX_PARTITIONS)]
+Partitions = Annotated[int, Field(ge=1, le=MAX_PARTITIONS)]
 
 
 class PartitionedTopicBody(BaseModel):
@@ -105,7 +106,8 @@ async def create_partitioned(
 @router.post(f"{TOPIC}/partitions", status_code=204, responses=MISSING | refused(412, "It has as many already."))
 async def add_partitions(services: BrokerServices, name: StoredTopic, body: Annotated[Partitions, Body()]) -> None:
     """Let a topic grow to so many partitions."""
-    await asyncio.to_thread(catalog.add_partitions, services.root.store, name, body)
+    limits = topic_limits(services.settings)
+    await asyncio.to_thread(catalog.add_partitions, services.root.store, name, body, limits)
 
 
 @router.delete(f"{TOPIC}/partitions", status_code=204, responses=MISSING | refused(412, "It is in use."))
@@ -128,7 +130,10 @@ async def _create(
 ) -> None:
     """In a namespace that is there: an operator's mistake in its name is not to make another."""
     tenants.require_namespace(await services.views.view(), name.namespace)
-    await asyncio.to_thread(catalog.create_topic, services.root.store, name, partitions, properties=properties)
+    limits = topic_limits(services.settings)
+    await asyncio.to_thread(
+        catalog.create_topic, services.root.store, name, partitions, properties=properties, limits=limits
+    )
 
 
 # -- properties --------------------------------------------------------------------------------------------------------

@@ -37,6 +37,7 @@ var scenarios = map[string]func(*scenario) error{
 	"key_shared":            (*scenario).keyShared,
 	"shared_nack_dlq":       (*scenario).deadLetters,
 	"retry_letter":          (*scenario).retryLetter,
+	"retry_by_default":      (*scenario).retryByDefault,
 	"failover":              (*scenario).failover,
 	"batch_index_ack":       (*scenario).batchIndexAck,
 	"cumulative":            (*scenario).cumulative,
@@ -363,6 +364,29 @@ func (s *scenario) retryLetter() error {
 		}
 		consumer.ReconsumeLater(messages[0], 100*time.Millisecond)
 	}
+	return expectNumbers(consumer, 7, 7)
+}
+
+// retryByDefault leaves the retry topic unnamed: the client then asks about topics that it never uses, named after the subscription alone.
+func (s *scenario) retryByDefault() error {
+	consumer, err := s.consumer(pulsar.ConsumerOptions{
+		SubscriptionName: "stray", Type: pulsar.Shared, RetryEnable: true, DLQ: &pulsar.DLQPolicy{MaxDeliveries: 2},
+	})
+	if err != nil {
+		return err
+	}
+	producer, err := s.producer(pulsar.ProducerOptions{})
+	if err != nil {
+		return err
+	}
+	if err := send(producer, 7, 7); err != nil {
+		return err
+	}
+	messages, err := receive(consumer, 1)
+	if err != nil {
+		return err
+	}
+	consumer.ReconsumeLater(messages[0], 100*time.Millisecond)
 	return expectNumbers(consumer, 7, 7)
 }
 

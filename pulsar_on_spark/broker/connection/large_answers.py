@@ -1,0 +1,36 @@
+"""Answers that may be large: one at a time for each client, and none while it leaves too much unread.
+
+A request of fifty bytes can ask for a list of a megabyte, and a client may ask five thousand times without reading.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+
+
+class LargeAnswers:
+    """The large answers of one connection. Belongs to the broker's event loop.
+
+    Args:
+        has_room: True if the client reads its answers, or is gone.
+    """
+
+    def __init__(self, has_room: Callable[[], bool]) -> None:
+        self._has_room = has_room
+        self._one = asyncio.Lock()
+        self._changed = asyncio.Event()
+
+    @asynccontextmanager
+    async def turn(self) -> AsyncIterator[None]:
+        """Wait for this answer's turn; the next one waits until the block is left, and its answer is written."""
+        async with self._one:
+            while not self._has_room():
+                self._changed.clear()
+                await self._changed.wait()
+            yield
+
+    def room_changed(self) -> None:
+        """Resume after the client has read or disconnected."""
+        self._changed.set()

@@ -1,0 +1,163 @@
+"""All connections of a broker, with limits of their number and of the bytes of unfinished frames that they hold.
+
+| limit | above it |
+|---|---|
+| `broker_max_connections`, `broker_max_connections_per_ip` | a new connection gets NotAllowedError |
+| `MAX_SLOW_HANDSHAKES` that are not CONNECTED in time, `MAX_SLOW_HANDSHAKES_PER_ADDRESS` | it gets ServiceNotReady |
+| bytes of unfinished frames of all connections | the quietest of their holders are hung up on |
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterator
+from typing import Final, Generic, Protocol, TypeVar
+
+from pulsar_on_spark.broker.connection.intake import Intake
+from pulsar_on_spark.broker.server_errors import ServerRefusalError
+from pulsar_on_spark.broker.settings import BrokerSettings
+from pulsar_on_spark.protocol.commands import ServerError
+
+SLOW_HANDSHAKE_S: Final = 1.0
+"""A connection that is not CONNECTED after this time counts as slow. Before it none is counted: a thousand clients
+of one host may come at once, after a restart of the broker for one."""
+MAX_SLOW_HANDSHAKES: Final = 1_000
+MAX_SLOW_HANDSHAKES_PER_ADDRESS: Final = 100
+
+
+class Held(Protocol):
+    """The part of a connection that the registry uses."""
+
+    intake: Intake
+
+    def abort(self, why: str) -> None:
+        """Hang up at once."""
+
+
+_C = TypeVar("_C", bound=Held)
+_T = TypeVar("_T")
+
+
+class Registry(Generic[_C]):
+    """The connections that are open. Methods belong to the broker's event loop.
+
+    Args:
+        frames_limit_bytes: Limit of the unfinished frames of all connections.
+    """
+
+    def __init__(self, frames_limit_bytes: int) -> None:
+        self._frames = UnfinishedFrames[_C](frames_limit_bytes)
+        self._hosts: dict[_C, str] = {}
+        self._of_host: Counter[str] = Counter()
+        self._slow: set[_C] = set()
+        self._slow_of_host: Counter[str] = Counter()
+
+    def __len__(self) -> int:
+        return len(self._hosts)
+
+    def __iter__(self) -> Iterator[_C]:
+        return iter(list(self._hosts))
+
+    def add(self, connection: _C, host: str, settings: BrokerSettings) -> None:
+        """Take a connection that was made; one that is refused stays in until `remove`, too.
+
+        Raises:
+            ServerRefusalError: there are too many.
+        """
+        self._hosts[connection] = host
+        self._of_host[host] += 1
+        limit = settings.broker_max_connections
+        if 0 < limit < len(self._hosts):
+            raise _refused(f"The broker has {limit} connections already, its limit.")
+        limit = settings.broker_max_connections_per_ip
+        if 0 < limit < self._of_host[host]:
+            raise _refused(f"The broker has {limit} connections from {host} already, its limit.")
+
+    def add_slow_handshake(self, connection: _C) -> None:
+        """Count a connection that is not CONNECTED after `SLOW_HANDSHAKE_S`, until it is or has ended.
+
+        Raises:
+            ServerRefusalError: there are too many.
+        """
+        host = self._hosts[connection]
+        self._slow.add(connection)
+        self._slow_of_host[host] += 1
+        if len(self._slow) > MAX_SLOW_HANDSHAKES:
+            raise _busy(f"{MAX_SLOW_HANDSHAKES} clients are being connected: try again.")
+        if self._slow_of_host[host] > MAX_SLOW_HANDSHAKES_PER_ADDRESS:
+            raise _busy(f"{MAX_SLOW_HANDSHAKES_PER_ADDRESS} clients from {host} are being connected: try again.")
+
+    def note_held(self, connection: _C, size_bytes: int) -> None:
+        """Note that a connection sent data and holds this many bytes of an incomplete frame."""
+        self._frames.note(connection, size_bytes)
+        if self._frames.is_over:
+            for quietest in self._frames.surplus(lambda other: other.intake.is_held):
+                quietest.abort("clients hold too much of frames that are not complete, and it is the quietest")
+
+    def handshake_done(self, connection: _C) -> None:
+        """Note that the client is CONNECTED, or that its connection has ended."""
+        if connection in self._slow:
+            self._slow.discard(connection)
+            _count_down(self._slow_of_host, self._hosts[connection])
+
+    def remove(self, connection: _C) -> None:
+        """Note that the connection has ended."""
+        self.handshake_done(connection)
+        self._frames.note(connection, 0)
+        host = self._hosts.pop(connection, None)
+        if host is not None:
+            _count_down(self._of_host, host)
+
+
+class UnfinishedFrames(Generic[_T]):
+    """The bytes of incomplete frames that all connections hold.
+
+    Args:
+        limit_bytes: Limit of all connections together.
+    """
+
+    def __init__(self, limit_bytes: int) -> None:
+        self._limit_bytes = limit_bytes
+        self._held: dict[_T, int] = {}
+        """Bytes by connection, in the order of their last data: the quietest first."""
+        self._total = 0
+
+    @property
+    def is_over(self) -> bool:
+        """True if the connections hold more than the limit."""
+        return self._total > self._limit_bytes
+
+    def note(self, connection: _T, size_bytes: int) -> None:
+        """Note that a connection sent data and holds this many bytes of an incomplete frame."""
+        self._total += size_bytes - self._held.pop(connection, 0)
+        if size_bytes:
+            self._held[connection] = size_bytes
+
+    def surplus(self, is_waiting: Callable[[_T], bool]) -> list[_T]:
+        """Stop counting the quietest connections, until the others are within the limit, and return them.
+
+        Args:
+            is_waiting: Whether the broker itself does not read from a connection: such a one is passed over, and
+                counts again when it is heard.
+        """
+        found: list[_T] = []
+        while self.is_over:
+            quietest = next(iter(self._held))
+            self._total -= self._held.pop(quietest)
+            if not is_waiting(quietest):
+                found.append(quietest)
+        return found
+
+
+def _count_down(counter: Counter[str], host: str) -> None:
+    counter[host] -= 1
+    if not counter[host]:
+        del counter[host]
+
+
+def _refused(message: str) -> ServerRefusalError:
+    return ServerRefusalError(ServerError.NotAllowedError, message)
+
+
+def _busy(message: str) -> ServerRefusalError:
+    return ServerRefusalError(ServerError.ServiceNotReady, message)

@@ -1,0 +1,141 @@
+"""Handlers of consumers' acknowledgements and redelivery requests."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator, Sequence
+from typing import Final
+
+from pulsar_on_spark.broker.connection.connection import Connection
+from pulsar_on_spark.broker.connection.handlers import Signal, Steps
+from pulsar_on_spark.broker.dispatch.values import Ack
+from pulsar_on_spark.broker.handlers.consuming import live_consumer, signed
+from pulsar_on_spark.broker.server_errors import ServerRefusalError, code_of
+from pulsar_on_spark.broker.subscriptions.subscribed import Subscribed
+from pulsar_on_spark.broker.topics.topic import BrokerTopic
+from pulsar_on_spark.broker.topics.topics import AnyTopic
+from pulsar_on_spark.model.errors import PulsarpyError
+from pulsar_on_spark.model.ids import EntryId, LedgerId, Position
+from pulsar_on_spark.protocol import replies
+from pulsar_on_spark.protocol.commands import (
+    BaseCommand,
+    CommandAck,
+    CommandRedeliverUnacknowledgedMessages,
+    MessageIdData,
+    ServerError,
+)
+
+log = logging.getLogger(__name__)
+
+IDS_AT_ONCE: Final = 1_000
+"""Message ids of one command that are handled before other clients have their turn: some milliseconds."""
+
+
+def ack(connection: Connection, command: CommandAck) -> Steps | None:
+    """ACK: taken at once, so that it counts before what the client sends next; answered, if asked, once it is durable.
+
+    The ACK of an unknown consumer is dropped silently, as in official brokers.
+    """
+    found = live_consumer(connection, command.consumer_id)
+    if found is None:
+        return None
+    if len(command.message_id) > IDS_AT_ONCE:
+        return _ack_in_steps(connection, command, found)
+    _answer_ack(connection, command, found, _take_acks(connection, command, found, command.message_id))
+    return None
+
+
+def _ack_in_steps(connection: Connection, command: CommandAck, found: Subscribed) -> Steps:
+    problem = None
+    for ids in _at_once(command.message_id):
+        problem = _take_acks(connection, command, found, ids) or problem
+        yield
+    _answer_ack(connection, command, found, problem)
+
+
+def _at_once(ids: Sequence[MessageIdData]) -> Iterator[Sequence[MessageIdData]]:
+    return (ids[first : first + IDS_AT_ONCE] for first in range(0, len(ids), IDS_AT_ONCE))
+
+
+def _take_acks(
+    connection: Connection, command: CommandAck, found: Subscribed, ids: Sequence[MessageIdData]
+) -> PulsarpyError | None:
+    """Acknowledge messages; returns the reason if some are refused."""
+    try:
+        if command.txnid_most_bits or command.txnid_least_bits:
+            raise ServerRefusalError(ServerError.NotAllowedError, "Transactions are not supported: acknowledge alone.")
+        is_cumulative = command.ack_type == CommandAck.Cumulative
+        acks = [_ack(each, found.topic, is_cumulative) for each in ids]
+        found.subscription.ack(found.consumer, [each for each in acks if each is not None], cumulative=is_cumulative)
+    except PulsarpyError as error:
+        log.warning(
+            "An acknowledgement of %s is refused: %s",
+            connection.address,
+            error,
+            extra={"connection": connection.address},
+        )
+        return error
+    return None
+
+
+def _answer_ack(connection: Connection, command: CommandAck, found: Subscribed, problem: PulsarpyError | None) -> None:
+    if command.HasField("request_id"):
+        connection.spawn(_confirm(connection, command, found, problem))
+
+
+def _ack(id_: MessageIdData, topic: AnyTopic, is_cumulative: bool) -> Ack | None:
+    """One acknowledgement; None if it acknowledges nothing.
+
+    To acknowledge a ledger's first batch in part, clients name the entry in front of it: number -1.
+    """
+    ledger, entry = LedgerId(id_.ledgerId), EntryId(signed(id_.entryId))
+    if is_cumulative and entry < 0 and isinstance(topic, BrokerTopic):
+        before = topic.chain.entry_before(Position(ledger, EntryId(0)))
+        return None if before is None else Ack(before.ledger, before.entry)
+    return Ack.of(ledger, entry, id_.ack_set, id_.batch_size)
+
+
+async def _confirm(
+    connection: Connection, command: CommandAck, found: Subscribed, problem: PulsarpyError | None
+) -> None:
+    try:
+        if problem is not None:
+            raise problem
+        await found.subscription.durable()
+    except PulsarpyError as error:
+        answer = replies.ack_response(command.consumer_id, command.request_id, code_of(error), str(error))
+    else:
+        answer = replies.ack_response(command.consumer_id, command.request_id)
+    connection.write(answer)
+
+
+def redeliver(connection: Connection, command: CommandRedeliverUnacknowledgedMessages) -> Steps | None:
+    """REDELIVER_UNACKNOWLEDGED_MESSAGES."""
+    found = live_consumer(connection, command.consumer_id)
+    if found is None:
+        return None
+    if len(command.message_ids) > IDS_AT_ONCE:
+        return _redeliver_in_steps(command, found)
+    _redeliver(command, found, command.message_ids)
+    return None
+
+
+def _redeliver_in_steps(command: CommandRedeliverUnacknowledgedMessages, found: Subscribed) -> Steps:
+    for ids in _at_once(command.message_ids):
+        _redeliver(command, found, ids)
+        yield
+
+
+def _redeliver(
+    command: CommandRedeliverUnacknowledgedMessages, found: Subscribed, ids: Sequence[MessageIdData]
+) -> None:
+    if not found.consumer.is_closed:
+        entries = [(LedgerId(each.ledgerId), EntryId(each.entryId)) for each in ids]
+        epoch = command.consumer_epoch if command.HasField("consumer_epoch") else None
+        found.subscription.redeliver(found.consumer, entries or None, epoch)
+
+
+SIGNALS: Final[dict[int, Signal]] = {
+    BaseCommand.ACK: ack,
+    BaseCommand.REDELIVER_UNACKNOWLEDGED_MESSAGES: redeliver,
+}

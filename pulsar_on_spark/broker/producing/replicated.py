@@ -1,0 +1,140 @@
+"""Entries that another cluster's replicator sends: how they are deduplicated, and what their receipts say. Pure.
+
+Pulsar's rules (its `MessageDeduplication` and `Producer`). A replicator names **positions** where both ends say so
+(feature flag `supports_repl_dedup_by_lid_and_eid`) and the topic is stored; an older one does not:
+
+    sent by the producer `pulsar.repl.<source>--><here>`    deduplicated by                     its receipt
+    ─────────────────────────────────────────────────────   ─────────────────────────────────   ─────────────────────
+    positions: an entry with the property of its place      source, ledger and entry there      sequence id = ledger,
+                                                                                                highest = entry there
+    positions: a marker of replicated subscriptions         nothing                             as sent, highest 2^63
+    positions: anything else                                refused                             PersistenceError
+    older: an entry                                         its first producer's name and       as sent
+                                                            sequence ids, from its metadata
+    older: a marker                                         nothing                             as sent
+
+What deduplicates an entry follows from its metadata alone (`identity_of`), so a replay finds what publishing found.
+A marker is the cluster's own entry: it is never deduplicated, and counts as no message.
+"""
+
+from __future__ import annotations
+
+from enum import Enum, auto
+from typing import Final, NamedTuple
+
+from google.protobuf.message import DecodeError
+
+from pulsar_on_spark.broker.producing.dedup import Sender, Source, place_number
+from pulsar_on_spark.broker.producing.sequence_ids import last_sequence_id
+from pulsar_on_spark.protocol.entry_frame import split_entry
+from pulsar_on_spark.protocol.messages import MessageMetadata
+from pulsar_on_spark.protocol.server import Sent
+
+REPLICATOR_PREFIX: Final = "pulsar.repl."
+"""How replicators' names begin, as producers and as subscriptions (`replicatorPrefix`)."""
+POSITION_PROPERTY: Final = "__MSG_PROP_REPL_SOURCE_POSITION"
+"""The property that says where an entry is in its source: `<ledger>:<entry>`."""
+MARKER_RECEIPT: Final = 1 << 63
+"""The highest sequence id in the receipt of a marker; as a Java client reads it, the least number."""
+_DELIMITER: Final = "-->"
+_SUBSCRIPTION_MARKERS: Final = range(10, 14)
+"""`marker_type` of a snapshot's request, its response, the snapshot, and a subscription's update."""
+_MAX_ID: Final = (1 << 63) - 1
+
+
+class Replication(Enum):
+    """The way in which a replicator's entries are deduplicated and answered; see the module."""
+
+    BY_POSITION = auto()
+    BY_SEQUENCE_ID = auto()
+
+
+class Identity(NamedTuple):
+    """The key that deduplicates an entry.
+
+    Attributes:
+        sender: Its producer's name, or the cluster whose replicator sent it.
+        first: Sequence id of its first message.
+        last: Sequence id of its last message.
+        is_part: A chunk that is not the last one of its message: chunks share a sequence id.
+    """
+
+    sender: Sender
+    first: int
+    last: int
+    is_part: bool
+
+
+def is_replicator(name: str) -> bool:
+    """True if a producer's or a subscription's name is one of another cluster's replicator."""
+    return name.startswith(REPLICATOR_PREFIX)
+
+
+def source_cluster(name: str) -> str:
+    """The cluster whose replicator has this name."""
+    return name.removeprefix(REPLICATOR_PREFIX).split(_DELIMITER)[0]
+
+
+def identity_of(entry: bytes) -> Identity | None:
+    """The identity that an entry carries itself; None for a marker and for an entry without a producer's name."""
+    places = split_entry(entry)
+    said = None if places is None else _metadata(entry, places)
+    if places is None or said is None or said.HasField("marker_type"):
+        return None
+    at = source_position(said)
+    if at is not None:
+        number = place_number(*at)
+        return Identity(Source(said.replicated_from), number, number, is_part=False)
+    if not said.producer_name:
+        return None
+    last = last_sequence_id(said, memoryview(entry)[places[1] :])
+    is_part = said.num_chunks_from_msg > 1 and said.chunk_id + 1 < said.num_chunks_from_msg
+    return Identity(said.producer_name, said.sequence_id, last, is_part)
+
+
+def source_position(said: MessageMetadata) -> tuple[int, int] | None:
+    """Ledger and entry of a replicated entry in its source; None if it does not say both, or not its source."""
+    if not said.replicated_from:
+        return None
+    text = next((each.value for each in said.properties if each.key == POSITION_PROPERTY), "")
+    ledger, _, entry = text.partition(":")
+    if not all(part.isascii() and part.isdecimal() and len(part) < 20 for part in (ledger, entry)):
+        return None
+    at = int(ledger), int(entry)
+    return at if max(at) <= _MAX_ID else None
+
+
+def received(sent: Sent, name: str, replication: Replication | None) -> Sent | None:
+    """An entry of a replicator, or one that says it is a marker, with its receipt's numbers in place of its own.
+
+    Args:
+        sent: As it came.
+        name: Its producer's name.
+        replication: The deduplication of a replicator's entries; None for any other producer.
+
+    Returns:
+        The entry: `marker` is true of a real marker only, which has no messages. None if it must be refused: it does
+        not say what it has to say.
+    """
+    places = split_entry(sent.entry)
+    said = None if places is None else _metadata(sent.entry, places)
+    if said is None:
+        return None if replication is Replication.BY_POSITION else sent._replace(marker=False)
+    is_marker = sent.marker and said.HasField("marker_type")
+    sent = sent._replace(marker=is_marker, num_messages=0 if is_marker else sent.num_messages)
+    if replication is not Replication.BY_POSITION:
+        return sent
+    if is_marker:
+        is_known = said.marker_type in _SUBSCRIPTION_MARKERS
+        return sent._replace(highest_sequence_id=MARKER_RECEIPT) if is_known else None
+    at = source_position(said)
+    if at is None or said.replicated_from != source_cluster(name):
+        return None
+    return sent._replace(sequence_id=at[0], highest_sequence_id=at[1])
+
+
+def _metadata(entry: bytes, places: tuple[int, int]) -> MessageMetadata | None:
+    try:
+        return MessageMetadata.FromString(entry[slice(*places)])
+    except DecodeError:
+        return None

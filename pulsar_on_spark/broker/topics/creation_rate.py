@@ -1,0 +1,45 @@
+"""The rate at which first uses create topics: each topic stays in the metadata, and is a part of a commit."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from typing import Final
+
+from pulsar_on_spark.broker.server_errors import ServerRefusalError
+from pulsar_on_spark.broker.throttle import Throttle
+from pulsar_on_spark.protocol.commands import ServerError
+
+MAX_PER_CLIENT_S: Final = 100
+"""Topics a second that one connection creates, and all requests over HTTP together."""
+MAX_PER_BROKER_S: Final = 1_000
+"""Topics a second that all clients create together."""
+_PERIOD_S: Final = 2.0
+"""A burst may use the allowance of this time at once: an application that starts creates its topics together."""
+_PATIENCE_S: Final = 10.0
+
+
+class CreationRate:
+    """The rate of one client, or of all. Belongs to the broker's event loop.
+
+    Args:
+        topics_s: Topics a second.
+    """
+
+    def __init__(self, topics_s: int = MAX_PER_CLIENT_S) -> None:
+        self._throttle = Throttle(round(topics_s * _PERIOD_S), period_s=_PERIOD_S)
+
+    async def turn(self) -> None:
+        """Wait for the turn of one more topic.
+
+        Raises:
+            ServerRefusalError: the wait would be too long; the client retries.
+        """
+        now_s = time.monotonic()
+        if self._throttle.wait_s(now_s) > _PATIENCE_S:
+            raise ServerRefusalError(
+                ServerError.TooManyRequests, "Topics are created faster than they may be: try again later."
+            )
+        wait_s = self._throttle.take(now_s, 1, 0)
+        if wait_s > 0:
+            await asyncio.sleep(wait_s)

@@ -1,0 +1,117 @@
+"""Refusal of requests that a web page of another site sends through its reader's browser, and of disguised paths.
+
+A browser lets every page send requests to a broker that its reader reaches, and names the page in `Origin` or at least
+in `Sec-Fetch-Site`. A page whose host name was rebound to the broker's address passes for the broker's own, but the
+request then has that name in `Host`. Clients that are no browsers send neither `Origin` nor `Sec-Fetch-Site`.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Final
+
+from starlette.datastructures import Headers
+from starlette.responses import JSONResponse
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from pulsar_on_spark.broker.web.health import PROBES
+
+_HOST: Final = re.compile(r"(\[[0-9a-fA-F:.]+\]|[^][:/@?#\s]+)(:\d+)?")
+_OWN_SITE: Final = ("none", "same-origin")
+"""Values of `Sec-Fetch-Site`: typed into the address bar, or sent by a page of the broker itself."""
+_DISGUISED: Final = re.compile(r"%(2[def]|3[0-9]|[46][1-9a-f]|[57][0-9a]|5f)", re.IGNORECASE)
+"""Escapes of `/` and of characters that routes are made of: letters, digits, `-`, `.` and `_`."""
+_SETTING: Final = re.compile(r"(/admin/v2/brokers/configuration/[^/]+/).+", re.DOTALL)
+"""The path that changes a setting: all behind the group is the value, which may have any escapes."""
+
+
+@dataclass(frozen=True, slots=True)
+class Guard:
+    """The hosts and origins that requests may name.
+
+    Attributes:
+        hosts: Host names beside `localhost` and addresses, in small letters; `*` for any.
+        origins: Origins of web pages that may send requests, such as `https://console.example.com`; `*` for any.
+    """
+
+    hosts: frozenset[str]
+    origins: frozenset[str]
+
+    @classmethod
+    def of(cls, advertised: str, hosts: Iterable[str], origins: Iterable[str]) -> Guard:
+        """The guard of a broker that is advertised under a name."""
+        return cls(frozenset(map(str.lower, ("localhost", advertised, *hosts))), frozenset(map(str.lower, origins)))
+
+    def refusal(self, method: str, path: str, headers: Headers) -> tuple[int, str] | None:
+        """Status and reason if a request must not be served, None if it may.
+
+        Args:
+            method: The request's method, in capitals.
+            path: The path as the client sent it, percent-encoded.
+            headers: The request's.
+        """
+        if _DISGUISED.search(_spelled(method, path)):
+            return 400, "The path has percent-escapes of plain characters or of a slash: write them as they are."
+        if path in PROBES:
+            return None
+        host = headers.get("host")
+        if host is not None and not self._is_own(host):
+            return 403, f"Host {host!r} is not this broker's: add it to the setting web_service_allowed_hosts."
+        origin = headers.get("origin")
+        if origin is None:
+            is_foreign = headers.get("sec-fetch-site", "none") not in _OWN_SITE
+        else:
+            is_foreign = origin.partition("://")[2] != host and not self._lists(origin)
+        if is_foreign:
+            return 403, (
+                f"Web pages of {origin or 'other sites'} may not send requests here: add their origin to the setting "
+                "web_service_allowed_origins."
+            )
+        return None
+
+    def _is_own(self, host: str) -> bool:
+        match = _HOST.fullmatch(host)
+        if match is None:
+            return False
+        name = match[1].strip("[]").rstrip(".").lower()
+        return name in self.hosts or "*" in self.hosts or _is_address(name)
+
+    def _lists(self, origin: str) -> bool:
+        return "*" in self.origins or origin.lower() in self.origins
+
+
+class Guarded:
+    """An application behind a guard.
+
+    Args:
+        app: The application.
+        guard: Decides which requests the application gets.
+    """
+
+    def __init__(self, app: ASGIApp, guard: Guard) -> None:
+        self._app = app
+        self._guard = guard
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Serve a request, or refuse it before anything of it is read."""
+        path = scope["raw_path"].decode("latin-1")
+        refusal = self._guard.refusal(scope["method"], path, Headers(scope=scope))
+        app = self._app if refusal is None else JSONResponse({"reason": refusal[1]}, refusal[0])
+        await app(scope, receive, send)
+
+
+def _spelled(method: str, path: str) -> str:
+    """The part of a path that must have one spelling: all but the value of a setting that is changed."""
+    setting = _SETTING.fullmatch(path) if method == "POST" else None
+    return path if setting is None else setting[1]
+
+
+def _is_address(name: str) -> bool:
+    try:
+        ipaddress.ip_address(name)
+    except ValueError:
+        return False
+    return True

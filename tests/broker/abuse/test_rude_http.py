@@ -1,0 +1,89 @@
+"""The web port among clients that misbehave, and web pages of others."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Iterator
+from contextlib import ExitStack
+from urllib.parse import urlsplit
+
+import httpx
+import pytest
+
+from pulsar_on_spark.testing.running_broker import RunningBroker
+from tests.broker.clients.conftest import WAIT_MS
+
+SLOW_CLIENTS = 2_000
+FOREIGN = {"Origin": "http://evil.example"}
+TOPICS = "/admin/v2/namespaces/public/default/topics"
+AUTO_CREATION = "/admin/v2/persistent/public/default/made/partitions?checkAllowAutoCreation=true"
+
+
+@pytest.fixture(scope="module")
+def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningBroker]:
+    with RunningBroker(tmp_path_factory.mktemp("rude") / "root") as running:
+        yield running
+
+
+def request(broker: RunningBroker, method: str, path: str, headers: dict[str, str] | None = None) -> httpx.Response:
+    return httpx.request(method, broker.web_url + path, headers=headers, timeout=WAIT_MS / 1000)
+
+
+def test_clients_that_never_finish_their_headers_keep_nobody_out(broker: RunningBroker) -> None:
+    to = urlsplit(broker.web_url)
+    assert to.hostname is not None
+    with ExitStack() as held:
+        for number in range(SLOW_CLIENTS):
+            slow = held.enter_context(socket.create_connection((to.hostname, to.port), WAIT_MS / 1000))
+            slow.sendall(b"GET /metrics HTTP/1.1\r\nHost: localhost\r\nX-Slow: ")
+            if number % 100 == 0:
+                for path in ("/admin/v2/brokers/ready", "/status.html", "/admin/v2/clusters"):
+                    assert request(broker, "GET", path).status_code == 200
+        assert request(broker, "GET", "/metrics").status_code == 200
+        assert request(broker, "GET", "/admin/v2/brokers/health").status_code == 200
+
+
+@pytest.mark.parametrize("headers", [FOREIGN, {"Host": "rebind.evil.example"}, {"Sec-Fetch-Site": "cross-site"}])
+def test_web_pages_of_others_administer_nothing(broker: RunningBroker, headers: dict[str, str]) -> None:
+    setting = "/admin/v2/brokers/configuration/defaultRetentionTimeInMinutes/0"
+    assert request(broker, "POST", setting, headers).status_code == 403
+    assert (
+        "defaultRetentionTimeInMinutes" not in request(broker, "GET", "/admin/v2/brokers/configuration/values").json()
+    )
+    for method in ("GET", "HEAD"):
+        assert request(broker, method, AUTO_CREATION, headers).status_code == 403
+    assert "persistent://public/default/made" not in request(broker, "GET", TOPICS).json()
+    refused = request(broker, "GET", "/admin/v2/clusters", headers).json()["reason"]
+    assert "web_service_allowed_" in refused
+
+
+@pytest.mark.parametrize("path", ["/%61dmin/v2/clusters", "/admin%2Fv2/clusters", "/admin/v2%2fclusters"])
+def test_a_route_that_is_spelled_differently_is_none(broker: RunningBroker, path: str) -> None:
+    assert request(broker, "GET", path).status_code == 400
+
+
+def test_a_slash_too_many_is_not_answered_with_what_host_says(broker: RunningBroker) -> None:
+    assert request(broker, "GET", "/admin/v2/clusters/").status_code == 404
+
+
+def test_there_is_no_page_that_loads_scripts_of_others(broker: RunningBroker) -> None:
+    assert request(broker, "GET", "/docs").status_code == 404
+    assert request(broker, "GET", "/openapi.json").status_code == 200
+
+
+def test_where_files_are_is_not_said(broker: RunningBroker) -> None:
+    found = request(broker, "GET", "/admin/v2/brokers/internal-configuration")
+    assert found.json()["metadataStoreUrl"]
+    assert str(broker.root) not in found.text
+
+
+def test_health_writes_at_most_a_message_a_second(broker: RunningBroker) -> None:
+    stats = "/admin/v2/persistent/pulsar/standalone/healthcheck/stats"
+    assert request(broker, "GET", "/admin/v2/brokers/health").status_code == 200
+    before = request(broker, "GET", stats).json()["msgInCounter"]
+    with httpx.Client(base_url=broker.web_url, timeout=WAIT_MS / 1000) as client:
+        first = client.get("/admin/v2/brokers/health").elapsed
+        took_s = first.total_seconds() + sum(
+            client.get("/admin/v2/brokers/health").elapsed.total_seconds() for _ in range(100)
+        )
+    assert request(broker, "GET", stats).json()["msgInCounter"] - before <= took_s + 2

@@ -1,0 +1,73 @@
+"""Few answers with messages are in memory at a time, even if clients do not read them."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+from fastapi import Depends, FastAPI
+
+from pulsar_on_spark.broker.web.admin import peeks
+from pulsar_on_spark.broker.web.admin.peeks import PEEKS, PeekResponse, peek_turn, peek_turns
+
+from .serving import Client, get, serving
+
+LARGE = 64 << 20
+"""Bytes that no socket buffers."""
+
+
+def application() -> FastAPI:
+    app = FastAPI()
+    app.state.peek_turns = peek_turns()
+
+    @app.get("/message", dependencies=[Depends(peek_turn)])
+    async def message() -> PeekResponse:
+        return PeekResponse(bytes(LARGE))
+
+    return app
+
+
+async def unread(port: int) -> Client:
+    """A client that has the head of its answer and takes no more."""
+    client = await Client.of(port, get("/message"))
+    assert await client.status() == 200
+    client.writer.transport.pause_reading()  # type: ignore[attr-defined]
+    return client
+
+
+async def taken(client: Client) -> None:
+    client.writer.transport.resume_reading()  # type: ignore[attr-defined]
+    await client.reader.readuntil(b"\r\n\r\n")
+    await client.reader.readexactly(LARGE)
+
+
+def test_others_wait_for_their_turn_and_not_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(peeks, "PATIENCE_S", 0.1)
+
+    async def run() -> None:
+        async with serving(application()) as port:
+            held = [await unread(port) for _ in range(PEEKS)]
+            assert await (await Client.of(port, get("/message"))).status() == 503
+            await taken(held[0])
+            await taken(await unread(port))
+            held[1].writer.transport.abort()
+            for _ in range(2 * PEEKS):
+                await taken(await unread(port))
+
+    asyncio.run(run())
+
+
+def test_who_takes_too_long_loses_the_turn(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(peeks, "SEND_S", 0.1)
+
+    async def run() -> None:
+        async with serving(application()) as port:
+            held = [await unread(port) for _ in range(PEEKS)]
+            last = await Client.of(port, get("/message"))
+            assert await last.status() == 200
+            for each in held:
+                with pytest.raises((asyncio.IncompleteReadError, ConnectionError)):
+                    await taken(each)
+            last.writer.transport.abort()
+
+    asyncio.run(run())
