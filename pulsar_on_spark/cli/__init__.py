@@ -22,8 +22,17 @@ def main() -> None:
         from pulsar_on_spark.cli.app import main as run
 
         run()
-    except KeyboardInterrupt:  # while all that is imported
+    except KeyboardInterrupt:  # during the imports
         sys.exit(INTERRUPTED)
+    except ModuleNotFoundError as error:
+        if error.name is None or error.name.startswith(__package__.partition(".")[0]):
+            raise
+        sys.exit(f"pulsarpy: {missing(error.name, 'The command line', 'cli')}")
 
 
-__all__ = ["main"]
+def missing(module: str, part: str, extra: str) -> str:
+    """The sentence about a part of the product whose optional dependency is not installed."""
+    return f"{part} needs {module}, which is not installed: `pip install 'pulsar-on-spark[{extra}]'`."
+
+
+__all__ = ["INTERRUPTED", "main", "missing"]

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Mapping
 from datetime import UTC, datetime
 from importlib.metadata import version
 from pathlib import Path
-from typing import Annotated, Final
+from typing import Annotated, Final, Literal
 
 import typer
 
@@ -18,6 +18,7 @@ from pulsar_on_spark.cli.arguments import AsJson, RootArgument, RootOption, open
 from pulsar_on_spark.cli.backup import backup
 from pulsar_on_spark.cli.broker_target import BrokerTarget
 from pulsar_on_spark.cli.compact import compact
+from pulsar_on_spark.cli.http_admin import RequestRefusedError
 from pulsar_on_spark.cli.perf import perf_app
 from pulsar_on_spark.cli.recover import recover
 from pulsar_on_spark.cli.root_target import RootTarget
@@ -28,13 +29,14 @@ from pulsar_on_spark.cli.subscriptions import subscriptions_app
 from pulsar_on_spark.cli.targets import UrlOption, open_target
 from pulsar_on_spark.cli.tenants import namespaces_app, policies_app, tenants_app
 from pulsar_on_spark.cli.topics import topics_app
-from pulsar_on_spark.model.errors import InvalidArgumentError, PulsarpyError
+from pulsar_on_spark.model.errors import InvalidArgumentError, PulsarpyError, sentence_of
+from pulsar_on_spark.model.logs import TextLines
 from pulsar_on_spark.model.quorum import Quorum
 from pulsar_on_spark.topic.housekeeping.collect import Ages
 from pulsar_on_spark.topic.housekeeping.maintain import MaintainReport
 from pulsar_on_spark.topic.incarnation import dead_brokers
 from pulsar_on_spark.topic.root import Root
-from pulsar_on_spark.topic.status import RootStatus, TopicSubscription
+from pulsar_on_spark.topic.status import RootStatus, StorageStatus, TopicSubscription
 
 app = typer.Typer(
     name="pulsarpy",
@@ -54,11 +56,15 @@ def main() -> None:
     """
     told = logging.StreamHandler()
     told.addFilter(lambda record: record.levelno >= logging.ERROR or record.name == dead_brokers.__name__)
-    logging.basicConfig(level=logging.WARNING, format="pulsarpy: %(message)s", handlers=[told])
+    told.setFormatter(TextLines("pulsarpy: %(message)s"))
+    logging.basicConfig(level=logging.WARNING, handlers=[told])
     try:
         app()
-    except (PulsarpyError, OSError) as error:
+    except PulsarpyError as error:
         output.fail(str(error))
+        sys.exit(1)
+    except OSError as error:
+        output.fail(sentence_of(error))
         sys.exit(1)
 
 
@@ -85,10 +91,14 @@ def init(
         typer.Option("--storage-path", help="A directory for copies of the data; give one for each disk."),
     ] = None,
     quorum: Annotated[str, typer.Option(metavar="E/W/A", help="Ensemble, write quorum and ack quorum.")] = "3/3/2",
+    file_mode: Annotated[
+        Literal["0600", "0660"],
+        typer.Option("--root-file-mode", help="Permissions of its files; 0660 shares them with the folder's group."),
+    ] = "0600",
     as_json: AsJson = False,
 ) -> None:
     """Make a root in a folder that is absent or empty."""
-    made = Root.create(root_path(root, root_option), storage_path or (), Quorum.parse(quorum))
+    made = Root.create(root_path(root, root_option), storage_path or (), Quorum.parse(quorum), int(file_mode, 8))
     paths = made.storage_paths(made.store.view()).values()
     if as_json:
         output.print_json({"root": made.path, "cluster_id": made.cluster_id, "quorum": str(made.quorum)})
@@ -107,7 +117,7 @@ def status(
 ) -> None:
     """Show storage paths, topics and subscriptions, their backlog, and missing or bad copies.
 
-    By --url: whether the broker is well, and topics and subscriptions as it sees them; storage takes a root.
+    By --url: whether the broker is well, and all this as it sees it.
     """
     target = open_target(root, root_option, url)
     if not isinstance(target, RootTarget):
@@ -157,15 +167,26 @@ def _show_broker(target: BrokerTarget, as_json: bool) -> None:
     """Raises `RequestRefusedError` where the broker is not well."""
     admin = target.admin
     running = admin.request("GET", ("brokers", "version"), {}).text
-    topics, subscriptions = target.topics(), target.subscriptions()
-    admin.request("GET", ("brokers", "health"), {})
+    topics, subscriptions, storage = target.topics(), target.subscriptions(), target.storage()
+    try:
+        admin.request("GET", ("brokers", "health"), {})
+    except RequestRefusedError:
+        if storage is not None and not as_json:
+            print_paths(storage.paths)
+            _print_copies(storage)
+        raise
     if as_json:
         named = [{"name": name, "partitions": partitions} for name, partitions in topics]
-        output.print_json({"url": admin.url, "version": running, "topics": named, "subscriptions": subscriptions})
+        known: dict[str, object] = {"url": admin.url, "version": running, "topics": named}
+        output.print_json(known | {"subscriptions": subscriptions, "storage": storage})
         return
     output.say(f"Broker {admin.url}, version {running}: it stores and delivers messages.")
+    if storage is not None:
+        print_paths(storage.paths)
     output.table("Topics", ("name", "partitions"), topics)
     _print_subscriptions(subscriptions)
+    if storage is not None:
+        _print_copies(storage)
 
 
 def _print_subscriptions(found: Iterable[TopicSubscription]) -> None:
@@ -191,6 +212,19 @@ def _print_status(found: RootStatus) -> None:
         ),
     )
     _print_subscriptions(found.subscriptions)
+    for topic in found.topics:
+        for ledger, first, end in topic.given_up:
+            output.say(
+                f"{topic.name}: entries {ledger}:{first} to {f'{ledger}:{end}' if end > first else 'its end'} "
+                "were given up and are lost."
+            )
+    _print_copies(found)
+    if found.verified_copies is not None:
+        output.say(f"{found.verified_copies:,} copies verified as good.")
+
+
+def _print_copies(found: StorageStatus) -> None:
+    """Print journals, and what is wrong with copies."""
     if found.incarnations:
         output.table(
             "Broker incarnations",
@@ -208,22 +242,15 @@ def _print_status(found: RootStatus) -> None:
                 )
             for first, end in incarnation.given_up_frames:
                 output.say(f"Frames {first} to {end - 1} of incarnation {incarnation.incarnation} were given up.")
-    for topic in found.topics:
-        for ledger, first, end in topic.given_up:
-            output.say(
-                f"{topic.name}: entries {ledger}:{first} to {f'{ledger}:{end}' if end > first else 'its end'} "
-                "were given up and are lost."
-            )
     for report in (*found.losses, *found.bad_copies):
         where = "no good copy is left" if report.path_id is None else f"bad copy on storage path {report.path_id}"
         output.say(f"File {report.file_id}: {where}: {report.reason}")
-    verified = "" if found.verified_copies is None else f", {found.verified_copies:,} copies verified as good"
     unchecked = f", {found.unchecked_copies:,} to be checked" if found.unchecked_copies else ""
-    output.say(f"Copies: {found.missing_copies:,} missing, {len(found.bad_copies):,} bad{unchecked}{verified}.")
+    output.say(f"Copies: {found.missing_copies:,} missing, {len(found.bad_copies):,} bad{unchecked}.")
     output.say(_audited(found))
 
 
-def _audited(found: RootStatus) -> str:
+def _audited(found: StorageStatus) -> str:
     last = found.audit
     if not last.audited_ms:
         return "Audit: none yet; `pulsarpy maintain` and `pulsarpy storage repair` make one."

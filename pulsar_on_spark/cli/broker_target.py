@@ -9,11 +9,11 @@ from typing import Any, Final
 
 from pulsar_on_spark.cli.arguments import is_namespace
 from pulsar_on_spark.cli.http_admin import HttpAdmin, RequestRefusedError, namespace_path, topic_path
-from pulsar_on_spark.model.errors import InvalidArgumentError
+from pulsar_on_spark.model.errors import InvalidArgumentError, SubscriptionNotFoundError
 from pulsar_on_spark.model.ids import EntryId, LedgerId, Position
 from pulsar_on_spark.model.names import TopicName
 from pulsar_on_spark.topic.policies.policies import FIELDS
-from pulsar_on_spark.topic.status import TopicSubscription
+from pulsar_on_spark.topic.status import StorageStatus, TopicSubscription
 from pulsar_on_spark.topic.subscription.subscriptions import SubscriptionStatus
 
 
@@ -22,6 +22,18 @@ class BrokerTarget:
 
     def __init__(self, admin: HttpAdmin) -> None:
         self.admin = admin
+
+    def storage(self) -> StorageStatus | None:
+        """Storage paths, copies and journals; None of a broker of Apache Pulsar, which does not say."""
+        from pydantic import TypeAdapter
+
+        try:
+            found = self.admin.get("storage")
+        except RequestRefusedError as error:
+            if error.status != 404:
+                raise
+            return None
+        return TypeAdapter(StorageStatus).validate_python(found)
 
     def tenants(self) -> list[str]:
         """See `Target`."""
@@ -126,11 +138,13 @@ class BrokerTarget:
         return list(self._peeked(topic_path(topic), name, entries))
 
     def _peeked(self, path: tuple[str, ...], name: str, entries: int) -> Iterator[dict[str, Any]]:
+        if name not in self.admin.get(*path, "subscriptions"):  # brokers then show the topic from its start
+            raise SubscriptionNotFoundError(f"Subscription {name!r} on {path[-1]} does not exist: check both names.")
         for place in range(1, entries + 1):
             try:
                 answer = self.admin.request("GET", (*path, "subscription", name, "position", str(place)), {})
             except RequestRefusedError as error:
-                if error.status == 404 and (place > 1 or name in self.admin.get(*path, "subscriptions")):
+                if error.status == 404:
                     return
                 raise
             said = answer.headers

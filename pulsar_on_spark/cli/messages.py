@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import math
 import sys
+import time
 from collections.abc import Iterable, Iterator
 from contextlib import closing
 from typing import TYPE_CHECKING, Annotated, Any, Final
@@ -13,7 +15,9 @@ import typer
 
 from pulsar_on_spark.cli import output
 from pulsar_on_spark.cli.arguments import AsJson, RootArgument, RootOption, Topic
-from pulsar_on_spark.cli.http_admin import HttpAdmin, topic_path
+from pulsar_on_spark.cli.broker_target import BrokerTarget
+from pulsar_on_spark.cli.http_admin import topic_path
+from pulsar_on_spark.cli.message_values import ValueSchemas, as_text
 from pulsar_on_spark.cli.pulsar_client import ServiceUrl, pulsar_errors, service_client
 from pulsar_on_spark.cli.root_target import RootTarget
 from pulsar_on_spark.cli.targets import UrlOption, open_target
@@ -28,9 +32,10 @@ from pulsar_on_spark.topic.tail.tail import Tail
 if TYPE_CHECKING:
     import pulsar
 
-_COLUMNS: Final = ("entry_id", "batch_index", "publish_time", "key", "value")
-_WAIT_MS: Final = 2_000
-"""A consumer that hears nothing for so long has read all that is there."""
+_COLUMNS: Final = ("entry_id", "batch_index", "publish_time", "key", "value", "schema_version")
+_NO_SCHEMA: Final = ValueSchemas(())
+_LOOK_S: Final = 1.0
+"""How long the client is asked at once: it does not hear Ctrl-C meanwhile."""
 
 
 def produce(
@@ -67,10 +72,13 @@ def consume(
     subscription: Annotated[str, typer.Option("--subscription", "-s", help="Its name; made if it is not there.")],
     number: Annotated[int, typer.Option("--number", "-n", min=0, help="Stop after so many; 0 for all that come.")] = 1,
     earliest: Annotated[bool, typer.Option(help="Let a new subscription begin at the first message.")] = False,
+    timeout: Annotated[
+        float, typer.Option(min=0, metavar="SECONDS", help="Stop when none came for so long; 0 waits until Ctrl-C.")
+    ] = 10,
     url: ServiceUrl = None,
     as_json: AsJson = False,
 ) -> None:
-    """Receive messages and acknowledge them; ends where none comes for two seconds."""
+    """Receive messages and acknowledge them; exits with 1 if fewer came than --number."""
     with pulsar_errors(), closing(service_client(url)) as client:
         import pulsar
 
@@ -80,14 +88,26 @@ def consume(
             topic, subscription, pulsar.ConsumerType.Shared, initial_position=start, batch_index_ack_enabled=True
         )
         received = 0
-        while not number or received < number:
-            try:
-                message = consumer.receive(_WAIT_MS)
-            except pulsar.Timeout:
-                break
-            _print_message(message, as_json)
+        while (not number or received < number) and (message := _next(consumer, timeout or math.inf)) is not None:
+            _print_message(message, _NO_SCHEMA, as_json)
             consumer.acknowledge(message)
             received += 1
+    if received < number:
+        output.fail(f"{received:,} of {number:,} messages came from {topic}: none for {timeout:g} s, see --timeout.")
+        raise typer.Exit(1)
+
+
+def _next(consumer: pulsar.Consumer, timeout_s: float) -> pulsar.Message | None:
+    """The next message; None if none comes in this time."""
+    import pulsar
+
+    end_s = time.monotonic() + timeout_s
+    while (left_s := end_s - time.monotonic()) > 0:
+        try:
+            return consumer.receive(math.ceil(min(left_s, _LOOK_S) * 1000))
+        except pulsar.Timeout:
+            continue
+    return None
 
 
 def read(
@@ -104,22 +124,25 @@ def read(
     if not isinstance(target, RootTarget):
         if last:
             raise InvalidArgumentError("--last reads from a root: give one instead of --url.")
-        _read_by_broker(target.admin, topic, number, as_json)
+        _read_by_broker(target, topic, number, as_json)
         return
-    for row in _rows(target.root, topic, number, last=last):
-        _print(row["id"], row["publish_ms"], row["key"], row["value"], as_json)
+    rows = _rows(target.root, topic, number, last=last)
+    schemas = ValueSchemas(target.schemas(topic))
+    for row in rows:
+        _print(row["id"], row["publish_ms"], row["key"], schemas.text(row["value"], row["schema_version"]), as_json)
 
 
-def _read_by_broker(admin: HttpAdmin, topic: str, number: int, as_json: bool) -> None:
-    with pulsar_errors(), closing(service_client(admin.url)) as client:
+def _read_by_broker(target: BrokerTarget, topic: str, number: int, as_json: bool) -> None:
+    with pulsar_errors(), closing(service_client(target.admin.url)) as client:
         import pulsar
 
-        admin.get(*topic_path(topic), "partitions")  # a reader would make the topic where there is none
+        target.admin.get(*topic_path(topic), "partitions")  # a reader would make the topic where there is none
+        schemas = ValueSchemas(target.schemas(topic))
         reader = client.create_reader(topic, pulsar.MessageId.earliest)
         for _ in range(number):
             if not reader.has_message_available():
                 return
-            _print_message(reader.read_next(), as_json)
+            _print_message(reader.read_next(), schemas, as_json)
 
 
 def _rows(root: Root, topic: str, number: int, *, last: bool) -> Iterator[dict[str, Any]]:
@@ -151,18 +174,27 @@ def _of_batch(slice_: chain.SegmentSlice, batch: pa.RecordBatch) -> Iterator[dic
             "publish_ms": 0 if published is None else int(published.timestamp() * 1000),
             "key": row["key"],
             "value": row["value"],
+            "schema_version": row["schema_version"],
         }
 
 
-def _print_message(message: pulsar.Message, as_json: bool) -> None:
+def _print_message(message: pulsar.Message, schemas: ValueSchemas, as_json: bool) -> None:
     id_ = message.message_id()
     _print(
         _id(id_.ledger_id(), id_.entry_id(), id_.batch_index()),
         message.publish_timestamp(),
         message.partition_key() or None,
-        message.data(),
+        schemas.text(message.data(), _schema_version(message)),
         as_json,
     )
+
+
+def _schema_version(message: pulsar.Message) -> bytes | None:
+    try:
+        version: str = message.schema_version()
+        return version.encode()
+    except UnicodeDecodeError:  # the client takes the eight bytes for text
+        return None
 
 
 def _id(ledger: int, entry: int, batch_index: int | None) -> str:
@@ -170,14 +202,13 @@ def _id(ledger: int, entry: int, batch_index: int | None) -> str:
     return f"{ledger}:{entry}" if batch_index is None or batch_index < 0 else f"{ledger}:{entry}:{batch_index}"
 
 
-def _print(id_: str, publish_ms: int, key: str | bytes | None, value: bytes | None, as_json: bool) -> None:
-    shown_key = key.decode(errors="backslashreplace") if isinstance(key, bytes) else key
-    text = None if value is None else value.decode(errors="backslashreplace")
+def _print(id_: str, publish_ms: int, key: str | bytes | None, value: str | None, as_json: bool) -> None:
+    shown_key = as_text(key) if isinstance(key, bytes) else key
     if as_json:
-        line = {"id": id_, "publish_time": publish_ms, "key": shown_key, "value": text}
+        line = {"id": id_, "publish_time": publish_ms, "key": shown_key, "value": value}
         sys.stdout.write(json.dumps(line) + "\n")
     else:
-        output.say(f"{id_}  {'-' if shown_key is None else shown_key}  {'-' if text is None else text}")
+        output.say(f"{id_}  {'-' if shown_key is None else shown_key}  {'-' if value is None else value}")
 
 
 def _pair(text: str) -> tuple[str, str]:

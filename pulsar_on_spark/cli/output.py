@@ -16,6 +16,7 @@ from rich.filesize import decimal
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
+from pulsar_on_spark.model.text import printable
 from pulsar_on_spark.topic.progress import Progress as Report
 
 Cell = str | int | None
@@ -32,13 +33,13 @@ def err() -> Console:
 
 
 def say(text: str) -> None:
-    """Print a line as it is."""
-    out().print(text, markup=False)
+    """Print a line; what of it would act on a terminal is escaped."""
+    out().print(printable(text), markup=False)
 
 
 def fail(text: str) -> None:
     """Print an error as one line."""
-    err().print(f"pulsarpy: {' '.join(text.split())}", markup=False)
+    err().print(f"pulsarpy: {printable(' '.join(text.split()))}", markup=False)
 
 
 def done(text: str, as_json: bool, **what: object) -> None:
@@ -95,7 +96,7 @@ def _text(cell: Cell) -> str:
 
     if cell is None:
         return "-"
-    return f"{cell:,}" if isinstance(cell, int) else escape(cell)
+    return f"{cell:,}" if isinstance(cell, int) else escape(printable(cell))
 
 
 def _plain(value: object) -> object:

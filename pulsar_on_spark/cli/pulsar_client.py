@@ -11,6 +11,7 @@ from urllib.parse import urlsplit
 
 import typer
 
+from pulsar_on_spark.cli import missing
 from pulsar_on_spark.cli.http_admin import RequestRefusedError
 from pulsar_on_spark.cli.targets import URL_VARIABLE
 from pulsar_on_spark.model.errors import InvalidArgumentError
@@ -23,7 +24,6 @@ _PORTS: Final = {"pulsar": 6650, "pulsar+ssl": 6651, "http": 8080, "https": 8443
 """The client's defaults, by scheme."""
 _CONNECT_S: Final = 5.0
 _TIMEOUT_S: Final = 30
-_MISSING: Final = "This takes Pulsar's client, which is not installed: `pip install 'pulsar-on-spark[client]'`."
 
 ServiceUrl = Annotated[
     str | None,
@@ -43,7 +43,7 @@ def service_client(url: str | None) -> pulsar.Client:
     try:
         import pulsar
     except ImportError as error:
-        raise InvalidArgumentError(_MISSING) from error
+        raise InvalidArgumentError(missing("pulsar-client", "This command", "client")) from error
     silent = pulsar.FileLogger(pulsar.LoggerLevel.Error, os.devnull)  # the console's logs go to where results go
     given = url or os.environ.get(URL_VARIABLE) or _DEFAULT_URL
     _require_listener(given)
@@ -61,7 +61,7 @@ def pulsar_errors() -> Iterator[None]:
     try:
         import pulsar
     except ImportError as error:
-        raise InvalidArgumentError(_MISSING) from error
+        raise InvalidArgumentError(missing("pulsar-client", "This command", "client")) from error
     try:
         yield
     except pulsar.PulsarException as error:

@@ -65,8 +65,7 @@ async def _serve(path: Path, settings: BrokerSettings, quorum: Quorum | None) ->
 def _greet(running: Broker) -> None:
     root = running.root.path
     output.say(f"Serving {root} at {running.service_url} and {running.web_url}")
-    output.say(
-        f"""
+    example = f"""
   # pip install pulsar-client
   import pulsar
   client = pulsar.Client("{running.service_url}")
@@ -75,5 +74,6 @@ def _greet(running: Broker) -> None:
   # the same topic in Spark
   spark.readStream.format("pulsarpy").option("topic", "orders").load("{root}")
 """
-    )
+    for line in example.split("\n"):
+        output.say(line)
     sys.stdout.flush()

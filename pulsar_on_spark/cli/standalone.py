@@ -10,10 +10,10 @@ import typer
 
 from pulsar_on_spark.broker import settings as broker_settings
 from pulsar_on_spark.broker.settings import BrokerSettings
-from pulsar_on_spark.cli import output
+from pulsar_on_spark.cli import missing, output
 from pulsar_on_spark.cli.arguments import RootArgument, RootOption, open_root, root_path
 from pulsar_on_spark.model import logs
-from pulsar_on_spark.model.errors import PulsarpyError
+from pulsar_on_spark.model.errors import InvalidArgumentError, PulsarpyError, sentence_of
 from pulsar_on_spark.model.quorum import Quorum
 from pulsar_on_spark.topic.root import Root
 
@@ -78,12 +78,16 @@ def _settings(
 
 def _run(path: Path, settings: BrokerSettings, quorum: Quorum | None) -> None:
     logs.configure(settings.log_level, settings.log_format)
-    from pulsar_on_spark.cli.serving import serve
-
+    try:
+        from pulsar_on_spark.cli.serving import serve
+    except ModuleNotFoundError as error:
+        if error.name is None:
+            raise
+        raise InvalidArgumentError(missing(error.name, "A broker", "broker")) from error
     try:
         serve(path, settings, quorum)
     except (PulsarpyError, OSError) as error:
         if settings.log_format == "text":
             raise
-        log.critical("%s", error)
+        log.critical("%s", sentence_of(error) if isinstance(error, OSError) else error)
         raise typer.Exit(1) from error

@@ -27,7 +27,7 @@ _SHOWN = 20
 @storage_app.command("list")
 def list_(root: RootArgument = None, root_option: RootOption = None, as_json: AsJson = False) -> None:
     """List storage paths, what is on them, and what is wrong with them."""
-    found = storage_status(open_root(root, root_option))
+    found = storage_status(open_root(root, root_option)).paths
     if as_json:
         output.print_json(found)
         return

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+import pulsar_on_spark
 from pulsar_on_spark import cli
 from pulsar_on_spark.model.ids import EARLIEST
 from pulsar_on_spark.testing import messages
@@ -242,3 +243,37 @@ pulsar_on_spark.cli.main()
 """
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
     assert (done.returncode, done.stdout, done.stderr) == (130, "", "")
+
+
+@pytest.mark.root
+def test_a_root_on_a_read_only_disk_is_one_sentence(tmp_path: Path) -> None:
+    disk = tmp_path / "disk"
+    disk.mkdir()
+    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=32m", "tmpfs", disk], check=True)
+    try:
+        root = disk / "root"
+        Root.create(root).create_topic("t")
+        subprocess.run(["mount", "-o", "remount,ro", disk], check=True)
+        for command in (
+            ["topics", "create", "x", root],
+            ["storage", "drain", 0, root],
+            ["standalone", root, "--broker-port", 0, "--web-port", 0],
+            ["init", disk / "other"],
+            ["standalone", disk / "other", "--broker-port", 0, "--web-port", 0],
+            ["standalone", "/proc/x", "--broker-port", 0, "--web-port", 0],
+        ):
+            call = [sys.executable, "-m", "pulsar_on_spark.cli", *map(str, command)]
+            done = subprocess.run(call, capture_output=True, text=True)
+            assert (done.returncode, done.stderr.count("\n")) == (1, 1), (command, done.stderr)
+            assert done.stderr.startswith("pulsarpy: ")
+            for ugly in ("panicked", "Errno", "os error"):
+                assert ugly not in done.stderr
+            assert len(done.stderr) < 400
+        call = [sys.executable, "-m", "pulsar_on_spark.cli", "topics", "list", root]
+        assert "persistent://public/default/t" in subprocess.run(call, capture_output=True, text=True).stdout
+    finally:
+        subprocess.run(["umount", "--lazy", disk], check=True)
+
+
+def test_what_the_package_has_is_listed() -> None:
+    assert set(pulsar_on_spark.__all__) <= set(dir(pulsar_on_spark))

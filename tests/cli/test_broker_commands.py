@@ -12,6 +12,7 @@ from pathlib import Path
 from threading import Thread
 from typing import Any, Final
 
+import pulsar
 import pytest
 
 from pulsar_on_spark.testing.running_broker import RunningBroker
@@ -95,7 +96,7 @@ def test_messages_and_subscriptions(
     peeked = json.loads(ok(run("peek", "greetings", "s", "-n", 100, "--json")))
     assert sum(each["messages"] for each in peeked) == 5
     ok(run("subscriptions", "skip", "greetings", "s", 4))
-    assert "three" in ok(run("consume", "greetings", "-s", "s", "-n", 0))
+    assert "three" in ok(run("consume", "greetings", "-s", "s", "-n", 0, "--timeout", 2))
     ok(run("seek", "greetings", "s", "earliest"))
     received = ok(run("consume", "greetings", "-s", "s", "-n", 5, "--json")).splitlines()
     assert [json.loads(line)["value"] for line in received] == ["hello", "world", "one", "two", "three"]
@@ -127,7 +128,59 @@ def test_messages_of_a_batch_are_told_apart_and_acknowledged_one_by_one(run: Run
     assert len({id_ for id_, _ in by_root}) == 3
     assert lines(ok(run("read", "batched", "--json", *url))) == by_root
     assert lines(ok(run("consume", "batched", "-s", "s", "-n", 2, "--json", *url))) == by_root[:2]
-    assert lines(ok(run("consume", "batched", "-s", "s", "-n", 0, "--json", *url))) == by_root[2:]
+    assert lines(ok(run("consume", "batched", "-s", "s", "-n", 0, "--timeout", 2, "--json", *url))) == by_root[2:]
+
+
+def test_consuming_fewer_messages_than_asked_for_is_a_failure(run: Run, broker: RunningBroker) -> None:  # noqa: F811
+    url = ["--url", broker.web_url]
+    ok(run("topics", "create", "few", *url))
+    ok(run("subscriptions", "create", "few", "s", "--at", "earliest", *url))
+    ok(run("produce", "few", "-m", "a", "-m", "b", *url))
+    done = run("consume", "few", "-s", "s", "-n", 5, "--timeout", 2, *url)
+    assert (done.code, len(done.out.splitlines())) == (1, 2)
+    assert done.err == "pulsarpy: 2 of 5 messages came from few: none for 2 s, see --timeout.\n"
+
+
+def test_values_are_shown_by_their_schema_and_nothing_acts_on_the_terminal(run: Run, broker: RunningBroker) -> None:  # noqa: F811
+    class Trip(pulsar.schema.Record):  # type: ignore[misc]
+        city = pulsar.schema.String()
+        fare = pulsar.schema.Double()
+
+    client = pulsar.Client(broker.url)
+    trips = client.create_producer("trips", schema=pulsar.schema.AvroSchema(Trip))
+    trips.send(Trip(city="Paris\x1b[2J", fare=136.5))
+    plain = client.create_producer("plain")
+    plain.send(b"\x1b]0;title\x07 \xe2\x80\xae\xff\n", partition_key="\x1b[31m", properties={"k": "\x1b[0m"})
+    client.close()
+    ok(run("subscriptions", "create", "plain", "s", "--at", "earliest", "--url", broker.web_url))
+    for where in (["--url", broker.web_url], ["--root", str(broker.root)]):
+        assert ok(run("read", "trips", *where)).split("  ")[2] == '{"city": "Paris\\u001b[2J", "fare": 136.5}\n'
+        line = ok(run("read", "plain", *where))
+        assert line.rstrip("\n").isprintable()
+        assert line.split("  ")[1:] == ["\\x1b[31m", "\\x1b]0;title\\x07 \\u202e\\xff\\n\n"]
+        peeked = ok(run("peek", "plain", "s", *where))
+        assert "title" in peeked
+        assert peeked.replace("\n", "").isprintable()
+
+
+def test_status_of_a_broker_tells_of_its_storage(run: Run, tmp_path: Path) -> None:  # noqa: F811
+    with RunningBroker(tmp_path / "root") as broker:
+        url = ["--url", broker.web_url]
+        shown = ok(run("status", *url))
+        assert "it stores and delivers messages" in shown
+        for text in (str(tmp_path / "root" / "storage" / "1"), "Copies: 0 missing, 0 bad.", "Broker incarnations"):
+            assert text in shown
+        (tmp_path / "root" / "storage" / "1" / "pulsarpy-path.json").unlink()  # as on an empty disk
+        shown = ok(run("status", *url))
+        assert "not reachable" in shown
+        assert "mount its disk there, or mark the path as lost" in shown
+        by_url = json.loads(ok(run("status", "--json", *url)))["storage"]
+        by_root = json.loads(ok(run("status", "--json", tmp_path / "root")))
+        assert by_url["paths"][1]["problem"]
+        assert {name: by_root[name] for name in by_url} == by_url | {
+            "paths": by_root["paths"],
+            "incarnations": by_root["incarnations"],
+        }
 
 
 def test_reading_makes_no_topic(run: Run, target: list[str]) -> None:  # noqa: F811

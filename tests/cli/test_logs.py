@@ -14,7 +14,7 @@ from typing import Any
 import pulsar
 import pytest
 
-from pulsar_on_spark.model.logs import JsonLines
+from pulsar_on_spark.model.logs import JsonLines, TextLines
 from pulsar_on_spark.testing.running_broker import RunningBroker
 from pulsar_on_spark.topic.root import Root
 
@@ -93,3 +93,19 @@ def test_a_setting_that_is_not_known(run: Run, setting: str, tmp_path: Path) -> 
     assert (done.code, done.out) == (1, "")
     assert done.err.startswith("pulsarpy: Setting 'log_")
     assert not (tmp_path / "root").exists()
+
+
+@pytest.mark.parametrize("format_", [TextLines("%(message)s"), JsonLines()])
+def test_nothing_that_is_logged_acts_on_a_terminal(format_: logging.Formatter) -> None:
+    evil = "x\x1b[2J\u202e\u2028\ny"
+    try:
+        raise ValueError(evil)
+    except ValueError as error:
+        raised = (type(error), error, error.__traceback__)
+    line = format_.format(logging.LogRecord("l", logging.INFO, "f", 1, "topic %s é", (evil,), raised))
+    assert line.replace("\n", "").isprintable()
+    assert "é" in line
+    if isinstance(format_, JsonLines):
+        assert json.loads(line)["message"] == f"topic {evil} é"
+    else:
+        assert line.splitlines()[0] == r"topic x\x1b[2J\u202e\u2028\ny é"

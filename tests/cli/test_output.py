@@ -1,4 +1,4 @@
-"""Progress is drawn where somebody looks, and nowhere else."""
+"""Progress is drawn on terminals alone; printed text from others does not control a terminal."""
 
 from __future__ import annotations
 
@@ -20,3 +20,18 @@ def test_progress(monkeypatch: pytest.MonkeyPatch, is_terminal: bool, quiet: boo
         report("verify", 0, 3)
         report("verify", 3, 3)
     assert ("verify" in drawn.getvalue(), "3/3" in drawn.getvalue()) == (is_drawn, is_drawn)
+
+
+EVIL = "a\x1b]0;title\x07\u202eb\u2028c"
+SHOWN = r"a\x1b]0;title\x07\u202eb\u2028c"
+
+
+def test_what_is_printed_acts_on_no_terminal(capsys: pytest.CaptureFixture[str]) -> None:
+    output.say(EVIL)
+    output.table("T", ("name",), [[EVIL]])
+    output.fail(EVIL)
+    output.print_json({"name": EVIL})
+    printed = capsys.readouterr()
+    assert printed.out.count(SHOWN) == 2
+    assert SHOWN.partition(r"\u2028")[0] in printed.err
+    assert (printed.out + printed.err).replace("\n", "").isprintable()

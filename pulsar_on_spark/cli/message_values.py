@@ -1,0 +1,82 @@
+"""Values of messages as they are shown: by the schema that they were written with, else as text."""
+
+from __future__ import annotations
+
+import io
+import json
+import struct
+from collections.abc import Iterable, Mapping
+from functools import cached_property
+from typing import Any, Final
+
+import fastavro
+
+_NUMBERS: Final = {
+    "BOOLEAN": ">?",
+    "INT8": ">b",
+    "INT16": ">h",
+    "INT32": ">i",
+    "INT64": ">q",
+    "FLOAT": ">f",
+    "DOUBLE": ">d",
+    "DATE": ">q",
+    "TIME": ">q",
+    "TIMESTAMP": ">q",
+}
+"""Pulsar's schema types of one number, as `struct` reads it."""
+_UNREADABLE: Final = (EOFError, LookupError, ValueError, OverflowError, TypeError, MemoryError, struct.error)
+
+
+class ValueSchema:
+    """One version of a topic's schema.
+
+    Args:
+        type_: Pulsar's name of it.
+        data: Its text.
+    """
+
+    def __init__(self, type_: str, data: str) -> None:
+        self._type = type_
+        self._data = data
+
+    def text(self, value: bytes) -> str:
+        """A value; as text where it does not fit the schema, or has a type that is text anyway."""
+        try:
+            if self._type == "AVRO":
+                datum = fastavro.schemaless_reader(io.BytesIO(value), self._avro, None)
+                return json.dumps(datum, ensure_ascii=False, default=str)
+            if self._type in _NUMBERS:
+                return json.dumps(struct.unpack(_NUMBERS[self._type], value)[0])
+        except _UNREADABLE:
+            pass
+        return as_text(value)
+
+    @cached_property
+    def _avro(self) -> Any:
+        return fastavro.parse_schema(json.loads(self._data))
+
+
+class ValueSchemas:
+    """The versions of a topic's schema.
+
+    Args:
+        versions: As the admin API has them: with `version`, `type` and `data`.
+    """
+
+    def __init__(self, versions: Iterable[Mapping[str, Any]]) -> None:
+        self._by_version = {int(each["version"]): ValueSchema(each["type"], each["data"]) for each in versions}
+
+    def text(self, value: bytes | None, version: bytes | None) -> str | None:
+        """A value by the version with eight bytes that its message names, else by the newest; None for none."""
+        if value is None:
+            return None
+        if not self._by_version:
+            return as_text(value)
+        number = int.from_bytes(version, "big") if version else max(self._by_version)
+        schema = self._by_version.get(number)
+        return as_text(value) if schema is None else schema.text(value)
+
+
+def as_text(data: bytes) -> str:
+    """Bytes as UTF-8; what is not is escaped."""
+    return data.decode(errors="backslashreplace")
