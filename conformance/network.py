@@ -1,0 +1,51 @@
+"""The ports that the suites connect to, and a network namespace where something else holds them."""
+
+from __future__ import annotations
+
+import ctypes
+import shutil
+import socket
+import subprocess
+from typing import Final
+
+BROKER_PORT: Final = 6650
+WEB_PORT: Final = 8080
+
+_CLONE_NEWNET: Final = 0x40000000
+_SET_UP: Final = ("ip link set lo up", "ip route add default dev lo")
+"""Hosts outside must time out, as on any network, and not be unreachable at once."""
+
+
+class PortsTakenError(Exception):
+    """Another process holds a port of the suites; the text says what to do."""
+
+
+def claim_ports() -> None:
+    """Make sure that the suites' ports are free, if need be in a network namespace of this process and its children.
+
+    Call it before any thread starts: a namespace is a thread's own. No other host is reachable from one.
+
+    Raises:
+        PortsTakenError: a port is taken and this process may not have a network of its own.
+    """
+    taken = [port for port in (BROKER_PORT, WEB_PORT) if not _is_free(port)]
+    if not taken:
+        return
+    libc = ctypes.CDLL(None, use_errno=True)
+    if shutil.which("ip") is None or libc.unshare(_CLONE_NEWNET) != 0:
+        raise PortsTakenError(
+            f"Port {' and '.join(map(str, taken))} must be free, because the suites connect to it: stop what listens "
+            "there, or run as root with iproute2 installed, which gives the run a network of its own."
+        )
+    for command in _SET_UP:
+        subprocess.run(command.split(), check=True)
+
+
+def _is_free(port: int) -> bool:
+    with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind(("", port))
+        except OSError:
+            return False
+    return True

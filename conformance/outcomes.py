@@ -1,0 +1,96 @@
+"""The outcome of one official test, read from its exit code and its output."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Final, Literal
+
+Result = Literal["passed", "failed", "skipped"]
+
+WHY_CHARACTERS: Final = 160
+"""Longest reason that is kept."""
+
+_NEEDS_PREFIX: Final = "needs "
+_NEEDS: Final = (
+    (re.compile(r":(?:6651|8443)\D|\.test-token\.txt|AuthorizationError not raised"), "TLS/authentication"),
+    (re.compile(r"Could not resolve host"), "the internet"),
+    (re.compile(r"docker is required|Docker daemon|docker not found|Docker not found|docker\.sock"), "Docker"),
+)
+"""Parts of the surroundings whose absence a failed test's output shows."""
+_RUN_OF_DIGITS: Final = re.compile(r"\d{6,}")
+"""Times and names that are made from them: another run has others, and the page would differ for nothing."""
+_GO_ASSERTION: Final = re.compile(r"^\s+Error:\s+(.*?)(?=\n\s+(?:Test|Messages):|\n\S)", re.DOTALL | re.MULTILINE)
+_GO_PANIC: Final = re.compile(r"^panic: .*", re.MULTILINE)
+_GO_FATAL: Final = re.compile(r"^\s+(\w+_test\.go:\d+:.*)", re.MULTILINE)
+_GO_SKIPPED: Final = re.compile(r"^--- SKIP: ", re.MULTILINE)
+_PYTHON_ERROR: Final = re.compile(r"^Traceback \(most recent call last\):\n(?:[ \t].*\n|\n)*(\S.*)", re.MULTILINE)
+_PYTHON_SKIPPED: Final = re.compile(r"\bskipped ['\"](.*)['\"]$", re.MULTILINE)
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """Result of a test; `why` is one line, empty for a test that passed at once."""
+
+    result: Result
+    why: str = ""
+
+    @property
+    def may_be_repeated(self) -> bool:
+        """True if the test failed, and not for what its surroundings lack: many of these tests race with the clock."""
+        return self.result == "failed" and not self.why.startswith(_NEEDS_PREFIX)
+
+    def after(self, first: Outcome) -> Outcome:
+        """The outcome of both attempts, of which this is the second: a test that passed says why it failed before."""
+        if self.result != "passed":
+            return self
+        return Outcome("passed", _cut(f"at the second attempt; at the first: {first.why}"))
+
+
+Judge = Callable[[int | None, str], Outcome]
+"""Reads an outcome from a process's exit code (None: stopped at its time limit) and its output."""
+
+
+def judge_go(code: int | None, output: str) -> Outcome:
+    """Judge a Go test binary that ran a single test with `-test.v`."""
+    if code == 0:
+        if _GO_SKIPPED.search(output):
+            return Outcome("skipped", _why(_last(_GO_FATAL, output), output))
+        return Outcome("passed")
+    said = _first(_GO_ASSERTION, output) or _first(_GO_PANIC, output) or _last(_GO_FATAL, output)
+    return Outcome("failed", _why(said, output, code))
+
+
+def judge_python(code: int | None, output: str) -> Outcome:
+    """Judge `python -m unittest` of a single test."""
+    if code == 0:
+        said = _last(_PYTHON_SKIPPED, output)
+        return Outcome("skipped", _why(said, output)) if said else Outcome("passed")
+    return Outcome("failed", _why(_last(_PYTHON_ERROR, output), output, code))
+
+
+def _why(said: str, output: str, code: int | None = 0) -> str:
+    for pattern, what in _NEEDS:
+        if pattern.search(output):
+            return _NEEDS_PREFIX + what
+    line = _RUN_OF_DIGITS.sub("…", " ".join(said.split()))
+    if not line:
+        line = "no end within the time limit" if code is None else f"exit code {code}"
+    return _cut(line)
+
+
+def _cut(line: str) -> str:
+    return line if len(line) <= WHY_CHARACTERS else line[: WHY_CHARACTERS - 1] + "…"
+
+
+def _first(pattern: re.Pattern[str], output: str) -> str:
+    found = pattern.search(output)
+    return "" if found is None else found[found.re.groups]
+
+
+def _last(pattern: re.Pattern[str], output: str) -> str:
+    found = None
+    for found in pattern.finditer(output):  # noqa: B007
+        pass
+    return "" if found is None else found[found.re.groups]

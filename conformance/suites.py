@@ -1,0 +1,152 @@
+"""The official suites: where each comes from, what its broker must be set to, and its tests."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final
+
+from conformance.outcomes import Judge, judge_go, judge_python
+
+GO_MODULE: Final = "github.com/apache/pulsar-client-go@v0.19.0"
+PYTHON_CLIENT: Final = "pulsar-client 3.13.0"
+PYTHON_TESTS_VARIABLE: Final = "PYTHON_CLIENT_TESTS"
+GO_TEST_LIMIT_S: Final = 180
+PYTHON_TEST_LIMIT_S: Final = 180
+
+_LIST_PYTHON_TESTS: Final = """
+import unittest
+
+def names(suite):
+    for each in suite:
+        if isinstance(each, unittest.TestSuite):
+            yield from names(each)
+        else:
+            yield each.id()
+
+print("\\n".join(names(unittest.defaultTestLoader.discover(".", "*_test.py"))))
+"""
+
+
+class SuiteMissingError(Exception):
+    """A suite cannot be had here; the text says why and how to get it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Test:
+    """One official test: its name and the command that runs it alone, to be started in `folder`."""
+
+    name: str
+    command: Sequence[str]
+    folder: Path
+    limit_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Suite:
+    """An official suite.
+
+    Attributes:
+        name: For the command line and the record.
+        source: Name and version, for the page.
+        find: Makes the suite ready in a work folder and lists its tests; raises SuiteMissingError.
+        judge: Reads the outcome of one of its tests.
+        settings: Of the broker under test, by `BrokerSettings`.
+        pulsar_settings: The same for a real Pulsar.
+        namespaces: Namespaces besides public/default that its tests use.
+    """
+
+    name: str
+    source: str
+    find: Callable[[Path], list[Test]]
+    judge: Judge
+    settings: Mapping[str, object] = field(default_factory=dict)
+    pulsar_settings: Mapping[str, object] = field(default_factory=dict)
+    namespaces: Sequence[str] = ()
+
+
+def _go_tests(package: str) -> Callable[[Path], list[Test]]:
+    def find(work: Path) -> list[Test]:
+        if shutil.which("go") is None:
+            raise SuiteMissingError("Go is missing: install Go 1.24 or newer, which fetches and compiles the suite.")
+        downloaded = _output(["go", "mod", "download", "-json", GO_MODULE], work)
+        folder = Path(json.loads(downloaded)["Dir"])
+        binary = work / f"{package.replace('/', '-')}-{GO_MODULE.partition('@')[2]}.test"
+        if not binary.exists():
+            _output(["go", "test", "-c", "-o", str(binary), f"./{package}"], folder)
+        limit = f"-test.timeout={GO_TEST_LIMIT_S}s"
+        return [
+            Test(name, [str(binary), "-test.v", limit, f"-test.run=^{name}$"], folder / package, GO_TEST_LIMIT_S + 10)
+            for name in _output([str(binary), "-test.list=^Test"], folder / package).split()
+        ]
+
+    return find
+
+
+def _python_tests(work: Path) -> list[Test]:
+    given = os.environ.get(PYTHON_TESTS_VARIABLE, "")
+    folder = Path(given).resolve()
+    if not given or not (folder / "pulsar_test.py").is_file():
+        raise SuiteMissingError(
+            f"The Python client's tests are missing: clone github.com/apache/pulsar-client-python at the tag of "
+            f"{PYTHON_CLIENT} and set {PYTHON_TESTS_VARIABLE} to its folder tests."
+        )
+    python = [sys.executable, "-B"]
+    return [
+        Test(name, [*python, "-m", "unittest", "-v", name], folder, PYTHON_TEST_LIMIT_S)
+        for name in _output([*python, "-c", _LIST_PYTHON_TESTS], folder).split()
+    ]
+
+
+def _output(command: Sequence[str], folder: Path) -> str:
+    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
+    if done.returncode != 0:
+        raise SuiteMissingError(f"{' '.join(command[:4])} failed: {(done.stderr or done.stdout)[-500:].strip()}")
+    return done.stdout
+
+
+_GO_SETTINGS: Final = {"max_message_size": 1_048_576, "backlog_quota_check_interval_in_seconds": 5}
+_GO_PULSAR_SETTINGS: Final = {
+    "maxMessageSize": 1_048_576,
+    "backlogQuotaCheckIntervalInSeconds": 5,
+    "acknowledgmentAtBatchIndexLevelEnabled": "true",
+    "systemTopicEnabled": "true",
+    "topicLevelPoliciesEnabled": "true",
+    "transactionCoordinatorEnabled": "true",
+}
+
+
+def _go_suite(name: str, client: str, package: str) -> Suite:
+    return Suite(
+        name=name,
+        source=f"{client}, {GO_MODULE}, package {package}",
+        find=_go_tests(package),
+        judge=judge_go,
+        settings=_GO_SETTINGS,
+        pulsar_settings=_GO_PULSAR_SETTINGS,
+        namespaces=("private/auth",),
+    )
+
+
+SUITES: Final = {
+    suite.name: suite
+    for suite in (
+        _go_suite("go-client", "Go client", "pulsar"),
+        _go_suite("go-admin", "Go admin client", "pulsaradmin/pkg/admin"),
+        Suite(
+            name="python-client",
+            source=f"Python client, {PYTHON_CLIENT}, folder tests of apache/pulsar-client-python",
+            find=_python_tests,
+            judge=judge_python,
+            settings={"max_message_size": 1_024_000},
+            pulsar_settings={"maxMessageSize": 1_024_000, "acknowledgmentAtBatchIndexLevelEnabled": "true"},
+            namespaces=("public/default-2", "private/auth"),
+        ),
+    )
+}
