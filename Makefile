@@ -11,7 +11,7 @@ STAMP := .venv/.installed
 
 .PHONY: help
 help: ## list the targets
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-9s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-11s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 .PHONY: install
 install: java $(STAMP) ## create .venv and install the engine with all that tests, demo and bench need
@@ -35,7 +35,7 @@ $(STAMP): pyproject.toml constraints.txt
 	  echo "Python 3.11 is missing: install Python 3.11 or newer with its venv module, then run make again." >&2; exit 1; \
 	fi
 	@echo "installing into .venv (a few minutes the first time)"
-	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[delta,demo,dev]'
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[dev]'
 	@touch $(STAMP)
 
 .PHONY: test
@@ -75,9 +75,28 @@ demo: install ## replay the flights of 2013 through a topic; leaves demo-root/ b
 bench: install ## measure beside Parquet, Delta and Kafka; writes docs/benchmarks.md
 	@$(BIN)/python -m bench.run
 
+.PHONY: test-lowest
+# The lower end of every range in pyproject.toml, in an environment of its own; TESTS="tests/ledger" runs some.
+test-lowest: install ## run the tests with the lowest versions that pyproject.toml allows
+	@$(BIN)/uv venv --quiet --clear --python $(BIN)/python .venv-lowest
+	@$(BIN)/uv pip install --quiet --python .venv-lowest --resolution lowest-direct --editable . \
+	  -r pyproject.toml --extra test
+	@.venv-lowest/bin/pytest -n 3 --dist loadfile --no-loadscope-reorder $(or $(TESTS),tests)
+
+.PHONY: conformance
+# The suites connect to ports 6650 and 8080; root gets a network namespace where they are taken.
+conformance: install ## the clients' official suites; PYTHON_CLIENT_TESTS=folder, BROKER=pulsar, SUITE=name
+	@$(BIN)/python -m conformance.run --broker $(or $(BROKER),ours) $(if $(SUITE),--suite $(SUITE))
+
+.PHONY: replication
+replication: install ## a real Pulsar replicates to a broker; needs Maven, which resolves it
+	@$(BIN)/pytest -m peer tests/broker/clients/test_replication_from_pulsar.py
+
 .PHONY: protocol
-protocol: install ## generate the code of Pulsar's protobuf messages
-	@$(BIN)/python -m grpc_tools.protoc -I pulsar_on_spark/protocol \
+# Code that an old protoc generated runs with every later protobuf, so this protoc is that of the lowest protobuf.
+protocol: $(STAMP) ## generate the code of Pulsar's protobuf messages
+	@$(BIN)/uv run --quiet --no-project --isolated --python $(BIN)/python --with grpcio-tools==1.71.2 \
+	  python -m grpc_tools.protoc -I pulsar_on_spark/protocol \
 	  --python_out=pulsar_on_spark/_generated --pyi_out=pulsar_on_spark/_generated \
 	  pulsar_entry.proto pulsar_commands.proto
 
@@ -88,6 +107,6 @@ format: install ## let ruff format the code and fix what it can
 
 .PHONY: clean
 clean: ## remove .venv, caches and what demo and bench wrote
-	rm -rf .venv .mypy_cache .pytest_cache .ruff_cache .hypothesis .import_linter_cache build dist \
-	  demo-root bench-work spark-warehouse metastore_db derby.log artifacts
+	rm -rf .venv .venv-lowest .mypy_cache .pytest_cache .ruff_cache .hypothesis .import_linter_cache build dist \
+	  demo-root bench-work conformance-work spark-warehouse metastore_db derby.log artifacts
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

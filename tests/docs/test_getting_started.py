@@ -14,7 +14,6 @@ from pathlib import Path
 import pytest
 
 from pulsar_on_spark import cli
-from pulsar_on_spark.cli import messages as cli_messages
 from pulsar_on_spark.testing import messages
 from pulsar_on_spark.testing.running_broker import RunningBroker
 from pulsar_on_spark.topic.root import Root
@@ -69,7 +68,6 @@ def test_clients_and_the_command_line(
     broker: RunningBroker, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("PULSARPY_URL", broker.web_url)
-    monkeypatch.setattr(cli_messages, "_WAIT_MS", 60_000)  # on a busy machine; what is asked for is there
     monkeypatch.delenv("PULSARPY_ROOT", raising=False)
 
     def here(text: str) -> str:
