@@ -290,7 +290,7 @@ def recovery_seconds(base: Path, size_bytes: int) -> float:
     with place(base) as (store, paths):
         asyncio.run(write())
         start = time.perf_counter()
-        recover(LogRegister(store, IncarnationId("bench")), paths, list(paths))
+        recover(LogRegister(store, IncarnationId("bench")), lambda: paths, list(paths))
         return time.perf_counter() - start
 
 

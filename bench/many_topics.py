@@ -7,7 +7,7 @@ import os
 import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
 
@@ -15,6 +15,8 @@ import pyarrow as pa
 from rich.console import Console
 from rich.table import Table
 
+from pulsar_on_spark.metadata.state import View
+from pulsar_on_spark.metadata.store import Change
 from pulsar_on_spark.model.names import TopicName
 from pulsar_on_spark.testing import messages
 from pulsar_on_spark.testing.running_broker import RunningBroker
@@ -47,7 +49,11 @@ def measure(root: Root, count: int) -> list[tuple[str, float]]:
 def _create(root: Root, names: list[str]) -> None:
     for at in range(0, len(names), TOPICS_A_COMMIT):
         some: dict[TopicName, int | None] = {TopicName.parse(name): None for name in names[at : at + TOPICS_A_COMMIT]}
-        root.store.commit(partial(catalog.creation_of_missing, wanted=some))
+        root.store.commit(partial(_creation, wanted=some))
+
+
+def _creation(view: View, wanted: Mapping[TopicName, int | None]) -> Change | None:
+    return catalog.creation_of_missing(view, wanted)[0]
 
 
 def _write(root: Root, names: list[str]) -> None:
