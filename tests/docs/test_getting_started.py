@@ -1,6 +1,6 @@
-"""docs/getting-started.md as a newcomer follows it: its commands and its client's program, against a broker.
+"""README.md and docs/getting-started.md as a newcomer follows them: commands and clients' programs, against a broker.
 
-Its blocks for Spark run in test_examples.
+Their blocks for Spark run in test_examples.
 """
 
 from __future__ import annotations
@@ -18,7 +18,8 @@ from pulsar_on_spark.testing import messages
 from pulsar_on_spark.testing.running_broker import RunningBroker
 from pulsar_on_spark.topic.root import Root
 
-PAGE = (Path(__file__).parents[2] / "docs" / "getting-started.md").read_text()
+HOUSE = Path(__file__).parents[2]
+PAGE = (HOUSE / "docs" / "getting-started.md").read_text()
 SPARK, PULSAR = PAGE.split("\n## With Pulsar's clients\n")
 
 
@@ -53,6 +54,20 @@ def commands(part: str) -> list[str]:
     return re.findall(r"^\$ (pulsarpy .*)$", part, re.MULTILINE)
 
 
+def at(broker: RunningBroker, text: str) -> str:
+    return text.replace("pulsar://localhost:6650", broker.url).replace("http://localhost:8080", broker.web_url)
+
+
+def run_program(part: str, broker: RunningBroker) -> None:
+    (program,) = re.findall(r"^```py\n(.*?)^```", part, re.MULTILINE | re.DOTALL)
+    exec(compile(at(broker, program), "page", "exec"), {})
+
+
+def test_the_readmes_client(broker: RunningBroker, capsys: pytest.CaptureFixture[str]) -> None:
+    run_program((HOUSE / "README.md").read_text(), broker)
+    assert capsys.readouterr().out == "b'hello'\n"
+
+
 def test_the_shell_beside_spark(
     folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -70,13 +85,9 @@ def test_clients_and_the_command_line(
     monkeypatch.setenv("PULSARPY_URL", broker.web_url)
     monkeypatch.delenv("PULSARPY_ROOT", raising=False)
 
-    def here(text: str) -> str:
-        return text.replace("pulsar://localhost:6650", broker.url).replace("http://localhost:8080", broker.web_url)
-
-    (program,) = re.findall(r"^```py\n(.*?)^```", PULSAR, re.MULTILINE | re.DOTALL)
-    exec(compile(here(program), "getting-started.md", "exec"), {})
+    run_program(PULSAR, broker)
     assert capsys.readouterr().out == "b'payment 0' account-0\n"
-    said = {command.split()[1]: do(here(command), capsys, monkeypatch) for command in commands(PULSAR)}
+    said = {command.split()[1]: do(at(broker, command), capsys, monkeypatch) for command in commands(PULSAR)}
     assert list(said) == ["produce", "topics", "consume", "seek", "policies", "status"]
     assert "5 messages" in said["topics"]
     assert said["consume"].count("payment") == 2
