@@ -83,6 +83,12 @@ test-lowest: install ## run the tests with the lowest versions that pyproject.to
 	  -r pyproject.toml --extra test
 	@.venv-lowest/bin/pytest -n 3 --dist loadfile --no-loadscope-reorder $(or $(TESTS),tests)
 
+.PHONY: docs
+docs: install ## build the documentation's site into site/, and check its links
+	@$(BIN)/uv venv --quiet --clear --python $(BIN)/python .venv-docs
+	@$(BIN)/uv pip install --quiet --python .venv-docs --constraint constraints.txt --group docs
+	@.venv-docs/bin/mkdocs build --quiet --strict
+
 .PHONY: conformance
 # The suites connect to ports 6650 and 8080; root gets a network namespace where they are taken.
 conformance: install ## the clients' official suites; PYTHON_CLIENT_TESTS=folder, BROKER=pulsar, SUITE=name
@@ -107,6 +113,6 @@ format: install ## let ruff format the code and fix what it can
 
 .PHONY: clean
 clean: ## remove .venv, caches and what demo and bench wrote
-	rm -rf .venv .venv-lowest .mypy_cache .pytest_cache .ruff_cache .hypothesis .import_linter_cache build dist \
+	rm -rf .venv .venv-docs .venv-lowest site .mypy_cache .pytest_cache .ruff_cache .hypothesis .import_linter_cache build dist \
 	  demo-root bench-work conformance-work spark-warehouse metastore_db derby.log artifacts
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
