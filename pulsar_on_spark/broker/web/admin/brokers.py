@@ -6,7 +6,7 @@ import asyncio
 from typing import Any, Final
 from urllib.parse import urlsplit
 
-from fastapi import APIRouter, Depends, HTTPException
+from fastapi import APIRouter, Depends, HTTPException, Response
 from pydantic.alias_generators import to_camel
 
 from pulsar_on_spark.broker import settings_changes
@@ -55,13 +55,13 @@ async def settings(services: BrokerServices) -> dict[str, str]:
     return {to_camel(name): _text(value) for name, value in services.settings.model_dump(mode="json").items()}
 
 
-@router.post("/configuration/{name}/{value:path}", status_code=204, responses=_NOT_DYNAMIC)
+@router.post("/configuration/{name}/{value:path}", response_class=Response, responses=_NOT_DYNAMIC)
 async def change_setting(services: BrokerServices, name: Text, value: Text) -> None:
     """Change a setting now, and for the brokers that come after this one."""
     await _change(services, name, value)
 
 
-@router.delete("/configuration/{name}", status_code=204, responses=_NOT_DYNAMIC)
+@router.delete("/configuration/{name}", response_class=Response, responses=_NOT_DYNAMIC)
 async def reset_setting(services: BrokerServices, name: Text) -> None:
     """Have a setting again as the broker was started with it."""
     await _change(services, name, None)
