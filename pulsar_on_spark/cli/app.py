@@ -13,13 +13,16 @@ from typing import Annotated, Final, Literal
 
 import typer
 
-from pulsar_on_spark.cli import looks, messages, operate, output
+from pulsar_on_spark.cli import looks, operate, output
 from pulsar_on_spark.cli.arguments import AsJson, RootArgument, RootOption, open_root, root_path
 from pulsar_on_spark.cli.backup import backup
 from pulsar_on_spark.cli.broker_target import BrokerTarget
 from pulsar_on_spark.cli.compact import compact
+from pulsar_on_spark.cli.consume import consume
 from pulsar_on_spark.cli.http_admin import RequestRefusedError
 from pulsar_on_spark.cli.perf import perf_app
+from pulsar_on_spark.cli.produce import produce
+from pulsar_on_spark.cli.read import read
 from pulsar_on_spark.cli.recover import recover
 from pulsar_on_spark.cli.root_target import RootTarget
 from pulsar_on_spark.cli.schemas import schemas_app
@@ -300,7 +303,7 @@ def _print_maintained(done: MaintainReport) -> None:
 _COMMANDS: Final[tuple[tuple[str, tuple[Callable[..., None], ...], Mapping[str, typer.Typer]], ...]] = (
     ("A root", (init, status, maintain, recover, backup), {"storage": storage_app}),
     ("A broker", (standalone, broker), {"perf": perf_app}),
-    ("Messages", (messages.produce, messages.consume, messages.read), {}),
+    ("Messages", (produce, consume, read), {}),
     (
         "What is in it",
         (operate.seek, looks.peek, compact),

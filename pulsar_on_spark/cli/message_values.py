@@ -77,6 +77,10 @@ class ValueSchemas:
         return as_text(value) if schema is None else schema.text(value)
 
 
+NO_SCHEMA: Final = ValueSchemas(())
+"""Of topics whose values are shown as text."""
+
+
 def as_text(data: bytes) -> str:
     """Bytes as UTF-8; what is not is escaped."""
     return data.decode(errors="backslashreplace")

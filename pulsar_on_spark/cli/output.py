@@ -42,6 +42,11 @@ def fail(text: str) -> None:
     err().print(f"pulsarpy: {printable(' '.join(text.split()))}", markup=False)
 
 
+def note(text: str) -> None:
+    """Print on standard error what is no result and no error."""
+    err().print(f"pulsarpy: {printable(text)}", markup=False)
+
+
 def done(text: str, as_json: bool, **what: object) -> None:
     """Say what a command has changed: a line for people, or with what and to what as JSON."""
     if as_json:

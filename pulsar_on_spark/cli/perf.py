@@ -1,19 +1,34 @@
-"""`pulsarpy perf produce` and `perf consume`: how many messages go through a broker, and how long each takes."""
+"""`pulsarpy perf produce` and `perf consume`: how many messages go through a broker, and how long each takes.
+
+The flags are those of `pulsar-perf`.
+"""
 
 from __future__ import annotations
 
+import math
 import time
-from contextlib import closing
+from contextlib import ExitStack, closing, contextmanager, suppress
 from dataclasses import dataclass, field
-from threading import Lock
-from typing import Annotated, Any, Final
+from itertools import cycle
+from threading import Event, Lock, Thread
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
 from pulsar_on_spark.cli import output
 from pulsar_on_spark.cli.arguments import AsJson, Topic
-from pulsar_on_spark.cli.pulsar_client import ServiceUrl, pulsar_errors, service_client
+from pulsar_on_spark.cli.pace import Pace
+from pulsar_on_spark.cli.pulsar_client import (
+    ServiceUrl,
+    SubscriptionPosition,
+    SubscriptionType,
+    pulsar_errors,
+    service_client,
+)
 from pulsar_on_spark.model.errors import InvalidArgumentError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
 
 perf_app = typer.Typer(help="Measure what goes through a broker.", no_args_is_help=True)
 
@@ -21,36 +36,74 @@ _PERCENTILES: Final = (50.0, 95.0, 99.0, 99.9)
 _MAX_LATENCY_US: Final = 600_000_000
 _CALLBACKS_S: Final = 10.0
 """How long the last receipts are waited for."""
-_REPORT_EVERY_S: Final = 1.0
+_SECONDS: Final = 10.0
 
-Duration = Annotated[float, typer.Option("--seconds", min=0.1, help="How long.")]
+Duration = Annotated[
+    float | None,
+    typer.Option(
+        "--test-duration",
+        "--seconds",
+        "-time",
+        min=0,
+        help="How long in seconds [10; without an end if -m is given]; 0 until Ctrl-C.",
+        show_default=False,
+    ),
+]
+NumMessages = Annotated[int, typer.Option("--num-messages", "-m", min=0, help="Stop after so many; 0 for any number.")]
+Interval = Annotated[
+    float, typer.Option("--stats-interval-seconds", "-i", min=0, help="Print rates so often; 0 for never.")
+]
 
 
 @dataclass(slots=True)
 class Measured:
-    """What was counted. Latencies are in microseconds."""
+    """The messages that went through, and those that failed. Latencies are in microseconds."""
 
     latencies: Any
     messages: int = 0
     bytes: int = 0
     failed: int = 0
+    reason: str = ""
     lock: Lock = field(default_factory=Lock)
 
     def add(self, latency_us: int, size_bytes: int) -> None:
-        """A message is through."""
+        """Count a message that is through."""
         with self.lock:
             self.latencies.record_value(min(max(latency_us, 1), _MAX_LATENCY_US))
             self.messages += 1
             self.bytes += size_bytes
 
+    def fail(self, reason: object) -> None:
+        """Count a message that failed; the first reason is kept."""
+        with self.lock:
+            self.failed += 1
+            self.reason = self.reason or str(reason)
+
 
 @perf_app.command("produce")
 def produce(
     topic: Topic,
-    seconds: Duration = 10.0,
-    size: Annotated[int, typer.Option(min=1, max=5 << 20, help="Bytes of a message.")] = 1024,
-    rate: Annotated[float, typer.Option(min=0, help="Messages a second; 0 for as many as it takes.")] = 0,
-    batching: Annotated[bool, typer.Option(help="Several messages in an entry.")] = True,
+    seconds: Duration = None,
+    num_messages: NumMessages = 0,
+    size: Annotated[int, typer.Option("--size", "-s", min=1, max=5 << 20, help="Bytes of a message.")] = 1024,
+    rate: Annotated[float, typer.Option("--rate", "-r", min=0, help="Messages a second; 0 for as many as go.")] = 0,
+    producers: Annotated[int, typer.Option("--num-producers", "-n", min=1, max=1000, help="Producers of a topic.")] = 1,
+    topics: Annotated[
+        int, typer.Option("--num-topics", "-t", min=1, max=1000, help="Topics: of several TOPIC-0, TOPIC-1, ...")
+    ] = 1,
+    outstanding: Annotated[
+        int, typer.Option("--max-outstanding", "-o", min=1, help="Messages of a producer without a receipt.")
+    ] = 1000,
+    batching: Annotated[
+        bool, typer.Option("--batching/--disable-batching", " /-db", help="Several messages in an entry.")
+    ] = True,
+    batch_ms: Annotated[
+        float, typer.Option("--batch-time-window", "-b", min=1, help="Milliseconds that a batch waits for more.")
+    ] = 1,
+    send_timeout: Annotated[
+        float, typer.Option(min=0.001, metavar="SECONDS", help="Count a message without a receipt by then as failed.")
+    ] = 30,
+    every: Interval = 1,
     url: ServiceUrl = None,
     as_json: AsJson = False,
 ) -> None:
@@ -58,66 +111,113 @@ def produce(
     measured = _measured()
     payload = bytes(index % 251 for index in range(size))
 
-    def receipt(sent_ns: int) -> Any:
+    def receipt(sent_ns: int) -> Callable[[Any, Any], None]:
         def took(result: Any, _: Any) -> None:
             if result.value:
-                measured.failed += 1
+                measured.fail(result)
             else:
                 measured.add((time.perf_counter_ns() - sent_ns) // 1000, size)
 
         return took
 
     with pulsar_errors(), closing(service_client(url)) as client:
-        producer = client.create_producer(
-            topic, batching_enabled=batching, batching_max_publish_delay_ms=1, block_if_queue_full=True
-        )
-        begun_s = told_s = time.perf_counter()
+        import pulsar
+
+        made = [
+            client.create_producer(
+                topic if topics == 1 else f"{topic}-{number}",
+                batching_enabled=batching,
+                batching_max_publish_delay_ms=int(batch_ms),
+                block_if_queue_full=True,
+                max_pending_messages=outstanding,
+                send_timeout_millis=int(send_timeout * 1000),
+            )
+            for number in range(topics)
+            for _ in range(producers)
+        ]
+        begun_s = time.perf_counter()
+        pace = Pace(rate)
+        end_s = begun_s + _limit_s(seconds, num_messages)
         sent = 0
-        while (now_s := time.perf_counter()) - begun_s < seconds:
-            ahead_s = sent / rate - (now_s - begun_s) if rate else 0.0
-            if ahead_s > 0:
-                time.sleep(min(ahead_s, seconds))
-                continue
-            # A call that comes late because those before it took long must not hide that.
-            due_s = begun_s + sent / rate if rate else time.perf_counter()
-            producer.send_async(payload, callback=receipt(int(due_s * 1e9)))
-            sent += 1
-            told_s = _tell(measured, begun_s, told_s, as_json)
-        producer.flush()
-        took_s = time.perf_counter() - begun_s
-        # The client's callbacks run in a thread of its own, the last ones after `flush` has returned.
-        while measured.messages + measured.failed < sent and time.perf_counter() - begun_s - took_s < _CALLBACKS_S:
-            time.sleep(0.001)
+        with _ticks(measured, every, as_json):
+            with suppress(KeyboardInterrupt):
+                for producer in cycle(made):
+                    pace.wait(sent, end_s)
+                    if time.perf_counter() >= end_s or (num_messages and sent >= num_messages):
+                        break
+                    # A call that comes late because those before it took long must not hide that.
+                    producer.send_async(payload, callback=receipt(int(pace.due_s(sent) * 1e9)))
+                    sent += 1
+            for producer in made:
+                with suppress(pulsar.PulsarException):  # its messages are counted one by one
+                    producer.flush()
+            took_s = time.perf_counter() - begun_s
+            # The client's callbacks run in a thread of its own, the last ones after `flush` has returned.
+            while measured.messages + measured.failed < sent and time.perf_counter() - begun_s - took_s < _CALLBACKS_S:
+                time.sleep(0.001)
         _report("published to", topic, measured, took_s, as_json)
 
 
 @perf_app.command("consume")
 def consume(
     topic: Topic,
-    subscription: Annotated[str, typer.Option("--subscription", "-s", help="Its name.")] = "perf",
-    seconds: Duration = 10.0,
-    earliest: Annotated[bool, typer.Option(help="Let a new subscription begin at the first message.")] = False,
+    subscription: Annotated[
+        str, typer.Option("--subscriptions", "--subscription", "-ss", "-s", help="The subscription's name.")
+    ] = "perf",
+    seconds: Duration = None,
+    num_messages: NumMessages = 0,
+    type_: Annotated[
+        SubscriptionType, typer.Option("--subscription-type", "-st", case_sensitive=False, help="The consumer's.")
+    ] = SubscriptionType.SHARED,
+    position: Annotated[
+        SubscriptionPosition,
+        typer.Option("--subscription-position", "-sp", case_sensitive=False, help="Where a new subscription begins."),
+    ] = SubscriptionPosition.LATEST,
+    earliest: Annotated[bool, typer.Option("--earliest", help="The same as -sp Earliest.")] = False,
+    rate: Annotated[float, typer.Option("--rate", "-r", min=0, help="Messages a second; 0 for as many as come.")] = 0,
+    queue: Annotated[
+        int, typer.Option("--receiver-queue-size", "-q", min=1, help="Messages that the client asks for ahead.")
+    ] = 1000,
+    every: Interval = 1,
     url: ServiceUrl = None,
     as_json: AsJson = False,
 ) -> None:
     """Receive and acknowledge messages; a latency is from the producer's publish time, by both clocks."""
     measured = _measured()
+    start = SubscriptionPosition.EARLIEST if earliest else position
     with pulsar_errors(), closing(service_client(url)) as client:
         import pulsar
 
-        start = pulsar.InitialPosition.Earliest if earliest else pulsar.InitialPosition.Latest
-        consumer = client.subscribe(topic, subscription, pulsar.ConsumerType.Shared, initial_position=start)
-        begun_s = told_s = time.perf_counter()
-        while (left_s := seconds - (time.perf_counter() - begun_s)) > 0:
-            try:
-                message = consumer.receive(max(int(min(left_s, 1.0) * 1000), 1))
-            except pulsar.Timeout:
-                continue
-            late_us = time.time_ns() // 1000 - message.publish_timestamp() * 1000
-            measured.add(late_us, len(message.data()))
-            consumer.acknowledge(message)
-            told_s = _tell(measured, begun_s, told_s, as_json)
+        consumer = client.subscribe(
+            topic, subscription, type_.of_client(), initial_position=start.of_client(), receiver_queue_size=queue
+        )
+        begun_s = time.perf_counter()
+        pace = Pace(rate)
+        end_s = begun_s + _limit_s(seconds, num_messages)
+        with _ticks(measured, every, as_json), suppress(KeyboardInterrupt):
+            while not num_messages or measured.messages < num_messages:
+                pace.wait(measured.messages, end_s)
+                left_s = end_s - time.perf_counter()
+                if left_s <= 0:
+                    break
+                try:
+                    message = consumer.receive(math.ceil(min(left_s, 1.0) * 1000))
+                except pulsar.Timeout:
+                    continue
+                late_us = time.time_ns() // 1000 - message.publish_timestamp() * 1000
+                try:
+                    consumer.acknowledge(message)
+                except pulsar.PulsarException as error:
+                    measured.fail(error)
+                else:
+                    measured.add(late_us, len(message.data()))
         _report("received from", topic, measured, time.perf_counter() - begun_s, as_json)
+
+
+def _limit_s(seconds: float | None, num_messages: int) -> float:
+    if seconds is None:
+        return math.inf if num_messages else _SECONDS
+    return seconds or math.inf
 
 
 def _measured() -> Measured:
@@ -130,16 +230,32 @@ def _measured() -> Measured:
     return Measured(HdrHistogram(1, _MAX_LATENCY_US, 3))
 
 
-def _tell(measured: Measured, begun_s: float, told_s: float, as_json: bool) -> float:
-    now_s = time.perf_counter()
-    if now_s - told_s < _REPORT_EVERY_S:
-        return told_s
-    if not as_json:
-        output.err().print(f"{now_s - begun_s:6.1f} s  {measured.messages / (now_s - begun_s):12,.0f} messages/s")
-    return now_s
+@contextmanager
+def _ticks(measured: Measured, every_s: float, as_json: bool) -> Iterator[None]:
+    """Print rates on standard error each interval, also while no message goes through."""
+    ended = Event()
+
+    def tick() -> None:
+        begun_s = told_s = time.perf_counter()
+        told = 0
+        while not ended.wait(told_s + every_s - time.perf_counter()):
+            now_s = time.perf_counter()
+            messages = measured.messages
+            rate = (messages - told) / (now_s - told_s)
+            output.err().print(f"{now_s - begun_s:6.1f} s  {rate:12,.0f} messages/s  {measured.failed:8,} failed")
+            told_s, told = now_s, messages
+
+    with ExitStack() as stack:
+        if every_s and not as_json:
+            thread = Thread(target=tick, name="perf-ticks", daemon=True)
+            thread.start()
+            stack.callback(thread.join)
+            stack.callback(ended.set)
+        yield
 
 
 def _report(done: str, topic: str, measured: Measured, took_s: float, as_json: bool) -> None:
+    """Print what was measured; exits with 1 where messages failed."""
     found = {f"p{each:g}": measured.latencies.get_value_at_percentile(each) / 1000 for each in _PERCENTILES}
     found["max"] = measured.latencies.get_max_value() / 1000
     if as_json:
@@ -153,9 +269,12 @@ def _report(done: str, topic: str, measured: Measured, took_s: float, as_json: b
                 "latency_ms": found,
             }
         )
-        return
-    output.say(
-        f"{measured.messages:,} messages {done} {topic} in {took_s:.1f} s: {measured.messages / took_s:,.0f} "
-        f"messages/s, {output.size(int(measured.bytes / took_s))}/s, {measured.failed:,} failed"
-    )
-    output.table("Latency in ms", tuple(found), [[f"{value:,.2f}" for value in found.values()]])
+    else:
+        output.say(
+            f"{measured.messages:,} messages {done} {topic} in {took_s:.1f} s: {measured.messages / took_s:,.0f} "
+            f"messages/s, {output.size(int(measured.bytes / took_s))}/s, {measured.failed:,} failed"
+        )
+        output.table("Latency in ms", tuple(found), [[f"{value:,.2f}" for value in found.values()]])
+    if measured.failed:
+        output.fail(f"{measured.failed:,} messages failed ({measured.reason}): look at the broker's log.")
+        raise typer.Exit(1)

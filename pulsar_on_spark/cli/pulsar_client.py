@@ -6,6 +6,7 @@ import os
 import socket
 from collections.abc import Iterator
 from contextlib import contextmanager
+from enum import Enum
 from typing import TYPE_CHECKING, Annotated, Final
 from urllib.parse import urlsplit
 
@@ -28,9 +29,41 @@ _TIMEOUT_S: Final = 30
 ServiceUrl = Annotated[
     str | None,
     typer.Option(
-        "--url", help=f"A broker's pulsar:// or http:// URL [{URL_VARIABLE}, {_DEFAULT_URL}].", show_default=False
+        "--url",
+        "--service-url",
+        "-u",
+        help=f"A broker's pulsar:// or http:// URL [{URL_VARIABLE}, {_DEFAULT_URL}].",
+        show_default=False,
     ),
 ]
+
+
+class SubscriptionType(Enum):
+    """Pulsar's subscription types, as its command line writes them."""
+
+    EXCLUSIVE = "Exclusive"
+    SHARED = "Shared"
+    FAILOVER = "Failover"
+    KEY_SHARED = "Key_Shared"
+
+    def of_client(self) -> pulsar.ConsumerType:
+        """The same of Pulsar's Python client."""
+        import pulsar
+
+        return pulsar.ConsumerType.__members__[self.value.replace("_", "")]
+
+
+class SubscriptionPosition(Enum):
+    """Where a new subscription begins, as Pulsar's command line writes it."""
+
+    LATEST = "Latest"
+    EARLIEST = "Earliest"
+
+    def of_client(self) -> pulsar.InitialPosition:
+        """The same of Pulsar's Python client."""
+        import pulsar
+
+        return pulsar.InitialPosition.__members__[self.value]
 
 
 def service_client(url: str | None) -> pulsar.Client:

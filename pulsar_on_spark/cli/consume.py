@@ -1,0 +1,135 @@
+"""`pulsarpy consume`: the flags of `pulsar-client consume`, and an end where no message comes any more."""
+
+from __future__ import annotations
+
+import math
+import re
+import sys
+import time
+from contextlib import closing
+from typing import TYPE_CHECKING, Annotated, Any, Final
+
+import typer
+
+from pulsar_on_spark.cli import output
+from pulsar_on_spark.cli.arguments import AsJson, Topic
+from pulsar_on_spark.cli.message_lines import print_message
+from pulsar_on_spark.cli.message_values import NO_SCHEMA
+from pulsar_on_spark.cli.pace import Pace
+from pulsar_on_spark.cli.pulsar_client import (
+    ServiceUrl,
+    SubscriptionPosition,
+    SubscriptionType,
+    pulsar_errors,
+    service_client,
+)
+from pulsar_on_spark.model.errors import InvalidArgumentError
+from pulsar_on_spark.model.names import DEFAULT_NAMESPACE, DEFAULT_TENANT
+
+if TYPE_CHECKING:
+    import pulsar
+
+_LOOK_S: Final = 1.0
+"""How long the client is asked at once: it does not hear Ctrl-C meanwhile."""
+_TIMEOUT_S: Final = 10.0
+
+
+def consume(
+    topic: Topic,
+    subscription: Annotated[
+        str,
+        typer.Option("--subscription-name", "--subscription", "-s", help="Its name; made if it is not there."),
+    ],
+    number: Annotated[
+        int | None,
+        typer.Option(
+            "--num-messages", "--number", "-n", min=0, help="Stop after so many [1]; 0 for ever.", show_default=False
+        ),
+    ] = None,
+    type_: Annotated[
+        SubscriptionType, typer.Option("--subscription-type", "-t", case_sensitive=False, help="The consumer's.")
+    ] = SubscriptionType.SHARED,
+    position: Annotated[
+        SubscriptionPosition,
+        typer.Option("--subscription-position", "-p", case_sensitive=False, help="Where a new subscription begins."),
+    ] = SubscriptionPosition.LATEST,
+    earliest: Annotated[bool, typer.Option("--earliest", help="The same as -p Earliest.")] = False,
+    rate: Annotated[float, typer.Option("--rate", "-r", min=0, help="Messages a second; 0 for as many as come.")] = 0,
+    regex: Annotated[
+        bool, typer.Option("--regex", help="TOPIC is a pattern: all topics of its namespace that match.")
+    ] = False,
+    timeout: Annotated[
+        float | None,
+        typer.Option(
+            min=0,
+            metavar="SECONDS",
+            help="Stop when none came for so long [10; none with -n 0]; 0 waits until Ctrl-C.",
+            show_default=False,
+        ),
+    ] = None,
+    follow: Annotated[bool, typer.Option("--follow", help="Wait for messages until Ctrl-C.")] = False,
+    url: ServiceUrl = None,
+    as_json: AsJson = False,
+) -> None:
+    """Receive messages and acknowledge them; exits with 1 if fewer came than --num-messages."""
+    if follow and timeout:
+        raise InvalidArgumentError("Option --follow waits until Ctrl-C, and --timeout ends: give one of them.")
+    wanted = number if number is not None else 0 if follow else 1
+    longest_s = math.inf if follow else patience_s(wanted, timeout)
+    start = SubscriptionPosition.EARLIEST if earliest else position
+    with pulsar_errors(), closing(service_client(url)) as client:
+        # Else a batch of which the last message is not taken comes again as a whole.
+        consumer = client.subscribe(
+            _pattern(topic) if regex else topic,
+            subscription,
+            type_.of_client(),
+            initial_position=start.of_client(),
+            batch_index_ack_enabled=True,
+        )
+        pace = Pace(rate)
+        received = 0
+        while not wanted or received < wanted:
+            pace.wait(received)
+            message = _next(consumer, longest_s)
+            if message is None:
+                break
+            print_message(message, NO_SCHEMA, as_json, with_topic=regex)
+            sys.stdout.flush()
+            consumer.acknowledge(message)
+            received += 1
+    if received < wanted:
+        output.fail(f"{received:,} of {wanted:,} messages came from {topic}: none for {longest_s:g} s, see --timeout.")
+        raise typer.Exit(1)
+
+
+def patience_s(wanted: int, timeout_s: float | None) -> float:
+    """How long the next message is waited for: as with `pulsar-client`, without end where there is no number."""
+    if timeout_s is None:
+        return _TIMEOUT_S if wanted else math.inf
+    return timeout_s or math.inf
+
+
+def _pattern(text: str) -> re.Pattern[str]:
+    """A pattern of full names, as the client matches them: short names are as short as those of topics."""
+    short = text if "/" in text else f"{DEFAULT_TENANT}/{DEFAULT_NAMESPACE}/{text}"
+    try:
+        return re.compile(text if "://" in text else f"persistent://{short}")
+    except re.error as error:
+        raise InvalidArgumentError(f"Topic {text!r} is not a pattern ({error}): mend it, or drop --regex.") from error
+
+
+def _next(consumer: Any, patience_s: float) -> pulsar.Message | None:
+    """The next message; None if none comes in this time. Standard error says when it has to be waited for long."""
+    import pulsar
+
+    begun_s = time.monotonic()
+    end_s = begun_s + patience_s
+    is_told = patience_s < math.inf
+    while (left_s := end_s - time.monotonic()) > 0:
+        try:
+            return consumer.receive(math.ceil(min(left_s, _LOOK_S) * 1000))
+        except pulsar.Timeout:
+            if not is_told and time.monotonic() - begun_s >= _TIMEOUT_S:
+                output.note(f"No message came for {_TIMEOUT_S:g} s; waiting on until Ctrl-C, or see --timeout.")
+                is_told = True
+    return None

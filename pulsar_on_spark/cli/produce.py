@@ -1,0 +1,110 @@
+"""`pulsarpy produce`: the flags of `pulsar-client produce`, and a line of standard input for each message."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable, Iterator
+from contextlib import closing
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from pulsar_on_spark.cli import output
+from pulsar_on_spark.cli.arguments import AsJson, Topic
+from pulsar_on_spark.cli.pace import Pace
+from pulsar_on_spark.cli.pulsar_client import ServiceUrl, pulsar_errors, service_client
+from pulsar_on_spark.model.errors import InvalidArgumentError
+
+
+def produce(
+    topic: Topic,
+    messages: Annotated[
+        list[str] | None, typer.Option("--messages", "--message", "-m", help="A message; once for each.")
+    ] = None,
+    files: Annotated[
+        list[Path] | None, typer.Option("--files", "-f", help="A file whose bytes are a message; once for each.")
+    ] = None,
+    times: Annotated[
+        int, typer.Option("--num-produce", "-n", min=1, help="Publish these messages and files so many times.")
+    ] = 1,
+    rate: Annotated[float, typer.Option("--rate", "-r", min=0, help="Messages a second; 0 for as many as go.")] = 0,
+    key: Annotated[str | None, typer.Option("--key", "-k", help="The key of all of them.")] = None,
+    properties: Annotated[
+        list[str] | None, typer.Option("--properties", "-p", help="name=value,name=value of all of them.")
+    ] = None,
+    property_: Annotated[
+        list[str] | None, typer.Option("--property", help="One name=value, which may hold commas; once for each.")
+    ] = None,
+    separator: Annotated[
+        str | None, typer.Option("--separator", "-s", help="Split each --messages there into several.")
+    ] = None,
+    batching: Annotated[
+        bool, typer.Option("--batching/--disable-batching", " /-db", help="Several messages in an entry.")
+    ] = True,
+    chunking: Annotated[
+        bool, typer.Option("--chunking", "-c", help="Split messages that are too large; turns batching off.")
+    ] = False,
+    url: ServiceUrl = None,
+    as_json: AsJson = False,
+) -> None:
+    """Publish messages: those of --messages and --files, else a line of standard input each."""
+    given = dict(_pair(each) for text in properties or () for each in text.split(","))
+    given |= dict(_pair(each) for each in property_ or ())
+    values = _values(messages or (), files or (), separator, times)
+    sent = 0
+    with pulsar_errors(), closing(service_client(url)) as client:
+        producer = client.create_producer(
+            topic, block_if_queue_full=True, batching_enabled=batching and not chunking, chunking_enabled=chunking
+        )
+        failed: list[Any] = []
+        pace = Pace(rate)
+        for value in values:
+            pace.wait(sent)
+            producer.send_async(
+                value,
+                callback=lambda result, _: failed.append(result) if result.value else None,
+                partition_key=key,
+                properties=given or None,
+            )
+            sent += 1
+        producer.flush()
+    if failed:
+        raise InvalidArgumentError(f"{len(failed)} of {sent} messages were not published to {topic}: {failed[0]}.")
+    output.done(f"Published {sent:,} messages to {topic}.", as_json, topic=topic, messages=sent)
+
+
+def _values(messages: Iterable[str], files: Iterable[Path], separator: str | None, times: int) -> Iterable[bytes]:
+    """Values of the messages to publish.
+
+    Raises:
+        InvalidArgumentError: a file can't be read, or standard input is to be published several times.
+    """
+    if separator == "":
+        raise InvalidArgumentError("Option --separator is empty: give the text between two messages.")
+    split = [part for text in messages for part in (text.split(separator) if separator else [text])]
+    given = [text.encode() for text in split] + [_content(file) for file in files]
+    if given:
+        return (value for _ in range(times) for value in given)
+    if times > 1:
+        raise InvalidArgumentError("Option --num-produce repeats --messages and --files: give one of them.")
+    return _lines()
+
+
+def _lines() -> Iterator[bytes]:
+    for line in sys.stdin:
+        yield line.rstrip("\n").encode()
+
+
+def _content(file: Path) -> bytes:
+    try:
+        return file.read_bytes()
+    except OSError as error:
+        raise InvalidArgumentError(f"Option --files {file} cannot be read: {error}.") from error
+
+
+def _pair(text: str) -> tuple[str, str]:
+    name, found, value = text.partition("=")
+    if not found:
+        raise InvalidArgumentError(f"Property {text!r} is not name=value: write it so.")
+    return name, value

@@ -1,0 +1,98 @@
+"""`pulsarpy read`: messages by way of a broker, or straight out of a root; nothing is acknowledged."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from contextlib import closing
+from typing import Annotated, Any, Final
+
+import pyarrow as pa
+import typer
+
+from pulsar_on_spark.cli.arguments import AsJson, RootArgument, RootOption, Topic
+from pulsar_on_spark.cli.broker_target import BrokerTarget
+from pulsar_on_spark.cli.http_admin import topic_path
+from pulsar_on_spark.cli.message_lines import id_text, print_line, print_message
+from pulsar_on_spark.cli.message_values import ValueSchemas
+from pulsar_on_spark.cli.pulsar_client import pulsar_errors, service_client
+from pulsar_on_spark.cli.root_target import RootTarget
+from pulsar_on_spark.cli.targets import UrlOption, open_target
+from pulsar_on_spark.model.errors import InvalidArgumentError
+from pulsar_on_spark.model.ids import EARLIEST
+from pulsar_on_spark.model.names import TopicName
+from pulsar_on_spark.topic import catalog, chain
+from pulsar_on_spark.topic.reading import SliceReader
+from pulsar_on_spark.topic.root import Root
+from pulsar_on_spark.topic.tail.tail import Tail
+
+_COLUMNS: Final = ("entry_id", "batch_index", "publish_time", "key", "value", "schema_version")
+
+
+def read(
+    topic: Topic,
+    root: RootArgument = None,
+    root_option: RootOption = None,
+    number: Annotated[
+        int, typer.Option("--num-messages", "--number", "-n", min=1, help="The first so many, of each partition.")
+    ] = 10,
+    last: Annotated[bool, typer.Option("--last", help="The last so many of each instead.")] = False,
+    url: UrlOption = None,
+    as_json: AsJson = False,
+) -> None:
+    """Print messages of a topic; nothing is acknowledged. From a root no broker is needed."""
+    target = open_target(root, root_option, url)
+    if not isinstance(target, RootTarget):
+        if last:
+            raise InvalidArgumentError("--last reads from a root: give one instead of --url.")
+        _read_by_broker(target, topic, number, as_json)
+        return
+    rows = _rows(target.root, topic, number, last=last)
+    schemas = ValueSchemas(target.schemas(topic))
+    for row in rows:
+        print_line(row["id"], row["publish_ms"], row["key"], schemas.text(row["value"], row["schema_version"]), as_json)
+
+
+def _read_by_broker(target: BrokerTarget, topic: str, number: int, as_json: bool) -> None:
+    with pulsar_errors(), closing(service_client(target.admin.url)) as client:
+        import pulsar
+
+        target.admin.get(*topic_path(topic), "partitions")  # a reader would make the topic where there is none
+        schemas = ValueSchemas(target.schemas(topic))
+        reader = client.create_reader(topic, pulsar.MessageId.earliest)
+        for _ in range(number):
+            if not reader.has_message_available():
+                return
+            print_message(reader.read_next(), schemas, as_json)
+
+
+def _rows(root: Root, topic: str, number: int, *, last: bool) -> Iterator[dict[str, Any]]:
+    """The first or last messages of each partition."""
+    with closing(Tail(root)) as tail:
+        view = root.store.view(durable=True)
+        parts = catalog.parts(view, catalog.require_topic(view, TopicName.parse(topic)))
+        view = tail.look(parts, view)
+        reader = SliceReader(root.path, root.storage_paths(view), _COLUMNS)
+        for part in parts:
+            end = chain.read_limit(view, part.topic_id)
+            slices = chain.plan_range(view, part.name, part.topic_id, part.partition, EARLIEST, end).slices
+            rows = (row for each in (reversed(slices) if last else slices) for row in _of_slice(reader, each, last))
+            taken = [row for row, _ in zip(rows, range(number), strict=False)]
+            yield from reversed(taken) if last else taken
+
+
+def _of_slice(reader: SliceReader, slice_: chain.SegmentSlice, last: bool) -> Iterable[dict[str, Any]]:
+    found = [row for at, batch in reader.read(slice_) for row in _of_batch(at, batch)]
+    return reversed(found) if last else found
+
+
+def _of_batch(slice_: chain.SegmentSlice, batch: pa.RecordBatch) -> Iterator[dict[str, Any]]:
+    for row in batch.to_pylist():
+        entry = row["entry_id"] + slice_.segment.entry_offset
+        published = row["publish_time"]
+        yield {
+            "id": id_text(slice_.segment.ledger_id, entry, row["batch_index"]),
+            "publish_ms": 0 if published is None else int(published.timestamp() * 1000),
+            "key": row["key"],
+            "value": row["value"],
+            "schema_version": row["schema_version"],
+        }
