@@ -10,7 +10,7 @@ import logging
 __all__ = ["DefaultSource"]
 
 try:
-    from pulsar_on_spark.datasource import PulsarDataSource as DefaultSource
+    from pulsar_on_spark.datasource.source import PulsarDataSource as DefaultSource
 except Exception as error:
     logging.getLogger("pulsar_on_spark").error(
         'format("pulsarpy") is not available, because importing pulsar_on_spark.datasource failed: %s: %s',

@@ -2,8 +2,6 @@
 
 May import everything below it: `topic`, `ledger`, `metadata`, `model`; nothing below knows Spark's interfaces.
 Start reading at `session`, then at `columns`, which says what a Spark user sees of a message.
+
+This file imports nothing: Spark's Python daemon loads `worker_daemon` from here before it forks workers.
 """
-
-from pulsar_on_spark.datasource.source import PulsarDataSource
-
-__all__ = ["PulsarDataSource"]

@@ -18,29 +18,16 @@ from pyspark.core.context import SparkContext
 from pyspark.errors import PySparkRuntimeError
 from pyspark.sql import SparkSession
 
+from pulsar_on_spark.datasource.delta_jars import DELTA_EXCLUDES, DELTA_JAR, delta_jars
 from pulsar_on_spark.model.errors import SparkSessionError
 
 OLDEST_JAVA = 17
-DELTA_JAR = "io.delta:delta-spark_4.2_2.13:4.4.0"
 DELTA_EXTENSION = "io.delta.sql.DeltaSparkSessionExtension"
-DELTA_EXCLUDES = (
-    "org.apache.hadoop:hadoop-client-api",
-    "org.apache.hadoop:hadoop-client-runtime",
-    "org.apache.parquet:parquet-hadoop",
-    "com.fasterxml.jackson.core:jackson-databind",
-    "com.fasterxml.jackson.core:jackson-core",
-    "com.fasterxml.jackson.core:jackson-annotations",
-    "com.fasterxml.jackson.datatype:jackson-datatype-jdk8",
-    "org.apache.logging.log4j:log4j-core",
-    "org.apache.logging.log4j:log4j-api",
-    "org.apache.logging.log4j:log4j-slf4j2-impl",
-    "org.slf4j:slf4j-api",
-    "org.locationtech.jts:jts-core",
-    "org.roaringbitmap:RoaringBitmap",
-    "org.xerial.snappy:snappy-java",
-    "com.github.luben:zstd-jni",
-)
-"""What Delta's JAR draws in and Spark 4.2 ships already: 8 JARs of 13 MB are fetched instead of 33 of 87 MB."""
+_PACKAGES = "spark.jars.packages"
+_EXCLUDES = "spark.jars.excludes"
+_JARS = "spark.jars"
+_SUBMITTED = "PYSPARK_GATEWAY_PORT"
+"""`spark-submit` starts the JVM, and fetches its packages, before the program; the variable says where it listens."""
 
 
 def session_confs(delta: bool | None = None) -> dict[str, str]:
@@ -48,18 +35,23 @@ def session_confs(delta: bool | None = None) -> dict[str, str]:
 
     - `spark.python.unix.domain.socket.enabled`: rows pass between the JVM and Python through Unix-domain sockets, which
       takes about 40 ms off every micro-batch and is faster for large reads.
+    - `spark.python.daemon.module`: no stack trace for each idle Python worker that Spark closes.
     - with Delta: its extension, its catalog, and its JARs by `spark.jars.packages` without what Spark has already.
+      `spark_session` itself takes them by `spark.jars` from Ivy's cache, which spares Ivy's lines at each start.
 
     Args:
         delta: Whether Delta's SQL shall work; None means: where the extra `delta` is installed.
     """
-    confs = {"spark.python.unix.domain.socket.enabled": "true"}
+    confs = {
+        "spark.python.unix.domain.socket.enabled": "true",
+        "spark.python.daemon.module": "pulsar_on_spark.datasource.worker_daemon",
+    }
     if delta is None:
         delta = _delta_is_installed()
     if delta:
         confs |= {
-            "spark.jars.packages": DELTA_JAR,
-            "spark.jars.excludes": ",".join(DELTA_EXCLUDES),
+            _PACKAGES: DELTA_JAR,
+            _EXCLUDES: ",".join(DELTA_EXCLUDES),
             "spark.sql.extensions": DELTA_EXTENSION,
             "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
         }
@@ -85,6 +77,7 @@ def spark_session(app_name: str = "pulsar_on_spark", delta: bool | None = None, 
     """
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     running = SparkContext._active_spark_context
+    starts_jvm = False
     if running is not None:
         if delta and DELTA_EXTENSION not in running.getConf().get("spark.sql.extensions", ""):
             raise SparkSessionError(
@@ -92,16 +85,29 @@ def spark_session(app_name: str = "pulsar_on_spark", delta: bool | None = None, 
             )
         # JARs no longer reach it: without them, the conf of Delta's catalog would break every query.
         delta = False
-    elif SparkContext._gateway is None:  # no JVM yet
+    elif SparkContext._gateway is None:
         require_java()
+        starts_jvm = _SUBMITTED not in os.environ
     wanted = session_confs(delta) | confs
-    builder = SparkSession.builder.appName(app_name)
-    for name, value in wanted.items():
-        builder = builder.config(name, value)
+    with_packages = _PACKAGES in wanted
     try:
+        if starts_jvm and wanted.get(_PACKAGES) == DELTA_JAR:
+            wanted = _with_jars(wanted)
+        builder = SparkSession.builder.appName(app_name)
+        for name, value in wanted.items():
+            builder = builder.config(name, value)
         return builder.getOrCreate()
     except PySparkRuntimeError as error:
-        raise SparkSessionError(_why_not_started("spark.jars.packages" in wanted)) from error
+        raise SparkSessionError(_why_not_started(with_packages)) from error
+
+
+def _with_jars(confs: dict[str, str]) -> dict[str, str]:
+    """The confs with Delta's JARs as files instead of packages, where they can be found."""
+    jars = ",".join(map(str, delta_jars(confs)))
+    if not jars:
+        return confs
+    others = {name: value for name, value in confs.items() if name not in (_PACKAGES, _EXCLUDES)}
+    return others | {_JARS: f"{confs[_JARS]},{jars}" if confs.get(_JARS) else jars}
 
 
 def require_java() -> None:
@@ -138,7 +144,7 @@ def _delta_is_installed() -> bool:
 def _why_not_started(with_packages: bool) -> str:
     if with_packages:
         return (
-            f"Spark did not start; most likely {DELTA_JAR} or another of spark.jars.packages could not be fetched "
+            f"Spark did not start; most likely {DELTA_JAR} or another one of spark.jars.packages could not be fetched "
             "(Spark's own lines above say which): make a Maven repository reachable once, or pass delta=False to work "
             "without Delta's SQL"
         )

@@ -13,8 +13,8 @@ import pytest
 from pyspark.sql.datasource import CaseInsensitiveDict, InputPartition
 
 from pulsar_on_spark import Root
-from pulsar_on_spark.datasource import PulsarDataSource
 from pulsar_on_spark.datasource.batch_reader import PulsarBatchReader
+from pulsar_on_spark.datasource.source import PulsarDataSource
 from pulsar_on_spark.ledger.reports import ReportKind, read_reports, sum_losses
 from pulsar_on_spark.metadata.records import SubscriptionRecord
 from pulsar_on_spark.model.errors import (

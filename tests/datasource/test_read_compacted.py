@@ -11,8 +11,8 @@ from pyspark.sql import SparkSession
 from pyspark.sql.datasource import CaseInsensitiveDict
 
 from pulsar_on_spark import Root
-from pulsar_on_spark.datasource import PulsarDataSource
 from pulsar_on_spark.datasource.options import read_options
+from pulsar_on_spark.datasource.source import PulsarDataSource
 from pulsar_on_spark.datasource.stream_reader import PulsarStreamReader
 from pulsar_on_spark.metadata.records import CompactionRecord, FileRecord
 from pulsar_on_spark.model.errors import (

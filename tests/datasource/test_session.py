@@ -7,7 +7,9 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
-from pulsar_on_spark.datasource.session import DELTA_JAR, require_java, session_confs, spark_session
+from pulsar_on_spark.datasource import session
+from pulsar_on_spark.datasource.delta_jars import DELTA_JAR
+from pulsar_on_spark.datasource.session import require_java, session_confs, spark_session
 from pulsar_on_spark.model.errors import SparkSessionError
 
 
@@ -61,15 +63,68 @@ def test_delta_sql_works(delta_spark: SparkSession, tmp_path: Path):
     assert [tuple(row) for row in rows] == [("EWR", 3), ("JFK", 5)]
 
 
-def test_jars_that_cannot_be_fetched_are_named_with_the_remedy(tmp_path: Path):
-    code = (
-        "from pulsar_on_spark import spark_session\n"
-        "spark_session(delta=True, **{'spark.jars.packages': 'no.such.group:nothing:0',"
-        f" 'spark.jars.ivy': {str(tmp_path)!r}, 'spark.ui.enabled': 'false'}})\n"
-    )
-    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
-    assert run.returncode == 1
-    assert "pass delta=False to work without Delta's SQL" in run.stderr.strip().splitlines()[-1]
+IVY = """<ivysettings><settings defaultResolver="here"/><resolvers><filesystem name="here">
+  <ivy pattern="{folder}/[organisation]/[module]/ivy-[revision].xml"/>
+  <artifact pattern="{folder}/[organisation]/[module]/jars/[artifact]-[revision].jar"/>
+</filesystem></resolvers></ivysettings>"""
+PROGRAM = """
+import sys
+from pulsar_on_spark import spark_session
+ivy, settings, packages = sys.argv[1:]
+confs = {"spark.master": "local[1]", "spark.ui.enabled": "false", "spark.jars.ivy": ivy} | (
+    {"spark.jars.packages": packages} if packages else {})
+spark = spark_session(delta=True, **confs, **{"spark.jars.ivySettings": settings})
+spark.sql(f"CREATE TABLE delta.`{ivy}/table` USING delta AS SELECT 1 a")
+print("ROWS", spark.table(f"delta.`{ivy}/table`").count())
+spark.read.format("pulsarpy").option("topic", "x").load(f"{ivy}/none")
+"""
+
+
+@pytest.fixture
+def repository(delta_spark: SparkSession, tmp_path: Path) -> Path:
+    """Settings by which Ivy finds Delta's JARs where the tests' own session has them."""
+    jar = Path(delta_spark.conf.get("spark.jars").split(",")[0])
+    settings = tmp_path / "settings.xml"
+    settings.write_text(IVY.format(folder=jar.parents[3]))
+    return settings
+
+
+def start(folder: Path, settings: Path, packages: str = "") -> subprocess.CompletedProcess[str]:
+    program = [sys.executable, "-c", PROGRAM, str(folder), str(settings), packages]
+    return subprocess.run(program, capture_output=True, text=True, check=False)
+
+
+def test_a_session_fetches_deltas_jars_and_says_only_what_matters(repository: Path, tmp_path: Path):
+    done = start(tmp_path / "ivy", repository)
+    assert done.stdout.endswith("ROWS 1\n")
+    assert f"Fetching Delta's JARs into {tmp_path / 'ivy'}, which is done once." in done.stderr
+    assert not [line for line in done.stderr.splitlines() if "::" in line or "io.delta#" in line]
+    assert "BrokenPipe" not in done.stderr
+    assert f"NotARootError: Root {tmp_path / 'ivy' / 'none'} does not exist" in done.stderr
+
+
+def test_jars_that_cannot_be_fetched_are_named_with_sparks_lines_and_the_remedy(tmp_path: Path):
+    settings = tmp_path / "settings.xml"
+    settings.write_text(IVY.format(folder=tmp_path / "nothing"))
+    done = start(tmp_path / "ivy", settings)
+    assert done.returncode == 1
+    assert f"unresolved dependency: {DELTA_JAR.replace(':', '#', 1).replace(':', ';')}" in done.stderr
+    assert "pass delta=False to work without Delta's SQL" in done.stderr.strip().splitlines()[-1]
+
+
+def test_packages_of_ones_own_that_cannot_be_fetched_are_named_too(tmp_path: Path):
+    settings = tmp_path / "settings.xml"
+    settings.write_text(IVY.format(folder=tmp_path / "nothing"))
+    done = start(tmp_path / "ivy", settings, "no.such.group:nothing:0")
+    assert "unresolved dependency: no.such.group#nothing;0" in done.stderr
+    assert "one of spark.jars.packages could not be fetched" in done.stderr.strip().splitlines()[-1]
+
+
+def test_jars_of_ones_own_stay_beside_deltas(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(session, "delta_jars", lambda confs: (Path("/ivy/delta.jar"),))
+    confs = session._with_jars(session_confs(delta=True) | {"spark.jars": "mine.jar"})
+    assert confs["spark.jars"] == "mine.jar,/ivy/delta.jar"
+    assert not {"spark.jars.packages", "spark.jars.excludes"} & confs.keys()
 
 
 def test_asking_again_gives_the_running_session_and_leaves_its_catalog_alone(spark: SparkSession):

@@ -13,8 +13,7 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable
 from pyspark.sql.types import BinaryType, StructField, StructType
 
 from pulsar_on_spark import Root
-from pulsar_on_spark.datasource import PulsarDataSource
-from pulsar_on_spark.datasource.source import RefusedStream
+from pulsar_on_spark.datasource.source import PulsarDataSource, RefusedStream
 from pulsar_on_spark.datasource.stream_reader import PulsarStreamReader
 from pulsar_on_spark.datasource.user_errors import one_sentence
 from pulsar_on_spark.model.errors import InvalidArgumentError
