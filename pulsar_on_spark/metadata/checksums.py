@@ -6,11 +6,22 @@
 A commit's file is written after all of the commit is on the disk and before it is reported. So what contradicts it is
 damage to the medium, never what a power cut leaves. It is not synced itself: one that is missing, or torn, says
 nothing, and the next checkpoint takes its place. Roots of older versions have none until their first checkpoint.
+
+An entry that is missing at the end of a log, where its checksums are there, was lost, too: no crash leaves that behind.
+
+- A commit writes its entry, syncs it, and writes the checksums. A crash in between leaves an entry without checksums.
+- A clean-up deletes entries, then their checksums: what a crash leaves lies below a checkpoint, for the next clean-up.
+- A repair moves checksums away, durably, and then the entries. A crash in between leaves broken entries without any.
+
+Checksums belong to the commit whose token they name. A number has another life when other programs, or hands, cut the
+log and went on: checksums of its former life say nothing about the entry that is there now.
 """
 
 from __future__ import annotations
 
 import json
+import os
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,6 +33,7 @@ from crc32c import crc32c
 from pulsar_on_spark.metadata.permissions import make_folders, opener
 
 _DIRECTORY = "_checksums"
+_VERSION = re.compile(r"\d{20}")
 
 Checksum: TypeAlias = tuple[int, int]
 """Length in bytes and CRC32C of a file."""
@@ -48,6 +60,15 @@ def checksums_path(table: Path, version: int) -> Path:
 def checkpoint_checksums_path(table: Path, version: int) -> Path:
     """The file that a checkpoint's checksums are in."""
     return table / _DIRECTORY / f"{version:020d}.checkpoint"
+
+
+def checksummed_versions(table: Path) -> list[int]:
+    """The versions of all commits whose checksums are there."""
+    try:
+        names = os.listdir(table / _DIRECTORY)
+    except FileNotFoundError:
+        return []
+    return sorted(int(name) for name in names if _VERSION.fullmatch(name))
 
 
 def write_checksums(path: Path, checksums: Checksums) -> None:

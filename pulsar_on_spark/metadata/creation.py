@@ -9,7 +9,8 @@ from pathlib import Path
 import pyarrow as pa
 from deltalake import DeltaTable
 
-from pulsar_on_spark.metadata.checksums import Checksums, checksums_path, write_checksums
+from pulsar_on_spark.metadata.checksums import Checksums, checksummed_versions, checksums_path, write_checksums
+from pulsar_on_spark.metadata.data_files import damaged
 from pulsar_on_spark.metadata.durability import fsync_path, locked
 from pulsar_on_spark.metadata.log_entry import entry_name, entry_path, read_entry
 from pulsar_on_spark.metadata.permissions import make_folders, mode_of, set_mode
@@ -46,6 +47,7 @@ def create_table(directory: Path, schema: pa.Schema, lock_file: Path) -> None:
 
     Raises:
         InvalidArgumentError: deltalake cannot hold a table at such a path.
+        CorruptMetadataError: there was a table, and its log is gone.
     """
     check_location(directory)
     make_folders(directory)
@@ -54,10 +56,12 @@ def create_table(directory: Path, schema: pa.Schema, lock_file: Path) -> None:
         names = set(os.listdir(first.parent)) if first.parent.exists() else set()
         entry = read_entry(directory, 0)
         if names == {first.name} and entry is not None and not entry.complete:
-            first.unlink()  # a power cut took the creation before anybody used the table
             checksums_path(directory, 0).unlink(missing_ok=True)
+            first.unlink()  # a power cut took the creation before anybody used the table
             names.clear()
         if not any(name.endswith((".json", ".checkpoint.parquet")) for name in names):
+            if checksummed_versions(directory):
+                raise damaged(first)
             DeltaTable.create(str(directory), schema=schema, configuration=_CONFIGURATION)
             set_mode(first.parent, mode_of(directory))
         for path in (first, first.parent, directory, directory.parent):

@@ -323,36 +323,25 @@ class DeltaLog(DeltaHandle):
     def vacuum(self) -> int:
         """Delete data files that no version within the retention needs; returns how many. The handle must be fresh.
 
-        Nothing is deleted while another process holds the lock.
+        Nothing is deleted while another process holds the lock. delta-rs only lists the files: if it deleted them, it
+        would commit entries of its own, without our token.
         """
         table = self._ensure_open()
         self.sync_to(self.version)
 
         def run(*, full: bool, hours: int) -> int:
-            removed = table.vacuum(
-                retention_hours=hours,
-                enforce_retention_duration=False,
-                dry_run=False,
-                full=full,
-                commit_properties=CommitProperties(custom_metadata={BOOT_FIELD: boot_id()}),
-                post_commithook_properties=_NO_HOOKS,
-            )
-            return len(removed)
+            names = table.vacuum(retention_hours=hours, enforce_retention_duration=False, dry_run=True, full=full)
+            for name in names:
+                (self._directory / name).unlink(missing_ok=True)
+            return len(names)
 
         with locked(self._lock_file, wait=False) as mine:
             if not mine:
                 return 0
-            self._handle = None
             try:
-                count = run(full=False, hours=RETAIN_HOURS) + run(full=True, hours=self._orphan_hours())
+                return run(full=False, hours=RETAIN_HOURS) + run(full=True, hours=self._orphan_hours())
             except (DeltaError, OSError) as error:
                 raise self._stale(error, "A vacuum was not finished of") from error
-        self._handle = table
-        before, version = self._synced, self.version
-        self.sync_to(version)
-        for number in range(before + 1, version + 1):
-            self._vouch(number)
-        return count
 
     def _orphan_hours(self) -> int:
         """The age in hours, rounded up, beyond which a data file that no entry names will never be named by one.

@@ -68,7 +68,8 @@ def checkpoint_path(table: Path, version: int) -> Path:
 def read_entry(table: Path, version: int) -> LogEntry | None:
     """Parse one log entry and compare it with its checksum; None where there is no such file.
 
-    It was cleaned up then, or is not written yet.
+    It was cleaned up then, or is not written yet. Checksums of another token are of another life of the number: the
+    entry has none then. An entry whose token is illegible is taken for the one that they are of.
     """
     try:
         text = entry_path(table, version).read_bytes()
@@ -76,7 +77,8 @@ def read_entry(table: Path, version: int) -> LogEntry | None:
         return None
     entry = replace(parse_entry(version, text), checksum=checksum_of(text))
     known = read_checksums(checksums_path(table, version))
-    if known is None or (entry.token is not None and entry.token != known.token):
+    is_legible = entry.complete or entry.token is not None
+    if known is None or (is_legible and entry.token != known.token):
         return entry
     is_same = known.files.get(entry_name(version)) == entry.checksum
     return replace(entry, complete=entry.complete and is_same, durable=known.files)

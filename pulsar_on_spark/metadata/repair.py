@@ -27,6 +27,7 @@ from pulsar_on_spark.metadata.checksums import (
     Checksum,
     checkpoint_checksums_path,
     checksum_of,
+    checksummed_versions,
     checksums_path,
     read_checksums,
 )
@@ -48,8 +49,8 @@ class Damage:
     """What keeps a log from being used.
 
     Attributes:
-        first_broken: the first log entry that must not be used; it and all after it go.
-        broken_file: the broken file: the entry itself, or a data file.
+        first_broken: the first log entry that is missing or must not be used; it and all after it go.
+        broken_file: the broken or missing file: the entry itself, or a data file.
         checkpoints: versions of checkpoints that are not whole.
         pointer: whether `_last_checkpoint` is unreadable, or names a checkpoint that is not there.
         missing_entry: version of the newest whole checkpoint if its log entry is gone: delta-rs reads such a table but
@@ -154,6 +155,7 @@ def find_damage(table: Path, *, deep: bool = False) -> Damage:
         table: the table's directory.
         deep: read data files and checkpoints whole, not only their length and their ends; for when something failed.
     """
+    checksummed = checksummed_versions(table)  # before the log: whatever is in this list was in the log already
     listing = _list(table)
     whole = [version for version in listing.checkpoints if _is_parquet(checkpoint_path(table, version), deep=deep)]
     while whole and contradicts_checkpoint(table, whole[-1], read_content(checkpoint_path(table, whole[-1]))):
@@ -164,6 +166,9 @@ def find_damage(table: Path, *, deep: bool = False) -> Damage:
     pointer = (table / "_delta_log" / _POINTER).exists() and pointed_checkpoint(table) not in whole
     missing = checkpoint if checkpoint is not None and checkpoint not in listing.entries else None
     broken, file = _first_broken(table, entries, checkpoint, deep=deep)
+    end = max(listing.entries[-1:] + tuple(whole[-1:]), default=-1)
+    if broken is None and checksummed and checksummed[-1] > end:
+        broken, file = end + 1, entry_path(table, end + 1)
     return Damage(broken, broken_checkpoints, pointer, missing, file)
 
 
@@ -227,7 +232,7 @@ def repair(table: Path, lock_file: Path, *, deep: bool = False, is_used: bool = 
         if not damage:
             return None
         listing = _list(table)
-        if damage.checkpoints == listing.checkpoints and listing.entries[:1] != (0,):
+        if listing.checkpoints and damage.checkpoints == listing.checkpoints and listing.entries[:1] != (0,):
             raise damaged(checkpoint_path(table, listing.checkpoints[-1]))
         if damage.missing_entry is not None:
             _replace_entry(table, damage.missing_entry)
@@ -253,21 +258,23 @@ def _refuse_reported(table: Path, broken: int, file: Path, listing: _Listing) ->
         )
     if any(version >= broken for version in listing.checkpoints):
         reason = "was durable once (a checkpoint covers it)"
-    elif any(_was_durable(table, version) for version in {broken, *listing.entries} if version >= broken):
+    elif any(_was_durable(table, version) for version in checksummed_versions(table) if version >= broken):
         reason = "was durable once (its checksum, or a later one, says so)"
     elif any(_is_of_this_boot(table, version) for version in listing.entries if version >= broken):
         reason = "was written since this machine started, so no power cut has hit it"
     else:
         return
+    fault = "is not what was written" if file.exists() else "is missing"
     raise CorruptMetadataError(
-        f"The metadata table {table} is damaged at version {broken}, which {reason}: {file} is not what was written; "
-        "nothing was cut off; check the disk and restore the root's metadata from a backup."
+        f"The metadata table {table} is damaged at version {broken}, which {reason}: {file} {fault}; nothing was cut "
+        "off; check the disk and restore the root's metadata, into an empty folder, from a backup."
     )
 
 
 def _was_durable(table: Path, version: int) -> bool:
+    """True if the checksums of a version are those of its entry; one that is missing was there before them."""
     entry = read_entry(table, version)
-    return (read_checksums(checksums_path(table, version)) if entry is None else entry.durable) is not None
+    return entry is None or entry.durable is not None
 
 
 def _is_of_this_boot(table: Path, version: int) -> bool:
@@ -288,6 +295,8 @@ def _replace_entry(table: Path, version: int) -> None:
 def _set_aside(table: Path, doomed: list[Path], damage: Damage) -> Path:
     aside = table.parent / "set-aside" / f"{table.name}-{time.time_ns()}"
     make_folders(aside)
+    if damage.first_broken is not None:
+        _set_checksums_aside(table, damage.first_broken, aside)
     # Newest first: a crash in between leaves a log that is cut further down, never one with a hole.
     for path in sorted(doomed, key=lambda p: p.name, reverse=True):
         path.rename(aside / path.name)
@@ -298,6 +307,15 @@ def _set_aside(table: Path, doomed: list[Path], damage: Damage) -> Path:
         fsync_path(directory)
     _LOGGER.warning("The metadata table %s was repaired after a crash: %s went to %s.", table, damage, aside)
     return aside
+
+
+def _set_checksums_aside(table: Path, first: int, aside: Path) -> None:
+    """Set the checksums of numbers that become free aside, before they do; they are of another life of these."""
+    paths = [checksums_path(table, version) for version in checksummed_versions(table) if version >= first]
+    for path in paths:
+        path.rename(aside / path.name)
+    if paths:
+        fsync_path(paths[0].parent)
 
 
 def _is_parquet(path: Path, size: int | None = None, known: Checksum | None = None, *, deep: bool = False) -> bool:

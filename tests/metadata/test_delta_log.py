@@ -9,6 +9,7 @@ import pytest
 from deltalake import DeltaTable, write_deltalake
 
 from pulsar_on_spark.metadata import folding
+from pulsar_on_spark.metadata.checksums import checksums_path
 from pulsar_on_spark.metadata.creation import create_table
 from pulsar_on_spark.metadata.delta_handle import StaleHandleError
 from pulsar_on_spark.metadata.delta_log import KEEP_ENTRIES, DeltaLog
@@ -281,6 +282,7 @@ def test_a_handle_notices_that_its_log_was_cut_and_grew_again(table: Path) -> No
     _refreshed(stays)
     for version in (3, 4):
         entry_path(table, version).unlink()
+        checksums_path(table, version).unlink()
     for name in ("new3", "new4", "new5"):
         _append(_log(table), name)
     stays._handle = None  # as after any error

@@ -156,6 +156,7 @@ def test_an_operator_can_give_up_the_commits_from_a_damaged_one_on(ten_commits: 
     _refused(ten_commits, "damaged at version 9")
     for version in (9, 10):
         entry_path(_main(ten_commits), version).unlink()
+        checksums_path(_main(ten_commits), version).unlink()
     assert _tenants(ten_commits) == [f"t{number}" for number in range(7)]
     store = MetadataStore(ten_commits)
     for name in "abc":
@@ -323,8 +324,11 @@ def test_a_broken_checkpoint_costs_nothing(checkpointed: Path, damage: str, put:
 
 
 def test_a_checkpoint_newer_than_the_log_that_survived(checkpointed: Path, put: Put) -> None:
+    """A power cut during the commits behind it, so that none of them had been reported."""
     for version in (12, 13, 14):
         entry_path(_main(checkpointed), version).unlink()
+    for version in (13, 14):
+        checksums_path(_main(checkpointed), version).unlink()
     store = MetadataStore(checkpointed)
     assert store.view().version == 12
     put(store, "e")
