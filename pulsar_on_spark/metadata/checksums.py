@@ -20,6 +20,7 @@ log and went on: checksums of its former life say nothing about the entry that i
 from __future__ import annotations
 
 import json
+import logging
 import os
 import re
 from collections.abc import Mapping
@@ -33,7 +34,9 @@ from crc32c import crc32c
 from pulsar_on_spark.metadata.permissions import make_folders, opener
 
 _DIRECTORY = "_checksums"
-_VERSION = re.compile(r"\d{20}")
+_DIGITS = 20
+_NAME = re.compile(rf"\d{{{_DIGITS}}}(\.checkpoint)?")
+_LOGGER = logging.getLogger(__name__)
 
 Checksum: TypeAlias = tuple[int, int]
 """Length in bytes and CRC32C of a file."""
@@ -54,21 +57,36 @@ def checksum_of(content: bytes | pa.Buffer) -> Checksum:
 
 def checksums_path(table: Path, version: int) -> Path:
     """The file that a commit's checksums are in."""
-    return table / _DIRECTORY / f"{version:020d}"
+    return table / _DIRECTORY / f"{version:0{_DIGITS}d}"
 
 
 def checkpoint_checksums_path(table: Path, version: int) -> Path:
     """The file that a checkpoint's checksums are in."""
-    return table / _DIRECTORY / f"{version:020d}.checkpoint"
+    return table / _DIRECTORY / f"{version:0{_DIGITS}d}.checkpoint"
 
 
 def checksummed_versions(table: Path) -> list[int]:
     """The versions of all commits whose checksums are there."""
+    return sorted(int(name) for name in _names(table) if name.isdecimal())
+
+
+def sweep_checksums(table: Path, below: int) -> None:
+    """Delete the checksums of all versions below one: their entries and checkpoints were cleaned up."""
+    for name in _names(table):
+        if int(name[:_DIGITS]) < below:
+            (table / _DIRECTORY / name).unlink(missing_ok=True)
+
+
+def _names(table: Path) -> list[str]:
+    folder = table / _DIRECTORY
     try:
-        names = os.listdir(table / _DIRECTORY)
+        with os.scandir(folder) as found:
+            return [each.name for each in found if _NAME.fullmatch(each.name) and each.is_file()]
     except FileNotFoundError:
         return []
-    return sorted(int(name) for name in names if _VERSION.fullmatch(name))
+    except NotADirectoryError:
+        _LOGGER.warning("%s is no folder: damage is not noticed, and no checkpoint made, until you move it.", folder)
+        return []
 
 
 def write_checksums(path: Path, checksums: Checksums) -> None:
@@ -91,7 +109,7 @@ def read_checksums(path: Path) -> Checksums | None:
     """
     try:
         content, _, check = path.read_bytes().partition(b"\n")
-    except FileNotFoundError:
+    except (FileNotFoundError, NotADirectoryError, IsADirectoryError):
         return None
     if check != b"%08x\n" % crc32c(content):
         return None

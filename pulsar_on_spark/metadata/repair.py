@@ -30,6 +30,7 @@ from pulsar_on_spark.metadata.checksums import (
     checksummed_versions,
     checksums_path,
     read_checksums,
+    sweep_checksums,
 )
 from pulsar_on_spark.metadata.data_files import damaged, is_unreachable, read_content, rows_of
 from pulsar_on_spark.metadata.durability import LockHeldError, boot_id, fsync_path, locked, unheld
@@ -105,11 +106,10 @@ def clean_up(table: Path, below: int, older_than_s: float) -> None:
         return
     for version in behind[:-1]:  # before any entry: see `was_never_free`
         checkpoint_path(table, version).unlink(missing_ok=True)
-        checkpoint_checksums_path(table, version).unlink(missing_ok=True)
     for version in listing.entries:  # oldest first: see `was_never_free`; and a crash in between leaves no hole
         if version < behind[-1]:
             entry_path(table, version).unlink(missing_ok=True)
-            checksums_path(table, version).unlink(missing_ok=True)
+    sweep_checksums(table, behind[-1])
 
 
 def was_never_free(table: Path, version: int) -> bool:

@@ -9,9 +9,16 @@ from pathlib import Path
 import pytest
 from deltalake import write_deltalake
 
-from pulsar_on_spark.metadata.checksums import Checksums, checksummed_versions, checksums_path, write_checksums
+from pulsar_on_spark.metadata import repair
+from pulsar_on_spark.metadata.checksums import (
+    Checksums,
+    checkpoint_checksums_path,
+    checksummed_versions,
+    checksums_path,
+    write_checksums,
+)
 from pulsar_on_spark.metadata.current import current
-from pulsar_on_spark.metadata.log_entry import entry_path, read_entry
+from pulsar_on_spark.metadata.log_entry import checkpoint_path, entry_path, read_entry
 from pulsar_on_spark.metadata.records import TenantRecord
 from pulsar_on_spark.metadata.repair import find_damage
 from pulsar_on_spark.metadata.state import encode
@@ -165,3 +172,47 @@ def test_a_repair_leaves_no_checksums_above_the_log_wherever_it_ends(
     put(MetadataStore(cut_under_checksums), "after")
     assert len(_tenants(cut_under_checksums)) == 8
     assert not find_damage(_main(cut_under_checksums), deep=True)
+
+
+# -- the folder --------------------------------------------------------------------------------------------------------
+
+
+def test_a_clean_up_takes_the_checksums_whose_entries_an_older_version_cleaned_up(
+    root: Path, store: MetadataStore, put: Put
+) -> None:
+    for name in "abc":
+        put(store, name)
+        assert store._main.checkpoint()
+    for version in (0, 1, 2):
+        entry_path(_main(root), version).unlink()
+    checkpoint_path(_main(root), 2).unlink()
+    repair.clean_up(_main(root), 4, 0)
+    assert sorted(path.name for path in (_main(root) / "_checksums").iterdir()) == [
+        path.name for path in (checksums_path(_main(root), 4), checkpoint_checksums_path(_main(root), 4))
+    ]
+    assert _tenants(root) == ["a", "b", "c"]
+
+
+def test_a_file_in_the_place_of_the_folder_is_reported_and_shuts_nobody_out(
+    root: Path, store: MetadataStore, put: Put, caplog: pytest.LogCaptureFixture
+) -> None:
+    put(store, "a")
+    folder = _main(root) / "_checksums"
+    folder.rename(root / "away")
+    folder.touch()
+    reopened = MetadataStore(root)
+    assert f"{folder} is no folder" in caplog.text
+    put(reopened, "b")
+    assert _tenants(root) == ["a", "b"]
+    assert len(current(root, "main", "tenant")) == 2
+
+
+def test_a_folder_in_the_place_of_checksums_shuts_nobody_out(root: Path, store: MetadataStore, put: Put) -> None:
+    checksums_path(_main(root), 2).mkdir()
+    checksums_path(_main(root), 7).mkdir()
+    put(store, "a")
+    put(MetadataStore(root), "b")
+    assert store._main.refresh()
+    assert store._main.checkpoint()
+    repair.clean_up(_main(root), 3, 0)
+    assert _tenants(root) == ["a", "b"]

@@ -60,7 +60,7 @@ def copy_table(source: Path, target: Path) -> None:
 def _copy_checksums(source: Path, target: Path) -> None:
     """Copy the checksums of the entries and checkpoints that were copied."""
     copied = {path.name.removesuffix(".json").removesuffix(".parquet") for path in (target / "_delta_log").iterdir()}
-    with suppress(FileNotFoundError):  # the root is of an older version
+    with suppress(FileNotFoundError, NotADirectoryError):  # the root is of an older version
         for path in (source / "_checksums").iterdir():
             if path.name in copied:
                 make_folders(target / "_checksums")
