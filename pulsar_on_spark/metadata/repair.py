@@ -7,7 +7,8 @@ promised.
 
 Whatever else is broken is damage to the medium, and what it hit may have been reported: then nothing is cut, and the
 error says so. It is no power cut where a checkpoint or checksums show that the entry was durable once, nor where an
-entry was written since the machine started. And nothing is cut under processes that have the table open. What cannot
+entry was written since the machine started, unless the operator says that the file system was mounted anew (see
+`unsynced`). And nothing is cut under processes that have the table open. What cannot
 be read now (an OSError with a number) is not broken: it is raised.
 """
 
@@ -23,6 +24,7 @@ from pathlib import Path
 
 import pyarrow as pa
 
+from pulsar_on_spark.metadata import unsynced
 from pulsar_on_spark.metadata.checksums import (
     Checksum,
     checkpoint_checksums_path,
@@ -260,8 +262,14 @@ def _refuse_reported(table: Path, broken: int, file: Path, listing: _Listing) ->
         reason = "was durable once (a checkpoint covers it)"
     elif any(_was_durable(table, version) for version in checksummed_versions(table) if version >= broken):
         reason = "was durable once (its checksum, or a later one, says so)"
-    elif any(_is_of_this_boot(table, version) for version in listing.entries if version >= broken):
-        reason = "was written since this machine started, so no power cut has hit it"
+    elif any(
+        _is_of_this_boot(table, version) for version in listing.entries if version >= broken
+    ) and not unsynced.is_mounted_anew(table):
+        reason = (
+            "was written since this machine started, so no power cut has hit it (if its file system was mounted anew "
+            f"since, or this is a snapshot of a live root, run `truncate -s 0 {unsynced.mark_path(table)}` and open it "
+            "again)"
+        )
     else:
         return
     fault = "is not what was written" if file.exists() else "is missing"

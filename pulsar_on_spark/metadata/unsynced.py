@@ -4,6 +4,10 @@ Linux reports a failed write-back once. A process that syncs the same file after
 whatever the disk holds, and would report commits that rest on nothing. So the process that meets the failure leaves a
 mark, and no process commits while it is there. After a restart of the machine the files show what the disk holds:
 then the mark means nothing, and what is broken is what a power cut leaves.
+
+The same holds after the file system was mounted anew, and in a snapshot of a live root. No process can see that, so
+the operator says it, by an empty mark. A mark appears whole, so within one boot none but a disk tears it: also then
+the files are what the disk holds.
 """
 
 from __future__ import annotations
@@ -35,7 +39,7 @@ def leave_mark(table: Path, version: int, error: UnsyncedError) -> MetadataError
             file.flush()
             with suppress(OSError):  # other processes see the mark all the same
                 os.fsync(file.fileno())
-        unfinished.replace(table / _NAME)
+        unfinished.replace(mark_path(table))
     except OSError as refused:
         _LOGGER.warning("The mark that %s was not synced could not be written: %s", table, refused)
     return _refusal(table, version, str(error))
@@ -54,15 +58,25 @@ def refuse_marked(table: Path) -> None:
 
 
 def is_marked_before(table: Path) -> bool:
-    """True if there is a mark from before the machine's last restart: then all files have to be checked."""
+    """True if there is a mark from before the files were read from the disk: then all of them have to be checked."""
     mark = _read_mark(table)
     return mark is not None and mark.get("boot") != boot_id()
 
 
+def is_mounted_anew(table: Path) -> bool:
+    """True if the mark is empty: entries of this boot, too, may be what a power cut leaves."""
+    return _read_mark(table) == {}
+
+
+def mark_path(table: Path) -> Path:
+    """The mark's file."""
+    return table / _NAME
+
+
 def _read_mark(table: Path) -> dict[str, object] | None:
-    """The mark; None if there is none. A torn one is empty: it is from before a restart, for a mark appears whole."""
+    """The mark; None if there is none. A torn one is empty."""
     try:
-        mark = json.loads((table / _NAME).read_bytes())
+        mark = json.loads(mark_path(table).read_bytes())
     except FileNotFoundError:
         return None
     except ValueError:
@@ -72,12 +86,12 @@ def _read_mark(table: Path) -> dict[str, object] | None:
 
 def remove_mark(table: Path) -> None:
     """Remove the mark: all files that the log names have been read and are complete."""
-    (table / _NAME).unlink(missing_ok=True)
+    mark_path(table).unlink(missing_ok=True)
 
 
 def _refusal(table: Path, version: object, error: str) -> MetadataError:
     return MetadataError(
         f"The metadata table {table} could not be made durable at version {version} ({error}): whether the last "
         "commits outlive a power cut is unknown, and nothing is committed on top of them; check the disk, then restart "
-        f"this machine, or mount the disk's file system again and delete {table / _NAME}."
+        f"this machine, or mount the disk's file system anew and run `truncate -s 0 {mark_path(table)}`."
     )

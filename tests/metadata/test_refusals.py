@@ -13,13 +13,14 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from pulsar_on_spark.metadata import delta_log, durability
+from pulsar_on_spark.metadata import delta_log, durability, unsynced
+from pulsar_on_spark.metadata.checksums import checksums_path
 from pulsar_on_spark.metadata.delta_log import ORPHAN_HOURS, DeltaLog
 from pulsar_on_spark.metadata.durability import UnsyncedError, fsync_path, locked
 from pulsar_on_spark.metadata.log_entry import entry_path
 from pulsar_on_spark.metadata.records import TenantRecord
 from pulsar_on_spark.metadata.store import Change, MetadataStore
-from pulsar_on_spark.model.errors import MetadataError
+from pulsar_on_spark.model.errors import CorruptMetadataError, MetadataError
 from tests.open_files import no_descriptors
 
 Put = Callable[..., None]
@@ -138,7 +139,10 @@ def test_no_process_reports_what_another_could_not_sync(
     assert version == 3
     for process in (store, other, MetadataStore(root)):
         for _ in range(2):
-            with pytest.raises(MetadataError, match=r"could not be made durable at version 3 .*delete .*/_unsynced"):
+            with pytest.raises(
+                MetadataError,
+                match=r"could not be made durable at version 3 .*anew and run `truncate -s 0 .*/_unsynced",
+            ):
                 put(process, "on top")
     with pytest.raises(MetadataError, match="durable"):
         other.view(durable=True)
@@ -159,6 +163,50 @@ def test_a_mark_of_an_earlier_start_of_the_machine_is_taken_away(
     put(later, "after")
     assert _tenants(later) == ["after", "unsynced"]
     assert not (root / "metadata" / "main" / "_unsynced").exists()
+
+
+def _broken_of_this_boot(root: Path, put: Put) -> Path:
+    """Leave a root whose last commit was not reported and is not on the disk; returns its mark."""
+    table = root / "metadata" / "main"
+    store = MetadataStore(root)
+    put(store, "reported")
+    put(store, "unsynced")
+    checksums_path(table, 3).unlink()
+    entry_path(table, 3).write_bytes(entry_path(table, 3).read_bytes()[:-30])
+    unsynced.leave_mark(table, 3, UnsyncedError(errno.EIO, os.strerror(errno.EIO)))
+    return table / "_unsynced"
+
+
+def test_an_operator_can_say_that_the_file_system_was_mounted_anew(root: Path, put: Put) -> None:
+    mark = _broken_of_this_boot(root, put)
+    mark.write_bytes(b"")
+    later = MetadataStore(root)
+    put(later, "after")
+    assert _tenants(later) == ["after", "reported"]
+    assert not mark.exists()
+
+
+def test_without_a_word_of_the_operator_nothing_of_this_boot_is_cut_off(root: Path, put: Put) -> None:
+    """A deleted mark says nothing; the error tells what does, also for a snapshot of a live root, which has none."""
+    mark = _broken_of_this_boot(root, put)
+    for removed in (False, True):
+        if removed:
+            mark.unlink()
+        with pytest.raises(CorruptMetadataError, match=rf"since this machine started.*truncate -s 0 {mark}`"):
+            MetadataStore(root)
+    mark.touch()
+    assert _tenants(MetadataStore(root)) == ["reported"]
+
+
+def test_an_empty_mark_cuts_off_nothing_that_was_durable(root: Path, store: MetadataStore, put: Put) -> None:
+    put(store, "reported")
+    del store
+    path = entry_path(root / "metadata" / "main", 2)
+    path.write_bytes(path.read_bytes()[:-30])
+    (root / "metadata" / "main" / "_unsynced").touch()
+    for _ in range(2):
+        with pytest.raises(CorruptMetadataError, match="durable once"):
+            MetadataStore(root)
 
 
 @pytest.mark.parametrize("content", [b"", b'{"boot": "', b"[]", b"null", b"\xff"])
