@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import re
 import sys
 from collections.abc import Callable, Iterable, Mapping
 from datetime import UTC, datetime
@@ -22,6 +21,7 @@ from pulsar_on_spark.cli.consume import consume
 from pulsar_on_spark.cli.http_admin import RequestRefusedError
 from pulsar_on_spark.cli.perf import perf_app
 from pulsar_on_spark.cli.produce import produce
+from pulsar_on_spark.cli.pulsar_names import PulsarGroup
 from pulsar_on_spark.cli.read import read
 from pulsar_on_spark.cli.recover import recover
 from pulsar_on_spark.cli.root_target import RootTarget
@@ -32,6 +32,7 @@ from pulsar_on_spark.cli.subscriptions import subscriptions_app
 from pulsar_on_spark.cli.targets import UrlOption, open_target
 from pulsar_on_spark.cli.tenants import namespaces_app, policies_app, tenants_app
 from pulsar_on_spark.cli.topics import topics_app
+from pulsar_on_spark.cli.units import duration_s
 from pulsar_on_spark.model.errors import InvalidArgumentError, PulsarpyError, sentence_of
 from pulsar_on_spark.model.logs import TextLines
 from pulsar_on_spark.model.quorum import Quorum
@@ -46,10 +47,9 @@ app = typer.Typer(
     help="Topics in a folder, the root: give it as the last argument, as --root, or in PULSARPY_ROOT. Commands with "
     "--url ask the broker that serves it instead (PULSARPY_URL).",
     no_args_is_help=True,
+    cls=PulsarGroup,
     pretty_exceptions_enable=False,
 )
-_DURATION = re.compile(r"(\d+(?:\.\d+)?)\s*(s|m|h|d)")
-_SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
 
 
 def main() -> None:
@@ -145,7 +145,7 @@ def maintain(
     as_json: AsJson = False,
 ) -> None:
     """Do one pass of housekeeping: repair, merge, collect garbage, expire, fold, checkpoint, vacuum."""
-    ages = Ages(abort_after_s=_seconds(abort_after))
+    ages = Ages(abort_after_s=duration_s(abort_after, "Option --abort-after"))
     opened = open_root(root, root_option)
     with output.progress(as_json) as progress:
         done = opened.maintain(ages, progress)
@@ -157,13 +157,6 @@ def maintain(
         output.fail(problem)
     if done.problems:
         raise typer.Exit(1)
-
-
-def _seconds(text: str) -> float:
-    match = _DURATION.fullmatch(text.strip())
-    if match is None:
-        raise InvalidArgumentError(f"Option --abort-after is {text!r}: give a duration such as 24h, 90m or 30s.")
-    return float(match[1]) * _SECONDS[match[2]]
 
 
 def _show_broker(target: BrokerTarget, as_json: bool) -> None:
@@ -322,4 +315,4 @@ for _heading, _functions, _groups in _COMMANDS:
     for _function in _functions:
         app.command(rich_help_panel=_heading)(_function)
     for _name, _group in _groups.items():
-        app.add_typer(_group, name=_name, rich_help_panel=_heading)
+        app.add_typer(_group, name=_name, rich_help_panel=_heading, cls=PulsarGroup)

@@ -11,7 +11,7 @@ from pulsar_on_spark.cli.arguments import is_namespace
 from pulsar_on_spark.cli.http_admin import HttpAdmin, RequestRefusedError, namespace_path, topic_path
 from pulsar_on_spark.model.errors import InvalidArgumentError, SubscriptionNotFoundError
 from pulsar_on_spark.model.ids import EntryId, LedgerId, Position
-from pulsar_on_spark.model.names import TopicName
+from pulsar_on_spark.model.names import TopicName, check_namespace
 from pulsar_on_spark.topic.policies.policies import FIELDS
 from pulsar_on_spark.topic.status import StorageStatus, TopicSubscription
 from pulsar_on_spark.topic.subscription.subscriptions import SubscriptionStatus
@@ -86,11 +86,14 @@ class BrokerTarget:
         else:
             self.admin.change("POST", *path, body=value, **params)
 
-    def topics(self) -> list[tuple[str, int | None]]:
+    def topics(self, namespace: str | None = None) -> list[tuple[str, int | None]]:
         """See `Target`."""
         found: list[tuple[str, int | None]] = []
-        for namespace in [each for tenant in self.tenants() for each in self.namespaces(tenant)]:
-            path = ("persistent", *namespace.split("/"))
+        if namespace is None:
+            wanted = [each for tenant in self.tenants() for each in self.namespaces(tenant)]
+        else:
+            wanted = [check_namespace(namespace)]
+        for path in [("persistent", *each.split("/")) for each in wanted]:
             partitioned = dict.fromkeys(self.admin.get(*path, "partitioned"), 0)
             for name in map(TopicName.parse, self.admin.get(*path)):
                 if name.partitioned_base.full in partitioned:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from typing import Annotated, Final
 
 import typer
@@ -12,9 +13,13 @@ from pulsar_on_spark.cli.http_admin import topic_path
 from pulsar_on_spark.cli.subscriptions import subscriptions_app
 from pulsar_on_spark.cli.targets import UrlOption, open_broker
 from pulsar_on_spark.cli.topics import topics_app
+from pulsar_on_spark.cli.units import duration_s, is_duration
 from pulsar_on_spark.model.errors import InvalidArgumentError
 
 _ENDS: Final = {"earliest": {"ledgerId": -1, "entryId": -1}, "latest": {"ledgerId": 2**63 - 1, "entryId": 2**63 - 1}}
+
+_ENTRIES: Final = "earliest, latest, or a message id such as 12:345"
+_PLACES: Final = f"1h for an hour ago (s, m, h, d, w), milliseconds since 1970, {_ENTRIES}"
 
 
 @topics_app.command()
@@ -53,11 +58,11 @@ def create(
     topic: Topic,
     name: Subscription,
     url: UrlOption = None,
-    at: Annotated[str, typer.Option(help="earliest, latest, or a message id such as 12:345.")] = "latest",
+    at: Annotated[str, typer.Option(help=f"{_ENTRIES}.")] = "latest",
     as_json: AsJson = False,
 ) -> None:
     """Create a subscription."""
-    open_broker(url).change("PUT", *topic_path(topic), "subscription", name, body=_place(at))
+    open_broker(url).change("PUT", *topic_path(topic), "subscription", name, body=_place(at, _ENTRIES))
     output.done(f"Created subscription {name!r} on {topic}.", as_json, topic=topic, subscription=name, at=at)
 
 
@@ -109,7 +114,7 @@ def expire(
 def seek(
     topic: Topic,
     name: Subscription,
-    to: Annotated[str, typer.Argument(help="earliest, latest, a message id such as 12:345, or ms since 1970.")],
+    to: Annotated[str, typer.Argument(help=f"{_PLACES}.")],
     url: UrlOption = None,
     as_json: AsJson = False,
 ) -> None:
@@ -118,19 +123,21 @@ def seek(
     broker = open_broker(url)
     if to.isdecimal():
         broker.change("POST", *path, to)
+    elif is_duration(to):
+        broker.change("POST", *path, str(int((time.time() - duration_s(to, "The place")) * 1000)))
     elif to in _ENDS and broker.is_partitioned(topic):
         broker.change("POST", *path, "0" if to == "earliest" else str(2**53))
     else:
-        broker.change("POST", *path, body=_place(to))
+        broker.change("POST", *path, body=_place(to, _PLACES))
     output.done(
         f"Subscription {name!r} on {topic} begins anew at {to}.", as_json, topic=topic, subscription=name, to=to
     )
 
 
-def _place(text: str) -> dict[str, int]:
+def _place(text: str, places: str) -> dict[str, int]:
     if text in _ENDS:
         return _ENDS[text]
     ledger, _, entry = text.partition(":")
     if not (ledger.isdecimal() and entry.isdecimal()):
-        raise InvalidArgumentError(f"{text!r} is no place: give earliest, latest or a message id such as 12:345.")
+        raise InvalidArgumentError(f"{text!r} is no place: give {places}.")
     return {"ledgerId": int(ledger), "entryId": int(entry)}

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from pulsar_on_spark.cli.arguments import is_namespace
-from pulsar_on_spark.model.names import TopicName
+from pulsar_on_spark.model.names import TopicName, check_namespace
 from pulsar_on_spark.topic import catalog, tenants
 from pulsar_on_spark.topic.policies import change
 from pulsar_on_spark.topic.policies.effective import namespace_policies, topic_policies
@@ -74,9 +74,15 @@ class RootTarget:
         else:
             change.set_topic_policies(self.root, TopicName.parse(of), {field: value})
 
-    def topics(self) -> list[tuple[str, int | None]]:
+    def topics(self, namespace: str | None = None) -> list[tuple[str, int | None]]:
         """See `Target`."""
-        return [(each.name, each.partitions) for each in self.root.topics()]
+        if namespace is not None:
+            tenants.require_namespace(self.root.store.view(durable=True), check_namespace(namespace))
+        return [
+            (each.name, each.partitions)
+            for each in self.root.topics()
+            if namespace in (None, TopicName.parse(each.name).namespace)
+        ]
 
     def create_topic(self, topic: str, partitions: int | None, schema: str | None, schema_type: str) -> None:
         """See `Target`."""

@@ -53,8 +53,8 @@ class Target(Protocol):
     def set_policy(self, of: str, field: str, value: Any) -> None:
         """Set a policy of a namespace or a topic; None has it unset."""
 
-    def topics(self) -> list[tuple[str, int | None]]:
-        """All topics by name, each with the number of its partitions; None for none."""
+    def topics(self, namespace: str | None = None) -> list[tuple[str, int | None]]:
+        """The topics of a namespace, or all, by name, each with the number of its partitions; None for none."""
 
     def create_topic(self, topic: str, partitions: int | None, schema: str | None, schema_type: str) -> None:
         """Create a topic, of values by that Avro schema if one is given."""

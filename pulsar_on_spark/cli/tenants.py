@@ -10,6 +10,7 @@ import typer
 from pulsar_on_spark.cli import output
 from pulsar_on_spark.cli.arguments import AsJson, RootArgument, RootOption
 from pulsar_on_spark.cli.targets import UrlOption, open_target
+from pulsar_on_spark.cli.units import duration_s, size_bytes
 from pulsar_on_spark.model.errors import InvalidArgumentError
 
 tenants_app = typer.Typer(help="List, create and delete tenants.", no_args_is_help=True)
@@ -134,8 +135,32 @@ def set_(
     given = _json(value)
     if given is None:
         raise InvalidArgumentError(f"Policy {field!r} cannot be set to null: use `pulsarpy policies unset`.")
+    if field == "retention" and not isinstance(given, dict):
+        raise InvalidArgumentError(
+            f"Retention {value!r} is not a JSON object: use `pulsarpy policies set-retention` with --time and --size."
+        )
     open_target(root, root_option, url).set_policy(of, field, given)
     output.done(f"Set {field} of {of}.", as_json, of=of, policy=field, value=given)
+
+
+@policies_app.command("set-retention")
+def set_retention(
+    of: Of,
+    root: RootArgument = None,
+    root_option: RootOption = None,
+    url: UrlOption = None,
+    size: Annotated[
+        str, typer.Option("--size", "-s", help="Keep so much of each topic: 512M, 10G, 2T; -1 for no limit.")
+    ] = "-1",
+    age: Annotated[
+        str, typer.Option("--time", "-t", help="Keep messages for so long: 90m, 24h, 7d, 2w; -1 for no limit.")
+    ] = "-1",
+    as_json: AsJson = False,
+) -> None:
+    """Set how much is kept of what all subscriptions have acknowledged; what exceeds either limit may go."""
+    retention = {"retentionTimeInMinutes": _minutes(age), "retentionSizeInMB": _megabytes(size)}
+    open_target(root, root_option, url).set_policy(of, "retention", retention)
+    output.done(f"Set retention of {of}.", as_json, of=of, policy="retention", value=retention)
 
 
 @policies_app.command("unset")
@@ -150,6 +175,24 @@ def unset(
     """Have a policy unset: what holds above it, holds."""
     open_target(root, root_option, url).set_policy(of, field, None)
     output.done(f"Unset {field} of {of}.", as_json, of=of, policy=field)
+
+
+def _minutes(text: str) -> int:
+    if text in ("-1", "0"):
+        return int(text)
+    minutes = int(duration_s(text, "Option --time") // 60)
+    if not minutes:
+        raise InvalidArgumentError(f"Option --time is {text!r}, less than a minute: give 1m or more, 0, or -1.")
+    return minutes
+
+
+def _megabytes(text: str) -> int:
+    if text in ("-1", "0"):
+        return int(text)
+    megabytes = size_bytes(text, "Option --size") >> 20
+    if not megabytes:
+        raise InvalidArgumentError(f"Option --size is {text!r}, less than 1M: give 1M or more, 0, or -1.")
+    return megabytes
 
 
 def _json(text: str) -> Any:

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from pulsar_on_spark.cli import output
-from pulsar_on_spark.cli.arguments import AsJson, RootArgument, RootOption
-from pulsar_on_spark.cli.targets import UrlOption, open_target
+from pulsar_on_spark.cli.arguments import AsJson, RootArgument, RootOption, is_namespace
+from pulsar_on_spark.cli.targets import URL_VARIABLE, UrlOption, open_target
 from pulsar_on_spark.model.errors import InvalidArgumentError
 from pulsar_on_spark.model.names import TopicName
 
@@ -25,7 +26,8 @@ def create(
     root_option: RootOption = None,
     url: UrlOption = None,
     partitions: Annotated[
-        int | None, typer.Option(help="1 to 10,000; leave out for a topic without partitions.")
+        int | None,
+        typer.Option("--partitions", "-p", help="1 to 10,000; leave out for a topic without partitions."),
     ] = None,
     schema: Annotated[Path | None, typer.Option(help="File with an Avro record schema of the values.")] = None,
     schema_type: Annotated[str, typer.Option(help="How values are encoded: JSON or AVRO.")] = "JSON",
@@ -44,10 +46,19 @@ def create(
 
 @topics_app.command("list")
 def list_(
-    root: RootArgument = None, root_option: RootOption = None, url: UrlOption = None, as_json: AsJson = False
+    namespace: Annotated[
+        str | None,
+        typer.Argument(metavar="[NAMESPACE]", help="tenant/namespace; all of them by default.", show_default=False),
+    ] = None,
+    root: RootArgument = None,
+    root_option: RootOption = None,
+    url: UrlOption = None,
+    as_json: AsJson = False,
 ) -> None:
-    """List topics."""
-    found = open_target(root, root_option, url).topics()
+    """List topics, of a namespace or all."""
+    if namespace is not None and root is None and not _is_namespace_given(namespace, root_option, url):
+        namespace, root = None, namespace
+    found = open_target(root, root_option, url).topics(namespace)
     if as_json:
         output.print_json([{"name": name, "partitions": partitions} for name, partitions in found])
         return
@@ -79,7 +90,7 @@ def delete(
     root: RootArgument = None,
     root_option: RootOption = None,
     url: UrlOption = None,
-    force: Annotated[bool, typer.Option("--force", help="Delete its subscriptions too.")] = False,
+    force: Annotated[bool, typer.Option("--force", "-f", help="Delete its subscriptions too.")] = False,
     as_json: AsJson = False,
 ) -> None:
     """Delete a topic with its partitions and data."""
@@ -89,6 +100,15 @@ def delete(
         as_json,
         name=TopicName.parse(name).full,
     )
+
+
+def _is_namespace_given(text: str, root_option: str | None, url: str | None) -> bool:
+    """Whether the only argument is a namespace, and not a root's folder: something else says which root or broker."""
+    if not is_namespace(text):
+        return False
+    if url is not None:
+        return True
+    return (root_option is not None or URL_VARIABLE in os.environ) and not Path(text).exists()
 
 
 def _schema_text(file: Path) -> str:

@@ -1,0 +1,88 @@
+"""Names of `pulsar-admin`'s commands: those with the same arguments run, of the others the error says what to type."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, Any, Final
+
+from typer.core import TyperGroup
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+ALIASES: Final[Mapping[str, str]] = {
+    "namespaces policies": "policies show",
+    "namespaces set-retention": "policies set-retention",
+    "namespaces topics": "topics list",
+    "schemas get": "schemas list",
+    "topics compact": "compact",
+    "topics delete-partitioned-topic": "topics delete",
+    "topics partitioned-stats": "topics stats",
+    "topics partitioned-stats-internal": "topics internal-stats",
+    "topics set-retention": "policies set-retention",
+    "topics stats-internal": "topics internal-stats",
+    "topics trim-topic": "topics trim",
+}
+"""Commands of `pulsar-admin` whose arguments are those of ours."""
+
+HINTS: Final[Mapping[str, str]] = {
+    "bookies": "storage list",
+    "broker-stats": "status --url URL",
+    "brokers": "status --url URL",
+    "clusters": "status",
+    "namespaces clear-backlog": "subscriptions clear TOPIC SUBSCRIPTION",
+    "non-persistent": "topics",
+    "persistent": "topics",
+    "schemas upload": "schemas register TOPIC FILE",
+    "topicPolicies": "policies",
+    "topics clear-backlog": "subscriptions clear TOPIC SUBSCRIPTION",
+    "topics compaction-status": "topics stats TOPIC",
+    "topics create-partitioned-topic": "topics create TOPIC --partitions N",
+    "topics create-subscription": "subscriptions create TOPIC SUBSCRIPTION",
+    "topics examine-messages": "read TOPIC",
+    "topics expire-messages": "subscriptions expire TOPIC SUBSCRIPTION SECONDS",
+    "topics get-message-by-id": "read TOPIC",
+    "topics get-partitioned-topic-metadata": "topics list NAMESPACE",
+    "topics last-message-id": "read TOPIC --last -n 1",
+    "topics list-partitioned-topics": "topics list NAMESPACE",
+    "topics partitioned-terminate": "topics terminate TOPIC",
+    "topics peek-messages": "peek TOPIC SUBSCRIPTION -n N",
+    "topics reset-cursor": "seek TOPIC SUBSCRIPTION 1h",
+    "topics skip": "subscriptions skip TOPIC SUBSCRIPTION N",
+    "topics subscriptions": "topics stats TOPIC",
+    "topics unsubscribe": "subscriptions delete TOPIC SUBSCRIPTION",
+    "topics update-partitioned-topic": "topics add-partitions TOPIC N",
+}
+"""Commands of `pulsar-admin` that are typed otherwise here."""
+
+_POLICY: Final = re.compile(r"(?:topics|namespaces) (get|set|remove)-([a-z-]+)")
+_POLICY_VERBS: Final = {"get": "show OF", "set": "set OF {policy} VALUE", "remove": "unset OF {policy}"}
+
+
+def hint(name: str) -> str | None:
+    """The command to type for one of `pulsar-admin`; None where there is none."""
+    if name in HINTS:
+        return HINTS[name]
+    of_policy = _POLICY.fullmatch(name)
+    if of_policy is None:
+        return None
+    return "policies " + _POLICY_VERBS[of_policy[1]].format(policy=of_policy[2].replace("-", "_"))
+
+
+class PulsarGroup(TyperGroup):
+    """A group of commands that knows those of `pulsar-admin`."""
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        """Find a command as typed, else by the name that it has in `pulsar-admin`."""
+        root = ctx.find_root()
+        typed = args[0] if ctx is root else f"{ctx.info_name} {args[0]}"
+        if self.get_command(ctx, args[0]) is None:
+            if typed in ALIASES:
+                command: Any = root.command
+                for word in ALIASES[typed].split():
+                    command = command.get_command(ctx, word)
+                return args[0], command, args[1:]
+            ours = hint(typed)
+            if ours is not None:
+                ctx.fail(f"No such command {args[0]!r}: pulsar-admin's `{typed}` is `pulsarpy {ours}` here.")
+        return super().resolve_command(ctx, args)
