@@ -9,6 +9,7 @@ import random
 import shutil
 import threading
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -18,6 +19,7 @@ import uvloop
 from pulsar_on_spark.ledger.files import OS_FILES, OsFiles
 from pulsar_on_spark.ledger.journal import local_disk
 from pulsar_on_spark.ledger.journal.groups import JournalLimits
+from pulsar_on_spark.ledger.journal.journal import Journal
 from pulsar_on_spark.ledger.journal.log import LogRecord, LogState
 from pulsar_on_spark.ledger.journal.messages import LogCommitUnknown
 from pulsar_on_spark.ledger.journal.recover import recover
@@ -30,26 +32,49 @@ from pulsar_on_spark.testing.recording_files import Crash, RecordingFiles
 from tests.ledger.journal.journal_runs import QUORUM, Entry, Listener, Place, add, entries_in
 
 
-def write(place: Place, count: int = 30, limits: JournalLimits | None = None, quorum: Quorum = QUORUM) -> list[Entry]:
-    """A writer that acknowledges some entries and then is gone, its files left open."""
+def write(
+    place: Place, counts: Sequence[int] = (30,), limits: JournalLimits | None = None, quorum: Quorum = QUORUM
+) -> list[Entry]:
+    """A writer that acknowledges some entries and then is gone, its files left open.
+
+    After so many entries each it waits for the fragment ahead: full files are rolled as often as `counts` has further
+    parts, however long a commit of the record takes.
+    """
 
     async def run() -> list[Entry]:
         listener = Listener()
         journal = place.journal(listener, quorum, limits or JournalLimits(idle_lac_s=10))
         await journal.open()
         added = []
-        for number in range(count):
-            added.append(add(journal, 1 + number % 3, number // 3, os.urandom(300)))
-            if number % 4 == 0:
-                await listener.wait(lambda: listener.acked == added)
-        await listener.wait(lambda: listener.acked == added)
-        await asyncio.sleep(0.05)  # the next fragment
-        while journal._shell._ensemble.backlog_bytes:  # the third path
-            await asyncio.sleep(0.005)
-        journal.abandon()
+        for part, count in enumerate(counts):
+            for _ in range(count):
+                number = len(added)
+                added.append(add(journal, 1 + number % 3, number // 3, os.urandom(300)))
+                if number % 4 == 0:
+                    await listener.wait(lambda: listener.acked == added)
+            await listener.wait(lambda: listener.acked == added)
+            await prepared(place, listener, fragments=part + 2)
+        await abandoned(journal, listener)
         return added
 
     return asyncio.run(run())
+
+
+async def prepared(place: Place, listener: Listener, fragments: int = 2) -> None:
+    """The record names so many fragments; the last one is that ahead."""
+
+    def named() -> int:
+        record = place.register.read().record
+        assert record is not None
+        return len(record.fragments)
+
+    await listener.wait_until(lambda: named() >= fragments)
+
+
+async def abandoned(journal: Journal, listener: Listener) -> None:
+    """The journal is left when all its paths have what an ack quorum of them has."""
+    await listener.wait_until(lambda: not journal._shell._ensemble.backlog_bytes)
+    journal.abandon()
 
 
 def file_of(place: Place, path: int, file: str = "1"):
@@ -191,7 +216,7 @@ def test_a_living_writer_is_fenced_and_acknowledges_nothing_more(tmp_path, run_i
 @pytest.mark.parametrize("quorum", ["3/3/2", "1/1/1"])
 def test_recovery_goes_over_rolls_and_prepared_fragments(tmp_path, quorum):
     place = Place(tmp_path)
-    added = write(place, 200, JournalLimits(roll_bytes=5000), Quorum.parse(quorum))
+    added = write(place, (60, 60, 60), JournalLimits(roll_bytes=5000), Quorum.parse(quorum))
     record = place.recover()
     assert len(record.fragments) > 2
     assert sorted(entries_in(place.log(record))) == sorted(added)
@@ -507,10 +532,8 @@ def test_a_fence_that_answers_after_it_was_given_up_is_not_taken_for_the_answer_
             added.append(add(journal, 1, number, os.urandom(100_000)))
             if number % 10 == 9:
                 await listener.wait(lambda: listener.acked == added)
-        await asyncio.sleep(0.05)  # the next fragment
-        while journal._shell._ensemble.backlog_bytes:  # the third path
-            await asyncio.sleep(0.005)
-        journal.abandon()
+        await prepared(place, listener)
+        await abandoned(journal, listener)
         return added
 
     added = asyncio.run(run())
