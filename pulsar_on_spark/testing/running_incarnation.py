@@ -37,8 +37,9 @@ class RunningIncarnation:
         self.over: str | None = None
         self._root = root
         self._waiting: list[asyncio.Future[None]] = []
-        self._loop = asyncio.new_event_loop()
-        self._thread = threading.Thread(target=self._loop.run_forever, name="incarnation", daemon=True)
+        self._runner = asyncio.Runner(loop_factory=asyncio.new_event_loop)
+        self._loop = self._runner.get_loop()
+        self._thread = threading.Thread(target=self._run_loop, name="incarnation", daemon=True)
         self._thread.start()
         self.incarnation = self._run(Incarnation.start(root, self, limits=limits, lease_duration_s=lease_duration_s))
 
@@ -100,6 +101,10 @@ class RunningIncarnation:
 
     def _run(self, work: Coroutine[object, object, _T]) -> _T:
         return asyncio.run_coroutine_threadsafe(work, self._loop).result(timeout=60)
+
+    def _run_loop(self) -> None:
+        with self._runner:  # which at the end cancels all tasks and waits for what they do in threads
+            self._loop.run_forever()
 
     def _end_thread(self) -> None:
         self._loop.call_soon_threadsafe(self._loop.stop)
