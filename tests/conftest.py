@@ -11,6 +11,7 @@ from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING
 
 import pytest
+from hypothesis import HealthCheck, settings
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -29,6 +30,8 @@ LONG = (
     "tests/topic/tail/",
 )
 """After Spark's, processes begin with these: short files at the end, and none waits long for another."""
+# How long an example takes says how busy the machine is: where CI is set, Hypothesis leaves both out by itself.
+settings.register_profile("default", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 # Their programs are short: what the second compiler and a parallel collector cost at their start never comes back.
 os.environ.setdefault("JDK_JAVA_OPTIONS", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from pulsar_on_spark.broker.throttle import MAX_DEBT_S, Throttle
@@ -60,7 +60,6 @@ def test_other_limits_begin_anew() -> None:
     assert throttle.is_unlimited
 
 
-@settings(deadline=None)
 @given(st.lists(st.integers(1, 9), min_size=1, max_size=100), st.integers(3, 50), st.integers(1, 5))
 def test_the_average_keeps_to_the_rate(sizes: list[int], limit: int, period_s: int) -> None:
     throttle, now_s, taken = Throttle(messages=limit, period_s=period_s), 0.0, 0

@@ -74,7 +74,7 @@ def many_pieces(draw: st.DrawFn) -> list[ScanPiece]:
     return found
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 @given(many_pieces(), st.none() | st.integers(1, 40), st.none() | st.integers(1, 3_000))
 def test_every_entry_is_in_one_task_in_order(
     pieces: list[ScanPiece], min_partitions: int | None, max_records: int | None

@@ -48,7 +48,7 @@ slot_bounds = st.dictionaries(st.integers(0, 63), bounds, max_size=8)
 
 
 @given(slot_bounds)
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
+@settings(suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture])
 def test_slots_get_exactly_their_entries_and_nothing_is_read_twice(root: Root, given_bounds: dict[int, list[int]]):
     view = root.store.view()
     (part,) = existing_parts(view, TopicSelection(("t",)))
@@ -108,7 +108,7 @@ def test_targets_bound_a_backlog(root: Root):
 
 
 @given(bounds, st.one_of(st.none(), st.integers(1, 70)), st.one_of(st.none(), st.integers(1, 700)))
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
+@settings(suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture])
 def test_a_backlog_is_counted_whole_and_planned_as_far_as_a_batch_goes(
     root: Root, given_bounds: list[int], rows: int | None, size: int | None
 ):
@@ -128,7 +128,7 @@ def test_a_backlog_is_counted_whole_and_planned_as_far_as_a_batch_goes(
 
 
 @given(st.tuples(st.integers(0, 6), st.integers(0, 6)).map(sorted))
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
+@settings(suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture])
 def test_counting_a_range_says_what_planning_it_says(root: Root, given_bounds: list[int]):
     view = root.store.view()
     (part,) = existing_parts(view, TopicSelection(("several",)))

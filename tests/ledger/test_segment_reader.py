@@ -64,7 +64,7 @@ def test_groups_of_any_size_read_the_same(store, batch, monkeypatch, group_bytes
     assert store.read(record, [0, 3, 4, 19]) == [batches[number] for number in (0, 3, 4, 19)]
 
 
-@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=25, suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture])
 @given(data=st.data())
 def test_any_rows_come_back(new_store, tmp_path_factory, data):
     arrays = {

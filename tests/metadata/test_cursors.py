@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from pulsar_on_spark.metadata.cursors import CursorRow, Cursors
@@ -20,7 +20,6 @@ ROWS = st.lists(
 )
 
 
-@settings(deadline=None)
 @given(rows=ROWS, order=st.randoms(), cut=st.integers(0, 20))
 def test_of_each_slot_the_largest_epoch_then_n_counts_in_whatever_order(
     rows: list[CursorRow], order: object, cut: int

@@ -5,7 +5,7 @@ from datetime import UTC, datetime
 
 import pyarrow as pa
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from pulsar_on_spark.metadata import folding
@@ -67,7 +67,6 @@ ROWS = st.lists(
 )
 
 
-@settings(deadline=None)
 @given(rows=ROWS, above=st.integers(-1, 20), up_to=st.integers(0, 20))
 def test_exactly_the_rows_of_the_range_that_are_newest_in_the_snapshot_stay(
     rows: list[tuple[str, str, int, str, bool]], above: int, up_to: int
@@ -82,7 +81,6 @@ def test_exactly_the_rows_of_the_range_that_are_newest_in_the_snapshot_stay(
     assert found == {key: rank for key, rank in newest.items() if above < rank[0] <= up_to}
 
 
-@settings(deadline=None)
 @given(rows=ROWS, up_to=st.integers(0, 20))
 def test_folding_again_changes_nothing(rows: list[tuple[str, str, int, str, bool]], up_to: int) -> None:
     plan = FoldPlan(-1, up_to)

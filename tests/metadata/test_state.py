@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 
 import pyarrow as pa
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from pulsar_on_spark.metadata.records import LedgerRecord, Record, SegmentRecord, TopicRecord
@@ -75,7 +75,6 @@ def _check(view: View, puts: Sequence[Put]) -> None:
             assert view.newest(cls, topic_id) == (of_topic[-1] if of_topic else None)
 
 
-@settings(deadline=None)
 @given(puts=PUTS, order=st.randoms(), cut=st.integers(0, 40))
 def test_the_view_is_what_a_dict_says_in_whatever_order_and_portions_rows_come(
     puts: list[Put], order: object, cut: int
@@ -91,7 +90,6 @@ def test_the_view_is_what_a_dict_says_in_whatever_order_and_portions_rows_come(
     _check(View(state, 1), puts)
 
 
-@settings(deadline=None)
 @given(before=PUTS, after=PUTS)
 def test_a_fork_leaves_what_it_was_forked_from_alone(before: list[Put], after: list[Put]) -> None:
     state = State()

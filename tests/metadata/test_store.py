@@ -384,7 +384,7 @@ OPERATIONS = st.lists(
 )
 
 
-@settings(deadline=None, max_examples=12)
+@settings(max_examples=12)
 @given(operations=OPERATIONS)
 def test_after_any_sequence_of_commits_and_folds_the_table_is_what_a_dict_says(
     tmp_path_factory: pytest.TempPathFactory, operations: list[tuple[str, str, int]]

@@ -85,14 +85,14 @@ def test_partitions_equal_the_java_clients_router() -> None:
         assert chosen == [vector[f"partition_{scheme}"] for vector in GOLDEN]
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(st.lists(st.binary(max_size=70), max_size=60), st.integers(0, 5))
 def test_murmur_equals_the_slow_one_also_in_slices(keys: list[bytes], skip: int) -> None:
     column = pa.array(keys, pa.binary()).slice(skip)
     assert murmur3_32(column).tolist() == [slow_murmur(key) for key in keys[skip:]]
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(st.lists(st.text(max_size=40), max_size=60), st.integers(0, 5))
 def test_java_hash_equals_the_slow_one_also_in_slices(texts: list[str], skip: int) -> None:
     column = pa.array(texts, pa.string()).slice(skip)
@@ -109,7 +109,7 @@ def test_more_rows_and_bytes_than_fit_one_chunk() -> None:
     assert base64_encode(column).to_pylist() == [base64.b64encode(key) for key in keys]
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(st.lists(st.binary(max_size=6) | st.text(max_size=3).map(str.encode), max_size=30), st.integers(0, 3))
 def test_invalid_utf8_is_found_row_by_row(keys: list[bytes], skip: int) -> None:
     column = pa.array(keys, pa.binary()).slice(skip)

@@ -19,7 +19,7 @@ def test_bytes_of_the_official_python_client() -> None:
     assert serialized_message_ids(LedgerId(12), entries, 3, batches)[1].as_py() == bytes.fromhex("080c10d90218032007")
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(
     st.integers(1, 2**63 - 1),
     st.lists(st.tuples(st.sampled_from(EDGES) | st.integers(0, 400), st.integers(-1, 400)), max_size=40),

@@ -62,7 +62,7 @@ def test_no_memory_is_taken_for_what_a_few_bytes_claim(codec: Codec) -> None:
     assert decompress(codec, memoryview(compress(codec, TEXT)), MAX_UNCOMPRESSED_BYTES + 1) is None
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 @given(st.sampled_from(PACKING), st.binary(max_size=60), st.integers(0, 100))
 def test_garbage_is_refused_or_is_as_long_as_it_says(codec: Codec, packed: bytes, size_bytes: int) -> None:
     plain = decompress(codec, memoryview(packed), size_bytes)

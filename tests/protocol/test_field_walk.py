@@ -92,7 +92,7 @@ def _check_agrees(fields: Fields, data: bytes, row: int, message: bytes, parsed:
         assert int((occurrences.messages == row).sum()) == len(getattr(parsed, names[number]))
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 @given(st.lists(bodies, min_size=1, max_size=16), st.sampled_from(COUNTS))
 def test_what_is_not_odd_has_the_parsers_values(drawn: list[bytes], count: int) -> None:
     messages = [drawn[row % len(drawn)] for row in range(count)]
@@ -111,7 +111,7 @@ def test_what_is_not_odd_has_the_parsers_values(drawn: list[bytes], count: int) 
         _check_agrees(fields, data, row, message, parsed)
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(st.lists(made, min_size=1, max_size=8), st.sampled_from(COUNTS))
 def test_what_clients_write_is_not_odd(drawn: list[bytes], count: int) -> None:
     fields, _ = _walk([drawn[row % len(drawn)] for row in range(count)])

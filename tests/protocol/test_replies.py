@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from pulsar_on_spark.protocol.commands import (
@@ -27,7 +27,6 @@ def _signed(word: int) -> int:
     return word - 2**64 if word >= 2**63 else word
 
 
-@settings(deadline=None)
 @given(unsigned, st.lists(st.tuples(unsigned, unsigned, ids, ids), max_size=8))
 def test_receipts_are_protobufs(producer_id: int, items: list[tuple[int, int, int, int]]) -> None:
     expected = b""
@@ -43,7 +42,6 @@ def test_receipts_are_protobufs(producer_id: int, items: list[tuple[int, int, in
     assert send_receipts(producer_id, items) == expected
 
 
-@settings(deadline=None)
 @given(
     unsigned,
     ids,

@@ -85,7 +85,7 @@ def _as_parsed(command: bytes) -> Sent | None:
     )
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 @given(send_bodies.map(_send_command) | send_bodies.map(lambda body: _send_command(body)[:-1]))
 def test_sends_are_what_protobufs_parser_says(command: bytes) -> None:
     expected = _as_parsed(command)
@@ -206,7 +206,7 @@ def test_text_is_utf_8(number: int, body: bytes, name: str) -> None:
         _event(b"\x08" + _varint(number) + _varint(number << 3 | 2) + _varint(len(body)) + body)
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 @given(st.data())
 def test_broken_frames_raise_nothing_but_protocol_errors(data: st.DataObject) -> None:
     frames = data.draw(st.lists(st.sampled_from(sorted(GOLDEN)), min_size=1, max_size=3))

@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 from itertools import count, pairwise
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from pulsar_on_spark.metadata.records import (
@@ -96,7 +96,6 @@ def test_a_range_over_segments_and_ledgers() -> None:
     assert (whole.rows, whole.losses) == (22, ())
 
 
-@settings(deadline=None)
 @given(st.data())
 def test_ranges_that_follow_each_other_are_the_whole(data: st.DataObject) -> None:
     """However a chain is cut, each entry is in exactly one range, and rows and slices say the same."""
@@ -242,7 +241,6 @@ def test_a_step_may_take_nothing() -> None:
     assert step(view, at(3, 4), 3, None, at_least_one=False) == at(3, 5)
 
 
-@settings(deadline=None)
 @given(st.integers(1, 40), st.integers(1, 400))
 def test_steps_come_to_the_end_and_never_go_beyond_a_limit(max_rows: int, max_bytes: int) -> None:
     view = view_of(*TWO_LEDGERS)

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from pulsar_on_spark.topic.routing import RUN_ROWS, HashingScheme, RoundRobin, route, split_rows
@@ -58,7 +58,6 @@ def test_rows_without_a_key_between_keyed_ones_take_turns() -> None:
     assert state == RoundRobin(1, 0)
 
 
-@settings(deadline=None)
 @given(st.lists(st.integers(0, 5), max_size=200))
 def test_split_keeps_every_row_in_order(rows: list[int]) -> None:
     partitions = np.array(rows, np.int32)

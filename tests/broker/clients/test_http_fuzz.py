@@ -57,7 +57,6 @@ def try_out(broker: RunningBroker, operation: APIOperation, mode: schemathesis.G
         max_examples=examples,
         derandomize=examples == SHORT_EXAMPLES,
         database=None,
-        deadline=None,
         phases=[Phase.generate],
         suppress_health_check=list(HealthCheck),
     )

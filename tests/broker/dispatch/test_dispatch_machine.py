@@ -615,7 +615,7 @@ def test_wanted_is_none_while_a_read_is_under_way() -> None:
 
 
 for machine in (SharedMachine, KeySharedMachine, FailoverMachine, ExclusiveMachine):
-    machine.TestCase.settings = settings(max_examples=150, stateful_step_count=40, deadline=None)
+    machine.TestCase.settings = settings(max_examples=150, stateful_step_count=40)
 TestShared = SharedMachine.TestCase
 TestKeyShared = KeySharedMachine.TestCase
 TestFailover = FailoverMachine.TestCase

@@ -402,4 +402,4 @@ class DedupMachine(RuleBasedStateMachine):
 
 
 TestDedupMachine = DedupMachine.TestCase
-TestDedupMachine.settings = settings(max_examples=150, stateful_step_count=40, deadline=None)
+TestDedupMachine.settings = settings(max_examples=150, stateful_step_count=40)

@@ -349,4 +349,4 @@ class ProducersMachine(RuleBasedStateMachine):
 
 
 TestProducersMachine = ProducersMachine.TestCase
-TestProducersMachine.settings = settings(max_examples=200, stateful_step_count=40, deadline=None)
+TestProducersMachine.settings = settings(max_examples=200, stateful_step_count=40)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from pyroaring import BitMap64
 
@@ -61,7 +61,6 @@ def test_places_are_those_of_a_list(made: tuple[CompactedChain, list[Place], Pla
     assert all(chain.holds(*each) for each in there)
 
 
-@settings(deadline=None)
 @given(chains(), st.data())
 def test_a_cursor_delivers_what_is_there_and_comes_to_the_end(
     made: tuple[CompactedChain, list[Place], Place], data: st.DataObject

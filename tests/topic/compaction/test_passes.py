@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 import pyarrow as pa
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from pulsar_on_spark.ledger.segment_format import SEGMENT_SCHEMA
@@ -162,7 +162,6 @@ def expected(
     return left
 
 
-@settings(deadline=None)
 @given(st.lists(st.tuples(st.booleans(), st.lists(ENTRIES, max_size=8)), max_size=5), st.booleans(), st.integers(1, 3))
 def test_newest_messages_are_left_as_they_were(
     rounds: list[tuple[bool, list[Made]]], retain_null_key: bool, shares: int

@@ -254,7 +254,7 @@ class CursorMachine(RuleBasedStateMachine):
         assert found.next == at(*self.end()) or not self.entries()
 
 
-CursorMachine.TestCase.settings = settings(max_examples=200, stateful_step_count=40, deadline=None)
+CursorMachine.TestCase.settings = settings(max_examples=200, stateful_step_count=40)
 TestCursorModel = CursorMachine.TestCase
 
 

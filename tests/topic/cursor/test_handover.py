@@ -71,7 +71,7 @@ def remaining(cursor: Cursor) -> set[tuple[int, int]]:
 
 
 @given(st.dictionaries(st.sampled_from(SLOTTED), PLACES, max_size=20), PLACES)
-@settings(deadline=None, max_examples=40)
+@settings(max_examples=40)
 def test_what_shared_slots_have_read_is_acknowledged_for_the_broker(some: dict[int, Position], rest: Position) -> None:
     positions = {slot: some.get(slot, rest) for slot in SLOTTED}
     rows = [row(slot, 1, position) for slot, position in positions.items()]
@@ -176,7 +176,6 @@ def test_what_is_not_the_brokers_is_not_given_away_and_what_is_is_not_taken() ->
 
 
 @given(st.sets(st.integers(0, 30)), st.dictionaries(st.integers(0, 30), st.integers(1, 7)), st.integers(0, 30))
-@settings(deadline=None)
 def test_rows_are_kept_as_each_message_alone_would_be(whole: set[int], partial: dict[int, int], first: int) -> None:
     holes = AckHoles()
     for entry in whole:

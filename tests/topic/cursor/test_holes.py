@@ -5,7 +5,7 @@ from __future__ import annotations
 from itertools import pairwise
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from pulsar_on_spark.model.errors import InvalidArgumentError
@@ -43,7 +43,6 @@ def test_words_and_bits_are_the_same(bits: int) -> None:
 
 
 @given(ENTRIES, PARTIAL, ENTRIES, PARTIAL)
-@settings(deadline=None)
 def test_joining_is_union_in_whatever_order(
     whole: set[int], partial: dict[int, int], more: set[int], parts: dict[int, int]
 ) -> None:
@@ -64,7 +63,6 @@ def test_joining_is_union_in_whatever_order(
 
 
 @given(ENTRIES, PARTIAL, st.integers(0, 61), st.integers(0, 61))
-@settings(deadline=None)
 def test_runs_and_what_is_forgotten(whole: set[int], partial: dict[int, int], first: int, end: int) -> None:
     holes = holes_of(whole, partial)
     runs = list(holes.unacked_runs(1, first, end))

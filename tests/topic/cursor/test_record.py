@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 from crc32c import crc32c
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from pulsar_on_spark.metadata.cursors import WHOLE, CursorRow
@@ -73,13 +73,11 @@ def test_the_format_is_the_one_that_was_written_first() -> None:
 
 
 @given(RECORDS)
-@settings(deadline=None)
 def test_a_record_comes_back(record: CursorRecord) -> None:
     assert decode(encode(record)) == record
 
 
 @given(HOLES)
-@settings(deadline=None)
 def test_holes_come_back_and_say_the_same(holes: AckHoles) -> None:
     again = decode_holes(encode_holes(holes))
     assert again == holes
@@ -106,7 +104,6 @@ def test_every_truncation_and_every_tail_is_found() -> None:
 
 
 @given(st.binary(max_size=200))
-@settings(deadline=None)
 def test_garbage_gives_the_one_error(data: bytes) -> None:
     with pytest.raises(CorruptCursorError):
         decode(data)
@@ -121,7 +118,6 @@ def sealed(version: int, body: bytes) -> bytes:
 
 
 @given(st.binary(max_size=60))
-@settings(deadline=None)
 def test_nonsense_with_a_right_checksum_gives_the_one_error_or_nothing_worse(body: bytes) -> None:
     for read in (decode, decode_holes):
         with suppress(CorruptCursorError):
@@ -129,7 +125,6 @@ def test_nonsense_with_a_right_checksum_gives_the_one_error_or_nothing_worse(bod
 
 
 @given(st.data())
-@settings(deadline=None)
 def test_a_changed_record_with_a_right_checksum_gives_the_one_error_or_a_record(data: st.DataObject) -> None:
     body = bytearray(encode(SAMPLE)[5:])
     for _ in range(data.draw(st.integers(1, 3))):

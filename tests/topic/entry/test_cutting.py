@@ -101,7 +101,7 @@ ROWS = st.lists(
 )
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(ROWS, st.integers(0, 3))
 def test_entries_equal_the_slow_cutters(rows: list[dict[str, object]], skip: int) -> None:
     cut = cut_entries(rows_of(rows).slice(skip), 7, TOPIC)

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import pyarrow as pa
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from pulsar_on_spark.metadata.records import FileRecord, SegmentRecord
@@ -67,7 +67,6 @@ class Packed:
         return SegmentSlice("topic", "t", -1, record, FILE, 100 + first, 100 + end)
 
 
-@settings(deadline=None)
 @given(batches=BATCHES, flushes=st.sets(st.integers(0, 8)), data=st.data())
 def test_each_segment_has_its_rows(
     batches: list[list[tuple[int, list[int], int]]], flushes: set[int], data: st.DataObject

@@ -84,7 +84,7 @@ def _spark_rows(count: int, **columns: list[object]) -> pa.RecordBatch:
     return cut_entries(pa.RecordBatch.from_arrays(arrays, schema=ROW_SCHEMA), 0, "t").batch
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(st.lists(sends, min_size=1, max_size=8))
 def test_rebuilt_entries_have_the_ids_messages_and_metadata_of_the_received(entries: list[bytes]) -> None:
     rebuilt = list(rebuild_entries(_decoded(*entries), LEDGER))
@@ -105,7 +105,7 @@ def test_unknown_fields_survive() -> None:
     assert _metadata(single).endswith(UNKNOWN_FIELD)
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 @given(
     st.lists(
         st.builds(

@@ -139,7 +139,7 @@ def test_rows_are_what_the_java_client_reads(number: int) -> None:
         assert (row["message_metadata"] is not None) == vector["batch"]
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(st.lists(sends, min_size=1, max_size=20))
 def test_rows_are_what_the_parser_reads(entries: list[bytes]) -> None:
     rows = iter(_numbered(entries))
@@ -344,13 +344,13 @@ def test_nothing_gives_nothing() -> None:
     assert _decode([]) == []
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(st.lists(st.binary(max_size=40), max_size=5))
 def test_garbage_stays_whole(entries: list[bytes]) -> None:
     assert [row["raw"] for row in _rows(entries)] == entries
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 @given(st.lists(sends, min_size=1, max_size=3), st.data())
 def test_changed_bytes_never_raise_and_nothing_is_lost(entries: list[bytes], data: st.DataObject) -> None:
     """The checksum is made to fit again, so that the bytes behind it are believed."""

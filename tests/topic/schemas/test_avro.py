@@ -257,7 +257,7 @@ def datum(data: st.DataObject, kind: object) -> object:
     raise AssertionError(kind)
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(writer=records(), reader=records(), data=st.data())
 def test_whatever_passes_can_be_read(writer: dict[str, object], reader: dict[str, object], data: st.DataObject) -> None:
     assume(not problems(writer, reader))

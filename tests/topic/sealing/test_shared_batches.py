@@ -85,7 +85,7 @@ def check(log: LogOnDisk, topics: Sequence[str], cuts: st.DataObject) -> None:
         assert rows(first, end) == [row for row in rows(0, len(sent)) if first <= int(str(row[0])) < end]
 
 
-@settings(max_examples=8, deadline=None, phases=(Phase.reuse, Phase.generate, Phase.shrink))
+@settings(max_examples=8, phases=(Phase.reuse, Phase.generate, Phase.shrink))
 @given(made=frames, seed=st.integers(0, 999), rolls=st.sets(st.integers(0, 12), max_size=2), cuts=st.data())
 def test_any_mixture(shared_root: Root, made: list[Frame], seed: int, rolls: set[int], cuts: st.DataObject) -> None:
     prefix = f"t{next(NUMBERS)}"

@@ -91,7 +91,7 @@ def plainly(value: object, kind: pa.DataType) -> str:
     return f'"{text}"' if isinstance(value, date) else text
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(st.data())
 def test_any_type_is_encoded_as_row_by_row(data: st.DataObject) -> None:
     kind = struct_of(data.draw(st.lists(KINDS, min_size=1, max_size=3)))
@@ -115,7 +115,7 @@ READ_BACK = st.recursive(
 )
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(st.data())
 def test_what_is_written_is_read_back(data: st.DataObject) -> None:
     kind = struct_of(data.draw(st.lists(READ_BACK, min_size=1, max_size=3)))

@@ -43,13 +43,13 @@ HOSTILE = [
 ]  # fmt: skip
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(st.lists(st.sampled_from(HOSTILE) | st.sampled_from([b'{"a":1,"s":"one"}', b'{"a":2}']), max_size=30))
 def test_no_row_changes_another_however_broken(values: list[bytes | None]) -> None:
     assert decode(SIMPLE, values) == [decode(SIMPLE, [value])[0] for value in values]
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 @given(st.lists(st.binary(max_size=12) | st.text('{}[]",:nulltrue0 \n', max_size=25).map(str.encode), max_size=8))
 def test_random_rows_never_shift_their_neighbours(values: list[bytes]) -> None:
     mixed: list[bytes | None] = []
@@ -118,7 +118,7 @@ JSON_TYPE = pa.struct(
 WITHOUT_SLOW = ["i", "f", "s", "b", "t", "d", "l", "o", "y"]
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(st.lists(st.none() | JSON_VALUES, max_size=12), st.booleans())
 def test_json_round_trip(rows: list[dict[str, object] | None], all_fields: bool) -> None:
     names = [field.name for field in JSON_TYPE] if all_fields else WITHOUT_SLOW
