@@ -244,8 +244,10 @@ def test_a_batch_bomb_holds_nobody_back(log: LogOnDisk) -> None:
         return len(sealed_entries(log.root, log.ledger("b"))) == 3
 
     try:
-        wait_for(lambda: process.silent_s < 1, "it has started")
         log.append({"a": [entry(0)], "b": [entry(1)]})
+        log.idle()
+        log.idle()
+        wait_for(lambda: len(sealed_entries(log.root, log.ledger("b"))) == 1, "it has started")
         log.append({"a": [batch_bomb(16_000_000)], "b": [entry(2)]})
         log.append({"a": [entry(3)], "b": [entry(4)]})
         log.idle()
