@@ -1,56 +1,131 @@
-"""A streaming query's checkpoint, as far as the sink has to do with it: on the local disk, it is made durable.
+"""A streaming query's checkpoint, as far as the sink has to do with it: on the local disk, it is made durable and read.
 
 Spark's log of offsets isn't synced. After a power cut `offsets/N` may be gone while the sink's commit of batch N is
 there: Spark would plan another batch N, and its rows be taken for those of the first. So the sink syncs `offsets/N`
 before it commits N. Other file systems than the local one keep what was closed.
+
+A checkpoint that was restored from a backup lacks the last `offsets/N`, too. So the sink stores a digest of what
+`offsets/N` plans with its commit of N: Spark reads the file again for a replay, and writes it for a new plan only.
 """
 
 from __future__ import annotations
 
+import hashlib
 import json
+import logging
+import os
+import re
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from pulsar_on_spark.ledger.files import OS_FILES, FileOps
 from pulsar_on_spark.model.errors import InvalidArgumentError, StorageError
 from pulsar_on_spark.topic.root import local_path
 
+log = logging.getLogger(__name__)
+
+_NOT_OURS = (FileNotFoundError, IsADirectoryError, NotADirectoryError, PermissionError)
+"""Errors of a path that is not, on this host and for this process, where Spark keeps the checkpoint."""
+
 
 def checkpoint_of(query_id: str, location: str | None, default: str | None) -> Path | None:
-    """The folder of a query's checkpoint; None where it is on no local disk.
+    """The folder of a query's checkpoint; None where it is on no local disk, or cannot be read by this process.
+
+    A path without a scheme may be one of another file system: the query's id in the folder tells.
 
     Args:
         query_id: The query.
         location: Option `checkpointLocation`, which is the folder itself.
         default: Spark's setting `spark.sql.streaming.checkpointLocation`, which is the folder of all checkpoints.
-    """
-    if location is not None:
-        return _local(location)
-    folder = None if default is None else _local(default)
-    if folder is None:
-        return None
-    return next((each.parent for each in folder.glob("*/metadata") if _query_id(each) == query_id), None)
-
-
-def sync_offsets(checkpoint: Path, batch_id: int, files: FileOps = OS_FILES) -> None:
-    """Return when the offsets of a batch, and the query's id, are durable in its checkpoint.
 
     Raises:
-        StorageError: they cannot be made so.
+        StorageError: the disk with the folder fails.
+    """
+    folder = _local(location or default)
+    if folder is None:
+        return None
+    try:
+        for metadata in [folder / "metadata"] if location else folder.glob("*/metadata"):
+            if _query_id(metadata) == query_id:
+                return metadata.parent
+    except OSError as error:
+        raise StorageError(
+            f"The checkpoint of query {query_id} in {folder} cannot be read ({error}): check its disk, and start the "
+            "query again."
+        ) from error
+    if os.path.isdir(folder):
+        log.warning("No checkpoint of query %s can be read in %s: its offsets are not made durable.", query_id, folder)
+    return None
+
+
+def sync_offsets(checkpoint: Path, batch_id: int, files: FileOps = OS_FILES) -> str | None:
+    """Return when the offsets of a batch, and the query's id, are durable in its checkpoint.
+
+    Returns:
+        A digest of the offsets that the batch's sources were planned with, and of the files behind those of Spark's
+        file source; None where this process cannot open them, which is said in the log.
+
+    Raises:
+        StorageError: they cannot be made durable.
     """
     offsets = checkpoint / "offsets"
-    # Spark's local file system keeps checksums beside its files, and believes no file with another's.
-    content = [offsets / str(batch_id), offsets / f".{batch_id}.crc", checkpoint / "metadata"]
+    digest = None
     try:
-        for path in content:
-            if path.exists():
-                _sync(files, path)
-        for directory in (offsets, checkpoint, checkpoint.parent):
+        sources = _sources(offsets / str(batch_id))
+        file_logs = _file_logs(checkpoint, sources)
+        digest = _digest(sources, file_logs)
+        for path in (offsets / str(batch_id), *file_logs, checkpoint / "metadata"):
+            _sync(files, path)
+            # Spark's local file system keeps checksums beside its files, and believes no file with another's.
+            checksum = path.with_name(f".{path.name}.crc")
+            if checksum.exists():
+                _sync(files, checksum)
+        for directory in (*(path.parent for path in file_logs), offsets, checkpoint, checkpoint.parent):
             files.fsync_directory(directory)
+    except _NOT_OURS as error:
+        log.warning("The offsets of batch %d cannot be made durable in checkpoint %s: %s", batch_id, checkpoint, error)
     except OSError as error:
         raise StorageError(
             f"The offsets of batch {batch_id} in checkpoint {checkpoint} cannot be made durable ({error}): check its "
             "disk, and start the query again."
         ) from error
+    return digest
+
+
+def _sources(planned: Path) -> list[bytes]:
+    """The lines of the sources in a file of Spark's log of offsets (its class `OffsetSeqLog`).
+
+    Before them stand the format's version, and settings and times in one line: these may be edited.
+    """
+    return planned.read_bytes().split(b"\n")[2:]
+
+
+_FILES = re.compile(rb'(?:([^{]+):)?\{"logOffset":(\d+)\}')
+"""A line of Spark's file source, behind the source's name in version 2 of the log: it names no files."""
+
+
+def _file_logs(checkpoint: Path, sources: Sequence[bytes]) -> dict[Path, int]:
+    """By file of the file sources' own logs, which name the files: the number under which they do."""
+    found: dict[Path, int] = {}
+    for number, line in enumerate(sources):
+        if match := _FILES.fullmatch(line):
+            folder = checkpoint / "sources" / (match[1].decode() if match[1] else str(number))
+            last = int(match[2])
+            found |= {path: last for path in (folder / str(last), folder / f"{last}.compact") if path.exists()}
+    return found
+
+
+def _digest(sources: Sequence[bytes], file_logs: Mapping[Path, int]) -> str | None:
+    if not sources:
+        return None
+    found = hashlib.sha256(b"\n".join(sources))
+    for path, number in file_logs.items():
+        with path.open("rb") as lines:
+            # A compacted log names the files of all numbers before, too.
+            for line in lines:
+                if line.rstrip().endswith(b'"batchId":%d}' % number):
+                    found.update(b"\n" + line.rstrip())
+    return found.hexdigest()[:16]
 
 
 def _sync(files: FileOps, path: Path) -> None:
@@ -61,16 +136,15 @@ def _sync(files: FileOps, path: Path) -> None:
         files.close(fd)
 
 
-def _local(location: str) -> Path | None:
+def _local(location: str | None) -> Path | None:
     try:
-        folder = local_path(location)
+        return None if location is None else local_path(location)
     except InvalidArgumentError:
         return None
-    return folder if folder.is_dir() else None
 
 
 def _query_id(metadata: Path) -> str | None:
     try:
         return str(json.loads(metadata.read_text(encoding="utf-8"))["id"])
-    except (OSError, ValueError, KeyError, TypeError):
+    except (*_NOT_OURS, ValueError, KeyError, TypeError):
         return None

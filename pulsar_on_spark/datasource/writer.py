@@ -325,7 +325,7 @@ class PulsarStreamWriter(_Writing, DataSourceStreamArrowWriter):
         """Attach what the tasks staged under (query id, batch id); the replay of a committed batch changes nothing.
 
         Raises:
-            ReplayDiffersError: the batch is committed already, with other rows.
+            ReplayDiffersError: the batch is committed already, with other rows or from other offsets.
             StorageError: the batch's offsets in a checkpoint on a local disk cannot be made durable.
         """
         known = {(message.query_id, message.checkpoints) for message in messages if isinstance(message, Staged)}
@@ -334,9 +334,8 @@ class PulsarStreamWriter(_Writing, DataSourceStreamArrowWriter):
         ((query_id, checkpoints),) = known
         assert query_id is not None, "a streaming task knows its query"
         checkpoint = checkpoint_of(query_id, self._options.checkpoint_location, checkpoints)
-        if checkpoint is not None:
-            sync_offsets(checkpoint, batchId)
-        self._attach(messages, batch_of(query_id, batchId))
+        offsets = None if checkpoint is None else sync_offsets(checkpoint, batchId)
+        self._attach(messages, batch_of(query_id, batchId, offsets))
 
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
         """Nothing to do: what tasks staged is named by no topic, and `maintain` collects it."""

@@ -76,7 +76,7 @@ def attach(
         the log where it is a transaction's), or the write is empty.
 
     Raises:
-        ReplayDiffersError: the transaction is committed already, with other rows.
+        ReplayDiffersError: the transaction is committed already, with other rows or from other offsets.
         TopicNotFoundError: a topic was deleted, or deleted and created again, since the write began.
         TopicTerminatedError: a topic was terminated.
         WriteAbortedError: garbage collection gave the write up (it lay uncommitted for longer than its limit).

@@ -3,14 +3,15 @@
     the writer's key is at    and the same version's record    a streaming query         a `txnAppId`
     ------------------------  -------------------------------  ------------------------  ----------------
     a lower version, or none  -                                is new                    is new
-    this version              has the same rows by topic       is a replay               is a replay
-    this version              has others                       error                     error
+    this version              has the same content             is a replay               is a replay
+    this version              has another                      error                     error
     this version              is missing (older programs)      is a replay               is a replay
     a higher version          -                                error: Spark runs only    is a replay (as
                                                                its last batch again      in Delta)
 
-What is compared are messages by topic, nothing else: tasks are cut otherwise when segments were merged meanwhile, or on
-another number of cores, and values may hold the time.
+What is compared are messages by topic, and where both sides know them the offsets that the query's sources were planned
+with: a batch may be planned anew over as many other rows. Nothing else is: tasks are cut otherwise when segments were
+merged meanwhile, or on another number of cores, and values may hold the time.
 """
 
 from __future__ import annotations
@@ -37,6 +38,7 @@ class Transaction:
         name: In words, for errors and the log.
         former_key: Another key that may hold the writer's version, from before `key` was used.
         is_batch: Whether it is a micro-batch of a streaming query.
+        offsets: Digest of the offsets that the micro-batch's sources were planned with; None where they are not known.
     """
 
     key: str
@@ -44,12 +46,13 @@ class Transaction:
     name: str
     former_key: str | None = None
     is_batch: bool = False
+    offsets: str | None = None
 
 
-def batch_of(query_id: str, batch_id: int) -> Transaction:
+def batch_of(query_id: str, batch_id: int, offsets: str | None = None) -> Transaction:
     """Make the transaction of a micro-batch."""
     name = f"batch {batch_id} of streaming query {query_id}"
-    return Transaction(keys.query(query_id), batch_id, name, is_batch=True)
+    return Transaction(keys.query(query_id), batch_id, name, is_batch=True, offsets=offsets)
 
 
 def application_write(app_id: str, version: int, topic: TopicName | None) -> Transaction:
@@ -69,7 +72,13 @@ class Content:
 
     def record_of(self, transaction: Transaction) -> WriterRecord:
         """Make the record of a transaction that committed this."""
-        return WriterRecord(writer=transaction.key, version=transaction.version, rows=self.rows, digest=self.digest)
+        return WriterRecord(
+            writer=transaction.key,
+            version=transaction.version,
+            rows=self.rows,
+            digest=self.digest,
+            offsets=transaction.offsets,
+        )
 
 
 def content_of(rows: Iterable[tuple[str, int]]) -> Content:
@@ -103,10 +112,17 @@ def is_replay(transaction: Transaction, committed: int | None, last: WriterRecor
                 f"checkpoint is older than they are. {_REMEDY}"
             )
         return True
-    if last is not None and last.version == version and last.digest != content.digest:
+    if last is None or last.version != version:
+        return True
+    if last.digest != content.digest:
         raise ReplayDiffersError(
             f"{_capital(transaction.name)} is committed with {last.rows} messages, and came again with {content.rows}, "
             f"or for other topics. Its checkpoint is older than its topics, or its rows differ at each run. {_REMEDY}"
+        )
+    if None not in (last.offsets, transaction.offsets) and last.offsets != transaction.offsets:
+        raise ReplayDiffersError(
+            f"{_capital(transaction.name)} is committed with {last.rows} messages, and came again with {content.rows} "
+            f"from other offsets of its sources. Its checkpoint is older than its topics. {_REMEDY}"
         )
     return True
 

@@ -6,18 +6,27 @@ import subprocess
 from collections import Counter
 from collections.abc import Callable
 from datetime import UTC, datetime
+from typing import ClassVar
 
 import pytest
 
 from pulsar_on_spark.metadata import keys
-from pulsar_on_spark.metadata.records import IdsRecord, LedgerRecord, SegmentRecord, TopicRecord, WriteRecord
+from pulsar_on_spark.metadata.records import (
+    IdsRecord,
+    LedgerRecord,
+    Record,
+    SegmentRecord,
+    TopicRecord,
+    WriteRecord,
+    WriterRecord,
+)
 from pulsar_on_spark.metadata.state import View
 from pulsar_on_spark.metadata.store import Change
-from pulsar_on_spark.model.errors import TopicNotFoundError, TopicTerminatedError, WriteAbortedError
+from pulsar_on_spark.model.errors import ReplayDiffersError, TopicNotFoundError, TopicTerminatedError, WriteAbortedError
 from pulsar_on_spark.testing import messages
 from pulsar_on_spark.topic.attach import attach
 from pulsar_on_spark.topic.root import Root
-from pulsar_on_spark.topic.transactions import batch_of
+from pulsar_on_spark.topic.transactions import batch_of, content_of
 
 
 def rows(*values: str) -> list[bytes]:
@@ -55,6 +64,55 @@ def test_a_transaction_is_committed_once(root: Root, topic: str) -> None:
         attach(root.store, write_id, [output], batch_of("q", version))
     assert messages.values(root, topic) == rows("batch 0", "batch 1", "batch 2")
     assert root.store.key_version(keys.query("q")) == 2
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "is_replay"),
+    [("x", "x", True), ("x", "y", False), ("x", None, True), (None, "x", True), (None, None, True)],
+)
+def test_a_batch_from_other_offsets_is_no_replay(
+    root: Root, topic: str, first: str | None, second: str | None, is_replay: bool
+) -> None:
+    """Of as many messages; where a side doesn't know its offsets, their number decides."""
+    write_id, output = staged(root, topic, "a", "b")
+    assert attach(root.store, write_id, [output], batch_of("q", 1, first))
+    write_id, output = staged(root, topic, "c", "d")
+    if is_replay:
+        assert not attach(root.store, write_id, [output], batch_of("q", 1, second))
+    else:
+        with pytest.raises(
+            ReplayDiffersError,
+            match="Batch 1 of streaming query q is committed with 2 messages, and came again with 2 from other offsets",
+        ):
+            attach(root.store, write_id, [output], batch_of("q", 1, second))
+    assert messages.values(root, topic) == rows("a", "b")
+
+
+class OlderWriterRecord(Record):
+    """`WriterRecord` before it had offsets."""
+
+    kind: ClassVar[str] = "writer"
+    writer: str
+    version: int
+    rows: int
+    digest: str
+
+    @property
+    def record_id(self) -> str:
+        return self.writer
+
+
+def test_the_batch_of_an_older_program_is_replayed_and_the_next_one_has_offsets(root: Root, topic: str) -> None:
+    content, key = content_of([(topic, 1)]), keys.query("q")
+    older = OlderWriterRecord(writer=key, version=1, rows=content.rows, digest=content.digest)
+    root.store.commit(lambda _: Change(puts=[older], keys={key: 1}))
+    again = Root.open(root.path)
+    for version, is_new in ((1, False), (2, True)):
+        write_id, output = staged(again, topic, f"batch {version}")
+        assert attach(again.store, write_id, [output], batch_of("q", version, "x")) == is_new
+    (last,) = Root.open(root.path).store.view().all(WriterRecord)
+    assert (last.version, last.offsets) == (2, "x")
+    assert messages.values(root, topic) == rows("batch 2")
 
 
 def test_a_topic_that_was_terminated_takes_nothing_and_what_it_has_stays(root: Root, topic: str) -> None:

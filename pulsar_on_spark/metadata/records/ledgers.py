@@ -126,6 +126,8 @@ class WriterRecord(Record):
         version: The key's version: batch id, or `txnVersion`.
         rows: Messages of that transaction.
         digest: Digest of its number of messages by topic (`topic.transactions`).
+        offsets: Digest of the offsets that the sources of a query's batch were planned with; None where they were not
+            known: no local checkpoint, no query, an older program.
     """
 
     kind: ClassVar[str] = "writer"
@@ -133,6 +135,7 @@ class WriterRecord(Record):
     version: int
     rows: int
     digest: str
+    offsets: str | None = None
 
     @property
     def record_id(self) -> str:
