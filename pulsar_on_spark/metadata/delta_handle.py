@@ -148,7 +148,7 @@ class DeltaHandle:
     def _open(self) -> DeltaTable:
         was_marked = unsynced.is_marked_before(self._directory)
         for deep in (self._suspect_files or was_marked, True):
-            if deep or repair.needs_repair(self._directory):
+            if repair.needs_repair(self._directory, deep=deep):
                 self._hold = None  # its own, which would keep it from repairing
                 repair.repair(self._directory, self._lock_file, deep=deep, is_used=self._was_read)
             try:

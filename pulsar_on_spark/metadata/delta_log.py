@@ -34,7 +34,7 @@ from pulsar_on_spark.metadata.checksums import (
 from pulsar_on_spark.metadata.creation import RETAIN_HOURS
 from pulsar_on_spark.metadata.data_files import read_content
 from pulsar_on_spark.metadata.delta_handle import DeltaHandle, or_before_first, wrapping_os_errors
-from pulsar_on_spark.metadata.durability import UnsyncedError, boot_id, fsync_path, locked
+from pulsar_on_spark.metadata.durability import UnsyncedError, boot_id, fsync_path, locked, syncing
 from pulsar_on_spark.metadata.log_entry import (
     BOOT_FIELD,
     KEYS_FIELD,
@@ -183,14 +183,16 @@ class DeltaLog(DeltaHandle):
             self._synced = max(self._synced, or_before_first(repair.pointed_checkpoint(self._directory)))
         if version <= self._synced:
             return
-        try:
-            for number in range(self._synced + 1, version + 1):
-                self._sync_entry(number)
-            fsync_path(self._directory / "_delta_log")
-            fsync_path(self._directory)
-        except UnsyncedError as error:
-            raise self._lost(version, error) from error
-        unsynced.refuse_marked(self._directory)
+        log = self._directory / "_delta_log"
+        with syncing(log):
+            try:
+                for number in range(self._synced + 1, version + 1):
+                    self._sync_entry(number)
+                fsync_path(log)
+                fsync_path(self._directory)
+            except UnsyncedError as error:
+                raise self._lost(version, error) from error
+            unsynced.refuse_marked(self._directory)
         self._synced = version
 
     def _lost(self, version: int, error: UnsyncedError) -> MetadataError:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import fcntl
 import os
 import threading
+import time
 import weakref
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -13,6 +14,10 @@ from pathlib import Path
 from pulsar_on_spark.metadata.permissions import adopt, opener
 from pulsar_on_spark.model.errors import MetadataError
 
+LOCK_WAIT_S = 60.0
+"""The longest wait for the root's lock, in seconds: its holders copy or write metadata, and then let go of it."""
+SYNC_WAIT_S = 1.0
+"""The longest wait for another process that syncs a table: one that stands still must not stop the others."""
 _held = threading.local()
 
 
@@ -63,15 +68,21 @@ def locked(lock_file: Path, *, wait: bool = True) -> Iterator[bool]:
     Args:
         lock_file: created where it is missing.
         wait: False yields False at once where somebody else holds the lock.
+
+    Raises:
+        LockHeldError: somebody else has held it for `LOCK_WAIT_S`.
     """
     held: set[Path] = _held.__dict__.setdefault("paths", set())
     if lock_file in held:
         yield True
         return
     with open(lock_file, "a", opener=opener) as handle:
-        try:
-            fcntl.flock(handle, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
-        except BlockingIOError:
+        if not _taken(handle.fileno(), LOCK_WAIT_S if wait else 0):
+            if wait:
+                raise LockHeldError(
+                    f"Another process has held {lock_file} for {LOCK_WAIT_S:.0f} s: wait until its backup, repair or "
+                    "housekeeping is done, or end it (`fuser` names it), and try again."
+                )
             yield False
             return
         held.add(lock_file)
@@ -79,6 +90,39 @@ def locked(lock_file: Path, *, wait: bool = True) -> Iterator[bool]:
             yield True
         finally:
             held.discard(lock_file)
+            fcntl.flock(handle, fcntl.LOCK_UN)  # a child that was forked meanwhile has it open, too
+
+
+def _taken(descriptor: int, wait_s: float) -> bool:
+    """Take flock; False if others have it all the time."""
+    deadline_s = time.monotonic() + wait_s
+    pause_s = 0.000_5
+    while True:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            if time.monotonic() >= deadline_s:
+                return False
+        else:
+            return True
+        time.sleep(pause_s)
+        pause_s = min(2 * pause_s, 0.02)
+
+
+@contextmanager
+def syncing(log: Path) -> Iterator[None]:
+    """Keep other processes from syncing a table's log until this one has, or has left its mark that it could not.
+
+    Otherwise another could sync and report in between: the kernel tells an error of fsync once. Only a process that
+    stands still just there, for longer than `SYNC_WAIT_S`, is not waited for.
+    """
+    descriptor = os.open(log, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        _taken(descriptor, SYNC_WAIT_S)
+        yield
+    finally:
+        fcntl.flock(descriptor, fcntl.LOCK_UN)
+        os.close(descriptor)
 
 
 class TableHold:
@@ -104,11 +148,7 @@ def unheld(directory: Path) -> Iterator[bool]:
     """Keep other processes from opening a table meanwhile; yields False if a process has it open."""
     descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
     try:
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            yield False
-        else:
-            yield True
+        yield _taken(descriptor, 0)
     finally:
+        fcntl.flock(descriptor, fcntl.LOCK_UN)
         os.close(descriptor)

@@ -206,9 +206,9 @@ def _first_broken(
     return (None, None) if broken is None else (broken, entry_path(table, broken))
 
 
-def needs_repair(table: Path) -> bool:
-    """Whether `repair` has something to do (a cheap look, without the lock)."""
-    return bool(find_damage(table))
+def needs_repair(table: Path, *, deep: bool = False) -> bool:
+    """True if `repair` has something to do (a look without the lock; cheap unless it is `deep`)."""
+    return bool(find_damage(table, deep=deep))
 
 
 def repair(table: Path, lock_file: Path, *, deep: bool = False, is_used: bool = False) -> Path | None:

@@ -12,6 +12,7 @@ the files are what the disk holds.
 
 from __future__ import annotations
 
+import errno
 import json
 import logging
 import os
@@ -23,6 +24,7 @@ from pulsar_on_spark.metadata.permissions import opener
 from pulsar_on_spark.model.errors import MetadataError
 
 _NAME = "_unsynced"
+_MAY_NOT_WRITE = (errno.EACCES, errno.EPERM, errno.EROFS)
 _LOGGER = logging.getLogger(__name__)
 
 
@@ -37,9 +39,9 @@ def leave_mark(table: Path, version: int, error: UnsyncedError) -> MetadataError
         with open(unfinished, "w", opener=opener) as file:
             json.dump(mark, file)
             file.flush()
+            unfinished.replace(mark_path(table))
             with suppress(OSError):  # other processes see the mark all the same
                 os.fsync(file.fileno())
-        unfinished.replace(mark_path(table))
     except OSError as refused:
         _LOGGER.warning("The mark that %s was not synced could not be written: %s", table, refused)
     return _refusal(table, version, str(error))
@@ -85,8 +87,15 @@ def _read_mark(table: Path) -> dict[str, object] | None:
 
 
 def remove_mark(table: Path) -> None:
-    """Remove the mark: all files that the log names have been read and are complete."""
-    mark_path(table).unlink(missing_ok=True)
+    """Remove the mark: all files that the log names have been read and are complete.
+
+    It stays where this process may not write: then it is for the next that may.
+    """
+    try:
+        mark_path(table).unlink(missing_ok=True)
+    except OSError as error:
+        if error.errno not in _MAY_NOT_WRITE:
+            raise
 
 
 def _refusal(table: Path, version: object, error: str) -> MetadataError:

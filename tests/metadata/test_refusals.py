@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import errno
 import os
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import suppress
 from pathlib import Path
 
 import pyarrow as pa
@@ -16,12 +19,14 @@ import pytest
 from pulsar_on_spark.metadata import delta_log, durability, unsynced
 from pulsar_on_spark.metadata.checksums import checksums_path
 from pulsar_on_spark.metadata.delta_log import ORPHAN_HOURS, DeltaLog
-from pulsar_on_spark.metadata.durability import UnsyncedError, fsync_path, locked
+from pulsar_on_spark.metadata.durability import UnsyncedError, fsync_path, locked, syncing
 from pulsar_on_spark.metadata.log_entry import entry_path
 from pulsar_on_spark.metadata.records import TenantRecord
 from pulsar_on_spark.metadata.store import Change, MetadataStore
 from pulsar_on_spark.model.errors import CorruptMetadataError, MetadataError
 from tests.open_files import no_descriptors
+
+from .conftest import ROOT_RECORD
 
 Put = Callable[..., None]
 
@@ -232,6 +237,70 @@ def test_a_mark_that_cannot_be_written_still_ends_the_store(
         put(store, "after")
 
 
+def test_no_process_reports_between_the_failure_of_another_and_its_mark(
+    root: Path, store: MetadataStore, put: Put, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    other = MetadataStore(root)
+    failing = threading.get_ident()
+    leave_mark = unsynced.leave_mark
+
+    def fsync(path: Path) -> None:
+        if path.name.endswith(".parquet") and threading.get_ident() == failing:
+            raise UnsyncedError(errno.EIO, os.strerror(errno.EIO), str(path))
+        fsync_path(path)
+
+    with ThreadPoolExecutor(1) as pool:
+
+        def leave_mark_late(table: Path, version: int, error: UnsyncedError) -> MetadataError:
+            nonlocal committing
+            committing = pool.submit(put, other, "on top")
+            with suppress(TimeoutError):
+                committing.result(timeout=1)
+            return leave_mark(table, version, error)
+
+        committing: Future[None] | None = None
+        monkeypatch.setattr("pulsar_on_spark.metadata.durability.SYNC_WAIT_S", 60)
+        monkeypatch.setattr("pulsar_on_spark.metadata.delta_log.fsync_path", fsync)
+        monkeypatch.setattr("pulsar_on_spark.metadata.unsynced.leave_mark", leave_mark_late)
+        with pytest.raises(MetadataError, match="durable"):
+            put(store, "unsynced")
+        assert committing is not None
+        with pytest.raises(MetadataError, match="could not be made durable"):
+            committing.result()
+
+
+def test_a_process_that_stands_still_while_it_syncs_does_not_stop_the_others(
+    root: Path, store: MetadataStore, put: Put
+) -> None:
+    with syncing(root / "metadata" / "main" / "_delta_log"):
+        put(store, "n")
+    assert _tenants(MetadataStore(root)) == ["n"]
+
+
+def test_a_mark_is_seen_before_a_failing_disk_has_answered(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    table = root / "metadata" / "main"
+    seen: list[bool] = []
+    monkeypatch.setattr(os, "fsync", lambda _: seen.append((table / "_unsynced").exists()))
+    unsynced.leave_mark(table, 1, UnsyncedError(errno.EIO, os.strerror(errno.EIO)))
+    assert seen == [True]
+
+
+@pytest.mark.root
+def test_a_mark_of_an_earlier_start_shuts_no_reader_out_who_may_not_write(tmp_path: Path) -> None:
+    mount = tmp_path / "disk"
+    mount.mkdir()
+    subprocess.run(["mount", "-t", "tmpfs", "tmpfs", mount], check=True)
+    try:
+        MetadataStore.create(mount / "root", [ROOT_RECORD])
+        mark = mount / "root" / "metadata" / "main" / "_unsynced"
+        mark.write_text('{"boot": "an-earlier-one", "version": 1}')
+        subprocess.run(["mount", "-o", "remount,ro", mount], check=True)
+        assert MetadataStore(mount / "root").view().version == 1
+        assert mark.exists()
+    finally:
+        subprocess.run(["umount", "-l", mount], check=True)
+
+
 # -- the lock --------------------------------------------------------------------------------------------------------
 
 
@@ -255,6 +324,39 @@ def test_nothing_waits_for_a_lock_that_another_process_holds(root: Path, store: 
         finally:
             release.set()
         holder.result()
+
+
+def test_the_making_of_a_root_waits_for_its_lock_only_so_long(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("pulsar_on_spark.metadata.durability.LOCK_WAIT_S", 0.1)
+    with (
+        locked(tmp_path / "lock"),
+        ThreadPoolExecutor(1) as pool,
+        pytest.raises(MetadataError, match=rf"Another process has held {tmp_path}/lock for .* try again"),
+    ):
+        pool.submit(MetadataStore.create, tmp_path, [ROOT_RECORD]).result(timeout=20)
+
+
+FORKING = """
+import os, sys
+from pathlib import Path
+from pulsar_on_spark.metadata.durability import locked
+reading, writing = os.pipe()
+with locked(Path(sys.argv[1])):
+    child = os.fork()
+    if not child:
+        os.close(writing)
+        os.read(reading, 1)
+        os._exit(0)
+with locked(Path(sys.argv[1]), wait=False) as mine:
+    print(mine)
+os.close(writing)
+os.waitpid(child, 0)
+"""
+
+
+def test_a_child_that_was_forked_under_the_lock_does_not_keep_it(tmp_path: Path) -> None:
+    command = [sys.executable, "-c", FORKING, tmp_path / "lock"]
+    assert subprocess.run(command, capture_output=True, text=True, check=True, timeout=60).stdout == "True\n"
 
 
 # -- orphans ---------------------------------------------------------------------------------------------------------
