@@ -19,10 +19,9 @@ from deltalake.exceptions import DeltaError
 from pyarrow.fs import LocalFileSystem, SubTreeFileSystem
 
 from pulsar_on_spark.metadata import folding
-from pulsar_on_spark.metadata.checksums import checksum_of
 from pulsar_on_spark.metadata.creation import check_location
 from pulsar_on_spark.metadata.cursors_table import CURSORS_ORDER, CURSORS_SCHEMA
-from pulsar_on_spark.metadata.data_files import damaged, read_content
+from pulsar_on_spark.metadata.data_files import read_unchanged
 from pulsar_on_spark.metadata.key_versions import LogEntries
 from pulsar_on_spark.metadata.log_entry import known_checksums
 from pulsar_on_spark.metadata.repair import find_damage, newest_checkpoint
@@ -90,8 +89,7 @@ def _compare(directory: Path, delta: DeltaTable) -> None:
     version, checkpoint = int(delta.version()), newest_checkpoint(directory)
     checksums = known_checksums(directory, -1 if checkpoint is None else checkpoint, version, get_entry)
     for name in pa.RecordBatchReader.from_stream(delta.get_add_actions()).read_all().column("path").to_pylist():
-        if checksums.get(name) not in (None, checksum_of(read_content(directory / name))):
-            raise damaged(directory / name)
+        read_unchanged(directory / name, checksums.get(name))
 
 
 def current_sql(root: Path | str, table: TableName, kind: str | None = None, source: str | None = None) -> str:

@@ -48,6 +48,19 @@ def read_content(path: Path) -> pa.Buffer:
         return file.read_buffer()
 
 
+def read_unchanged(path: Path, known: Checksum | None) -> pa.Buffer:
+    """All bytes of a file that has this checksum, or whose checksum is unknown.
+
+    Raises:
+        CorruptMetadataError: it is not what was written.
+        OSError: it cannot be read.
+    """
+    content = read_content(path)
+    if known not in (None, checksum_of(content)):
+        raise damaged(path)
+    return content
+
+
 def rows_of(content: pa.Buffer, columns: list[str] | None = None) -> pa.Table:
     """The rows of a Parquet file's content, or some of its columns.
 
@@ -101,10 +114,7 @@ class DataFiles:
         """
         rows = self._recent.get(name)
         if rows is None:
-            content = read_content(self._directory / name)
-            if self.checksums.get(name) not in (None, checksum_of(content)):
-                raise damaged(self._directory / name)
-            rows = rows_of(content)
+            rows = rows_of(read_unchanged(self._directory / name, self.checksums.get(name)))
             self.remember(name, rows)
         return rows
 
