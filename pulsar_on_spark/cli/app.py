@@ -6,9 +6,8 @@ import logging
 import sys
 from collections.abc import Callable, Iterable, Mapping
 from datetime import UTC, datetime
-from importlib.metadata import version
 from pathlib import Path
-from typing import Annotated, Final, Literal
+from typing import TYPE_CHECKING, Annotated, Final, Literal
 
 import typer
 
@@ -24,7 +23,6 @@ from pulsar_on_spark.cli.produce import produce
 from pulsar_on_spark.cli.pulsar_names import PulsarGroup
 from pulsar_on_spark.cli.read import read
 from pulsar_on_spark.cli.recover import recover
-from pulsar_on_spark.cli.root_target import RootTarget
 from pulsar_on_spark.cli.schemas import schemas_app
 from pulsar_on_spark.cli.standalone import broker, standalone
 from pulsar_on_spark.cli.storage import print_paths, storage_app
@@ -36,11 +34,10 @@ from pulsar_on_spark.cli.units import duration_s
 from pulsar_on_spark.model.errors import InvalidArgumentError, PulsarpyError, sentence_of
 from pulsar_on_spark.model.logs import TextLines
 from pulsar_on_spark.model.quorum import Quorum
-from pulsar_on_spark.topic.housekeeping.collect import Ages
-from pulsar_on_spark.topic.housekeeping.maintain import MaintainReport
-from pulsar_on_spark.topic.incarnation import dead_brokers
-from pulsar_on_spark.topic.root import Root
-from pulsar_on_spark.topic.status import RootStatus, StorageStatus, TopicSubscription
+
+if TYPE_CHECKING:
+    from pulsar_on_spark.topic.housekeeping.maintain import MaintainReport
+    from pulsar_on_spark.topic.status import RootStatus, StorageStatus, TopicSubscription
 
 app = typer.Typer(
     name="pulsarpy",
@@ -58,7 +55,7 @@ def main() -> None:
     Of what is logged errors are shown, and what a dead broker is waited for.
     """
     told = logging.StreamHandler()
-    told.addFilter(lambda record: record.levelno >= logging.ERROR or record.name == dead_brokers.__name__)
+    told.addFilter(_is_told)
     told.setFormatter(TextLines("pulsarpy: %(message)s"))
     logging.basicConfig(level=logging.WARNING, handlers=[told])
     try:
@@ -71,8 +68,16 @@ def main() -> None:
         sys.exit(1)
 
 
+def _is_told(record: logging.LogRecord) -> bool:
+    from pulsar_on_spark.topic.incarnation import dead_brokers
+
+    return record.levelno >= logging.ERROR or record.name == dead_brokers.__name__
+
+
 def _print_version(wanted: bool) -> None:
     if wanted:
+        from importlib.metadata import version
+
         output.say(f"pulsarpy {version('pulsar-on-spark')}")
         raise typer.Exit
 
@@ -101,6 +106,8 @@ def init(
     as_json: AsJson = False,
 ) -> None:
     """Make a root in a folder that is absent or empty."""
+    from pulsar_on_spark.topic.root import Root
+
     made = Root.create(root_path(root, root_option), storage_path or (), Quorum.parse(quorum), int(file_mode, 8))
     paths = made.storage_paths(made.store.view()).values()
     if as_json:
@@ -123,7 +130,7 @@ def status(
     By --url: whether the broker is well, and all this as it sees it.
     """
     target = open_target(root, root_option, url)
-    if not isinstance(target, RootTarget):
+    if isinstance(target, BrokerTarget):
         if verify:
             raise InvalidArgumentError("--verify reads the storage paths of a root: give one instead of --url.")
         _show_broker(target, as_json)
@@ -145,6 +152,8 @@ def maintain(
     as_json: AsJson = False,
 ) -> None:
     """Do one pass of housekeeping: repair, merge, collect garbage, expire, fold, checkpoint, vacuum."""
+    from pulsar_on_spark.topic.housekeeping.collect import Ages
+
     ages = Ages(abort_after_s=duration_s(abort_after, "Option --abort-after"))
     opened = open_root(root, root_option)
     with output.progress(as_json) as progress:

@@ -1,14 +1,20 @@
-"""Arguments that commands share: which root, what in it, and how results are printed."""
+"""Arguments that commands share: which root, what in it, and how results are printed.
+
+Like all modules of commands it imports where it is used what takes long to load: a command starts at once.
+"""
 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from pulsar_on_spark.model.errors import InvalidArgumentError
-from pulsar_on_spark.topic.root import ROOT_VARIABLE, Root, local_path
+from pulsar_on_spark.model.root_path import ROOT_VARIABLE, local_path
+
+if TYPE_CHECKING:
+    from pulsar_on_spark.topic.root import Root
 
 RootArgument = Annotated[str | None, typer.Argument(metavar="[ROOT]", help="The root's folder.", show_default=False)]
 RootOption = Annotated[
@@ -35,6 +41,8 @@ def root_path(argument: str | None, option: str | None) -> Path:
 
 def open_root(argument: str | None, option: str | None) -> Root:
     """Open the root that a command is about (errors as `root_path` and `Root`)."""
+    from pulsar_on_spark.topic.root import Root
+
     return Root.open(root_path(argument, option))
 
 

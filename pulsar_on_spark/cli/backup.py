@@ -9,8 +9,7 @@ import typer
 
 from pulsar_on_spark.cli import output
 from pulsar_on_spark.cli.arguments import AsJson, RootArgument, RootOption, open_root
-from pulsar_on_spark.topic.backup.backup import back_up
-from pulsar_on_spark.topic.root import local_path
+from pulsar_on_spark.model.root_path import local_path
 
 
 def backup(
@@ -20,6 +19,8 @@ def backup(
     as_json: AsJson = False,
 ) -> None:
     """Copy a root, with everything on its storage paths, while brokers and Spark go on; read all of the copy."""
+    from pulsar_on_spark.topic.backup.backup import back_up
+
     opened = open_root(root, root_option)
     with output.progress(as_json) as progress:
         done = back_up(opened, local_path(target), progress)

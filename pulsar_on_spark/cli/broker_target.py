@@ -5,16 +5,17 @@ from __future__ import annotations
 import json
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from pulsar_on_spark.cli.arguments import is_namespace
 from pulsar_on_spark.cli.http_admin import HttpAdmin, RequestRefusedError, namespace_path, topic_path
 from pulsar_on_spark.model.errors import InvalidArgumentError, SubscriptionNotFoundError
 from pulsar_on_spark.model.ids import EntryId, LedgerId, Position
 from pulsar_on_spark.model.names import TopicName, check_namespace
-from pulsar_on_spark.topic.policies.policies import FIELDS
-from pulsar_on_spark.topic.status import StorageStatus, TopicSubscription
-from pulsar_on_spark.topic.subscription.subscriptions import SubscriptionStatus
+
+if TYPE_CHECKING:
+    from pulsar_on_spark.topic.status import StorageStatus, TopicSubscription
+    from pulsar_on_spark.topic.subscription.subscriptions import SubscriptionStatus
 
 
 class BrokerTarget:
@@ -26,6 +27,8 @@ class BrokerTarget:
     def storage(self) -> StorageStatus | None:
         """Storage paths, copies and journals; None of a broker of Apache Pulsar, which does not say."""
         from pydantic import TypeAdapter
+
+        from pulsar_on_spark.topic.status import StorageStatus
 
         try:
             found = self.admin.get("storage")
@@ -61,6 +64,8 @@ class BrokerTarget:
 
     def policies(self, of: str) -> dict[str, Any]:
         """See `Target`."""
+        from pulsar_on_spark.topic.policies.policies import FIELDS
+
         found = {}
         for field in FIELDS:
             path = _policy_path(of, field)
@@ -166,6 +171,8 @@ class BrokerTarget:
         return [found for topic, partitions in self.topics() for found in self._subscriptions(topic, partitions)]
 
     def _subscriptions(self, topic: str, partitions: int | None) -> Iterator[TopicSubscription]:
+        from pulsar_on_spark.topic.status import TopicSubscription
+
         path = topic_path(topic)
         if partitions is None:
             stats = {topic: self.admin.get(*path, "stats")}
@@ -203,6 +210,8 @@ _SAID_WHERE_UNSET: Final = {"schema_validation_enforced": False, "is_allow_auto_
 
 
 def _status(topic: str, name: str, stats: Mapping[str, Any], cursor: Mapping[str, Any]) -> SubscriptionStatus:
+    from pulsar_on_spark.topic.subscription.subscriptions import SubscriptionStatus
+
     ledger, _, entry = cursor["markDeletePosition"].rpartition(":")
     owner = [stats["owner"]] if "owner" in stats else []
     return SubscriptionStatus(
@@ -217,6 +226,8 @@ def _status(topic: str, name: str, stats: Mapping[str, Any], cursor: Mapping[str
 
 
 def _policy_path(of: str, field: str) -> tuple[str, ...] | None:
+    from pulsar_on_spark.topic.policies.policies import FIELDS
+
     if field not in FIELDS:
         raise InvalidArgumentError(f"Policy {field!r} is not known: give one of {', '.join(FIELDS)}.")
     policy = FIELDS[field]

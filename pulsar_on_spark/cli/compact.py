@@ -9,12 +9,10 @@ import typer
 
 from pulsar_on_spark.cli import output
 from pulsar_on_spark.cli.arguments import AsJson, RootArgument, RootOption
+from pulsar_on_spark.cli.broker_target import BrokerTarget
 from pulsar_on_spark.cli.http_admin import HttpAdmin, RequestRefusedError, topic_path
-from pulsar_on_spark.cli.root_target import RootTarget
 from pulsar_on_spark.cli.targets import UrlOption, open_target
 from pulsar_on_spark.model.errors import InvalidArgumentError
-from pulsar_on_spark.topic.compaction.compact import Compaction
-from pulsar_on_spark.topic.compaction.compact import compact as compact_topic
 
 _POLL_S: Final = 0.2
 
@@ -38,15 +36,17 @@ def compact(
     A broker may be running on the root. Each partition is compacted by itself.
     """
     target = open_target(root, root_option, url)
-    if not isinstance(target, RootTarget):
+    if isinstance(target, BrokerTarget):
         if retain_null_key:
             raise InvalidArgumentError("--retain-null-key is for a root: a broker does as its settings say.")
         _by_broker(target.admin, topic)
         output.done(f"Compacted {topic}.", as_json, topic=topic)
         return
-    how = Compaction(retain_null_key=retain_null_key, keys_bytes=memory_mb << 20)
+    from pulsar_on_spark.topic.compaction import compact as compacting
+
+    how = compacting.Compaction(retain_null_key=retain_null_key, keys_bytes=memory_mb << 20)
     with output.progress(as_json) as progress:
-        done = compact_topic(target.root, topic, how, progress=progress)
+        done = compacting.compact(target.root, topic, how, progress=progress)
     if as_json:
         output.print_json(done)
         return

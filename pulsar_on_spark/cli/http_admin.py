@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import quote
-
-import httpx
 
 from pulsar_on_spark.model.errors import InvalidArgumentError, PulsarpyError
 from pulsar_on_spark.model.names import TopicName, check_namespace
+
+if TYPE_CHECKING:
+    import httpx
 
 TIMEOUT_S: Final = 60.0
 """Taking a subscription over may last as long as a lease."""
@@ -64,6 +65,8 @@ class HttpAdmin:
         Raises:
             RequestRefusedError: the broker says no, or there is none.
         """
+        import httpx
+
         url = "/".join((self.url, "admin", "v2", *(quote(part, safe="") for part in path)))
         given = {name: str(value).lower() if isinstance(value, bool) else value for name, value in params.items()}
         try:

@@ -12,7 +12,7 @@ import typer
 
 from pulsar_on_spark.cli import output
 from pulsar_on_spark.cli.arguments import AsJson, RootArgument, RootOption, Subscription, Topic
-from pulsar_on_spark.cli.root_target import RootTarget
+from pulsar_on_spark.cli.broker_target import BrokerTarget
 from pulsar_on_spark.cli.targets import UrlOption, open_target
 from pulsar_on_spark.cli.topics import topics_app
 
@@ -38,9 +38,9 @@ def stats(
     stored = found.get("storedMessages")
     messages = "" if stored is None else f"{stored:,} messages, "
     output.say(f"{topic}: {messages}{output.size(found.get('storageSize'))}")
-    if not isinstance(target, RootTarget):
+    if isinstance(target, BrokerTarget):
         _print_producers(found)
-    _print_subscriptions(found, with_clients=not isinstance(target, RootTarget))
+    _print_subscriptions(found, with_clients=isinstance(target, BrokerTarget))
 
 
 @topics_app.command()

@@ -9,8 +9,6 @@ from collections.abc import Iterable, Mapping
 from functools import cached_property
 from typing import Any, Final
 
-import fastavro
-
 _NUMBERS: Final = {
     "BOOLEAN": ">?",
     "INT8": ">b",
@@ -43,6 +41,8 @@ class ValueSchema:
         """A value; as text where it does not fit the schema, or has a type that is text anyway."""
         try:
             if self._type == "AVRO":
+                import fastavro
+
                 datum = fastavro.schemaless_reader(io.BytesIO(value), self._avro, None)
                 return json.dumps(datum, ensure_ascii=False, default=str)
             if self._type in _NUMBERS:
@@ -53,6 +53,8 @@ class ValueSchema:
 
     @cached_property
     def _avro(self) -> Any:
+        import fastavro
+
         return fastavro.parse_schema(json.loads(self._data))
 
 

@@ -9,15 +9,17 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import datetime
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from pydantic import BaseModel
 from rich.console import Console
 from rich.filesize import decimal
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
-from rich.table import Table
 
 from pulsar_on_spark.model.text import printable
-from pulsar_on_spark.topic.progress import Progress as Report
+
+if TYPE_CHECKING:
+    from rich.progress import TaskID
+
+    from pulsar_on_spark.topic.progress import Progress as Report
 
 Cell = str | int | None
 
@@ -57,6 +59,8 @@ def done(text: str, as_json: bool, **what: object) -> None:
 
 def table(title: str, columns: Sequence[str], rows: Iterable[Sequence[Cell]]) -> None:
     """Print rows; numbers are set to the right and get separators. Nothing but a line where there are none."""
+    from rich.table import Table
+
     cells = [list(row) for row in rows]
     if not cells:
         say(f"{title}: none")
@@ -83,6 +87,8 @@ def print_json(value: object) -> None:
 @contextmanager
 def progress(quiet: bool) -> Iterator[Report]:
     """Bars on standard error for the steps of long work; nothing if `quiet`, or where nobody looks."""
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
     console = err()
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
     with Progress(*columns, console=console, transient=True, disable=quiet or not console.is_terminal) as bars:
@@ -105,6 +111,8 @@ def _text(cell: Cell) -> str:
 
 
 def _plain(value: object) -> object:
+    from pydantic import BaseModel
+
     if isinstance(value, BaseModel):
         return value.model_dump(mode="json")
     if dataclasses.is_dataclass(value) and not isinstance(value, type):

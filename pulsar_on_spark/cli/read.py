@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from contextlib import closing
-from typing import Annotated, Any, Final
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
-import pyarrow as pa
 import typer
 
 from pulsar_on_spark.cli.arguments import AsJson, RootArgument, RootOption, Topic
@@ -15,15 +14,17 @@ from pulsar_on_spark.cli.http_admin import topic_path
 from pulsar_on_spark.cli.message_lines import id_text, print_line, print_message
 from pulsar_on_spark.cli.message_values import ValueSchemas
 from pulsar_on_spark.cli.pulsar_client import pulsar_errors, service_client
-from pulsar_on_spark.cli.root_target import RootTarget
 from pulsar_on_spark.cli.targets import UrlOption, open_target
 from pulsar_on_spark.model.errors import InvalidArgumentError
 from pulsar_on_spark.model.ids import EARLIEST
 from pulsar_on_spark.model.names import TopicName
-from pulsar_on_spark.topic import catalog, chain
-from pulsar_on_spark.topic.reading import SliceReader
-from pulsar_on_spark.topic.root import Root
-from pulsar_on_spark.topic.tail.tail import Tail
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from pulsar_on_spark.topic.chain import SegmentSlice
+    from pulsar_on_spark.topic.reading import SliceReader
+    from pulsar_on_spark.topic.root import Root
 
 _COLUMNS: Final = ("entry_id", "batch_index", "publish_time", "key", "value", "schema_version")
 
@@ -41,7 +42,7 @@ def read(
 ) -> None:
     """Print messages of a topic; nothing is acknowledged. From a root no broker is needed."""
     target = open_target(root, root_option, url)
-    if not isinstance(target, RootTarget):
+    if isinstance(target, BrokerTarget):
         if last:
             raise InvalidArgumentError("--last reads from a root: give one instead of --url.")
         _read_by_broker(target, topic, number, as_json)
@@ -67,6 +68,10 @@ def _read_by_broker(target: BrokerTarget, topic: str, number: int, as_json: bool
 
 def _rows(root: Root, topic: str, number: int, *, last: bool) -> Iterator[dict[str, Any]]:
     """The first or last messages of each partition."""
+    from pulsar_on_spark.topic import catalog, chain
+    from pulsar_on_spark.topic.reading import SliceReader
+    from pulsar_on_spark.topic.tail.tail import Tail
+
     with closing(Tail(root)) as tail:
         view = root.store.view(durable=True)
         parts = catalog.parts(view, catalog.require_topic(view, TopicName.parse(topic)))
@@ -80,12 +85,12 @@ def _rows(root: Root, topic: str, number: int, *, last: bool) -> Iterator[dict[s
             yield from reversed(taken) if last else taken
 
 
-def _of_slice(reader: SliceReader, slice_: chain.SegmentSlice, last: bool) -> Iterable[dict[str, Any]]:
+def _of_slice(reader: SliceReader, slice_: SegmentSlice, last: bool) -> Iterable[dict[str, Any]]:
     found = [row for at, batch in reader.read(slice_) for row in _of_batch(at, batch)]
     return reversed(found) if last else found
 
 
-def _of_batch(slice_: chain.SegmentSlice, batch: pa.RecordBatch) -> Iterator[dict[str, Any]]:
+def _of_batch(slice_: SegmentSlice, batch: pa.RecordBatch) -> Iterator[dict[str, Any]]:
     for row in batch.to_pylist():
         entry = row["entry_id"] + slice_.segment.entry_offset
         published = row["publish_time"]

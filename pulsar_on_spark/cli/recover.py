@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -11,9 +11,10 @@ from pulsar_on_spark.cli import output
 from pulsar_on_spark.cli.arguments import AsJson, RootArgument, RootOption, open_root
 from pulsar_on_spark.model.errors import InvalidArgumentError
 from pulsar_on_spark.model.ids import IncarnationId
-from pulsar_on_spark.topic.incarnation.repair import RecoveredIncarnation
-from pulsar_on_spark.topic.root import Root
-from pulsar_on_spark.topic.sealing import lost_frames
+
+if TYPE_CHECKING:
+    from pulsar_on_spark.topic.incarnation.repair import RecoveredIncarnation
+    from pulsar_on_spark.topic.root import Root
 
 _SHOWN_TOPICS = 10
 
@@ -68,6 +69,8 @@ def recover(
 
 
 def _give_up_frames(root: Root, incarnation: IncarnationId, *, yes: bool, as_json: bool) -> None:
+    from pulsar_on_spark.topic.sealing import lost_frames
+
     with output.err().status("reading what is not sealed of the journal"):
         lost = lost_frames.give_up_frames(root, incarnation, commit=yes)
     if as_json:

@@ -11,16 +11,14 @@ from typing import TYPE_CHECKING, Any
 from pulsar_on_spark.cli.arguments import is_namespace
 from pulsar_on_spark.model.names import TopicName, check_namespace
 from pulsar_on_spark.topic import catalog, tenants
-from pulsar_on_spark.topic.policies import change
-from pulsar_on_spark.topic.policies.effective import namespace_policies, topic_policies
 from pulsar_on_spark.topic.root import Root
 from pulsar_on_spark.topic.schemas import registry
 from pulsar_on_spark.topic.schemas.schema import TopicSchema
-from pulsar_on_spark.topic.status import TopicSubscription
 
 if TYPE_CHECKING:
     from pulsar_on_spark.broker.stats.models import Stats
     from pulsar_on_spark.topic.entry.rows import StoredEntry
+    from pulsar_on_spark.topic.status import TopicSubscription
 
 
 class RootTarget:
@@ -57,6 +55,8 @@ class RootTarget:
 
     def policies(self, of: str) -> dict[str, Any]:
         """See `Target`."""
+        from pulsar_on_spark.topic.policies.effective import namespace_policies, topic_policies
+
         view = self.root.store.view(durable=True)
         if is_namespace(of):
             tenants.require_namespace(view, of)
@@ -69,6 +69,8 @@ class RootTarget:
 
     def set_policy(self, of: str, field: str, value: Any) -> None:
         """See `Target`."""
+        from pulsar_on_spark.topic.policies import change
+
         if is_namespace(of):
             change.set_namespace_policies(self.root, of, {field: value})
         else:

@@ -4,18 +4,18 @@ from __future__ import annotations
 
 import logging
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from pulsar_on_spark.broker import settings as broker_settings
-from pulsar_on_spark.broker.settings import BrokerSettings
 from pulsar_on_spark.cli import missing, output
 from pulsar_on_spark.cli.arguments import RootArgument, RootOption, open_root, root_path
 from pulsar_on_spark.model import logs
 from pulsar_on_spark.model.errors import InvalidArgumentError, PulsarpyError, sentence_of
 from pulsar_on_spark.model.quorum import Quorum
-from pulsar_on_spark.topic.root import Root
+
+if TYPE_CHECKING:
+    from pulsar_on_spark.broker.settings import BrokerSettings
 
 log = logging.getLogger(__name__)
 
@@ -43,6 +43,8 @@ def standalone(
     path = root_path(root, root_option)
     settings = _settings(config, broker_port, web_port, log_level, log_format)
     copies = None if quorum is None else Quorum.parse(quorum)
+    from pulsar_on_spark.topic.root import Root
+
     if not Root.is_occupied(path):
         output.say(f"Making the root {path}")
     _run(path, settings, copies)
@@ -67,13 +69,15 @@ def broker(
 def _settings(
     config: Path | None, broker_port: int | None, web_port: int | None, log_level: str | None, log_format: str | None
 ) -> BrokerSettings:
+    from pulsar_on_spark.broker import settings
+
     flags = {
         "broker_service_port": broker_port,
         "web_service_port": web_port,
         "log_level": None if log_level is None else log_level.upper(),
         "log_format": log_format,
     }
-    return broker_settings.load(config, flags=flags)
+    return settings.load(config, flags=flags)
 
 
 def _run(path: Path, settings: BrokerSettings, quorum: Quorum | None) -> None:

@@ -7,17 +7,19 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
-from typing import Annotated, Any, Final, Protocol
+from typing import TYPE_CHECKING, Annotated, Any, Final, Protocol
 
 import typer
 
-from pulsar_on_spark.cli.arguments import root_path
+from pulsar_on_spark.cli.arguments import open_root
 from pulsar_on_spark.cli.broker_target import BrokerTarget
 from pulsar_on_spark.cli.http_admin import HttpAdmin
-from pulsar_on_spark.cli.root_target import RootTarget
 from pulsar_on_spark.model.errors import InvalidArgumentError
-from pulsar_on_spark.topic.root import ROOT_VARIABLE, Root
-from pulsar_on_spark.topic.status import TopicSubscription
+from pulsar_on_spark.model.root_path import ROOT_VARIABLE
+
+if TYPE_CHECKING:
+    from pulsar_on_spark.cli.root_target import RootTarget
+    from pulsar_on_spark.topic.status import TopicSubscription
 
 URL_VARIABLE: Final = "PULSARPY_URL"
 UrlOption = Annotated[
@@ -106,7 +108,9 @@ def open_target(argument: str | None, option: str | None, url: str | None) -> Ro
             )
     if url is not None:
         return BrokerTarget(HttpAdmin(url))
-    return RootTarget(Root.open(root_path(argument, option)))
+    from pulsar_on_spark.cli.root_target import RootTarget
+
+    return RootTarget(open_root(argument, option))
 
 
 def open_broker(url: str | None) -> HttpAdmin:

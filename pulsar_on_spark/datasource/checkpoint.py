@@ -20,7 +20,7 @@ from pathlib import Path
 
 from pulsar_on_spark.ledger.files import OS_FILES, FileOps
 from pulsar_on_spark.model.errors import InvalidArgumentError, StorageError
-from pulsar_on_spark.topic.root import local_path
+from pulsar_on_spark.model.root_path import local_path
 
 log = logging.getLogger(__name__)
 

@@ -14,7 +14,7 @@ from typing import Literal, cast
 from pulsar_on_spark.datasource.option_names import GivenOptions
 from pulsar_on_spark.model.errors import InvalidArgumentError
 from pulsar_on_spark.model.names import check_subscription_name
-from pulsar_on_spark.topic.root import ROOT_VARIABLE, local_path
+from pulsar_on_spark.model.root_path import ROOT_VARIABLE, local_path
 
 SubscriptionType = Literal["Exclusive", "Failover", "Shared", "Key_Shared"]
 HashingScheme = Literal["JavaStringHash", "Murmur3_32Hash"]

@@ -37,6 +37,7 @@ from pulsar_on_spark.model.errors import (
 from pulsar_on_spark.model.ids import IncarnationId, PathId
 from pulsar_on_spark.model.names import DEFAULT_NAMESPACE, DEFAULT_TENANT, TopicName
 from pulsar_on_spark.model.quorum import DEFAULT_QUORUM, Quorum
+from pulsar_on_spark.model.root_path import local_path
 from pulsar_on_spark.topic import catalog
 from pulsar_on_spark.topic.progress import Progress, silent
 from pulsar_on_spark.topic.schemas import registry
@@ -53,8 +54,6 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-ROOT_VARIABLE = "PULSARPY_ROOT"
-"""Environment variable that names the root where none is given."""
 _MAX_SHARED = 8
 _shared: dict[Path, tuple[object, Root]] = {}
 _LOCK = "lock"
@@ -329,23 +328,6 @@ class Root:
         from pulsar_on_spark.topic.housekeeping import collect, maintain
 
         return maintain.maintain(self, ages or collect.DEFAULT_AGES, progress)
-
-
-def local_path(given: str | Path) -> Path:
-    """The absolute local path of a root or storage path, given as a path or a `file:` URI.
-
-    Raises:
-        InvalidArgumentError: it is a URI of another scheme.
-    """
-    text = str(given)
-    if text.startswith("file:"):
-        text = "/" + text.removeprefix("file:").lstrip("/")
-    elif "://" in text:
-        scheme = text.split("://", 1)[0]
-        raise InvalidArgumentError(f"{text!r} has the scheme {scheme!r}: roots are local paths or file: URIs.")
-    if not text.strip():
-        raise InvalidArgumentError("The path of the root is empty: give one, or set PULSARPY_ROOT.")
-    return Path(text).expanduser().absolute()
 
 
 def _storage_path(root: Path, cluster_id: str, record: PathRecord) -> StoragePath:

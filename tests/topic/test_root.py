@@ -24,8 +24,9 @@ from pulsar_on_spark.model.errors import (
 )
 from pulsar_on_spark.model.ids import PathId
 from pulsar_on_spark.model.quorum import Quorum
+from pulsar_on_spark.model.root_path import local_path
 from pulsar_on_spark.testing import messages
-from pulsar_on_spark.topic.root import Root, local_path
+from pulsar_on_spark.topic.root import Root
 
 
 class CutOff(BaseException):

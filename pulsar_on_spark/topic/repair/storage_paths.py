@@ -32,9 +32,9 @@ from pulsar_on_spark.metadata.state import View
 from pulsar_on_spark.metadata.store import Change
 from pulsar_on_spark.model.errors import InvalidArgumentError, StoragePathError
 from pulsar_on_spark.model.ids import PathId
+from pulsar_on_spark.model.root_path import local_path
 from pulsar_on_spark.topic.housekeeping.collect import write_id_of
 from pulsar_on_spark.topic.housekeeping.merge import FILES_KEY
-from pulsar_on_spark.topic.root import local_path
 
 if TYPE_CHECKING:
     from pulsar_on_spark.topic.root import Root

@@ -13,14 +13,13 @@ import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Final, cast
-
-import fastavro
-from fastavro.schema import SchemaParseException, UnknownType
-from fastavro.types import Schema
+from typing import TYPE_CHECKING, Final, cast
 
 from pulsar_on_spark.model.errors import InvalidArgumentError
 from pulsar_on_spark.topic.values.avro_schemas import Json
+
+if TYPE_CHECKING:
+    from fastavro.types import Schema
 
 _PRIMITIVES: Final = ("null", "boolean", "int", "long", "float", "double", "bytes", "string")
 _NAMED: Final = ("record", "enum", "fixed")
@@ -63,9 +62,13 @@ def parse_avro(text: str) -> AvroSchema:
 
 
 def _parse(text: str) -> AvroSchema:
+    # Who opens a root need not wait for a parser.
+    import fastavro
+    from fastavro.schema import SchemaParseException, UnknownType
+
     try:
         named: dict[str, dict[str, Json]] = {}
-        parsed = fastavro.parse_schema(cast(Schema, json.loads(text)), named_schemas=named)
+        parsed = fastavro.parse_schema(cast("Schema", json.loads(text)), named_schemas=named)
         canonical = _canonical(cast(Json, parsed), 0)
         return AvroSchema(canonical, {name: _canonical(each, 0) for name, each in named.items()})
     except (ValueError, TypeError, KeyError, RecursionError, SchemaParseException, UnknownType) as error:
