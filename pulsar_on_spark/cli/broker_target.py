@@ -75,7 +75,7 @@ class BrokerTarget:
                 value = self.admin.get(*path[:-1], "backlogQuotaMap").get(_QUOTAS[field])
             else:
                 value = self.admin.get(*path)
-            if value is not None and _SAID_WHERE_UNSET.get(field) is not value:
+            if value is not None and value != _SAID_WHERE_UNSET.get(field):
                 found[field] = value
         return found
 
@@ -205,7 +205,12 @@ class BrokerTarget:
 
 
 _QUOTAS: Final = {"backlog_quota_size": "destination_storage", "backlog_quota_age": "message_age"}
-_SAID_WHERE_UNSET: Final = {"schema_validation_enforced": False, "is_allow_auto_update_schema": True}
+_SAID_WHERE_UNSET: Final[dict[str, object]] = {
+    "schema_validation_enforced": False,
+    "is_allow_auto_update_schema": True,
+    "schema_compatibility_strategy": "UNDEFINED",
+    "subscription_types_enabled": [],
+}
 """What Pulsar's API answers for the policies that it does not tell from unset ones; that is no news."""
 
 

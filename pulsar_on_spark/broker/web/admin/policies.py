@@ -1,8 +1,8 @@
 """Policies of namespaces and topics: their names and fields are those of the table `FIELDS`.
 
-GET answers what is set there, 204 where nothing is; with `applied=true` what holds in the end, and so without it where
-Pulsar's clients know no "not set" (`_NEVER_UNSET`). POST and PUT set, whichever of them Pulsar takes. A policy that is
-not enforced is not in the table: see `not_there.py`.
+GET answers what is set there, 204 where nothing is (`_UNSET_THERE` for two of a namespace's); with `applied=true` what
+holds in the end, and so without it where Pulsar's clients know no "not set" (`_NEVER_UNSET`). POST and PUT set,
+whichever of them Pulsar takes. A policy that is not enforced is not in the table: see `not_there.py`.
 """
 
 from __future__ import annotations
@@ -41,6 +41,11 @@ QuotaType = Literal["destination_storage", "message_age"]
 Applied = Annotated[bool, Query(description="What holds in the end, wherever it is set.")]
 _NEVER_UNSET: Final = ("schema_validation_enforced", "is_allow_auto_update_schema")
 """Their getters in Java are of type `boolean`."""
+_UNSET_THERE: Final[dict[str, JsonValue]] = {
+    "schema_compatibility_strategy": "UNDEFINED",
+    "subscription_types_enabled": [],
+}
+"""Answers where a namespace does not set them, as Pulsar's are: its Go client fails on an empty one."""
 _MISSING: Final = refused(404, "There is no such namespace or topic.")
 _BAD: Final = refused(412, "The value is not acceptable.")
 
@@ -122,7 +127,8 @@ async def namespace_policy(
 ) -> Response:
     """A policy as it is set there, or as it holds in the end for topics that do not set it."""
     field = _NAMESPACE_FIELDS[policy]
-    return _answer((await _of_namespace(services, namespace, applied or field in _NEVER_UNSET)).get(field))
+    value = (await _of_namespace(services, namespace, applied or field in _NEVER_UNSET)).get(field)
+    return _answer(_UNSET_THERE.get(field) if value is None else value)
 
 
 @router.put(_NAMESPACE_POLICY, status_code=204, tags=[_OF_NAMESPACE], responses=_MISSING | _BAD)
