@@ -18,6 +18,7 @@ from pulsar_on_spark.model.ids import EARLIEST
 from pulsar_on_spark.testing import messages
 from pulsar_on_spark.topic.root import Root
 from pulsar_on_spark.topic.subscription import subscriptions
+from tests.small_disks import SmallDisk
 
 
 @dataclass(frozen=True)
@@ -247,19 +248,16 @@ pulsar_on_spark.cli.main()
 
 @pytest.mark.root
 def test_a_root_on_a_read_only_disk_is_one_sentence(tmp_path: Path) -> None:
-    disk = tmp_path / "disk"
-    disk.mkdir()
-    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=32m", "tmpfs", disk], check=True)
-    try:
-        root = disk / "root"
+    with SmallDisk(tmp_path / "disk", 32) as disk:
+        root = disk.at / "root"
         Root.create(root).create_topic("t")
-        subprocess.run(["mount", "-o", "remount,ro", disk], check=True)
+        disk.turn_read_only()
         for command in (
             ["topics", "create", "x", root],
             ["storage", "drain", 0, root],
             ["standalone", root, "--broker-port", 0, "--web-port", 0],
-            ["init", disk / "other"],
-            ["standalone", disk / "other", "--broker-port", 0, "--web-port", 0],
+            ["init", disk.at / "other"],
+            ["standalone", disk.at / "other", "--broker-port", 0, "--web-port", 0],
             ["standalone", "/proc/x", "--broker-port", 0, "--web-port", 0],
         ):
             call = [sys.executable, "-m", "pulsar_on_spark.cli", *map(str, command)]
@@ -271,8 +269,6 @@ def test_a_root_on_a_read_only_disk_is_one_sentence(tmp_path: Path) -> None:
             assert len(done.stderr) < 400
         call = [sys.executable, "-m", "pulsar_on_spark.cli", "topics", "list", root]
         assert "persistent://public/default/t" in subprocess.run(call, capture_output=True, text=True).stdout
-    finally:
-        subprocess.run(["umount", "--lazy", disk], check=True)
 
 
 def test_what_the_package_has_is_listed() -> None:

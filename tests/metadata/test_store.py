@@ -1,7 +1,5 @@
 from __future__ import annotations
 
-import contextlib
-import subprocess
 import threading
 import time
 from collections.abc import Callable
@@ -38,6 +36,7 @@ from pulsar_on_spark.model.errors import (
     MetadataError,
     NotARootError,
 )
+from tests.small_disks import SmallDisk
 
 Put = Callable[..., None]
 AT = datetime(2026, 1, 1, tzinfo=UTC)
@@ -505,38 +504,26 @@ def test_an_interrupt_while_rows_are_taken_in_loses_none_of_them(root: Path, mon
 
 @pytest.mark.root
 def test_a_full_disk_is_named_at_once_and_loses_nothing(tmp_path: Path) -> None:
-    mount = tmp_path / "disk"
-    mount.mkdir()
-    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=4m", "tmpfs", mount], check=True)
-    try:
-        store = MetadataStore.create(mount / "root", [RootRecord(format_version=1, cluster_id="c", quorum="3/3/2")])
-        with (mount / "fill").open("wb", buffering=0) as fill, contextlib.suppress(OSError):
-            while True:
-                fill.write(bytes(4096))
+    with SmallDisk(tmp_path / "disk", 4) as disk:
+        store = MetadataStore.create(disk.at / "root", [RootRecord(format_version=1, cluster_id="c", quorum="3/3/2")])
+        disk.fill()
         change = Change([NamespaceRecord(namespace="a/b")], keys={"namespace/a/b": None})
         before = time.monotonic()
         with pytest.raises(MetadataError, match="is full: free some space"):
             store.commit(lambda view: change)
         assert time.monotonic() - before < 30
-        (mount / "fill").unlink()
+        disk.make_room()
         assert store.commit(lambda view: change).get(NamespaceRecord, "a/b") is not None
-    finally:
-        subprocess.run(["umount", "-l", mount], check=True)
 
 
 @pytest.mark.root
 def test_a_disk_that_turned_read_only_is_named_at_once(tmp_path: Path) -> None:
-    mount = tmp_path / "disk"
-    mount.mkdir()
-    subprocess.run(["mount", "-t", "tmpfs", "tmpfs", mount], check=True)
-    try:
-        store = MetadataStore.create(mount / "root", [RootRecord(format_version=1, cluster_id="c", quorum="3/3/2")])
-        subprocess.run(["mount", "-o", "remount,ro", mount], check=True)
+    with SmallDisk(tmp_path / "disk", 4) as disk:
+        store = MetadataStore.create(disk.at / "root", [RootRecord(format_version=1, cluster_id="c", quorum="3/3/2")])
+        disk.turn_read_only()
         with pytest.raises(MetadataError, match="mounted read-only: mount it read-write"):
             store.commit(lambda view: Change([NamespaceRecord(namespace="a/b")], keys={"namespace/a/b": None}))
         assert store.view().get(NamespaceRecord, "a/b") is None
-    finally:
-        subprocess.run(["umount", "-l", mount], check=True)
 
 
 def test_a_process_forgets_the_tombstones_that_its_own_folds_forgot(

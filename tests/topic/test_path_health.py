@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import subprocess
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,38 +12,34 @@ import pytest
 from pulsar_on_spark.ledger.storage_path import IDENTITY_FILE, StoragePath
 from pulsar_on_spark.model.ids import PathId
 from pulsar_on_spark.topic.path_health import FIRST_PAUSE_S, LONGEST_PAUSE_S, Trials, illness_of
+from tests.small_disks import MIB, SmallDisk
 
 DISK_MIB = 20
 FULL = "frames.open cannot be written: [Errno 28] No space left on device"
 
 
 @pytest.fixture
-def small_disk(tmp_path: Path) -> Iterator[Path]:
-    """A file system of its own."""
-    at = tmp_path / "disk"
-    at.mkdir()
-    subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={DISK_MIB}m", "tmpfs", at], check=True)
-    yield at
-    subprocess.run(["umount", "--lazy", at], check=True)
+def small_disk(tmp_path: Path) -> Iterator[SmallDisk]:
+    with SmallDisk(tmp_path / "disk", DISK_MIB) as made:
+        yield made
 
 
 @pytest.mark.root
-def test_a_full_disk_is_well_again_with_room_for_a_journal_file(small_disk: Path) -> None:
-    path = StoragePath(PathId(0), small_disk, "c")
+def test_a_full_disk_is_well_again_with_room_for_a_journal_file(small_disk: SmallDisk) -> None:
+    path = StoragePath(PathId(0), small_disk.at, "c")
     path.create()
     assert illness_of(path, FULL) is None
-    filler = small_disk / "filler"
-    filler.write_bytes(bytes((DISK_MIB - 1) << 20))
+    small_disk.fill(but_bytes=MIB)
     first = illness_of(path, FULL)
     assert first is not None
     assert "less than 2 MiB are free" in first, "a tenth of so small a disk"
-    with filler.open("ab") as file:
-        file.write(bytes(1 << 19))
+    small_disk.fill(but_bytes=MIB // 2)
     assert illness_of(path, FULL) == first, "the same words, so that the log says it once"
     assert illness_of(path, "its disk was away") is None, "what it had was enough before"
-    filler.write_bytes(bytes((DISK_MIB - 3) << 20))
+    small_disk.make_room()
+    small_disk.fill(but_bytes=3 * MIB)
     assert illness_of(path, FULL) is None
-    assert sorted(each.name for each in small_disk.iterdir()) == ["filler", IDENTITY_FILE, "segments"]
+    assert sorted(each.name for each in small_disk.at.iterdir()) == ["filler", IDENTITY_FILE, "segments"]
 
 
 def test_another_disk_is_not_well(tmp_path: Path) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import subprocess
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,6 +13,7 @@ import pytest
 from pulsar_on_spark.testing.running_broker import RunningBroker
 from tests.broker.clients.conftest import WAIT_MS, new_client
 from tests.broker.clients.test_durable import stored
+from tests.small_disks import SmallDisk
 
 DISK_MIB = 96
 ENOUGH_MIB = 1024
@@ -24,13 +24,9 @@ PATIENCE_S = 60
 
 
 @pytest.fixture
-def disk(tmp_path: Path) -> Iterator[Path]:
-    """A small file system of its own."""
-    at = tmp_path / "disk"
-    at.mkdir()
-    subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={DISK_MIB}m", "tmpfs", at], check=True)
-    yield at
-    subprocess.run(["umount", "--lazy", at], check=True)
+def disk(tmp_path: Path) -> Iterator[SmallDisk]:
+    with SmallDisk(tmp_path / "disk", DISK_MIB) as made:
+        yield made
 
 
 def fill(producer: pulsar.Producer, sent: list[bytes]) -> None:
@@ -42,8 +38,8 @@ def fill(producer: pulsar.Producer, sent: list[bytes]) -> None:
 
 
 @pytest.mark.root
-def test_a_full_disk(disk: Path) -> None:
-    root = disk / "root"
+def test_a_full_disk(disk: SmallDisk) -> None:
+    root = disk.at / "root"
     sent: list[bytes] = []
     with RunningBroker(root) as broker:
         client = new_client(broker.url)
@@ -57,7 +53,7 @@ def test_a_full_disk(disk: Path) -> None:
             message = consumer.receive(WAIT_MS)
             assert message.data() == value
             consumer.acknowledge(message)
-        subprocess.run(["mount", "-o", f"remount,size={ENOUGH_MIB}m", disk], check=True)
+        disk.grow(ENOUGH_MIB)
         after = b"there is room again"
         until_s = time.monotonic() + PATIENCE_S
         while True:

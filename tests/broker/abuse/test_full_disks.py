@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import os
-import subprocess
 import time
 from collections.abc import Callable, Iterator
-from contextlib import suppress
+from contextlib import ExitStack
 from pathlib import Path
 
 import httpx
@@ -22,38 +21,16 @@ from pulsar_on_spark.topic.repair.repairing import repair
 from pulsar_on_spark.topic.root import Root
 from tests.broker.clients.conftest import WAIT_MS, new_client
 from tests.broker.clients.test_durable import stored
+from tests.small_disks import SmallDisk
 
 DISK_MIB = 256
 WAIT_S = 90.0
 
 
-class Disk:
-    """A small file system of its own."""
-
-    def __init__(self, at: Path) -> None:
-        self.at = at
-        self._filler = at / "filler"
-        at.mkdir()
-        subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={DISK_MIB}m", "tmpfs", at], check=True)
-
-    def fill(self) -> None:
-        with self._filler.open("wb", buffering=0) as file, suppress(OSError):
-            while True:
-                file.write(bytes(1 << 20))
-
-    def make_room(self) -> None:
-        self._filler.unlink()
-
-    def fragments(self) -> int:
-        return len(list(self.at.glob("journal/*/*")))
-
-
 @pytest.fixture
-def disks(tmp_path: Path) -> Iterator[list[Disk]]:
-    made = [Disk(tmp_path / f"disk{number}") for number in range(3)]
-    yield made
-    for disk in made:
-        subprocess.run(["umount", "--lazy", disk.at], check=False)
+def disks(tmp_path: Path) -> Iterator[list[SmallDisk]]:
+    with ExitStack() as mounted:
+        yield [mounted.enter_context(SmallDisk(tmp_path / f"disk{number}", DISK_MIB)) for number in range(3)]
 
 
 def until(done: Callable[[], bool], what: str) -> None:
@@ -63,12 +40,16 @@ def until(done: Callable[[], bool], what: str) -> None:
         time.sleep(0.1)
 
 
+def fragments_on(disk: SmallDisk) -> int:
+    return len(list(disk.at.glob("journal/*/*")))
+
+
 def states(root: Root) -> list[str]:
     return [record.state for record in root.store.view().all(PathRecord)]
 
 
 @pytest.mark.root
-def test_the_log_of_full_disks(tmp_path: Path, disks: list[Disk]) -> None:
+def test_the_log_of_full_disks(tmp_path: Path, disks: list[SmallDisk]) -> None:
     root = Root.create(tmp_path / "root", [disk.at for disk in disks])
     with RunningBroker(root.path) as broker:
         client = new_client(broker.url)
@@ -79,9 +60,9 @@ def test_the_log_of_full_disks(tmp_path: Path, disks: list[Disk]) -> None:
         outcomes: list[pulsar.Result] = []
         producer.send_async(bytes(100_000), lambda result, _: outcomes.append(result))
         until(lambda: broker.said.count("is still not well") == 3, "they are tried")
-        fragments = [disk.fragments() for disk in disks]
+        fragments = [fragments_on(disk) for disk in disks]
         time.sleep(3.0)  # several looks of the journal, which must change nothing
-        assert [disk.fragments() for disk in disks] == fragments
+        assert [fragments_on(disk) for disk in disks] == fragments
         assert outcomes == []
         for disk in disks:
             disk.make_room()
@@ -96,7 +77,7 @@ def test_the_log_of_full_disks(tmp_path: Path, disks: list[Disk]) -> None:
 
 @pytest.mark.root
 @pytest.mark.soak
-def test_a_path_that_was_full_is_retired_and_unmounted_under_its_broker(tmp_path: Path, disks: list[Disk]) -> None:
+def test_a_path_that_was_full_is_retired_and_unmounted_under_its_broker(tmp_path: Path, disks: list[SmallDisk]) -> None:
     root = Root.create(tmp_path / "root", [disk.at for disk in disks])
     with RunningBroker(root.path) as broker:
         client = new_client(broker.url)
@@ -130,14 +111,14 @@ def test_a_path_that_was_full_is_retired_and_unmounted_under_its_broker(tmp_path
 
         until(is_retired, f"retired: {broker.said}")
         assert processes_on(disks[2]) == {}
-        subprocess.run(["umount", disks[2].at], check=True)
+        disks[2].unmount()
         send(1)
         client.close()
 
 
-def processes_on(disk: Disk) -> dict[int, int]:
+def processes_on(disk: SmallDisk) -> dict[int, int]:
     return dict(processes_with_open_files(disk.at))
 
 
-def is_written(disk: Disk) -> bool:
+def is_written(disk: SmallDisk) -> bool:
     return bool(processes_on(disk))

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
-import subprocess
 import time
 from pathlib import Path
 
@@ -16,6 +14,7 @@ from pulsar_on_spark.model.quorum import Quorum
 from pulsar_on_spark.testing.running_broker import RunningBroker
 from pulsar_on_spark.topic.policies.policies import PersistencePolicies
 from pulsar_on_spark.topic.root import Root
+from tests.small_disks import SmallDisk
 
 from .conftest import WAIT_MS, new_client
 from .test_http_topics import done, path, refused
@@ -37,10 +36,13 @@ def test_a_message_is_stored_and_read(broker: RunningBroker, client: pulsar.Clie
 
 
 def once(broker: RunningBroker, status: int) -> httpx.Response:
-    """The first answer of this status: the outcome of a check holds for a second."""
+    """The first answer of this status: the outcome of a check holds for a second.
+
+    And a check may last ten, in which the first one commits its topic: on a busy machine a later one comes through.
+    """
     end_s = time.monotonic() + WAIT_MS / 1000
     while (answer := health(broker)).status_code != status:
-        assert time.monotonic() < end_s
+        assert time.monotonic() < end_s, answer.text
     return answer
 
 
@@ -59,7 +61,7 @@ def test_it_is_red_where_a_quorum_of_topics_cannot_be_stored_or_nothing_can(tmp_
             done(admin.post(path("t", "persistence"), json=policy))
             client = new_client(broker.url)
             client.create_producer("t").send(b"a")
-            assert health(broker).status_code == 200
+            once(broker, 200)
             samples = scrape(broker)
             of_journals = [CLUSTER | {"quorum": quorum} for quorum in ("3/2", "3/3")]
             assert [value(samples, "pulsarpy_journal_takes_entries", of) for of in of_journals] == [1, 1]
@@ -82,19 +84,15 @@ def test_it_is_red_where_a_quorum_of_topics_cannot_be_stored_or_nothing_can(tmp_
 @pytest.mark.root
 def test_it_is_red_where_nothing_can_be_committed(tmp_path: Path) -> None:
     """The journal has room on its own disks, so that messages are stored; that alone is not enough for long."""
-    disk = tmp_path / "disk"
-    disk.mkdir()
-    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=32m", "tmpfs", disk], check=True)
-    try:
-        Root.create(disk / "root", [tmp_path / f"path{number}" for number in range(3)])
-        with RunningBroker(disk / "root") as broker:
-            assert health(broker).status_code == 200
-            (disk / "ballast").write_bytes(b"\0" * (shutil.disk_usage(disk).free - 4096))
-            assert "is full" in red(broker)
-            (disk / "ballast").unlink()
+    with SmallDisk(tmp_path / "disk", 32) as disk:
+        root = disk.at / "root"
+        Root.create(root, [tmp_path / f"path{number}" for number in range(3)])
+        with RunningBroker(root) as broker:
             once(broker, 200)
-    finally:
-        subprocess.run(["umount", "--lazy", disk], check=True)
+            disk.fill(but_bytes=4096)
+            assert "is full" in red(broker)
+            disk.make_room()
+            once(broker, 200)
 
 
 def test_admins_are_told_to_ask_again_where_it_cannot_be_stored(tmp_path: Path) -> None:
