@@ -90,7 +90,7 @@ docs: install ## build the documentation's site into site/, and check its links
 	@.venv-docs/bin/mkdocs build --quiet --strict
 
 .PHONY: conformance
-# The suites connect to ports 6650 and 8080; root gets a network namespace where they are taken.
+# The suites connect to ports 6650 and 8080; root gets a network namespace where they are taken, or hosts outside refuse.
 conformance: install ## the clients' official suites; PYTHON_CLIENT_TESTS=folder, BROKER=pulsar, SUITE=name
 	@$(BIN)/python -m conformance.run --broker $(or $(BROKER),ours) $(if $(SUITE),--suite $(SUITE))
 

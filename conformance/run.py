@@ -17,7 +17,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 from conformance.brokers import BrokerMissingError, IsRunning, our_broker, real_pulsar, resolve_pulsar
-from conformance.network import PortsTakenError, claim_ports
+from conformance.network import PortsTakenError, claim_network
 from conformance.outcomes import Outcome
 from conformance.record import SIDES, Outcomes, Record, Side
 from conformance.report import print_outcomes, write_page
@@ -53,7 +53,7 @@ def main(
         found = {each.name: _matching(each.find(work), only) for each in chosen}
         if side == "pulsar":
             resolve_pulsar(work)
-        claim_ports()
+        claim_network()
         for each in chosen:
             outcomes = _run(each, found[each.name], side, work, console)
             print_outcomes(each.name, outcomes, console)

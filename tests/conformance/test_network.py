@@ -1,4 +1,4 @@
-"""If the suites' ports are taken, root gets a network of its own and any other user an error."""
+"""Where the network is not as the suites expect it, root gets one of its own."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ import conformance.network as network
 with socket.create_server(("127.0.0.1", 0)) as taken:
     network.BROKER_PORT = network.WEB_PORT = taken.getsockname()[1]
     try:
-        network.claim_ports()
+        network.claim_network()
     except network.PortsTakenError as error:
         print(error)
     else:
@@ -26,8 +26,24 @@ with socket.create_server(("127.0.0.1", 0)) as taken:
 """
 
 
-def said() -> str:
-    done = subprocess.run([sys.executable, "-c", PROGRAM], capture_output=True, text=True, check=True)
+NOBODY = """
+import socket
+
+import conformance.network as network
+
+for name in ("BROKER_PORT", "WEB_PORT"):
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        setattr(network, name, free.getsockname()[1])
+network.claim_network()
+try:
+    socket.create_connection(("192.0.2.1", 1234), timeout=1)
+except OSError as error:
+    print(type(error).__name__)
+"""
+
+
+def said(program: str = PROGRAM) -> str:
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     return done.stdout.strip()
 
 
@@ -35,6 +51,12 @@ def said() -> str:
 @pytest.mark.skipif(os.geteuid() != 0 or shutil.which("ip") is None, reason="needs root and iproute2")
 def test_root_gets_a_network_where_the_ports_are_free() -> None:
     assert said() == "free"
+
+
+@pytest.mark.root
+@pytest.mark.skipif(os.geteuid() != 0 or shutil.which("ip") is None, reason="needs root and iproute2")
+def test_hosts_that_are_not_there_do_not_answer() -> None:
+    assert said(NOBODY) == "TimeoutError"
 
 
 def test_without_one_the_ports_must_be_free(monkeypatch: pytest.MonkeyPatch) -> None:
