@@ -33,10 +33,14 @@ rows = spark.range(1_000).selectExpr("CAST(id AS STRING) value", "CAST(id % 5 AS
 rows.write.format("pulsarpy").mode("append").option("topic", "x").save(root)
 spark.read.format("pulsarpy").option("topic", "x").load(root).createOrReplaceTempView("x")
 print("FOUND", spark.sql("SELECT count(*), count(DISTINCT __key), count(DISTINCT __messageId) FROM x").collect()[0])
-try:
-    spark.read.format("pulsarpy").option("topic", "nope").load(root).count()
-except Exception as error:
-    print("SAID", str(error).splitlines()[0])
+def refused(action, path):
+    try:
+        action(path)
+    except Exception as error:
+        print("SAID", str(error).splitlines()[0])
+refused(lambda path: spark.read.format("pulsarpy").option("topic", "nope").load(path).count(), root)
+refused(lambda path: spark.read.format("pulsarpy").option("topic", "x").load(path).count(), "root")
+refused(rows.write.format("pulsarpy").mode("append").option("topic", "x").save, "root")
 spark.stop()
 """
 
@@ -97,7 +101,12 @@ def test_spark_connect_reads_and_writes_topics_without_registering(fresh_python:
     pytest.importorskip("grpc", reason="Spark Connect's packages take protobuf 6.33")
     said = run(fresh_python, PROGRAM, tmp_path).stdout
     assert "FOUND Row(count(1)=1000, count(DISTINCT __key)=5, count(DISTINCT __messageId)=1000)" in said
-    assert "TopicNotFoundError: Topic persistent://public/default/nope does not exist" in said
+    refusals = [line.partition("pulsar_on_spark.model.errors.")[2] for line in said.splitlines() if "SAID" in line]
+    assert refusals[0].startswith("TopicNotFoundError: Topic persistent://public/default/nope does not exist")
+    for relative in refusals[1:]:
+        assert relative.startswith("InvalidArgumentError: Option path is root, which is in ")
+        assert "give the root's absolute path on the server" in relative
+    assert len(refusals) == 3
 
 
 @pytest.fixture

@@ -23,6 +23,7 @@ ALIASES = {
     "subscribe": "topics",
     "subscribePattern": "topicsPattern",
     "predefinedSubscription": "subscription",
+    "subscriptionName": "subscription",
     "startingTimestamp": "startingTime",
     "endingTimestamp": "endingTime",
     "maxOffsetsPerTrigger": "maxMessagesPerTrigger",
@@ -58,6 +59,8 @@ _CLIENT = ("pulsar.", "admin.url", "adminurl")
 """Options that configure a client that isn't there: accepted, with a warning."""
 
 _KNOWN = {name.lower(): name for name in (*READ_OPTIONS, *WRITE_OPTIONS, *ALIASES, *REFUSED)}
+_MISTYPED = 0.86
+"""Ratio of equal letters from which a name counts as a known one mistyped; options of other formats stay below."""
 _C = TypeVar("_C", bound=str)
 _UNITS_S = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 _UNIT_WORDS = {"millisecond": "ms", "sec": "s", "second": "s", "min": "m", "minute": "m", "hour": "h", "day": "d"}
@@ -70,7 +73,7 @@ class GivenOptions:
         """Sort out names.
 
         Raises:
-            InvalidArgumentError: an option and its alias disagree, or an option is refused.
+            InvalidArgumentError: an option is mistyped or refused, or disagrees with its alias.
         """
         self._values: dict[str, str] = {}
         for raw, value in given.items():
@@ -84,6 +87,11 @@ class GivenOptions:
                     raise InvalidArgumentError(
                         f"Options {name} and {known} mean the same and differ: give one of them."
                     )
+            elif not _is_for_a_client(raw) and (meant := _nearest(raw, _MISTYPED)):
+                raise InvalidArgumentError(
+                    f"Option {raw} is unknown to format pulsarpy, and nearly one that is known: give {meant}, or leave "
+                    "it out."
+                )
 
     def text(self, name: str) -> str | None:
         """The option's text, None where it isn't given."""
@@ -138,14 +146,22 @@ class GivenOptions:
 def warn_without_effect(given: Mapping[str, str], direction: Direction) -> None:
     """Log what is accepted and does nothing: once for each option, to be called once for each read or write."""
     belongs = {name.lower() for name in (READ_OPTIONS if direction == "read" else WRITE_OPTIONS)}
-    client = sorted(name for name in given if name.lower().startswith(_CLIENT))
+    client = sorted(name for name in given if _is_for_a_client(name))
     if client:
         log.warning("Options %s configure a Pulsar client and have no effect here.", ", ".join(client))
     for raw in sorted(set(given) - set(client)):
         known = _KNOWN.get(raw.lower())
         if known is None:
-            close = difflib.get_close_matches(raw.lower(), _KNOWN, n=1)
-            hint = f" Did you mean {_KNOWN[close[0]]}?" if close else ""
-            log.warning("Option %s is unknown to format pulsarpy and has no effect.%s", raw, hint)
+            log.warning("Option %s is unknown to format pulsarpy and has no effect.", raw)
         elif known not in REFUSED and ALIASES.get(known, known).lower() not in belongs:
             log.warning("Option %s has no effect on a %s.", known, direction)
+
+
+def _is_for_a_client(name: str) -> bool:
+    return name.lower().startswith(_CLIENT)
+
+
+def _nearest(name: str, ratio: float) -> str | None:
+    """The known name with the most letters in common, if these are so many."""
+    close = difflib.get_close_matches(name.lower(), _KNOWN, n=1, cutoff=ratio)
+    return _KNOWN[close[0]] if close else None

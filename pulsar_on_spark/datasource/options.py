@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Literal, cast
 
 from pulsar_on_spark.datasource.option_names import GivenOptions
+from pulsar_on_spark.datasource.worker_process import session_folder
 from pulsar_on_spark.model.errors import InvalidArgumentError
 from pulsar_on_spark.model.names import check_subscription_name
 from pulsar_on_spark.model.root_path import ROOT_VARIABLE, local_path
@@ -172,7 +173,14 @@ def _root(options: GivenOptions) -> Path:
             f"Option path (or service.url) is {value}, where clients find a broker, and Spark reads and writes the "
             "root itself: give the root's path."
         )
-    return local_path(value)
+    root = local_path(value)
+    folder = session_folder()
+    if folder is not None and root.is_relative_to(folder):
+        raise InvalidArgumentError(
+            f"Option path is {value}, which is in {folder}, and Spark removes that folder with the session: give the "
+            "root's absolute path on the server, because under Spark Connect relative paths begin in that folder."
+        )
+    return root
 
 
 def _selection(options: GivenOptions) -> TopicSelection:

@@ -7,6 +7,9 @@ import os
 import signal
 import sys
 from functools import cache
+from pathlib import Path
+
+from pyspark.core.files import SparkFiles
 
 _RUNTIME = "SPARK_PYTHON_RUNTIME"
 """Spark sets this to PYTHON_WORKER in every Python process that it starts, daemons and planners included."""
@@ -15,6 +18,11 @@ _RUNTIME = "SPARK_PYTHON_RUNTIME"
 def is_spark_worker() -> bool:
     """Tell whether Spark started this process."""
     return os.environ.get(_RUNTIME) == "PYTHON_WORKER"
+
+
+def session_folder() -> Path | None:
+    """In a worker, the folder of the session's files, which Spark removes with the session; None elsewhere."""
+    return Path(SparkFiles.getRootDirectory()) if is_spark_worker() and SparkFiles._is_running_on_worker else None
 
 
 @cache

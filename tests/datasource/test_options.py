@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from pyspark import SparkFiles
 
 from pulsar_on_spark.datasource.option_names import (
     ALIASES,
@@ -208,13 +209,24 @@ def test_a_root_on_an_object_store_is_refused() -> None:
         read_options({"topic": "a", "path": "s3://bucket/root"})
 
 
+def test_a_root_that_would_go_with_the_session_is_refused(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Workers of Spark Connect run in such a folder; what was written there was gone with the session."""
+    monkeypatch.setenv("SPARK_PYTHON_RUNTIME", "PYTHON_WORKER")
+    monkeypatch.setattr(SparkFiles, "_is_running_on_worker", True)
+    monkeypatch.setattr(SparkFiles, "_root_directory", str(tmp_path / "session"))
+    (tmp_path / "session").mkdir()
+    monkeypatch.chdir(tmp_path / "session")
+    refused("Option path is my-root, .* give the root's absolute path on the server", path="my-root")
+    assert read(path=str(tmp_path / "my-root")).root == tmp_path / "my-root"
+
+
 def test_what_has_no_effect_is_said_once_each(caplog: pytest.LogCaptureFixture) -> None:
     given = {
         "path": "/data/root",
         "topic": "a",
         "pulsar.client.iothreads": "4",
         "admin.url": "http://x",
-        "startingoffset": "earliest",
+        "mergeschema": "true",
         "hashingscheme": "JavaStringHash",
     }
     with caplog.at_level(logging.WARNING):
@@ -222,9 +234,50 @@ def test_what_has_no_effect_is_said_once_each(caplog: pytest.LogCaptureFixture) 
     assert [record.getMessage() for record in caplog.records] == [
         "Options admin.url, pulsar.client.iothreads configure a Pulsar client and have no effect here.",
         "Option hashingScheme has no effect on a read.",
-        "Option startingoffset is unknown to format pulsarpy and has no effect. Did you mean startingOffsets?",
+        "Option mergeschema is unknown to format pulsarpy and has no effect.",
     ]
     caplog.clear()
     warn_without_effect({name.lower(): "x" for name in WRITE_OPTIONS}, "write")
     warn_without_effect({name.lower(): "x" for name in READ_OPTIONS}, "read")
     assert caplog.records == []
+
+
+@pytest.mark.parametrize(
+    ("given", "meant"),
+    [
+        ("startingOffset", "startingOffsets"),
+        ("starting_offsets", "startingOffsets"),
+        ("subscriptonName", "subscriptionName"),
+        ("subscriptionTyp", "subscriptionType"),
+        ("topicPattern", "topicsPattern"),
+        ("txnVersions", "txnVersion"),
+        ("acqQuorum", "ackQuorum"),
+        ("paths", "path"),
+    ],
+)
+def test_a_mistyped_option_is_an_error_in_both_directions(given: str, meant: str) -> None:
+    for parse in (read, write):
+        with pytest.raises(
+            InvalidArgumentError, match=f"^Option {given} is unknown to format pulsarpy, .* give {meant}"
+        ):
+            parse(**{given: "1"})
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        *(
+            "mergeSchema",
+            "compression",
+            "header",
+            "queryName",
+            "timestampFormat",
+            "maxFilesPerTrigger",
+            "startingVersion",
+        ),
+        *("kafka.bootstrap.servers", "numPartitions", "includeTimestamp", "pulsar.consumer.subscriptionNames"),
+    ],
+)
+def test_options_of_other_formats_are_no_error(name: str) -> None:
+    assert read(**{name: "1"}) == read()
+    assert write(**{name: "1"}) == write()

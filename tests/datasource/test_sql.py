@@ -148,3 +148,30 @@ def test_catalog_tables_lose_their_options_and_say_so(spark: SparkSession, write
             spark.table("topic_x").collect()
     finally:
         spark.sql("DROP TABLE topic_x")
+
+
+def test_a_view_made_in_sql_reads_and_takes_rows(spark: SparkSession, write: Write, read: Read, root: Path) -> None:
+    write(spark.sql("SELECT 'a' value, 'k' __key"), "x")
+    options = f"path '{root}', topic 'x', columns 'value, __key'"
+    spark.sql(f"CREATE TEMPORARY VIEW x USING pulsarpy OPTIONS ({options})")
+    try:
+        assert spark.sql("SELECT CAST(value AS STRING) FROM x").collect() == [("a",)]
+        spark.sql("INSERT INTO x VALUES (X'62', null)")
+        spark.sql("INSERT INTO x (value) SELECT __key FROM x")
+        with pytest.raises(AnalysisException, match="A topic can't be overwritten"):
+            spark.sql("INSERT OVERWRITE x VALUES (X'63', null)")
+        assert spark.sql("SELECT count(*) FROM x").collect() == [(1,)], "a view is a snapshot"
+        spark.sql(f"CREATE OR REPLACE TEMPORARY VIEW x USING pulsarpy OPTIONS ({options})")
+        assert sorted(spark.sql("SELECT CAST(value AS STRING) FROM x").collect()) == [("a",), ("b",), ("k",)]
+    finally:
+        spark.sql("DROP VIEW x")
+
+
+def test_a_view_of_typed_values_made_in_sql_takes_rows(spark: SparkSession, read: Read, root: Path) -> None:
+    Root.open_or_create(root).create_topic("flights", schema=json.dumps(FLIGHT), schema_type="AVRO")
+    spark.sql(f"CREATE TEMPORARY VIEW flights USING pulsarpy OPTIONS (path '{root}', topic 'flights')")
+    try:
+        spark.sql("INSERT INTO flights (carrier, delay, __key) VALUES ('UA', 2.5, X'4142')")
+    finally:
+        spark.sql("DROP VIEW flights")
+    assert read("flights").select("carrier", "delay", "__key").collect() == [("UA", 2.5, bytearray(b"AB"))]
