@@ -31,6 +31,7 @@ from pulsar_on_spark.cli.targets import UrlOption, open_target
 from pulsar_on_spark.cli.tenants import namespaces_app, policies_app, tenants_app
 from pulsar_on_spark.cli.topics import topics_app
 from pulsar_on_spark.cli.units import duration_s
+from pulsar_on_spark.cli.usage import usage
 from pulsar_on_spark.model.errors import InvalidArgumentError, PulsarpyError, sentence_of
 from pulsar_on_spark.model.logs import TextLines
 from pulsar_on_spark.model.quorum import Quorum
@@ -303,7 +304,7 @@ def _print_maintained(done: MaintainReport) -> None:
 
 
 _COMMANDS: Final[tuple[tuple[str, tuple[Callable[..., None], ...], Mapping[str, typer.Typer]], ...]] = (
-    ("A root", (init, status, maintain, recover, backup), {"storage": storage_app}),
+    ("A root", (init, status, usage, maintain, recover, backup), {"storage": storage_app}),
     ("A broker", (standalone, broker), {"perf": perf_app}),
     ("Messages", (produce, consume, read), {}),
     (

@@ -5,6 +5,7 @@ Brokers of Apache Pulsar answer, too: what they do not say is shown as absent.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping
 from typing import Annotated, Any, Final
 
@@ -100,15 +101,22 @@ def _print_internal_stats(topic: str, found: Mapping[str, Any]) -> None:
             for each in found.get("ledgers", ())
         ),
     )
+    segments = [
+        (ledger["ledgerId"], each) for ledger in found.get("ledgers", ()) for each in ledger.get("segments", ())
+    ]
     output.table(
         "Sealed segments",
-        ("first entry", "entries", "why it is kept"),
+        ("first entry", "entries", "size", "why it is kept"),
         (
-            (f"{ledger['ledgerId']}:{each['first']}", each["entries"], each["whyKept"])
-            for ledger in found.get("ledgers", ())
-            for each in ledger.get("segments", ())
+            (f"{ledger}:{each['first']}", each["entries"], output.size(each["size"]), each["whyKept"])
+            for ledger, each in segments
         ),
     )
+    kept: Counter[str] = Counter()
+    for _, each in segments:
+        kept[each["whyKept"]] += each["size"]
+    if len(segments) > 1:
+        output.table("Kept", ("why", "size"), ((why, output.size(size)) for why, size in kept.most_common()))
     output.table(
         "Cursors",
         ("subscription", "acknowledged up to", "entries left", "acknowledged beyond", "state"),

@@ -83,7 +83,9 @@ def with_reasons(found: InternalStats, kept: Iterable[KeptSegment]) -> InternalS
     segments: dict[int, list[SegmentStats]] = defaultdict(list)
     for each in kept:
         one = each.segment
-        segments[one.ledger_id].append(SegmentStats(first=one.first_entry, entries=one.entries, why_kept=each.reason))
+        segments[one.ledger_id].append(
+            SegmentStats(first=one.first_entry, entries=one.entries, size=one.bytes, why_kept=each.reason)
+        )
     ledgers = [each.model_copy(update={"segments": segments[each.ledger_id]}) for each in found.ledgers]
     return found.model_copy(update={"ledgers": ledgers})
 

@@ -155,10 +155,11 @@ class PartitionedTopicStats(TopicStats):
 
 
 class SegmentStats(Stats):
-    """A sealed segment of a ledger (not in Pulsar): its first entry, its entries, and why it is still kept."""
+    """A sealed segment of a ledger (not in Pulsar): its first entry, entries, bytes, and why it is still kept."""
 
     first: int
     entries: int
+    size: int
     why_kept: str
 
 
