@@ -18,6 +18,7 @@ from pulsar_on_spark.topic.schemas.schema import TopicSchema
 if TYPE_CHECKING:
     from pulsar_on_spark.broker.stats.models import Stats
     from pulsar_on_spark.topic.entry.rows import StoredEntry
+    from pulsar_on_spark.topic.lifecycle.trim import TrimmedTopics
     from pulsar_on_spark.topic.status import TopicSubscription
 
 
@@ -75,6 +76,12 @@ class RootTarget:
             change.set_namespace_policies(self.root, of, {field: value})
         else:
             change.set_topic_policies(self.root, TopicName.parse(of), {field: value})
+
+    def retention_preview(self, of: str, value: Any) -> TrimmedTopics:
+        """What housekeeping would trim because of another retention."""
+        from pulsar_on_spark.topic.lifecycle.preview import retention_preview
+
+        return retention_preview(self.root.store, of if is_namespace(of) else TopicName.parse(of), value)
 
     def topics(self, namespace: str | None = None) -> list[tuple[str, int | None]]:
         """See `Target`."""

@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import json
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from pulsar_on_spark.cli import output
 from pulsar_on_spark.cli.arguments import AsJson, RootArgument, RootOption
+from pulsar_on_spark.cli.broker_target import BrokerTarget
 from pulsar_on_spark.cli.targets import UrlOption, open_target
 from pulsar_on_spark.cli.units import duration_s, size_bytes
 from pulsar_on_spark.model.errors import InvalidArgumentError
+
+if TYPE_CHECKING:
+    from pulsar_on_spark.cli.root_target import RootTarget
 
 tenants_app = typer.Typer(help="List, create and delete tenants.", no_args_is_help=True)
 namespaces_app = typer.Typer(help="List, create and delete namespaces.", no_args_is_help=True)
@@ -20,6 +24,10 @@ policies_app = typer.Typer(help="Show and set policies of namespaces and topics.
 Force = Annotated[bool, typer.Option("--force", help="With all that is in it.")]
 Of = Annotated[str, typer.Argument(help="A namespace (tenant/namespace) or a topic.")]
 Field = Annotated[str, typer.Argument(help="The policy, such as retention or message_ttl.")]
+
+DryRun = Annotated[
+    bool, typer.Option("--dry-run", help="Say what a new retention deletes of a root, and change nothing.")
+]
 
 
 @tenants_app.command("list")
@@ -129,6 +137,7 @@ def set_(
     root: RootArgument = None,
     root_option: RootOption = None,
     url: UrlOption = None,
+    dry_run: DryRun = False,
     as_json: AsJson = False,
 ) -> None:
     """Set a policy of a namespace or a topic."""
@@ -139,8 +148,7 @@ def set_(
         raise InvalidArgumentError(
             f"Retention {value!r} is not a JSON object: use `pulsarpy policies set-retention` with --time and --size."
         )
-    open_target(root, root_option, url).set_policy(of, field, given)
-    output.done(f"Set {field} of {of}.", as_json, of=of, policy=field, value=given)
+    _change(open_target(root, root_option, url), of, field, given, dry_run=dry_run, as_json=as_json)
 
 
 @policies_app.command("set-retention")
@@ -150,17 +158,21 @@ def set_retention(
     root_option: RootOption = None,
     url: UrlOption = None,
     size: Annotated[
-        str, typer.Option("--size", "-s", help="Keep so much of each topic: 512M, 10G, 2T; -1 for no limit.")
-    ] = "-1",
+        str | None,
+        typer.Option("--size", "-s", help="Keep so much of each topic: 512M, 10G, 2T; -1 for no limit, as without."),
+    ] = None,
     age: Annotated[
-        str, typer.Option("--time", "-t", help="Keep messages for so long: 90m, 24h, 7d, 2w; -1 for no limit.")
-    ] = "-1",
+        str | None,
+        typer.Option("--time", "-t", help="Keep messages for so long: 90m, 24h, 7d; -1 for no limit, as without."),
+    ] = None,
+    dry_run: DryRun = False,
     as_json: AsJson = False,
 ) -> None:
     """Set how much is kept of what all subscriptions have acknowledged; what exceeds either limit may go."""
-    retention = {"retentionTimeInMinutes": _minutes(age), "retentionSizeInMB": _megabytes(size)}
-    open_target(root, root_option, url).set_policy(of, "retention", retention)
-    output.done(f"Set retention of {of}.", as_json, of=of, policy="retention", value=retention)
+    if size is None and age is None:
+        raise InvalidArgumentError("Neither --size nor --time is given: give one of them, or both.")
+    retention = {"retentionTimeInMinutes": _minutes(age or "-1"), "retentionSizeInMB": _megabytes(size or "-1")}
+    _change(open_target(root, root_option, url), of, "retention", retention, dry_run=dry_run, as_json=as_json)
 
 
 @policies_app.command("unset")
@@ -170,11 +182,36 @@ def unset(
     root: RootArgument = None,
     root_option: RootOption = None,
     url: UrlOption = None,
+    dry_run: DryRun = False,
     as_json: AsJson = False,
 ) -> None:
     """Have a policy unset: what holds above it, holds."""
-    open_target(root, root_option, url).set_policy(of, field, None)
-    output.done(f"Unset {field} of {of}.", as_json, of=of, policy=field)
+    _change(open_target(root, root_option, url), of, field, None, dry_run=dry_run, as_json=as_json)
+
+
+def _change(
+    target: RootTarget | BrokerTarget, of: str, field: str, value: Any, *, dry_run: bool, as_json: bool
+) -> None:
+    """Set a policy, or unset it for None; of retention on a root say what housekeeping deletes then."""
+    trimmed = None
+    if field == "retention" and not isinstance(target, BrokerTarget):
+        trimmed = target.retention_preview(of, value)
+    elif dry_run:
+        raise InvalidArgumentError("--dry-run tells of retention on a root only: give a root, or leave it out.")
+    if not dry_run:
+        target.set_policy(of, field, value)
+    said: dict[str, object] = {"of": of, "policy": field} | ({} if value is None else {"value": value})
+    text = f"{'Unset' if value is None else 'Set'} {field} of {of}."
+    if dry_run:
+        said["dry_run"] = True
+        text = f"The retention of {of} is as it was."
+    if trimmed is not None and (dry_run or trimmed.messages):
+        said["deletes"] = trimmed
+        text += (
+            f" With the new one housekeeping deletes {trimmed.messages:,} messages ({output.size(trimmed.bytes)}) of "
+            f"{trimmed.topics:,} topics at once."
+        )
+    output.done(text, as_json, **said)
 
 
 def _minutes(text: str) -> int:

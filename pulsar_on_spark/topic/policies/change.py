@@ -87,6 +87,12 @@ def set_topic_policies(root: Root, name: TopicName, changes: Mapping[str, Any]) 
     root.store.commit(decide)
 
 
+def parsed(changes: Mapping[str, Any], what: str, *, on_topic: bool) -> dict[str, Any]:
+    """The changes as values of `Policies`, by field; None unsets (errors as `set_namespace_policies`)."""
+    checked = _checked(changes, what, on_topic=on_topic)
+    return {**checked, **given({name: value for name, value in checked.items() if value is not None})}
+
+
 def _checked(changes: Mapping[str, Any], what: str, *, on_topic: bool) -> dict[str, JsonValue]:
     """The changes as JSON by field."""
     checked: dict[str, JsonValue] = {}
