@@ -41,7 +41,7 @@ READ_OPTIONS = (
     *("allowDifferentTopicSchemas", "waitingForNonExistedTopic", "pollTimeoutMs"),
 )
 """`waitingForNonExistedTopic` and `pollTimeoutMs` are pulsar-spark's: accepted, and there is no one to wait for."""
-WRITE_OPTIONS = (*_BOTH, "hashingScheme", "txnAppId", "txnVersion", "checkpointLocation")
+WRITE_OPTIONS = (*_BOTH, "registerSchema", "hashingScheme", "txnAppId", "txnVersion", "checkpointLocation")
 _QUORUM = "the root says it (`pulsarpy init --quorum`), or the policy persistence of a topic or namespace"
 REFUSED = {
     "startingOffsetsByTimestamp": "one time for each partition is still to come: use startingTime or startingOffsets",

@@ -81,6 +81,7 @@ class WriteOptions:
     txn_app_id: str | None
     txn_version: int | None
     typed: Typed
+    register_schema: bool
     checkpoint_location: str | None
 
 
@@ -150,13 +151,20 @@ def write_options(given: Mapping[str, str]) -> WriteOptions:
     txn_app_id, txn_version = options.text("txnAppId"), options.number("txnVersion", 0)
     if (txn_app_id is None) != (txn_version is None):
         raise InvalidArgumentError("Options txnAppId and txnVersion belong together: give both or neither.")
+    typed, register_schema = _typed(options), options.flag("registerSchema", False)
+    if register_schema and (typed.format is None or options.text("topic") is None):
+        raise InvalidArgumentError(
+            "Option registerSchema registers valueSchema with a topic: give the options topic, valueFormat and "
+            "valueSchema, too."
+        )
     return WriteOptions(
         root=_root(options),
         topic=options.text("topic"),
         hashing_scheme=options.choice("hashingScheme", ("JavaStringHash", "Murmur3_32Hash")) or "JavaStringHash",
         txn_app_id=txn_app_id,
         txn_version=txn_version,
-        typed=_typed(options),
+        typed=typed,
+        register_schema=register_schema,
         checkpoint_location=options.text("checkpointLocation"),
     )
 

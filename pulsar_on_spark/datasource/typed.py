@@ -15,13 +15,14 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from pulsar_on_spark.datasource.columns import ColumnSelection, select_columns
-from pulsar_on_spark.datasource.options import ReadOptions, Typed
+from pulsar_on_spark.datasource.options import ReadOptions, Typed, WriteOptions
 from pulsar_on_spark.datasource.topics import common_schema, schema_versions
 from pulsar_on_spark.datasource.value_types import ValueSchema, topic_value_schema, value_schema
 from pulsar_on_spark.datasource.writer_schemas import WriterSchemas
 from pulsar_on_spark.metadata.records import SchemaRecord
 from pulsar_on_spark.model.errors import IncompatibleSchemaError, InvalidArgumentError
 from pulsar_on_spark.topic.root import Root
+from pulsar_on_spark.topic.schemas.schema import TopicSchema
 from pulsar_on_spark.topic.values.values import ParseMode
 
 _LOGGER = logging.getLogger(__name__)
@@ -154,6 +155,24 @@ def typed_values(
         )
         return None
     return TypedValues(schema, mode, declared.version.to_bytes(8, "big"), writers if declared.type == AVRO else None)
+
+
+def schema_to_register(options: WriteOptions) -> TopicSchema | None:
+    """The schema that a write is to register with its topic, if it is.
+
+    Raises:
+        InvalidArgumentError: it cannot be read, or has no form in Pulsar's type of that name.
+    """
+    given = options.typed
+    if not options.register_schema or given.format is None or given.schema is None:
+        return None
+    return TopicSchema.parse(given.format, given.schema)
+
+
+def typed_as(schema: TopicSchema, version: int | None = None) -> TypedValues:
+    """How values are written under a topic's schema; without its version only the columns are known yet."""
+    stamp = None if version is None else version.to_bytes(8, "big")
+    return TypedValues(topic_value_schema(schema.type, schema.data), ParseMode.PERMISSIVE, stamp)
 
 
 def _named(name_row: Callable[[int], str], rows: pa.Array, row: int) -> str:

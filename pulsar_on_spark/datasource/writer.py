@@ -18,7 +18,7 @@ from pyspark.sql.types import StructType
 from pulsar_on_spark.datasource.checkpoint import checkpoint_of, sync_offsets
 from pulsar_on_spark.datasource.options import WriteOptions
 from pulsar_on_spark.datasource.rows import FramePlan, check_frame, to_segment_rows
-from pulsar_on_spark.datasource.typed import TypedValues, typed_values
+from pulsar_on_spark.datasource.typed import TypedValues, schema_to_register, typed_as, typed_values
 from pulsar_on_spark.datasource.user_errors import one_sentence
 from pulsar_on_spark.datasource.worker_process import keep_modules
 from pulsar_on_spark.datasource.write_targets import WriteTargets
@@ -92,6 +92,7 @@ def plan_write(options: WriteOptions, schema: StructType, *, is_stream: bool = F
 
     Raises:
         InvalidArgumentError: the frame or an option can't be used; nothing was created.
+        IncompatibleSchemaError: the schema to register may not follow the topic's; nothing was written.
         NotARootError: the path holds something that is not a root.
     """
     topic = None if options.topic is None else TopicName.parse(options.topic)
@@ -101,13 +102,16 @@ def plan_write(options: WriteOptions, schema: StructType, *, is_stream: bool = F
     if topic is not None and record is None:
         catalog.check_new_topic(topic, None)
     declared = registry.latest(view, record) if view and record else None
-    typed = typed_values(options.typed, declared)
+    registered = schema_to_register(options)
+    typed = typed_values(options.typed, declared) if registered is None else typed_as(registered)
     value_type = None if typed is None else typed.schema.write_type
     frame = check_frame(schema, has_topic_option=topic is not None, value_type=value_type)
     if root is None:
         root = Root.open_or_create(options.root)
     if topic is not None and record is None and not is_stream:
-        catalog.create_topic(root.store, topic, None, exist_ok=True)
+        catalog.create_topic(root.store, topic, None, exist_ok=True, schema=registered)
+    if topic is not None and registered is not None:
+        typed = typed_as(registered, registry.add_schema(root.store, topic, registered).version)
     if view is None or (topic is not None and record is None):
         view = root.store.view()
     return WritePlan(
@@ -317,6 +321,11 @@ class PulsarStreamWriter(_Writing, DataSourceStreamArrowWriter):
             raise InvalidArgumentError(
                 "Options txnAppId and txnVersion belong to batch writes, and a stream's batches are known by query and "
                 "number: leave them out."
+            )
+        if options.register_schema:
+            raise InvalidArgumentError(
+                "Option registerSchema belongs to batch writes: declare the schema by Root.declare_schema before the "
+                "stream begins."
             )
         super().__init__(options, schema, overwrite)
 

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 from pulsar_on_spark.ledger.files import OS_FILES, make_directory, write_file
 from pulsar_on_spark.ledger.segment_writer import FileNotWrittenError, PathFailure
@@ -42,6 +42,7 @@ from pulsar_on_spark.topic import catalog
 from pulsar_on_spark.topic.progress import Progress, silent
 from pulsar_on_spark.topic.schemas import registry
 from pulsar_on_spark.topic.schemas.schema import TopicSchema
+from pulsar_on_spark.topic.values.spark_schemas import SparkSchema
 
 if TYPE_CHECKING:
     # These build on a root: `Root` hands over to them, and loads them when it does.
@@ -240,22 +241,33 @@ class Root:
     # --- the Python API ---
 
     def create_topic(
-        self, name: str, partitions: int | None = None, *, schema: str | None = None, schema_type: str = "JSON"
+        self,
+        name: str,
+        partitions: int | None = None,
+        *,
+        schema: str | SparkSchema | None = None,
+        schema_type: str = "JSON",
+        if_exists: Literal["error", "ignore"] = "error",
     ) -> TopicRecord:
         """Create a topic.
 
         Args:
             name: short (`clicks`, `tenant/namespace/clicks`) or full (`persistent://...`).
             partitions: 1 to 10,000; None for a topic without partitions.
-            schema: an Avro record schema, JSON text: what values are made of.
+            schema: what values are made of: DDL (`id BIGINT, city STRING`), a frame's `schema`, the JSON of one, or
+                an Avro record schema.
             schema_type: how values are encoded, JSON or AVRO.
+            if_exists: "ignore" gives the existing topic back, whatever its partitions and schema.
 
         Raises:
             TopicExistsError: the topic exists.
             InvalidArgumentError: the name, the number of partitions or the schema is not acceptable.
         """
+        if if_exists not in ("error", "ignore"):
+            raise InvalidArgumentError(f"Argument if_exists is {if_exists!r}: give 'error' or 'ignore'.")
         declared = None if schema is None else TopicSchema.parse(schema_type, schema)
-        return catalog.create_topic(self.store, TopicName.parse(name), partitions, schema=declared)
+        exist_ok = if_exists == "ignore"
+        return catalog.create_topic(self.store, TopicName.parse(name), partitions, exist_ok=exist_ok, schema=declared)
 
     def topics(self) -> list[TopicRecord]:
         """All topics, by name; partitions are not listed on their own."""
@@ -265,8 +277,13 @@ class Root:
         """Let a partitioned topic grow to `partitions` (see `catalog.add_partitions` for the errors)."""
         catalog.add_partitions(self.store, TopicName.parse(name), partitions)
 
-    def declare_schema(self, name: str, schema: str, schema_type: str = "JSON") -> SchemaRecord:
-        """Register a topic's schema, also one that follows others (see `registry.add_schema` for the errors)."""
+    def declare_schema(self, name: str, schema: str | SparkSchema, schema_type: str = "JSON") -> SchemaRecord:
+        """Register a topic's schema, also one that follows others; arguments are those of `create_topic`.
+
+        Raises:
+            TopicNotFoundError, InvalidArgumentError: there is no such topic, or the schema is not acceptable.
+            IncompatibleSchemaError: it may not follow those that are there.
+        """
         return registry.add_schema(self.store, TopicName.parse(name), TopicSchema.parse(schema_type, schema))
 
     def delete_topic(self, name: str, *, force: bool = False) -> None:
@@ -301,6 +318,9 @@ class Root:
         watcher = LeaseWatcher(lease_directory(self.path, name))
         brokers = LeaseWatcher(broker_lease_directory(self.path))
         subscriptions.delete_subscription(self.store, name, parts, watcher, brokers, force=force)
+
+    def __repr__(self) -> str:
+        return f"Root({str(self.path)!r}, quorum={self.quorum})"
 
     def status(self, *, verify: bool = False, progress: Progress = silent) -> RootStatus:
         """Storage paths, topics, subscriptions, missing and bad copies (see `status.status`)."""

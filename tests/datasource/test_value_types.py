@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import pickle
+from datetime import UTC, datetime
+from decimal import Decimal
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
@@ -21,7 +23,6 @@ from pyspark.sql.types import (
 
 from pulsar_on_spark.datasource.value_types import (
     as_nullable,
-    parse_ddl,
     spark_of_avro,
     topic_value_schema,
     value_schema,
@@ -153,23 +154,26 @@ def test_ddl_is_read_as_spark_reads_it(spark: SparkSession, ddl: str) -> None:
     expected = StructType.fromDDL(ddl)
     for field in expected:
         field.metadata = {}
-    ours = parse_ddl(ddl)
+    ours = value_schema("json", ddl).write_type
     if "char(" not in ddl:
         assert ours == expected
+        assert value_schema("json", expected.json()).write_type == expected
     assert ours.names == expected.names
 
 
 @pytest.mark.parametrize("text", NOT_SCHEMAS)
 def test_what_is_no_ddl(text: str) -> None:
     with pytest.raises(InvalidArgumentError, match="Schema"):
-        parse_ddl(text)
+        value_schema("json", text)
 
 
 def test_value_schema_takes_ddl_and_the_json_of_a_struct_type() -> None:
-    made = value_schema("JSON", parse_ddl(DDL).json())
-    assert made.read_type == as_nullable(parse_ddl(DDL)) == value_schema("json", DDL).read_type
-    with pytest.raises(InvalidArgumentError, match="valueSchema"):
-        value_schema("json", '{"type":"nonsense"}')
+    declared = value_schema("json", DDL).write_type
+    made = value_schema("JSON", declared.json())
+    assert (made.write_type, made.read_type) == (declared, as_nullable(declared))
+    for text in ('{"type":"nonsense"}', '{"type":"struct","fields":[{"name":1}]}', "{", AVRO):
+        with pytest.raises(InvalidArgumentError, match=r"or df\.schema\.json"):
+            value_schema("json", text)
     with pytest.raises(InvalidArgumentError, match="valueFormat"):
         value_schema("xml", "a int")
     with pytest.raises(InvalidArgumentError, match="twice"):
@@ -200,6 +204,20 @@ def test_avro_schema_to_spark() -> None:
             StructField("cost", DecimalType(9, 2)),
         ]
     )
+
+
+def test_for_avro_ddl_and_struct_types_are_made_into_avro_schemas() -> None:
+    ddl = DDL.replace("a bigint", "a bigint NOT NULL")
+    made = value_schema("avro", ddl)
+    assert made.write_type.names == value_schema("json", ddl).write_type.names
+    assert not made.write_type["a"].nullable
+    assert made.write_type["st"].dataType.simpleString() == "struct<x:int,y:string>"
+    assert made.write_type["tn"].dataType == value_schema("json", DDL).write_type["tn"].dataType
+    assert value_schema("avro", value_schema("json", ddl).write_type.json()).write_type == made.write_type
+    row = {"a": 7, "n": Decimal("1.25"), "lt": [datetime(2026, 1, 2, tzinfo=UTC)], "m": [("k", None)]}
+    structs = pa.array([row], made.codec.arrow_type)
+    values = made.codec.encode(structs)
+    assert made.codec.decode(values, ParseMode.FAILFAST, str).to_pylist() == structs.to_pylist()
 
 
 def test_declared_topic_schemas() -> None:

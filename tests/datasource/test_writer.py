@@ -18,7 +18,7 @@ import pyarrow as pa
 import pytest
 from pyspark import TaskContext
 from pyspark.sql.datasource import WriterCommitMessage
-from pyspark.sql.types import BinaryType, LongType, StringType, StructField, StructType
+from pyspark.sql.types import BinaryType, DoubleType, LongType, StringType, StructField, StructType
 
 from pulsar_on_spark import Root
 from pulsar_on_spark.datasource.options import write_options
@@ -30,6 +30,7 @@ from pulsar_on_spark.metadata.records import FileRecord, SegmentRecord
 from pulsar_on_spark.metadata.store import Change
 from pulsar_on_spark.model.errors import (
     BacklogQuotaExceededError,
+    IncompatibleSchemaError,
     InvalidArgumentError,
     NotARootError,
     NotEnoughCopiesError,
@@ -44,6 +45,7 @@ from pulsar_on_spark.testing.messages import read, target, values
 from pulsar_on_spark.testing.running_incarnation import RunningIncarnation
 from pulsar_on_spark.topic.policies.change import set_topic_policies
 from pulsar_on_spark.topic.policies.policies import PersistencePolicies
+from pulsar_on_spark.topic.schemas import registry
 from pulsar_on_spark.topic.subscription import subscriptions
 
 VALUES = StructType([StructField("value", BinaryType())])
@@ -282,6 +284,49 @@ def test_a_topic_cannot_be_overwritten(tmp_path: Path) -> None:
         with pytest.raises(InvalidArgumentError, match="can't be overwritten: use mode"):
             made(options, VALUES, True)
     assert not (tmp_path / "root").exists()
+
+
+TRIP = StructType([StructField("city", StringType()), StructField("fare", DoubleType())])
+
+
+@pytest.mark.parametrize(("value_format", "stored"), [("json", b'{"city":"Paris","fare":2.5}'), ("avro", None)])
+def test_a_typed_write_registers_its_schema(tmp_path: Path, value_format: str, stored: bytes | None) -> None:
+    given = {"topic": "trips", "valueFormat": value_format, "valueSchema": TRIP.json(), "registerSchema": "true"}
+    rows = pa.RecordBatch.from_pydict({"city": ["Paris"], "fare": [2.5]})
+    for _ in range(2):
+        made = writer(tmp_path / "root", TRIP, **given)
+        made.commit([run(pickled(made), rows)])
+    root = Root.open(tmp_path / "root")
+    schema = registry.latest(root.store.view(), root.topics()[0])
+    assert schema is not None
+    assert (schema.type, schema.version) == (value_format.upper(), 0)
+    assert {dict(message.columns)["schema_version"] for message in read(root, "trips")} == {bytes(8)}
+    assert stored is None or set(values(root, "trips")) == {stored}
+
+    wider = StructType([*TRIP, StructField("note", StringType(), False)])
+    with pytest.raises(IncompatibleSchemaError):
+        writer(tmp_path / "root", wider, **(given | {"valueSchema": wider.json()}))
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"topic": "x"}, "give the options topic, valueFormat and valueSchema, too"),
+        ({"topic": "", "valueFormat": "json", "valueSchema": "value STRING"}, "give the options topic"),
+        ({"topic": "x", "valueFormat": "json", "valueSchema": "value DATE"}, "'value' is date32.* use AVRO"),
+        ({"topic": "x", "valueFormat": "avro", "valueSchema": "value DATE"}, "Column 'value' is binary, .* has date"),
+    ],
+)
+def test_a_schema_that_cannot_be_registered_creates_nothing(tmp_path: Path, options: dict[str, str], said: str) -> None:
+    with pytest.raises((InvalidArgumentError, IncompatibleSchemaError), match=said):
+        writer(tmp_path / "root", registerSchema="true", **options)
+    assert not (tmp_path / "root").exists()
+
+
+def test_a_stream_registers_no_schema(tmp_path: Path) -> None:
+    given = {"path": str(tmp_path / "root"), "topic": "x", "valueFormat": "json", "valueSchema": "a INT"}
+    with pytest.raises(InvalidArgumentError, match=r"declare the schema by Root\.declare_schema before the stream"):
+        PulsarStreamWriter(write_options(given | {"registerSchema": "true"}), VALUES, False)
 
 
 def first_write(root: Path, number: int) -> None:

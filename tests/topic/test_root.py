@@ -11,6 +11,7 @@ from datetime import UTC
 from pathlib import Path
 
 import pytest
+from pyspark.sql.types import ArrayType, LongType, StringType, StructField, StructType
 
 from pulsar_on_spark.ledger.segment_writer import PathFailure
 from pulsar_on_spark.metadata.records import PathRecord, RootRecord
@@ -21,6 +22,7 @@ from pulsar_on_spark.model.errors import (
     NotARootError,
     RootExistsError,
     StoragePathError,
+    TopicExistsError,
 )
 from pulsar_on_spark.model.ids import PathId
 from pulsar_on_spark.model.quorum import Quorum
@@ -199,3 +201,56 @@ def test_the_cluster_id_is_what_storage_paths_carry(root: Root) -> None:
     identity = json.loads((root.path / "storage" / "2" / "pulsarpy-path.json").read_text())
     assert identity == {"format_version": 1, "cluster_id": root.cluster_id, "path_id": 2}
     assert root.store.view().all(RootRecord)[0].format_version == 1
+
+
+def test_a_root_says_where_it_is_and_its_quorum(root: Root) -> None:
+    assert repr(root) == f"Root({str(root.path)!r}, quorum=3/3/2)"
+
+
+def test_a_topic_that_exists_is_an_error_or_ignored(root: Root) -> None:
+    made = root.create_topic("orders", 3)
+    with pytest.raises(TopicExistsError, match="orders exists already"):
+        root.create_topic("orders", 3)
+    assert root.create_topic("orders", if_exists="ignore") == made
+    with pytest.raises(InvalidArgumentError, match="if_exists is 'ok': give 'error' or 'ignore'"):
+        root.create_topic("others", if_exists="ok")  # type: ignore[arg-type]
+
+
+DDL = "id BIGINT NOT NULL, city STRING, tags ARRAY<STRING>"
+STRUCT = StructType(
+    [
+        StructField("id", LongType(), False),
+        StructField("city", StringType()),
+        StructField("tags", ArrayType(StringType())),
+    ]
+)
+
+
+@pytest.mark.parametrize("schema", [DDL, STRUCT, STRUCT.json()], ids=["DDL", "StructType", "json"])
+def test_a_schema_is_given_as_spark_has_it_or_as_avro(root: Root, schema: str | StructType) -> None:
+    root.create_topic("orders", schema=schema)
+    made = root.declare_schema("orders", schema)
+    assert made.version == 0, "it is the one that the topic was created with"
+    fields = json.loads(made.data)["fields"]
+    assert fields[0] == {"name": "id", "type": "long"}
+    assert fields[1] == {"name": "city", "type": ["null", "string"], "default": None}
+    assert root.declare_schema("orders", made.data) == made
+    assert root.declare_schema("orders", f"{DDL}, note STRING").version == 1
+
+
+@pytest.mark.parametrize(
+    ("schema", "schema_type", "said"),
+    [
+        ("id BIGNIT", "JSON", "Schema 'id BIGNIT' cannot be read at 'BIGNIT'"),
+        ("at TIMESTAMP", "JSON", "The field 'at' is .* Pulsar's JSON has no form for: use AVRO, or make it a number"),
+        ("a STRUCT<n: DECIMAL(9, 2)>", "JSON", "The field 'a_n' is decimal"),
+        ("`odd name` INT", "AVRO", "The field 'odd name' cannot be named so in Avro"),
+        ("m MAP<INT, INT>", "AVRO", "The field 'm' is map.* which Avro has no form for"),
+        ("id BIGINT", "XML", "Schema type 'XML' is not known"),
+        ('{"type": "struct", "fields": [{"name": "a", "type": "interval", "nullable": true}]}', "AVRO", "'interval'"),
+    ],
+)
+def test_schemas_that_no_topic_can_have(root: Root, schema: str, schema_type: str, said: str) -> None:
+    root.create_topic("orders")
+    with pytest.raises(InvalidArgumentError, match=said):
+        root.declare_schema("orders", schema, schema_type)

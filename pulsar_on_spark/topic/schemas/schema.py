@@ -12,6 +12,7 @@ from pulsar_on_spark.metadata.records import SchemaRecord
 from pulsar_on_spark.model.errors import InvalidArgumentError
 from pulsar_on_spark.topic.schemas.avro import parse_avro
 from pulsar_on_spark.topic.values.avro_schemas import arrow_of_avro
+from pulsar_on_spark.topic.values.spark_schemas import SparkSchema, avro_text
 
 SCHEMA_TYPES: Final = (
     *("NONE", "STRING", "JSON", "PROTOBUF", "AVRO", "BOOLEAN", "INT8", "INT16", "INT32", "INT64", "FLOAT", "DOUBLE"),
@@ -49,17 +50,21 @@ class TopicSchema:
     properties: Mapping[str, str] = field(default_factory=dict, hash=False, compare=False)
 
     @classmethod
-    def parse(cls, type_: str, data: str) -> TopicSchema:
+    def parse(cls, type_: str, data: str | SparkSchema) -> TopicSchema:
         """Check a schema that is declared for Spark, which needs columns.
 
+        Args:
+            type_: How values are encoded, JSON or AVRO.
+            data: DDL, a `StructType`, the JSON of one, or an Avro record schema.
+
         Raises:
-            InvalidArgumentError: the type is not JSON or AVRO, or the text is no Avro record schema with a Spark type.
+            InvalidArgumentError: the type is not JSON or AVRO, or the schema cannot be read or has no Spark type.
         """
         if type_.upper() not in _SPARK_TYPES:
             raise InvalidArgumentError(f"Schema type {type_!r} is not known: give JSON or AVRO.")
-        schema = cls(type_.upper(), data)
+        schema = cls(type_.upper(), avro_text(data, logical_types=type_.upper() == "AVRO"))
         schema.check()
-        arrow_of_avro(data)
+        arrow_of_avro(schema.data)
         return schema
 
     @classmethod

@@ -1,4 +1,4 @@
-"""Avro record schemas, the text of Pulsar's JSON and AVRO schema types, to Arrow types.
+"""Avro record schemas, the text of Pulsar's JSON and AVRO schema types, to Arrow types and back.
 
 | Avro | Arrow (and Spark, by pyspark's own mapping) |
 |---|---|
@@ -19,6 +19,7 @@ refused.
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping
 from functools import lru_cache
 from typing import TypeAlias
@@ -51,6 +52,7 @@ _WIDENED: Mapping[frozenset[str], pa.DataType] = {
     frozenset({"float", "double"}): pa.float64(),
 }
 _NAMED = ("record", "error", "enum", "fixed")
+_NAME = re.compile("[A-Za-z_][A-Za-z0-9_]*")
 _MAX_PRECISION = 38
 
 
@@ -77,6 +79,19 @@ def arrow_of_avro(text: str, *, logical_types: bool = True) -> pa.StructType:
         )
     kind, _ = _Reader(logical_types).read(schema, "")
     return kind
+
+
+def avro_of_arrow(kind: pa.StructType, *, logical_types: bool = True) -> str:
+    """The JSON text of an Avro record schema for a struct; nullable fields are unions with null, and null by default.
+
+    Args:
+        kind: The fields, with types as Spark has them.
+        logical_types: False for JSON-encoded values, which have no dates, times and decimals.
+
+    Raises:
+        InvalidArgumentError: a type, or the name of a field, has no form in Avro.
+    """
+    return json.dumps(_Writer(logical_types).write(kind, "Value"), separators=(",", ":"))
 
 
 class _Reader:
@@ -179,3 +194,53 @@ class _Reader:
         if known is None:
             raise InvalidArgumentError(f"The Avro record {name!r} holds itself, which no Spark type can: flatten it.")
         return known
+
+
+class _Writer:
+    """Makes Avro of Arrow's types; a record is named by its path."""
+
+    def __init__(self, logical_types: bool) -> None:
+        self._logical_types = logical_types
+
+    def write(self, kind: pa.DataType, name: str) -> Json:
+        if pa.types.is_struct(kind):
+            return {"type": "record", "name": name, "fields": [self._field(field, name) for field in kind]}
+        if pa.types.is_list(kind):
+            return {"type": "array", "items": self._or_null(kind.value_field, name)}
+        if pa.types.is_map(kind) and pa.types.is_string(kind.key_type):
+            return {"type": "map", "values": self._or_null(kind.item_field, name)}
+        if pa.types.is_int8(kind) or pa.types.is_int16(kind):
+            return "int"
+        for avro, arrow in _PRIMITIVES.items():
+            if arrow == kind:
+                return avro
+        return self._annotated(kind, name)
+
+    def _annotated(self, kind: pa.DataType, name: str) -> Json:
+        path = name.partition("_")[2]
+        if not (pa.types.is_decimal(kind) or pa.types.is_timestamp(kind) or pa.types.is_date(kind)):
+            raise InvalidArgumentError(f"The field {path!r} is {kind}, which Avro has no form for: cast it.")
+        if not self._logical_types:
+            raise InvalidArgumentError(
+                f"The field {path!r} is {kind}, which Pulsar's JSON has no form for: use AVRO, or make it a number or "
+                "a string."
+            )
+        if pa.types.is_decimal(kind):
+            return {"type": "bytes", "logicalType": "decimal", "precision": kind.precision, "scale": kind.scale}
+        if pa.types.is_date(kind):
+            return {"type": "int", "logicalType": "date"}
+        return {"type": "long", "logicalType": "timestamp-micros" if kind.tz else "local-timestamp-micros"}
+
+    def _field(self, field: pa.Field, record: str) -> Json:
+        if not _NAME.fullmatch(field.name):
+            raise InvalidArgumentError(
+                f"The field {field.name!r} cannot be named so in Avro: rename it to letters, digits and underscores."
+            )
+        kind = self.write(field.type, f"{record}_{field.name}")
+        if field.nullable:
+            return {"name": field.name, "type": ["null", kind], "default": None}
+        return {"name": field.name, "type": kind}
+
+    def _or_null(self, field: pa.Field, name: str) -> Json:
+        kind = self.write(field.type, f"{name}_{field.name}")
+        return ["null", kind] if field.nullable else kind
