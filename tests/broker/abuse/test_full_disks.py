@@ -100,7 +100,7 @@ def test_a_path_that_was_full_is_retired_and_unmounted_under_its_broker(tmp_path
         storage_paths.drain(root, 2)
 
         def is_retired() -> bool:
-            send(7)
+            send(0.5)
             consumer.acknowledge_cumulative(consumer.receive(WAIT_MS))
             repair(root)
             try:
