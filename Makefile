@@ -61,7 +61,7 @@ unit: install ## pytest in three processes, without the long runs
 
 .PHONY: simulate
 simulate: install ## run the journal's protocol in the simulator; SECONDS=3600, SEED=n
-	@$(BIN)/python -m pulsar_on_spark.testing.journal_sim --seconds $(or $(SECONDS),3600) $(if $(SEED),--seed $(SEED))
+	@$(BIN)/python -m tests.simulators.journal --seconds $(or $(SECONDS),3600) $(if $(SEED),--seed $(SEED))
 
 .PHONY: soak
 soak: install ## pytest, the long runs only

@@ -17,13 +17,13 @@ from rich.table import Table
 from pulsar_on_spark.datasource.columns import build, select_columns
 from pulsar_on_spark.datasource.rows import ROW_SCHEMA
 from pulsar_on_spark.datasource.value_types import value_schema
-from pulsar_on_spark.ledger.segment_format import SEGMENT_SCHEMA
+from pulsar_on_spark.ledger.segments.segment_format import SEGMENT_SCHEMA
 from pulsar_on_spark.model.hashing import invalid_utf8, java_string_hash, murmur3_32
 from pulsar_on_spark.model.ids import LedgerId
 from pulsar_on_spark.model.message_ids import serialized_message_ids
-from pulsar_on_spark.topic.entry.cutting import cut_entries
-from pulsar_on_spark.topic.routing import HashingScheme, RoundRobin, route, split_rows
-from pulsar_on_spark.topic.values.values import ParseMode
+from pulsar_on_spark.topic.data_path.routing import HashingScheme, RoundRobin, route, split_rows
+from pulsar_on_spark.topic.entries.cutting import cut_entries
+from pulsar_on_spark.topic.entries.values.values import ParseMode
 
 ROUNDS = 7
 TOPIC = "persistent://public/default/x"

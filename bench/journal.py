@@ -30,11 +30,11 @@ from pulsar_on_spark.ledger.journal.groups import JournalLimits
 from pulsar_on_spark.ledger.journal.journal import Journal
 from pulsar_on_spark.ledger.journal.recover import recover
 from pulsar_on_spark.ledger.journal.register import LogRegister
-from pulsar_on_spark.ledger.storage_path import StoragePath
 from pulsar_on_spark.metadata.records import RootRecord
 from pulsar_on_spark.metadata.store import MetadataStore
 from pulsar_on_spark.model.ids import EntryId, IncarnationId, LedgerId, PathId
 from pulsar_on_spark.model.quorum import Quorum
+from pulsar_on_spark.storage.storage_path import StoragePath
 
 MESSAGE_BYTES = 1024
 BURST = 64

@@ -18,11 +18,11 @@ from rich.table import Table
 from pulsar_on_spark.metadata.state import View
 from pulsar_on_spark.metadata.store import Change
 from pulsar_on_spark.model.names import TopicName
-from pulsar_on_spark.testing import messages
-from pulsar_on_spark.testing.running_broker import RunningBroker
-from pulsar_on_spark.topic import catalog
-from pulsar_on_spark.topic.attach import attach
-from pulsar_on_spark.topic.root import Root
+from pulsar_on_spark.topic.catalog import catalog
+from pulsar_on_spark.topic.catalog.root_handle import Root
+from pulsar_on_spark.topic.data_path.attach import attach
+from tests.kit import messages
+from tests.kit.running_broker import RunningBroker
 
 TOPICS_A_COMMIT = 100
 TOPICS_A_WRITE = 1_000

@@ -33,15 +33,15 @@ from pulsar_on_spark.broker.reading.reader import EntryReader
 from pulsar_on_spark.model.ids import TopicId
 from pulsar_on_spark.model.quorum import Quorum
 from pulsar_on_spark.protocol.compression import Codec
-from pulsar_on_spark.testing import messages
-from pulsar_on_spark.testing.pulsar_entries import ClientMessage, batch_entry, single_entry
-from pulsar_on_spark.testing.running_incarnation import RunningIncarnation
-from pulsar_on_spark.topic.catalog import TopicPart
-from pulsar_on_spark.topic.cursor.cursor import EntryRange
-from pulsar_on_spark.topic.entry.cutting import MAX_MESSAGE_BYTES
-from pulsar_on_spark.topic.entry.rows import StoredEntry
-from pulsar_on_spark.topic.root import Root
-from pulsar_on_spark.topic.sealing.sealer import Sealer
+from pulsar_on_spark.topic.catalog.catalog import TopicPart
+from pulsar_on_spark.topic.catalog.root_handle import Root
+from pulsar_on_spark.topic.entries.cutting import MAX_MESSAGE_BYTES
+from pulsar_on_spark.topic.entries.rows import StoredEntry
+from pulsar_on_spark.topic.managed_ledger.cursor.cursor import EntryRange
+from pulsar_on_spark.topic.managed_ledger.sealing.sealer import Sealer
+from tests.kit import messages
+from tests.kit.pulsar_entries import ClientMessage, batch_entry, single_entry
+from tests.kit.running_incarnation import RunningIncarnation
 
 BATCH_MESSAGES = 100
 READ_BYTES = 1 << 20

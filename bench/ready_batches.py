@@ -14,7 +14,7 @@ from pyspark.sql.types import StructType
 
 from bench.payload import value_batches
 from pulsar_on_spark.datasource.columns import build, select_columns
-from pulsar_on_spark.ledger.segment_format import SEGMENT_SCHEMA
+from pulsar_on_spark.ledger.segments.segment_format import SEGMENT_SCHEMA
 from pulsar_on_spark.model.ids import LedgerId
 
 BATCH_ROWS = 4_000

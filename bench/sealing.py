@@ -20,19 +20,20 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from pulsar_on_spark.ledger.segment_reader import read_batches
+from pulsar_on_spark.ledger.segments.segment_reader import read_batches
 from pulsar_on_spark.metadata.records import FileRecord, TopicRecord
 from pulsar_on_spark.model.clock import current_ms
 from pulsar_on_spark.model.ids import EARLIEST, IncarnationId
 from pulsar_on_spark.model.names import TopicName
 from pulsar_on_spark.protocol.compression import Codec
 from pulsar_on_spark.protocol.messages import MessageMetadata
-from pulsar_on_spark.testing.journal_logs import LogOnDisk
-from pulsar_on_spark.testing.pulsar_entries import ClientMessage, batch_entry, single_entry
-from pulsar_on_spark.topic import catalog, chain
-from pulsar_on_spark.topic.reading import SliceReader
-from pulsar_on_spark.topic.root import Root
-from pulsar_on_spark.topic.sealing.sealer import Sealer, SealReport
+from pulsar_on_spark.topic.catalog import catalog
+from pulsar_on_spark.topic.catalog.root_handle import Root
+from pulsar_on_spark.topic.data_path.reading import SliceReader
+from pulsar_on_spark.topic.managed_ledger.chain import chain
+from pulsar_on_spark.topic.managed_ledger.sealing.sealer import Sealer, SealReport
+from tests.kit.journal_logs import LogOnDisk
+from tests.kit.pulsar_entries import ClientMessage, batch_entry, single_entry
 
 MESSAGE_BYTES = 1024
 BATCH_MESSAGES = 100

@@ -16,9 +16,9 @@ from itertools import cycle, islice
 from pathlib import Path
 
 from bench.sealing import BATCH_MESSAGES, CASES, MESSAGE_BYTES, entries
-from pulsar_on_spark.testing.running_incarnation import RunningIncarnation
-from pulsar_on_spark.topic.root import Root
-from pulsar_on_spark.topic.sealing.process import SealingPolicy, SealingProcess
+from pulsar_on_spark.topic.catalog.root_handle import Root
+from pulsar_on_spark.topic.managed_ledger.sealing.process import SealingPolicy, SealingProcess
+from tests.kit.running_incarnation import RunningIncarnation
 
 POLICY = SealingPolicy(lag_limit_bytes=512 << 20)
 BURST_ENTRIES = 50

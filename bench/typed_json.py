@@ -10,7 +10,7 @@ import numpy as np
 import pyarrow as pa
 
 from bench.harness import Benchmark, Goal, Setting, Side
-from pulsar_on_spark.topic.values.values import ValueCodec
+from pulsar_on_spark.topic.entries.values.values import ValueCodec
 
 BATCH_ROWS = 10_000
 """Rows of a record batch that Spark hands to a Python sink."""

@@ -17,7 +17,7 @@ import psutil
 
 from conformance.network import BROKER_PORT, WEB_PORT
 from conformance.suites import Suite
-from pulsar_on_spark.testing.running_broker import RunningBroker
+from tests.kit.running_broker import RunningBroker
 
 ADMIN_URL: Final = f"http://localhost:{WEB_PORT}/admin/v2"
 PEER_SCRIPT: Final = Path(__file__).parent.parent / "bench" / "peers" / "pulsar" / "run"

@@ -19,15 +19,15 @@ if TYPE_CHECKING:
 WITH_DELTA = pytest.StashKey[bool]()
 LONG = (
     "tests/ledger/journal/test_simulation.py",
-    "tests/topic/housekeeping/",
+    "tests/topic/maintenance/",
     "tests/test_install.py",
     "tests/datasource/",
     "tests/ledger/journal/",
     "tests/broker/",
     "tests/metadata/test_race.py",
     "tests/crash/",
-    "tests/topic/sealing/",
-    "tests/topic/tail/",
+    "tests/topic/managed_ledger/sealing/",
+    "tests/topic/data_path/",
 )
 """After Spark's, processes begin with these: short files at the end, and none waits long for another."""
 # How long an example takes says how busy the machine is: where CI is set, Hypothesis leaves both out by itself.

@@ -1,8 +1,15 @@
 """The broker: Pulsar's binary protocol over the topics of a root, so that official clients work unmodified.
 
-It may import `topic` and all below, never Spark. A shell of asyncio surrounds pure cores: `dispatch`, and producers and
-deduplication in `producing`. Start reading at `broker.py`, one run of a broker. A message's way: `connection` takes its
-bytes, `handlers` its command, `producing` puts it into the journal, `reading` keeps it at hand, `subscriptions` deliver
-it, `cursors` remember that it was acknowledged. `topics` has what is loaded, `upkeep` what happens to it in time. `web`
-and `stats` and `metrics` are for operators.
+It may import `topic` and all below, never Spark. Its floors, from the top; a floor imports only those below it:
+
+    broker                     one run of a broker: start reading here
+    connection, handlers, web  bytes and commands of clients; HTTP: lookup, admin API, metrics
+    services                   the broker's parts together, its health, settings at run time, metrics
+    background                 what it does beside its clients now and then: expire, limit, delete, repair
+    observe                    what operators are told of topics
+    topics                     the topics that are loaded
+    subscriptions              deliver entries to consumers
+    producing                  from a SEND to its receipt: producers, deduplication, the way into the journal
+    cursors, reading           what was acknowledged; entries at hand
+    dispatch, runtime          who gets which entry (pure); settings, views, commits, journals
 """

@@ -14,16 +14,15 @@ import socket
 from contextlib import AsyncExitStack, ExitStack, closing
 from pathlib import Path
 
-from pulsar_on_spark.broker.commits import GroupedCommits
-from pulsar_on_spark.broker.connection.access import OpenAccess
+from pulsar_on_spark.broker.background.housekeeping import Housekeeping
+from pulsar_on_spark.broker.background.lifecycle import Lifecycle
+from pulsar_on_spark.broker.background.surroundings import Surroundings
 from pulsar_on_spark.broker.connection.connections import Connections, listen
 from pulsar_on_spark.broker.cursors.keeper import CursorKeeper
 from pulsar_on_spark.broker.cursors.open_cursor import OpenCursor
 from pulsar_on_spark.broker.handlers import HANDLERS
-from pulsar_on_spark.broker.journals import Journals
-from pulsar_on_spark.broker.listener import JournalListener
-from pulsar_on_spark.broker.metrics.stored import Stored
-from pulsar_on_spark.broker.metrics.vitals import Vitals
+from pulsar_on_spark.broker.observe.overview import Overview
+from pulsar_on_spark.broker.observe.stored import Stored
 from pulsar_on_spark.broker.producing.dedup import DedupLimits
 from pulsar_on_spark.broker.producing.producers import ProducerNames, Producers
 from pulsar_on_spark.broker.producing.publishing import PublishPath
@@ -31,33 +30,34 @@ from pulsar_on_spark.broker.producing.topic_dedup import SNAPSHOT_EVERY_S, Dedup
 from pulsar_on_spark.broker.reading.cache import EntryCache
 from pulsar_on_spark.broker.reading.follower import ChainFollower
 from pulsar_on_spark.broker.reading.reader import EntryReader
-from pulsar_on_spark.broker.repeating import every
-from pulsar_on_spark.broker.root_lock import RootLock
-from pulsar_on_spark.broker.schemas import ClientSchemas
-from pulsar_on_spark.broker.services import Services
-from pulsar_on_spark.broker.settings import BrokerSettings
-from pulsar_on_spark.broker.settings_changes import follow_log_level, renew
-from pulsar_on_spark.broker.stats.overview import Overview
+from pulsar_on_spark.broker.runtime.access import OpenAccess
+from pulsar_on_spark.broker.runtime.commits import GroupedCommits
+from pulsar_on_spark.broker.runtime.journals import Journals
+from pulsar_on_spark.broker.runtime.repeating import every
+from pulsar_on_spark.broker.runtime.root_lock import RootLock
+from pulsar_on_spark.broker.runtime.settings import BrokerSettings
+from pulsar_on_spark.broker.runtime.views import Views
+from pulsar_on_spark.broker.services.listener import JournalListener
+from pulsar_on_spark.broker.services.services import Services
+from pulsar_on_spark.broker.services.settings_changes import follow_log_level, renew
+from pulsar_on_spark.broker.services.vitals import Vitals
+from pulsar_on_spark.broker.topics.schemas import ClientSchemas
 from pulsar_on_spark.broker.topics.topic import BrokerTopic, TopicParts
 from pulsar_on_spark.broker.topics.topic_policies import default_policies, dispatch_limits, roll_over
 from pulsar_on_spark.broker.topics.topic_watch import TopicWatch
 from pulsar_on_spark.broker.topics.topics import Topics
-from pulsar_on_spark.broker.upkeep.housekeeping import Housekeeping
-from pulsar_on_spark.broker.upkeep.lifecycle import Lifecycle
-from pulsar_on_spark.broker.upkeep.surroundings import Surroundings
-from pulsar_on_spark.broker.views import Views
 from pulsar_on_spark.broker.web.server import WebServer
-from pulsar_on_spark.metadata import permissions
 from pulsar_on_spark.metadata.records import IncarnationRecord, TopicRecord
 from pulsar_on_spark.model.errors import InvalidArgumentError, PulsarpyError
 from pulsar_on_spark.model.ids import IncarnationId
 from pulsar_on_spark.model.names import TopicName
 from pulsar_on_spark.model.quorum import DEFAULT_QUORUM, Quorum
 from pulsar_on_spark.protocol.frames import FRAME_PADDING_BYTES
-from pulsar_on_spark.topic.catalog import TopicPart
-from pulsar_on_spark.topic.incarnation.dead_brokers import recover_incarnation
-from pulsar_on_spark.topic.root import Root
-from pulsar_on_spark.topic.sealing.process import SealingPolicy
+from pulsar_on_spark.storage import permissions
+from pulsar_on_spark.topic.catalog.catalog import TopicPart
+from pulsar_on_spark.topic.catalog.root_handle import Root
+from pulsar_on_spark.topic.managed_ledger.incarnation.dead_brokers import recover_incarnation
+from pulsar_on_spark.topic.managed_ledger.sealing.process import SealingPolicy
 
 log = logging.getLogger(__name__)
 

@@ -37,8 +37,8 @@ from pulsar_on_spark.model.logs import TextLines
 from pulsar_on_spark.model.quorum import Quorum
 
 if TYPE_CHECKING:
-    from pulsar_on_spark.topic.housekeeping.maintain import MaintainReport
-    from pulsar_on_spark.topic.status import RootStatus, StorageStatus, TopicSubscription
+    from pulsar_on_spark.topic.maintenance.maintain import MaintainReport
+    from pulsar_on_spark.topic.maintenance.status import RootStatus, StorageStatus, TopicSubscription
 
 app = typer.Typer(
     name="pulsarpy",
@@ -70,7 +70,7 @@ def main() -> None:
 
 
 def _is_told(record: logging.LogRecord) -> bool:
-    from pulsar_on_spark.topic.incarnation import dead_brokers
+    from pulsar_on_spark.topic.managed_ledger.incarnation import dead_brokers
 
     return record.levelno >= logging.ERROR or record.name == dead_brokers.__name__
 
@@ -107,7 +107,7 @@ def init(
     as_json: AsJson = False,
 ) -> None:
     """Make a root in a folder that is absent or empty."""
-    from pulsar_on_spark.topic.root import Root
+    from pulsar_on_spark.topic.catalog.root_handle import Root
 
     made = Root.create(root_path(root, root_option), storage_path or (), Quorum.parse(quorum), int(file_mode, 8))
     paths = made.storage_paths(made.store.view()).values()
@@ -153,7 +153,7 @@ def maintain(
     as_json: AsJson = False,
 ) -> None:
     """Do one pass of housekeeping: repair, merge, collect garbage, expire, fold, checkpoint, vacuum."""
-    from pulsar_on_spark.topic.housekeeping.collect import Ages
+    from pulsar_on_spark.topic.maintenance.files.collect import Ages
 
     ages = Ages(abort_after_s=duration_s(abort_after, "Option --abort-after"))
     opened = open_root(root, root_option)

@@ -19,7 +19,7 @@ def backup(
     as_json: AsJson = False,
 ) -> None:
     """Copy a root, with everything on its storage paths, while brokers and Spark go on; read all of the copy."""
-    from pulsar_on_spark.topic.backup.backup import back_up
+    from pulsar_on_spark.topic.maintenance.backup.backup import back_up
 
     opened = open_root(root, root_option)
     with output.progress(as_json) as progress:

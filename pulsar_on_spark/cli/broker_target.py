@@ -14,8 +14,8 @@ from pulsar_on_spark.model.ids import EntryId, LedgerId, Position
 from pulsar_on_spark.model.names import TopicName, check_namespace
 
 if TYPE_CHECKING:
-    from pulsar_on_spark.topic.status import StorageStatus, TopicSubscription
-    from pulsar_on_spark.topic.subscription.subscriptions import SubscriptionStatus
+    from pulsar_on_spark.topic.maintenance.status import StorageStatus, TopicSubscription
+    from pulsar_on_spark.topic.managed_ledger.subscription.subscriptions import SubscriptionStatus
 
 
 class BrokerTarget:
@@ -28,7 +28,7 @@ class BrokerTarget:
         """Storage paths, copies and journals; None of a broker of Apache Pulsar, which does not say."""
         from pydantic import TypeAdapter
 
-        from pulsar_on_spark.topic.status import StorageStatus
+        from pulsar_on_spark.topic.maintenance.status import StorageStatus
 
         try:
             found = self.admin.get("storage")
@@ -64,7 +64,7 @@ class BrokerTarget:
 
     def policies(self, of: str) -> dict[str, Any]:
         """See `Target`."""
-        from pulsar_on_spark.topic.policies.policies import FIELDS
+        from pulsar_on_spark.topic.catalog.policies.policies import FIELDS
 
         found = {}
         for field in FIELDS:
@@ -171,7 +171,7 @@ class BrokerTarget:
         return [found for topic, partitions in self.topics() for found in self._subscriptions(topic, partitions)]
 
     def _subscriptions(self, topic: str, partitions: int | None) -> Iterator[TopicSubscription]:
-        from pulsar_on_spark.topic.status import TopicSubscription
+        from pulsar_on_spark.topic.maintenance.status import TopicSubscription
 
         path = topic_path(topic)
         if partitions is None:
@@ -215,7 +215,7 @@ _SAID_WHERE_UNSET: Final[dict[str, object]] = {
 
 
 def _status(topic: str, name: str, stats: Mapping[str, Any], cursor: Mapping[str, Any]) -> SubscriptionStatus:
-    from pulsar_on_spark.topic.subscription.subscriptions import SubscriptionStatus
+    from pulsar_on_spark.topic.managed_ledger.subscription.subscriptions import SubscriptionStatus
 
     ledger, _, entry = cursor["markDeletePosition"].rpartition(":")
     owner = [stats["owner"]] if "owner" in stats else []
@@ -231,7 +231,7 @@ def _status(topic: str, name: str, stats: Mapping[str, Any], cursor: Mapping[str
 
 
 def _policy_path(of: str, field: str) -> tuple[str, ...] | None:
-    from pulsar_on_spark.topic.policies.policies import FIELDS
+    from pulsar_on_spark.topic.catalog.policies.policies import FIELDS
 
     if field not in FIELDS:
         raise InvalidArgumentError(f"Policy {field!r} is not known: give one of {', '.join(FIELDS)}.")

@@ -42,7 +42,7 @@ def compact(
         _by_broker(target.admin, topic)
         output.done(f"Compacted {topic}.", as_json, topic=topic)
         return
-    from pulsar_on_spark.topic.compaction import compact as compacting
+    from pulsar_on_spark.topic.maintenance.compaction import compact as compacting
 
     how = compacting.Compaction(retain_null_key=retain_null_key, keys_bytes=memory_mb << 20)
     with output.progress(as_json) as progress:

@@ -19,7 +19,7 @@ from pulsar_on_spark.model.text import printable
 if TYPE_CHECKING:
     from rich.progress import TaskID
 
-    from pulsar_on_spark.topic.progress import Progress as Report
+    from pulsar_on_spark.topic.catalog.progress import Progress as Report
 
 Cell = str | int | None
 

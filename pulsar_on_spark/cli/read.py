@@ -22,9 +22,9 @@ from pulsar_on_spark.model.names import TopicName
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from pulsar_on_spark.topic.chain import SegmentSlice
-    from pulsar_on_spark.topic.reading import SliceReader
-    from pulsar_on_spark.topic.root import Root
+    from pulsar_on_spark.topic.catalog.root_handle import Root
+    from pulsar_on_spark.topic.data_path.reading import SliceReader
+    from pulsar_on_spark.topic.managed_ledger.chain.chain import SegmentSlice
 
 _COLUMNS: Final = ("entry_id", "batch_index", "publish_time", "key", "value", "schema_version")
 
@@ -68,9 +68,10 @@ def _read_by_broker(target: BrokerTarget, topic: str, number: int, as_json: bool
 
 def _rows(root: Root, topic: str, number: int, *, last: bool) -> Iterator[dict[str, Any]]:
     """The first or last messages of each partition."""
-    from pulsar_on_spark.topic import catalog, chain
-    from pulsar_on_spark.topic.reading import SliceReader
-    from pulsar_on_spark.topic.tail.tail import Tail
+    from pulsar_on_spark.topic.catalog import catalog
+    from pulsar_on_spark.topic.data_path.reading import SliceReader
+    from pulsar_on_spark.topic.data_path.tail import Tail
+    from pulsar_on_spark.topic.managed_ledger.chain import chain
 
     with closing(Tail(root)) as tail:
         view = root.store.view(durable=True)

@@ -13,8 +13,8 @@ from pulsar_on_spark.model.errors import InvalidArgumentError
 from pulsar_on_spark.model.ids import IncarnationId
 
 if TYPE_CHECKING:
-    from pulsar_on_spark.topic.incarnation.repair import RecoveredIncarnation
-    from pulsar_on_spark.topic.root import Root
+    from pulsar_on_spark.topic.catalog.root_handle import Root
+    from pulsar_on_spark.topic.managed_ledger.incarnation.recover_dead import RecoveredIncarnation
 
 _SHOWN_TOPICS = 10
 
@@ -69,7 +69,7 @@ def recover(
 
 
 def _give_up_frames(root: Root, incarnation: IncarnationId, *, yes: bool, as_json: bool) -> None:
-    from pulsar_on_spark.topic.sealing import lost_frames
+    from pulsar_on_spark.topic.managed_ledger.sealing import lost_frames
 
     with output.err().status("reading what is not sealed of the journal"):
         lost = lost_frames.give_up_frames(root, incarnation, commit=yes)

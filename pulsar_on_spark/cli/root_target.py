@@ -10,16 +10,15 @@ from typing import TYPE_CHECKING, Any
 
 from pulsar_on_spark.cli.arguments import is_namespace
 from pulsar_on_spark.model.names import TopicName, check_namespace
-from pulsar_on_spark.topic import catalog, tenants
-from pulsar_on_spark.topic.root import Root
-from pulsar_on_spark.topic.schemas import registry
-from pulsar_on_spark.topic.schemas.schema import TopicSchema
+from pulsar_on_spark.topic.catalog import catalog, registry, tenants
+from pulsar_on_spark.topic.catalog.root_handle import Root
+from pulsar_on_spark.topic.entries.schemas.schema import TopicSchema
 
 if TYPE_CHECKING:
-    from pulsar_on_spark.broker.stats.models import Stats
-    from pulsar_on_spark.topic.entry.rows import StoredEntry
-    from pulsar_on_spark.topic.lifecycle.trim import TrimmedTopics
-    from pulsar_on_spark.topic.status import TopicSubscription
+    from pulsar_on_spark.broker.observe.models import Stats
+    from pulsar_on_spark.topic.entries.rows import StoredEntry
+    from pulsar_on_spark.topic.maintenance.retention.trim import TrimmedTopics
+    from pulsar_on_spark.topic.maintenance.status import TopicSubscription
 
 
 class RootTarget:
@@ -56,7 +55,7 @@ class RootTarget:
 
     def policies(self, of: str) -> dict[str, Any]:
         """See `Target`."""
-        from pulsar_on_spark.topic.policies.effective import namespace_policies, topic_policies
+        from pulsar_on_spark.topic.catalog.policies.effective import namespace_policies, topic_policies
 
         view = self.root.store.view(durable=True)
         if is_namespace(of):
@@ -70,7 +69,7 @@ class RootTarget:
 
     def set_policy(self, of: str, field: str, value: Any) -> None:
         """See `Target`."""
-        from pulsar_on_spark.topic.policies import change
+        from pulsar_on_spark.topic.catalog.policies import change
 
         if is_namespace(of):
             change.set_namespace_policies(self.root, of, {field: value})
@@ -79,7 +78,7 @@ class RootTarget:
 
     def retention_preview(self, of: str, value: Any) -> TrimmedTopics:
         """What housekeeping would trim because of another retention."""
-        from pulsar_on_spark.topic.lifecycle.preview import retention_preview
+        from pulsar_on_spark.topic.maintenance.retention.preview import retention_preview
 
         return retention_preview(self.root.store, of if is_namespace(of) else TopicName.parse(of), value)
 
@@ -107,19 +106,19 @@ class RootTarget:
 
     def stats(self, topic: str) -> Mapping[str, Any]:
         """See `Target`; what only a broker knows is left at nothing."""
-        from pulsar_on_spark.broker.stats import of_root
+        from pulsar_on_spark.broker.observe import of_root
 
         return _as_json(of_root.stats_of_root(self.root, TopicName.parse(topic)))
 
     def internal_stats(self, topic: str) -> Mapping[str, Any]:
         """See `Target`."""
-        from pulsar_on_spark.broker.stats import of_root
+        from pulsar_on_spark.broker.observe import of_root
 
         return _as_json(of_root.internal_stats_of_root(self.root, TopicName.parse(topic)))
 
     def peek(self, topic: str, name: str, entries: int) -> list[dict[str, Any]]:
         """See `Target`."""
-        from pulsar_on_spark.broker.stats import of_root
+        from pulsar_on_spark.broker.observe import of_root
 
         return [_peeked(each) for each in of_root.peek_of_root(self.root, TopicName.parse(topic), name, entries)]
 
@@ -149,7 +148,7 @@ def _as_json(stats: Stats) -> dict[str, Any]:
 
 def _peeked(entry: StoredEntry) -> dict[str, Any]:
     """An entry as its broker's headers would tell it."""
-    from pulsar_on_spark.broker.stats.topic_stats import iso
+    from pulsar_on_spark.broker.observe.topic_stats import iso
     from pulsar_on_spark.protocol.opened_entry import open_entry
 
     said, payload = open_entry(entry.data)

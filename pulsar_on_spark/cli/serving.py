@@ -15,7 +15,7 @@ from pathlib import Path
 import uvloop
 
 from pulsar_on_spark.broker.broker import Broker
-from pulsar_on_spark.broker.settings import BrokerSettings
+from pulsar_on_spark.broker.runtime.settings import BrokerSettings
 from pulsar_on_spark.cli import output
 from pulsar_on_spark.model.errors import JournalFencedError
 from pulsar_on_spark.model.quorum import Quorum

@@ -15,7 +15,7 @@ from pulsar_on_spark.model.errors import InvalidArgumentError, PulsarpyError, se
 from pulsar_on_spark.model.quorum import Quorum
 
 if TYPE_CHECKING:
-    from pulsar_on_spark.broker.settings import BrokerSettings
+    from pulsar_on_spark.broker.runtime.settings import BrokerSettings
 
 log = logging.getLogger(__name__)
 
@@ -43,7 +43,7 @@ def standalone(
     path = root_path(root, root_option)
     settings = _settings(config, broker_port, web_port, log_level, log_format)
     copies = None if quorum is None else Quorum.parse(quorum)
-    from pulsar_on_spark.topic.root import Root
+    from pulsar_on_spark.topic.catalog.root_handle import Root
 
     if not Root.is_occupied(path):
         output.say(f"Making the root {path}")
@@ -69,7 +69,7 @@ def broker(
 def _settings(
     config: Path | None, broker_port: int | None, web_port: int | None, log_level: str | None, log_format: str | None
 ) -> BrokerSettings:
-    from pulsar_on_spark.broker import settings
+    from pulsar_on_spark.broker.runtime import settings
 
     flags = {
         "broker_service_port": broker_port,

@@ -13,10 +13,10 @@ from pulsar_on_spark.model.ids import PathId
 
 if TYPE_CHECKING:
     from pulsar_on_spark.metadata.records import PathRecord
-    from pulsar_on_spark.topic.repair.checking import CheckReport
-    from pulsar_on_spark.topic.repair.repairing import RepairReport
-    from pulsar_on_spark.topic.root import Root
-    from pulsar_on_spark.topic.status import PathStatus
+    from pulsar_on_spark.topic.catalog.root_handle import Root
+    from pulsar_on_spark.topic.maintenance.repair.checking import CheckReport
+    from pulsar_on_spark.topic.maintenance.repair.repairing import RepairReport
+    from pulsar_on_spark.topic.maintenance.status import PathStatus
 
 storage_app = typer.Typer(help="Storage paths and the copies on them.", no_args_is_help=True)
 PathIdArgument = Annotated[int, typer.Argument(metavar="ID", help="The path's id, as `list` shows it.")]
@@ -27,7 +27,7 @@ _SHOWN = 20
 @storage_app.command("list")
 def list_(root: RootArgument = None, root_option: RootOption = None, as_json: AsJson = False) -> None:
     """List storage paths, what is on them, and what is wrong with them."""
-    from pulsar_on_spark.topic.status import storage_status
+    from pulsar_on_spark.topic.maintenance.status import storage_status
 
     found = storage_status(open_root(root, root_option)).paths
     if as_json:
@@ -45,7 +45,7 @@ def add(
     as_json: AsJson = False,
 ) -> None:
     """Add a storage path, or take a lost one back; a running broker begins to use it within seconds."""
-    from pulsar_on_spark.topic.repair import storage_paths
+    from pulsar_on_spark.topic.maintenance.repair import storage_paths
 
     added = storage_paths.add(open_root(root, root_option), directory, label)
     what = f"Added {directory} as storage path {added.path_id}."
@@ -59,7 +59,7 @@ def drain(
     path_id: PathIdArgument, root: RootArgument = None, root_option: RootOption = None, as_json: AsJson = False
 ) -> None:
     """Let nothing new come to a path; `repair` then copies away what is there."""
-    from pulsar_on_spark.topic.repair import storage_paths
+    from pulsar_on_spark.topic.maintenance.repair import storage_paths
 
     drained = storage_paths.drain(open_root(root, root_option), path_id)
     _say(drained, f"Storage path {path_id} is draining: `pulsarpy storage repair` copies away what is there.", as_json)
@@ -70,7 +70,7 @@ def resume(
     path_id: PathIdArgument, root: RootArgument = None, root_option: RootOption = None, as_json: AsJson = False
 ) -> None:
     """Write again to a path that was to be drained, or that failed and is well."""
-    from pulsar_on_spark.topic.repair import storage_paths
+    from pulsar_on_spark.topic.maintenance.repair import storage_paths
 
     resumed = storage_paths.resume(open_root(root, root_option), path_id)
     _say(resumed, f"Storage path {path_id} is written to again.", as_json)
@@ -85,7 +85,7 @@ def lost(
     as_json: AsJson = False,
 ) -> None:
     """Say that a path's disk is gone: `repair` then makes its copies anew from the others."""
-    from pulsar_on_spark.topic.repair import storage_paths
+    from pulsar_on_spark.topic.maintenance.repair import storage_paths
 
     given_up = storage_paths.give_up(open_root(root, root_option), path_id, force=force)
     _say(given_up, f"Storage path {path_id} is lost: `pulsarpy storage repair` makes its copies anew.", as_json)
@@ -96,7 +96,7 @@ def retire(
     path_id: PathIdArgument, root: RootArgument = None, root_option: RootOption = None, as_json: AsJson = False
 ) -> None:
     """Take a drained or lost path out of the root, when nothing needs it any more."""
-    from pulsar_on_spark.topic.repair import storage_paths
+    from pulsar_on_spark.topic.maintenance.repair import storage_paths
 
     retired = storage_paths.retire(open_root(root, root_option), path_id)
     _say(retired, f"Storage path {path_id} is retired: its disk may go.", as_json)
@@ -110,7 +110,7 @@ def check_(
     as_json: AsJson = False,
 ) -> None:
     """Read every copy in full and say what is missing, bad, or lacks a place; repairs nothing."""
-    from pulsar_on_spark.topic.repair.checking import check
+    from pulsar_on_spark.topic.maintenance.repair.checking import check
 
     opened = open_root(root, root_option)
     with output.progress(as_json) as progress:
@@ -131,7 +131,7 @@ def repair(
     as_json: AsJson = False,
 ) -> None:
     """Find copies that are missing or bad, or where they shall not be, and restore the write quorum."""
-    from pulsar_on_spark.topic.repair.limits import RepairLimits
+    from pulsar_on_spark.topic.maintenance.repair.limits import RepairLimits
 
     limits = RepairLimits(bytes_per_second=None if rate is None else rate * 1e6)
     opened = open_root(root, root_option)

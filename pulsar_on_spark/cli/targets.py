@@ -19,7 +19,7 @@ from pulsar_on_spark.model.root_path import ROOT_VARIABLE
 
 if TYPE_CHECKING:
     from pulsar_on_spark.cli.root_target import RootTarget
-    from pulsar_on_spark.topic.status import TopicSubscription
+    from pulsar_on_spark.topic.maintenance.status import TopicSubscription
 
 URL_VARIABLE: Final = "PULSARPY_URL"
 UrlOption = Annotated[

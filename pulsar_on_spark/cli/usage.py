@@ -10,7 +10,7 @@ from pulsar_on_spark.cli import output
 from pulsar_on_spark.cli.arguments import AsJson, RootArgument, RootOption, open_root
 
 if TYPE_CHECKING:
-    from pulsar_on_spark.topic.housekeeping.usage import RootUsage
+    from pulsar_on_spark.topic.maintenance.usage import RootUsage
 
 
 def usage(
@@ -20,7 +20,7 @@ def usage(
     as_json: AsJson = False,
 ) -> None:
     """Show what takes room on each storage path and why, and the topics and subscriptions with most of it."""
-    from pulsar_on_spark.topic.housekeeping.usage import usage as look
+    from pulsar_on_spark.topic.maintenance.usage import usage as look
 
     opened = open_root(root, root_option)
     with output.err().status("looking at the files of all storage paths"):

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 
 from pulsar_on_spark.datasource.stream_plan import Backlog, Budget
 from pulsar_on_spark.model.ids import Position
-from pulsar_on_spark.topic.chain import SegmentSlice, advance
+from pulsar_on_spark.topic.managed_ledger.chain.chain import SegmentSlice, advance
 
 
 def admit(backlogs: Sequence[Backlog], budget: Budget, passed_over: Mapping[str, int]) -> dict[str, Position]:

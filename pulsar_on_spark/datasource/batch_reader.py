@@ -16,11 +16,11 @@ from pulsar_on_spark.datasource.user_errors import one_sentence
 from pulsar_on_spark.metadata.records import CompactionRecord
 from pulsar_on_spark.metadata.state import View
 from pulsar_on_spark.model.errors import DataLossError, InvalidArgumentError
-from pulsar_on_spark.topic import chain
-from pulsar_on_spark.topic.compaction.reading import CompactedSlice, compacted_slices
-from pulsar_on_spark.topic.compaction.record import log_start
-from pulsar_on_spark.topic.root import Root
-from pulsar_on_spark.topic.tail.tail import Tail
+from pulsar_on_spark.topic.catalog.root_handle import Root
+from pulsar_on_spark.topic.data_path.tail import Tail
+from pulsar_on_spark.topic.maintenance.compaction.reading import CompactedSlice, compacted_slices
+from pulsar_on_spark.topic.managed_ledger.chain import chain
+from pulsar_on_spark.topic.managed_ledger.chain.compaction_record import log_start
 
 
 class PulsarBatchReader(DataSourceReader):

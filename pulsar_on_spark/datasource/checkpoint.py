@@ -18,9 +18,9 @@ import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from pulsar_on_spark.ledger.files import OS_FILES, FileOps
 from pulsar_on_spark.model.errors import InvalidArgumentError, StorageError
 from pulsar_on_spark.model.root_path import local_path
+from pulsar_on_spark.storage.files import OS_FILES, FileOps
 
 log = logging.getLogger(__name__)
 

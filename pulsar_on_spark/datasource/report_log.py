@@ -5,8 +5,8 @@ from __future__ import annotations
 import logging
 from pathlib import Path
 
-from pulsar_on_spark.ledger.reports import REPORTS_DIRECTORY, Report, read_reports
 from pulsar_on_spark.model.errors import StorageError
+from pulsar_on_spark.storage.reports import REPORTS_DIRECTORY, Report, read_reports
 
 log = logging.getLogger(__name__)
 

@@ -28,7 +28,7 @@ from pyspark.sql.types import (
 )
 
 from pulsar_on_spark.datasource.columns import METADATA_COLUMNS, VALUE
-from pulsar_on_spark.ledger.segment_format import SEGMENT_SCHEMA
+from pulsar_on_spark.ledger.segments.segment_format import SEGMENT_SCHEMA
 from pulsar_on_spark.model.errors import IncompatibleSchemaError, InvalidArgumentError
 from pulsar_on_spark.model.hashing import invalid_utf8
 

@@ -16,16 +16,16 @@ from pyspark.sql.datasource import InputPartition
 from pulsar_on_spark.datasource.columns import build
 from pulsar_on_spark.datasource.typed import ReadSchema
 from pulsar_on_spark.datasource.worker_process import keep_modules
-from pulsar_on_spark.ledger.storage_path import StoragePath
 from pulsar_on_spark.model.ids import LedgerId, PathId
-from pulsar_on_spark.topic.chain import SegmentSlice
-from pulsar_on_spark.topic.compaction.messages import CompactedReader
-from pulsar_on_spark.topic.compaction.reading import CompactedSlice
-from pulsar_on_spark.topic.cursor.handover import unacked_rows
-from pulsar_on_spark.topic.cursor.holes import AckHoles
-from pulsar_on_spark.topic.cursor.record import decode_holes
-from pulsar_on_spark.topic.reading import SliceReader
-from pulsar_on_spark.topic.subscription.slot_filter import SlotFilter
+from pulsar_on_spark.storage.storage_path import StoragePath
+from pulsar_on_spark.topic.data_path.reading import SliceReader
+from pulsar_on_spark.topic.data_path.slot_filter import SlotFilter
+from pulsar_on_spark.topic.maintenance.compaction.messages import CompactedReader
+from pulsar_on_spark.topic.maintenance.compaction.reading import CompactedSlice
+from pulsar_on_spark.topic.managed_ledger.chain.chain import SegmentSlice
+from pulsar_on_spark.topic.managed_ledger.cursor.handover import unacked_rows
+from pulsar_on_spark.topic.managed_ledger.cursor.holes import AckHoles
+from pulsar_on_spark.topic.managed_ledger.cursor.record import decode_holes
 
 MIN_SPLIT_BYTES = 1 << 20
 """Less than this isn't split further: a task costs more than it saves."""

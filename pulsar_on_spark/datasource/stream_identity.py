@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from pulsar_on_spark.datasource.options import ReadOptions
 from pulsar_on_spark.model.errors import InvalidArgumentError
-from pulsar_on_spark.topic.subscription.offsets import StreamOffset
+from pulsar_on_spark.topic.managed_ledger.subscription.offsets import StreamOffset
 
 
 @dataclass(frozen=True, slots=True)

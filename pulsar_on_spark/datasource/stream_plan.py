@@ -12,11 +12,12 @@ from pulsar_on_spark.metadata.records import TopicRecord
 from pulsar_on_spark.metadata.state import View
 from pulsar_on_spark.model.ids import EARLIEST, Position, TopicId
 from pulsar_on_spark.model.names import TopicName
-from pulsar_on_spark.topic import catalog, chain
-from pulsar_on_spark.topic.catalog import TopicPart
-from pulsar_on_spark.topic.cursor.left_out import LeftOut, acknowledged_rows
-from pulsar_on_spark.topic.subscription.offsets import ALL, SlotRange, StreamOffset, TopicOffset
-from pulsar_on_spark.topic.subscription.slots import SLOTTED
+from pulsar_on_spark.topic.catalog import catalog
+from pulsar_on_spark.topic.catalog.catalog import TopicPart
+from pulsar_on_spark.topic.managed_ledger.chain import chain
+from pulsar_on_spark.topic.managed_ledger.cursor.left_out import LeftOut, acknowledged_rows
+from pulsar_on_spark.topic.managed_ledger.subscription.offsets import ALL, SlotRange, StreamOffset, TopicOffset
+from pulsar_on_spark.topic.managed_ledger.subscription.slots import SLOTTED
 
 
 def existing_parts(view: View, selection: TopicSelection) -> list[TopicPart]:

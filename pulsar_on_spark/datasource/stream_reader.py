@@ -39,13 +39,13 @@ from pulsar_on_spark.datasource.worker_process import end_by_exception
 from pulsar_on_spark.metadata.state import View
 from pulsar_on_spark.model.errors import DataLossError, InvalidArgumentError
 from pulsar_on_spark.model.ids import Position
-from pulsar_on_spark.topic import chain
-from pulsar_on_spark.topic.catalog import TopicPart
-from pulsar_on_spark.topic.cursor.left_out import LeftOut
-from pulsar_on_spark.topic.root import Root
-from pulsar_on_spark.topic.subscription.offsets import SlotRange, StreamOffset, TopicOffset
-from pulsar_on_spark.topic.subscription.slot_filter import SlotFilter
-from pulsar_on_spark.topic.tail.tail import Tail
+from pulsar_on_spark.topic.catalog.catalog import TopicPart
+from pulsar_on_spark.topic.catalog.root_handle import Root
+from pulsar_on_spark.topic.data_path.slot_filter import SlotFilter
+from pulsar_on_spark.topic.data_path.tail import Tail
+from pulsar_on_spark.topic.managed_ledger.chain import chain
+from pulsar_on_spark.topic.managed_ledger.cursor.left_out import LeftOut
+from pulsar_on_spark.topic.managed_ledger.subscription.offsets import SlotRange, StreamOffset, TopicOffset
 
 log = logging.getLogger(__name__)
 

@@ -15,14 +15,14 @@ from pulsar_on_spark.metadata.state import View
 from pulsar_on_spark.model.errors import MetadataError, StorageError
 from pulsar_on_spark.model.ids import EARLIEST, Position, TopicId
 from pulsar_on_spark.model.names import TopicName
-from pulsar_on_spark.topic.catalog import TopicPart
-from pulsar_on_spark.topic.cursor.handover import holes_left_out
-from pulsar_on_spark.topic.cursor.left_out import LeftOut, acknowledged_for, of_row
-from pulsar_on_spark.topic.root import Root
-from pulsar_on_spark.topic.subscription.consumer import SubscriptionConsumer
-from pulsar_on_spark.topic.subscription.offsets import StreamOffset, TopicOffset
-from pulsar_on_spark.topic.subscription.ownership import planned
-from pulsar_on_spark.topic.subscription.subscriptions import create_subscriptions, restore_expired
+from pulsar_on_spark.topic.catalog.catalog import TopicPart
+from pulsar_on_spark.topic.catalog.root_handle import Root
+from pulsar_on_spark.topic.data_path.consumer import SubscriptionConsumer
+from pulsar_on_spark.topic.managed_ledger.cursor.handover import holes_left_out
+from pulsar_on_spark.topic.managed_ledger.cursor.left_out import LeftOut, acknowledged_for, of_row
+from pulsar_on_spark.topic.managed_ledger.subscription.offsets import StreamOffset, TopicOffset
+from pulsar_on_spark.topic.managed_ledger.subscription.ownership import planned
+from pulsar_on_spark.topic.managed_ledger.subscription.subscriptions import create_subscriptions, restore_expired
 
 log = logging.getLogger(__name__)
 

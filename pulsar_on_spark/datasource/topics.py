@@ -9,22 +9,17 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from pulsar_on_spark.datasource.options import ReadOptions, TopicSelection
+from pulsar_on_spark.datasource.user_offsets import Point, UserOffsets, parse_ending_offsets, parse_starting_offsets
 from pulsar_on_spark.metadata.records import SchemaRecord, TopicRecord
 from pulsar_on_spark.metadata.state import View
 from pulsar_on_spark.model.errors import DataLossError, InvalidArgumentError
 from pulsar_on_spark.model.ids import EARLIEST, EntryId, LedgerId, Position
 from pulsar_on_spark.model.names import TopicName
-from pulsar_on_spark.topic import catalog, chain
-from pulsar_on_spark.topic.catalog import TopicPart
-from pulsar_on_spark.topic.reading import SliceReader
-from pulsar_on_spark.topic.root import Root
-from pulsar_on_spark.topic.schemas import registry
-from pulsar_on_spark.topic.subscription.user_offsets import (
-    Point,
-    UserOffsets,
-    parse_ending_offsets,
-    parse_starting_offsets,
-)
+from pulsar_on_spark.topic.catalog import catalog, registry
+from pulsar_on_spark.topic.catalog.catalog import TopicPart
+from pulsar_on_spark.topic.catalog.root_handle import Root
+from pulsar_on_spark.topic.data_path.reading import SliceReader
+from pulsar_on_spark.topic.managed_ledger.chain import chain
 
 
 def selected(view: View, selection: TopicSelection) -> list[TopicRecord]:

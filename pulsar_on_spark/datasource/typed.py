@@ -18,12 +18,12 @@ from pulsar_on_spark.datasource.columns import ColumnSelection, select_columns
 from pulsar_on_spark.datasource.options import ReadOptions, Typed, WriteOptions
 from pulsar_on_spark.datasource.topics import common_schema, schema_versions
 from pulsar_on_spark.datasource.value_types import ValueSchema, topic_value_schema, value_schema
-from pulsar_on_spark.datasource.writer_schemas import WriterSchemas
 from pulsar_on_spark.metadata.records import SchemaRecord
 from pulsar_on_spark.model.errors import IncompatibleSchemaError, InvalidArgumentError
-from pulsar_on_spark.topic.root import Root
-from pulsar_on_spark.topic.schemas.schema import TopicSchema
-from pulsar_on_spark.topic.values.values import ParseMode
+from pulsar_on_spark.topic.catalog.root_handle import Root
+from pulsar_on_spark.topic.catalog.writer_schemas import WriterSchemas
+from pulsar_on_spark.topic.entries.schemas.schema import TopicSchema
+from pulsar_on_spark.topic.entries.values.values import ParseMode
 
 _LOGGER = logging.getLogger(__name__)
 AVRO = "AVRO"

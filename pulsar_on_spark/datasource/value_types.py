@@ -13,9 +13,9 @@ from pyspark.sql.pandas.types import from_arrow_type, to_arrow_type
 from pyspark.sql.types import ArrayType, DataType, MapType, StructField, StructType
 
 from pulsar_on_spark.model.errors import InvalidArgumentError
-from pulsar_on_spark.topic.values.avro_schemas import arrow_of_avro
-from pulsar_on_spark.topic.values.spark_schemas import arrow_of_spark, avro_text
-from pulsar_on_spark.topic.values.values import ValueCodec, ValueFormat
+from pulsar_on_spark.topic.entries.values.avro_schemas import arrow_of_avro
+from pulsar_on_spark.topic.entries.values.spark_schemas import arrow_of_spark, avro_text
+from pulsar_on_spark.topic.entries.values.values import ValueCodec, ValueFormat
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,7 +25,7 @@ class ValueSchema:
     Attributes:
         write_type: The fields as declared, also which of them are required.
         read_type: The same with everything nullable: a value that does not fit is null.
-        codec: For `topic.values`.
+        codec: For `topic.entries.values`.
     """
 
     write_type: StructType
@@ -60,7 +60,7 @@ def topic_value_schema(schema_type: str, text: str) -> ValueSchema:
 
 
 def spark_of_avro(text: str, *, logical_types: bool = True) -> StructType:
-    """The Spark type of an Avro record schema, as `from_avro` has it (`topic.avro_schemas` shows the mapping).
+    """The Spark type of an Avro record schema, as `from_avro` has it (`entries.values.avro_schemas` shows the mapping).
 
     Args:
         text: The schema's JSON.

@@ -12,9 +12,9 @@ from dataclasses import dataclass
 from pulsar_on_spark.metadata.records import TopicRecord
 from pulsar_on_spark.metadata.state import View
 from pulsar_on_spark.model.names import TopicName
-from pulsar_on_spark.topic import catalog
-from pulsar_on_spark.topic.catalog import TopicPart
-from pulsar_on_spark.topic.task_writer import WriteTarget
+from pulsar_on_spark.topic.catalog import catalog
+from pulsar_on_spark.topic.catalog.catalog import TopicPart
+from pulsar_on_spark.topic.data_path.task_writer import WriteTarget
 
 _SEPARATOR = " "
 

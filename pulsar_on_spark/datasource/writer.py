@@ -22,8 +22,7 @@ from pulsar_on_spark.datasource.typed import TypedValues, schema_to_register, ty
 from pulsar_on_spark.datasource.user_errors import one_sentence
 from pulsar_on_spark.datasource.worker_process import keep_modules
 from pulsar_on_spark.datasource.write_targets import WriteTargets
-from pulsar_on_spark.ledger.segment_writer import FileNotWrittenError, PathFailure
-from pulsar_on_spark.ledger.storage_path import StoragePath
+from pulsar_on_spark.ledger.segments.segment_writer import FileNotWrittenError, PathFailure
 from pulsar_on_spark.metadata import keys
 from pulsar_on_spark.metadata.records import TopicRecord
 from pulsar_on_spark.metadata.state import View
@@ -33,15 +32,15 @@ from pulsar_on_spark.model.errors import InvalidArgumentError, MetadataError, No
 from pulsar_on_spark.model.ids import TopicId, WriteId
 from pulsar_on_spark.model.names import TopicName
 from pulsar_on_spark.model.quorum import Quorum
-from pulsar_on_spark.topic import catalog
-from pulsar_on_spark.topic.attach import TaskOutput, attach
-from pulsar_on_spark.topic.incarnation.dead_brokers import recover_before
-from pulsar_on_spark.topic.policies.quorums import quorum_for_all, quorum_of
-from pulsar_on_spark.topic.root import Root
-from pulsar_on_spark.topic.routing import HashingScheme, split_rows
-from pulsar_on_spark.topic.schemas import registry
-from pulsar_on_spark.topic.task_writer import TaskWriter, WriteTarget
-from pulsar_on_spark.topic.transactions import Transaction, application_write, batch_of
+from pulsar_on_spark.storage.storage_path import StoragePath
+from pulsar_on_spark.topic.catalog import catalog, registry
+from pulsar_on_spark.topic.catalog.policies.quorums import quorum_for_all, quorum_of
+from pulsar_on_spark.topic.catalog.root_handle import Root
+from pulsar_on_spark.topic.data_path.attach import TaskOutput, attach
+from pulsar_on_spark.topic.data_path.routing import HashingScheme, split_rows
+from pulsar_on_spark.topic.data_path.task_writer import TaskWriter, WriteTarget
+from pulsar_on_spark.topic.data_path.transactions import Transaction, application_write, batch_of
+from pulsar_on_spark.topic.managed_ledger.incarnation.dead_brokers import recover_before
 
 log = logging.getLogger(__name__)
 

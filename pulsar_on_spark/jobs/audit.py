@@ -1,7 +1,7 @@
 """Audit and repair of a large root as a Spark job: tasks read and copy, the driver plans and commits.
 
-What is found and decided is what `topic.repair` does in one process; here many tasks do the reading and the copying.
-Every task must see the root and its storage paths.
+What is found and decided is what `topic.maintenance.repair` does in one process; here many tasks do the reading and the
+copying. Every task must see the root and its storage paths.
 """
 
 from __future__ import annotations
@@ -18,16 +18,16 @@ from pyspark.sql import SparkSession
 from rich.console import Console
 
 from pulsar_on_spark import spark_session
-from pulsar_on_spark.ledger.storage_path import StoragePath
 from pulsar_on_spark.metadata.records import FileRecord
 from pulsar_on_spark.model.ids import FileId, PathId
-from pulsar_on_spark.topic.repair.audit import audit
-from pulsar_on_spark.topic.repair.checking import CheckReport, report_of, to_read
-from pulsar_on_spark.topic.repair.limits import RepairLimits
-from pulsar_on_spark.topic.repair.plan import FilePlan
-from pulsar_on_spark.topic.repair.scrub import check_copy
-from pulsar_on_spark.topic.repair.worker import Restored, commit, restore
-from pulsar_on_spark.topic.root import Root
+from pulsar_on_spark.storage.storage_path import StoragePath
+from pulsar_on_spark.topic.catalog.root_handle import Root
+from pulsar_on_spark.topic.maintenance.repair.audit import audit
+from pulsar_on_spark.topic.maintenance.repair.checking import CheckReport, report_of, to_read
+from pulsar_on_spark.topic.maintenance.repair.limits import RepairLimits
+from pulsar_on_spark.topic.maintenance.repair.plan import FilePlan
+from pulsar_on_spark.topic.maintenance.repair.scrub import check_copy
+from pulsar_on_spark.topic.maintenance.repair.worker import Restored, commit, restore
 
 TASK_BYTES = 1 << 30
 """About so much one task reads."""

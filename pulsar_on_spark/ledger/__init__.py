@@ -1,5 +1,5 @@
-"""The ledger store: sealed Arrow segment files, kept in quorum-replicated copies on storage paths.
+"""The ledger store: sealed Arrow segment files and the journal, in quorum-replicated copies on storage paths.
 
-It imports `metadata` (for the file record) and `model`, Arrow and the operating system through `files`; it knows
-nothing of topics, Spark or Delta. Start reading at `segment_format`, then `segment_writer` and `segment_reader`.
+It imports `metadata` (for its records), `storage` and `model`; it knows nothing of topics, Spark or Delta. `segments`
+and `journal` do not import each other.
 """

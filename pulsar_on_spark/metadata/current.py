@@ -18,13 +18,13 @@ from deltalake import DeltaTable
 from deltalake.exceptions import DeltaError
 from pyarrow.fs import LocalFileSystem, SubTreeFileSystem
 
-from pulsar_on_spark.metadata import folding
-from pulsar_on_spark.metadata.creation import check_location
 from pulsar_on_spark.metadata.cursors_table import CURSORS_ORDER, CURSORS_SCHEMA
-from pulsar_on_spark.metadata.data_files import read_unchanged
-from pulsar_on_spark.metadata.key_versions import LogEntries
-from pulsar_on_spark.metadata.log_entry import known_checksums
-from pulsar_on_spark.metadata.repair import find_damage, newest_checkpoint
+from pulsar_on_spark.metadata.log import folding
+from pulsar_on_spark.metadata.log.creation import check_location
+from pulsar_on_spark.metadata.log.damage import find_damage, newest_checkpoint
+from pulsar_on_spark.metadata.log.data_files import read_unchanged
+from pulsar_on_spark.metadata.log.key_versions import LogEntries
+from pulsar_on_spark.metadata.log.log_entry import known_checksums
 from pulsar_on_spark.metadata.state import MAIN_ORDER, MAIN_SCHEMA
 from pulsar_on_spark.model.errors import InvalidArgumentError, MetadataError, NotARootError
 

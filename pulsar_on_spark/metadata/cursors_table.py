@@ -7,8 +7,8 @@ from datetime import UTC, datetime
 
 import pyarrow as pa
 
-from pulsar_on_spark.metadata import folding
 from pulsar_on_spark.metadata.cursors import CursorRow
+from pulsar_on_spark.metadata.log import folding
 
 CURSORS_SCHEMA = pa.schema(
     [

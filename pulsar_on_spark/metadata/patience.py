@@ -9,7 +9,7 @@ from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import TypeVar
 
-from pulsar_on_spark.metadata.delta_handle import StaleHandleError
+from pulsar_on_spark.metadata.log.delta_handle import StaleHandleError
 from pulsar_on_spark.model.errors import MetadataError
 
 READ_ATTEMPTS = 10

@@ -11,7 +11,7 @@ from typing import TypeVar, cast
 
 import pyarrow as pa
 
-from pulsar_on_spark.metadata.folding import Order
+from pulsar_on_spark.metadata.log.folding import Order
 from pulsar_on_spark.metadata.records import COLUMN_FIELDS, LedgerRecord, Record, SegmentRecord
 from pulsar_on_spark.model.errors import CorruptMetadataError
 

@@ -17,19 +17,20 @@ from typing import TypeVar
 
 import pyarrow as pa
 
-from pulsar_on_spark.metadata import folding, state
-from pulsar_on_spark.metadata.creation import check_location, create_table
+from pulsar_on_spark.metadata import state
 from pulsar_on_spark.metadata.cursors import CursorRow, Cursors
 from pulsar_on_spark.metadata.cursors_table import CURSORS_ORDER, CURSORS_SCHEMA, decode_cursors, encode_cursors
-from pulsar_on_spark.metadata.data_files import decoding
-from pulsar_on_spark.metadata.delta_handle import StaleHandleError
-from pulsar_on_spark.metadata.delta_log import DeltaLog
-from pulsar_on_spark.metadata.durability import fsync_path, locked
+from pulsar_on_spark.metadata.log import folding
+from pulsar_on_spark.metadata.log.creation import check_location, create_table
+from pulsar_on_spark.metadata.log.data_files import decoding
+from pulsar_on_spark.metadata.log.delta_handle import StaleHandleError
+from pulsar_on_spark.metadata.log.delta_log import DeltaLog
 from pulsar_on_spark.metadata.patience import give_up_after, retried
 from pulsar_on_spark.metadata.records import Record, RootRecord, SubscriptionRecord
 from pulsar_on_spark.metadata.state import State, View
 from pulsar_on_spark.model.errors import CommitConflictError, FormatVersionError, MetadataError, NotARootError
 from pulsar_on_spark.model.latencies import Latencies
+from pulsar_on_spark.storage.durability import fsync_path, locked
 
 FORMAT_VERSION = 1
 _LOCK = "lock"

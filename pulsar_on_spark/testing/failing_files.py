@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
-from pulsar_on_spark.ledger.files import OS_FILES
+from pulsar_on_spark.storage.files import OS_FILES
 
 Action = Literal["create", "open", "write", "read_into", "fdatasync", "rename", "fsync_directory", "mkdir"]
 

@@ -19,7 +19,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 from pathlib import Path
 
-from pulsar_on_spark.ledger.files import OsFiles
+from pulsar_on_spark.storage.files import OsFiles
 
 
 class Crash(Enum):

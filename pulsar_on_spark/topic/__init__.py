@@ -1,6 +1,12 @@
-"""Topics on top of ledgers and metadata: chains, attaching writes, reading, cursors, subscriptions, housekeeping.
+"""Topics on top of ledgers and metadata, in five floors; a floor imports only those below it.
 
-It may import `ledger`, `protocol`, `metadata` and `model`, and knows nothing of Spark. Start reading at
-`root.py` (the Python API of a root), then `chain.py` (where a topic's entries are) and `attach.py` (how a write
-becomes visible).
+    maintenance     retention, merging, garbage collection, repair, compaction, backup, status
+    data_path       write, read and follow a topic
+    managed_ledger  a topic's chain of ledgers, its cursors and subscriptions, a broker's ledgers and their sealing
+    catalog         the handle of a root; tenants, topics, policies, the schema registry, leases
+    entries         rows to entries and back, values, schema formats
+
+It may import `ledger`, `protocol`, `metadata`, `storage` and `model`, and knows nothing of Spark. Start reading at
+`catalog.root_handle`, then `managed_ledger.chain.chain` (where a topic's entries are) and `data_path.attach` (how a
+write becomes visible).
 """

@@ -15,9 +15,9 @@ import pulsar
 import pytest
 
 from pulsar_on_spark.broker.broker import Broker, _check_reach
-from pulsar_on_spark.broker.connection.access import Authentication, Challenge, OpenAccess
-from pulsar_on_spark.broker.server_errors import BUG_REASON
-from pulsar_on_spark.broker.settings import BrokerSettings
+from pulsar_on_spark.broker.runtime.access import Authentication, Challenge, OpenAccess
+from pulsar_on_spark.broker.runtime.server_errors import BUG_REASON
+from pulsar_on_spark.broker.runtime.settings import BrokerSettings
 from pulsar_on_spark.broker.topics.topic import BrokerTopic
 from pulsar_on_spark.broker.topics.topic_watch import TopicWatch
 from pulsar_on_spark.broker.web.server import WebServer
@@ -39,9 +39,9 @@ from pulsar_on_spark.protocol.commands import (
     CommandLookupTopic,
     ServerError,
 )
-from pulsar_on_spark.topic.incarnation.incarnation import Incarnation
-from pulsar_on_spark.topic.incarnation.ledger_commits import LedgerCommits
-from pulsar_on_spark.topic.root import Root
+from pulsar_on_spark.topic.catalog.root_handle import Root
+from pulsar_on_spark.topic.managed_ledger.incarnation.incarnation import Incarnation
+from pulsar_on_spark.topic.managed_ledger.incarnation.ledger_commits import LedgerCommits
 
 from .clients.raw import answer, command
 

@@ -15,9 +15,9 @@ import pytest
 import pulsar_on_spark
 from pulsar_on_spark import cli
 from pulsar_on_spark.model.ids import EARLIEST
-from pulsar_on_spark.testing import messages
-from pulsar_on_spark.topic.root import Root
-from pulsar_on_spark.topic.subscription import subscriptions
+from pulsar_on_spark.topic.catalog.root_handle import Root
+from pulsar_on_spark.topic.managed_ledger.subscription import subscriptions
+from tests.kit import messages
 from tests.small_disks import SmallDisk
 
 

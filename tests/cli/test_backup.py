@@ -14,9 +14,9 @@ import pulsar
 import pytest
 
 from pulsar_on_spark import cli
-from pulsar_on_spark.testing import messages
-from pulsar_on_spark.testing.running_broker import RunningBroker
-from pulsar_on_spark.topic.root import Root
+from pulsar_on_spark.topic.catalog.root_handle import Root
+from tests.kit import messages
+from tests.kit.running_broker import RunningBroker
 
 PAGE = (Path(__file__).parents[2] / "docs" / "operations.md").read_text()
 

@@ -15,7 +15,7 @@ from typing import Any, Final
 import pulsar
 import pytest
 
-from pulsar_on_spark.testing.running_broker import RunningBroker
+from tests.kit.running_broker import RunningBroker
 
 from .test_app import Run, ok, run  # noqa: F401  (a fixture)
 

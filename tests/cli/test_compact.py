@@ -13,9 +13,9 @@ from typer.testing import CliRunner
 
 from pulsar_on_spark.cli.app import app
 from pulsar_on_spark.model.errors import TopicNotFoundError
-from pulsar_on_spark.testing import messages
-from pulsar_on_spark.testing.running_incarnation import RunningIncarnation
-from pulsar_on_spark.topic.root import Root
+from pulsar_on_spark.topic.catalog.root_handle import Root
+from tests.kit import messages
+from tests.kit.running_incarnation import RunningIncarnation
 
 
 @pytest.fixture

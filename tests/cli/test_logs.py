@@ -15,8 +15,8 @@ import pulsar
 import pytest
 
 from pulsar_on_spark.model.logs import JsonLines, TextLines
-from pulsar_on_spark.testing.running_broker import RunningBroker
-from pulsar_on_spark.topic.root import Root
+from pulsar_on_spark.topic.catalog.root_handle import Root
+from tests.kit.running_broker import RunningBroker
 
 from .test_app import Run, run  # noqa: F401  (a fixture)
 
@@ -65,7 +65,7 @@ def test_lines_name_what_they_are_about(broker: RunningBroker) -> None:
 
 def test_processes_that_it_starts_log_the_same_way(broker: RunningBroker) -> None:
     shutil.rmtree(broker.root / "storage" / "1")
-    line = logged_when(broker, lambda each: each["logger"].startswith("pulsar_on_spark.topic.housekeeping"))
+    line = logged_when(broker, lambda each: each["logger"].startswith("pulsar_on_spark.topic.maintenance"))
     assert line["path"] == 1
 
 

@@ -18,7 +18,7 @@ import pulsar
 import pytest
 
 from pulsar_on_spark.cli.consume import patience_s
-from pulsar_on_spark.testing.running_broker import RunningBroker
+from tests.kit.running_broker import RunningBroker
 
 from .test_app import Run, ok, run  # noqa: F401  (a fixture)
 

@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from pulsar_on_spark.model.ids import EARLIEST
-from pulsar_on_spark.testing import messages
-from pulsar_on_spark.topic.root import Root
-from pulsar_on_spark.topic.subscription import subscriptions
+from pulsar_on_spark.topic.catalog.root_handle import Root
+from pulsar_on_spark.topic.managed_ledger.subscription import subscriptions
+from tests.kit import messages
 
 from .test_app import Run, ok, run  # noqa: F401  (a fixture)
 

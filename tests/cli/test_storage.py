@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 
 from pulsar_on_spark import cli
-from pulsar_on_spark.testing import messages
-from pulsar_on_spark.topic.root import Root
+from pulsar_on_spark.topic.catalog.root_handle import Root
+from tests.kit import messages
 
 PAGE = Path(__file__).parents[2] / "docs" / "operations.md"
 Run = Callable[[str], tuple[int, str, str]]

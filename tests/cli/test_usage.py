@@ -10,13 +10,14 @@ from pathlib import Path
 from pulsar_on_spark.metadata.records import FileRecord
 from pulsar_on_spark.model.ids import EARLIEST
 from pulsar_on_spark.model.names import TopicName
-from pulsar_on_spark.testing import messages
-from pulsar_on_spark.testing.running_incarnation import RunningIncarnation
-from pulsar_on_spark.topic import catalog, chain
-from pulsar_on_spark.topic.housekeeping.usage import Reason, RootUsage, usage
-from pulsar_on_spark.topic.lifecycle.trim import trim_some, truncate
-from pulsar_on_spark.topic.root import Root
-from pulsar_on_spark.topic.subscription import subscriptions
+from pulsar_on_spark.topic.catalog import catalog
+from pulsar_on_spark.topic.catalog.root_handle import Root
+from pulsar_on_spark.topic.maintenance.retention.trim import trim_some, truncate
+from pulsar_on_spark.topic.maintenance.usage import Reason, RootUsage, usage
+from pulsar_on_spark.topic.managed_ledger.chain import chain
+from pulsar_on_spark.topic.managed_ledger.subscription import subscriptions
+from tests.kit import messages
+from tests.kit.running_incarnation import RunningIncarnation
 
 from .test_app import Run, ok, run  # noqa: F401  (a fixture)
 

@@ -18,8 +18,8 @@ from pathlib import Path
 import pytest
 from deltalake import write_deltalake
 
+from pulsar_on_spark.metadata.log.damage import find_damage
 from pulsar_on_spark.metadata.records import RootRecord, TenantRecord
-from pulsar_on_spark.metadata.repair import find_damage
 from pulsar_on_spark.metadata.state import encode
 from pulsar_on_spark.metadata.store import Change, MetadataStore
 from tests.metadata.committing import forever
@@ -203,7 +203,7 @@ def test_power_cuts_keep_every_reported_commit(tmp_path: Path, monkeypatch: pyte
     image, copy = tmp_path / "disk", tmp_path / "copy"
     # For this process, which looks at what is left, the machine has started again.
     (tmp_path / "boot_id").write_text("after-the-power-cut")
-    monkeypatch.setattr("pulsar_on_spark.metadata.durability._BOOT_ID", tmp_path / "boot_id")
+    monkeypatch.setattr("pulsar_on_spark.storage.durability._BOOT_ID", tmp_path / "boot_id")
     with image.open("wb") as file:
         file.truncate(96 << 20)
     subprocess.run(["mkfs.ext4", "-q", "-F", str(image)], check=True)
@@ -258,8 +258,8 @@ def test_a_commit_under_a_number_that_was_cleaned_up_meanwhile_is_decided_anew(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """delta-rs looks for the newest entry, then links the next number: the process stands still in between."""
-    monkeypatch.setattr("pulsar_on_spark.metadata.delta_log.KEEP_ENTRIES", 1)
-    monkeypatch.setattr("pulsar_on_spark.metadata.delta_log.KEEP_S", 0)
+    monkeypatch.setattr("pulsar_on_spark.metadata.log.delta_log.KEEP_ENTRIES", 1)
+    monkeypatch.setattr("pulsar_on_spark.metadata.log.delta_log.KEEP_S", 0)
     root = _fresh_root(tmp_path)
     log = root / "metadata" / "main" / "_delta_log"
     # While strace itself is stopped, its traced process waits: the delay is the time to notice and to stop it.

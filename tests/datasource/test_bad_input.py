@@ -14,10 +14,10 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming import StreamingQuery
 
 from pulsar_on_spark import Root
-from pulsar_on_spark.ledger.reports import read_reports, sum_losses
 from pulsar_on_spark.metadata.store import Change, MetadataStore
-from pulsar_on_spark.testing import messages
+from pulsar_on_spark.storage.reports import read_reports, sum_losses
 from tests.datasource.conftest import Read, Write
+from tests.kit import messages
 
 Act = Callable[[], object]
 

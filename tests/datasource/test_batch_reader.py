@@ -15,7 +15,6 @@ from pyspark.sql.datasource import CaseInsensitiveDict, InputPartition
 from pulsar_on_spark import Root
 from pulsar_on_spark.datasource.batch_reader import PulsarBatchReader
 from pulsar_on_spark.datasource.source import PulsarDataSource
-from pulsar_on_spark.ledger.reports import ReportKind, read_reports, sum_losses
 from pulsar_on_spark.metadata.records import SubscriptionRecord
 from pulsar_on_spark.model.errors import (
     DataLossError,
@@ -24,8 +23,9 @@ from pulsar_on_spark.model.errors import (
     NotARootError,
     TopicNotFoundError,
 )
-from pulsar_on_spark.testing.messages import make_rows, new_write_id, stage, write
-from pulsar_on_spark.topic.attach import attach
+from pulsar_on_spark.storage.reports import ReportKind, read_reports, sum_losses
+from pulsar_on_spark.topic.data_path.attach import attach
+from tests.kit.messages import make_rows, new_write_id, stage, write
 
 
 def reader(root: Path, topic: str | None = "x", /, **options: object) -> PulsarBatchReader:

@@ -23,11 +23,11 @@ from pulsar_on_spark.model.errors import (
 )
 from pulsar_on_spark.model.ids import FileId, PathId
 from pulsar_on_spark.protocol.messages import MessageMetadata
-from pulsar_on_spark.testing.messages import write
-from pulsar_on_spark.testing.pulsar_entries import ClientMessage, batch_entry, single_entry
-from pulsar_on_spark.testing.running_incarnation import RunningIncarnation
-from pulsar_on_spark.topic.compaction.compact import compact
-from pulsar_on_spark.topic.housekeeping.collect import Ages, collect
+from pulsar_on_spark.topic.maintenance.compaction.compact import compact
+from pulsar_on_spark.topic.maintenance.files.collect import Ages, collect
+from tests.kit.messages import write
+from tests.kit.pulsar_entries import ClientMessage, batch_entry, single_entry
+from tests.kit.running_incarnation import RunningIncarnation
 
 SOON = Ages(keep_replaced_s=0.0)
 

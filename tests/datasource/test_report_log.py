@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 from pulsar_on_spark.datasource.report_log import ReportLog
-from pulsar_on_spark.ledger.reports import Report, ReportKind, write_report
 from pulsar_on_spark.model.ids import FileId, PathId
+from pulsar_on_spark.storage.reports import Report, ReportKind, write_report
 
 
 def bad_copy(number: int) -> Report:

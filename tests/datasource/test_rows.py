@@ -13,7 +13,7 @@ from pyspark.sql.types import StructType, TimestampType, _parse_datatype_json_va
 
 from pulsar_on_spark.datasource.columns import METADATA_COLUMNS, build, select_columns
 from pulsar_on_spark.datasource.rows import ROW_SCHEMA, SegmentRows, check_frame, to_segment_rows
-from pulsar_on_spark.ledger.segment_format import SEGMENT_SCHEMA
+from pulsar_on_spark.ledger.segments.segment_format import SEGMENT_SCHEMA
 from pulsar_on_spark.model.errors import IncompatibleSchemaError, InvalidArgumentError
 from pulsar_on_spark.model.ids import LedgerId
 

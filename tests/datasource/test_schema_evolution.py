@@ -15,12 +15,12 @@ from pyspark.sql import SparkSession
 from pulsar_on_spark import Root
 from pulsar_on_spark.datasource.options import Typed
 from pulsar_on_spark.datasource.typed import TypedValues, typed_values
-from pulsar_on_spark.datasource.writer_schemas import WriterSchemas
 from pulsar_on_spark.model.errors import IncompatibleSchemaError
 from pulsar_on_spark.model.names import TopicName
-from pulsar_on_spark.topic.schemas import registry
-from pulsar_on_spark.topic.schemas.compatibility import Strategy
-from pulsar_on_spark.topic.schemas.schema import TopicSchema
+from pulsar_on_spark.topic.catalog import registry
+from pulsar_on_spark.topic.catalog.writer_schemas import WriterSchemas
+from pulsar_on_spark.topic.entries.schemas.compatibility import Strategy
+from pulsar_on_spark.topic.entries.schemas.schema import TopicSchema
 from tests.datasource.conftest import Read, Write
 
 T = TopicName.parse("t")

@@ -17,7 +17,7 @@ from pulsar_on_spark.datasource.source import PulsarDataSource, RefusedStream
 from pulsar_on_spark.datasource.stream_reader import PulsarStreamReader
 from pulsar_on_spark.datasource.user_errors import one_sentence
 from pulsar_on_spark.model.errors import InvalidArgumentError
-from pulsar_on_spark.testing import messages
+from tests.kit import messages
 
 VALUES = StructType([StructField("value", BinaryType())])
 

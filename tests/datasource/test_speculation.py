@@ -15,7 +15,7 @@ import pyspark
 import pytest
 
 from pulsar_on_spark import Root
-from pulsar_on_spark.testing.messages import values
+from tests.kit.messages import values
 
 pytestmark = pytest.mark.soak
 

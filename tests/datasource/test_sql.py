@@ -12,10 +12,10 @@ from pyspark.sql import Row, SparkSession
 
 from pulsar_on_spark import Root
 from pulsar_on_spark.model.names import TopicName
-from pulsar_on_spark.testing import messages
-from pulsar_on_spark.topic.schemas import registry
-from pulsar_on_spark.topic.schemas.schema import TopicSchema
+from pulsar_on_spark.topic.catalog import registry
+from pulsar_on_spark.topic.entries.schemas.schema import TopicSchema
 from tests.datasource.conftest import Read, Write
+from tests.kit import messages
 
 FLIGHT = {
     "type": "record",

@@ -15,9 +15,9 @@ from pyspark.errors import StreamingQueryException
 from pyspark.sql import SparkSession
 
 from pulsar_on_spark.metadata.records import SubscriptionRecord
-from pulsar_on_spark.testing import messages
-from pulsar_on_spark.testing.running_broker import RunningBroker
-from pulsar_on_spark.topic.root import Root
+from pulsar_on_spark.topic.catalog.root_handle import Root
+from tests.kit import messages
+from tests.kit.running_broker import RunningBroker
 
 WAIT_S = 180
 SHARED = pulsar.ConsumerType.Shared

@@ -17,11 +17,11 @@ from pulsar_on_spark.broker.cursors.open_cursor import OpenCursor
 from pulsar_on_spark.metadata.cursors import WHOLE, CursorRow
 from pulsar_on_spark.model.errors import ConsumerBusyError, ConsumerFencedError
 from pulsar_on_spark.model.ids import EARLIEST, EntryId, LedgerId
-from pulsar_on_spark.testing import messages
-from pulsar_on_spark.testing.cursor_broker import CursorBroker
-from pulsar_on_spark.testing.micro_batches import Checkpoint, MicroBatchQuery, Point
-from pulsar_on_spark.topic.root import Root
-from pulsar_on_spark.topic.tail.tail import Tail
+from pulsar_on_spark.topic.catalog.root_handle import Root
+from pulsar_on_spark.topic.data_path.tail import Tail
+from tests.kit import messages
+from tests.kit.cursor_broker import CursorBroker
+from tests.kit.micro_batches import Checkpoint, MicroBatchQuery, Point
 
 LEASE_S = 0.4
 BATCH = 5

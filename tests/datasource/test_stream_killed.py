@@ -20,9 +20,9 @@ from pyspark.sql import SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
 from pulsar_on_spark.metadata.records import SubscriptionRecord
-from pulsar_on_spark.testing.messages import values, write
-from pulsar_on_spark.topic.root import Root
+from pulsar_on_spark.topic.catalog.root_handle import Root
 from tests.datasource.stream_app import let_it_initialize
+from tests.kit.messages import values, write
 
 MARK = "PULSARPY_TEST_APPLICATION"
 APP = Path(__file__).with_name("stream_app.py")

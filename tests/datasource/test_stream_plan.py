@@ -16,10 +16,10 @@ from pulsar_on_spark.datasource.stream_plan import (
     unread,
 )
 from pulsar_on_spark.model.ids import EARLIEST, EntryId, LedgerId, Position, TopicId
-from pulsar_on_spark.testing.messages import write
-from pulsar_on_spark.topic import chain
-from pulsar_on_spark.topic.root import Root
-from pulsar_on_spark.topic.subscription.offsets import SlotRange, StreamOffset, TopicOffset
+from pulsar_on_spark.topic.catalog.root_handle import Root
+from pulsar_on_spark.topic.managed_ledger.chain import chain
+from pulsar_on_spark.topic.managed_ledger.subscription.offsets import SlotRange, StreamOffset, TopicOffset
+from tests.kit.messages import write
 
 ENTRIES = 12
 ALL = Budget(None, None)

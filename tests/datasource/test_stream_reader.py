@@ -17,9 +17,9 @@ from pulsar_on_spark.model.errors import (
     PulsarpyError,
     TopicNotFoundError,
 )
-from pulsar_on_spark.testing.messages import values, write
-from pulsar_on_spark.testing.micro_batches import Checkpoint, MicroBatchQuery, Point
-from pulsar_on_spark.topic.root import Root
+from pulsar_on_spark.topic.catalog.root_handle import Root
+from tests.kit.messages import values, write
+from tests.kit.micro_batches import Checkpoint, MicroBatchQuery, Point
 
 EARLIEST = {"startingOffsets": "earliest"}
 

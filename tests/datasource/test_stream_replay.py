@@ -11,9 +11,9 @@ import pytest
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import SparkSession
 
-from pulsar_on_spark.testing.messages import values, write
-from pulsar_on_spark.topic.root import Root
+from pulsar_on_spark.topic.catalog.root_handle import Root
 from tests.datasource.stream_app import let_it_initialize
+from tests.kit.messages import values, write
 
 TIMEOUT_S = 300
 Run = Callable[..., None]

@@ -9,10 +9,10 @@ import pytest
 
 from pulsar_on_spark.metadata.records import SubscriptionRecord
 from pulsar_on_spark.model.errors import InvalidArgumentError, SubscriptionNotFoundError
-from pulsar_on_spark.testing.messages import write
-from pulsar_on_spark.testing.micro_batches import Checkpoint, MicroBatchQuery, Point
-from pulsar_on_spark.topic.housekeeping.expiry import expire_subscriptions
-from pulsar_on_spark.topic.root import Root
+from pulsar_on_spark.topic.catalog.root_handle import Root
+from pulsar_on_spark.topic.maintenance.retention.expiry import expire_subscriptions
+from tests.kit.messages import write
+from tests.kit.micro_batches import Checkpoint, MicroBatchQuery, Point
 
 DAY_S = 24 * 3600.0
 

@@ -15,8 +15,8 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
 from pulsar_on_spark.metadata.records import SubscriptionRecord
-from pulsar_on_spark.testing.messages import read, values, write
-from pulsar_on_spark.topic.root import Root
+from pulsar_on_spark.topic.catalog.root_handle import Root
+from tests.kit.messages import read, values, write
 
 TIMEOUT_S = 90.0
 

@@ -18,10 +18,10 @@ from pulsar_on_spark.model.errors import (
 )
 from pulsar_on_spark.model.hashing import murmur3_32
 from pulsar_on_spark.model.ids import Position
-from pulsar_on_spark.testing.messages import write
-from pulsar_on_spark.testing.micro_batches import Checkpoint, MicroBatchQuery, Point
-from pulsar_on_spark.topic.root import Root
-from pulsar_on_spark.topic.subscription.positions import mark_delete
+from pulsar_on_spark.topic.catalog.root_handle import Root
+from pulsar_on_spark.topic.managed_ledger.subscription.positions import mark_delete
+from tests.kit.messages import write
+from tests.kit.micro_batches import Checkpoint, MicroBatchQuery, Point
 
 LEASE_S = 0.4
 

@@ -15,14 +15,14 @@ from pulsar_on_spark.datasource.source import PulsarDataSource
 from pulsar_on_spark.ledger.journal.groups import JournalLimits
 from pulsar_on_spark.model.errors import UnreadableMessageError
 from pulsar_on_spark.protocol.messages import MessageMetadata
-from pulsar_on_spark.testing.messages import write
-from pulsar_on_spark.testing.micro_batches import Checkpoint, MicroBatchQuery, Point
-from pulsar_on_spark.testing.pulsar_entries import ClientMessage, batch_entry, single_entry
-from pulsar_on_spark.testing.running_incarnation import RunningIncarnation
-from pulsar_on_spark.topic.root import Root
-from pulsar_on_spark.topic.sealing.closed_journals import seal_closed
-from pulsar_on_spark.topic.sealing.sealer import Sealer
-from pulsar_on_spark.topic.sealing.trim import Trimmer
+from pulsar_on_spark.topic.catalog.root_handle import Root
+from pulsar_on_spark.topic.managed_ledger.sealing.closed_journals import seal_closed
+from pulsar_on_spark.topic.managed_ledger.sealing.sealer import Sealer
+from pulsar_on_spark.topic.managed_ledger.sealing.trim import Trimmer
+from tests.kit.messages import write
+from tests.kit.micro_batches import Checkpoint, MicroBatchQuery, Point
+from tests.kit.pulsar_entries import ClientMessage, batch_entry, single_entry
+from tests.kit.running_incarnation import RunningIncarnation
 
 SMALL_FILES = JournalLimits(roll_bytes=20_000)
 EARLIEST = {"startingOffsets": "earliest"}

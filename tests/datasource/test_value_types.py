@@ -28,7 +28,7 @@ from pulsar_on_spark.datasource.value_types import (
     value_schema,
 )
 from pulsar_on_spark.model.errors import InvalidArgumentError
-from pulsar_on_spark.topic.values.values import ParseMode
+from pulsar_on_spark.topic.entries.values.values import ParseMode
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

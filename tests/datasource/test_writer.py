@@ -24,7 +24,6 @@ from pulsar_on_spark import Root
 from pulsar_on_spark.datasource.options import write_options
 from pulsar_on_spark.datasource.write_targets import WriteTargets
 from pulsar_on_spark.datasource.writer import PulsarBatchWriter, PulsarStreamWriter
-from pulsar_on_spark.ledger.files import OsFiles
 from pulsar_on_spark.metadata import keys
 from pulsar_on_spark.metadata.records import FileRecord, SegmentRecord
 from pulsar_on_spark.metadata.store import Change
@@ -41,12 +40,13 @@ from pulsar_on_spark.model.errors import (
 from pulsar_on_spark.model.ids import EARLIEST
 from pulsar_on_spark.model.names import TopicName
 from pulsar_on_spark.model.quorum import Quorum
-from pulsar_on_spark.testing.messages import read, target, values
-from pulsar_on_spark.testing.running_incarnation import RunningIncarnation
-from pulsar_on_spark.topic.policies.change import set_topic_policies
-from pulsar_on_spark.topic.policies.policies import PersistencePolicies
-from pulsar_on_spark.topic.schemas import registry
-from pulsar_on_spark.topic.subscription import subscriptions
+from pulsar_on_spark.storage.files import OsFiles
+from pulsar_on_spark.topic.catalog import registry
+from pulsar_on_spark.topic.catalog.policies.change import set_topic_policies
+from pulsar_on_spark.topic.catalog.policies.policies import PersistencePolicies
+from pulsar_on_spark.topic.managed_ledger.subscription import subscriptions
+from tests.kit.messages import read, target, values
+from tests.kit.running_incarnation import RunningIncarnation
 
 VALUES = StructType([StructField("value", BinaryType())])
 WITH_TOPIC = StructType([StructField("value", StringType()), StructField("__topic", StringType())])

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from pulsar_on_spark.broker.settings import BrokerSettings
-from pulsar_on_spark.broker.settings_changes import DYNAMIC
-from pulsar_on_spark.broker.settings_page import page
+from pulsar_on_spark.broker.runtime.settings import BrokerSettings
+from pulsar_on_spark.broker.services.settings_changes import DYNAMIC
+from pulsar_on_spark.broker.services.settings_page import page
 
 PAGE = Path(__file__).parents[2] / "docs" / "configuration.md"
 
 
 def test_the_page_is_up_to_date() -> None:
-    assert PAGE.read_text() == page(), "run python -m pulsar_on_spark.broker.settings_page > docs/configuration.md"
+    assert PAGE.read_text() == page(), (
+        "run python -m pulsar_on_spark.broker.services.settings_page > docs/configuration.md"
+    )
 
 
 def test_every_setting_is_on_the_page() -> None:

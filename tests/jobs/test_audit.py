@@ -9,14 +9,14 @@ from pyspark.sql import SparkSession
 from pulsar_on_spark.jobs import audit as job
 from pulsar_on_spark.metadata.records import FileRecord
 from pulsar_on_spark.model.ids import FileId, PathId
-from pulsar_on_spark.testing import messages
-from pulsar_on_spark.topic.repair import scrub, storage_paths
-from pulsar_on_spark.topic.repair.audit import audit
-from pulsar_on_spark.topic.repair.checking import check
-from pulsar_on_spark.topic.repair.limits import RepairLimits
-from pulsar_on_spark.topic.repair.plan import FilePlan
-from pulsar_on_spark.topic.repair.worker import restore
-from pulsar_on_spark.topic.root import Root
+from pulsar_on_spark.topic.catalog.root_handle import Root
+from pulsar_on_spark.topic.maintenance.repair import scrub, storage_paths
+from pulsar_on_spark.topic.maintenance.repair.audit import audit
+from pulsar_on_spark.topic.maintenance.repair.checking import check
+from pulsar_on_spark.topic.maintenance.repair.limits import RepairLimits
+from pulsar_on_spark.topic.maintenance.repair.plan import FilePlan
+from pulsar_on_spark.topic.maintenance.repair.worker import restore
+from tests.kit import messages
 
 
 def filled(tmp_path: Path, paths: int) -> Root:

@@ -10,7 +10,7 @@ import pytest
 from pyspark.sql import SparkSession
 from rich.console import Console
 
-from pulsar_on_spark.jobs import flights
+from jobs import flights
 from pulsar_on_spark.model.errors import DataLossError, InvalidArgumentError
 
 

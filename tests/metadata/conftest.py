@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from pulsar_on_spark.metadata.checksums import checksums_path
+from pulsar_on_spark.metadata.log.checksums import checksums_path
 from pulsar_on_spark.metadata.records import RootRecord, TenantRecord
 from pulsar_on_spark.metadata.store import Change, MetadataStore
 
@@ -41,8 +41,8 @@ def put() -> Callable[..., None]:
 @pytest.fixture
 def short_folds(monkeypatch: pytest.MonkeyPatch) -> None:
     """Folds leave 8 versions alone instead of 64, and housekeeping comes as often: few commits will do."""
-    monkeypatch.setattr("pulsar_on_spark.metadata.folding.LAG", 8)
-    monkeypatch.setattr("pulsar_on_spark.metadata.folding.WORTH_FILES", 8)
+    monkeypatch.setattr("pulsar_on_spark.metadata.log.folding.LAG", 8)
+    monkeypatch.setattr("pulsar_on_spark.metadata.log.folding.WORTH_FILES", 8)
     monkeypatch.setattr("pulsar_on_spark.metadata.store._HOUSEKEEPING_ENTRIES", 8)
 
 
@@ -52,7 +52,7 @@ def _ten_commits(tmp_path_factory: pytest.TempPathFactory) -> Path:
     boot_id = root.with_name("boot_id")
     boot_id.write_text("00000000-of-an-earlier-start-of-the-machine")
     with pytest.MonkeyPatch.context() as earlier:
-        earlier.setattr("pulsar_on_spark.metadata.durability._BOOT_ID", boot_id)
+        earlier.setattr("pulsar_on_spark.storage.durability._BOOT_ID", boot_id)
         store = MetadataStore.create(root, [ROOT_RECORD])
         for number in range(9):
             record = TenantRecord(tenant=f"t{number}")

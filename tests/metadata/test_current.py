@@ -20,8 +20,8 @@ AT = datetime(2026, 1, 1, tzinfo=UTC)
 @pytest.fixture
 def used(root: Path, store: MetadataStore, put: Callable[..., None], monkeypatch: pytest.MonkeyPatch) -> Path:
     """Superseded rows, tombstones, records that came back, folded and not folded."""
-    monkeypatch.setattr("pulsar_on_spark.metadata.folding.LAG", 4)
-    monkeypatch.setattr("pulsar_on_spark.metadata.folding.WORTH_FILES", 4)
+    monkeypatch.setattr("pulsar_on_spark.metadata.log.folding.LAG", 4)
+    monkeypatch.setattr("pulsar_on_spark.metadata.log.folding.WORTH_FILES", 4)
     ledgers = [LedgerRecord(topic_id="t", ledger_id=number, created_at=AT) for number in range(4)]
     subscription = SubscriptionRecord(
         topic_id="t", name="s'", type="Exclusive", start_ledger=0, start_entry=0, start_epoch=0, created_at=AT

@@ -25,8 +25,8 @@ from .conftest import ROOT_RECORD
 def written(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A root with a checkpoint, a fold, entries behind the checkpoint, commits without rows and cursors."""
     with pytest.MonkeyPatch.context() as short:
-        short.setattr("pulsar_on_spark.metadata.folding.LAG", 2)
-        short.setattr("pulsar_on_spark.metadata.folding.WORTH_FILES", 3)
+        short.setattr("pulsar_on_spark.metadata.log.folding.LAG", 2)
+        short.setattr("pulsar_on_spark.metadata.log.folding.WORTH_FILES", 3)
         root = tmp_path_factory.mktemp("flips") / "root"
         store = MetadataStore.create(root, [ROOT_RECORD])
         for number in range(10):

@@ -12,9 +12,9 @@ from pathlib import Path
 import pytest
 from deltalake import DeltaTable
 
-from pulsar_on_spark.metadata.delta_log import KEEP_S
+from pulsar_on_spark.metadata.log.damage import find_damage
+from pulsar_on_spark.metadata.log.delta_log import KEEP_S
 from pulsar_on_spark.metadata.records import TenantRecord
-from pulsar_on_spark.metadata.repair import find_damage
 from pulsar_on_spark.metadata.store import Change, MetadataStore
 from tests.metadata.conftest import ROOT_RECORD
 

@@ -16,15 +16,16 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from pulsar_on_spark.metadata import delta_log, durability, unsynced
-from pulsar_on_spark.metadata.checksums import checksums_path
-from pulsar_on_spark.metadata.delta_log import ORPHAN_HOURS, DeltaLog
-from pulsar_on_spark.metadata.durability import UnsyncedError, fsync_path, locked, syncing
-from pulsar_on_spark.metadata.log_entry import entry_path
+from pulsar_on_spark.metadata.log import delta_log, unsynced
+from pulsar_on_spark.metadata.log.checksums import checksums_path
+from pulsar_on_spark.metadata.log.delta_log import ORPHAN_HOURS, DeltaLog
+from pulsar_on_spark.metadata.log.log_entry import entry_path
 from pulsar_on_spark.metadata.records import TenantRecord
 from pulsar_on_spark.metadata.store import Change, MetadataStore
 from pulsar_on_spark.model.errors import CorruptMetadataError, MetadataError
-from tests.open_files import no_descriptors
+from pulsar_on_spark.storage import durability
+from pulsar_on_spark.storage.durability import UnsyncedError, fsync_path, locked, syncing
+from tests.kit.open_files import no_descriptors
 
 from .conftest import ROOT_RECORD
 
@@ -97,7 +98,7 @@ def test_a_file_that_cannot_be_read_now_is_not_broken(
         raise error
 
     with monkeypatch.context() as refusing:
-        refusing.setattr("pulsar_on_spark.metadata.data_files.pa.OSFile", refuse)
+        refusing.setattr("pulsar_on_spark.metadata.log.data_files.pa.OSFile", refuse)
         with pytest.raises(MetadataError, match=os.strerror(number) if number else "malloc"):
             MetadataStore(ten_commits)
     assert sorted(path.name for path in (ten_commits / "metadata").rglob("*")) == before
@@ -115,7 +116,7 @@ def _refusing(monkeypatch: pytest.MonkeyPatch, ending: str) -> None:
             raise UnsyncedError(errno.EIO, os.strerror(errno.EIO), str(path))
         fsync_path(path)
 
-    monkeypatch.setattr("pulsar_on_spark.metadata.delta_log.fsync_path", fsync)
+    monkeypatch.setattr("pulsar_on_spark.metadata.log.delta_log.fsync_path", fsync)
 
 
 def test_an_error_of_fsync_itself_is_told_from_one_of_open(tmp_path: Path) -> None:
@@ -259,9 +260,9 @@ def test_no_process_reports_between_the_failure_of_another_and_its_mark(
             return leave_mark(table, version, error)
 
         committing: Future[None] | None = None
-        monkeypatch.setattr("pulsar_on_spark.metadata.durability.SYNC_WAIT_S", 60)
-        monkeypatch.setattr("pulsar_on_spark.metadata.delta_log.fsync_path", fsync)
-        monkeypatch.setattr("pulsar_on_spark.metadata.unsynced.leave_mark", leave_mark_late)
+        monkeypatch.setattr("pulsar_on_spark.storage.durability.SYNC_WAIT_S", 60)
+        monkeypatch.setattr("pulsar_on_spark.metadata.log.delta_log.fsync_path", fsync)
+        monkeypatch.setattr("pulsar_on_spark.metadata.log.unsynced.leave_mark", leave_mark_late)
         with pytest.raises(MetadataError, match="durable"):
             put(store, "unsynced")
         assert committing is not None
@@ -327,7 +328,7 @@ def test_nothing_waits_for_a_lock_that_another_process_holds(root: Path, store: 
 
 
 def test_the_making_of_a_root_waits_for_its_lock_only_so_long(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("pulsar_on_spark.metadata.durability.LOCK_WAIT_S", 0.1)
+    monkeypatch.setattr("pulsar_on_spark.storage.durability.LOCK_WAIT_S", 0.1)
     with (
         locked(tmp_path / "lock"),
         ThreadPoolExecutor(1) as pool,
@@ -339,7 +340,7 @@ def test_the_making_of_a_root_waits_for_its_lock_only_so_long(tmp_path: Path, mo
 FORKING = """
 import os, sys
 from pathlib import Path
-from pulsar_on_spark.metadata.durability import locked
+from pulsar_on_spark.storage.durability import locked
 reading, writing = os.pipe()
 with locked(Path(sys.argv[1])):
     child = os.fork()
@@ -394,7 +395,7 @@ def test_permissions_that_a_disk_refuses_are_no_failed_fsync(tmp_path: Path, mon
     def refused(descriptor: int, path: Path) -> None:
         raise OSError(errno.EOPNOTSUPP, os.strerror(errno.EOPNOTSUPP), str(path))
 
-    monkeypatch.setattr("pulsar_on_spark.metadata.durability.adopt", refused)
+    monkeypatch.setattr("pulsar_on_spark.storage.durability.adopt", refused)
     with pytest.raises(OSError, match="not supported") as caught:
         fsync_path(tmp_path)
     assert not isinstance(caught.value, UnsyncedError)

@@ -13,10 +13,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pulsar_on_spark.metadata import state
-from pulsar_on_spark.metadata.creation import create_table
 from pulsar_on_spark.metadata.cursors import CursorRow
-from pulsar_on_spark.metadata.delta_handle import StaleHandleError
-from pulsar_on_spark.metadata.delta_log import DeltaLog
+from pulsar_on_spark.metadata.log.creation import create_table
+from pulsar_on_spark.metadata.log.delta_handle import StaleHandleError
+from pulsar_on_spark.metadata.log.delta_log import DeltaLog
 from pulsar_on_spark.metadata.records import (
     FileRecord,
     LedgerRecord,
@@ -390,11 +390,11 @@ def test_after_any_sequence_of_commits_and_folds_the_table_is_what_a_dict_says(
 ) -> None:
     with pytest.MonkeyPatch.context() as patch:
         # Folds and tombstones come often, and a fold forgets all it may.
-        patch.setattr("pulsar_on_spark.metadata.folding.LAG", 2)
-        patch.setattr("pulsar_on_spark.metadata.folding.WORTH_FILES", 2)
+        patch.setattr("pulsar_on_spark.metadata.log.folding.LAG", 2)
+        patch.setattr("pulsar_on_spark.metadata.log.folding.WORTH_FILES", 2)
         patch.setattr("pulsar_on_spark.metadata.store._HOUSEKEEPING_ENTRIES", 7)
         patch.setattr("pulsar_on_spark.metadata.store.FORGET_TOMBSTONES_AFTER", timedelta(0))
-        patch.setattr("pulsar_on_spark.metadata.delta_log.KEEP_ENTRIES", 5)
+        patch.setattr("pulsar_on_spark.metadata.log.delta_log.KEEP_ENTRIES", 5)
         root = tmp_path_factory.mktemp("model") / "root"
         store = MetadataStore.create(root, [ROOT_RECORD])
         lagging, other = MetadataStore(root), MetadataStore(root)
@@ -530,8 +530,8 @@ def test_a_process_forgets_the_tombstones_that_its_own_folds_forgot(
     root: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("pulsar_on_spark.metadata.store.FORGET_TOMBSTONES_AFTER", timedelta(hours=-1))
-    monkeypatch.setattr("pulsar_on_spark.metadata.folding.LAG", 4)
-    monkeypatch.setattr("pulsar_on_spark.metadata.folding.WORTH_FILES", 4)
+    monkeypatch.setattr("pulsar_on_spark.metadata.log.folding.LAG", 4)
+    monkeypatch.setattr("pulsar_on_spark.metadata.log.folding.WORTH_FILES", 4)
     store = MetadataStore(root)
     for number in range(30):
         verdict = WriteRecord(write_id=f"w{number}", status="committed")

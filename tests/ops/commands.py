@@ -20,17 +20,17 @@ from pulsar_on_spark.metadata.records import (
 from pulsar_on_spark.model.errors import NotARootError
 from pulsar_on_spark.model.ids import EARLIEST
 from pulsar_on_spark.model.names import TopicName
-from pulsar_on_spark.testing import messages
-from pulsar_on_spark.testing.journal_logs import LogOnDisk
-from pulsar_on_spark.testing.pulsar_entries import ClientMessage, single_entry
-from pulsar_on_spark.testing.root_checks import violations
-from pulsar_on_spark.topic.policies.effective import topic_policies
-from pulsar_on_spark.topic.repair.checking import check
-from pulsar_on_spark.topic.root import Root
-from pulsar_on_spark.topic.schemas import registry
-from pulsar_on_spark.topic.subscription import subscriptions
+from pulsar_on_spark.topic.catalog import registry
+from pulsar_on_spark.topic.catalog.policies.effective import topic_policies
+from pulsar_on_spark.topic.catalog.root_handle import Root
+from pulsar_on_spark.topic.maintenance.repair.checking import check
+from pulsar_on_spark.topic.managed_ledger.subscription import subscriptions
+from tests.kit import messages
+from tests.kit.journal_logs import LogOnDisk
+from tests.kit.pulsar_entries import ClientMessage, single_entry
+from tests.kit.root_checks import violations
 from tests.ops.live_root import BROKERED, KEYED, SPREAD, WRITTEN, LiveRoot
-from tests.topic.sealing.test_lost_frames import ranges
+from tests.topic.managed_ledger.sealing.test_lost_frames import ranges
 
 
 @dataclass(frozen=True, slots=True)

@@ -25,7 +25,11 @@ from typing import NoReturn
 
 KILLED = -signal.SIGKILL
 _AUDITED = {"open", "os.rename", "os.remove", "os.link", "os.mkdir", "os.rmdir", "os.truncate"}
-_IMPORTED_LATE = ("pandas", "pulsar_on_spark.topic.incarnation.repair", "pulsar_on_spark.topic.status")
+_IMPORTED_LATE = (
+    "pandas",
+    "pulsar_on_spark.topic.managed_ledger.incarnation.recover_dead",
+    "pulsar_on_spark.topic.maintenance.status",
+)
 """What commands import only when they run; pyarrow asks for pandas at the first commit."""
 _REPOSITORY = Path(__file__).parents[2]
 

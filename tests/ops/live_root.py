@@ -13,18 +13,18 @@ from pulsar_on_spark.ledger.journal.files import JOURNAL
 from pulsar_on_spark.metadata.records import FileRecord, IncarnationRecord
 from pulsar_on_spark.model.ids import EntryId, FileId, IncarnationId, LedgerId, PathId, Position
 from pulsar_on_spark.model.names import TopicName
-from pulsar_on_spark.testing import messages
-from pulsar_on_spark.testing.root_checks import leftovers, violations
-from pulsar_on_spark.testing.running_incarnation import RunningIncarnation
-from pulsar_on_spark.topic import catalog
-from pulsar_on_spark.topic.catalog import TopicPart
-from pulsar_on_spark.topic.housekeeping.collect import Ages
-from pulsar_on_spark.topic.repair.checking import check
-from pulsar_on_spark.topic.root import Root
-from pulsar_on_spark.topic.sealing.closed_journals import seal_closed
-from pulsar_on_spark.topic.status import topic_subscriptions
-from pulsar_on_spark.topic.subscription import subscriptions
-from pulsar_on_spark.topic.tail.tail import Tail
+from pulsar_on_spark.topic.catalog import catalog
+from pulsar_on_spark.topic.catalog.catalog import TopicPart
+from pulsar_on_spark.topic.catalog.root_handle import Root
+from pulsar_on_spark.topic.data_path.tail import Tail
+from pulsar_on_spark.topic.maintenance.files.collect import Ages
+from pulsar_on_spark.topic.maintenance.repair.checking import check
+from pulsar_on_spark.topic.maintenance.status import topic_subscriptions
+from pulsar_on_spark.topic.managed_ledger.sealing.closed_journals import seal_closed
+from pulsar_on_spark.topic.managed_ledger.subscription import subscriptions
+from tests.kit import messages
+from tests.kit.root_checks import leftovers, violations
+from tests.kit.running_incarnation import RunningIncarnation
 
 WRITTEN, KEYED, SPREAD, BROKERED = "written", "keyed", "spread", "brokered"
 SUBSCRIPTION = "billing"

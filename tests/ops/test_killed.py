@@ -11,9 +11,9 @@ from pathlib import Path
 import pulsar
 import pytest
 
-from pulsar_on_spark.testing.running_broker import RunningBroker
 from tests.broker.clients.conftest import WAIT_MS, new_client
 from tests.broker.clients.test_durable import stored
+from tests.kit.running_broker import RunningBroker
 from tests.ops.commands import SCENARIOS, Command, Scenario
 from tests.ops.forked_commands import KILLED, NEVER, ForkedCommands, Kill, Run
 from tests.ops.live_root import BROKERED, WRITTEN, LiveRoot

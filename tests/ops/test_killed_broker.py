@@ -17,11 +17,11 @@ from types import TracebackType
 import httpx
 import pytest
 
-from pulsar_on_spark.testing.root_checks import violations
-from pulsar_on_spark.testing.running_broker import RunningBroker
-from pulsar_on_spark.topic.root import Root
+from pulsar_on_spark.topic.catalog.root_handle import Root
 from tests.broker.clients.conftest import WAIT_MS, new_client
 from tests.broker.clients.test_durable import stored
+from tests.kit.root_checks import violations
+from tests.kit.running_broker import RunningBroker
 from tests.ops.asked import ASKED, SENT, Site
 
 SOAK_KILLS = 100

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from pulsar_on_spark.testing.history import (
+from tests.kit.history import (
     ANY,
     BY_KEY,
     ORDERED,

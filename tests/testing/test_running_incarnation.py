@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from pulsar_on_spark.metadata.records import IncarnationRecord
-from pulsar_on_spark.testing.running_incarnation import RunningIncarnation
-from pulsar_on_spark.topic.root import Root
+from pulsar_on_spark.topic.catalog.root_handle import Root
+from tests.kit.running_incarnation import RunningIncarnation
 
 
 @pytest.mark.parametrize("end", [RunningIncarnation.kill, RunningIncarnation.stop])

@@ -9,17 +9,17 @@ from typing import Any, Final, cast
 
 from google.protobuf.message import Message
 
-from pulsar_on_spark.broker.connection.access import Authentication
 from pulsar_on_spark.broker.connection.handlers import Handlers, Request, Steps
-from pulsar_on_spark.broker.connection.intake import Intake, Pause
 from pulsar_on_spark.broker.connection.large_answers import LargeAnswers
 from pulsar_on_spark.broker.connection.registry import SLOW_HANDSHAKE_S, Registry
 from pulsar_on_spark.broker.producing.producer import Producer
 from pulsar_on_spark.broker.producing.producers import ProducerInfo
-from pulsar_on_spark.broker.server_errors import BUG_REASON, ServerRefusalError, code_of
-from pulsar_on_spark.broker.services import Services
-from pulsar_on_spark.broker.subscriptions.subscribed import Subscribed
+from pulsar_on_spark.broker.runtime.access import Authentication
+from pulsar_on_spark.broker.runtime.intake import Intake, Pause
+from pulsar_on_spark.broker.runtime.server_errors import BUG_REASON, ServerRefusalError, code_of
+from pulsar_on_spark.broker.services.services import Services
 from pulsar_on_spark.broker.topics.creation_rate import CreationRate
+from pulsar_on_spark.broker.topics.subscribed import Subscribed
 from pulsar_on_spark.broker.topics.topics import AnyTopic
 from pulsar_on_spark.model.errors import ProtocolError, PulsarpyError
 from pulsar_on_spark.protocol import replies

@@ -9,7 +9,7 @@ from typing import Final
 from pulsar_on_spark.broker.connection.connection import Connection
 from pulsar_on_spark.broker.connection.handlers import Handlers
 from pulsar_on_spark.broker.connection.registry import Registry
-from pulsar_on_spark.broker.services import Services
+from pulsar_on_spark.broker.services.services import Services
 from pulsar_on_spark.model.errors import InvalidArgumentError
 from pulsar_on_spark.protocol import replies
 

@@ -13,9 +13,9 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from typing import Final, Generic, Protocol, TypeVar
 
-from pulsar_on_spark.broker.connection.intake import Intake
-from pulsar_on_spark.broker.server_errors import ServerRefusalError
-from pulsar_on_spark.broker.settings import BrokerSettings
+from pulsar_on_spark.broker.runtime.intake import Intake
+from pulsar_on_spark.broker.runtime.server_errors import ServerRefusalError
+from pulsar_on_spark.broker.runtime.settings import BrokerSettings
 from pulsar_on_spark.protocol.commands import ServerError
 
 SLOW_HANDSHAKE_S: Final = 1.0

@@ -21,7 +21,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Final, Literal
 
-from pulsar_on_spark.broker.server_errors import ServerRefusalError
+from pulsar_on_spark.broker.runtime.server_errors import ServerRefusalError
 from pulsar_on_spark.metadata import keys
 from pulsar_on_spark.metadata.cursors import Cursors
 from pulsar_on_spark.metadata.records import (
@@ -45,13 +45,13 @@ from pulsar_on_spark.model.errors import (
 from pulsar_on_spark.model.ids import EARLIEST, EntryId, IncarnationId, LedgerId, Position, TopicId
 from pulsar_on_spark.model.names import check_new_name, check_new_properties
 from pulsar_on_spark.protocol.commands import ServerError
-from pulsar_on_spark.topic.catalog import TopicPart
-from pulsar_on_spark.topic.cursor.handover import broker_cursor, give_to_spark, take_from_spark
-from pulsar_on_spark.topic.cursor.holes import AckHoles
-from pulsar_on_spark.topic.cursor.record import NO_RECORD, CursorRecord
-from pulsar_on_spark.topic.subscription.ownership import Standing, SubscriptionType, next_epoch, retyped
-from pulsar_on_spark.topic.subscription.positions import current_positions
-from pulsar_on_spark.topic.subscription.slots import slots_of
+from pulsar_on_spark.topic.catalog.catalog import TopicPart
+from pulsar_on_spark.topic.managed_ledger.cursor.handover import broker_cursor, give_to_spark, take_from_spark
+from pulsar_on_spark.topic.managed_ledger.cursor.holes import AckHoles
+from pulsar_on_spark.topic.managed_ledger.cursor.record import NO_RECORD, CursorRecord
+from pulsar_on_spark.topic.managed_ledger.subscription.ownership import Standing, SubscriptionType, next_epoch, retyped
+from pulsar_on_spark.topic.managed_ledger.subscription.positions import current_positions
+from pulsar_on_spark.topic.managed_ledger.subscription.slots import slots_of
 
 InitialPosition = Position | Literal["earliest", "latest"]
 """Where a new subscription starts: at the next entry to read, at the first one that is there, or behind the last."""

@@ -31,7 +31,6 @@ from datetime import UTC, datetime
 from typing import Any, Final, TypeAlias, TypeVar
 from weakref import WeakValueDictionary
 
-from pulsar_on_spark.broker.commits import GroupedCommits
 from pulsar_on_spark.broker.cursors import decisions
 from pulsar_on_spark.broker.cursors.claimer import Claimer
 from pulsar_on_spark.broker.cursors.decisions import (
@@ -41,7 +40,8 @@ from pulsar_on_spark.broker.cursors.decisions import (
 )
 from pulsar_on_spark.broker.cursors.open_cursor import GivenBackError, OpenCursor
 from pulsar_on_spark.broker.cursors.recorder import Recorder
-from pulsar_on_spark.broker.repeating import every
+from pulsar_on_spark.broker.runtime.commits import GroupedCommits
+from pulsar_on_spark.broker.runtime.repeating import every
 from pulsar_on_spark.model.errors import (
     ConsumerFencedError,
     JournalFencedError,
@@ -49,12 +49,12 @@ from pulsar_on_spark.model.errors import (
     SubscriptionNotFoundError,
 )
 from pulsar_on_spark.model.ids import EntryId, LedgerId, Position
-from pulsar_on_spark.topic.catalog import TopicPart
-from pulsar_on_spark.topic.cursor.chain import LedgerChain
-from pulsar_on_spark.topic.cursor.cursor import Cursor
-from pulsar_on_spark.topic.incarnation.incarnation import Incarnation
-from pulsar_on_spark.topic.root import Root
-from pulsar_on_spark.topic.subscription.ownership import SubscriptionType
+from pulsar_on_spark.topic.catalog.catalog import TopicPart
+from pulsar_on_spark.topic.catalog.root_handle import Root
+from pulsar_on_spark.topic.managed_ledger.cursor.chain import LedgerChain
+from pulsar_on_spark.topic.managed_ledger.cursor.cursor import Cursor
+from pulsar_on_spark.topic.managed_ledger.incarnation.incarnation import Incarnation
+from pulsar_on_spark.topic.managed_ledger.subscription.ownership import SubscriptionType
 
 log = logging.getLogger(__name__)
 

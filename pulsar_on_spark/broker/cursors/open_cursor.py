@@ -6,10 +6,10 @@ import asyncio
 from typing import Protocol
 
 from pulsar_on_spark.model.errors import ConsumerFencedError, PulsarpyError
-from pulsar_on_spark.topic.catalog import TopicPart
-from pulsar_on_spark.topic.cursor.cursor import Cursor
-from pulsar_on_spark.topic.cursor.record import NO_RECORD, CursorRecord
-from pulsar_on_spark.topic.subscription.ownership import SubscriptionType
+from pulsar_on_spark.topic.catalog.catalog import TopicPart
+from pulsar_on_spark.topic.managed_ledger.cursor.cursor import Cursor
+from pulsar_on_spark.topic.managed_ledger.cursor.record import NO_RECORD, CursorRecord
+from pulsar_on_spark.topic.managed_ledger.subscription.ownership import SubscriptionType
 
 
 class GivenBackError(ConsumerFencedError):

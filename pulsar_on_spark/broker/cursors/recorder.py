@@ -13,11 +13,11 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from pulsar_on_spark.broker.commits import GroupedCommits
 from pulsar_on_spark.broker.cursors.open_cursor import OpenCursor
+from pulsar_on_spark.broker.runtime.commits import GroupedCommits
 from pulsar_on_spark.model.errors import JournalFencedError, PulsarpyError
-from pulsar_on_spark.topic.cursor.record import CursorRecord, encode
-from pulsar_on_spark.topic.incarnation.incarnation import Incarnation
+from pulsar_on_spark.topic.managed_ledger.cursor.record import CursorRecord, encode
+from pulsar_on_spark.topic.managed_ledger.incarnation.incarnation import Incarnation
 
 log = logging.getLogger(__name__)
 

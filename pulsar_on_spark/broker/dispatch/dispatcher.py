@@ -19,7 +19,7 @@ from pulsar_on_spark.broker.dispatch.values import (
 )
 from pulsar_on_spark.model.errors import InvalidArgumentError
 from pulsar_on_spark.model.ids import EntryId, LedgerId, Position
-from pulsar_on_spark.topic.cursor.cursor import Cursor
+from pulsar_on_spark.topic.managed_ledger.cursor.cursor import Cursor
 
 _NEWEST_WEIGHT = 0.2
 """How much the last read counts in the mean number of messages of an entry, by which the next read is sized."""

@@ -26,7 +26,7 @@ from pulsar_on_spark.broker.dispatch.values import (
     EntryInfo,
     KeySharedPolicy,
 )
-from pulsar_on_spark.topic.cursor.cursor import Cursor
+from pulsar_on_spark.topic.managed_ledger.cursor.cursor import Cursor
 
 
 class KeySharedDispatcher(PoolDispatcher):

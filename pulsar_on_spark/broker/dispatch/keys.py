@@ -1,10 +1,10 @@
 """Which Key_Shared consumer has which keys: by slots of the sticky key's hash.
 
-**AUTO_SPLIT.** The slots are the 64 key slots by which Spark cuts its entries (`topic.entry.cutting`): such an entry
+**AUTO_SPLIT.** The slots are the 64 key slots by which Spark cuts its entries (`topic.entries.cutting`): such an entry
 has messages of several keys of one slot, so only a function of the slot keeps each key with one consumer whoever wrote
-it. They are spread as Spark's consumers spread them (`topic.subscription.slots`): shares differ by at most one, and as
-few as possible move when a consumer comes or goes. Pulsar instead puts 100 points of each consumer on a ring of 65,535
-hashes; with more than 64 consumers some here get nothing.
+it. They are spread as Spark's consumers spread them (`topic.managed_ledger.subscription.slots`): shares differ by at
+most one, and as few as possible move when a consumer comes or goes. Pulsar instead puts 100 points of each consumer on
+a ring of 65,535 hashes; with more than 64 consumers some here get nothing.
 
 **STICKY.** Each consumer names its ranges of hashes from 0 to 65,535. An entry of Spark follows its first key: its keys
 lie in all ranges alike (docs/adr/0012).
@@ -21,8 +21,8 @@ import mmh3
 
 from pulsar_on_spark.broker.dispatch.values import ConsumerId, ConsumerInfo, HashRange, KeySharedPolicy
 from pulsar_on_spark.model.errors import ConsumerAssignError
-from pulsar_on_spark.topic.entry.cutting import SLOTS
-from pulsar_on_spark.topic.subscription.slots import targets
+from pulsar_on_spark.topic.entries.cutting import SLOTS
+from pulsar_on_spark.topic.managed_ledger.subscription.slots import targets
 
 HASHES: Final = 65_536
 """Hashes of STICKY."""

@@ -31,7 +31,7 @@ from pulsar_on_spark.broker.dispatch.values import (
     Wanted,
 )
 from pulsar_on_spark.model.ids import EntryId, LedgerId, Position
-from pulsar_on_spark.topic.cursor.cursor import Cursor, EntryRange
+from pulsar_on_spark.topic.managed_ledger.cursor.cursor import Cursor, EntryRange
 
 
 class PoolDispatcher(Dispatcher):

@@ -11,7 +11,7 @@ from pulsar_on_spark.broker.dispatch.limits import DispatchLimits
 from pulsar_on_spark.broker.dispatch.pool import PoolDispatcher
 from pulsar_on_spark.broker.dispatch.replay import ANYONE, Line
 from pulsar_on_spark.broker.dispatch.values import ActiveConsumerChanged, ConsumerId, ConsumerInfo, EntryInfo
-from pulsar_on_spark.topic.cursor.cursor import Cursor
+from pulsar_on_spark.topic.managed_ledger.cursor.cursor import Cursor
 
 MAX_CHUNKED_MESSAGES: Final = 10_000
 """Chunked messages of which it is remembered who has their first chunks. Only those count that producers are in the

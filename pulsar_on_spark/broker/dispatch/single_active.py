@@ -24,7 +24,7 @@ from pulsar_on_spark.broker.dispatch.values import (
     Wanted,
 )
 from pulsar_on_spark.model.ids import EntryId, LedgerId
-from pulsar_on_spark.topic.cursor.cursor import Cursor
+from pulsar_on_spark.topic.managed_ledger.cursor.cursor import Cursor
 
 
 class SingleActiveDispatcher(Dispatcher):

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from typing import Literal, NamedTuple, NewType
 
 from pulsar_on_spark.model.ids import EntryId, LedgerId
-from pulsar_on_spark.topic.cursor.cursor import EntryRange
-from pulsar_on_spark.topic.cursor.holes import ack_set_bits
+from pulsar_on_spark.topic.managed_ledger.cursor.cursor import EntryRange
+from pulsar_on_spark.topic.managed_ledger.cursor.holes import ack_set_bits
 
 ConsumerId = NewType("ConsumerId", int)
 """Above 0 and unique in the subscription for good; the shell counts them. Not the client's consumer_id."""

@@ -10,8 +10,8 @@ from pulsar_on_spark.broker.connection.connection import Connection
 from pulsar_on_spark.broker.connection.handlers import Signal, Steps
 from pulsar_on_spark.broker.dispatch.values import Ack
 from pulsar_on_spark.broker.handlers.consuming import live_consumer, signed
-from pulsar_on_spark.broker.server_errors import ServerRefusalError, code_of
-from pulsar_on_spark.broker.subscriptions.subscribed import Subscribed
+from pulsar_on_spark.broker.runtime.server_errors import ServerRefusalError, code_of
+from pulsar_on_spark.broker.topics.subscribed import Subscribed
 from pulsar_on_spark.broker.topics.topic import BrokerTopic
 from pulsar_on_spark.broker.topics.topics import AnyTopic
 from pulsar_on_spark.model.errors import PulsarpyError

@@ -7,7 +7,7 @@ from typing import Final
 from pulsar_on_spark.broker.connection.connection import Connection
 from pulsar_on_spark.broker.connection.handlers import Request
 from pulsar_on_spark.broker.handlers.consuming import stored_consumer
-from pulsar_on_spark.broker.stats.topic_stats import consumer_stats
+from pulsar_on_spark.broker.observe.topic_stats import consumer_stats
 from pulsar_on_spark.protocol import replies
 from pulsar_on_spark.protocol.commands import BaseCommand, CommandConsumerStats, CommandConsumerStatsResponse
 

@@ -7,18 +7,18 @@ import logging
 from functools import partial
 from typing import Final, cast
 
-from pulsar_on_spark.broker.connection.access import Operation
 from pulsar_on_spark.broker.connection.connection import Connection
 from pulsar_on_spark.broker.connection.handlers import Request, Signal
 from pulsar_on_spark.broker.cursors.decisions import InitialPosition
 from pulsar_on_spark.broker.dispatch.values import KeySharedPolicy
 from pulsar_on_spark.broker.handlers.lookup import authorize, topic_name
-from pulsar_on_spark.broker.server_errors import ServerRefusalError
+from pulsar_on_spark.broker.runtime.access import Operation
+from pulsar_on_spark.broker.runtime.server_errors import ServerRefusalError
 from pulsar_on_spark.broker.subscriptions.consumer import Consumer
 from pulsar_on_spark.broker.subscriptions.subscribe_request import SubscribeRequest
-from pulsar_on_spark.broker.subscriptions.subscribed import Subscribed
 from pulsar_on_spark.broker.subscriptions.subscription import Subscription
 from pulsar_on_spark.broker.topics.non_persistent import NonPersistentSubscription, NonPersistentTopic
+from pulsar_on_spark.broker.topics.subscribed import Subscribed
 from pulsar_on_spark.broker.topics.topic import BrokerTopic
 from pulsar_on_spark.broker.topics.topics import AnyTopic
 from pulsar_on_spark.metadata.records import SubscriptionRecord
@@ -49,7 +49,7 @@ from pulsar_on_spark.protocol.commands import (
     Schema,
     ServerError,
 )
-from pulsar_on_spark.topic.subscription.ownership import SubscriptionType
+from pulsar_on_spark.topic.managed_ledger.subscription.ownership import SubscriptionType
 
 log = logging.getLogger(__name__)
 

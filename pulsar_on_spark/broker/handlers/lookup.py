@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Final
 
-from pulsar_on_spark.broker.connection.access import Operation
 from pulsar_on_spark.broker.connection.connection import Connection
 from pulsar_on_spark.broker.connection.handlers import Request
-from pulsar_on_spark.broker.server_errors import ServerRefusalError
+from pulsar_on_spark.broker.runtime.access import Operation
+from pulsar_on_spark.broker.runtime.server_errors import ServerRefusalError
 from pulsar_on_spark.broker.topics.topic_lists import SYSTEM_NAMESPACE, Mode, list_topics
 from pulsar_on_spark.model.errors import InvalidArgumentError
 from pulsar_on_spark.model.names import TopicName

@@ -7,17 +7,17 @@ import logging
 from collections.abc import Callable
 from typing import Final, cast
 
-from pulsar_on_spark.broker.connection.access import Operation
 from pulsar_on_spark.broker.connection.connection import Connection
 from pulsar_on_spark.broker.connection.handlers import Request
-from pulsar_on_spark.broker.connection.peer import Peer, refusal_of_one_entry
 from pulsar_on_spark.broker.handlers.lookup import authorize, topic_name
 from pulsar_on_spark.broker.producing.producer import Producer
 from pulsar_on_spark.broker.producing.producers import AccessMode, ProducerInfo
 from pulsar_on_spark.broker.producing.replicated import Replication, is_replicator
 from pulsar_on_spark.broker.producing.topic_producers import ProducerRefusedError
-from pulsar_on_spark.broker.schemas import NO_VERSION
-from pulsar_on_spark.broker.server_errors import ServerRefusalError
+from pulsar_on_spark.broker.runtime.access import Operation
+from pulsar_on_spark.broker.runtime.peer import Peer, refusal_of_one_entry
+from pulsar_on_spark.broker.runtime.server_errors import ServerRefusalError
+from pulsar_on_spark.broker.topics.schemas import NO_VERSION
 from pulsar_on_spark.broker.topics.topic import BrokerTopic
 from pulsar_on_spark.broker.topics.topics import AnyTopic
 from pulsar_on_spark.model.names import check_new_name, check_new_properties, check_subscription_name

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Final
 
-from pulsar_on_spark.broker.connection.access import Operation
 from pulsar_on_spark.broker.connection.connection import Connection
 from pulsar_on_spark.broker.connection.handlers import Request
 from pulsar_on_spark.broker.handlers.lookup import authorize, topic_name
+from pulsar_on_spark.broker.runtime.access import Operation
 from pulsar_on_spark.protocol import replies
 from pulsar_on_spark.protocol.commands import BaseCommand, CommandGetOrCreateSchema, CommandGetSchema
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from importlib.metadata import version
 from typing import Final
 
-from pulsar_on_spark.broker.connection.access import Challenge
 from pulsar_on_spark.broker.connection.connection import Connection
 from pulsar_on_spark.broker.connection.handlers import Signal
+from pulsar_on_spark.broker.runtime.access import Challenge
 from pulsar_on_spark.model.errors import AccessDeniedError
 from pulsar_on_spark.protocol import replies
 from pulsar_on_spark.protocol.commands import (

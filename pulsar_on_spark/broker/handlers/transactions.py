@@ -6,7 +6,7 @@ from typing import Any, Final
 
 from pulsar_on_spark.broker.connection.connection import Connection
 from pulsar_on_spark.broker.connection.handlers import Request
-from pulsar_on_spark.broker.server_errors import ServerRefusalError
+from pulsar_on_spark.broker.runtime.server_errors import ServerRefusalError
 from pulsar_on_spark.protocol.commands import BaseCommand, ServerError
 from pulsar_on_spark.protocol.transactions import REFUSALS
 

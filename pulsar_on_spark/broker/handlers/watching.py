@@ -7,7 +7,7 @@ from typing import Final
 from pulsar_on_spark.broker.connection.connection import Connection
 from pulsar_on_spark.broker.connection.handlers import Request, Signal
 from pulsar_on_spark.broker.handlers.lookup import authorize_list
-from pulsar_on_spark.broker.server_errors import ServerRefusalError
+from pulsar_on_spark.broker.runtime.server_errors import ServerRefusalError
 from pulsar_on_spark.protocol import replies
 from pulsar_on_spark.protocol.commands import (
     BaseCommand,

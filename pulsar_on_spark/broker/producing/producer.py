@@ -8,10 +8,10 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from pulsar_on_spark.broker.connection.peer import Peer
-from pulsar_on_spark.broker.metrics.entry_samples import EntrySamples
 from pulsar_on_spark.broker.producing.producers import ProducerInfo
 from pulsar_on_spark.broker.producing.topic_dedup import TopicDedup
+from pulsar_on_spark.broker.runtime.entry_samples import EntrySamples
+from pulsar_on_spark.broker.runtime.peer import Peer
 from pulsar_on_spark.protocol import replies
 from pulsar_on_spark.protocol.commands import ServerError
 from pulsar_on_spark.protocol.server import Sent

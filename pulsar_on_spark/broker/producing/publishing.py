@@ -18,21 +18,21 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Final, Protocol, cast
 
-from pulsar_on_spark.broker.connection.peer import refusal_of_one_entry
 from pulsar_on_spark.broker.producing.dedup import Verdict
 from pulsar_on_spark.broker.producing.producer import Producer, Published
 from pulsar_on_spark.broker.producing.sequence_ids import with_last_sequence_id
 from pulsar_on_spark.broker.producing.topic_dedup import TopicDedup
 from pulsar_on_spark.broker.reading.cache import EntryCache
+from pulsar_on_spark.broker.runtime.peer import refusal_of_one_entry
 from pulsar_on_spark.model.clock import current_ms
 from pulsar_on_spark.model.ids import EntryId, LedgerId, TopicId
 from pulsar_on_spark.model.latencies import Latencies
 from pulsar_on_spark.protocol import replies
 from pulsar_on_spark.protocol.commands import ServerError
 from pulsar_on_spark.protocol.server import Sent
-from pulsar_on_spark.topic.incarnation.incarnation import Incarnation
-from pulsar_on_spark.topic.incarnation.listener import Appended
-from pulsar_on_spark.topic.incarnation.open_ledger import OpenLedger
+from pulsar_on_spark.topic.managed_ledger.incarnation.incarnation import Incarnation
+from pulsar_on_spark.topic.managed_ledger.incarnation.listener import Appended
+from pulsar_on_spark.topic.managed_ledger.incarnation.open_ledger import OpenLedger
 
 log = logging.getLogger(__name__)
 

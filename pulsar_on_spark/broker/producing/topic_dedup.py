@@ -36,11 +36,11 @@ from pulsar_on_spark.model.clock import monotonic_ms
 from pulsar_on_spark.model.errors import JournalFencedError
 from pulsar_on_spark.model.ids import EntryId, IncarnationId, LedgerId, Position, TopicId
 from pulsar_on_spark.protocol.server import Sent
-from pulsar_on_spark.topic.catalog import TopicPart
-from pulsar_on_spark.topic.cursor.chain import LedgerChain
-from pulsar_on_spark.topic.cursor.cursor import Cursor, EntryRange
-from pulsar_on_spark.topic.cursor.record import NO_RECORD, CursorRecord
-from pulsar_on_spark.topic.root import Root
+from pulsar_on_spark.topic.catalog.catalog import TopicPart
+from pulsar_on_spark.topic.catalog.root_handle import Root
+from pulsar_on_spark.topic.managed_ledger.cursor.chain import LedgerChain
+from pulsar_on_spark.topic.managed_ledger.cursor.cursor import Cursor, EntryRange
+from pulsar_on_spark.topic.managed_ledger.cursor.record import NO_RECORD, CursorRecord
 
 SNAPSHOT_EVERY_S: Final = 5.0
 """How often it is looked whether snapshots are due."""

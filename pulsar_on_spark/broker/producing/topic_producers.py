@@ -8,7 +8,6 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Final
 
-from pulsar_on_spark.broker.connection.peer import Peer
 from pulsar_on_spark.broker.producing.producer import Producer, ProducersTopic
 from pulsar_on_spark.broker.producing.producers import (
     Close,
@@ -20,14 +19,15 @@ from pulsar_on_spark.broker.producing.producers import (
     Ready,
     Refused,
 )
-from pulsar_on_spark.broker.server_errors import ServerRefusalError
-from pulsar_on_spark.broker.throttle import Throttle
+from pulsar_on_spark.broker.runtime.peer import Peer
+from pulsar_on_spark.broker.runtime.server_errors import ServerRefusalError
+from pulsar_on_spark.broker.runtime.throttle import Throttle
 from pulsar_on_spark.model.clock import monotonic_ms
 from pulsar_on_spark.model.errors import PulsarpyError
 from pulsar_on_spark.protocol import replies
 from pulsar_on_spark.protocol.commands import ServerError
 from pulsar_on_spark.protocol.server import Sent
-from pulsar_on_spark.topic.policies.policies import Policies
+from pulsar_on_spark.topic.catalog.policies.policies import Policies
 
 _CODES: Final = {
     "ProducerBusy": ServerError.ProducerBusy,

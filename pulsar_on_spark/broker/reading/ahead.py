@@ -17,8 +17,8 @@ from pulsar_on_spark.broker.reading.jobs import EntrySource, Filled, FillJob, La
 from pulsar_on_spark.broker.reading.process import ReadingProcess
 from pulsar_on_spark.broker.reading.slabs import Slab, SlabWriter, slab_bytes
 from pulsar_on_spark.model.ids import EntryId, LedgerId
-from pulsar_on_spark.topic.cursor.cursor import EntryRange
-from pulsar_on_spark.topic.entry.rows import StoredEntry
+from pulsar_on_spark.topic.entries.rows import StoredEntry
+from pulsar_on_spark.topic.managed_ledger.cursor.cursor import EntryRange
 
 log = logging.getLogger(__name__)
 

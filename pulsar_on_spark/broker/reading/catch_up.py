@@ -19,9 +19,7 @@ import pyarrow.compute as pc
 
 from pulsar_on_spark.broker.reading.entry_look import look_at
 from pulsar_on_spark.broker.reading.jobs import EntrySource
-from pulsar_on_spark.ledger.reports import report_bad_copy
-from pulsar_on_spark.ledger.segment_reader import read_batches
-from pulsar_on_spark.ledger.storage_path import PathTable, StoragePath
+from pulsar_on_spark.ledger.segments.segment_reader import read_batches
 from pulsar_on_spark.metadata.records import CompactionRecord, FileRecord
 from pulsar_on_spark.metadata.state import View
 from pulsar_on_spark.model.errors import (
@@ -32,18 +30,20 @@ from pulsar_on_spark.model.errors import (
     SegmentGoneError,
 )
 from pulsar_on_spark.model.ids import EntryId, FileId, LedgerId, PathId, Position
-from pulsar_on_spark.topic.catalog import TopicPart
-from pulsar_on_spark.topic.chain import Loss, SegmentSlice, readable_end, walk_range
-from pulsar_on_spark.topic.compaction.reading import compacted_slices
-from pulsar_on_spark.topic.compaction.record import log_start
-from pulsar_on_spark.topic.cursor.cursor import EntryRange
-from pulsar_on_spark.topic.entry.rebuild import rebuild_entries
-from pulsar_on_spark.topic.entry.rows import StoredEntry
-from pulsar_on_spark.topic.reading import rows_of
-from pulsar_on_spark.topic.root import Root
-from pulsar_on_spark.topic.tail.journal_read import stored_entries
-from pulsar_on_spark.topic.tail.tail import Tail
-from pulsar_on_spark.topic.tail.view import JournalPlace
+from pulsar_on_spark.storage.reports import report_bad_copy
+from pulsar_on_spark.storage.storage_path import PathTable, StoragePath
+from pulsar_on_spark.topic.catalog.catalog import TopicPart
+from pulsar_on_spark.topic.catalog.root_handle import Root
+from pulsar_on_spark.topic.data_path.journal_read import stored_entries
+from pulsar_on_spark.topic.data_path.reading import rows_of
+from pulsar_on_spark.topic.data_path.tail import Tail
+from pulsar_on_spark.topic.entries.rebuild import rebuild_entries
+from pulsar_on_spark.topic.entries.rows import StoredEntry
+from pulsar_on_spark.topic.maintenance.compaction.reading import compacted_slices
+from pulsar_on_spark.topic.managed_ledger.chain.chain import Loss, SegmentSlice, readable_end, walk_range
+from pulsar_on_spark.topic.managed_ledger.chain.compaction_record import log_start
+from pulsar_on_spark.topic.managed_ledger.chain.tail_view import JournalPlace
+from pulsar_on_spark.topic.managed_ledger.cursor.cursor import EntryRange
 
 log = logging.getLogger(__name__)
 

@@ -14,18 +14,18 @@ from typing import Protocol
 
 from pulsar_on_spark.broker.reading.jobs import EntrySource
 from pulsar_on_spark.broker.reading.reader import EntryReader, Reads
-from pulsar_on_spark.ledger.reports import report_bad_copy
 from pulsar_on_spark.metadata.records import CompactionRecord
 from pulsar_on_spark.model.errors import PulsarpyError
 from pulsar_on_spark.model.ids import MessageId, Position
-from pulsar_on_spark.topic.catalog import TopicPart
-from pulsar_on_spark.topic.compaction.chain import CompactedChain
-from pulsar_on_spark.topic.compaction.reading import Index, read_index
-from pulsar_on_spark.topic.compaction.record import horizon_of
-from pulsar_on_spark.topic.cursor.chain import LedgerChain
-from pulsar_on_spark.topic.cursor.cursor import EntryRange
-from pulsar_on_spark.topic.entry.rows import StoredEntry
-from pulsar_on_spark.topic.root import Root
+from pulsar_on_spark.storage.reports import report_bad_copy
+from pulsar_on_spark.topic.catalog.catalog import TopicPart
+from pulsar_on_spark.topic.catalog.root_handle import Root
+from pulsar_on_spark.topic.entries.rows import StoredEntry
+from pulsar_on_spark.topic.maintenance.compaction.chain import CompactedChain
+from pulsar_on_spark.topic.maintenance.compaction.reading import Index, read_index
+from pulsar_on_spark.topic.managed_ledger.chain.compaction_record import horizon_of
+from pulsar_on_spark.topic.managed_ledger.cursor.chain import LedgerChain
+from pulsar_on_spark.topic.managed_ledger.cursor.cursor import EntryRange
 
 
 class SubscribedEntries(Reads, Protocol):

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from pulsar_on_spark.metadata.records import LedgerRecord, SegmentRecord
 from pulsar_on_spark.metadata.state import View
 from pulsar_on_spark.model.ids import IncarnationId, LedgerId, TopicId
-from pulsar_on_spark.topic.chain import is_open, ledger_end, readable_end
-from pulsar_on_spark.topic.cursor.chain import LedgerExtent
+from pulsar_on_spark.topic.managed_ledger.chain.chain import is_open, ledger_end, readable_end
+from pulsar_on_spark.topic.managed_ledger.cursor.chain import LedgerExtent
 
 
 class UnknownEndError(Exception):

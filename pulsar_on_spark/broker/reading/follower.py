@@ -17,18 +17,18 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from pulsar_on_spark.broker.reading.extents import NO_CHAIN, ChainShape, UnknownEndError, chain_shape
-from pulsar_on_spark.broker.repeating import attempt
+from pulsar_on_spark.broker.runtime.repeating import attempt
 from pulsar_on_spark.metadata.records import IncarnationRecord
 from pulsar_on_spark.metadata.state import ChangedChains, View
 from pulsar_on_spark.model.errors import PulsarpyError
 from pulsar_on_spark.model.ids import LedgerId, TopicId
-from pulsar_on_spark.topic.catalog import TopicPart
-from pulsar_on_spark.topic.cursor.chain import LedgerChain, LedgerExtent
-from pulsar_on_spark.topic.incarnation.incarnation import Incarnation
-from pulsar_on_spark.topic.incarnation.ledgers import has_attached_behind
-from pulsar_on_spark.topic.incarnation.open_ledger import OpenLedger
-from pulsar_on_spark.topic.root import Root
-from pulsar_on_spark.topic.tail.tail import Tail
+from pulsar_on_spark.topic.catalog.catalog import TopicPart
+from pulsar_on_spark.topic.catalog.root_handle import Root
+from pulsar_on_spark.topic.data_path.tail import Tail
+from pulsar_on_spark.topic.managed_ledger.cursor.chain import LedgerChain, LedgerExtent
+from pulsar_on_spark.topic.managed_ledger.incarnation.incarnation import Incarnation
+from pulsar_on_spark.topic.managed_ledger.incarnation.ledgers import has_attached_behind
+from pulsar_on_spark.topic.managed_ledger.incarnation.open_ledger import OpenLedger
 
 log = logging.getLogger(__name__)
 

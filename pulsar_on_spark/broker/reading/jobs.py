@@ -10,8 +10,8 @@ from pulsar_on_spark.broker.reading.slabs import Run
 from pulsar_on_spark.metadata.records import CompactionRecord
 from pulsar_on_spark.model.errors import PulsarpyError
 from pulsar_on_spark.model.ids import Position
-from pulsar_on_spark.topic.catalog import TopicPart
-from pulsar_on_spark.topic.cursor.cursor import EntryRange
+from pulsar_on_spark.topic.catalog.catalog import TopicPart
+from pulsar_on_spark.topic.managed_ledger.cursor.cursor import EntryRange
 
 
 @dataclass(frozen=True, slots=True)

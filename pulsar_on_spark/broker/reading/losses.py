@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Final, NamedTuple
 
-from pulsar_on_spark.ledger.reports import LostBatches, Report, ReportKind
 from pulsar_on_spark.metadata.records import FileRecord
 from pulsar_on_spark.metadata.state import View
 from pulsar_on_spark.model.errors import (
@@ -15,8 +14,9 @@ from pulsar_on_spark.model.errors import (
     UnbuildableEntryError,
 )
 from pulsar_on_spark.model.ids import EntryId, FileId, LedgerId, Position
-from pulsar_on_spark.topic.catalog import TopicPart
-from pulsar_on_spark.topic.chain import SegmentSlice, entry_runs, walk_range
+from pulsar_on_spark.storage.reports import LostBatches, Report, ReportKind
+from pulsar_on_spark.topic.catalog.catalog import TopicPart
+from pulsar_on_spark.topic.managed_ledger.chain.chain import SegmentSlice, entry_runs, walk_range
 
 LOSSES: Final = (DataLossError, CorruptSegmentError, CorruptJournalError, UnbuildableEntryError)
 """Errors of a read that say that entries are lost, as far as can be told now."""

@@ -23,8 +23,8 @@ from pulsar_on_spark.broker.reading import worker
 from pulsar_on_spark.broker.reading.jobs import Failed, Job, Large, Outcome
 from pulsar_on_spark.broker.reading.slabs import slab_bytes
 from pulsar_on_spark.model.errors import StorageError
-from pulsar_on_spark.topic.entry.cutting import MAX_MESSAGE_BYTES
-from pulsar_on_spark.topic.giving_way import start_giving_way
+from pulsar_on_spark.topic.catalog.giving_way import start_giving_way
+from pulsar_on_spark.topic.entries.cutting import MAX_MESSAGE_BYTES
 
 log = logging.getLogger(__name__)
 

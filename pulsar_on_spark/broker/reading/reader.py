@@ -13,17 +13,17 @@ from pulsar_on_spark.broker.reading.entry_look import look_at
 from pulsar_on_spark.broker.reading.jobs import EntrySource, FindJob, FoundAt
 from pulsar_on_spark.broker.reading.losses import LOSSES, lost_entries
 from pulsar_on_spark.broker.reading.process import ReadingProcess
-from pulsar_on_spark.ledger.reports import write_report
 from pulsar_on_spark.model.clock import current_ms
 from pulsar_on_spark.model.errors import PulsarpyError
 from pulsar_on_spark.model.ids import EARLIEST, EntryId, MessageId, Position
-from pulsar_on_spark.topic.catalog import TopicPart
-from pulsar_on_spark.topic.chain import trimmed_before
-from pulsar_on_spark.topic.cursor.chain import LedgerChain
-from pulsar_on_spark.topic.cursor.cursor import EntryRange
-from pulsar_on_spark.topic.entry.cutting import MAX_MESSAGE_BYTES
-from pulsar_on_spark.topic.entry.rows import StoredEntry
-from pulsar_on_spark.topic.root import Root
+from pulsar_on_spark.storage.reports import write_report
+from pulsar_on_spark.topic.catalog.catalog import TopicPart
+from pulsar_on_spark.topic.catalog.root_handle import Root
+from pulsar_on_spark.topic.entries.cutting import MAX_MESSAGE_BYTES
+from pulsar_on_spark.topic.entries.rows import StoredEntry
+from pulsar_on_spark.topic.managed_ledger.chain.chain import trimmed_before
+from pulsar_on_spark.topic.managed_ledger.cursor.chain import LedgerChain
+from pulsar_on_spark.topic.managed_ledger.cursor.cursor import EntryRange
 
 
 @dataclass(frozen=True, slots=True)

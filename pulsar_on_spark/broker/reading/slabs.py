@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from itertools import pairwise
 from typing import NamedTuple
 
-from pulsar_on_spark.topic.entry.rows import StoredEntry
+from pulsar_on_spark.topic.entries.rows import StoredEntry
 
 MAX_ENTRIES = 8_192
 """Entries of a slab."""

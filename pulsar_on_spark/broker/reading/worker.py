@@ -20,9 +20,9 @@ from pulsar_on_spark.broker.reading.jobs import Failed, Filled, FillJob, FindJob
 from pulsar_on_spark.broker.reading.slabs import Run, SlabWriter
 from pulsar_on_spark.model import logs
 from pulsar_on_spark.model.errors import PulsarpyError, StorageError
-from pulsar_on_spark.topic.entry.rows import StoredEntry
-from pulsar_on_spark.topic.giving_way import leave_signals_to_parent
-from pulsar_on_spark.topic.root import Root
+from pulsar_on_spark.topic.catalog.giving_way import leave_signals_to_parent
+from pulsar_on_spark.topic.catalog.root_handle import Root
+from pulsar_on_spark.topic.entries.rows import StoredEntry
 
 log = logging.getLogger(__name__)
 

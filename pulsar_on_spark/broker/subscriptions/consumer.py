@@ -6,12 +6,12 @@ import time
 from collections.abc import Mapping
 from typing import Final, Protocol
 
-from pulsar_on_spark.broker.connection.peer import Peer
 from pulsar_on_spark.broker.dispatch.values import ConsumerId, ConsumerInfo, HashRange
+from pulsar_on_spark.broker.runtime.peer import Peer
 from pulsar_on_spark.model.errors import PulsarpyError
 from pulsar_on_spark.model.ids import Position
 from pulsar_on_spark.protocol import replies
-from pulsar_on_spark.topic.cursor.cursor import Cursor
+from pulsar_on_spark.topic.managed_ledger.cursor.cursor import Cursor
 
 ACTIVE_CONSUMER_PROTOCOL: Final = 12
 """The first protocol version whose clients know ACTIVE_CONSUMER_CHANGE."""

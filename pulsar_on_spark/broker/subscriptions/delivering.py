@@ -22,15 +22,15 @@ from pulsar_on_spark.broker.dispatch.values import Chunk, ConsumerId, Delivery, 
 from pulsar_on_spark.broker.reading.compacted import Compacted, SubscribedEntries
 from pulsar_on_spark.broker.reading.entry_look import look_at
 from pulsar_on_spark.broker.reading.losses import LOSSES, lost_range
+from pulsar_on_spark.broker.runtime.throttle import Throttle
 from pulsar_on_spark.broker.subscriptions.consumer import Consumer, KeptCursor
-from pulsar_on_spark.broker.throttle import Throttle
 from pulsar_on_spark.model.clock import current_ms
 from pulsar_on_spark.model.errors import PulsarpyError
 from pulsar_on_spark.model.ids import EntryId, Position
 from pulsar_on_spark.protocol import replies
-from pulsar_on_spark.topic.catalog import TopicPart
-from pulsar_on_spark.topic.cursor.holes import ack_set_words
-from pulsar_on_spark.topic.entry.rows import StoredEntry
+from pulsar_on_spark.topic.catalog.catalog import TopicPart
+from pulsar_on_spark.topic.entries.rows import StoredEntry
+from pulsar_on_spark.topic.managed_ledger.cursor.holes import ack_set_words
 
 log = logging.getLogger(__name__)
 

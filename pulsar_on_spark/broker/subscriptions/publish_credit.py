@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from pulsar_on_spark.broker.producing.producer import Published
 from pulsar_on_spark.broker.subscriptions.subscription import Subscription
-from pulsar_on_spark.topic.policies.policies import DispatchRate
+from pulsar_on_spark.topic.catalog.policies.policies import DispatchRate
 
 
 class PublishCredit:

@@ -21,8 +21,8 @@ from pulsar_on_spark.broker.reading.compacted import (
 from pulsar_on_spark.broker.reading.reader import EntryReader
 from pulsar_on_spark.broker.subscriptions.subscription import Subscription
 from pulsar_on_spark.model.errors import PulsarpyError
-from pulsar_on_spark.topic.catalog import TopicPart
-from pulsar_on_spark.topic.cursor.chain import LedgerChain
+from pulsar_on_spark.topic.catalog.catalog import TopicPart
+from pulsar_on_spark.topic.managed_ledger.cursor.chain import LedgerChain
 
 log = logging.getLogger(__name__)
 

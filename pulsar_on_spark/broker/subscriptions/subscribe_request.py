@@ -9,11 +9,11 @@ from pulsar_on_spark.broker.cursors.decisions import InitialPosition
 from pulsar_on_spark.broker.dispatch.values import KeySharedPolicy
 from pulsar_on_spark.broker.subscriptions.consumer import MemoryCursor
 from pulsar_on_spark.model.ids import Position, TopicId
-from pulsar_on_spark.topic.catalog import TopicPart
-from pulsar_on_spark.topic.cursor.chain import LedgerChain
-from pulsar_on_spark.topic.cursor.cursor import Cursor
-from pulsar_on_spark.topic.cursor.record import NO_RECORD, CursorRecord
-from pulsar_on_spark.topic.subscription.ownership import SubscriptionType
+from pulsar_on_spark.topic.catalog.catalog import TopicPart
+from pulsar_on_spark.topic.managed_ledger.cursor.chain import LedgerChain
+from pulsar_on_spark.topic.managed_ledger.cursor.cursor import Cursor
+from pulsar_on_spark.topic.managed_ledger.cursor.record import NO_RECORD, CursorRecord
+from pulsar_on_spark.topic.managed_ledger.subscription.ownership import SubscriptionType
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,7 +8,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterable
 
-from pulsar_on_spark.broker.connection.peer import knows_end_of_topic
 from pulsar_on_spark.broker.dispatch.dispatcher import Dispatcher
 from pulsar_on_spark.broker.dispatch.key_shared import KeySharedDispatcher
 from pulsar_on_spark.broker.dispatch.limits import DispatchLimits
@@ -22,15 +21,16 @@ from pulsar_on_spark.broker.dispatch.values import (
     KeySharedPolicy,
 )
 from pulsar_on_spark.broker.reading.compacted import Compacted, SubscribedEntries
+from pulsar_on_spark.broker.runtime.peer import knows_end_of_topic
 from pulsar_on_spark.broker.subscriptions.consumer import Consumer, KeptCursor
 from pulsar_on_spark.broker.subscriptions.delivering import Deliveries
 from pulsar_on_spark.model.clock import current_ms
 from pulsar_on_spark.model.errors import ConsumerBusyError
 from pulsar_on_spark.model.ids import EntryId, LedgerId, Position
 from pulsar_on_spark.protocol import replies
-from pulsar_on_spark.topic.catalog import TopicPart
-from pulsar_on_spark.topic.cursor.chain import LedgerChain
-from pulsar_on_spark.topic.subscription.ownership import SubscriptionType
+from pulsar_on_spark.topic.catalog.catalog import TopicPart
+from pulsar_on_spark.topic.managed_ledger.cursor.chain import LedgerChain
+from pulsar_on_spark.topic.managed_ledger.subscription.ownership import SubscriptionType
 
 
 class Subscription:

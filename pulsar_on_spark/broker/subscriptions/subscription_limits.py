@@ -7,13 +7,13 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from pulsar_on_spark.broker.dispatch.limits import DispatchLimits
-from pulsar_on_spark.broker.server_errors import ServerRefusalError
+from pulsar_on_spark.broker.runtime.server_errors import ServerRefusalError
+from pulsar_on_spark.broker.runtime.throttle import Throttle
 from pulsar_on_spark.broker.subscriptions.consumer import Consumer
 from pulsar_on_spark.broker.subscriptions.subscribe_request import SubscribeRequest
-from pulsar_on_spark.broker.throttle import Throttle
 from pulsar_on_spark.protocol.commands import ServerError
-from pulsar_on_spark.topic.policies.policies import DispatchRate, SubscribeRate
-from pulsar_on_spark.topic.subscription.ownership import SubscriptionType
+from pulsar_on_spark.topic.catalog.policies.policies import DispatchRate, SubscribeRate
+from pulsar_on_spark.topic.managed_ledger.subscription.ownership import SubscriptionType
 
 _MAX_CONSUMERS: Final = 10_000
 """Consumers whose coming is counted; with more, all counts begin anew."""

@@ -16,7 +16,8 @@ from pulsar_on_spark.broker.cursors.decisions import InitialPosition
 from pulsar_on_spark.broker.cursors.keeper import CursorKeeper
 from pulsar_on_spark.broker.cursors.open_cursor import OpenCursor
 from pulsar_on_spark.broker.reading.reader import EntryReader
-from pulsar_on_spark.broker.server_errors import ServerRefusalError
+from pulsar_on_spark.broker.runtime.server_errors import ServerRefusalError
+from pulsar_on_spark.broker.runtime.throttle import Throttle
 from pulsar_on_spark.broker.subscriptions.consumer import Consumer, MemoryCursor
 from pulsar_on_spark.broker.subscriptions.sights import SeenTopic, Sights
 from pulsar_on_spark.broker.subscriptions.subscribe_request import SubscribeRequest, memory_cursor
@@ -27,11 +28,10 @@ from pulsar_on_spark.broker.subscriptions.subscription_limits import (
     check_limits,
     set_rate,
 )
-from pulsar_on_spark.broker.throttle import Throttle
 from pulsar_on_spark.model.errors import ConsumerBusyError, PulsarpyError
 from pulsar_on_spark.model.ids import Position
 from pulsar_on_spark.protocol.commands import ServerError
-from pulsar_on_spark.topic.subscription.ownership import SubscriptionType
+from pulsar_on_spark.topic.managed_ledger.subscription.ownership import SubscriptionType
 
 log = logging.getLogger(__name__)
 

@@ -1,1 +1,1 @@
-"""The topics that a broker has loaded, those that it makes, and what others do to topics."""
+"""The topics that a broker has loaded or makes, their schemas and compaction, and what others do to them."""

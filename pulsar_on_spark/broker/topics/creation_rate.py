@@ -6,8 +6,8 @@ import asyncio
 import time
 from typing import Final
 
-from pulsar_on_spark.broker.server_errors import ServerRefusalError
-from pulsar_on_spark.broker.throttle import Throttle
+from pulsar_on_spark.broker.runtime.server_errors import ServerRefusalError
+from pulsar_on_spark.broker.runtime.throttle import Throttle
 from pulsar_on_spark.protocol.commands import ServerError
 
 MAX_PER_CLIENT_S: Final = 100

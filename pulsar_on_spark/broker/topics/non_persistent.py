@@ -29,8 +29,8 @@ from pulsar_on_spark.model.ids import EntryId, LedgerId
 from pulsar_on_spark.model.names import TopicName
 from pulsar_on_spark.protocol import replies
 from pulsar_on_spark.protocol.server import Sent
-from pulsar_on_spark.topic.policies.effective import effective
-from pulsar_on_spark.topic.policies.policies import Policies
+from pulsar_on_spark.topic.catalog.policies.effective import effective
+from pulsar_on_spark.topic.catalog.policies.policies import Policies
 
 _NO_ID: Final = 0
 """Ledger and entry of everything."""

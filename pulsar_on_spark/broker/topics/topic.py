@@ -9,10 +9,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from pulsar_on_spark.broker.connection.peer import refusal_of_one_entry
 from pulsar_on_spark.broker.cursors.keeper import CursorKeeper
 from pulsar_on_spark.broker.dispatch.limits import DispatchLimits
-from pulsar_on_spark.broker.journals import Journals, is_same
 from pulsar_on_spark.broker.producing.producer import Producer, Published
 from pulsar_on_spark.broker.producing.producers import Producers
 from pulsar_on_spark.broker.producing.publishing import PublishPath, Waiting
@@ -21,7 +19,9 @@ from pulsar_on_spark.broker.producing.topic_dedup import DedupStore, TopicDedup
 from pulsar_on_spark.broker.producing.topic_producers import TopicProducers
 from pulsar_on_spark.broker.reading.follower import ChainFollower
 from pulsar_on_spark.broker.reading.reader import EntryReader
-from pulsar_on_spark.broker.server_errors import ServerRefusalError
+from pulsar_on_spark.broker.runtime.journals import Journals, is_same
+from pulsar_on_spark.broker.runtime.peer import refusal_of_one_entry
+from pulsar_on_spark.broker.runtime.server_errors import ServerRefusalError
 from pulsar_on_spark.broker.subscriptions.publish_credit import PublishCredit
 from pulsar_on_spark.broker.subscriptions.subscription_limits import SubscriptionLimits
 from pulsar_on_spark.broker.subscriptions.topic_subscriptions import TopicSubscriptions
@@ -42,12 +42,12 @@ from pulsar_on_spark.model.names import TopicName
 from pulsar_on_spark.model.quorum import Quorum
 from pulsar_on_spark.protocol.commands import ServerError
 from pulsar_on_spark.protocol.server import Sent
-from pulsar_on_spark.topic import catalog
-from pulsar_on_spark.topic.catalog import TopicPart
-from pulsar_on_spark.topic.chain import is_open
-from pulsar_on_spark.topic.cursor.chain import LedgerChain
-from pulsar_on_spark.topic.policies.effective import effective
-from pulsar_on_spark.topic.policies.policies import Policies
+from pulsar_on_spark.topic.catalog import catalog
+from pulsar_on_spark.topic.catalog.catalog import TopicPart
+from pulsar_on_spark.topic.catalog.policies.effective import effective
+from pulsar_on_spark.topic.catalog.policies.policies import Policies
+from pulsar_on_spark.topic.managed_ledger.chain.chain import is_open
+from pulsar_on_spark.topic.managed_ledger.cursor.chain import LedgerChain
 
 log = logging.getLogger(__name__)
 

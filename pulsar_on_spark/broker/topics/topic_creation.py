@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Mapping
 
-from pulsar_on_spark.broker.commits import Decide, GroupedCommits
+from pulsar_on_spark.broker.runtime.commits import Decide, GroupedCommits
 from pulsar_on_spark.broker.topics.creation_rate import MAX_PER_BROKER_S, CreationRate
 from pulsar_on_spark.broker.topics.topic_lists import SYSTEM_NAMESPACE
 from pulsar_on_spark.metadata.cursors import Cursors
@@ -14,10 +14,10 @@ from pulsar_on_spark.metadata.state import View
 from pulsar_on_spark.metadata.store import Change
 from pulsar_on_spark.model.errors import InvalidArgumentError, MetadataError, PulsarpyError, TopicNotFoundError
 from pulsar_on_spark.model.names import TopicName
-from pulsar_on_spark.topic import catalog
-from pulsar_on_spark.topic.policies.effective import effective
-from pulsar_on_spark.topic.policies.policies import Policies
-from pulsar_on_spark.topic.topic_limits import NO_LIMITS, TopicLimits
+from pulsar_on_spark.topic.catalog import catalog
+from pulsar_on_spark.topic.catalog.policies.effective import effective
+from pulsar_on_spark.topic.catalog.policies.policies import Policies
+from pulsar_on_spark.topic.catalog.topic_limits import NO_LIMITS, TopicLimits
 
 _Outcomes = Mapping[TopicName, TopicRecord | InvalidArgumentError]
 """The record of each topic, or the reason why it was refused."""

@@ -6,10 +6,9 @@ from dataclasses import replace
 
 from pulsar_on_spark.broker.dispatch.limits import DispatchLimits
 from pulsar_on_spark.broker.reading.entry_look import look_at
-from pulsar_on_spark.broker.settings import BrokerSettings
+from pulsar_on_spark.broker.runtime.settings import BrokerSettings
 from pulsar_on_spark.broker.subscriptions.subscription_limits import SubscriptionLimits
-from pulsar_on_spark.topic.incarnation.roll_over import RollOver
-from pulsar_on_spark.topic.policies.policies import (
+from pulsar_on_spark.topic.catalog.policies.policies import (
     AutoSubscriptionCreation,
     AutoTopicCreation,
     BacklogQuota,
@@ -20,8 +19,9 @@ from pulsar_on_spark.topic.policies.policies import (
     Policies,
     RetentionPolicies,
 )
-from pulsar_on_spark.topic.schemas.compatibility import Strategy
-from pulsar_on_spark.topic.topic_limits import MAX_PARTITIONS, TopicLimits
+from pulsar_on_spark.topic.catalog.topic_limits import MAX_PARTITIONS, TopicLimits
+from pulsar_on_spark.topic.entries.schemas.compatibility import Strategy
+from pulsar_on_spark.topic.managed_ledger.incarnation.roll_over import RollOver
 
 
 def default_policies(settings: BrokerSettings) -> Policies:

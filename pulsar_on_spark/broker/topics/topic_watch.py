@@ -13,15 +13,15 @@ import logging
 import time
 from typing import Final
 
-from pulsar_on_spark.broker.connection.peer import Peer
-from pulsar_on_spark.broker.repeating import every
+from pulsar_on_spark.broker.runtime.peer import Peer
+from pulsar_on_spark.broker.runtime.repeating import every
+from pulsar_on_spark.broker.runtime.unchanged import Unchanged
+from pulsar_on_spark.broker.runtime.views import Views
 from pulsar_on_spark.broker.topics.non_persistent import NonPersistentTopic
 from pulsar_on_spark.broker.topics.topic import BrokerTopic
 from pulsar_on_spark.broker.topics.topic_list_watcher import TopicListWatcher
 from pulsar_on_spark.broker.topics.topic_lists import TopicList
 from pulsar_on_spark.broker.topics.topics import AnyTopic, Topics
-from pulsar_on_spark.broker.upkeep.unchanged import Unchanged
-from pulsar_on_spark.broker.views import Views
 from pulsar_on_spark.metadata.records import NamespaceRecord, Record, SettingsRecord, TopicRecord
 from pulsar_on_spark.metadata.state import View
 from pulsar_on_spark.model.errors import InvalidArgumentError

@@ -8,16 +8,16 @@ from contextlib import AsyncExitStack, suppress
 from typing import Final
 from weakref import WeakValueDictionary
 
-from pulsar_on_spark.broker.commits import GroupedCommits
-from pulsar_on_spark.broker.server_errors import ServerRefusalError
-from pulsar_on_spark.broker.settings import BrokerSettings
+from pulsar_on_spark.broker.runtime.commits import GroupedCommits
+from pulsar_on_spark.broker.runtime.server_errors import ServerRefusalError
+from pulsar_on_spark.broker.runtime.settings import BrokerSettings
+from pulsar_on_spark.broker.runtime.views import Views
+from pulsar_on_spark.broker.topics.compaction import Compactions, CompactionStatus
 from pulsar_on_spark.broker.topics.creation_rate import CreationRate
 from pulsar_on_spark.broker.topics.non_persistent import NonPersistentTopic
 from pulsar_on_spark.broker.topics.topic import BrokerTopic
 from pulsar_on_spark.broker.topics.topic_creation import TopicCreation, not_there, require_namespace
 from pulsar_on_spark.broker.topics.topic_policies import default_policies, topic_limits
-from pulsar_on_spark.broker.upkeep.compaction import Compactions, CompactionStatus
-from pulsar_on_spark.broker.views import Views
 from pulsar_on_spark.metadata.records import SubscriptionRecord, TopicRecord
 from pulsar_on_spark.metadata.state import View
 from pulsar_on_spark.model.errors import SchemaNotFoundError, TopicBusyError, TopicNotFoundError
@@ -25,10 +25,9 @@ from pulsar_on_spark.model.ids import MessageId
 from pulsar_on_spark.model.latencies import Latencies
 from pulsar_on_spark.model.names import TopicName, check_new_name
 from pulsar_on_spark.protocol.commands import ServerError
-from pulsar_on_spark.topic import catalog
-from pulsar_on_spark.topic.policies.effective import effective
-from pulsar_on_spark.topic.root import Root
-from pulsar_on_spark.topic.schemas import registry
+from pulsar_on_spark.topic.catalog import catalog, registry
+from pulsar_on_spark.topic.catalog.policies.effective import effective
+from pulsar_on_spark.topic.catalog.root_handle import Root
 
 AnyTopic = BrokerTopic | NonPersistentTopic
 Load = Callable[[TopicName, TopicRecord], BrokerTopic]

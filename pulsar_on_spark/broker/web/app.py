@@ -12,8 +12,8 @@ from fastapi.responses import JSONResponse
 from starlette.exceptions import HTTPException as StarletteHTTPException
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from pulsar_on_spark.broker.server_errors import BUG_REASON, ServerRefusalError
-from pulsar_on_spark.broker.services import Services
+from pulsar_on_spark.broker.runtime.server_errors import BUG_REASON, ServerRefusalError
+from pulsar_on_spark.broker.services.services import Services
 from pulsar_on_spark.broker.web.admin.peeks import peek_turns
 from pulsar_on_spark.broker.web.admin.storage import StorageLook
 from pulsar_on_spark.broker.web.guard import Guard, Guarded
@@ -38,7 +38,7 @@ from pulsar_on_spark.model.errors import (
     TopicTerminatedError,
 )
 from pulsar_on_spark.protocol.commands import ServerError
-from pulsar_on_spark.topic.schemas.schema import MAX_SCHEMA_BYTES
+from pulsar_on_spark.topic.entries.schemas.schema import MAX_SCHEMA_BYTES
 
 log = logging.getLogger(__name__)
 

@@ -6,7 +6,7 @@ from typing import Annotated
 
 from fastapi import APIRouter, Header, Query
 
-from pulsar_on_spark.broker.connection.access import Operation
+from pulsar_on_spark.broker.runtime.access import Operation
 from pulsar_on_spark.broker.topics.topic_lists import Mode, list_topics
 from pulsar_on_spark.broker.web.requests import (
     NAMESPACE,
@@ -19,7 +19,7 @@ from pulsar_on_spark.broker.web.requests import (
     path_topic,
     refused,
 )
-from pulsar_on_spark.topic.tenants import require_namespace
+from pulsar_on_spark.topic.catalog.tenants import require_namespace
 
 router = APIRouter(tags=["lookup"])
 

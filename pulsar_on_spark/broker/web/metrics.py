@@ -10,10 +10,10 @@ from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 
-from pulsar_on_spark.broker.metrics.exposition import CONTENT_TYPE
-from pulsar_on_spark.broker.metrics.gather import gather
-from pulsar_on_spark.broker.metrics.store_families import store_families
-from pulsar_on_spark.broker.metrics.topic_families import topic_families
+from pulsar_on_spark.broker.services.exposition import CONTENT_TYPE
+from pulsar_on_spark.broker.services.gather import gather
+from pulsar_on_spark.broker.services.store_families import store_families
+from pulsar_on_spark.broker.services.topic_families import topic_families
 from pulsar_on_spark.broker.web.requests import BrokerServices
 
 router = APIRouter()

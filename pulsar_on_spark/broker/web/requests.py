@@ -7,12 +7,12 @@ from typing import Annotated, Any, Final, Literal, cast
 from fastapi import Depends, HTTPException, Path, Query, Request
 from starlette.convertors import Convertor, register_url_convertor
 
-from pulsar_on_spark.broker.connection.access import Operation, role_at_once
-from pulsar_on_spark.broker.services import Services
+from pulsar_on_spark.broker.runtime.access import Operation, role_at_once
+from pulsar_on_spark.broker.services.services import Services
 from pulsar_on_spark.metadata.records import TopicRecord
 from pulsar_on_spark.metadata.state import View
 from pulsar_on_spark.model.names import TopicName, check_namespace, check_subscription_name
-from pulsar_on_spark.topic import catalog
+from pulsar_on_spark.topic.catalog import catalog
 
 _AUTHORIZATION: Final = "authorization"
 

@@ -7,14 +7,14 @@ from typing import Annotated, Any, Final
 from fastapi import APIRouter, HTTPException, Path
 from pydantic import BaseModel, Field
 
-from pulsar_on_spark.broker.connection.access import Operation
-from pulsar_on_spark.broker.services import Services
+from pulsar_on_spark.broker.runtime.access import Operation
+from pulsar_on_spark.broker.services.services import Services
 from pulsar_on_spark.broker.web.requests import BrokerServices, Force, Role, path_topic, refused
 from pulsar_on_spark.metadata.records import SchemaRecord, TopicRecord
 from pulsar_on_spark.model.errors import InvalidArgumentError
 from pulsar_on_spark.model.names import TopicName
-from pulsar_on_spark.topic.schemas import registry
-from pulsar_on_spark.topic.schemas.schema import TopicSchema
+from pulsar_on_spark.topic.catalog import registry
+from pulsar_on_spark.topic.entries.schemas.schema import TopicSchema
 
 router = APIRouter(prefix="/admin/v2/schemas/{tenant}/{namespace}/{local}", tags=["schemas"])
 

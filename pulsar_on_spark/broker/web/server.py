@@ -11,7 +11,7 @@ from typing import Any, Final, cast
 
 import uvicorn
 
-from pulsar_on_spark.broker.services import Services
+from pulsar_on_spark.broker.services.services import Services
 from pulsar_on_spark.broker.web.app import create_app
 from pulsar_on_spark.broker.web.http_protocol import HttpLimits, LimitedHttp
 

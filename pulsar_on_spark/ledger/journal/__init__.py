@@ -2,5 +2,5 @@
 
 One incarnation of a broker has one log of numbered frames, kept in files on several storage paths. The cores import
 `model` alone and do no IO; `frames`, `files` and the `codec_` modules are the bytes, with numpy, Arrow and
-`ledger.files`. Start reading at `log`, or at `frames` for the format.
+`storage.files`. Start reading at `log`, or at `frames` for the format.
 """

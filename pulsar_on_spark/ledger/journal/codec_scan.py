@@ -16,7 +16,6 @@ import numpy.typing as npt
 import pyarrow as pa
 from crc32c import crc32c
 
-from pulsar_on_spark.ledger.files import OS_FILES, FileOps
 from pulsar_on_spark.ledger.journal.files import ScanPosition
 from pulsar_on_spark.ledger.journal.frame_header import (
     HEADER_BYTES,
@@ -30,6 +29,7 @@ from pulsar_on_spark.ledger.journal.frame_header import (
 from pulsar_on_spark.ledger.journal.frames import Frame, FrameHead, LedgerRun
 from pulsar_on_spark.ledger.journal.log import NO_FRAME, FrameNumber
 from pulsar_on_spark.model.errors import CorruptJournalError, InvalidArgumentError, StoragePathError
+from pulsar_on_spark.storage.files import OS_FILES, FileOps
 
 WINDOW_BYTES = 1024 * 1024
 """Read at once where contents are read; a longer frame is read whole."""

@@ -16,12 +16,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol, TypeAlias
 
-from pulsar_on_spark.ledger.files import OS_FILES, FileOps
 from pulsar_on_spark.ledger.journal.codec_encode import Payload
-from pulsar_on_spark.ledger.journal.files import create_journal_file, file_directory, open_name
-from pulsar_on_spark.ledger.journal.log import Copy, FrameNumber
-from pulsar_on_spark.ledger.journal.page_cache import PageCache
-from pulsar_on_spark.ledger.journal.path import (
+from pulsar_on_spark.ledger.journal.copy_protocol import (
     AppendEvent,
     AppendFrames,
     Check,
@@ -35,10 +31,14 @@ from pulsar_on_spark.ledger.journal.path import (
     Write,
     Written,
 )
-from pulsar_on_spark.ledger.storage_path import StoragePath
+from pulsar_on_spark.ledger.journal.files import create_journal_file, file_directory, open_name
+from pulsar_on_spark.ledger.journal.log import Copy, FrameNumber
+from pulsar_on_spark.ledger.journal.page_cache import PageCache
 from pulsar_on_spark.model.errors import PulsarpyError
 from pulsar_on_spark.model.ids import IncarnationId, JournalFileId
 from pulsar_on_spark.model.latencies import Latencies
+from pulsar_on_spark.storage.files import OS_FILES, FileOps
+from pulsar_on_spark.storage.storage_path import StoragePath
 
 WRITE_BYTES = 8 * 1024 * 1024
 """Frames are written in pieces of about this size; of those that are read to be written, no more is held."""

@@ -7,24 +7,10 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 
-from pulsar_on_spark.ledger.files import OS_FILES, FileOps
 from pulsar_on_spark.ledger.journal.codec_encode import Payload
 from pulsar_on_spark.ledger.journal.codec_scan import BadFrame, CleanEnd, FrameScanner, TornEnd
 from pulsar_on_spark.ledger.journal.codec_scan import ScanEnd as FileEnd
-from pulsar_on_spark.ledger.journal.files import (
-    JournalFileHeader,
-    ScanPosition,
-    fenced_name,
-    file_directory,
-    open_journal_file,
-    open_name,
-    read_file_header,
-)
-from pulsar_on_spark.ledger.journal.frame_header import ChainPoint
-from pulsar_on_spark.ledger.journal.frames import FrameHead
-from pulsar_on_spark.ledger.journal.local_disk import require_local
-from pulsar_on_spark.ledger.journal.log import NO_FRAME, Copy, FrameFacts, FrameNumber
-from pulsar_on_spark.ledger.journal.path import (
+from pulsar_on_spark.ledger.journal.copy_protocol import (
     CheckIdentity,
     CopyReader,
     DirectorySynced,
@@ -43,9 +29,23 @@ from pulsar_on_spark.ledger.journal.path import (
     Scanned,
     SyncDirectory,
 )
-from pulsar_on_spark.ledger.storage_path import StoragePath
+from pulsar_on_spark.ledger.journal.files import (
+    JournalFileHeader,
+    ScanPosition,
+    fenced_name,
+    file_directory,
+    open_journal_file,
+    open_name,
+    read_file_header,
+)
+from pulsar_on_spark.ledger.journal.frame_header import ChainPoint
+from pulsar_on_spark.ledger.journal.frames import FrameHead
+from pulsar_on_spark.ledger.journal.log import NO_FRAME, Copy, FrameFacts, FrameNumber
 from pulsar_on_spark.model.errors import CorruptJournalError, FormatVersionError, PulsarpyError, StoragePathError
 from pulsar_on_spark.model.ids import IncarnationId, JournalFileId
+from pulsar_on_spark.storage.files import OS_FILES, FileOps
+from pulsar_on_spark.storage.local_disk import require_local
+from pulsar_on_spark.storage.storage_path import StoragePath
 
 READ_BYTES = 8 * 1024 * 1024
 """One answer covers no more than about so many bytes of frames."""

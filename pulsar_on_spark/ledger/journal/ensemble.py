@@ -9,13 +9,13 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
-from pulsar_on_spark.ledger.files import OS_FILES, FileOps
 from pulsar_on_spark.ledger.journal.copies import CopyLost, CopyOk, FrameBytes, PathThread, create_copy
 from pulsar_on_spark.ledger.journal.log import Copy, FrameNumber
-from pulsar_on_spark.ledger.storage_path import StoragePath
 from pulsar_on_spark.model.errors import PulsarpyError
 from pulsar_on_spark.model.ids import IncarnationId, PathId
 from pulsar_on_spark.model.latencies import Latencies
+from pulsar_on_spark.storage.files import OS_FILES, FileOps
+from pulsar_on_spark.storage.storage_path import StoragePath
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,11 +17,11 @@ from pathlib import Path
 
 from crc32c import crc32c
 
-from pulsar_on_spark.ledger.files import OS_FILES, FileOps, make_directory
 from pulsar_on_spark.ledger.journal.codec_batch import padded
 from pulsar_on_spark.ledger.journal.frame_header import ChainPoint
 from pulsar_on_spark.model.errors import CorruptJournalError, FormatVersionError, InvalidArgumentError
 from pulsar_on_spark.model.ids import IncarnationId, JournalFileId
+from pulsar_on_spark.storage.files import OS_FILES, FileOps, make_directory
 
 JOURNAL_FORMAT = 1
 JOURNAL = "journal"

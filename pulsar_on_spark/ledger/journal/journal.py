@@ -14,17 +14,14 @@ import asyncio
 import logging
 from collections.abc import Callable, Sequence
 
-from pulsar_on_spark.ledger.files import OS_FILES, FileOps
 from pulsar_on_spark.ledger.journal.codec_encode import Payload
 from pulsar_on_spark.ledger.journal.groups import Filling, Group, JournalLimits
 from pulsar_on_spark.ledger.journal.listener import JournalListener
-from pulsar_on_spark.ledger.journal.local_disk import require_local
 from pulsar_on_spark.ledger.journal.log import FrameNumber
 from pulsar_on_spark.ledger.journal.meter import JournalMeter
 from pulsar_on_spark.ledger.journal.register import LogRegister
 from pulsar_on_spark.ledger.journal.writer_shell import WriterShell
-from pulsar_on_spark.ledger.segment_writer import PathFailure
-from pulsar_on_spark.ledger.storage_path import StoragePath
+from pulsar_on_spark.ledger.segments.segment_writer import PathFailure
 from pulsar_on_spark.model.errors import (
     InvalidArgumentError,
     JournalFencedError,
@@ -34,6 +31,9 @@ from pulsar_on_spark.model.errors import (
 from pulsar_on_spark.model.ids import EntryId, LedgerId, PathId
 from pulsar_on_spark.model.latencies import Latencies
 from pulsar_on_spark.model.quorum import Quorum
+from pulsar_on_spark.storage.files import OS_FILES, FileOps
+from pulsar_on_spark.storage.local_disk import require_local
+from pulsar_on_spark.storage.storage_path import StoragePath
 
 _LOGGER = logging.getLogger(__name__)
 

@@ -8,7 +8,6 @@ from typing import Generic, TypeVar
 
 from crc32c import crc32c
 
-from pulsar_on_spark.ledger.files import OS_FILES, FileOps
 from pulsar_on_spark.ledger.journal.codec_scan import BadFrame, FrameScanner, ScanEnd
 from pulsar_on_spark.ledger.journal.files import ScanPosition, file_directory, open_journal_file, read_file_header
 from pulsar_on_spark.ledger.journal.frame_header import ChainPoint
@@ -16,10 +15,11 @@ from pulsar_on_spark.ledger.journal.frames import Frame, FrameHead
 from pulsar_on_spark.ledger.journal.log import Copy, FrameNumber, LogRecord
 from pulsar_on_spark.ledger.journal.page_cache import STEP_BYTES
 from pulsar_on_spark.ledger.journal.tail import LogWalk
-from pulsar_on_spark.ledger.loss import CopyVerdict, unknown_path, verdict_on
-from pulsar_on_spark.ledger.storage_path import PathTable, StoragePath
 from pulsar_on_spark.model.errors import CorruptJournalError, InvalidArgumentError, StorageError, StoragePathError
 from pulsar_on_spark.model.ids import IncarnationId, JournalFileId
+from pulsar_on_spark.storage.files import OS_FILES, FileOps
+from pulsar_on_spark.storage.loss import CopyVerdict, unknown_path, verdict_on
+from pulsar_on_spark.storage.storage_path import PathTable, StoragePath
 
 log = logging.getLogger(__name__)
 
@@ -199,7 +199,7 @@ class LogReader(Generic[F]):
     def unreachable(self) -> list[str]:
         """The unreachable copies among those that may have the next frame, each with the reason.
 
-        While there is one, a frame that no other copy has is not lost (`ledger/loss.py`).
+        While there is one, a frame that no other copy has is not lost (`storage/loss.py`).
         """
         copies = [copy for copy in (self.walk.copy, *self.walk.others(every=True)) if copy is not None]
         return [f"[path {copy.path}] {self._unreachable[copy]}" for copy in copies if copy in self._unreachable]

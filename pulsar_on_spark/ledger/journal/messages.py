@@ -11,8 +11,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
+from pulsar_on_spark.ledger.journal.copy_protocol import End
 from pulsar_on_spark.ledger.journal.log import Copy, FrameFacts, FrameKind, FrameNumber, LogRecord
-from pulsar_on_spark.ledger.journal.path import End
 from pulsar_on_spark.model.ids import PathId
 
 # -- the register ------------------------------------------------------------------------------------------------------

@@ -12,8 +12,8 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from pulsar_on_spark.ledger.files import FileOps
 from pulsar_on_spark.ledger.journal.files import open_journal_file
+from pulsar_on_spark.storage.files import FileOps
 
 KEPT_BYTES = 128 << 20
 """Of a path: twice what a sealer waits for before it begins."""

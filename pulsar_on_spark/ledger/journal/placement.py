@@ -6,9 +6,9 @@ from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 
 from pulsar_on_spark.ledger.journal.log import Copy
-from pulsar_on_spark.ledger.placement import next_apart
 from pulsar_on_spark.model.ids import PathId
 from pulsar_on_spark.model.quorum import Quorum
+from pulsar_on_spark.storage.placement import next_apart
 
 
 @dataclass(frozen=True, slots=True)

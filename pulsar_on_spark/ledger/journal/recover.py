@@ -14,8 +14,8 @@ from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
-from pulsar_on_spark.ledger.files import OS_FILES, FileOps
 from pulsar_on_spark.ledger.journal.copies import CopyLost, CopyOk
+from pulsar_on_spark.ledger.journal.copy_protocol import FenceAnswer, FenceFirst, ReadFrames
 from pulsar_on_spark.ledger.journal.copy_reader import CopyFile
 from pulsar_on_spark.ledger.journal.ensemble import CopyCreated, CopyNotCreated, Ensemble, EnsembleReport
 from pulsar_on_spark.ledger.journal.files import JournalFileHeader
@@ -45,12 +45,12 @@ from pulsar_on_spark.ledger.journal.messages import (
     StartRecovery,
     WriteBack,
 )
-from pulsar_on_spark.ledger.journal.path import FenceAnswer, FenceFirst, ReadFrames
 from pulsar_on_spark.ledger.journal.recovery import Recovery
 from pulsar_on_spark.ledger.journal.register import LogRegister
-from pulsar_on_spark.ledger.storage_path import PathTable
 from pulsar_on_spark.model.errors import JournalUndecidedError
 from pulsar_on_spark.model.ids import IncarnationId, JournalFileId, PathId
+from pulsar_on_spark.storage.files import OS_FILES, FileOps
+from pulsar_on_spark.storage.storage_path import PathTable
 
 TICK_S = 0.25
 SILENT_AFTER_S = 30.0

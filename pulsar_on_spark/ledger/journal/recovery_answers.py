@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 
+from pulsar_on_spark.ledger.journal.copy_protocol import End
 from pulsar_on_spark.ledger.journal.log import Copy, FrameKind, FrameNumber
 from pulsar_on_spark.ledger.journal.messages import CopyFenced, CopyRead, CopySilent, ReadCopy
-from pulsar_on_spark.ledger.journal.path import End
 from pulsar_on_spark.model.ids import PathId
 
 

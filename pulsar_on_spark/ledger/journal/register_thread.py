@@ -19,7 +19,7 @@ from pulsar_on_spark.ledger.journal.messages import (
     LogRead,
 )
 from pulsar_on_spark.ledger.journal.register import LogRegister
-from pulsar_on_spark.ledger.segment_writer import PathFailure
+from pulsar_on_spark.ledger.segments.segment_writer import PathFailure
 from pulsar_on_spark.model.errors import MetadataError, PulsarpyError
 
 _LOGGER = logging.getLogger(__name__)

@@ -18,7 +18,6 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from typing import TypeAlias
 
-from pulsar_on_spark.ledger.files import FileOps
 from pulsar_on_spark.ledger.journal.copies import CopyLost, CopyOk
 from pulsar_on_spark.ledger.journal.ensemble import CopyCreated, CopyNotCreated, Ensemble, EnsembleReport
 from pulsar_on_spark.ledger.journal.files import JournalFileHeader
@@ -64,11 +63,12 @@ from pulsar_on_spark.ledger.journal.register_thread import (
     RegisterThread,
 )
 from pulsar_on_spark.ledger.journal.writer import MAX_COMMIT_ATTEMPTS, JournalWriter
-from pulsar_on_spark.ledger.segment_writer import PathFailure
-from pulsar_on_spark.ledger.storage_path import StoragePath
+from pulsar_on_spark.ledger.segments.segment_writer import PathFailure
 from pulsar_on_spark.model.ids import JournalFileId, PathId
 from pulsar_on_spark.model.latencies import Latencies
 from pulsar_on_spark.model.quorum import Quorum
+from pulsar_on_spark.storage.files import FileOps
+from pulsar_on_spark.storage.storage_path import StoragePath
 
 TICK_S = 0.25
 """How often it looks for paths on which nothing moves."""

@@ -83,7 +83,7 @@ class SealRecord(Record):
         sealed_before: All entries in frames below are in segments, or their topic is deleted.
         trimmed_before: Frames below need no journal file any more: whole fragments, sealed and snapshotted.
         trimmed_at: The trimmer's clock at the last trim; files go a while later, for readers under way.
-        given_up: Frames that are passed over (see `topic.sealing.lost_frames`).
+        given_up: Frames that are passed over (see `topic.managed_ledger.sealing.lost_frames`).
     """
 
     kind: ClassVar[str] = "seal"

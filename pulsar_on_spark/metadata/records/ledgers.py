@@ -125,7 +125,7 @@ class WriterRecord(Record):
         writer: The writer's compare-and-set key.
         version: The key's version: batch id, or `txnVersion`.
         rows: Messages of that transaction.
-        digest: Digest of its number of messages by topic (`topic.transactions`).
+        digest: Digest of its number of messages by topic (`topic.data_path.transactions`).
         offsets: Digest of the offsets that the sources of a query's batch were planned with; None where they were not
             known: no local checkpoint, no query, an older program.
     """

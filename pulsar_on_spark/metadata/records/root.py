@@ -30,7 +30,7 @@ class PathRecord(Record):
     Attributes:
         path_id: Its number, never given twice: a retired path keeps its record.
         uri: Where it is.
-        state: See `topic.repair.storage_paths`.
+        state: See `topic.maintenance.repair.storage_paths`.
         label: Its rack; copies of a file are kept apart by it.
         reason: Why a write, or an audit, made it read-only.
         failed_at: When that was, on its finder's clock.

@@ -25,7 +25,7 @@ class TenantRecord(Record):
 
 
 class NamespaceRecord(Record):
-    """A namespace, `tenant/namespace`; created with its first topic. For `policies` see `topic.policies`."""
+    """A namespace, `tenant/namespace`; created with its first topic. For `policies` see `topic.catalog.policies`."""
 
     kind: ClassVar[str] = "namespace"
     namespace: str
@@ -43,7 +43,7 @@ class TopicRecord(Record):
 
     `partition_of` is the full name of the partitioned topic that this one is a partition of. `topic_epoch` grows with
     each exclusive producer of the broker. `terminated` is set when the topic takes nothing any more: ledger and entry
-    of its last message, (-1, -1) if there is none. A partitioned topic's `policies` (see `topic.policies`) and
+    of its last message, (-1, -1) if there is none. A partitioned topic's `policies` (see `topic.catalog.policies`) and
     `properties` are those of its partitions, too.
     """
 

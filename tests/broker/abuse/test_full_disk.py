@@ -10,9 +10,9 @@ from pathlib import Path
 import pulsar
 import pytest
 
-from pulsar_on_spark.testing.running_broker import RunningBroker
 from tests.broker.clients.conftest import WAIT_MS, new_client
 from tests.broker.clients.test_durable import stored
+from tests.kit.running_broker import RunningBroker
 from tests.small_disks import SmallDisk
 
 DISK_MIB = 96

@@ -12,15 +12,15 @@ import httpx
 import pulsar
 import pytest
 
-from pulsar_on_spark.ledger.open_files import processes_with_open_files
 from pulsar_on_spark.metadata.records import PathRecord
 from pulsar_on_spark.model.errors import InvalidArgumentError
-from pulsar_on_spark.testing.running_broker import RunningBroker
-from pulsar_on_spark.topic.repair import storage_paths
-from pulsar_on_spark.topic.repair.repairing import repair
-from pulsar_on_spark.topic.root import Root
+from pulsar_on_spark.storage.open_files import processes_with_open_files
+from pulsar_on_spark.topic.catalog.root_handle import Root
+from pulsar_on_spark.topic.maintenance.repair import storage_paths
+from pulsar_on_spark.topic.maintenance.repair.repairing import repair
 from tests.broker.clients.conftest import WAIT_MS, new_client
 from tests.broker.clients.test_durable import stored
+from tests.kit.running_broker import RunningBroker
 from tests.small_disks import SmallDisk
 
 DISK_MIB = 256

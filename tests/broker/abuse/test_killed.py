@@ -23,7 +23,12 @@ from pulsar_on_spark.protocol.commands import (
     CommandSubscribe,
     MessageIdData,
 )
-from pulsar_on_spark.testing.history import (
+from pulsar_on_spark.topic.catalog.root_handle import Root
+from tests.broker.clients.conftest import new_client
+from tests.broker.clients.raw import answer_and_entry, command, consuming
+from tests.broker.clients.raw_chunks import whole_messages
+from tests.broker.clients.test_durable import stored
+from tests.kit.history import (
     ANY,
     BY_KEY,
     ORDERED,
@@ -38,13 +43,8 @@ from pulsar_on_spark.testing.history import (
     Waiting,
     violations,
 )
-from pulsar_on_spark.testing.pulsar_entries import read_entry
-from pulsar_on_spark.testing.restarting_broker import RestartingBroker
-from pulsar_on_spark.topic.root import Root
-from tests.broker.clients.conftest import new_client
-from tests.broker.clients.raw import answer_and_entry, command, consuming
-from tests.broker.clients.raw_chunks import whole_messages
-from tests.broker.clients.test_durable import stored
+from tests.kit.pulsar_entries import read_entry
+from tests.kit.restarting_broker import RestartingBroker
 
 TOPIC, SPREAD, LARGE = "orders", "spread", "large"
 WHOLE = "whole"

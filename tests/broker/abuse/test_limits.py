@@ -33,13 +33,13 @@ from pulsar_on_spark.protocol.commands import (
 )
 from pulsar_on_spark.protocol.entry_frame import MAX_MESSAGES_IN_ENTRY
 from pulsar_on_spark.protocol.frames import frame_of
-from pulsar_on_spark.testing import messages
-from pulsar_on_spark.testing.pulsar_entries import ClientMessage, batch_bomb, single_entry
-from pulsar_on_spark.testing.running_broker import RunningBroker
-from pulsar_on_spark.topic.root import Root
-from pulsar_on_spark.topic.status import look
+from pulsar_on_spark.topic.catalog.root_handle import Root
+from pulsar_on_spark.topic.maintenance.status import look
 from tests.broker.clients.conftest import WAIT_MS, new_client
 from tests.broker.clients.raw import answer, answer_of, command, connect
+from tests.kit import messages
+from tests.kit.pulsar_entries import ClientMessage, batch_bomb, single_entry
+from tests.kit.running_broker import RunningBroker
 
 LIMIT_S = 60
 Scene = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]

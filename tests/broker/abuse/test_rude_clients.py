@@ -13,9 +13,9 @@ import psutil
 import pulsar
 import pytest
 
-from pulsar_on_spark.testing.rude_clients import HOW
-from pulsar_on_spark.testing.running_broker import RunningBroker
 from tests.broker.clients.conftest import WAIT_MS, new_client
+from tests.kit.rude_clients import HOW
+from tests.kit.running_broker import RunningBroker
 
 MIB = 1 << 20
 GROWTH_BYTES = 300 * MIB
@@ -36,7 +36,7 @@ def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningBroker]:
 
 @contextmanager
 def rude_client(how: str, url: str, topic: str) -> Iterator[subprocess.Popen[str]]:
-    command = [sys.executable, "-m", "pulsar_on_spark.testing.rude_clients", how, url, topic]
+    command = [sys.executable, "-m", "tests.kit.rude_clients", how, url, topic]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
     try:
         assert process.stdout is not None, "it is a pipe"

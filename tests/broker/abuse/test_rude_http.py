@@ -10,8 +10,8 @@ from urllib.parse import urlsplit
 import httpx
 import pytest
 
-from pulsar_on_spark.testing.running_broker import RunningBroker
 from tests.broker.clients.conftest import WAIT_MS
+from tests.kit.running_broker import RunningBroker
 
 SLOW_CLIENTS = 2_000
 FOREIGN = {"Origin": "http://evil.example"}

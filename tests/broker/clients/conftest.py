@@ -7,7 +7,7 @@ import httpx
 import pulsar
 import pytest
 
-from pulsar_on_spark.testing.running_broker import RunningBroker
+from tests.kit.running_broker import RunningBroker
 
 WAIT_MS = 60_000
 """The longest that a message takes on a busy machine."""

@@ -7,8 +7,8 @@ reconnection or stored again by a producer without deduplication, costs them the
 from __future__ import annotations
 
 from pulsar_on_spark.protocol.commands import BaseCommand, CommandSubscribe
-from pulsar_on_spark.testing.pulsar_entries import read_metadata, read_payload
 from tests.broker.clients.raw import answer_and_entry, consuming
+from tests.kit.pulsar_entries import read_metadata, read_payload
 
 
 class Chunks:

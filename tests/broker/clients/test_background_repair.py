@@ -6,11 +6,11 @@ from pathlib import Path
 
 from pulsar_on_spark.metadata.records import PathRecord
 from pulsar_on_spark.model.ids import PathId
-from pulsar_on_spark.testing import messages
-from pulsar_on_spark.testing.running_broker import RunningBroker
-from pulsar_on_spark.topic.repair import scrub
-from pulsar_on_spark.topic.repair.audit import live
-from pulsar_on_spark.topic.root import Root
+from pulsar_on_spark.topic.catalog.root_handle import Root
+from pulsar_on_spark.topic.maintenance.repair import scrub
+from pulsar_on_spark.topic.maintenance.repair.audit import live
+from tests.kit import messages
+from tests.kit.running_broker import RunningBroker
 
 from .test_durable import stored
 from .test_lost_path import Load, until, wipe

@@ -18,9 +18,9 @@ from pulsar_on_spark.protocol.commands import (
     CommandSubscribe,
 )
 from pulsar_on_spark.protocol.frames import frame_of
-from pulsar_on_spark.testing.pulsar_entries import ClientMessage, single_entry
-from pulsar_on_spark.testing.running_broker import RunningBroker
 from tests.broker.clients.raw import answer, command, connect
+from tests.kit.pulsar_entries import ClientMessage, single_entry
+from tests.kit.running_broker import RunningBroker
 
 MIB = 1 << 20
 SETTINGS = {"managed_ledger_cache_size_mb": 32, "max_message_publish_buffer_size_mb": 32}

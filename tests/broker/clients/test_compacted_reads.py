@@ -15,15 +15,15 @@ from pulsar_on_spark.metadata.records import SegmentRecord
 from pulsar_on_spark.model.ids import Position
 from pulsar_on_spark.model.names import TopicName
 from pulsar_on_spark.protocol.commands import CommandSubscribe, ServerError
-from pulsar_on_spark.testing import messages
-from pulsar_on_spark.testing.running_broker import RunningBroker
-from pulsar_on_spark.topic import catalog
-from pulsar_on_spark.topic.compaction.compact import compact
-from pulsar_on_spark.topic.lifecycle.trim import trim_some
-from pulsar_on_spark.topic.policies.policies import Policies, RetentionPolicies
-from pulsar_on_spark.topic.root import Root
+from pulsar_on_spark.topic.catalog import catalog
+from pulsar_on_spark.topic.catalog.policies.policies import Policies, RetentionPolicies
+from pulsar_on_spark.topic.catalog.root_handle import Root
+from pulsar_on_spark.topic.maintenance.compaction.compact import compact
+from pulsar_on_spark.topic.maintenance.retention.trim import trim_some
 from tests.broker.clients.conftest import WAIT_MS, new_client
 from tests.broker.clients.raw import answer_of, command, connect
+from tests.kit import messages
+from tests.kit.running_broker import RunningBroker
 
 Pair = tuple[str, bytes]
 

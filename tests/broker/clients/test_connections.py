@@ -28,10 +28,10 @@ from pulsar_on_spark.protocol.commands import (
     CommandTcClientConnectRequest,
     ServerError,
 )
-from pulsar_on_spark.testing.running_broker import RunningBroker
-from pulsar_on_spark.topic.incarnation.dead_brokers import recover_incarnation
-from pulsar_on_spark.topic.root import Root
+from pulsar_on_spark.topic.catalog.root_handle import Root
+from pulsar_on_spark.topic.managed_ledger.incarnation.dead_brokers import recover_incarnation
 from tests.broker.clients.raw import answer, answer_of, command, connect
+from tests.kit.running_broker import RunningBroker
 
 LIMIT_S = 60
 

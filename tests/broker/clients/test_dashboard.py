@@ -15,7 +15,7 @@ import pulsar
 import yaml
 from prometheus_client.parser import text_string_to_metric_families
 
-from pulsar_on_spark.testing.running_broker import RunningBroker
+from tests.kit.running_broker import RunningBroker
 
 from .conftest import WAIT_MS
 

@@ -9,9 +9,9 @@ import httpx
 import pulsar
 import pytest
 
-from pulsar_on_spark.testing.running_broker import RunningBroker
 from tests.broker.clients.conftest import WAIT_MS, new_client
 from tests.broker.clients.test_durable import stored
+from tests.kit.running_broker import RunningBroker
 
 ON = {"broker_deduplication_enabled": "true"}
 

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pulsar
 
-from pulsar_on_spark.testing.running_broker import RunningBroker
 from tests.broker.clients.conftest import new_client
 from tests.broker.clients.test_durable import stored
+from tests.kit.running_broker import RunningBroker
 
 
 def free_port() -> int:

@@ -12,11 +12,11 @@ import pulsar
 import pytest
 
 from pulsar_on_spark.model.names import TopicName
-from pulsar_on_spark.testing import messages
-from pulsar_on_spark.testing.running_broker import RunningBroker
-from pulsar_on_spark.topic import catalog
-from pulsar_on_spark.topic.root import Root
-from pulsar_on_spark.topic.tail.tail import Tail
+from pulsar_on_spark.topic.catalog import catalog
+from pulsar_on_spark.topic.catalog.root_handle import Root
+from pulsar_on_spark.topic.data_path.tail import Tail
+from tests.kit import messages
+from tests.kit.running_broker import RunningBroker
 
 
 def stored(root: Path, topic: str) -> list[bytes | None]:

@@ -14,10 +14,10 @@ import pulsar
 import pytest
 
 from pulsar_on_spark.broker.web.admin.not_there import BRANCHES, UNDER_NAMESPACE, UNDER_TOPIC
-from pulsar_on_spark.testing import messages
-from pulsar_on_spark.testing.running_broker import RunningBroker
-from pulsar_on_spark.topic.policies.policies import FIELDS
-from pulsar_on_spark.topic.root import Root
+from pulsar_on_spark.topic.catalog.policies.policies import FIELDS
+from pulsar_on_spark.topic.catalog.root_handle import Root
+from tests.kit import messages
+from tests.kit.running_broker import RunningBroker
 
 from .conftest import WAIT_MS, new_client
 from .test_http_topics import answered, done, path, refused, send, stats

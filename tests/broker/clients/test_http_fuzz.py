@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from hypothesis.errors import Unsatisfiable
 from schemathesis.schemas import APIOperation, BaseSchema
 
-from pulsar_on_spark.testing.running_broker import RunningBroker
+from tests.kit.running_broker import RunningBroker
 
 from .conftest import WAIT_MS
 

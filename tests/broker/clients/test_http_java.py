@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from pulsar_on_spark.testing.running_broker import RunningBroker
+from tests.kit.running_broker import RunningBroker
 
 HERE = Path(__file__).parent
 TIMEOUT_S = 900

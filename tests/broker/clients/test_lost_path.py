@@ -13,13 +13,13 @@ import pytest
 
 from pulsar_on_spark.metadata.records import FileRecord, PathRecord
 from pulsar_on_spark.model.ids import PathId
-from pulsar_on_spark.testing import messages
-from pulsar_on_spark.testing.running_broker import RunningBroker
-from pulsar_on_spark.topic.repair import scrub, storage_paths
-from pulsar_on_spark.topic.root import Root
-from pulsar_on_spark.topic.sealing.closed_journals import seal_closed
+from pulsar_on_spark.topic.catalog.root_handle import Root
+from pulsar_on_spark.topic.maintenance.repair import scrub, storage_paths
+from pulsar_on_spark.topic.managed_ledger.sealing.closed_journals import seal_closed
 from tests.broker.clients.conftest import WAIT_MS, new_client
 from tests.broker.clients.test_durable import stored
+from tests.kit import messages
+from tests.kit.running_broker import RunningBroker
 
 WAIT_S = 120.0
 SETTINGS = {"maintain_interval_s": 3600}

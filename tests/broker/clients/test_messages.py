@@ -16,8 +16,8 @@ import pulsar.asyncio
 import pytest
 from pulsar import CompressionType
 
-from pulsar_on_spark.testing.running_broker import RunningBroker
 from tests.broker.clients.conftest import WAIT_MS
+from tests.kit.running_broker import RunningBroker
 
 TEXT = b"the quick brown fox jumps over the lazy dog " * 200
 CODECS = [

@@ -10,9 +10,9 @@ import httpx
 import pulsar
 from prometheus_client.parser import text_string_to_metric_families
 
-from pulsar_on_spark.testing import messages
-from pulsar_on_spark.testing.running_broker import RunningBroker
-from pulsar_on_spark.topic.root import Root
+from pulsar_on_spark.topic.catalog.root_handle import Root
+from tests.kit import messages
+from tests.kit.running_broker import RunningBroker
 
 from .conftest import WAIT_MS
 

@@ -11,9 +11,9 @@ import pulsar
 import pytest
 
 from pulsar_on_spark.protocol.commands import CommandCloseConsumer, CommandSubscribe
-from pulsar_on_spark.testing.running_broker import RunningBroker
 from tests.broker.clients.conftest import WAIT_MS
 from tests.broker.clients.raw import answer_of, command, connect
+from tests.kit.running_broker import RunningBroker
 
 Type = pulsar.ConsumerType
 

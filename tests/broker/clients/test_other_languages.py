@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 
 from pulsar_on_spark.metadata.records import TopicRecord
-from pulsar_on_spark.testing.running_broker import RunningBroker
-from pulsar_on_spark.topic.root import Root
+from pulsar_on_spark.topic.catalog.root_handle import Root
+from tests.kit.running_broker import RunningBroker
 
 HERE = Path(__file__).parent
 TIMEOUT_S = 900

@@ -10,9 +10,9 @@ import pytest
 
 from pulsar_on_spark.metadata.records import FileRecord, IncarnationRecord, LedgerRecord, SegmentRecord, TopicRecord
 from pulsar_on_spark.model.names import TopicName
-from pulsar_on_spark.testing.running_broker import RunningBroker
-from pulsar_on_spark.topic.root import Root
-from pulsar_on_spark.topic.sealing.closed_journals import seal_closed
+from pulsar_on_spark.topic.catalog.root_handle import Root
+from pulsar_on_spark.topic.managed_ledger.sealing.closed_journals import seal_closed
+from tests.kit.running_broker import RunningBroker
 
 from .conftest import WAIT_MS, new_client
 from .test_durable import stored

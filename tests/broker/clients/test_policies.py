@@ -14,14 +14,14 @@ import pytest
 from pulsar_on_spark.metadata.records import DedupRecord, LedgerRecord, SubscriptionRecord, TopicRecord, TrimRecord
 from pulsar_on_spark.model.ids import EARLIEST
 from pulsar_on_spark.model.names import TopicName
-from pulsar_on_spark.testing import messages
-from pulsar_on_spark.testing.running_broker import RunningBroker
-from pulsar_on_spark.topic import tenants
-from pulsar_on_spark.topic.policies.change import set_namespace_policies, set_topic_policies
-from pulsar_on_spark.topic.root import Root
-from pulsar_on_spark.topic.subscription import subscriptions
-from pulsar_on_spark.topic.subscription.consumer import SubscriptionConsumer
-from pulsar_on_spark.topic.subscription.offsets import StreamOffset
+from pulsar_on_spark.topic.catalog import tenants
+from pulsar_on_spark.topic.catalog.policies.change import set_namespace_policies, set_topic_policies
+from pulsar_on_spark.topic.catalog.root_handle import Root
+from pulsar_on_spark.topic.data_path.consumer import SubscriptionConsumer
+from pulsar_on_spark.topic.managed_ledger.subscription import subscriptions
+from pulsar_on_spark.topic.managed_ledger.subscription.offsets import StreamOffset
+from tests.kit import messages
+from tests.kit.running_broker import RunningBroker
 
 from .conftest import WAIT_MS, new_client
 from .test_metrics import CLUSTER, scrape

@@ -8,9 +8,9 @@ import time
 import pulsar
 import pytest
 
-from pulsar_on_spark.testing.running_broker import RunningBroker
-from pulsar_on_spark.topic.root import Root
+from pulsar_on_spark.topic.catalog.root_handle import Root
 from tests.broker.clients.conftest import new_client
+from tests.kit.running_broker import RunningBroker
 
 Mode = pulsar.ProducerAccessMode
 

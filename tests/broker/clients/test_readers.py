@@ -9,8 +9,8 @@ import pulsar
 import pytest
 from pulsar import InitialPosition, MessageId
 
-from pulsar_on_spark.testing.running_broker import RunningBroker
 from tests.broker.clients.conftest import WAIT_MS, new_client
+from tests.kit.running_broker import RunningBroker
 
 
 def send(client: pulsar.Client, topic: str, values: Iterable[int], batch: int = 1) -> list[MessageId]:

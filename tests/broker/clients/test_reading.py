@@ -10,11 +10,11 @@ import pulsar
 import pyarrow as pa
 import pytest
 
-from pulsar_on_spark.testing import messages
-from pulsar_on_spark.testing.running_broker import RunningBroker
-from pulsar_on_spark.topic.attach import attach
-from pulsar_on_spark.topic.root import Root
-from pulsar_on_spark.topic.sealing.closed_journals import seal_closed
+from pulsar_on_spark.topic.catalog.root_handle import Root
+from pulsar_on_spark.topic.data_path.attach import attach
+from pulsar_on_spark.topic.managed_ledger.sealing.closed_journals import seal_closed
+from tests.kit import messages
+from tests.kit.running_broker import RunningBroker
 
 from .conftest import WAIT_MS, new_client
 

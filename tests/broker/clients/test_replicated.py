@@ -16,11 +16,11 @@ from pulsar_on_spark.metadata import keys
 from pulsar_on_spark.metadata.records import DedupRecord, LedgerRecord, TopicRecord
 from pulsar_on_spark.metadata.store import Change
 from pulsar_on_spark.protocol.commands import BaseCommand, ServerError
-from pulsar_on_spark.testing.running_broker import RunningBroker
-from pulsar_on_spark.topic.root import Root
+from pulsar_on_spark.topic.catalog.root_handle import Root
 from tests.broker.clients.conftest import WAIT_MS
 from tests.broker.clients.raw_replicator import Receipt, Replicator, replicated_entry
 from tests.broker.clients.test_durable import stored
+from tests.kit.running_broker import RunningBroker
 
 ON = {"broker_deduplication_enabled": "true"}
 SNAPSHOT_REQUEST = 10

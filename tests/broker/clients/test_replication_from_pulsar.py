@@ -14,8 +14,8 @@ import httpx
 import pulsar
 import pytest
 
-from pulsar_on_spark.testing.running_broker import RunningBroker
 from tests.broker.clients.conftest import new_client
+from tests.kit.running_broker import RunningBroker
 
 HOUSE = Path(__file__).parents[3]
 PEER = HOUSE / "bench" / "peers" / "pulsar" / "run"

@@ -7,9 +7,9 @@ from pathlib import Path
 import pulsar
 import pytest
 
-from pulsar_on_spark.testing.running_broker import RunningBroker
 from tests.broker.clients.conftest import WAIT_MS, new_client
 from tests.broker.clients.test_durable import stored
+from tests.kit.running_broker import RunningBroker
 
 
 def test_below_the_ack_quorum_producers_wait_until_a_path_is_well_again_and_consumers_do_not(tmp_path: Path) -> None:

@@ -19,12 +19,12 @@ from pulsar import BatchingType, ConsumerType, InitialPosition, KeySharedMode
 
 from pulsar_on_spark.model.ids import EARLIEST
 from pulsar_on_spark.model.names import TopicName
-from pulsar_on_spark.testing import messages
-from pulsar_on_spark.testing.running_broker import RunningBroker
-from pulsar_on_spark.topic import catalog
-from pulsar_on_spark.topic.root import Root
-from pulsar_on_spark.topic.subscription.subscriptions import create_subscriptions
+from pulsar_on_spark.topic.catalog import catalog
+from pulsar_on_spark.topic.catalog.root_handle import Root
+from pulsar_on_spark.topic.managed_ledger.subscription.subscriptions import create_subscriptions
 from tests.broker.clients.conftest import new_client
+from tests.kit import messages
+from tests.kit.running_broker import RunningBroker
 
 WAIT_S = 60
 """Most that anything may take on a busy machine."""

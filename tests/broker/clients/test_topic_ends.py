@@ -26,10 +26,10 @@ from pulsar_on_spark.protocol.commands import (
     ProducerAccessMode,
     ServerError,
 )
-from pulsar_on_spark.testing import messages
-from pulsar_on_spark.testing.running_broker import RunningBroker
-from pulsar_on_spark.topic import catalog
-from pulsar_on_spark.topic.root import Root
+from pulsar_on_spark.topic.catalog import catalog
+from pulsar_on_spark.topic.catalog.root_handle import Root
+from tests.kit import messages
+from tests.kit.running_broker import RunningBroker
 
 from .conftest import WAIT_MS, new_client
 from .raw import answer, answer_of, command, connect

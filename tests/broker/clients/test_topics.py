@@ -22,10 +22,10 @@ from pulsar_on_spark.protocol.commands import (
     Schema,
     ServerError,
 )
-from pulsar_on_spark.testing.running_broker import RunningBroker
-from pulsar_on_spark.topic.root import Root
+from pulsar_on_spark.topic.catalog.root_handle import Root
 from tests.broker.clients.conftest import WAIT_MS
 from tests.broker.clients.raw import answer_of, command, connect
+from tests.kit.running_broker import RunningBroker
 
 
 def receive(consumer: pulsar.Consumer, count: int) -> list[pulsar.Message]:

@@ -29,9 +29,9 @@ from pulsar_on_spark.protocol.commands import (
 )
 from pulsar_on_spark.protocol.frames import frame_of
 from pulsar_on_spark.protocol.messages import MessageMetadata
-from pulsar_on_spark.testing.pulsar_entries import ClientMessage, batch_entry, single_entry
-from pulsar_on_spark.testing.running_broker import RunningBroker
 from tests.broker.clients.conftest import WAIT_MS
+from tests.kit.pulsar_entries import ClientMessage, batch_entry, single_entry
+from tests.kit.running_broker import RunningBroker
 
 ENTRY = single_entry(ClientMessage(value=b"by hand"))
 

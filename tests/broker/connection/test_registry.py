@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 from pulsar_on_spark.broker.connection import registry
 from pulsar_on_spark.broker.connection.registry import Registry, UnfinishedFrames
-from pulsar_on_spark.broker.server_errors import ServerRefusalError
-from pulsar_on_spark.broker.settings import BrokerSettings
+from pulsar_on_spark.broker.runtime.server_errors import ServerRefusalError
+from pulsar_on_spark.broker.runtime.settings import BrokerSettings
 from pulsar_on_spark.protocol.commands import ServerError
 
 

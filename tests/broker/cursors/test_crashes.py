@@ -13,14 +13,14 @@ from typing import Any
 
 import pytest
 
-from pulsar_on_spark.broker.commits import GroupedCommits
 from pulsar_on_spark.broker.cursors.keeper import CursorKeeper
 from pulsar_on_spark.broker.cursors.open_cursor import OpenCursor
+from pulsar_on_spark.broker.runtime.commits import GroupedCommits
 from pulsar_on_spark.metadata.store import MetadataStore
 from pulsar_on_spark.model.errors import StorageError
 from pulsar_on_spark.model.ids import EARLIEST, EntryId, LedgerId, MessageId, Position
-from pulsar_on_spark.testing.cursor_broker import CursorBroker
-from pulsar_on_spark.topic.root import Root
+from pulsar_on_spark.topic.catalog.root_handle import Root
+from tests.kit.cursor_broker import CursorBroker
 
 LEASE_S = 0.2
 BATCH = 4

@@ -7,9 +7,9 @@ from collections.abc import Iterable
 from pulsar_on_spark.broker.dispatch.dispatcher import Dispatcher
 from pulsar_on_spark.broker.dispatch.values import Ack, Chunk, ConsumerId, ConsumerInfo, Delivery, EntryInfo, Wanted
 from pulsar_on_spark.model.ids import EntryId, LedgerId, Position, TopicId
-from pulsar_on_spark.topic.cursor.chain import LedgerChain, LedgerExtent
-from pulsar_on_spark.topic.cursor.cursor import Cursor
-from pulsar_on_spark.topic.cursor.record import NO_RECORD, CursorRecord
+from pulsar_on_spark.topic.managed_ledger.cursor.chain import LedgerChain, LedgerExtent
+from pulsar_on_spark.topic.managed_ledger.cursor.cursor import Cursor
+from pulsar_on_spark.topic.managed_ledger.cursor.record import NO_RECORD, CursorRecord
 
 Place = tuple[int, int]
 

@@ -10,7 +10,7 @@ from pulsar_on_spark.broker.producing.sequence_ids import with_last_sequence_id
 from pulsar_on_spark.protocol.compression import Codec
 from pulsar_on_spark.protocol.messages import MessageMetadata
 from pulsar_on_spark.protocol.server import Sent
-from pulsar_on_spark.testing.pulsar_entries import ClientMessage, batch_bomb, batch_entry, single_entry
+from tests.kit.pulsar_entries import ClientMessage, batch_bomb, batch_entry, single_entry
 
 
 def sent(entry: bytes, count: int, highest: int = 0) -> Sent:

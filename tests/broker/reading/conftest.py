@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from pulsar_on_spark.model.ids import LedgerId
-from pulsar_on_spark.topic.cursor.chain import LedgerChain
-from pulsar_on_spark.topic.root import Root
+from pulsar_on_spark.topic.catalog.root_handle import Root
+from pulsar_on_spark.topic.managed_ledger.cursor.chain import LedgerChain
 
 
 @pytest.fixture

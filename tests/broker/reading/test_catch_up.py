@@ -16,27 +16,27 @@ from pulsar_on_spark.broker.reading.extents import chain_shape
 from pulsar_on_spark.broker.reading.jobs import EntrySource
 from pulsar_on_spark.broker.reading.losses import LOSSES
 from pulsar_on_spark.ledger.journal.groups import JournalLimits
-from pulsar_on_spark.ledger.reports import ReportKind, read_reports
 from pulsar_on_spark.metadata.records import CompactionRecord, FileRecord
 from pulsar_on_spark.model.errors import CopiesUnreachableError, CorruptJournalError, CorruptSegmentError, DataLossError
 from pulsar_on_spark.model.ids import EntryId, FileId, LedgerId, PathId, Position
 from pulsar_on_spark.protocol.compression import Codec
 from pulsar_on_spark.protocol.messages import MessageMetadata
-from pulsar_on_spark.testing import messages
-from pulsar_on_spark.testing.pulsar_entries import ClientMessage, batch_entry, read_entry, single_entry
-from pulsar_on_spark.testing.running_incarnation import RunningIncarnation
-from pulsar_on_spark.topic.catalog import TopicPart
-from pulsar_on_spark.topic.chain import readable_end
-from pulsar_on_spark.topic.compaction.compact import compact
-from pulsar_on_spark.topic.compaction.record import horizon_of
-from pulsar_on_spark.topic.cursor.cursor import EntryRange
-from pulsar_on_spark.topic.entry.rows import StoredEntry
-from pulsar_on_spark.topic.housekeeping import merge
-from pulsar_on_spark.topic.housekeeping.collect import Ages, collect
-from pulsar_on_spark.topic.root import Root
-from pulsar_on_spark.topic.sealing.sealer import Sealer
-from pulsar_on_spark.topic.sealing.trim import Trimmer
-from pulsar_on_spark.topic.tail import tail
+from pulsar_on_spark.storage.reports import ReportKind, read_reports
+from pulsar_on_spark.topic.catalog.catalog import TopicPart
+from pulsar_on_spark.topic.catalog.root_handle import Root
+from pulsar_on_spark.topic.data_path import tail
+from pulsar_on_spark.topic.entries.rows import StoredEntry
+from pulsar_on_spark.topic.maintenance.compaction.compact import compact
+from pulsar_on_spark.topic.maintenance.files import merge
+from pulsar_on_spark.topic.maintenance.files.collect import Ages, collect
+from pulsar_on_spark.topic.managed_ledger.chain.chain import readable_end
+from pulsar_on_spark.topic.managed_ledger.chain.compaction_record import horizon_of
+from pulsar_on_spark.topic.managed_ledger.cursor.cursor import EntryRange
+from pulsar_on_spark.topic.managed_ledger.sealing.sealer import Sealer
+from pulsar_on_spark.topic.managed_ledger.sealing.trim import Trimmer
+from tests.kit import messages
+from tests.kit.pulsar_entries import ClientMessage, batch_entry, read_entry, single_entry
+from tests.kit.running_incarnation import RunningIncarnation
 
 SMALL_FILES = JournalLimits(group_bytes=4_000, roll_bytes=20_000)
 MAX_MESSAGE_BYTES = 5 << 20

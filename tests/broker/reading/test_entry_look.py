@@ -5,7 +5,7 @@ import pytest
 from pulsar_on_spark.broker.reading.entry_look import UNREADABLE, look_at
 from pulsar_on_spark.protocol.compression import Codec
 from pulsar_on_spark.protocol.messages import MessageMetadata
-from pulsar_on_spark.testing.pulsar_entries import ClientMessage, batch_bomb, batch_entry, single_entry
+from tests.kit.pulsar_entries import ClientMessage, batch_bomb, batch_entry, single_entry
 
 
 def test_a_message_alone_and_messages_in_a_batch() -> None:

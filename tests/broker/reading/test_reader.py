@@ -18,16 +18,16 @@ from pulsar_on_spark.model.errors import DataLossError, StorageError
 from pulsar_on_spark.model.ids import EntryId, LedgerId, MessageId, Position, TopicId
 from pulsar_on_spark.model.names import TopicName
 from pulsar_on_spark.protocol.messages import MessageMetadata
-from pulsar_on_spark.testing import messages
-from pulsar_on_spark.testing.pulsar_entries import ClientMessage, batch_entry, read_entry, single_entry
-from pulsar_on_spark.testing.running_incarnation import RunningIncarnation
-from pulsar_on_spark.topic.catalog import TopicPart
-from pulsar_on_spark.topic.cursor.chain import LedgerChain, LedgerExtent
-from pulsar_on_spark.topic.cursor.cursor import EntryRange
-from pulsar_on_spark.topic.entry.cutting import MAX_MESSAGE_BYTES
-from pulsar_on_spark.topic.entry.rows import StoredEntry
-from pulsar_on_spark.topic.lifecycle import trim
-from pulsar_on_spark.topic.root import Root
+from pulsar_on_spark.topic.catalog.catalog import TopicPart
+from pulsar_on_spark.topic.catalog.root_handle import Root
+from pulsar_on_spark.topic.entries.cutting import MAX_MESSAGE_BYTES
+from pulsar_on_spark.topic.entries.rows import StoredEntry
+from pulsar_on_spark.topic.maintenance.retention import trim
+from pulsar_on_spark.topic.managed_ledger.cursor.chain import LedgerChain, LedgerExtent
+from pulsar_on_spark.topic.managed_ledger.cursor.cursor import EntryRange
+from tests.kit import messages
+from tests.kit.pulsar_entries import ClientMessage, batch_entry, read_entry, single_entry
+from tests.kit.running_incarnation import RunningIncarnation
 
 MIB = 1 << 20
 

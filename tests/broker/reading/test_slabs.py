@@ -5,7 +5,7 @@ from hypothesis import strategies as st
 
 from pulsar_on_spark.broker.reading.slabs import MAX_ENTRIES, Slab, SlabWriter, slab_bytes
 from pulsar_on_spark.model.ids import EntryId, LedgerId
-from pulsar_on_spark.topic.entry.rows import StoredEntry
+from pulsar_on_spark.topic.entries.rows import StoredEntry
 
 ROOM_BYTES = 200
 

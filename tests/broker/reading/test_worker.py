@@ -11,13 +11,13 @@ from pulsar_on_spark.broker.reading import worker
 from pulsar_on_spark.broker.reading.catch_up import CatchUp
 from pulsar_on_spark.broker.reading.jobs import EntrySource, Filled, FillJob, Large
 from pulsar_on_spark.broker.reading.slabs import Slab, slab_bytes
-from pulsar_on_spark.testing import messages
-from pulsar_on_spark.testing.pulsar_entries import read_entry
-from pulsar_on_spark.testing.running_incarnation import RunningIncarnation
-from pulsar_on_spark.topic.catalog import TopicPart
-from pulsar_on_spark.topic.cursor.cursor import EntryRange
-from pulsar_on_spark.topic.root import Root
-from tests.open_files import open_files_under
+from pulsar_on_spark.topic.catalog.catalog import TopicPart
+from pulsar_on_spark.topic.catalog.root_handle import Root
+from pulsar_on_spark.topic.managed_ledger.cursor.cursor import EntryRange
+from tests.kit import messages
+from tests.kit.open_files import open_files_under
+from tests.kit.pulsar_entries import read_entry
+from tests.kit.running_incarnation import RunningIncarnation
 
 SLAB_BYTES = 100_000
 

@@ -12,7 +12,7 @@ from pulsar_on_spark.broker.cursors.keeper import CursorKeeper
 from pulsar_on_spark.broker.dispatch.limits import DispatchLimits
 from pulsar_on_spark.broker.dispatch.values import Ack, KeySharedPolicy
 from pulsar_on_spark.broker.reading.reader import EntryReader
-from pulsar_on_spark.broker.server_errors import ServerRefusalError
+from pulsar_on_spark.broker.runtime.server_errors import ServerRefusalError
 from pulsar_on_spark.broker.subscriptions import delivering
 from pulsar_on_spark.broker.subscriptions.consumer import Consumer, MemoryCursor
 from pulsar_on_spark.broker.subscriptions.subscribe_request import SubscribeRequest
@@ -21,12 +21,12 @@ from pulsar_on_spark.broker.subscriptions.subscription_limits import Subscriptio
 from pulsar_on_spark.broker.subscriptions.topic_subscriptions import TopicSubscriptions
 from pulsar_on_spark.model.errors import ConsumerBusyError, DataLossError
 from pulsar_on_spark.model.ids import EntryId, LedgerId, Position
-from pulsar_on_spark.testing.pulsar_entries import ClientMessage, single_entry
-from pulsar_on_spark.topic.catalog import TopicPart
-from pulsar_on_spark.topic.cursor.chain import LedgerChain
-from pulsar_on_spark.topic.cursor.cursor import EntryRange
-from pulsar_on_spark.topic.entry.rows import StoredEntry
+from pulsar_on_spark.topic.catalog.catalog import TopicPart
+from pulsar_on_spark.topic.entries.rows import StoredEntry
+from pulsar_on_spark.topic.managed_ledger.cursor.chain import LedgerChain
+from pulsar_on_spark.topic.managed_ledger.cursor.cursor import EntryRange
 from tests.broker.dispatch.topic_model import Topic
+from tests.kit.pulsar_entries import ClientMessage, single_entry
 
 PART = TopicPart("persistent://public/default/t", "0123456789abcdef" * 2, -1)
 WAIT_S = 60

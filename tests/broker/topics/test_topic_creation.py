@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from pulsar_on_spark.broker.commits import GroupedCommits
-from pulsar_on_spark.broker.server_errors import ServerRefusalError
-from pulsar_on_spark.broker.settings import BrokerSettings
+from pulsar_on_spark.broker.runtime.commits import GroupedCommits
+from pulsar_on_spark.broker.runtime.server_errors import ServerRefusalError
+from pulsar_on_spark.broker.runtime.settings import BrokerSettings
 from pulsar_on_spark.broker.topics.creation_rate import CreationRate
 from pulsar_on_spark.broker.topics.topic_creation import TopicCreation
 from pulsar_on_spark.broker.topics.topic_policies import default_policies
@@ -21,10 +21,10 @@ from pulsar_on_spark.metadata.state import View
 from pulsar_on_spark.metadata.store import Change
 from pulsar_on_spark.model.errors import InvalidArgumentError, TopicNotFoundError
 from pulsar_on_spark.model.names import TopicName
-from pulsar_on_spark.topic.policies.change import set_namespace_policies
-from pulsar_on_spark.topic.policies.policies import Policies
-from pulsar_on_spark.topic.root import Root
-from pulsar_on_spark.topic.topic_limits import NO_LIMITS, TopicLimits
+from pulsar_on_spark.topic.catalog.policies.change import set_namespace_policies
+from pulsar_on_spark.topic.catalog.policies.policies import Policies
+from pulsar_on_spark.topic.catalog.root_handle import Root
+from pulsar_on_spark.topic.catalog.topic_limits import NO_LIMITS, TopicLimits
 
 
 @pytest.fixture

@@ -6,8 +6,8 @@ import pytest
 
 from pulsar_on_spark.broker.topics.topic_policies import publish_refusal
 from pulsar_on_spark.protocol.messages import MessageMetadata
-from pulsar_on_spark.testing.pulsar_entries import ClientMessage, single_entry
-from pulsar_on_spark.topic.policies.policies import DelayedDelivery, Policies
+from pulsar_on_spark.topic.catalog.policies.policies import DelayedDelivery, Policies
+from tests.kit.pulsar_entries import ClientMessage, single_entry
 
 NOW_MS = 1_753_500_000_000
 

@@ -6,12 +6,12 @@ import asyncio
 from pathlib import Path
 from typing import cast
 
-from pulsar_on_spark.broker.connection.peer import Peer
+from pulsar_on_spark.broker.runtime.peer import Peer
+from pulsar_on_spark.broker.runtime.views import Views
 from pulsar_on_spark.broker.topics.topic_watch import TopicWatch
 from pulsar_on_spark.broker.topics.topics import Topics
-from pulsar_on_spark.broker.views import Views
 from pulsar_on_spark.metadata.state import View
-from pulsar_on_spark.topic.root import Root
+from pulsar_on_spark.topic.catalog.root_handle import Root
 from tests.broker.subscriptions.test_subscription import ClientSide
 
 LIMIT_S = 60

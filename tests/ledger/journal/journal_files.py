@@ -6,7 +6,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
 
-from pulsar_on_spark.ledger.files import OS_FILES, OsFiles
 from pulsar_on_spark.ledger.journal.codec_encode import (
     EncodedFrame,
     EntryGroup,
@@ -24,6 +23,7 @@ from pulsar_on_spark.ledger.journal.files import (
 from pulsar_on_spark.ledger.journal.frame_header import ChainPoint
 from pulsar_on_spark.ledger.journal.frames import Frame
 from pulsar_on_spark.model.ids import EntryId, IncarnationId, JournalFileId, LedgerId
+from pulsar_on_spark.storage.files import OS_FILES, OsFiles
 
 INCARNATION = IncarnationId("0123456789abcdef0123456789abcdef")
 HEADER = JournalFileHeader(INCARNATION, JournalFileId("w00000000"), log_start(INCARNATION))

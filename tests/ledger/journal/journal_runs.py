@@ -7,7 +7,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from pulsar_on_spark.ledger.files import OS_FILES, FileOps
 from pulsar_on_spark.ledger.journal.codec_scan import FrameScanner
 from pulsar_on_spark.ledger.journal.files import file_directory, open_journal_file, read_file_header
 from pulsar_on_spark.ledger.journal.frames import Frame, payload_views
@@ -16,12 +15,13 @@ from pulsar_on_spark.ledger.journal.journal import Journal
 from pulsar_on_spark.ledger.journal.log import Copy, FrameKind, LogRecord
 from pulsar_on_spark.ledger.journal.recover import recover
 from pulsar_on_spark.ledger.journal.register import LogRegister
-from pulsar_on_spark.ledger.segment_writer import PathFailure
-from pulsar_on_spark.ledger.storage_path import StoragePath
+from pulsar_on_spark.ledger.segments.segment_writer import PathFailure
 from pulsar_on_spark.metadata.records import RootRecord
 from pulsar_on_spark.metadata.store import MetadataStore
 from pulsar_on_spark.model.ids import EntryId, IncarnationId, JournalFileId, LedgerId, PathId
 from pulsar_on_spark.model.quorum import Quorum
+from pulsar_on_spark.storage.files import OS_FILES, FileOps
+from pulsar_on_spark.storage.storage_path import StoragePath
 
 CLUSTER = "c1"
 NAME = IncarnationId("broker-1")

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
-from pulsar_on_spark.ledger.journal import log_index, path, sealing, writer
+from pulsar_on_spark.ledger.journal import copy_protocol, log_index, sealing, writer
+from pulsar_on_spark.ledger.journal.copy_protocol import Check, CopyAppender, CopyReader, End, ReadFrames, ScanEnd, Sync
 from pulsar_on_spark.ledger.journal.log import Copy, Fragment, FrameNumber, LogRecord, LogState
 from pulsar_on_spark.ledger.journal.messages import (
     CommitLog,
@@ -14,7 +15,6 @@ from pulsar_on_spark.ledger.journal.messages import (
     RecoveryEvent,
     WriterEvent,
 )
-from pulsar_on_spark.ledger.journal.path import Check, CopyAppender, CopyReader, End, ReadFrames, ScanEnd, Sync
 from pulsar_on_spark.ledger.journal.recovery import Recovery
 from pulsar_on_spark.ledger.journal.recovery_answers import Answers
 from pulsar_on_spark.ledger.journal.recovery_files import RecoveryFiles
@@ -23,9 +23,9 @@ from pulsar_on_spark.ledger.journal.tail import LogWalk
 from pulsar_on_spark.ledger.journal.writer import JournalWriter
 from pulsar_on_spark.ledger.journal.writer_fragments import Change, Purpose, Run, WriterFragments
 from pulsar_on_spark.model.ids import EntryId, LedgerId
-from pulsar_on_spark.testing.journal_sim import housekeeper
-from pulsar_on_spark.testing.journal_sim.register import MainView, Register, SealCommit
-from pulsar_on_spark.testing.journal_sim.writer_process import WriterProcess
+from tests.simulators.journal import housekeeper
+from tests.simulators.journal.register import MainView, Register, SealCommit
+from tests.simulators.journal.writer_process import WriterProcess
 
 
 @dataclass(frozen=True)
@@ -57,14 +57,14 @@ def _fences_only_when_asked(self: CopyReader, request: object) -> bool:
     return not isinstance(request, ReadFrames)
 
 
-def _missing_means_no(self: CopyReader) -> list[path.ReadEffect]:
+def _missing_means_no(self: CopyReader) -> list[copy_protocol.ReadEffect]:
     if not isinstance(self._current, ReadFrames):
         return self._no_answer()
     self._fenced = True
-    return self._answer(path.Scanned(None, (), ScanEnd.CLEAN))
+    return self._answer(copy_protocol.Scanned(None, (), ScanEnd.CLEAN))
 
 
-def _unfenced_no(self: CopyReader, scanned: path.Scanned) -> bool:
+def _unfenced_no(self: CopyReader, scanned: copy_protocol.Scanned) -> bool:
     return scanned.end in (ScanEnd.CLEAN, ScanEnd.TORN)
 
 
@@ -113,11 +113,11 @@ def _no_floor(self: Recovery) -> int:
     return 0
 
 
-def _check_first(self: CopyAppender) -> list[path.AppendEffect]:
+def _check_first(self: CopyAppender) -> list[copy_protocol.AppendEffect]:
     return [Check()]
 
 
-def _sync_when_checked(self: CopyAppender, is_my_file: bool) -> list[path.AppendEffect]:
+def _sync_when_checked(self: CopyAppender, is_my_file: bool) -> list[copy_protocol.AppendEffect]:
     return [Sync()] if is_my_file else self._lose("fenced")
 
 
@@ -257,15 +257,15 @@ def _joins_a_recovery(self: Recovery, record: LogRecord | None, version: int) ->
     return _recovery_outcome(self, record, version)  # type: ignore[return-value]
 
 
-def _counts_what_is_not_synced(self: CopyAppender) -> list[path.AppendEffect]:
+def _counts_what_is_not_synced(self: CopyAppender) -> list[copy_protocol.AppendEffect]:
     if self._round_to is not None or min(self._sync_wanted, self._written) <= self._watermark:
         return []
     self._round_to = self._queued
     return self._begin_round()
 
 
-def _syncs_again(self: CopyAppender, event: path.AppendEvent) -> list[path.AppendEffect]:
-    if isinstance(event, path.IoFailed) and self._round_to is not None:
+def _syncs_again(self: CopyAppender, event: copy_protocol.AppendEvent) -> list[copy_protocol.AppendEffect]:
+    if isinstance(event, copy_protocol.IoFailed) and self._round_to is not None:
         return [Sync()]
     return _appender_handle(self, event)
 
@@ -294,24 +294,27 @@ def _recovery_takes_any_record(self: Recovery, record: LogRecord | None, version
     return _recovery_outcome(self, record, version)  # type: ignore[return-value]
 
 
-def _rename_is_durable(self: CopyReader, event: path.ReadEvent) -> list[path.ReadEffect]:
-    if isinstance(event, path.FileRenamed) and event.result in (path.Renamed.DONE, path.Renamed.ALREADY):
+def _rename_is_durable(self: CopyReader, event: copy_protocol.ReadEvent) -> list[copy_protocol.ReadEffect]:
+    if isinstance(event, copy_protocol.FileRenamed) and event.result in (
+        copy_protocol.Renamed.DONE,
+        copy_protocol.Renamed.ALREADY,
+    ):
         self._fenced = True
         return self._scan()
     return _reader_handle(self, event)
 
 
-def _scans_first(self: CopyReader, event: path.ReadEvent) -> list[path.ReadEffect]:
+def _scans_first(self: CopyReader, event: copy_protocol.ReadEvent) -> list[copy_protocol.ReadEffect]:
     """Scan, then fence, then answer by the scan."""
-    if isinstance(event, path.IdentityChecked) and event.intact:
+    if isinstance(event, copy_protocol.IdentityChecked) and event.intact:
         return self._scan()
-    if isinstance(event, path.Scanned) and not self._fenced:
+    if isinstance(event, copy_protocol.Scanned) and not self._fenced:
         self._early = event  # type: ignore[attr-defined]
-        return [path.Rename()]
-    if isinstance(event, path.DirectorySynced):
+        return [copy_protocol.Rename()]
+    if isinstance(event, copy_protocol.DirectorySynced):
         self._fenced = event.ok
         return self._answer(self._early)  # type: ignore[attr-defined]
-    if isinstance(event, path.FileRenamed) and event.result is path.Renamed.FAILED:
+    if isinstance(event, copy_protocol.FileRenamed) and event.result is copy_protocol.Renamed.FAILED:
         return self._answer(self._early)  # type: ignore[attr-defined]
     return _reader_handle(self, event)
 
@@ -345,7 +348,7 @@ def _close_keeps_seal_key(self: Register, commit: CommitLog) -> object:
     return _commit_log(self, replace(commit, moves_seal=commit.record.state is LogState.IN_RECOVERY))
 
 
-def _later_files_deny(self: CopyReader, scanned: path.Scanned, start: int) -> End:
+def _later_files_deny(self: CopyReader, scanned: copy_protocol.Scanned, start: int) -> End:
     if scanned.end is ScanEnd.LIMIT:
         return End.MORE
     return End.NO if self._may_say_no(scanned) else End.UNKNOWN

@@ -9,13 +9,13 @@ from pathlib import Path
 
 import pytest
 
-from pulsar_on_spark.ledger.files import OsFiles
 from pulsar_on_spark.ledger.journal.copies import CopyLost, CopyOk, PathThread, Report, create_copy
 from pulsar_on_spark.ledger.journal.ensemble import CopyCreated, Ensemble, EnsembleReport
 from pulsar_on_spark.ledger.journal.log import Copy
 from pulsar_on_spark.model.ids import PathId
+from pulsar_on_spark.storage.files import OsFiles
+from tests.kit.open_files import open_files_under
 from tests.ledger.journal.journal_runs import NAME, Place
-from tests.open_files import open_files_under
 
 FIRST, SECOND = Copy(PathId(0), "1"), Copy(PathId(0), "2")
 

@@ -18,9 +18,9 @@ from pulsar_on_spark.ledger.journal.journal import Journal
 from pulsar_on_spark.ledger.journal.log import LogRecord, LogState
 from pulsar_on_spark.ledger.journal.messages import CommitLog, LogCommitted, LogConflict, LogRead
 from pulsar_on_spark.ledger.journal.recover import recover
-from pulsar_on_spark.ledger.storage_path import StoragePath
 from pulsar_on_spark.model.errors import JournalUndecidedError
 from pulsar_on_spark.model.ids import PathId
+from pulsar_on_spark.storage.storage_path import StoragePath
 from pulsar_on_spark.testing.recording_files import Crash, Recording, RecordingFiles
 from tests.ledger.journal.journal_runs import CLUSTER, NAME, QUORUM, Entry, Listener, add, entries_in
 from tests.ledger.journal.journal_runs import Place as RealPlace

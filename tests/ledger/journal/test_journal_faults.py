@@ -14,13 +14,13 @@ from pathlib import Path
 
 import pytest
 
-from pulsar_on_spark.ledger.files import OsFiles
 from pulsar_on_spark.ledger.journal.copies import CopyLost
 from pulsar_on_spark.ledger.journal.groups import JournalLimits
 from pulsar_on_spark.ledger.journal.messages import LogCommitUnknown
 from pulsar_on_spark.ledger.journal.register import LogRegister
 from pulsar_on_spark.model.errors import JournalUnavailableError, MetadataError, NotEnoughCopiesError
 from pulsar_on_spark.model.ids import PathId
+from pulsar_on_spark.storage.files import OsFiles
 from pulsar_on_spark.testing.failing_files import FailingFiles
 from tests.ledger.journal.journal_runs import Listener, Place, add, entries_in
 

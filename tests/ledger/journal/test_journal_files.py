@@ -8,7 +8,6 @@ from crc32c import crc32c
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pulsar_on_spark.ledger.files import OS_FILES
 from pulsar_on_spark.ledger.journal.codec_encode import encode_cursor, encode_entries, encode_lac
 from pulsar_on_spark.ledger.journal.codec_scan import (
     HEADS_WINDOW_BYTES,
@@ -41,8 +40,10 @@ from pulsar_on_spark.model.errors import (
     InvalidArgumentError,
     StoragePathError,
 )
+from pulsar_on_spark.storage.files import OS_FILES
 from pulsar_on_spark.testing.failing_files import FailingFiles
 from pulsar_on_spark.testing.recording_files import Crash, RecordingFiles
+from tests.kit.open_files import open_files_under
 from tests.ledger.journal.journal_files import (
     HEADER,
     INCARNATION,
@@ -55,7 +56,6 @@ from tests.ledger.journal.journal_files import (
     small_frames,
     store,
 )
-from tests.open_files import open_files_under
 
 GOLDEN = Path(__file__).parents[2] / "golden" / "journal_file.hex"
 

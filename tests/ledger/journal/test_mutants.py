@@ -4,8 +4,8 @@ import secrets
 
 import pytest
 
-from pulsar_on_spark.testing.journal_sim.search import search
 from tests.ledger.journal.mutants import CONSEQUENCES, MUTANTS, Mutant
+from tests.simulators.journal.search import search
 
 MAX_RUNS = 6000
 FIRST_SEED = {

@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from pulsar_on_spark.ledger.files import OS_FILES
 from pulsar_on_spark.ledger.journal.files import create_journal_file, fenced_name, file_directory, open_name
 from pulsar_on_spark.ledger.journal.page_cache import PageCache
 from pulsar_on_spark.model.ids import IncarnationId, JournalFileId
-from pulsar_on_spark.testing.cached_bytes import cached_bytes, can_forget
+from pulsar_on_spark.storage.files import OS_FILES
+from tests.kit.cached_bytes import cached_bytes, can_forget
 
 MIB = 1 << 20
 

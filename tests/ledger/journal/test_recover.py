@@ -16,17 +16,17 @@ from pathlib import Path
 import pytest
 import uvloop
 
-from pulsar_on_spark.ledger.files import OS_FILES, OsFiles
-from pulsar_on_spark.ledger.journal import local_disk
 from pulsar_on_spark.ledger.journal.groups import JournalLimits
 from pulsar_on_spark.ledger.journal.journal import Journal
 from pulsar_on_spark.ledger.journal.log import LogRecord, LogState
 from pulsar_on_spark.ledger.journal.messages import LogCommitUnknown
 from pulsar_on_spark.ledger.journal.recover import recover
 from pulsar_on_spark.ledger.journal.register import LogRegister
-from pulsar_on_spark.ledger.storage_path import IDENTITY_FILE
 from pulsar_on_spark.model.errors import JournalUndecidedError, StorageError
 from pulsar_on_spark.model.quorum import Quorum
+from pulsar_on_spark.storage import local_disk
+from pulsar_on_spark.storage.files import OS_FILES, OsFiles
+from pulsar_on_spark.storage.storage_path import IDENTITY_FILE
 from pulsar_on_spark.testing.failing_files import FailingFiles
 from pulsar_on_spark.testing.recording_files import Crash, RecordingFiles
 from tests.ledger.journal.journal_runs import QUORUM, Entry, Listener, Place, add, entries_in

@@ -1,5 +1,6 @@
 """Scripted traces of a recovery: what it fences, reads, writes back and closes with, and when it stops."""
 
+from pulsar_on_spark.ledger.journal.copy_protocol import End
 from pulsar_on_spark.ledger.journal.log import Copy, Fragment, FrameFacts, FrameKind, LogRecord, LogState
 from pulsar_on_spark.ledger.journal.messages import (
     CopyAcked,
@@ -15,7 +16,6 @@ from pulsar_on_spark.ledger.journal.messages import (
     LogRead,
     StartRecovery,
 )
-from pulsar_on_spark.ledger.journal.path import End
 from pulsar_on_spark.ledger.journal.recovery import Recovery
 from pulsar_on_spark.model.ids import PathId
 from tests.ledger.journal.script import copy, played, trace

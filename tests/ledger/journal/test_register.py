@@ -21,7 +21,7 @@ from pulsar_on_spark.metadata.records import IncarnationRecord, RootRecord
 from pulsar_on_spark.metadata.store import Change, MetadataStore
 from pulsar_on_spark.model.errors import MetadataError
 from pulsar_on_spark.model.ids import IncarnationId, PathId
-from tests.open_files import no_descriptors
+from tests.kit.open_files import no_descriptors
 
 NAME = IncarnationId("broker-1")
 COPIES = (Copy(PathId(0), "1"), Copy(PathId(2), "1"))

@@ -7,12 +7,12 @@ import sys
 
 import pytest
 
-from pulsar_on_spark.testing.journal_sim.profiles import PROFILES
-from pulsar_on_spark.testing.journal_sim.search import search, trace_of
+from tests.simulators.journal.profiles import PROFILES
+from tests.simulators.journal.search import search, trace_of
 
 RUNS = 2_000
 """`make simulate` runs for an hour."""
-TRACE = "from pulsar_on_spark.testing.journal_sim.search import trace_of; print(*trace_of({!r}, 7), sep='\\n')"
+TRACE = "from tests.simulators.journal.search import trace_of; print(*trace_of({!r}, 7), sep='\\n')"
 
 
 def test_no_invariant_breaks_under_fresh_seeds_and_runs_reach_what_they_are_for() -> None:

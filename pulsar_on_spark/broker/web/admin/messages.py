@@ -14,8 +14,8 @@ from typing import Annotated, Any, Final, Literal
 
 from fastapi import APIRouter, Depends, HTTPException, Path, Query, Response
 
-from pulsar_on_spark.broker.services import Services
-from pulsar_on_spark.broker.stats.topic_stats import iso
+from pulsar_on_spark.broker.observe.topic_stats import iso
+from pulsar_on_spark.broker.services.services import Services
 from pulsar_on_spark.broker.topics.topic import BrokerTopic
 from pulsar_on_spark.broker.web.admin.ids import MessageIdJson
 from pulsar_on_spark.broker.web.admin.peeks import PeekResponse, open_peeked, peek_turn
@@ -35,9 +35,9 @@ from pulsar_on_spark.model.ids import EntryId, LedgerId, MessageId, Position
 from pulsar_on_spark.model.names import TopicName
 from pulsar_on_spark.protocol.compression import Codec
 from pulsar_on_spark.protocol.messages import MessageMetadata
-from pulsar_on_spark.topic.cursor.cursor import Cursor, EntryRange
-from pulsar_on_spark.topic.cursor.record import NO_RECORD, CursorRecord
-from pulsar_on_spark.topic.subscription.subscriptions import status
+from pulsar_on_spark.topic.managed_ledger.cursor.cursor import Cursor, EntryRange
+from pulsar_on_spark.topic.managed_ledger.cursor.record import NO_RECORD, CursorRecord
+from pulsar_on_spark.topic.managed_ledger.subscription.subscriptions import status
 
 router = APIRouter(tags=["messages"], dependencies=[Depends(administers)])
 

@@ -22,7 +22,7 @@ from pulsar_on_spark.broker.web.requests import (
     refused,
 )
 from pulsar_on_spark.model.errors import TopicNotFoundError
-from pulsar_on_spark.topic import tenants as registry
+from pulsar_on_spark.topic.catalog import tenants as registry
 
 router = APIRouter(tags=["namespaces"], dependencies=[Depends(administers)])
 

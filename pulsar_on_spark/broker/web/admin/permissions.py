@@ -15,7 +15,7 @@ from pulsar_on_spark.broker.web.requests import (
     administers,
     refused,
 )
-from pulsar_on_spark.topic import tenants
+from pulsar_on_spark.topic.catalog import tenants
 
 router = APIRouter(tags=["permissions"], dependencies=[Depends(administers)])
 

@@ -16,7 +16,7 @@ from fastapi.responses import JSONResponse
 from pydantic import JsonValue
 from starlette.convertors import register_url_convertor
 
-from pulsar_on_spark.broker.services import Services
+from pulsar_on_spark.broker.services.services import Services
 from pulsar_on_spark.broker.topics.topic_policies import default_policies
 from pulsar_on_spark.broker.web.admin.policy_json import QUOTAS, quota_map, value_json
 from pulsar_on_spark.broker.web.requests import (
@@ -30,10 +30,10 @@ from pulsar_on_spark.broker.web.requests import (
     refused,
 )
 from pulsar_on_spark.model.names import TopicName
-from pulsar_on_spark.topic import catalog, tenants
-from pulsar_on_spark.topic.policies.change import set_namespace_policies, set_topic_policies
-from pulsar_on_spark.topic.policies.effective import effective, namespace_policies, topic_policies
-from pulsar_on_spark.topic.policies.policies import FIELDS, PersistencePolicies, Policies
+from pulsar_on_spark.topic.catalog import catalog, tenants
+from pulsar_on_spark.topic.catalog.policies.change import set_namespace_policies, set_topic_policies
+from pulsar_on_spark.topic.catalog.policies.effective import effective, namespace_policies, topic_policies
+from pulsar_on_spark.topic.catalog.policies.policies import FIELDS, PersistencePolicies, Policies
 
 router = APIRouter(dependencies=[Depends(administers)])
 

@@ -1,7 +1,7 @@
 """Policies in the JSON of Pulsar's admin API. Pure.
 
-`FIELDS` (`topic.policies`) says under which name a policy stands there; the rest is shape: quotas are a map by their
-type, and rates in a namespace's policies are maps by cluster.
+`FIELDS` (`topic.catalog.policies`) says under which name a policy stands there; the rest is shape: quotas are a map by
+their type, and rates in a namespace's policies are maps by cluster.
 """
 
 from __future__ import annotations
@@ -11,8 +11,8 @@ from typing import Any, Final
 
 from pydantic import JsonValue, TypeAdapter
 
-from pulsar_on_spark.broker.connection.access import ANONYMOUS
-from pulsar_on_spark.topic.policies.policies import FIELDS
+from pulsar_on_spark.broker.runtime.access import ANONYMOUS
+from pulsar_on_spark.topic.catalog.policies.policies import FIELDS
 
 QUOTAS: Final = {"destination_storage": "backlog_quota_size", "message_age": "backlog_quota_age"}
 """Fields by Pulsar's `BacklogQuotaType`."""

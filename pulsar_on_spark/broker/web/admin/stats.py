@@ -7,17 +7,17 @@ from typing import Annotated, Any, Final
 
 from fastapi import APIRouter, Depends, HTTPException, Query
 
-from pulsar_on_spark.broker.services import Services
-from pulsar_on_spark.broker.stats.internal_stats import with_reasons
-from pulsar_on_spark.broker.stats.models import (
+from pulsar_on_spark.broker.observe.internal_stats import with_reasons
+from pulsar_on_spark.broker.observe.models import (
     InternalStats,
     PartitionedInternalStats,
     PartitionedTopicMetadata,
     PartitionedTopicStats,
     TopicStats,
 )
-from pulsar_on_spark.broker.stats.topic_stats import summed
-from pulsar_on_spark.broker.stats.volatile_stats import volatile_stats
+from pulsar_on_spark.broker.observe.topic_stats import summed
+from pulsar_on_spark.broker.observe.volatile_stats import volatile_stats
+from pulsar_on_spark.broker.services.services import Services
 from pulsar_on_spark.broker.topics.non_persistent import NonPersistentTopic
 from pulsar_on_spark.broker.topics.topic_policies import default_policies
 from pulsar_on_spark.broker.web.admin.ids import MessageIdJson
@@ -34,8 +34,9 @@ from pulsar_on_spark.metadata.records import TopicRecord
 from pulsar_on_spark.model.errors import TopicNotFoundError
 from pulsar_on_spark.model.ids import EARLIEST, EntryId, LedgerId, Position
 from pulsar_on_spark.model.names import TopicName
-from pulsar_on_spark.topic import catalog, chain
-from pulsar_on_spark.topic.lifecycle.trim import kept_segments
+from pulsar_on_spark.topic.catalog import catalog
+from pulsar_on_spark.topic.maintenance.retention.trim import kept_segments
+from pulsar_on_spark.topic.managed_ledger.chain import chain
 
 router = APIRouter(tags=["stats"], dependencies=[Depends(administers)])
 

@@ -7,8 +7,8 @@ from typing import Annotated, Final
 
 from fastapi import APIRouter, Depends, HTTPException, Path
 
-from pulsar_on_spark.broker.services import Services
-from pulsar_on_spark.broker.subscriptions.subscription_moves import clear, expire, seek, skip
+from pulsar_on_spark.broker.services.services import Services
+from pulsar_on_spark.broker.topics.subscription_moves import clear, expire, seek, skip
 from pulsar_on_spark.broker.topics.topic import BrokerTopic
 from pulsar_on_spark.broker.web.admin.ids import CursorPlace
 from pulsar_on_spark.broker.web.admin.namespaces import Properties
@@ -31,8 +31,8 @@ from pulsar_on_spark.model.clock import current_ms
 from pulsar_on_spark.model.errors import ConsumerBusyError, SubscriptionNotFoundError
 from pulsar_on_spark.model.ids import Position
 from pulsar_on_spark.model.names import TopicName
-from pulsar_on_spark.topic import tenants
-from pulsar_on_spark.topic.subscription.subscriptions import set_subscription_properties
+from pulsar_on_spark.topic.catalog import tenants
+from pulsar_on_spark.topic.managed_ledger.subscription.subscriptions import set_subscription_properties
 
 router = APIRouter(tags=["subscriptions"], dependencies=[Depends(administers)])
 

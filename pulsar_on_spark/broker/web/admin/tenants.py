@@ -9,9 +9,9 @@ from fastapi import APIRouter, Depends, HTTPException
 from pydantic import BaseModel, ConfigDict, Field
 from pydantic.alias_generators import to_camel
 
-from pulsar_on_spark.broker.services import Services
+from pulsar_on_spark.broker.services.services import Services
 from pulsar_on_spark.broker.web.requests import BrokerServices, Force, Text, administers, refused
-from pulsar_on_spark.topic import tenants as registry
+from pulsar_on_spark.topic.catalog import tenants as registry
 
 router = APIRouter(prefix="/admin/v2/tenants", tags=["tenants"], dependencies=[Depends(administers)])
 

@@ -8,9 +8,9 @@ from typing import Annotated, Final
 from fastapi import APIRouter, Body, Depends, HTTPException, Query
 from pydantic import BaseModel, Field
 
+from pulsar_on_spark.broker.background.truncation import truncate_topic
 from pulsar_on_spark.broker.topics.topic_lists import Mode, list_topics
 from pulsar_on_spark.broker.topics.topic_policies import default_policies, topic_limits
-from pulsar_on_spark.broker.upkeep.truncation import truncate_topic
 from pulsar_on_spark.broker.web.admin.ids import MessageIdJson
 from pulsar_on_spark.broker.web.admin.namespaces import Properties
 from pulsar_on_spark.broker.web.requests import (
@@ -28,9 +28,9 @@ from pulsar_on_spark.broker.web.requests import (
 )
 from pulsar_on_spark.metadata.records import TopicRecord
 from pulsar_on_spark.model.names import TopicName
-from pulsar_on_spark.topic import catalog, tenants
-from pulsar_on_spark.topic.lifecycle.trim import trim_some
-from pulsar_on_spark.topic.topic_limits import MAX_PARTITIONS
+from pulsar_on_spark.topic.catalog import catalog, tenants
+from pulsar_on_spark.topic.catalog.topic_limits import MAX_PARTITIONS
+from pulsar_on_spark.topic.maintenance.retention.trim import trim_some
 
 router = APIRouter(tags=["topics"], dependencies=[Depends(administers)])
 

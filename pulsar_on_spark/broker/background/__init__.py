@@ -1,0 +1,1 @@
+"""What a broker does beside its clients now and then: expire, limit, delete, repair."""

@@ -1,0 +1,193 @@
+"""What expires in a broker: messages by their TTL, and subscriptions that nobody uses.
+
+A message is expired by acknowledging it in every subscription that this broker may have. What a query of Spark reads is
+Spark's: only when the query is gone, and its lease has run out, its backlog expires, too.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Iterable
+
+from pulsar_on_spark.broker.reading.reader import EntryReader
+from pulsar_on_spark.broker.runtime.unchanged import Unchanged
+from pulsar_on_spark.broker.runtime.views import Views
+from pulsar_on_spark.broker.topics import subscription_moves
+from pulsar_on_spark.broker.topics.topic import BrokerTopic
+from pulsar_on_spark.broker.topics.topics import Topics
+from pulsar_on_spark.metadata.records import SubscriptionRecord, TopicRecord
+from pulsar_on_spark.metadata.state import View
+from pulsar_on_spark.model.clock import current_ms
+from pulsar_on_spark.model.errors import ConsumerBusyError, PulsarpyError, SubscriptionNotFoundError
+from pulsar_on_spark.model.ids import Position
+from pulsar_on_spark.model.names import TopicName
+from pulsar_on_spark.topic.catalog import catalog
+from pulsar_on_spark.topic.catalog.leases import LeaseWatcher, broker_lease_directory, lease_directory
+from pulsar_on_spark.topic.catalog.policies.effective import effective
+from pulsar_on_spark.topic.catalog.policies.policies import Policies
+from pulsar_on_spark.topic.catalog.root_handle import Root
+from pulsar_on_spark.topic.data_path.readers import SparkReaders
+from pulsar_on_spark.topic.managed_ledger.quotas.ages import oldest_publish_ms
+from pulsar_on_spark.topic.managed_ledger.subscription import subscriptions
+from pulsar_on_spark.topic.managed_ledger.subscription.positions import mark_delete
+
+log = logging.getLogger(__name__)
+
+
+class MessageExpiry:
+    """Acknowledges what is older than its topic's TTL.
+
+    Args:
+        root: The root.
+        views: Its metadata.
+        topics: The broker's topics.
+        reader: Finds the first entry that is young enough.
+        defaults: The broker's own policies.
+    """
+
+    def __init__(self, root: Root, views: Views, topics: Topics, reader: EntryReader, defaults: Policies) -> None:
+        self._root = root
+        self._views = views
+        self._topics = topics
+        self._reader = reader
+        self._defaults = defaults
+
+    async def look(self) -> None:
+        """Expire what is due in all topics, loaded or not; a topic that fails does not keep the others.
+
+        Raises:
+            MetadataError: the metadata cannot be read.
+        """
+        now_ms = current_ms()
+        view = await self._views.view()
+        for name in await asyncio.to_thread(self._due, view, now_ms):
+            try:
+                topic = await self._topics.get(name)
+                if isinstance(topic, BrokerTopic):
+                    await self._expire(view, topic, now_ms)
+            except PulsarpyError as error:
+                log.warning("Messages of %s do not expire now: %s", name, error, extra={"topic": name})
+
+    def _due(self, view: View, now_ms: int) -> list[TopicName]:
+        """Topics that have a subscription with something in front of it that is older than the TTL. In a thread."""
+        cursors = self._root.store.cursors()
+        due = []
+        for record in view.all(TopicRecord):
+            if record.partitions is not None or not (waiting := view.all(SubscriptionRecord, record.topic_id)):
+                continue
+            name = TopicName.parse(record.name)
+            ttl_s = effective(view, name, self._defaults).message_ttl
+            if ttl_s:
+                slowest = min(mark_delete(each, cursors.of(record.topic_id, each.name)) for each in waiting)
+                oldest_ms = oldest_publish_ms(view, record.topic_id, slowest)
+                if oldest_ms is None or oldest_ms < now_ms - ttl_s * 1000:
+                    due.append(name)
+        return due
+
+    async def _expire(self, view: View, topic: BrokerTopic, now_ms: int) -> None:
+        behind = await self._reader.position_at(topic.part, topic.chain, now_ms - topic.policies.message_ttl * 1000)
+        cursors = await asyncio.to_thread(self._root.store.cursors)
+        records = view.all(SubscriptionRecord, topic.topic_id)
+        due = [each for each in records if mark_delete(each, cursors.of(topic.topic_id, each.name)) < behind]
+        await expire_before(topic, due, behind)
+
+
+async def expire_before(topic: BrokerTopic, records: Iterable[SubscriptionRecord], behind: Position) -> None:
+    """Acknowledge all before a position in these subscriptions; those that Spark reads are left alone.
+
+    Raises:
+        PulsarpyError: as `TopicSubscriptions.take`.
+    """
+    if topic.chain.entry_before(behind) is None:
+        return
+    for record in records:
+        try:
+            await subscription_moves.expire(topic, record, behind)
+        except ConsumerBusyError as error:
+            log.info(
+                "Subscription %r of %s is left as it is: %s",
+                record.name,
+                topic.name,
+                error,
+                extra={"subscription": record.name, "topic": topic.name},
+            )
+
+
+class SubscriptionExpiry:
+    """Deletes subscriptions that had no consumers for their topic's time; it begins anew when a broker starts.
+
+    A live query of Spark is a consumer: while it reads, the time does not pass.
+
+    Args:
+        root: The root.
+        views: Its metadata.
+        topics: The broker's topics.
+        defaults: The broker's own policies.
+    """
+
+    def __init__(self, root: Root, views: Views, topics: Topics, defaults: Policies) -> None:
+        self._root = root
+        self._views = views
+        self._topics = topics
+        self._defaults = defaults
+        self._unchanged = Unchanged[str, SubscriptionRecord]()
+        self._readers = SparkReaders(root)
+
+    async def look(self, now_s: float | None = None) -> None:
+        """Delete what is due.
+
+        Args:
+            now_s: The monotonic clock; None for now.
+
+        Raises:
+            MetadataError: the metadata cannot be read.
+        """
+        clock_s = time.monotonic() if now_s is None else now_s
+        view = await self._views.view()
+        in_use = {
+            f"{topic.topic_id}/{each.name}"
+            for topic in self._topics
+            for each in topic.subscriptions.all
+            if each.consumers
+        }
+        for topic, record in await asyncio.to_thread(self._due, view, clock_s, in_use):
+            await self._delete(topic, record)
+
+    def _due(self, view: View, now_s: float, in_use: set[str]) -> list[tuple[TopicRecord, SubscriptionRecord]]:
+        """Subscriptions that had no consumers for their time. In a thread."""
+        asked = []
+        for topic in view.all(TopicRecord):
+            minutes = effective(view, TopicName.parse(topic.name), self._defaults).subscription_expiration_time
+            if topic.partitions is not None or not minutes:
+                continue
+            asked += [
+                (topic, record, minutes * 60)
+                for record in view.all(SubscriptionRecord, topic.topic_id)
+                if record.record_id not in in_use
+            ]
+        self._readers.watch_only(record.name for _, record, _ in asked)
+        asked = [each for each in asked if not self._readers.read(each[1])]
+        # A consumer that came and went meanwhile has left another owner's epoch.
+        for_s = self._unchanged.look(now_s, {record.record_id: record for _, record, _ in asked})
+        return [(topic, record) for topic, record, after_s in asked if for_s[record.record_id] >= after_s]
+
+    async def _delete(self, topic: TopicRecord, record: SubscriptionRecord) -> None:
+        name = TopicName.parse(topic.name)
+        named = {"subscription": record.name, "topic": name}
+        (part,) = catalog.parts(await self._views.view(), topic)
+        consumers = LeaseWatcher(lease_directory(self._root.path, record.name))
+        brokers = LeaseWatcher(broker_lease_directory(self._root.path))
+        try:
+            await asyncio.to_thread(
+                subscriptions.delete_subscription, self._root.store, record.name, [part], consumers, brokers
+            )
+        except (ConsumerBusyError, SubscriptionNotFoundError) as error:
+            log.info("Subscription %r of %s does not expire: %s", record.name, name, error, extra=named)
+        except PulsarpyError as error:
+            log.warning("Subscription %r of %s does not expire now: %s", record.name, name, error, extra=named)
+        else:
+            log.warning(
+                "Subscription %r of %s is deleted: nobody used it for its time.", record.name, name, extra=named
+            )

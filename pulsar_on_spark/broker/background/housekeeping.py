@@ -1,0 +1,97 @@
+"""Housekeeping beside a broker: `maintain` now and then, in a process of its own at low priority.
+
+It seals and trims what dead brokers have left, audits and repairs copies, merges small segments, collects garbage and
+expires subscriptions. One pass at a time; a pass that is cut off is taken up by the next.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import sys
+from dataclasses import replace
+from datetime import timedelta
+from pathlib import Path
+from typing import Final
+
+from pulsar_on_spark.broker.runtime.children import ended_if_cancelled
+from pulsar_on_spark.broker.runtime.repeating import attempt
+from pulsar_on_spark.model import logs
+from pulsar_on_spark.topic.catalog.policies.policies import Policies
+from pulsar_on_spark.topic.catalog.root_handle import Root
+from pulsar_on_spark.topic.maintenance.maintain import maintain
+from pulsar_on_spark.topic.maintenance.repair.limits import BESIDE_A_BROKER
+
+log = logging.getLogger("pulsar_on_spark.broker.background.housekeeping")  # a pass is `__main__`
+
+FIRST_AFTER_S: Final = 60.0
+"""The first pass comes so long after the start: what a killed broker left is sealed soon, and clients come first."""
+_NICE: Final = 10
+
+
+class Housekeeping:
+    """Runs passes until it is stopped.
+
+    Args:
+        root: The root.
+        interval_s: From the end of a pass to the next.
+        replace_after_s: How long a storage path is away before its copies are made anew on others.
+        defaults: The broker's own policies.
+
+    Attributes:
+        passes: Passes that have ended by themselves.
+        failed: How many of these left something undone.
+    """
+
+    def __init__(self, root: Path, interval_s: float, replace_after_s: float, defaults: Policies) -> None:
+        self._interval_s = interval_s
+        policies = defaults.model_dump_json(by_alias=True)
+        self._command = [sys.executable, "-m", __name__, str(root), str(replace_after_s), policies]
+        self._running: asyncio.Task[None] | None = None
+        self.passes = self.failed = 0
+
+    def start(self) -> None:
+        """Begin."""
+        self._running = asyncio.create_task(self._run())
+
+    async def stop(self) -> None:
+        """End, with the pass that is under way."""
+        if self._running is not None:
+            self._running.cancel()
+            await asyncio.gather(self._running, return_exceptions=True)
+
+    async def _run(self) -> None:
+        await asyncio.sleep(min(FIRST_AFTER_S, self._interval_s))
+        while True:
+            await attempt(self._pass, "Housekeeping cannot be started now")
+            await asyncio.sleep(self._interval_s)
+
+    async def _pass(self) -> None:
+        process = await asyncio.create_subprocess_exec(*self._command)
+        async with ended_if_cancelled(process):
+            code = await process.wait()
+        self.passes += 1
+        if code:
+            self.failed += 1
+            log.warning("Housekeeping ended with code %d: its log lines say why, and the next pass tries again.", code)
+
+
+def main() -> None:
+    """One pass; the arguments are the root, for how many seconds a path may be away, and a broker's policies as JSON.
+
+    Exits with 1 if a step was not done.
+    """
+    logs.configure_child()
+    os.nice(_NICE)
+    root, replace_after_s, policies = sys.argv[1:]
+    limits = replace(BESIDE_A_BROKER, replace_after=timedelta(seconds=float(replace_after_s)))
+    done = maintain(Root.open(root), repair_limits=limits, defaults=Policies.model_validate_json(policies))
+    for problem in done.problems:
+        log.warning("Housekeeping: %s", problem)
+    if done.problems:
+        sys.exit(1)
+
+
+if __name__ == "__main__":
+    main()

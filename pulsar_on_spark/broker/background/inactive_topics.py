@@ -1,0 +1,133 @@
+"""Deleting topics that nobody uses, where a policy says so.
+
+A topic is used while it has producers, consumers or, by mode, subscriptions or backlog, while a live query of Spark
+reads a subscription of it, and whenever anything changes in its chain: what Spark writes counts. The time begins anew
+when a broker starts. The deletion is decided on what is committed then: who comes meanwhile keeps the topic, or makes a
+new one.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+
+from pulsar_on_spark.broker.runtime.unchanged import Unchanged
+from pulsar_on_spark.broker.runtime.views import Views
+from pulsar_on_spark.broker.topics.topics import Topics
+from pulsar_on_spark.metadata.cursors import Cursors
+from pulsar_on_spark.metadata.records import SubscriptionRecord, TopicRecord
+from pulsar_on_spark.metadata.state import View
+from pulsar_on_spark.model.errors import PulsarpyError, TopicBusyError
+from pulsar_on_spark.model.ids import Position
+from pulsar_on_spark.model.names import TopicName
+from pulsar_on_spark.topic.catalog import catalog
+from pulsar_on_spark.topic.catalog.policies.effective import effective
+from pulsar_on_spark.topic.catalog.policies.policies import InactiveTopicDeleteMode, Policies
+from pulsar_on_spark.topic.catalog.root_handle import Root
+from pulsar_on_spark.topic.data_path.readers import SparkReaders
+from pulsar_on_spark.topic.managed_ledger.chain.chain import read_limit
+from pulsar_on_spark.topic.managed_ledger.quotas.ages import NOTHING_MS, oldest_publish_ms
+from pulsar_on_spark.topic.managed_ledger.subscription.positions import mark_delete
+
+log = logging.getLogger(__name__)
+
+Unused = tuple[Position, ...]
+"""Where the chains of an unused topic's partitions end."""
+
+
+class InactiveTopics:
+    """Looks for them.
+
+    Args:
+        root: The root.
+        views: Its metadata.
+        topics: The broker's topics.
+        defaults: The broker's own policies.
+    """
+
+    def __init__(self, root: Root, views: Views, topics: Topics, defaults: Policies) -> None:
+        self._root = root
+        self._views = views
+        self._topics = topics
+        self._defaults = defaults
+        self._unchanged = Unchanged[str, Unused]()
+        self._readers = SparkReaders(root)
+
+    async def look(self, now_s: float | None = None) -> None:
+        """Delete what is due.
+
+        Args:
+            now_s: The monotonic clock; None for now.
+
+        Raises:
+            MetadataError: the metadata cannot be read.
+        """
+        clock_s = time.monotonic() if now_s is None else now_s
+        view = await self._views.view()
+        in_use: set[str] = {topic.topic_id for topic in self._topics if topic.has_clients}
+        for record, unused in await asyncio.to_thread(self._due, view, clock_s, in_use):
+            await self._delete(record, unused)
+
+    def _due(self, view: View, now_s: float, in_use: set[str]) -> list[tuple[TopicRecord, Unused]]:
+        """Topics that were unused for their time. In a thread."""
+        policies = (
+            (record, effective(view, TopicName.parse(record.name), self._defaults).inactive_topic_policies)
+            for record in catalog.topics(view)
+        )
+        asked = [(record, policy) for record, policy in policies if policy.delete_while_inactive]
+        unused: dict[str, Unused] = {}
+        if asked:
+            cursors = self._root.store.cursors()
+            self._readers.watch_only(name for record, _ in asked for name in _subscriptions(view, record))
+            for record, policy in asked:
+                found = self._unused(view, cursors, record, policy.inactive_topic_delete_mode, in_use)
+                if found is not None:
+                    unused[record.topic_id] = found
+        for_s = self._unchanged.look(now_s, unused)
+        return [
+            (record, unused[record.topic_id])
+            for record, policy in asked
+            if for_s.get(record.topic_id, -1.0) >= policy.max_inactive_duration_seconds
+        ]
+
+    async def _delete(self, record: TopicRecord, unused: Unused) -> None:
+        name = TopicName.parse(record.name)
+
+        def check(view: View) -> None:
+            mode = effective(view, name, self._defaults).inactive_topic_policies.inactive_topic_delete_mode
+            self._readers.watch(_subscriptions(view, record))
+            if self._unused(view, self._root.store.cursors(), record, mode, set()) != unused:
+                raise TopicBusyError(f"Topic {name} is used again.")
+
+        try:
+            await self._topics.delete_inactive(name, check)
+        except TopicBusyError as error:
+            log.info("%s", error, extra={"topic": name})
+        except PulsarpyError as error:
+            log.warning("Topic %s, which nobody uses, is not deleted now: %s", name, error, extra={"topic": name})
+        else:
+            log.warning("Topic %s is deleted: nobody used it for its time.", name, extra={"topic": name})
+
+    def _unused(
+        self, view: View, cursors: Cursors, record: TopicRecord, mode: InactiveTopicDeleteMode, in_use: set[str]
+    ) -> Unused | None:
+        """None for a topic that is used."""
+        ends = []
+        for part in catalog.parts(view, record):
+            subscriptions = view.all(SubscriptionRecord, part.topic_id)
+            if part.topic_id in in_use or (subscriptions and mode is InactiveTopicDeleteMode.NO_SUBSCRIPTIONS):
+                return None
+            if any(self._readers.read(each) for each in subscriptions):
+                return None
+            marks = [mark_delete(each, cursors.of(part.topic_id, each.name)) for each in subscriptions]
+            if any(oldest_publish_ms(view, part.topic_id, mark) != NOTHING_MS for mark in marks):
+                return None
+            ends.append(read_limit(view, part.topic_id))
+        return tuple(ends)
+
+
+def _subscriptions(view: View, record: TopicRecord) -> list[str]:
+    """Their names, of all partitions."""
+    parts = catalog.parts(view, record)
+    return [each.name for part in parts for each in view.all(SubscriptionRecord, part.topic_id)]

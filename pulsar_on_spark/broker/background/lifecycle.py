@@ -1,0 +1,80 @@
+"""What a broker does for its topics' life now and then, each in its own time: trims, expires, limits, deletes.
+
+What it decides by is in `topic.maintenance.retention`. All of it works on what is committed, so that whatever is cut
+off is taken up the next time, here or in another broker. Trimming is also a step of `maintain`, for roots without a
+broker.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable
+
+from pulsar_on_spark.broker.background.backlog_quotas import BacklogQuotas
+from pulsar_on_spark.broker.background.expiry import MessageExpiry, SubscriptionExpiry
+from pulsar_on_spark.broker.background.inactive_topics import InactiveTopics
+from pulsar_on_spark.broker.observe.overview import Overview
+from pulsar_on_spark.broker.reading.reader import EntryReader
+from pulsar_on_spark.broker.runtime.repeating import every
+from pulsar_on_spark.broker.runtime.settings import BrokerSettings
+from pulsar_on_spark.broker.runtime.views import Views
+from pulsar_on_spark.broker.topics.topic_policies import default_policies
+from pulsar_on_spark.broker.topics.topics import Topics
+from pulsar_on_spark.topic.catalog.root_handle import Root
+from pulsar_on_spark.topic.maintenance.retention.trim import trim_topics
+
+log = logging.getLogger(__name__)
+
+
+class Lifecycle:
+    """Looks after topics until it is stopped.
+
+    Args:
+        root: The root.
+        views: Its metadata.
+        topics: The broker's topics.
+        reader: Reads entries.
+        overview: Counts backlogs.
+        settings: What holds where no policy says otherwise, and how often is looked.
+    """
+
+    def __init__(
+        self,
+        root: Root,
+        views: Views,
+        topics: Topics,
+        reader: EntryReader,
+        overview: Overview,
+        settings: BrokerSettings,
+    ) -> None:
+        self._root = root
+        self._defaults = default_policies(settings)
+        messages = MessageExpiry(root, views, topics, reader, self._defaults)
+        subscriptions = SubscriptionExpiry(root, views, topics, self._defaults)
+        quotas = BacklogQuotas(views, topics, reader, overview)
+        inactive = InactiveTopics(root, views, topics, self._defaults)
+        self._looks: tuple[tuple[float, Callable[[], Awaitable[None]]], ...] = (
+            (settings.retention_check_interval_in_seconds, self._trim),
+            (settings.message_expiry_check_interval_in_minutes * 60, messages.look),
+            (settings.subscription_expiry_check_interval_in_minutes * 60, subscriptions.look),
+            (settings.backlog_quota_check_interval_in_seconds, quotas.look),
+            (settings.broker_delete_inactive_topics_frequency_seconds, inactive.look),
+        )
+        self._tasks: list[asyncio.Task[None]] = []
+
+    def start(self) -> None:
+        """Begin."""
+        complaint = "The broker cannot look after its topics now"
+        self._tasks = [asyncio.create_task(every(interval_s, look, complaint)) for interval_s, look in self._looks]
+
+    async def stop(self) -> None:
+        """End."""
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    async def _trim(self) -> None:
+        done = await asyncio.to_thread(trim_topics, self._root, self._defaults)
+        if done.segments:
+            log.info("Retention trimmed %d messages of %d topics.", done.messages, done.topics)

@@ -1,0 +1,89 @@
+"""What a broker looks after beside its clients: sealing, unused journals, paths that failed, brokers that died."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from typing import Final
+
+from pulsar_on_spark.broker.producing.publishing import PublishPath
+from pulsar_on_spark.broker.runtime.journals import Journals
+from pulsar_on_spark.broker.runtime.repeating import every
+from pulsar_on_spark.broker.runtime.views import Views
+from pulsar_on_spark.metadata.records import IncarnationRecord, PathRecord
+from pulsar_on_spark.model.ids import IncarnationId
+from pulsar_on_spark.storage.path_health import Trials
+from pulsar_on_spark.topic.catalog.root_handle import Root
+from pulsar_on_spark.topic.maintenance.maintain import heal_paths
+from pulsar_on_spark.topic.managed_ledger.incarnation.dead_brokers import DeadBrokers
+
+log = logging.getLogger(__name__)
+
+WATCH_SEALING_EVERY_S: Final = 0.25
+RESTART_SEALING_EVERY_S: Final = 5.0
+"""How often a sealing process that ends by itself is looked for and started again."""
+CLOSE_UNUSED_EVERY_S: Final = 30.0
+"""How often journals are looked for that nobody uses."""
+RECOVER_EVERY_S: Final = 0.5
+"""How often it is looked whether another broker has died."""
+HEAL_EVERY_S: Final = 5.0
+"""How often storage paths that failed are tried; the journal writes to one again once it is well."""
+
+
+class Surroundings:
+    """Looks after these things, each in its own time, until it is stopped.
+
+    Args:
+        root: The root.
+        views: Its metadata.
+        journals: The broker's.
+        path: The publish path, which is held up where sealing is too far behind.
+    """
+
+    def __init__(self, root: Root, views: Views, journals: Journals, path: PublishPath) -> None:
+        self._root = root
+        self._views = views
+        self._journals = journals
+        self._path = path
+        self._dead = DeadBrokers(root)
+        self._ills: dict[int, str] = {}
+        self._trials = Trials()
+        self._tasks: list[asyncio.Task[None]] = []
+
+    def start(self) -> None:
+        """Begin."""
+        self._tasks = [
+            asyncio.create_task(every(interval_s, look, "The broker cannot look after its surroundings now"))
+            for interval_s, look in (
+                (WATCH_SEALING_EVERY_S, self._watch_sealing),
+                (RESTART_SEALING_EVERY_S, self._journals.restart_sealing),
+                (CLOSE_UNUSED_EVERY_S, self._close_unused),
+                (RECOVER_EVERY_S, self._recover),
+                (HEAL_EVERY_S, self._heal),
+            )
+        ]
+
+    async def stop(self) -> None:
+        """End."""
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    async def _watch_sealing(self) -> None:
+        self._path.set_lagging(self._journals.look_at_sealing())
+
+    async def _close_unused(self) -> None:
+        await self._journals.close_unused(time.monotonic())
+
+    async def _recover(self) -> None:
+        view = await self._views.view()
+        others = {IncarnationId(each.incarnation) for each in view.all(IncarnationRecord)}
+        others -= {each.id for each in self._journals}
+        await asyncio.to_thread(self._dead.recover, view, others)
+
+    async def _heal(self) -> None:
+        view = await self._views.view()
+        if any(path.state == "read-only" and path.reason for path in view.all(PathRecord)):
+            for path_id in await asyncio.to_thread(heal_paths, self._root, self._ills, self._trials):
+                log.warning("Storage path %d is well again and is written to.", path_id, extra={"path": path_id})

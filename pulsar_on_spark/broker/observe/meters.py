@@ -1,0 +1,86 @@
+"""The rate meters of a broker's loaded topics, their producers, subscriptions and consumers, sampled by a task."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Iterable, Iterator
+from typing import Final
+from weakref import WeakKeyDictionary
+
+from pulsar_on_spark.broker.observe.rates import Counters, RateMeter, Rates
+from pulsar_on_spark.broker.producing.producer import Published
+from pulsar_on_spark.broker.subscriptions.consumer import Consumer
+from pulsar_on_spark.broker.subscriptions.subscription import Subscription
+from pulsar_on_spark.broker.topics.topic import BrokerTopic
+
+PERIOD_S: Final = 10.0
+"""Rates are of the last ten to twenty seconds; Pulsar's are of the last whole minute (`statsUpdateFrequencyInSecs`)."""
+
+Metered = Published | Subscription | Consumer
+
+
+class Meters:
+    """The meters, made when something is seen first and gone with it. Methods belong to the broker's event loop.
+
+    Args:
+        topics: The topics that are loaded now.
+        clock: Seconds that only grow.
+    """
+
+    def __init__(self, topics: Iterable[BrokerTopic], clock: Callable[[], float] = time.monotonic) -> None:
+        self._topics = topics
+        self._clock = clock
+        self._meters: WeakKeyDictionary[Metered, RateMeter] = WeakKeyDictionary()
+        self._sampled_s = clock()
+        self._sampling: asyncio.Task[None] | None = None
+
+    def start(self) -> None:
+        """Begin to sample."""
+        self._sampling = asyncio.create_task(self._sample_again_and_again(), name="rate meters")
+
+    async def stop(self) -> None:
+        """Sample no more."""
+        if self._sampling is not None:
+            self._sampling.cancel()
+            await asyncio.gather(self._sampling, return_exceptions=True)
+
+    def rates(self, metered: Metered) -> Rates:
+        """The rates of something now; of what is in no loaded topic, since it was asked for before."""
+        meter, now_s, counted = self._meter(metered), self._clock(), _counters(metered)
+        meter.sample(now_s, counted)
+        return meter.rates(now_s, counted)
+
+    def sample(self) -> None:
+        """Look at everything that is loaded."""
+        for metered in _each(self._topics):
+            self._meter(metered).sample(self._clock(), _counters(metered))
+        self._sampled_s = self._clock()
+
+    def _meter(self, metered: Metered) -> RateMeter:
+        meter = self._meters.get(metered)
+        if meter is None:
+            # It came after the last look, and began at nothing.
+            meter = self._meters[metered] = RateMeter(self._sampled_s, Counters(0, 0), PERIOD_S)
+        return meter
+
+    async def _sample_again_and_again(self) -> None:
+        while True:
+            await asyncio.sleep(PERIOD_S)
+            self.sample()
+
+
+def _each(topics: Iterable[BrokerTopic]) -> Iterator[Metered]:
+    for topic in topics:
+        yield topic.published
+        for producer in topic.producers.connected:
+            yield producer.published
+        for subscription in topic.subscriptions.all:
+            yield subscription
+            yield from subscription.consumers
+
+
+def _counters(metered: Metered) -> Counters:
+    if isinstance(metered, Published):
+        return Counters(metered.messages, metered.bytes)
+    return Counters(metered.messages_out, metered.bytes_out)

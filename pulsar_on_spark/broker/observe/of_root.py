@@ -1,0 +1,132 @@
+"""What operators ask of topics, answered from the root alone: no broker need run, and one that does is not asked.
+
+All of it reads, as a Spark query would. What only a broker knows is left at nothing: rates, counters, and who is
+connected; what its clients acknowledged last may be missing for seconds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from contextlib import closing
+from dataclasses import dataclass
+from itertools import islice
+from typing import Final
+
+from pulsar_on_spark.broker.observe.internal_stats import internal_stats, with_reasons
+from pulsar_on_spark.broker.observe.meters import Metered
+from pulsar_on_spark.broker.observe.models import (
+    InternalStats,
+    PartitionedInternalStats,
+    PartitionedTopicMetadata,
+    PartitionedTopicStats,
+    TopicStats,
+)
+from pulsar_on_spark.broker.observe.rates import Rates
+from pulsar_on_spark.broker.observe.sight import Contents, contents
+from pulsar_on_spark.broker.observe.topic_stats import summed, topic_stats
+from pulsar_on_spark.broker.reading.catch_up import CatchUp
+from pulsar_on_spark.broker.reading.extents import chain_shape
+from pulsar_on_spark.broker.reading.jobs import EntrySource
+from pulsar_on_spark.ledger.journal.groups import JournalLimits
+from pulsar_on_spark.metadata.records import TopicRecord
+from pulsar_on_spark.model.errors import InvalidArgumentError, SubscriptionNotFoundError
+from pulsar_on_spark.model.ids import TopicId
+from pulsar_on_spark.model.names import TopicName
+from pulsar_on_spark.topic.catalog import catalog
+from pulsar_on_spark.topic.catalog.catalog import TopicPart
+from pulsar_on_spark.topic.catalog.root_handle import Root
+from pulsar_on_spark.topic.data_path.tail import Tail
+from pulsar_on_spark.topic.entries.rows import StoredEntry
+from pulsar_on_spark.topic.maintenance.retention.trim import kept_segments
+from pulsar_on_spark.topic.managed_ledger.cursor.chain import LedgerChain
+from pulsar_on_spark.topic.managed_ledger.cursor.cursor import Cursor
+from pulsar_on_spark.topic.managed_ledger.cursor.record import NO_RECORD, CursorRecord, encode_holes
+
+_LARGEST_BYTES: Final = JournalLimits().entry_bytes
+"""No broker takes a larger entry."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Look:
+    """A topic with what is in its partitions, or in itself where it has none."""
+
+    record: TopicRecord
+    parts: Mapping[TopicPart, Contents]
+
+    @property
+    def partitions(self) -> PartitionedTopicMetadata:
+        return PartitionedTopicMetadata(partitions=self.record.partitions or 0)
+
+
+def stats_of_root(root: Root, name: TopicName) -> TopicStats | PartitionedTopicStats:
+    """The stats of a topic; for one with partitions those of all together, and one by one.
+
+    Raises:
+        TopicNotFoundError: there is no such topic.
+        MetadataError, StorageError: the root cannot be read.
+    """
+    look = _look(root, name)
+    found = {part.name: _stats(part, seen) for part, seen in look.parts.items()}
+    return found[name.full] if look.record.partitions is None else summed(found, look.partitions)
+
+
+def internal_stats_of_root(root: Root, name: TopicName) -> InternalStats | PartitionedInternalStats:
+    """A topic's ledgers, why their segments are kept, and its cursors (errors as `stats_of_root`)."""
+    look = _look(root, name)
+    found = {part.name: _internal_stats(root, part, seen) for part, seen in look.parts.items()}
+    if look.record.partitions is None:
+        return found[name.full]
+    return PartitionedInternalStats(metadata=look.partitions, partitions=found)
+
+
+def peek_of_root(root: Root, name: TopicName, subscription: str, entries: int) -> list[StoredEntry]:
+    """The first entries that a subscription has not acknowledged, at most so many.
+
+    Raises:
+        InvalidArgumentError: the topic has partitions.
+        SubscriptionNotFoundError: it has no such subscription.
+        TopicNotFoundError, MetadataError, StorageError: as `stats_of_root`.
+        UnbuildableEntryError: an entry of Spark's has more bytes than a client takes.
+    """
+    look = _look(root, name)
+    if look.record.partitions is not None:
+        raise InvalidArgumentError(
+            f"Peeking is for one partition: {name} has {look.record.partitions}, name one of them."
+        )
+    ((part, seen),) = look.parts.items()
+    backlog = seen.backlogs.get(subscription)
+    if backlog is None:
+        raise SubscriptionNotFoundError(f"Subscription {subscription!r} on {name} does not exist: check both names.")
+    topic_id, at = TopicId(part.topic_id), backlog.mark_delete
+    stands = CursorRecord("snapshot", topic_id, subscription, 1, NO_RECORD, at, encode_holes(backlog.holes))
+    cursor = Cursor(LedgerChain(chain_shape(seen.view, topic_id).extents), stands)
+    ranges = cursor.deliverable(at, entries).ranges
+    if not ranges:
+        return []
+    with closing(CatchUp(root, _LARGEST_BYTES)) as reader:
+        # It reads on where the ranges end.
+        return list(islice(reader.read(EntrySource(part), ranges), sum(each.end - each.first for each in ranges)))
+
+
+def _look(root: Root, name: TopicName) -> _Look:
+    view = root.store.view(durable=True)
+    record = catalog.require_topic(view, name)
+    parts = catalog.parts(view, record)
+    with closing(Tail(root, fail_on_data_loss=False)) as tail:
+        view = tail.look(parts, view)
+    cursors = root.store.cursors()
+    return _Look(record, {part: contents(view, cursors, part, {}) for part in parts})
+
+
+def _stats(part: TopicPart, seen: Contents) -> TopicStats:
+    return topic_stats(catalog.require_topic(seen.view, TopicName.parse(part.name)), None, seen, _no_rates, "")
+
+
+def _internal_stats(root: Root, part: TopicPart, seen: Contents) -> InternalStats:
+    name = TopicName.parse(part.name)
+    found = internal_stats(catalog.require_topic(seen.view, name), None, seen, root.quorum.write)
+    return with_reasons(found, kept_segments(root.store, name))
+
+
+def _no_rates(_: Metered) -> Rates:
+    return Rates(0.0, 0.0)

@@ -1,0 +1,83 @@
+"""Stats of topics as operators ask for them: one look at what is stored, put together with what the broker counts."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from pulsar_on_spark.broker.cursors.open_cursor import OpenCursor
+from pulsar_on_spark.broker.observe.internal_stats import internal_stats
+from pulsar_on_spark.broker.observe.meters import Meters
+from pulsar_on_spark.broker.observe.models import InternalStats, TopicStats
+from pulsar_on_spark.broker.observe.sight import Contents, Sight, Standing
+from pulsar_on_spark.broker.observe.topic_stats import topic_stats
+from pulsar_on_spark.broker.topics.topic import BrokerTopic
+from pulsar_on_spark.broker.topics.topics import Topics
+from pulsar_on_spark.metadata.records import TopicRecord
+from pulsar_on_spark.model.ids import Position
+from pulsar_on_spark.model.names import TopicName
+from pulsar_on_spark.topic.catalog.catalog import TopicPart
+from pulsar_on_spark.topic.catalog.root_handle import Root
+
+
+class Overview:
+    """What a broker tells operators of topics. Methods belong to its event loop.
+
+    Args:
+        root: The root.
+        topics: All topics.
+        url: The broker's, as stats name it.
+    """
+
+    def __init__(self, root: Root, topics: Topics, url: str) -> None:
+        self._topics = topics
+        self._url = url
+        self._write_quorum = root.quorum.write
+        self._sight = Sight(root)
+        self.meters = Meters(topics)
+
+    def start(self) -> None:
+        """Begin to sample rates."""
+        self.meters.start()
+
+    async def stop(self) -> None:
+        """Tell no more."""
+        await self.meters.stop()
+        await self._sight.close()
+
+    async def stats(self, records: Sequence[TopicRecord]) -> dict[str, TopicStats]:
+        """The stats of topics without partitions, or of partitions, by full name (errors as `Sight.look`)."""
+        loaded, seen = await self._look(records)
+        return {
+            each.name: topic_stats(each, loaded.get(each.topic_id), seen[each.topic_id], self.meters.rates, self._url)
+            for each in records
+        }
+
+    async def internal_stats(self, records: Sequence[TopicRecord]) -> dict[str, InternalStats]:
+        """The ledgers and cursors of the same (errors as `Sight.look`)."""
+        loaded, seen = await self._look(records)
+        return {
+            each.name: internal_stats(each, loaded.get(each.topic_id), seen[each.topic_id], self._write_quorum)
+            for each in records
+        }
+
+    async def contents(self, record: TopicRecord) -> Contents:
+        """What is in one of them, and behind its cursors (errors as `Sight.look`)."""
+        _, seen = await self._look([record])
+        return seen[record.topic_id]
+
+    async def _look(self, records: Sequence[TopicRecord]) -> tuple[dict[str, BrokerTopic], dict[str, Contents]]:
+        ids = {each.topic_id for each in records}
+        loaded: dict[str, BrokerTopic] = {each.topic_id: each for each in self._topics if each.topic_id in ids}
+        ends: dict[str, Position] = {topic_id: topic.chain.end for topic_id, topic in loaded.items()}
+        standings: dict[tuple[str, str], Standing] = {
+            (topic_id, each.name): Standing(each.kept.cursor.mark_delete, each.kept.cursor.ack_holes)
+            for topic_id, topic in loaded.items()
+            for each in topic.subscriptions.all
+            if isinstance(each.kept, OpenCursor) and each.kept.lost is None
+        }
+        return loaded, await self._sight.look([_part(each) for each in records], ends, standings)
+
+
+def _part(record: TopicRecord) -> TopicPart:
+    index = TopicName.parse(record.name).partition_index if record.partition_of else -1
+    return TopicPart(record.name, record.topic_id, index)

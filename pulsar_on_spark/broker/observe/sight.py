@@ -1,0 +1,196 @@
+"""What lies in topics and behind cursors, counted in messages: off the event loop, with what is only in journals."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from pulsar_on_spark.metadata.cursors import Cursors
+from pulsar_on_spark.metadata.records import SegmentRecord, SubscriptionRecord
+from pulsar_on_spark.metadata.state import View
+from pulsar_on_spark.model.ids import EARLIEST, Position
+from pulsar_on_spark.topic.catalog.catalog import TopicPart
+from pulsar_on_spark.topic.catalog.root_handle import Root
+from pulsar_on_spark.topic.data_path.tail import Tail
+from pulsar_on_spark.topic.managed_ledger.chain import chain
+from pulsar_on_spark.topic.managed_ledger.cursor.holes import AckHoles
+from pulsar_on_spark.topic.managed_ledger.cursor.left_out import acknowledged_rows, left_out
+from pulsar_on_spark.topic.managed_ledger.cursor.record import decode_holes
+from pulsar_on_spark.topic.managed_ledger.subscription import subscriptions
+
+IDLE_S: Final = 30.0
+"""Time without a read after which a journal file is closed."""
+
+
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """Where a cursor stands.
+
+    Attributes:
+        mark_delete: All before it is acknowledged.
+        ack_holes: What is acknowledged beyond it, encoded.
+    """
+
+    mark_delete: Position
+    ack_holes: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Backlog:
+    """What of a topic a subscription has not acknowledged.
+
+    Attributes:
+        messages: Messages.
+        bytes: Key and value bytes of them.
+        mark_delete: The first entry that is not acknowledged.
+        entries: Entries from there on that are not acknowledged as a whole.
+        holes: What is acknowledged beyond it; nothing for a subscription of Spark's, whose slots stand where they read.
+        oldest_publish_ms: When the oldest segment that it needs was begun; 0 if that is not known, or it needs none.
+    """
+
+    messages: int
+    bytes: int
+    mark_delete: Position
+    entries: int
+    holes: AckHoles
+    oldest_publish_ms: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Contents:
+    """One look at a topic.
+
+    Attributes:
+        view: The metadata, with what is in journals.
+        messages: Messages in it.
+        bytes: Key and value bytes of them.
+        backlogs: Of all its durable subscriptions.
+    """
+
+    view: View
+    messages: int
+    bytes: int
+    backlogs: Mapping[str, Backlog]
+
+
+class Sight:
+    """Looks at topics of one root, one look at a time; what it has learnt of journals serves the next one.
+
+    Journal files that no look has needed for a while are closed: on a full disk their bytes are waited for, and a path
+    that is retired is to be unmounted.
+
+    Args:
+        root: The root.
+    """
+
+    def __init__(self, root: Root) -> None:
+        self._root = root
+        self._tail = Tail(root, fail_on_data_loss=False)
+        self._turn = asyncio.Lock()
+        self._resting: asyncio.TimerHandle | None = None
+        self._closing: asyncio.Task[None] | None = None
+
+    async def close(self) -> None:
+        """Close the journals' files."""
+        if self._resting is not None:
+            self._resting.cancel()
+        async with self._turn:
+            await asyncio.to_thread(self._tail.close)
+
+    async def look(
+        self, parts: Sequence[TopicPart], ends: Mapping[str, Position], standings: Mapping[tuple[str, str], Standing]
+    ) -> dict[str, Contents]:
+        """What is in topics, by topic id.
+
+        Args:
+            parts: The topics.
+            ends: What is known to be readable of loaded topics, by topic id.
+            standings: Where the cursors stand that a broker has, by topic id and name: its rows say it seconds later.
+
+        Raises:
+            MetadataError, StorageError: the root cannot be read.
+        """
+        async with self._turn:
+            try:
+                return await asyncio.to_thread(self._look, parts, ends, standings)
+            finally:
+                self._rest_later()
+
+    def _rest_later(self) -> None:
+        if self._resting is not None:
+            self._resting.cancel()
+        self._resting = asyncio.get_running_loop().call_later(IDLE_S, self._rest)
+
+    def _rest(self) -> None:
+        self._closing = asyncio.create_task(self.close())
+
+    def _look(
+        self, parts: Sequence[TopicPart], ends: Mapping[str, Position], standings: Mapping[tuple[str, str], Standing]
+    ) -> dict[str, Contents]:
+        view = self._tail.look(parts)
+        if any(chain.read_limit(view, topic_id) < end for topic_id, end in ends.items()):
+            view = self._tail.look(parts, reach=ends)
+        cursors = self._root.store.cursors()
+        return {part.topic_id: contents(view, cursors, part, standings) for part in parts}
+
+
+def contents(view: View, cursors: Cursors, part: TopicPart, standings: Mapping[tuple[str, str], Standing]) -> Contents:
+    """What is in a topic, as a view that knows its journals has it (`standings` as of `Sight.look`)."""
+    segments = view.all(SegmentRecord, part.topic_id)
+    backlogs = {}
+    for record in view.all(SubscriptionRecord, part.topic_id):
+        live = standings.get((part.topic_id, record.name))
+        found = backlog_of(view, cursors, part, record) if live is None else _of_standing(view, part, live)
+        backlogs[record.name] = found
+    return Contents(view, sum(each.rows for each in segments), sum(each.bytes for each in segments), backlogs)
+
+
+def _of_standing(view: View, part: TopicPart, live: Standing) -> Backlog:
+    holes = decode_holes(live.ack_holes)
+    slices = _slices(view, part, live.mark_delete)
+    acked_rows, acked_bytes = acknowledged_rows(slices, holes)
+    return Backlog(
+        messages=sum(each.rows for each in slices) - acked_rows,
+        bytes=sum(each.bytes for each in slices) - acked_bytes,
+        mark_delete=live.mark_delete,
+        entries=_entries(slices, holes),
+        holes=holes,
+        oldest_publish_ms=_oldest_ms(view, part, live.mark_delete),
+    )
+
+
+def backlog_of(view: View, cursors: Cursors, part: TopicPart, record: SubscriptionRecord) -> Backlog:
+    """The backlog of a subscription whose rows say where it stands."""
+    found = subscriptions.status(view, cursors, part, record)
+    known = left_out(record, cursors.of(record.topic_id, record.name))
+    holes = AckHoles() if known is None else known.holes
+    return Backlog(
+        messages=found.backlog_messages,
+        bytes=found.backlog_bytes,
+        mark_delete=found.mark_delete,
+        entries=_entries(_slices(view, part, found.mark_delete), holes),
+        holes=holes,
+        oldest_publish_ms=_oldest_ms(view, part, found.mark_delete),
+    )
+
+
+def _slices(view: View, part: TopicPart, start: Position) -> Sequence[chain.SegmentSlice]:
+    end = chain.read_limit(view, part.topic_id)
+    return chain.plan_range(view, part.name, part.topic_id, part.partition, start, end).slices
+
+
+def _entries(slices: Sequence[chain.SegmentSlice], holes: AckHoles) -> int:
+    """Entries of the slices that are not acknowledged as a whole."""
+    return sum(
+        each.end - each.first - holes.within(each.segment.ledger_id, each.first, each.end).count for each in slices
+    )
+
+
+def _oldest_ms(view: View, part: TopicPart, start: Position) -> int:
+    end = chain.read_limit(view, part.topic_id)
+    for piece in chain.walk_range(view, part.name, part.topic_id, part.partition, max(start, EARLIEST), end):
+        if isinstance(piece, chain.SegmentSlice):
+            return piece.segment.publish_min_ms
+    return 0

@@ -1,0 +1,236 @@
+"""What is stored and where, looked at now and then: a scrape gets the last look, and never waits for a disk."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import shutil
+import time
+from collections import Counter, defaultdict
+from collections.abc import Collection, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from typing import Final
+
+from pulsar_on_spark.broker.observe.sight import backlog_of
+from pulsar_on_spark.broker.runtime.views import Views
+from pulsar_on_spark.metadata.cursors import Cursors
+from pulsar_on_spark.metadata.records import (
+    CompactionRecord,
+    FileRecord,
+    IncarnationRecord,
+    PathRecord,
+    SegmentRecord,
+    SubscriptionRecord,
+)
+from pulsar_on_spark.metadata.state import View
+from pulsar_on_spark.model.errors import PulsarpyError, StoragePathError
+from pulsar_on_spark.model.ids import PathId
+from pulsar_on_spark.storage.reports import ReportKind, read_reports
+from pulsar_on_spark.storage.storage_path import StoragePath
+from pulsar_on_spark.topic.catalog import catalog
+from pulsar_on_spark.topic.catalog.root_handle import Root
+from pulsar_on_spark.topic.maintenance.repair.scrub import AuditState, read_state
+
+log = logging.getLogger(__name__)
+
+LOOK_EVERY_S: Final = 10.0
+SHARE: Final = 0.02
+"""Of the time, at most, is spent on looking: a large root is looked at less often."""
+_ANEW_EVERY_S: Final = 0.01
+"""How often it is looked whether a look that somebody waits for has ended."""
+_HOLDING: Final = ("writable", "read-only")
+"""States of a path whose copies stay where they are."""
+
+
+@dataclass(frozen=True, slots=True)
+class PathLook:
+    """A storage path. Bytes are those of its file system, 0 where it cannot be reached.
+
+    `is_reachable` says whether its identity file is there and the right one: a directory that was wiped, or whose disk
+    is not mounted, is not, whatever state the metadata give it.
+    """
+
+    path_id: int
+    uri: str
+    state: str
+    is_reachable: bool
+    total_bytes: int = 0
+    free_bytes: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class StoredLook:
+    """What one look found.
+
+    Attributes:
+        at_s: When it began, on the monotonic clock; 0 before the first.
+        logical: Key and value bytes in segments, by topic id.
+        physical: The same times the copies that the metadata name.
+        compacted: Entries and bytes of compacted ledgers, by topic id.
+        backlogs: Entries in segments that are not acknowledged, of subscriptions that no broker has, by topic id and
+            name.
+        file_bytes: Bytes of all these copies of all segment files.
+        files: Segment files.
+        missing_copies: Copies that files lack to their write quorum: as in `pulsarpy status`, those on paths that are
+            lost, draining or cannot be reached do not count as there.
+        open_incarnations: Incarnations whose journals are open or not recovered yet.
+        paths: All storage paths in use.
+        bad_copies: Copies of live files that readers or audits found bad or missing, and nobody has restored yet.
+        losses: Reports of live files that no copy gives whole.
+        audit: What the last audit found.
+        root_total_bytes: Of the file system that holds the metadata.
+        root_free_bytes: Free there.
+    """
+
+    at_s: float = 0.0
+    logical: Mapping[str, int] = field(default_factory=dict)
+    physical: Mapping[str, int] = field(default_factory=dict)
+    compacted: Mapping[str, tuple[int, int]] = field(default_factory=dict)
+    backlogs: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
+    file_bytes: int = 0
+    files: int = 0
+    missing_copies: int = 0
+    open_incarnations: int = 0
+    paths: Sequence[PathLook] = ()
+    bad_copies: int = 0
+    losses: int = 0
+    audit: AuditState = field(default_factory=AuditState)
+    root_total_bytes: int = 0
+    root_free_bytes: int = 0
+
+    @property
+    def paths_to_write(self) -> int:
+        """Storage paths that are there and may be written to."""
+        return sum(each.is_reachable and each.state == "writable" for each in self.paths)
+
+
+class Stored:
+    """Looks at what is stored until it is stopped.
+
+    Args:
+        root: The root.
+        views: Its metadata.
+    """
+
+    def __init__(self, root: Root, views: Views) -> None:
+        self._root = root
+        self._views = views
+        self._looking: asyncio.Task[None] | None = None
+        self._counted = StoredLook()
+        self._seen: tuple[int, frozenset[int]] | None = None
+        self._asked = asyncio.Event()
+        self.look = StoredLook()
+        """The last one."""
+
+    def start(self) -> None:
+        """Begin."""
+        self._looking = asyncio.create_task(self._look_again_and_again(), name="stored look")
+
+    async def stop(self) -> None:
+        """End; a disk that hangs is not waited for."""
+        if self._looking is not None:
+            self._looking.cancel()
+            await asyncio.gather(self._looking, return_exceptions=True)
+
+    async def look_anew(self, patience_s: float) -> StoredLook:
+        """A look that begins now; the last one where it takes longer than `patience_s`, as a disk hangs."""
+        asked_s = time.monotonic()
+        self._asked.set()
+        with suppress(TimeoutError):
+            async with asyncio.timeout(patience_s):
+                while self.look.at_s < asked_s:
+                    await asyncio.sleep(_ANEW_EVERY_S)
+        return self.look
+
+    async def _look_again_and_again(self) -> None:
+        while True:
+            began_s = time.monotonic()
+            try:
+                view = await self._views.view()
+                self.look = await asyncio.to_thread(self._look, view)
+            except (PulsarpyError, OSError) as error:
+                log.warning("Metrics of what is stored are those of an earlier look: %s", error)
+            except Exception:  # the next look may find what this one fell over gone
+                log.exception("Metrics of what is stored are those of an earlier look.")
+            with suppress(TimeoutError):
+                async with asyncio.timeout(max(LOOK_EVERY_S, (time.monotonic() - began_s) / SHARE)):
+                    await self._asked.wait()
+            self._asked.clear()
+
+    def _look(self, view: View) -> StoredLook:
+        at_s, root = time.monotonic(), self._root
+        known = root.storage_paths(view)
+        records = [each for each in view.all(PathRecord) if each.state != "retired"]
+        paths = [_path_look(each, known[PathId(each.path_id)]) for each in records]
+        holding = frozenset(each.path_id for each in paths if each.is_reachable and each.state in _HOLDING)
+        if (view.version, holding) != self._seen:
+            self._counted = counted(view, root.quorum.write, holding)
+            self._seen = (view.version, holding)
+        reports = Counter(each.kind for each in read_reports(root.path) if _is_live(view, each.file_id))
+        disk = shutil.disk_usage(root.path / "metadata")
+        return replace(
+            self._counted,
+            at_s=at_s,
+            backlogs=_backlogs(view, root.store.cursors()),
+            paths=paths,
+            bad_copies=reports[ReportKind.BAD_COPY],
+            losses=reports[ReportKind.LOSS],
+            audit=read_state(root.path),
+            root_total_bytes=disk.total,
+            root_free_bytes=disk.free,
+        )
+
+
+def counted(view: View, write_quorum: int, holding: Collection[int]) -> StoredLook:
+    """What the metadata say. Pure.
+
+    Args:
+        view: The metadata.
+        write_quorum: Copies that a file has where it says nothing else.
+        holding: Ids of the paths whose copies are there, and stay.
+    """
+    gone = {each.path_id for each in view.all(PathRecord) if each.state in ("lost", "retired")}
+    files = {each.file_id: each for each in view.all(FileRecord) if each.replaced_at is None}
+    named = {file_id: sum(copy not in gone for copy in each.copies) for file_id, each in files.items()}
+    logical: defaultdict[str, int] = defaultdict(int)
+    physical: defaultdict[str, int] = defaultdict(int)
+    for segment in view.all(SegmentRecord):
+        logical[segment.topic_id] += segment.bytes
+        physical[segment.topic_id] += segment.bytes * named.get(segment.file_id, 0)
+    return StoredLook(
+        logical=logical,
+        physical=physical,
+        compacted={each.topic_id: (each.entries, each.bytes) for each in view.all(CompactionRecord)},
+        file_bytes=sum((each.length + each.sidecar_length) * named[file_id] for file_id, each in files.items()),
+        files=len(files),
+        missing_copies=sum(
+            max((each.write_quorum or write_quorum) - sum(copy in holding for copy in each.copies), 0)
+            for each in files.values()
+        ),
+        open_incarnations=sum(each.state != "CLOSED" for each in view.all(IncarnationRecord)),
+    )
+
+
+def _backlogs(view: View, cursors: Cursors) -> Mapping[str, Mapping[str, int]]:
+    found: defaultdict[str, dict[str, int]] = defaultdict(dict)
+    parts = {part.topic_id: part for topic in catalog.topics(view) for part in catalog.parts(view, topic)}
+    for record in view.all(SubscriptionRecord):
+        is_at_broker = record.face == "broker" and any(owner.consumer for owner in record.owners)
+        if not is_at_broker and record.topic_id in parts:
+            found[record.topic_id][record.name] = backlog_of(view, cursors, parts[record.topic_id], record).entries
+    return found
+
+
+def _is_live(view: View, file_id: str) -> bool:
+    file = view.get(FileRecord, file_id)
+    return file is not None and file.replaced_at is None
+
+
+def _path_look(record: PathRecord, path: StoragePath) -> PathLook:
+    try:
+        path.check()
+        disk = shutil.disk_usage(path.directory)
+    except (StoragePathError, OSError):
+        return PathLook(record.path_id, record.uri, record.state, is_reachable=False)
+    return PathLook(record.path_id, record.uri, record.state, True, disk.total, disk.free)

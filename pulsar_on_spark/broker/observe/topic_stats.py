@@ -1,0 +1,323 @@
+"""The stats of a topic: what its broker counts, and what the metadata and journals hold. Pure, over one look."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from datetime import UTC, datetime
+from typing import Final
+
+from pulsar_on_spark.broker.cursors.open_cursor import OpenCursor
+from pulsar_on_spark.broker.dispatch import values
+from pulsar_on_spark.broker.observe.meters import Metered
+from pulsar_on_spark.broker.observe.models import (
+    CompactionStats,
+    ConsumerStats,
+    PartitionedTopicMetadata,
+    PartitionedTopicStats,
+    PublisherStats,
+    SubscriptionStats,
+    TopicStats,
+)
+from pulsar_on_spark.broker.observe.rates import Rates
+from pulsar_on_spark.broker.observe.sight import Backlog, Contents
+from pulsar_on_spark.broker.producing.producer import Producer
+from pulsar_on_spark.broker.subscriptions.consumer import Consumer
+from pulsar_on_spark.broker.subscriptions.subscription import Subscription
+from pulsar_on_spark.broker.topics.topic import BrokerTopic
+from pulsar_on_spark.metadata.records import CompactionRecord, SubscriptionRecord, TopicRecord
+from pulsar_on_spark.model.clock import current_ms
+
+RatesOf = Callable[[Metered], Rates]
+
+_ACCESS_MODES: Final = ("Shared", "Exclusive", "WaitForExclusive", "ExclusiveWithFencing")
+_NOTHING_YET: Final = Rates(0.0, 0.0)
+
+
+def topic_stats(record: TopicRecord, topic: BrokerTopic | None, seen: Contents, rates: RatesOf, url: str) -> TopicStats:
+    """One topic's stats.
+
+    Args:
+        record: The topic, or the partition.
+        topic: The same as it is loaded; None if it is not.
+        seen: What is in it.
+        rates: The rates of something that is loaded.
+        url: The broker's.
+    """
+    open_here = {} if topic is None else {each.name: each for each in topic.subscriptions.all}
+    found = {
+        each.name: _subscription(each, seen.backlogs[each.name], open_here.get(each.name), rates)
+        for each in seen.view.all(SubscriptionRecord, record.topic_id)
+    }
+    found |= {
+        name: _volatile(each, rates)
+        for name, each in open_here.items()
+        if name not in found and not isinstance(each.kept, OpenCursor)
+    }
+    oldest_ms = _earliest(each.earliest_msg_publish_time_in_backlog for each in found.values())
+    came_in = _NOTHING_YET if topic is None else rates(topic.published)
+    messages_in = 0 if topic is None else topic.published.messages
+    bytes_in = 0 if topic is None else topic.published.bytes
+    return TopicStats(
+        msg_rate_in=came_in.messages,
+        msg_throughput_in=came_in.bytes,
+        msg_rate_out=sum(each.msg_rate_out for each in found.values()),
+        msg_throughput_out=sum(each.msg_throughput_out for each in found.values()),
+        msg_in_counter=messages_in,
+        bytes_in_counter=bytes_in,
+        msg_out_counter=sum(each.msg_out_counter for each in found.values()),
+        bytes_out_counter=sum(each.bytes_out_counter for each in found.values()),
+        average_msg_size=mean_bytes(came_in),
+        storage_size=seen.bytes,
+        backlog_size=max((each.backlog_size for each in found.values()), default=0),
+        stored_messages=seen.messages,
+        earliest_msg_publish_time_in_backlogs=oldest_ms,
+        oldest_backlog_message_age_seconds=age_s(oldest_ms),
+        non_contiguous_deleted_messages_ranges=sum(
+            each.non_contiguous_deleted_messages_ranges for each in found.values()
+        ),
+        waiting_publishers=0 if topic is None else topic.producers.waiting,
+        compaction=_compaction(seen.view.get(CompactionRecord, record.topic_id)),
+        publishers=[] if topic is None else [publisher_stats(each, rates) for each in topic.producers.connected],
+        subscriptions=found,
+        deduplication_status="Disabled" if topic is None or topic.dedup is None else "Enabled",
+        topic_epoch=record.topic_epoch,
+        owner_broker=url,
+        topic_creation_time_stamp=int(record.created_at.timestamp() * 1000),
+        last_publish_time_stamp=0 if topic is None else topic.published.last_ms,
+    )
+
+
+def summed(partitions: dict[str, TopicStats], metadata: PartitionedTopicMetadata) -> PartitionedTopicStats:
+    """The stats of a partitioned topic.
+
+    Args:
+        partitions: Those of its partitions by full name.
+        metadata: How many it has.
+    """
+    each = list(partitions.values())
+    names = dict.fromkeys(name for stats in each for name in stats.subscriptions)
+    oldest_ms = _earliest(stats.earliest_msg_publish_time_in_backlogs for stats in each)
+    rate_in, throughput_in = (
+        sum(getattr(stats, name) for stats in each) for name in ("msg_rate_in", "msg_throughput_in")
+    )
+    return PartitionedTopicStats(
+        msg_rate_in=rate_in,
+        msg_throughput_in=throughput_in,
+        average_msg_size=mean_bytes(Rates(rate_in, throughput_in)),
+        **{name: sum(getattr(stats, name) for stats in each) for name in _SUMMED},
+        earliest_msg_publish_time_in_backlogs=oldest_ms,
+        oldest_backlog_message_age_seconds=age_s(oldest_ms),
+        # That of the partition whose turn comes next.
+        compaction=min((stats.compaction for stats in each), key=_succeeded_at, default=CompactionStats()),
+        publishers=[publisher for stats in each for publisher in stats.publishers],
+        subscriptions={
+            name: _joined([stats.subscriptions[name] for stats in each if name in stats.subscriptions])
+            for name in names
+        },
+        deduplication_status=each[0].deduplication_status if each else "Disabled",
+        topic_epoch=None,
+        owner_broker=each[0].owner_broker if each else "",
+        topic_creation_time_stamp=min((stats.topic_creation_time_stamp for stats in each), default=0),
+        last_publish_time_stamp=max((stats.last_publish_time_stamp for stats in each), default=0),
+        metadata=metadata,
+        partitions=partitions,
+    )
+
+
+_SUMMED: Final = (
+    "msg_rate_out",
+    "msg_throughput_out",
+    "msg_in_counter",
+    "bytes_in_counter",
+    "msg_out_counter",
+    "bytes_out_counter",
+    "storage_size",
+    "backlog_size",
+    "stored_messages",
+    "non_contiguous_deleted_messages_ranges",
+    "waiting_publishers",
+)
+_SUMMED_OF_SUBSCRIPTION: Final = (
+    "msg_backlog",
+    "backlog_size",
+    "msg_backlog_no_delayed",
+    "msg_delayed",
+    "unacked_messages",
+    "msg_rate_out",
+    "msg_throughput_out",
+    "msg_out_counter",
+    "bytes_out_counter",
+    "non_contiguous_deleted_messages_ranges",
+    "entries_lost",
+)
+_SAID: Final = ("owner", "blocked", "problem", "key_shared_mode")
+"""What the first partition says that says anything."""
+
+
+def _joined(parts: Sequence[SubscriptionStats]) -> SubscriptionStats:
+    sums = {name: sum(getattr(part, name) for part in parts) for name in _SUMMED_OF_SUBSCRIPTION}
+    said = {name: next(filter(None, (getattr(part, name) for part in parts)), None) for name in _SAID}
+    return parts[0].model_copy(
+        update={
+            **sums,
+            **said,
+            "consumers": [consumer for part in parts for consumer in part.consumers],
+            "blocked_subscription_on_unacked_msgs": any(part.blocked_subscription_on_unacked_msgs for part in parts),
+            "active_consumer_name": None,
+            "earliest_msg_publish_time_in_backlog": _earliest(p.earliest_msg_publish_time_in_backlog for p in parts),
+        }
+    )
+
+
+def _subscription(
+    record: SubscriptionRecord, backlog: Backlog, here: Subscription | None, rates: RatesOf
+) -> SubscriptionStats:
+    """A durable subscription, whoever has it."""
+    live = here if here is not None and isinstance(here.kept, OpenCursor) else None
+    said = None if live is None else live.stats
+    went_out = _NOTHING_YET if live is None else rates(live)
+    delayed = 0 if said is None else said.delayed
+    return SubscriptionStats(
+        type=record.type if live is None else live.type,
+        is_durable=True,
+        msg_backlog=backlog.messages,
+        backlog_size=backlog.bytes,
+        msg_backlog_no_delayed=max(backlog.messages - delayed, 0),
+        msg_delayed=delayed,
+        unacked_messages=0 if said is None else said.unacked,
+        key_shared_mode=None if live is None else _key_shared_mode(live),
+        msg_rate_out=went_out.messages,
+        msg_throughput_out=went_out.bytes,
+        msg_out_counter=0 if live is None else live.messages_out,
+        bytes_out_counter=0 if live is None else live.bytes_out,
+        blocked_subscription_on_unacked_msgs=said is not None and said.blocked is not None and said.unacked > 0,
+        active_consumer_name=None if live is None else _active(live),
+        consumers=[] if live is None else _consumers(live, rates),
+        subscription_properties=record.properties,
+        non_contiguous_deleted_messages_ranges=sum(1 for _ in backlog.holes.runs()),
+        earliest_msg_publish_time_in_backlog=backlog.oldest_publish_ms if backlog.messages else 0,
+        owner=None if live is not None else _owner(record),
+        blocked=None if said is None else said.blocked,
+        problem=None if live is None else live.problem,
+        entries_lost=0 if live is None else live.entries_lost,
+    )
+
+
+def _volatile(live: Subscription, rates: RatesOf) -> SubscriptionStats:
+    """A reader's subscription: its backlog is counted in entries, as nothing else knows of its cursor."""
+    said, went_out = live.stats, rates(live)
+    backlog = live.kept.cursor.backlog_entries
+    return SubscriptionStats(
+        type=live.type,
+        is_durable=False,
+        msg_backlog=backlog,
+        backlog_size=0,
+        msg_backlog_no_delayed=backlog,
+        msg_delayed=said.delayed,
+        unacked_messages=said.unacked,
+        key_shared_mode=_key_shared_mode(live),
+        msg_rate_out=went_out.messages,
+        msg_throughput_out=went_out.bytes,
+        msg_out_counter=live.messages_out,
+        bytes_out_counter=live.bytes_out,
+        blocked_subscription_on_unacked_msgs=said.blocked is not None and said.unacked > 0,
+        active_consumer_name=_active(live),
+        consumers=_consumers(live, rates),
+        subscription_properties={},
+        earliest_msg_publish_time_in_backlog=0,
+        blocked=said.blocked,
+        problem=live.problem,
+    )
+
+
+def _key_shared_mode(live: Subscription) -> str | None:
+    return live.key_shared.mode if live.type == "Key_Shared" else None
+
+
+def _owner(record: SubscriptionRecord) -> str | None:
+    owners = sorted({each.consumer for each in record.owners if each.consumer is not None})
+    if not owners:
+        return None
+    return f"broker {owners[0]}" if record.face == "broker" else f"Spark: {', '.join(owners)}"
+
+
+def _active(live: Subscription) -> str | None:
+    active = live.stats.active
+    return next((each.name for each in live.consumers if each.id == active), None)
+
+
+def consumer_stats(live: Subscription, consumer: Consumer, rates: RatesOf) -> ConsumerStats:
+    """One consumer's stats; it is connected."""
+    (said,) = (each for each in live.stats.consumers if each.id == consumer.id)
+    return stats_of_consumer(consumer, said, rates(consumer))
+
+
+def _consumers(live: Subscription, rates: RatesOf) -> list[ConsumerStats]:
+    said = {each.id: each for each in live.stats.consumers}
+    return [stats_of_consumer(each, said[each.id], rates(each)) for each in live.consumers]
+
+
+def stats_of_consumer(consumer: Consumer, said: values.ConsumerStats, went_out: Rates) -> ConsumerStats:
+    """The stats of a consumer that stands as its subscription says, at these rates."""
+    return ConsumerStats(
+        consumer_name=consumer.name,
+        msg_rate_out=went_out.messages,
+        msg_throughput_out=went_out.bytes,
+        msg_out_counter=consumer.messages_out,
+        bytes_out_counter=consumer.bytes_out,
+        available_permits=said.permits,
+        unacked_messages=said.unacked or 0,
+        blocked_consumer_on_unacked_msgs=said.blocked is not None and bool(said.unacked),
+        blocked=said.blocked,
+        address=consumer.peer.address,
+        connected_since=iso(consumer.connected_at),
+        client_version=consumer.peer.client_version,
+        metadata=dict(consumer.metadata),
+        last_consumed_flow_timestamp=consumer.flowed_ms,
+    )
+
+
+def publisher_stats(producer: Producer, rates: RatesOf) -> PublisherStats:
+    """One producer's stats."""
+    came_in = rates(producer.published)
+    return PublisherStats(
+        access_mode=_ACCESS_MODES[producer.info.access_mode],
+        producer_id=producer.info.producer_id,
+        producer_name=producer.info.name,
+        msg_rate_in=came_in.messages,
+        msg_throughput_in=came_in.bytes,
+        average_msg_size=mean_bytes(came_in),
+        address=producer.peer.address,
+        connected_since=iso(producer.connected_at),
+        client_version=producer.peer.client_version,
+        metadata=dict(producer.metadata),
+    )
+
+
+def iso(at_s: float) -> str:
+    """A time as Pulsar's `DateFormatter` writes it, in UTC."""
+    return datetime.fromtimestamp(at_s, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+
+
+def mean_bytes(rates: Rates) -> float:
+    """Of a message; 0 where none comes."""
+    return rates.bytes / rates.messages if rates.messages else 0.0
+
+
+def age_s(at_ms: int) -> int:
+    """Seconds since a time, -1 for 0, as Pulsar says ages."""
+    return max((current_ms() - at_ms) // 1000, 0) if at_ms else -1
+
+
+def _compaction(record: CompactionRecord | None) -> CompactionStats:
+    if record is None:
+        return CompactionStats()
+    return CompactionStats(last_compaction_succeed_timestamp=int(record.compacted_at.timestamp() * 1000))
+
+
+def _succeeded_at(stats: CompactionStats) -> int:
+    return stats.last_compaction_succeed_timestamp
+
+
+def _earliest(times_ms: Iterable[int]) -> int:
+    return min((each for each in times_ms if each > 0), default=0)

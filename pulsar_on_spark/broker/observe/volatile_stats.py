@@ -1,0 +1,73 @@
+"""The stats of a topic that is not stored: its live clients, and nothing else."""
+
+from __future__ import annotations
+
+from pulsar_on_spark.broker.dispatch import values
+from pulsar_on_spark.broker.observe.models import CompactionStats, SubscriptionStats, TopicStats
+from pulsar_on_spark.broker.observe.topic_stats import RatesOf, mean_bytes, publisher_stats, stats_of_consumer
+from pulsar_on_spark.broker.topics.non_persistent import NonPersistentSubscription, NonPersistentTopic
+
+
+def volatile_stats(topic: NonPersistentTopic, rates: RatesOf, url: str) -> TopicStats:
+    """Its stats.
+
+    Args:
+        topic: The topic.
+        rates: The rates of something.
+        url: The broker's.
+    """
+    subscriptions = {each.name: _subscription(each, rates) for each in topic.subscriptions.all}
+    came_in = rates(topic.published)
+    return TopicStats(
+        msg_rate_in=came_in.messages,
+        msg_throughput_in=came_in.bytes,
+        msg_rate_out=sum(each.msg_rate_out for each in subscriptions.values()),
+        msg_drop_rate=sum(each.msg_drop_rate or 0.0 for each in subscriptions.values()),
+        msg_throughput_out=sum(each.msg_throughput_out for each in subscriptions.values()),
+        msg_in_counter=topic.published.messages,
+        bytes_in_counter=topic.published.bytes,
+        msg_out_counter=sum(each.msg_out_counter for each in subscriptions.values()),
+        bytes_out_counter=sum(each.bytes_out_counter for each in subscriptions.values()),
+        average_msg_size=mean_bytes(came_in),
+        storage_size=0,
+        backlog_size=0,
+        stored_messages=0,
+        earliest_msg_publish_time_in_backlogs=0,
+        oldest_backlog_message_age_seconds=-1,
+        non_contiguous_deleted_messages_ranges=0,
+        waiting_publishers=topic.producers.waiting,
+        compaction=CompactionStats(),
+        publishers=[publisher_stats(each, rates) for each in topic.producers.connected],
+        subscriptions=subscriptions,
+        deduplication_status="Disabled",
+        topic_epoch=None,
+        owner_broker=url,
+        topic_creation_time_stamp=topic.created_ms,
+        last_publish_time_stamp=topic.published.last_ms,
+    )
+
+
+def _subscription(found: NonPersistentSubscription, rates: RatesOf) -> SubscriptionStats:
+    consumers = [
+        stats_of_consumer(each, values.ConsumerStats(each.id, found.permits(each), None, None), rates(each))
+        for each in found.consumers
+    ]
+    return SubscriptionStats(
+        type=found.type,
+        is_durable=False,
+        msg_backlog=0,
+        backlog_size=0,
+        msg_backlog_no_delayed=0,
+        msg_delayed=0,
+        unacked_messages=0,
+        msg_rate_out=sum(each.msg_rate_out for each in consumers),
+        msg_throughput_out=sum(each.msg_throughput_out for each in consumers),
+        msg_out_counter=sum(each.msg_out_counter for each in consumers),
+        bytes_out_counter=sum(each.bytes_out_counter for each in consumers),
+        msg_drop_rate=rates(found.dropped).messages,
+        blocked_subscription_on_unacked_msgs=False,
+        active_consumer_name=None if found.active is None else found.active.name,
+        consumers=consumers,
+        subscription_properties={},
+        earliest_msg_publish_time_in_backlog=0,
+    )

@@ -1,0 +1,79 @@
+"""What the handlers of commands work with: the broker's parts, put together by `Broker`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from pulsar_on_spark.broker.observe.overview import Overview
+from pulsar_on_spark.broker.producing.producers import ProducerNames
+from pulsar_on_spark.broker.producing.publishing import PublishPath
+from pulsar_on_spark.broker.reading.reader import EntryReader
+from pulsar_on_spark.broker.runtime.access import Access
+from pulsar_on_spark.broker.runtime.server_errors import ServerRefusalError
+from pulsar_on_spark.broker.runtime.settings import BrokerSettings
+from pulsar_on_spark.broker.runtime.views import Views
+from pulsar_on_spark.broker.topics.schemas import ClientSchemas
+from pulsar_on_spark.broker.topics.topic import TopicParts
+from pulsar_on_spark.broker.topics.topic_watch import TopicWatch
+from pulsar_on_spark.broker.topics.topics import Topics
+from pulsar_on_spark.protocol.commands import ServerError
+from pulsar_on_spark.topic.catalog.root_handle import Root
+
+if TYPE_CHECKING:  # it holds connections, which hold this
+    from pulsar_on_spark.broker.services.vitals import Vitals
+
+
+@dataclass(slots=True)
+class Services:
+    """The broker's parts.
+
+    Attributes:
+        root: The root.
+        given: What the broker was started with.
+        settings: What it goes by now (see `settings_changes`).
+        service_url: What clients connect to, whichever topic they look up: a root has one broker.
+        access: Who may do what.
+        views: The root's metadata.
+        topics: All topics.
+        topic_parts: What each of them works with.
+        schemas: The schemas of topics.
+        reader: Reads entries.
+        path: The way of entries into the journal.
+        names: Names for producers that have none.
+        overview: Stats of topics.
+        watch: What others do to topics.
+        vitals: The broker itself, for metrics and health.
+    """
+
+    root: Root
+    given: BrokerSettings
+    settings: BrokerSettings
+    service_url: str
+    access: Access
+    views: Views
+    topics: Topics
+    topic_parts: TopicParts
+    schemas: ClientSchemas
+    reader: EntryReader
+    path: PublishPath
+    names: ProducerNames
+    overview: Overview
+    watch: TopicWatch
+    vitals: Vitals
+
+    def service_url_of(self, listener: str) -> str:
+        """The URL that lookups answer, whichever topic is looked up.
+
+        Args:
+            listener: The advertised listener that a client names; "" for none.
+
+        Raises:
+            ServerRefusalError: there is no such listener: ServiceNotReady, as in Pulsar.
+        """
+        if listener:
+            raise ServerRefusalError(
+                ServerError.ServiceNotReady,
+                f"The broker has no listener {listener!r}: leave the client's listener name out.",
+            )
+        return self.service_url

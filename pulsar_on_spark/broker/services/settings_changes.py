@@ -1,0 +1,143 @@
+"""Settings that are changed while a broker runs (Pulsar's dynamic configuration).
+
+They are kept in the root's metadata and hold over what the next broker is started with. What a setting says for topics
+is kept beside it as policies, so that whoever asks what holds for a topic finds it
+(`topic.catalog.policies.effective`); the broker itself goes by `in_force`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from contextlib import suppress
+from typing import Final
+
+from pydantic import ValidationError
+
+from pulsar_on_spark.broker.runtime.settings import BrokerSettings
+from pulsar_on_spark.broker.topics.topic_policies import default_policies
+from pulsar_on_spark.metadata import keys
+from pulsar_on_spark.metadata.records import SettingsRecord
+from pulsar_on_spark.metadata.state import View
+from pulsar_on_spark.metadata.store import Change, MetadataStore
+from pulsar_on_spark.model import logs
+from pulsar_on_spark.model.errors import InvalidArgumentError
+from pulsar_on_spark.topic.catalog.policies.effective import DEFAULTS
+
+_BACKLOG_QUOTAS: Final = ("backlog_quota_size", "backlog_quota_age")
+"""What Spark's writes go by: kept for them also where they were not changed, but given to the broker."""
+DYNAMIC: Final[Mapping[str, tuple[str, ...]]] = {
+    "log_level": (),
+    "expose_topic_level_metrics_in_prometheus": (),
+    "expose_consumer_level_metrics_in_prometheus": (),
+    "broker_max_connections": (),
+    "broker_max_connections_per_ip": (),
+    "max_pending_publish_requests_per_connection": (),
+    "subscription_pattern_max_length": (),
+    "dispatcher_max_read_batch_size": (),
+    "dispatcher_max_read_size_bytes": (),
+    "dispatcher_max_round_robin_batch_size": (),
+    "allow_auto_topic_creation": ("auto_topic_creation",),
+    "allow_auto_topic_creation_type": ("auto_topic_creation",),
+    "default_num_partitions": ("auto_topic_creation",),
+    "max_topics_per_namespace": ("max_topics_per_namespace",),
+    "max_namespaces_per_tenant": (),
+    "max_tenants": (),
+    "allow_auto_subscription_creation": ("auto_subscription_creation",),
+    "max_producers_per_topic": ("max_producers_per_topic",),
+    "max_consumers_per_topic": ("max_consumers_per_topic",),
+    "max_consumers_per_subscription": ("max_consumers_per_subscription",),
+    "max_subscriptions_per_topic": ("max_subscriptions_per_topic",),
+    "max_unacked_messages_per_consumer": ("max_unacked_messages_per_consumer",),
+    "max_unacked_messages_per_subscription": ("max_unacked_messages_per_subscription",),
+    "delayed_delivery_enabled": ("delayed_delivery",),
+    "delayed_delivery_tick_time_millis": ("delayed_delivery",),
+    "default_retention_time_in_minutes": ("retention",),
+    "default_retention_size_in_mb": ("retention",),
+    "ttl_duration_default_in_seconds": ("message_ttl",),
+    "backlog_quota_default_limit_bytes": _BACKLOG_QUOTAS,
+    "backlog_quota_default_limit_second": _BACKLOG_QUOTAS,
+    "backlog_quota_default_retention_policy": _BACKLOG_QUOTAS,
+    "subscription_expiration_time_minutes": ("subscription_expiration_time",),
+    "broker_delete_inactive_topics_enabled": ("inactive_topic_policies",),
+    "broker_delete_inactive_topics_mode": ("inactive_topic_policies",),
+    "broker_delete_inactive_topics_max_inactive_duration_seconds": ("inactive_topic_policies",),
+    "broker_deduplication_enabled": ("deduplication",),
+    "schema_compatibility_strategy": ("schema_compatibility_strategy",),
+    "is_allow_auto_update_schema": ("is_allow_auto_update_schema",),
+    "is_schema_validation_enforced": ("schema_validation_enforced",),
+    "broker_service_compaction_threshold_in_bytes": ("compaction_threshold",),
+}
+"""The settings that can be changed, and the fields of `Policies` that they decide for topics."""
+
+
+def changed_values(view: View) -> dict[str, str]:
+    """What was changed, by name."""
+    record = view.get(SettingsRecord, "settings")
+    return {} if record is None else dict(record.values)
+
+
+def in_force(given: BrokerSettings, values: Mapping[str, str]) -> BrokerSettings:
+    """What a broker goes by that was started with `given`, and whose settings were changed to `values`.
+
+    Those that another version changed, and this one does not take, are left out.
+    """
+    settings = given
+    for name, value in values.items():
+        with suppress(InvalidArgumentError):
+            settings = _with(settings, name, value)
+    return settings
+
+
+def change(store: MetadataStore, given: BrokerSettings, name: str, value: str | None) -> None:
+    """Change a setting, durably.
+
+    Args:
+        store: The root's metadata.
+        given: What the broker was started with.
+        name: In snake case.
+        value: As text; None has it again as the broker was started with it.
+
+    Raises:
+        InvalidArgumentError: it cannot be changed while a broker runs, or the value is not acceptable.
+        MetadataError: the commit failed.
+    """
+    _with(given, name, value)
+    store.commit(lambda view: _change(view, given, {name: value}))
+
+
+def follow_log_level(before: BrokerSettings, now: BrokerSettings) -> None:
+    """Let this process, and those that it starts from now on, log at another level where that was changed."""
+    if now.log_level != before.log_level:
+        logs.configure(now.log_level, now.log_format)
+
+
+def renew(store: MetadataStore, given: BrokerSettings) -> BrokerSettings:
+    """What is in force for a broker that starts; what topics go by is made to agree (errors as `change`)."""
+    return in_force(given, changed_values(store.commit(lambda view: _change(view, given, {}))))
+
+
+def _change(view: View, given: BrokerSettings, changes: Mapping[str, str | None]) -> Change | None:
+    known = view.get(SettingsRecord, "settings") or SettingsRecord()
+    both = {**known.values, **changes}
+    values = {name: value for name, value in both.items() if value is not None}
+    policies = default_policies(in_force(given, values)).model_dump(mode="json", by_alias=True)
+    unset = DEFAULTS.model_dump(mode="json", by_alias=True)
+    decided = {field for name in values for field in DYNAMIC.get(name, ())}
+    decided |= {field for field in _BACKLOG_QUOTAS if policies[field] != unset[field]}
+    kept = {field: policies[field] for field in sorted(decided)}
+    wanted = known.model_copy(update={"values": values, "policies": kept})
+    return None if wanted == known else Change(puts=[wanted], keys={keys.SETTINGS: None})
+
+
+def _with(settings: BrokerSettings, name: str, value: str | None) -> BrokerSettings:
+    if name not in DYNAMIC:
+        raise InvalidArgumentError(
+            f"Setting {name} cannot be changed while the broker runs: change its file or environment, start it again."
+        )
+    if value is None:
+        return settings
+    try:
+        return BrokerSettings.model_validate(settings.model_dump() | {name: value})
+    except ValidationError as error:
+        reason = error.errors(include_url=False)[0]["msg"]
+        raise InvalidArgumentError(f"Setting {name} cannot be {value!r} ({reason}): give another value.") from error

@@ -1,0 +1,63 @@
+"""The page of all settings, made of their definitions: `python -m pulsar_on_spark.broker.services.settings_page`."""
+
+from __future__ import annotations
+
+import ast
+import inspect
+import json
+import sys
+
+from pulsar_on_spark.broker.runtime.settings import ENVIRONMENT_PREFIX, BrokerSettings
+from pulsar_on_spark.broker.services.settings_changes import DYNAMIC
+
+HEAD = f"""# Configuration
+
+All settings of a [broker](broker.md), written from `broker/runtime/settings.py` by
+`python -m pulsar_on_spark.broker.services.settings_page > docs/configuration.md`.
+
+They come from a TOML file (`--config FILE`), from the environment (`{ENVIRONMENT_PREFIX}` and the name in capitals) and
+from flags of the command line; each counts over those before. Names and defaults are Pulsar's, in snake case, unless
+the description says otherwise. What a namespace or a topic sets as a [policy](lifecycle.md) holds over the setting. 0
+means no limit where a limit may be 0. A setting of file or flags that is unknown, and any that is not acceptable,
+keeps the broker from starting, with a sentence that names it.
+
+Those with a star can be changed while the broker runs (`pulsar-admin brokers update-dynamic-config`, or the
+[admin API](admin.md#settings-that-change)): that holds at once, and over file, environment and flags of later brokers.
+
+```toml
+broker_service_port = 6650
+bind_address = "0.0.0.0"
+advertised_address = "broker-1.example.com"
+default_retention_time_in_minutes = 10080
+```
+
+| setting | default | |
+|---|---|---|
+"""
+
+
+def page() -> str:
+    """The page, Markdown."""
+    rows = []
+    for name, meaning in _docstrings().items():
+        default = json.dumps(BrokerSettings.model_fields[name].default)
+        star = " *" if name in DYNAMIC else ""
+        rows.append(f"| `{name}`{star} | `{default}` | {meaning} |")
+    return HEAD + "\n".join(rows) + "\n"
+
+
+def _docstrings() -> dict[str, str]:
+    """What stands below each field; pydantic keeps nothing of it."""
+    (definition,) = ast.parse(inspect.getsource(BrokerSettings)).body
+    assert isinstance(definition, ast.ClassDef)
+    found: dict[str, str] = {}
+    for field, below in zip(definition.body, definition.body[1:], strict=False):
+        if isinstance(field, ast.AnnAssign) and isinstance(field.target, ast.Name):
+            assert isinstance(below, ast.Expr), field.target.id
+            assert isinstance(below.value, ast.Constant), field.target.id
+            found[field.target.id] = " ".join(str(below.value.value).split())
+    return found
+
+
+if __name__ == "__main__":
+    sys.stdout.write(page())

@@ -1,0 +1,204 @@
+"""The store's own families (`pulsarpy_`), and what of Pulsar's concerns the broker as a process. No IO but `/proc`.
+
+What a journal has is labelled with its `quorum` (write/ack): a broker has a journal for each that its topics ask for.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from importlib.metadata import version
+from typing import Final
+
+from prometheus_client import PlatformCollector, ProcessCollector
+from prometheus_client.metrics_core import (
+    CounterMetricFamily,
+    GaugeMetricFamily,
+    HistogramMetricFamily,
+    Metric,
+)
+
+from pulsar_on_spark.broker.observe.stored import StoredLook
+from pulsar_on_spark.broker.runtime.journals import Journal
+from pulsar_on_spark.broker.services.services import Services
+from pulsar_on_spark.ledger.journal.meter import JournalMeter
+from pulsar_on_spark.model.latencies import Latencies
+
+_CLUSTER: Final = ("cluster",)
+_JOURNAL: Final = ("cluster", "quorum")
+_PATH: Final = ("cluster", "path", "uri")
+_STATES: Final = ("writable", "read-only", "draining", "lost")
+
+
+def store_families(services: Services) -> Iterator[Metric]:
+    """All families that are not of topics."""
+    cluster = services.settings.cluster_name
+    look = services.vitals.stored.look
+    yield from _gauges(cluster, _broker_gauges(services, look))
+    yield from _counters(cluster, services)
+    yield from _histograms(cluster, services)
+    yield from _of_journals(cluster, services.vitals.journals.all)
+    yield from _of_paths(cluster, look)
+    yield from _of_processes(cluster, services)
+    info = GaugeMetricFamily("pulsar_version_info", "The broker's version", labels=("cluster", "version"))
+    info.add_metric((cluster, version("pulsar-on-spark")), 1)
+    yield info
+    yield from ProcessCollector(registry=None).collect()
+    yield from PlatformCollector(registry=None).collect()
+
+
+def _broker_gauges(services: Services, look: StoredLook) -> Iterable[tuple[str, str, float]]:
+    vitals, path, cache = services.vitals, services.path, services.reader.cache
+    now_s = time.monotonic()
+    return (
+        ("pulsar_active_connections", "Clients' connections", len(vitals.connections)),
+        ("pulsar_ml_cache_used_size", "Bytes of entries in memory", cache.size_bytes),
+        ("pulsar_ml_cache_entries", "Entries in memory", len(cache)),
+        ("pulsarpy_publish_pending_bytes", "Bytes of entries without receipt", path.pending_bytes),
+        ("pulsarpy_publish_held", "1 while clients with producers are not read", not path.is_open),
+        ("pulsarpy_sealing_over_limit", "1 while producers are held back because of sealing", path.is_lagging),
+        ("pulsarpy_open_incarnations", "Journals that are open or not recovered", look.open_incarnations),
+        ("pulsarpy_segment_files", "Segment files", look.files),
+        ("pulsarpy_segment_copies_missing", "Copies that segment files lack to their quorum", look.missing_copies),
+        ("pulsarpy_segment_copies_bad", "Copies that were found bad and are not restored", look.bad_copies),
+        ("pulsarpy_segment_losses", "Findings of data that no copy gives", look.losses),
+        ("pulsarpy_audit_copies_missing", "Copies that the last audit did not find", look.audit.missing),
+        ("pulsarpy_audit_copies_lacking", "Copies for which it found no storage path", look.audit.lacking),
+        ("pulsarpy_audit_files_unfinished", "Files that its repair left to the next one", look.audit.unfinished),
+        ("pulsarpy_audit_time_seconds", "When it was, since 1970; 0 before the first", look.audit.audited_ms / 1000),
+        ("pulsarpy_root_size_bytes", "Of the file system of the metadata", look.root_total_bytes),
+        ("pulsarpy_root_free_bytes", "Free there; below 1 MiB nothing is committed", look.root_free_bytes),
+        ("pulsarpy_stored_look_age_seconds", "Age of what is said of storage", now_s - look.at_s if look.at_s else -1),
+    )
+
+
+def _gauges(cluster: str, numbers: Iterable[tuple[str, str, float]]) -> Iterator[Metric]:
+    for name, text, value in numbers:
+        gauge = GaugeMetricFamily(name, text, labels=_CLUSTER)
+        gauge.add_metric((cluster,), value)
+        yield gauge
+
+
+def _counters(cluster: str, services: Services) -> Iterator[Metric]:
+    vitals, reader = services.vitals, services.reader
+    created = vitals.connections.created
+    for name, text, value in (
+        ("pulsar_connection_created_total_count", "Connections made", created),
+        ("pulsar_connection_closed_total_count", "Connections ended", created - len(vitals.connections)),
+    ):
+        # Pulsar's names, without the `_total` at their end that a counter gets.
+        gauge = GaugeMetricFamily(name, text, labels=_CLUSTER)
+        gauge.add_metric((cluster,), value)
+        yield gauge
+    for name, text, value in (
+        ("pulsarpy_cache_hits", "Entries that were in memory when consumers were to get them", reader.hits),
+        ("pulsarpy_cache_misses", "Entries that had to be read", reader.misses),
+        ("pulsarpy_housekeeping_passes", "Passes of housekeeping that have ended", vitals.housekeeping.passes),
+        ("pulsarpy_housekeeping_failed", "Those that left a step undone", vitals.housekeeping.failed),
+    ):
+        counter = CounterMetricFamily(name, text, labels=_CLUSTER)
+        counter.add_metric((cluster,), value)
+        yield counter
+
+
+def _histograms(cluster: str, services: Services) -> Iterator[Metric]:
+    vitals, store = services.vitals, services.root.store
+    kept: tuple[tuple[str, str, Latencies], ...] = (
+        ("pulsarpy_publish_latency_seconds", "From journal to receipt, of sampled entries", services.path.latencies),
+        ("pulsarpy_topic_load_seconds", "Loads of topics", services.topics.loads),
+        ("pulsarpy_event_loop_delay_seconds", "How late the event loop wakes tasks", vitals.loop_delays),
+    )
+    for name, text, latencies in kept:
+        yield _histogram(name, text, _CLUSTER, {(cluster,): latencies})
+    yield _histogram(
+        "pulsarpy_metadata_commit_seconds",
+        "Commits to the metadata tables by this broker",
+        ("cluster", "table"),
+        {(cluster, "main"): store.commits, (cluster, "cursors"): store.cursor_commits},
+    )
+
+
+def _of_journals(cluster: str, journals: Sequence[Journal]) -> Iterator[Metric]:
+    gauges: tuple[tuple[str, str, Callable[[Journal], float]], ...] = (
+        ("pulsarpy_journal_waiting_bytes", "Bytes in the queue", lambda it: it.incarnation.journal.waiting_bytes),
+        ("pulsarpy_journal_takes_entries", "1 while it has room", lambda it: it.incarnation.can_append),
+        ("pulsarpy_open_ledgers", "Open ledgers of this broker", lambda it: len(it.incarnation.ledgers)),
+        ("pulsarpy_sealing_lag_bytes", "Bytes not sealed, one copy", lambda it: it.sealing.lag_bytes),
+        ("pulsarpy_sealing_lag_limit_bytes", "Producers are held above it", lambda it: it.sealing.lag_limit_bytes),
+        ("pulsarpy_sealing_silent_seconds", "Since the sealing process was heard", lambda it: it.sealing.silent_s),
+    )
+    counters: tuple[tuple[str, str, Callable[[JournalMeter], float]], ...] = (
+        ("pulsarpy_journal_groups", "Groups of entries or cursor records; each is one frame", lambda it: it.groups),
+        ("pulsarpy_journal_records", "Entries and cursor records in them", lambda it: it.records),
+        ("pulsarpy_journal_bytes", "Bytes of these, one copy", lambda it: it.payload_bytes),
+    )
+    for name, text, number in gauges:
+        gauge = GaugeMetricFamily(name, text, labels=_JOURNAL)
+        for each in journals:
+            gauge.add_metric((cluster, each.quorum), number(each))
+        yield gauge
+    for name, text, count in counters:
+        counter = CounterMetricFamily(name, text, labels=_JOURNAL)
+        for each in journals:
+            counter.add_metric((cluster, each.quorum), count(each.incarnation.journal.meter))
+        yield counter
+    yield _histogram(
+        "pulsarpy_journal_write_seconds",
+        "From a group's send until an ack quorum synced it",
+        _JOURNAL,
+        {(cluster, each.quorum): each.incarnation.journal.meter.writes for each in journals},
+    )
+    yield _histogram(
+        "pulsarpy_journal_sync_seconds",
+        "fdatasync on a storage path",
+        (*_JOURNAL, "path"),
+        {
+            (cluster, each.quorum, str(path_id)): latencies
+            for each in journals
+            for path_id, latencies in each.incarnation.journal.sync_latencies().items()
+        },
+    )
+
+
+def _histogram(name: str, text: str, labels: Sequence[str], kept: Mapping[tuple[str, ...], Latencies]) -> Metric:
+    family = HistogramMetricFamily(name, text, labels=labels)
+    for key, latencies in kept.items():
+        family.add_metric(key, latencies.buckets(), latencies.sum_s)
+    return family
+
+
+def _of_paths(cluster: str, look: StoredLook) -> Iterator[Metric]:
+    state = GaugeMetricFamily("pulsarpy_path_state", "1 for the state it has", labels=(*_PATH, "state"))
+    reachable = GaugeMetricFamily("pulsarpy_path_reachable", "1 while it is there, and the right one", labels=_PATH)
+    total = GaugeMetricFamily("pulsarpy_path_size_bytes", "Of its file system", labels=_PATH)
+    free = GaugeMetricFamily("pulsarpy_path_free_bytes", "Free in its file system", labels=_PATH)
+    for path in look.paths:
+        key = (cluster, str(path.path_id), path.uri)
+        for each in _STATES:
+            state.add_metric((*key, each), path.state == each)
+        reachable.add_metric(key, path.is_reachable)
+        if path.is_reachable:
+            total.add_metric(key, path.total_bytes)
+            free.add_metric(key, path.free_bytes)
+    yield from (state, reachable, total, free)
+
+
+def _of_processes(cluster: str, services: Services) -> Iterator[Metric]:
+    """Each sealing process has its journal's quorum; the others have none, which Prometheus takes as no label."""
+    labels = ("cluster", "process", "quorum")
+    processes: list[tuple[str, str, int | str | None]] = [("broker", "", "self"), ("reader", "", services.reader.pid)]
+    processes += [("sealer", each.quorum, each.sealing.pid) for each in services.vitals.journals.all]
+    memory = GaugeMetricFamily("pulsarpy_process_resident_memory_bytes", "Resident memory", labels=labels)
+    cpu = CounterMetricFamily("pulsarpy_process_cpu_seconds", "User and system CPU time", labels=labels)
+    for process, quorum, pid in processes:
+        found = {} if pid is None else _process(pid)
+        if found:
+            memory.add_metric((cluster, process, quorum), found["process_resident_memory_bytes"])
+            cpu.add_metric((cluster, process, quorum), found["process_cpu_seconds_total"])
+    yield from (memory, cpu)
+
+
+def _process(pid: int | str) -> dict[str, float]:
+    """What `/proc` says of a process; nothing if it is gone."""
+    families = ProcessCollector(pid=lambda: pid, registry=None).collect()
+    return {sample.name: sample.value for family in families for sample in family.samples}

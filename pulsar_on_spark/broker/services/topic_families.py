@@ -1,0 +1,206 @@
+"""Pulsar's families of topics, subscriptions and the broker, out of gathered numbers. Pure.
+
+By topic and subscription, or summed up by namespace (Pulsar's `exposeTopicLevelMetricsInPrometheus`).
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Final, Literal
+
+from pulsar_on_spark.broker.observe.rates import Rates
+from pulsar_on_spark.broker.observe.stored import StoredLook
+from pulsar_on_spark.broker.runtime import entry_samples
+from pulsar_on_spark.broker.services.exposition import family, labels
+from pulsar_on_spark.broker.services.gather import ConsumerNumbers, SubscriptionNumbers, TopicNumbers
+from pulsar_on_spark.broker.topics.compaction import CompactionCounts
+
+_OfTopic = Callable[[TopicNumbers], float]
+_OfSubscription = Callable[[SubscriptionNumbers], float]
+_OfConsumer = Callable[[ConsumerNumbers], float]
+_OfCompactions = Callable[[CompactionCounts], float]
+_Kind = Literal["gauge", "counter"]
+
+
+def _sum(number: _OfSubscription) -> _OfTopic:
+    return lambda topic: sum(number(each) for each in topic.subscriptions)
+
+
+_SUMS: Final[tuple[tuple[str, str, _OfTopic], ...]] = (
+    ("subscriptions_count", "Subscriptions", lambda it: len(it.subscriptions)),
+    ("producers_count", "Producers", lambda it: it.producers),
+    ("consumers_count", "Consumers", _sum(lambda each: each.consumers)),
+    ("rate_in", "Messages published a second", lambda it: it.rates.messages),
+    ("rate_out", "Messages delivered a second", _sum(lambda each: each.rates.messages)),
+    ("throughput_in", "Bytes published a second", lambda it: it.rates.bytes),
+    ("throughput_out", "Bytes delivered a second", _sum(lambda each: each.rates.bytes)),
+    ("msg_backlog", "Entries not acknowledged, of all subscriptions", _sum(lambda each: each.backlog)),
+)
+"""Of a topic, or a namespace, as `pulsar_...`, and all of them together as `pulsar_broker_...`."""
+_OF_MANY: Final[tuple[tuple[str, _Kind, str, _OfTopic], ...]] = (
+    *((f"pulsar_{name}", "gauge", text, number) for name, text, number in _SUMS),
+    ("pulsarpy_topic_waiting_entries", "gauge", "Entries that the journal has not taken yet", lambda it: it.waiting),
+    (
+        "pulsarpy_topic_producers_refused",
+        "gauge",
+        "1 while no producer is admitted because of a backlog quota",
+        lambda it: int(it.are_producers_refused),
+    ),
+    ("pulsar_in_messages_total", "counter", "Messages that were published", lambda it: it.messages_in),
+    ("pulsar_in_bytes_total", "counter", "Bytes of their entries", lambda it: it.bytes_in),
+)
+"""Of a topic; a namespace's are their sums."""
+_OF_ONE: Final[tuple[tuple[str, _Kind, str, _OfTopic], ...]] = (
+    ("pulsar_average_msg_size", "gauge", "Mean bytes of a message", lambda it: it.bytes_in / max(it.messages_in, 1)),
+    ("pulsar_storage_backlog_quota_limit", "gauge", "Bytes of backlog; -1 for no limit", lambda it: it.quota_bytes),
+    ("pulsar_storage_backlog_quota_limit_time", "gauge", "Seconds; -1 for no limit", lambda it: it.quota_s),
+)
+"""Of a topic alone."""
+_OF_SUBSCRIPTION: Final[tuple[tuple[str, _Kind, str, _OfSubscription], ...]] = (
+    ("pulsar_subscription_back_log", "gauge", "Entries that are not acknowledged", lambda it: it.backlog),
+    (
+        "pulsar_subscription_back_log_no_delayed",
+        "gauge",
+        "The same without those that wait for their time",
+        lambda it: max(it.backlog - it.delayed, 0),
+    ),
+    ("pulsar_subscription_delayed", "gauge", "Entries that wait for their time", lambda it: it.delayed),
+    ("pulsar_subscription_unacked_messages", "gauge", "Messages that are at consumers", lambda it: it.unacked),
+    (
+        "pulsar_subscription_blocked_on_unacked_messages",
+        "gauge",
+        "1 while it stands still because too many messages are at consumers",
+        lambda it: int(it.is_blocked_on_unacked),
+    ),
+    ("pulsar_subscription_consumers_count", "gauge", "Consumers", lambda it: it.consumers),
+    ("pulsar_subscription_msg_rate_out", "gauge", "Messages delivered a second", lambda it: it.rates.messages),
+    ("pulsar_subscription_msg_throughput_out", "gauge", "Bytes delivered a second", lambda it: it.rates.bytes),
+    (
+        "pulsarpy_subscription_read_failing",
+        "gauge",
+        "1 while its entries cannot be read, which is tried again and again",
+        lambda it: int(it.is_failing),
+    ),
+    ("pulsar_out_messages_total", "counter", "Messages that were delivered", lambda it: it.messages_out),
+    ("pulsar_out_bytes_total", "counter", "Bytes of their entries", lambda it: it.bytes_out),
+    (
+        "pulsarpy_subscription_entries_lost_total",
+        "counter",
+        "Entries passed over because no copy is left",
+        lambda it: it.entries_lost,
+    ),
+)
+
+_OF_CONSUMER: Final[tuple[tuple[str, str, _OfConsumer], ...]] = (
+    ("pulsar_consumer_unacked_messages", "Messages that are at it", lambda it: it.unacked),
+    (
+        "pulsar_consumer_blocked_on_unacked_messages",
+        "1 while it gets nothing because too many are",
+        lambda it: int(it.is_blocked_on_unacked),
+    ),
+    ("pulsar_consumer_available_permits", "Messages that it takes now", lambda it: it.permits),
+    ("pulsar_consumer_msg_rate_out", "Messages delivered to it a second", lambda it: it.rates.messages),
+    ("pulsar_consumer_msg_throughput_out", "Bytes delivered to it a second", lambda it: it.rates.bytes),
+)
+_OF_COMPACTIONS: Final[tuple[tuple[str, str, _OfCompactions], ...]] = (
+    ("pulsar_compaction_succeed_count", "Compactions that came to their end", lambda it: it.succeeded),
+    ("pulsar_compaction_failed_count", "Compactions that did not", lambda it: it.failed),
+    ("pulsar_compaction_duration_time_in_mills", "How long the last one took", lambda it: it.duration_ms),
+)
+
+
+def topic_families(cluster: str, topics: Sequence[TopicNumbers], stored: StoredLook, by_topic: bool) -> Iterator[str]:
+    """All families of topics, each as text.
+
+    Args:
+        cluster: The cluster's name.
+        topics: The loaded ones.
+        stored: What is stored of them.
+        by_topic: Whether topics and subscriptions are told one by one; else namespaces are.
+    """
+    of_broker = labels(cluster=cluster)
+    topics = [_with_resting(each, stored.backlogs.get(each.topic_id, {})) for each in topics]
+    yield from _of_broker(of_broker, topics, stored)
+    of_namespace = {name: labels(cluster=cluster, namespace=name) for name in {each.namespace for each in topics}}
+
+    def by_namespace(number: _OfTopic) -> Iterable[tuple[str, float]]:
+        sums: defaultdict[str, float] = defaultdict(int)
+        for each in topics:
+            sums[of_namespace[each.namespace]] += number(each)
+        return sums.items()
+
+    yield family("pulsar_topics_count", "gauge", "Loaded topics", by_namespace(lambda _: 1))
+    sizes: tuple[tuple[str, _Kind, str, _OfTopic], ...] = (
+        (
+            "pulsar_storage_size",
+            "gauge",
+            "Key and value bytes in segments, times their copies",
+            lambda it: stored.physical.get(it.topic_id, 0),
+        ),
+        (
+            "pulsar_storage_logical_size",
+            "gauge",
+            "Key and value bytes in segments",
+            lambda it: stored.logical.get(it.topic_id, 0),
+        ),
+    )
+    if not by_topic:
+        yield from (family(name, kind, text, by_namespace(number)) for name, kind, text, number in (*_OF_MANY, *sizes))
+        return
+    named = [(f"{of_namespace[each.namespace]},{labels(topic=each.name)}", each) for each in topics]
+    for name, kind, text, number in (*_OF_MANY, *_OF_ONE, *sizes):
+        yield family(name, kind, text, ((of, number(each)) for of, each in named))
+    measured = [(of, each.samples) for of, each in named if each.samples is not None]
+    for index, name in enumerate(entry_samples.names()):
+        yield family(name, "gauge", "Of sampled entries", ((of, samples[index]) for of, samples in measured))
+    found = [(f"{of},{labels(subscription=each.name)}", each) for of, topic in named for each in topic.subscriptions]
+    for name, kind, text, said in _OF_SUBSCRIPTION:
+        yield family(name, kind, text, ((of, said(each)) for of, each in found))
+    consumers = [
+        (f"{of},{labels(consumer_name=each.name, consumer_id=str(each.id))}", each)
+        for of, subscription in found
+        for each in subscription.each_consumer
+    ]
+    for name, text, of_consumer in _OF_CONSUMER:
+        yield family(name, "gauge", text, ((of, of_consumer(each)) for of, each in consumers))
+    yield from _of_compactions(named, stored)
+
+
+def _with_resting(topic: TopicNumbers, backlogs: Mapping[str, int]) -> TopicNumbers:
+    """With the subscriptions that are not open here: a backlog that nobody consumes grows, too."""
+    here = {each.name for each in topic.subscriptions}
+    resting = [
+        SubscriptionNumbers(name, 0, backlog, 0, 0, False, False, 0, 0, 0, Rates(0, 0), [])
+        for name, backlog in backlogs.items()
+        if name not in here
+    ]
+    return topic._replace(subscriptions=[*topic.subscriptions, *resting]) if resting else topic
+
+
+def _of_compactions(named: Sequence[tuple[str, TopicNumbers]], stored: StoredLook) -> Iterator[str]:
+    """Of topics that were compacted only, as in Pulsar."""
+    run = [(of, each.compactions) for of, each in named if each.compactions is not None]
+    for name, text, number in _OF_COMPACTIONS:
+        yield family(name, "gauge", text, ((of, number(counts)) for of, counts in run))
+    left = [(of, stored.compacted[each.topic_id]) for of, each in named if each.topic_id in stored.compacted]
+    for index, (name, text) in enumerate(
+        (
+            ("pulsar_compaction_compacted_entries_count", "Entries of the compacted ledger"),
+            ("pulsar_compaction_compacted_entries_size", "Key and value bytes of the compacted ledger"),
+        )
+    ):
+        yield family(name, "gauge", text, ((of, numbers[index]) for of, numbers in left))
+
+
+def _of_broker(of_broker: str, topics: Sequence[TopicNumbers], stored: StoredLook) -> Iterator[str]:
+    numbers: list[tuple[str, str, float]] = [
+        (f"pulsar_broker_{name}", text, sum(map(number, topics))) for name, text, number in _SUMS
+    ]
+    numbers += [
+        ("pulsar_broker_topics_count", "Loaded topics", len(topics)),
+        ("pulsar_broker_storage_size", "Bytes of all copies of segment files", stored.file_bytes),
+        ("pulsar_broker_storage_logical_size", "Key and value bytes in segments", sum(stored.logical.values())),
+    ]
+    for name, text, value in numbers:
+        yield family(name, "gauge", text, [(of_broker, value)])

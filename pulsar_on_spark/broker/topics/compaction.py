@@ -1,0 +1,219 @@
+"""Compactions that a broker runs: when asked to, and where more than the policy's bytes wait. Each in a process.
+
+One runs at a time, at low priority: the others wait for their turn and are RUNNING as well. What a compaction is, is in
+`topic.maintenance.compaction`; a process that is killed leaves everything as it was.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import sys
+import time
+from contextlib import closing
+from dataclasses import dataclass
+from typing import Final, Literal, TypeVar
+
+from pulsar_on_spark.broker.runtime.children import ended_if_cancelled
+from pulsar_on_spark.broker.runtime.repeating import every
+from pulsar_on_spark.broker.runtime.settings import BrokerSettings
+from pulsar_on_spark.broker.topics.topic_policies import default_policies
+from pulsar_on_spark.metadata.records import TopicRecord
+from pulsar_on_spark.model.errors import PulsarpyError, TopicBusyError
+from pulsar_on_spark.model.ids import EntryId, LedgerId, Position
+from pulsar_on_spark.model.names import TopicName
+from pulsar_on_spark.topic.catalog.catalog import TopicPart
+from pulsar_on_spark.topic.catalog.policies.effective import effective
+from pulsar_on_spark.topic.catalog.root_handle import Root
+from pulsar_on_spark.topic.data_path.tail import Tail
+from pulsar_on_spark.topic.maintenance.compaction.compact import Compaction, compact
+from pulsar_on_spark.topic.managed_ledger.chain.compaction_record import waiting_bytes
+
+log = logging.getLogger(__name__)
+
+_T = TypeVar("_T")
+
+_NICE: Final = 10
+_MAX_ERROR_BYTES: Final = 4_096
+"""Of what a process that failed has said, the end is kept."""
+_MAX_KNOWN: Final = 10_000
+"""Topics whose last outcome is remembered."""
+
+
+@dataclass(frozen=True, slots=True)
+class CompactionStatus:
+    """How a topic's compaction stands, in Pulsar's words (`LongRunningProcessStatus`).
+
+    Attributes:
+        status: NOT_RUN since this broker was started, or how the last one ended.
+        last_error: Why, for ERROR.
+    """
+
+    status: Literal["NOT_RUN", "RUNNING", "SUCCESS", "ERROR"] = "NOT_RUN"
+    last_error: str = ""
+
+    @classmethod
+    def of_all(cls, parts: list[CompactionStatus]) -> CompactionStatus:
+        """How a partitioned topic stands: as the partition that needs attention most."""
+        order = ("RUNNING", "ERROR", "NOT_RUN", "SUCCESS")
+        return min(parts, key=lambda part: order.index(part.status), default=cls())
+
+
+@dataclass(frozen=True, slots=True)
+class CompactionCounts:
+    """How often a topic was compacted since this broker was started.
+
+    Attributes:
+        succeeded: Compactions that came to their end.
+        failed: Those that did not.
+        duration_ms: How long the last one took, without the wait for its turn.
+    """
+
+    succeeded: int = 0
+    failed: int = 0
+    duration_ms: int = 0
+
+
+class Compactions:
+    """The compactions of one broker. Methods belong to its event loop.
+
+    Args:
+        root: The root.
+        settings: How often thresholds are looked at, and what holds where no policy says otherwise.
+    """
+
+    def __init__(self, root: Root, settings: BrokerSettings) -> None:
+        self._root = root
+        self._defaults = default_policies(settings)
+        self._interval_s = settings.broker_service_compaction_monitor_interval_in_seconds
+        self._retain_null_key = settings.topic_compaction_retain_null_key
+        self._known: dict[TopicName, CompactionStatus] = {}
+        self._counts: dict[TopicName, CompactionCounts] = {}
+        self._running: dict[TopicName, asyncio.Task[None]] = {}
+        self._turn = asyncio.Semaphore(1)
+        self._watching: asyncio.Task[None] | None = None
+
+    def start(self) -> None:
+        """Begin to look at thresholds."""
+        self._watching = asyncio.create_task(
+            every(self._interval_s, self._look, "Compaction thresholds cannot be looked at now")
+        )
+
+    async def stop(self) -> None:
+        """End, with the compaction that is under way."""
+        tasks = [*self._running.values(), *([self._watching] if self._watching is not None else [])]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    def status(self, topic: TopicName) -> CompactionStatus:
+        """How a topic or partition stands."""
+        return self._known.get(topic, CompactionStatus())
+
+    def counts(self, topic: TopicName) -> CompactionCounts | None:
+        """How often a topic or partition was compacted; None for never."""
+        return self._counts.get(topic)
+
+    def run(self, topic: TopicName, reach: Position | None = None) -> None:
+        """Compact a topic or partition in the background.
+
+        Args:
+            topic: Which.
+            reach: Where its chain ends now, as far as that is known: the compaction comes so far at least.
+
+        Raises:
+            TopicBusyError: it is being compacted.
+        """
+        if topic in self._running:
+            raise TopicBusyError(f"Topic {topic} is being compacted already: wait until that has ended.")
+        _remember(self._known, topic, CompactionStatus("RUNNING"))
+        task = self._running[topic] = asyncio.create_task(self._compact(topic, reach), name=f"compact {topic}")
+        task.add_done_callback(lambda _: self._running.pop(topic, None))
+
+    async def _compact(self, topic: TopicName, reach: Position | None) -> None:
+        outcome = CompactionStatus("ERROR", "The broker was stopped meanwhile.")
+        try:
+            async with self._turn:
+                began_s = time.monotonic()
+                error = await self._process(topic, reach)
+            self._count(topic, error is None, time.monotonic() - began_s)
+            outcome = CompactionStatus("SUCCESS") if error is None else CompactionStatus("ERROR", error)
+        except OSError as error:
+            outcome = CompactionStatus("ERROR", f"The compaction could not be started: {error}.")
+        finally:
+            _remember(self._known, topic, outcome)
+        if outcome.status == "ERROR":
+            log.warning("Topic %s is not compacted: %s", topic, outcome.last_error, extra={"topic": topic})
+
+    async def _process(self, topic: TopicName, reach: Position | None) -> str | None:
+        """Run the process; why it failed, None if it did not."""
+        place = "" if reach is None else str(reach)
+        arguments = [str(self._root.path), topic.full, place, str(int(self._retain_null_key))]
+        process = await asyncio.create_subprocess_exec(
+            sys.executable, "-m", __name__, *arguments, stderr=asyncio.subprocess.PIPE
+        )
+        assert process.stderr is not None, "it is a pipe"
+        said = b""
+        async with ended_if_cancelled(process):
+            while more := await process.stderr.read(_MAX_ERROR_BYTES):
+                said = (said + more)[-_MAX_ERROR_BYTES:]
+            code = await process.wait()
+        lines = said.decode(errors="replace").strip().splitlines()
+        return None if code == 0 else lines[-1] if lines else f"The process ended with code {code}."
+
+    def _count(self, topic: TopicName, has_succeeded: bool, duration_s: float) -> None:
+        before = self._counts.get(topic, CompactionCounts())
+        succeeded, failed = before.succeeded + has_succeeded, before.failed + (not has_succeeded)
+        _remember(self._counts, topic, CompactionCounts(succeeded, failed, round(duration_s * 1000)))
+
+    # -- thresholds ----------------------------------------------------------------------------------------------------
+
+    async def _look(self) -> None:
+        for topic in await asyncio.to_thread(self._due):
+            if topic not in self._running:
+                self.run(topic)
+
+    def _due(self) -> list[TopicName]:
+        """Topics of which more than their threshold waits to be compacted, in journals or sealed. In a thread."""
+        view = self._root.store.view()
+        thresholds: dict[TopicPart, int] = {}
+        for record in view.all(TopicRecord):
+            if record.partitions is None:
+                name = TopicName.parse(record.name)
+                threshold = effective(view, name, self._defaults).compaction_threshold
+                if threshold:
+                    thresholds[TopicPart(record.name, record.topic_id, name.partition_index)] = threshold
+        if not thresholds:
+            return []
+        with closing(Tail(self._root)) as tail:
+            seen = tail.look(list(thresholds))
+        due = (part for part, threshold in thresholds.items() if waiting_bytes(seen, part.topic_id) >= threshold)
+        return [TopicName.parse(part.name) for part in due]
+
+
+def _remember(outcomes: dict[TopicName, _T], topic: TopicName, last: _T) -> None:
+    """The last outcome of a topic; the topic whose outcome is the oldest is forgotten."""
+    outcomes.pop(topic, None)
+    outcomes[topic] = last
+    if len(outcomes) > _MAX_KNOWN:
+        del outcomes[next(iter(outcomes))]
+
+
+def main() -> None:
+    """Compact the topic that is the second argument in the root that is the first one."""
+    logging.basicConfig(level=logging.WARNING)
+    os.nice(_NICE)
+    path, topic, place, retain_null_key = sys.argv[1:]
+    reach = None
+    if place:
+        ledger, entry = place.split(":")
+        reach = Position(LedgerId(int(ledger)), EntryId(int(entry)))
+    try:
+        compact(Root.open(path), topic, Compaction(retain_null_key=retain_null_key == "1"), reach=reach)
+    except (PulsarpyError, OSError) as error:
+        sys.exit(" ".join(str(error).split()))
+
+
+if __name__ == "__main__":
+    main()

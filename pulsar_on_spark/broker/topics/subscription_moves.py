@@ -1,0 +1,84 @@
+"""What operators and policies do to a subscription: pass over messages, or begin anew somewhere.
+
+Each takes the subscription first, which is refused while Spark or another broker has it, and what it did is durable
+when it returns.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from pulsar_on_spark.broker.dispatch.values import Ack
+from pulsar_on_spark.broker.reading.entry_look import look_at
+from pulsar_on_spark.broker.reading.reader import EntryReader
+from pulsar_on_spark.broker.topics.topic import BrokerTopic
+from pulsar_on_spark.metadata.records import SubscriptionRecord
+from pulsar_on_spark.model.ids import Position
+from pulsar_on_spark.topic.entries.rows import StoredEntry
+from pulsar_on_spark.topic.managed_ledger.cursor.cursor import Cursor
+from pulsar_on_spark.topic.managed_ledger.cursor.holes import batch_mask
+
+_READ_ENTRIES: Final = 1_000
+_READ_BYTES: Final = 4 << 20
+
+
+async def seek(topic: BrokerTopic, record: SubscriptionRecord, position: Position) -> None:
+    """Begin anew at a position; consumers are sent away and come back (errors as `TopicSubscriptions.take`)."""
+    subscription = await topic.subscriptions.take(record.name, record.type)
+    await topic.subscriptions.seek(subscription, position)
+
+
+async def clear(topic: BrokerTopic, record: SubscriptionRecord) -> None:
+    """Acknowledge the whole backlog (errors as `TopicSubscriptions.take`)."""
+    await expire(topic, record, topic.chain.end)
+
+
+async def expire(topic: BrokerTopic, record: SubscriptionRecord, behind: Position) -> None:
+    """Acknowledge all entries before a position (errors as `TopicSubscriptions.take`)."""
+    subscription = await topic.subscriptions.take(record.name, record.type)
+    last = topic.chain.entry_before(behind)
+    if last is not None:
+        subscription.skip(through=last)
+        await subscription.durable()
+
+
+async def skip(topic: BrokerTopic, record: SubscriptionRecord, reader: EntryReader, messages: int) -> None:
+    """Acknowledge the first messages of the backlog, also some of a batch.
+
+    Args:
+        topic: The topic.
+        record: The subscription.
+        reader: Reads the entries, as only they say how many messages they have.
+        messages: How many; all if there are fewer.
+
+    Raises:
+        PulsarpyError: as `TopicSubscriptions.take` and `EntryReader.read`.
+    """
+    while messages > 0:
+        cursor = (await topic.subscriptions.take(record.name, record.type)).kept.cursor
+        found = cursor.deliverable(cursor.mark_delete, _READ_ENTRIES)
+        if not found.ranges:
+            break
+        entries = await reader.read(topic.part, found.ranges, _READ_ENTRIES, _READ_BYTES)
+        # Reading took time: it may have been given back, and moved by others.
+        subscription = await topic.subscriptions.take(record.name, record.type)
+        cursor, acks = subscription.kept.cursor, []
+        for entry in entries:
+            if messages > 0 and not cursor.is_acked(entry.ledger_id, entry.entry_id):
+                ack, skipped = _ack(cursor, entry, messages)
+                acks.append(ack)
+                messages -= skipped
+        subscription.skip(acks)
+        await subscription.durable()
+
+
+def _ack(cursor: Cursor, entry: StoredEntry, messages: int) -> tuple[Ack, int]:
+    """What acknowledges at most so many messages of an entry, and how many that are."""
+    look = look_at(entry.data)
+    if look.is_marker:
+        return Ack(entry.ledger_id, entry.entry_id), 0
+    unacked = cursor.ack_set(entry.ledger_id, entry.entry_id) or batch_mask(look.messages)
+    count = min(unacked.bit_count(), messages)
+    for _ in range(count):
+        unacked &= unacked - 1  # the lowest one
+    return Ack(entry.ledger_id, entry.entry_id, unacked, look.messages), count

@@ -1,1 +1,0 @@
-"""What a broker does beside its clients now and then: expire, limit, delete, compact, repair."""

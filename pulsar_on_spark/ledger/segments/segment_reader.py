@@ -1,0 +1,353 @@
+"""Reading record batches of a segment file: any good copy will do, and every byte is checked before Arrow parses it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from itertools import pairwise
+
+import pyarrow as pa
+from crc32c import crc32c
+
+from pulsar_on_spark.ledger.segments.segment_format import (
+    SEGMENT_SCHEMA,
+    STREAM_OFFSET,
+    Tiles,
+    check_segment_format,
+    decode_sidecar,
+    group_end,
+)
+from pulsar_on_spark.metadata.records import FileRecord
+from pulsar_on_spark.model.errors import (
+    CorruptSegmentError,
+    InvalidArgumentError,
+    SegmentGoneError,
+    StorageError,
+    StoragePathError,
+)
+from pulsar_on_spark.model.ids import FileId, PathId
+from pulsar_on_spark.storage.files import OS_FILES, FileOps, read_file
+from pulsar_on_spark.storage.loss import CopyVerdict, in_words, summary, unknown_path, unreachable, verdict_on
+from pulsar_on_spark.storage.storage_path import StoragePath
+
+GROUP_BYTES = 2 * 1024 * 1024
+"""Encoded bytes read and checked at once: enough to hide the cost of a group, few enough to stay in the cache."""
+
+_VERIFY_BYTES = 1024 * 1024
+
+
+def read_batches(
+    file: FileRecord,
+    paths: Mapping[PathId, StoragePath],
+    numbers: Sequence[int],
+    columns: Sequence[str] | None,
+    on_bad_copy: Callable[[PathId, str], None],
+    files: FileOps = OS_FILES,
+    at_stake: str = "",
+) -> Iterator[pa.RecordBatch]:
+    """Read batches of a file, from one copy and then another if it is bad.
+
+    Only the wanted columns are decompressed. Memory is one group of encoded batches and one decoded batch.
+
+    Args:
+        file: the file's record.
+        paths: the root's storage paths.
+        numbers: which batches, rising; adjacent ones are read together.
+        columns: names from `SEGMENT_SCHEMA`; the batches have them in the order of that schema. None for all.
+        on_bad_copy: called once for each copy that turns out to be bad, missing or away while another is good; where
+            none is good, for those that are there and bad.
+        files: the operating system.
+        at_stake: what the batches hold (topic, ledger, entries), for the error when no copy is good.
+
+    Raises:
+        SegmentGoneError: copies are gone, and the others are bad: the file may have been merged away, resolve the
+            place again.
+        CopiesUnreachableError: no good copy can be reached now, and one that cannot may be good (`storage/loss.py`).
+        CorruptSegmentError: every copy is there and bad; names the file, what is at stake and each copy's cause.
+        FormatVersionError: a newer version wrote the file.
+        InvalidArgumentError: no such batches or columns.
+    """
+    fields = _field_indexes(columns)
+    if not numbers:
+        return
+    if numbers[0] < 0 or numbers[-1] >= file.batches or any(after <= before for before, after in pairwise(numbers)):
+        raise InvalidArgumentError(
+            f"Segment file {file.file_id} has {file.batches} batches: {_named(numbers)} are not rising numbers in it."
+        )
+    options = pa.ipc.IpcReadOptions(included_fields=fields, use_threads=False)
+    what = f"batches {_named(numbers)}" + (f" ({at_stake})" if at_stake else "")
+    copies = _Copies(file, paths, files, on_bad_copy, what)
+    try:
+        for next_batch, end in adjacent(numbers):
+            while next_batch < end:
+                count, stream = copies.read_group(next_batch, end)
+                yield from _decode(stream, count, options, f"Segment file {file.file_id}")
+                next_batch += count
+    finally:
+        copies.close()
+
+
+def adjacent(numbers: Iterable[int]) -> Iterator[tuple[int, int]]:
+    """Rising numbers as the ranges [first, end) that they make."""
+    first = end = None
+    for number in numbers:
+        if first is None or number != end:
+            if first is not None and end is not None:
+                yield first, end
+            first = number
+        end = number + 1
+    if first is not None and end is not None:
+        yield first, end
+
+
+def _named(numbers: Sequence[int]) -> str:
+    return f"{numbers[0]} to {numbers[-1]}"
+
+
+def verify_file(
+    file: FileRecord,
+    path: StoragePath,
+    files: FileOps = OS_FILES,
+    pace: Callable[[int], None] = lambda size_bytes: None,
+) -> None:
+    """Check every byte of one copy, sidecar and footer included.
+
+    Args:
+        file: the file's record.
+        path: where the copy is.
+        files: the operating system.
+        pace: called with the bytes of each piece that was read, to slow down.
+
+    Raises:
+        SegmentGoneError: the path is the right one and has no such file.
+        CorruptSegmentError: the copy is damaged.
+        StoragePathError: the path or the copy cannot be examined now; this says nothing about its bytes.
+        FormatVersionError: a newer version wrote the sidecar.
+    """
+    copy = OpenCopy(file, path, files)
+    try:
+        buffer = memoryview(bytearray(min(_VERIFY_BYTES, file.length)))
+        offset = 0
+        for number, (length, crc) in enumerate(zip(copy.tiles.lengths, copy.tiles.crcs, strict=True)):
+            value, end = 0, offset + length
+            while offset < end:
+                piece = buffer[: min(_VERIFY_BYTES, end - offset)]
+                copy.read_into(offset, piece)
+                value = crc32c(piece, value)
+                offset += len(piece)
+                pace(len(piece))
+            if value != crc:
+                raise CorruptSegmentError(f"{copy.name} fails the checksum of tile {number}.")
+    finally:
+        copy.close()
+
+
+class OpenCopy:
+    """An open copy whose identity, length and table of tiles have been checked.
+
+    Raises:
+        SegmentGoneError, CorruptSegmentError, StoragePathError, FormatVersionError: as `verify_file`.
+    """
+
+    def __init__(self, file: FileRecord, path: StoragePath, files: FileOps) -> None:
+        self._files = files
+        self._path = path
+        location = path.segment_file(FileId(file.file_id))
+        self.name = f"Segment file {location}"
+        path.check(files)
+        with _examining(self.name, path, files):
+            self._fd = files.open(location)
+        try:
+            self.tiles = self._read_tiles(file, path)
+        except BaseException:
+            self.close()
+            raise
+        self._offsets = self.tiles.offsets()
+
+    def read_group(self, batches: range) -> pa.Buffer:
+        """The Arrow stream of the schema and these batches, every byte of it checked."""
+        schema_bytes = self.tiles.lengths[0]
+        start, end = self._offsets[batches.start + 1], self._offsets[batches.stop + 1]
+        buffer = pa.allocate_buffer(schema_bytes + end - start)
+        view = memoryview(buffer).cast("B")
+        self.read_into(0, view[:schema_bytes])
+        self.read_into(start, view[schema_bytes:])
+        self._check(0, view[:schema_bytes])
+        position = schema_bytes
+        for batch in batches:
+            length = self.tiles.lengths[batch + 1]
+            self._check(batch + 1, view[position : position + length])
+            position += length
+        return buffer.slice(STREAM_OFFSET)
+
+    def read_tile(self, tile: int) -> bytearray:
+        """One tile, checked.
+
+        Raises:
+            CorruptSegmentError: its bytes are not those that were written.
+            StoragePathError: they cannot be read now.
+        """
+        content = bytearray(self.tiles.lengths[tile])
+        self.read_into(self._offsets[tile], memoryview(content))
+        self._check(tile, memoryview(content))
+        return content
+
+    def read_into(self, offset: int, target: memoryview) -> None:
+        """Fill `target` from the file (raises as `read_tile`)."""
+        with _examining(self.name, self._path, self._files):
+            count = self._files.read_into(self._fd, offset, target)
+        if count != len(target):
+            raise CorruptSegmentError(f"{self.name} ends at byte {offset + count}.")
+
+    def close(self) -> None:
+        """Give the descriptor back."""
+        self._files.close(self._fd)
+
+    def _check(self, tile: int, content: memoryview) -> None:
+        if crc32c(content) != self.tiles.crcs[tile]:
+            raise CorruptSegmentError(f"{self.name} fails the checksum of tile {tile}.")
+
+    def _read_tiles(self, file: FileRecord, path: StoragePath) -> Tiles:
+        with _examining(self.name, path, self._files):
+            size_bytes = self._files.size(self._fd)
+        if size_bytes != file.length:
+            raise CorruptSegmentError(f"{self.name} has {size_bytes} bytes instead of {file.length}.")
+        if not file.sidecar_length:
+            tiles = Tiles(file.tile_lengths, file.tile_crcs)
+        else:
+            location = path.sidecar_file(FileId(file.file_id))
+            with _examining(f"Sidecar file {location}", path, self._files):
+                content = read_file(self._files, location)
+            tiles = decode_sidecar(content, file.sidecar_length, file.sidecar_crc, f"Sidecar file {location}")
+        if problem := tiles.problem(file.length, file.batches):
+            raise CorruptSegmentError(f"{self.name} {problem}.")
+        return tiles
+
+
+class _Copies:
+    """The copies of a file in the order of trying, the one in use, and what was wrong with those given up.
+
+    All readers take the first copy first, so that they share its cached pages; which path it is on depends on the
+    file's id, so that files spread.
+    """
+
+    def __init__(
+        self,
+        file: FileRecord,
+        paths: Mapping[PathId, StoragePath],
+        files: FileOps,
+        on_bad_copy: Callable[[PathId, str], None],
+        what: str,
+    ) -> None:
+        self._file = file
+        self._paths = paths
+        self._files = files
+        self._on_bad_copy = on_bad_copy
+        self._what = what
+        self._untried = [PathId(path_id) for path_id in file.copies]
+        self._current: OpenCopy | None = None
+        self._current_id = PathId(-1)
+        self._causes: dict[PathId, Exception] = {}
+        self._unreported: dict[PathId, Exception] = {}
+
+    def read_group(self, first: int, end: int) -> tuple[int, pa.Buffer]:
+        """The number of batches from `first` on that make a group, and their checked Arrow stream."""
+        while self._current is not None or self._untried:
+            try:
+                current = self._current = self._current or self._open_next()
+                group = range(first, group_end(current.tiles, first, end, GROUP_BYTES))
+                stream = current.read_group(group)
+            except (CorruptSegmentError, StoragePathError) as error:
+                self._give_up(error)
+            else:
+                self._report()
+                return len(group), stream
+        raise self._loss()
+
+    def close(self) -> None:
+        """Close the copy in use."""
+        if self._current is not None:
+            self._current.close()
+            self._current = None
+
+    def _open_next(self) -> OpenCopy:
+        self._current_id = self._untried.pop(0)
+        path = self._paths.get(self._current_id)
+        if path is None:
+            raise unknown_path(self._current_id)
+        return OpenCopy(self._file, path, self._files)
+
+    def _give_up(self, error: Exception) -> None:
+        self.close()
+        self._causes[self._current_id] = error
+        self._unreported[self._current_id] = error
+
+    def _report(self, *, only: CopyVerdict | None = None) -> None:
+        """Report bad copies; `only` those of this verdict."""
+        # Not before it is known whether another copy is good: one that is missing everywhere belongs to a file that
+        # was deleted on purpose, and many that are away have one cause.
+        for path_id, error in self._unreported.items():
+            if only in (None, self._verdict(path_id, error)):
+                self._on_bad_copy(path_id, str(error))
+        self._unreported.clear()
+
+    def _verdict(self, path_id: PathId, error: Exception) -> CopyVerdict:
+        return verdict_on(error, self._paths.get(path_id))
+
+    def _loss(self) -> StorageError:
+        name, causes = f"Segment file {self._file.file_id}", in_words(self._causes)
+        verdict = summary(self._verdict(path_id, error) for path_id, error in self._causes.items())
+        self._report(only=CopyVerdict.DAMAGED)
+        if verdict is CopyVerdict.UNREACHABLE:
+            return unreachable(f"{name} with {self._what}", causes)
+        if verdict is CopyVerdict.GONE:
+            return SegmentGoneError(f"{name} has no good copy left, look up where {self._what} are now: {causes}")
+        return CorruptSegmentError(
+            f"{name} has no good copy left for {self._what}, restore one from a backup: {causes}"
+        )
+
+
+def _field_indexes(columns: Sequence[str] | None) -> list[int] | None:
+    if columns is None:
+        return None
+    if unknown := sorted(set(columns) - set(SEGMENT_SCHEMA.names)):
+        raise InvalidArgumentError(f"Segments have no column {unknown[0]!r}: take some of {SEGMENT_SCHEMA.names}.")
+    if not columns:
+        raise InvalidArgumentError("Reading a segment needs at least one column: name the cheapest, such as entry_id.")
+    return sorted(SEGMENT_SCHEMA.get_field_index(name) for name in set(columns))
+
+
+def _decode(stream: pa.Buffer, count: int, options: pa.ipc.IpcReadOptions, name: str) -> Iterator[pa.RecordBatch]:
+    with _parsing(name):
+        reader = pa.ipc.open_stream(pa.BufferReader(stream), options=options)
+    check_segment_format(reader.schema, name)
+    for _ in range(count):
+        with _parsing(name):
+            batch = reader.read_next_batch()
+        yield batch
+
+
+@contextmanager
+def _examining(name: str, path: StoragePath, files: FileOps) -> Iterator[None]:
+    """Translate the operating system's errors into those of a copy: it is gone, or cannot be reached."""
+    try:
+        yield
+    except FileNotFoundError as error:
+        path.check(files)  # its disk may have gone away just now: then this says nothing about the file
+        raise SegmentGoneError(f"{name} is missing.") from error
+    except OSError as error:
+        raise StoragePathError(
+            f"{name} cannot be read ({error}): check its disk, and the limits of this process."
+        ) from error
+
+
+@contextmanager
+def _parsing(name: str) -> Iterator[None]:
+    try:
+        yield
+    except MemoryError:
+        raise  # Arrow's is an ArrowException, too, and says nothing about the bytes
+    except (pa.ArrowException, OSError, StopIteration) as error:
+        raise CorruptSegmentError(
+            f"{name} passes its checksums and cannot be parsed ({error}): report this as a defect."
+        ) from error

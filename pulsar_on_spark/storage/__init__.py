@@ -1,0 +1,6 @@
+"""Storage paths and the files on them: what every higher package needs of disks.
+
+It imports `model` only, and reaches the operating system through `files`. Start reading at `storage_path`: a path has
+an identity, so that an empty mount point is never taken for a disk whose files are gone. `loss` is the one rule that
+separates lost from unreachable data, `path_health` the check of whether a failed path may be written to again.
+"""

@@ -1,0 +1,154 @@
+"""What makes files durable, and the root's lock: the few system calls that delta-rs leaves out."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import threading
+import time
+import weakref
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from pulsar_on_spark.model.errors import MetadataError
+from pulsar_on_spark.storage.permissions import adopt, opener
+
+LOCK_WAIT_S = 60.0
+"""The longest wait for the root's lock, in seconds: its holders copy or write metadata, and then let go of it."""
+SYNC_WAIT_S = 1.0
+"""The longest wait for another process that syncs a table: one that stands still must not stop the others."""
+_held = threading.local()
+
+
+class UnsyncedError(OSError):
+    """The disk refused the kernel's write: its outcome is unknown, and a second fsync would report success falsely."""
+
+
+class LockHeldError(MetadataError):
+    """Another process holds the root's lock, or repairs a table: try again."""
+
+
+def fsync_path(path: Path) -> None:
+    """Make a file's content, or a directory's names, durable; a file of delta-rs gets its permissions, too.
+
+    Raises:
+        UnsyncedError: fsync itself failed.
+        OSError: the file could not be opened, or not get its permissions; nothing is said about its content.
+    """
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        adopt(descriptor, path)
+        try:
+            os.fsync(descriptor)
+        except OSError as error:
+            raise UnsyncedError(error.errno, error.strerror, str(path)) from error
+    finally:
+        os.close(descriptor)
+
+
+_BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
+
+
+def boot_id() -> str:
+    """The id of the machine's current boot: within one boot there was no power cut.
+
+    Raises:
+        OSError: the kernel does not say.
+    """
+    return _BOOT_ID.read_text().strip()
+
+
+@contextmanager
+def locked(lock_file: Path, *, wait: bool = True) -> Iterator[bool]:
+    """Hold flock on `lock_file`: creation, repair and the clean-up of logs exclude each other between processes.
+
+    A thread that holds it may take it again.
+
+    Args:
+        lock_file: created where it is missing.
+        wait: False yields False at once where somebody else holds the lock.
+
+    Raises:
+        LockHeldError: somebody else has held it for `LOCK_WAIT_S`.
+    """
+    held: set[Path] = _held.__dict__.setdefault("paths", set())
+    if lock_file in held:
+        yield True
+        return
+    with open(lock_file, "a", opener=opener) as handle:
+        if not _taken(handle.fileno(), LOCK_WAIT_S if wait else 0):
+            if wait:
+                raise LockHeldError(
+                    f"Another process has held {lock_file} for {LOCK_WAIT_S:.0f} s: wait until its backup, repair or "
+                    "housekeeping is done, or end it (`fuser` names it), and try again."
+                )
+            yield False
+            return
+        held.add(lock_file)
+        try:
+            yield True
+        finally:
+            held.discard(lock_file)
+            fcntl.flock(handle, fcntl.LOCK_UN)  # a child that was forked meanwhile has it open, too
+
+
+def _taken(descriptor: int, wait_s: float) -> bool:
+    """Take flock; False if others have it all the time."""
+    deadline_s = time.monotonic() + wait_s
+    pause_s = 0.000_5
+    while True:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            if time.monotonic() >= deadline_s:
+                return False
+        else:
+            return True
+        time.sleep(pause_s)
+        pause_s = min(2 * pause_s, 0.02)
+
+
+@contextmanager
+def syncing(log: Path) -> Iterator[None]:
+    """Keep other processes from syncing a table's log until this one has, or has left its mark that it could not.
+
+    Otherwise another could sync and report in between: the kernel tells an error of fsync once. Only a process that
+    stands still just there, for longer than `SYNC_WAIT_S`, is not waited for.
+    """
+    descriptor = os.open(log, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        _taken(descriptor, SYNC_WAIT_S)
+        yield
+    finally:
+        fcntl.flock(descriptor, fcntl.LOCK_UN)
+        os.close(descriptor)
+
+
+class TableHold:
+    """A hold that shows other processes that a table is in use."""
+
+    def __init__(self, directory: Path) -> None:
+        """Hold a table.
+
+        Raises:
+            LockHeldError: it is being repaired.
+            OSError: it cannot be opened.
+        """
+        descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
+        weakref.finalize(self, os.close, descriptor)
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            raise LockHeldError(f"{directory} is being repaired") from error
+
+
+@contextmanager
+def unheld(directory: Path) -> Iterator[bool]:
+    """Keep other processes from opening a table meanwhile; yields False if a process has it open."""
+    descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        yield _taken(descriptor, 0)
+    finally:
+        fcntl.flock(descriptor, fcntl.LOCK_UN)
+        os.close(descriptor)

@@ -1,0 +1,90 @@
+"""The one rule that separates lost data from unreachable data. Pure: it judges the errors of copies.
+
+a copy's error                                                              verdict
+--------------------------------------------------------------------------  -----------
+its bytes are not what was written, or it lacks some                        DAMAGED
+it is not there, on a storage path that is well                             GONE
+it cannot be reached, on a path that an operator gave up as lost            GONE
+anything else: path away or wiped, another disk, EMFILE, EIO, EACCES ...    UNREACHABLE
+
+the copies' verdicts                 what follows
+-----------------------------------  ------------------------------------------------------------
+one is UNREACHABLE                   nothing is lost yet: an error that may be tried again, always
+else one is GONE                     the place may be another one by now: lost only if it is not
+all are DAMAGED, or there is none    lost
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from enum import Enum
+from typing import Final
+
+from pulsar_on_spark.model.errors import (
+    CopiesUnreachableError,
+    CorruptJournalError,
+    CorruptSegmentError,
+    JournalGoneError,
+    SegmentGoneError,
+    StoragePathError,
+)
+from pulsar_on_spark.model.ids import PathId
+from pulsar_on_spark.storage.storage_path import StoragePath
+
+LOOK_AGAIN: Final = (SegmentGoneError, JournalGoneError, CopiesUnreachableError)
+"""Errors of a read after which the metadata may name another place: what was merged, sealed or moved meanwhile."""
+
+
+class CopyVerdict(Enum):
+    """An error's meaning for a copy."""
+
+    DAMAGED = "it is there and bad"
+    GONE = "it is not there"
+    UNREACHABLE = "it cannot be reached now"
+
+
+def verdict_on(cause: Exception, path: StoragePath | None) -> CopyVerdict:
+    """Judge a copy that could not be read.
+
+    Args:
+        cause: The reader's error. A `FileNotFoundError` is that of a file on a path whose identity was checked.
+        path: The copy's storage path; None if the root knows none with its id.
+    """
+    if isinstance(cause, (SegmentGoneError, JournalGoneError, FileNotFoundError)):
+        return CopyVerdict.GONE
+    if isinstance(cause, (CorruptSegmentError, CorruptJournalError)):
+        return CopyVerdict.DAMAGED
+    is_given_up = path is not None and path.is_given_up
+    return CopyVerdict.GONE if is_given_up else CopyVerdict.UNREACHABLE
+
+
+def summary(verdicts: Iterable[CopyVerdict]) -> CopyVerdict:
+    """Sum up the verdicts on all copies: data are lost only if they are DAMAGED, or GONE and in no other place."""
+    found = set(verdicts)
+    for verdict in (CopyVerdict.UNREACHABLE, CopyVerdict.GONE):
+        if verdict in found:
+            return verdict
+    return CopyVerdict.DAMAGED
+
+
+def in_words(causes: Mapping[PathId, Exception]) -> str:
+    """Name the problem of each copy."""
+    return " ".join(f"[path {path_id}] {cause}" for path_id, cause in causes.items()) or "It has no copies."
+
+
+def unknown_path(path_id: PathId) -> StoragePathError:
+    """Make the error of a copy on a path that the root has no record of."""
+    return StoragePathError(f"Storage path {path_id} is not known to the root.")
+
+
+def unreachable(what: str, causes: str) -> CopiesUnreachableError:
+    """Make the error of data of which a copy cannot be reached, and no other is good.
+
+    Args:
+        what: The data, as the sentence's subject, in singular.
+        causes: The problem of each copy, in sentences.
+    """
+    return CopiesUnreachableError(
+        f"{what} cannot be read now, which does not mean that it is lost: bring its storage paths back, or say with "
+        f"`pulsarpy storage lost` which of them are gone for good. {causes}"
+    )

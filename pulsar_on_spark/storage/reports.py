@@ -1,0 +1,208 @@
+"""Reports of bad copies and losses: small files under the root that readers leave for status, audit and repair.
+
+A reading task must not commit metadata, so what it finds goes into one JSON file a finding. The name says which
+copy of which file, or which of its batches, it is about: a repeat overwrites, a thousand tasks that meet one bad copy
+leave one report. Losses found by several tasks may overlap; `sum_losses` counts each batch once.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import re
+from collections import defaultdict
+from collections.abc import Iterable
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from enum import StrEnum
+from pathlib import Path
+
+from pulsar_on_spark.model.clock import current_ms
+from pulsar_on_spark.model.errors import StorageError
+from pulsar_on_spark.model.ids import FileId, PathId
+from pulsar_on_spark.storage.files import OS_FILES, FileOps, make_directory, read_file, write_file
+
+MAX_REPORTS = 1000
+"""Above so many, new findings are dropped: the first ones are enough to start a repair."""
+
+REPORTS_DIRECTORY = "reports"
+"""Under the root."""
+_NAME = re.compile(
+    r"(?P<kind>bad-copy|loss)\.(?P<file_id>[0-9A-Za-z_-]+)\."
+    r"(?:all|(?P<path_id>\d+)|(?P<first>\d{1,6})-(?P<end>\d{1,6}))\.json"
+)
+_log = logging.getLogger(__name__)
+
+
+class ReportKind(StrEnum):
+    """What was found."""
+
+    BAD_COPY = "bad-copy"
+    """One copy is missing or damaged, others may be good."""
+    LOSS = "loss"
+    """No copy was good."""
+
+
+@dataclass(frozen=True, slots=True)
+class LostBatches:
+    """Adjacent batches of a file that no copy gives: all of one topic (a batch holds but one).
+
+    Attributes:
+        topic: Full name.
+        first: Number of the first batch in the file.
+        rows: Messages of each batch.
+    """
+
+    topic: str
+    first: int
+    rows: tuple[int, ...]
+
+    @property
+    def end(self) -> int:
+        """Number of the batch after the last."""
+        return self.first + len(self.rows)
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """A finding.
+
+    Attributes:
+        kind: What was found.
+        file_id: The file.
+        path_id: Where the copy is; None for a loss, which is about all copies.
+        reason: Why, in words.
+        found_at_ms: When, on the finder's clock, in milliseconds since 1970.
+        lost: Which batches are lost, if the finder knows.
+    """
+
+    kind: ReportKind
+    file_id: FileId
+    path_id: PathId | None
+    reason: str
+    found_at_ms: int
+    lost: LostBatches | None = None
+
+    @property
+    def file_name(self) -> str:
+        """The name of the report's file: the same for the same kind, file, and path or batches."""
+        what = "all" if self.path_id is None else str(self.path_id)
+        if self.lost is not None:
+            what = f"{self.lost.first}-{self.lost.end}"
+        return f"{self.kind}.{self.file_id}.{what}.json"
+
+
+def write_report(root: Path, report: Report, files: FileOps = OS_FILES) -> bool:
+    """Leave a report under the root; returns whether it was kept.
+
+    It is dropped, with a warning in the log, when there are `MAX_REPORTS` others or the root cannot be written:
+    reading goes on without it.
+    """
+    directory = root / REPORTS_DIRECTORY
+    fields: dict[str, object] = {"format_version": 1, "reason": report.reason, "found_at_ms": report.found_at_ms}
+    if report.lost is not None:
+        fields |= {"topic": report.lost.topic, "rows": report.lost.rows}
+    content = json.dumps(fields)
+    try:
+        make_directory(files, directory)
+        others = set(os.listdir(directory)) - {report.file_name}
+        if len(others) >= MAX_REPORTS:
+            _log.warning("Dropped a report, there are %d in %s: %s", len(others), directory, report)
+            return False
+        write_file(files, directory / report.file_name, content.encode())
+    except OSError as error:
+        _log.warning("Dropped a report, %s cannot be written (%s): %s", directory, error, report)
+        return False
+    return True
+
+
+def report_bad_copy(root: Path, file_id: str, path_id: PathId, reason: str) -> None:
+    """Log that a copy is bad, missing or away, and leave a report of it (see `write_report`)."""
+    _log.warning(
+        "Copy of file %s on storage path %d cannot be used: %s",
+        file_id,
+        path_id,
+        reason,
+        extra={"file": file_id, "path": path_id},
+    )
+    write_report(root, Report(ReportKind.BAD_COPY, FileId(file_id), path_id, reason, current_ms()))
+
+
+def read_reports(root: Path, files: FileOps = OS_FILES) -> list[Report]:
+    """The reports under the root, by name. One whose content is damaged is given with what its name says.
+
+    Raises:
+        StorageError: the directory cannot be read.
+    """
+    directory = root / REPORTS_DIRECTORY
+    reports = []
+    try:
+        for name in sorted(os.listdir(directory)) if directory.is_dir() else ():
+            if match := _NAME.fullmatch(name):
+                with suppress(FileNotFoundError):
+                    reports.append(_parse(match, read_file(files, directory / name)))
+    except OSError as error:
+        raise StorageError(f"Reports in {directory} cannot be read ({error}): check the root's disk.") from error
+    return reports
+
+
+def sum_losses(reports: Iterable[Report]) -> list[Report]:
+    """The losses among the reports, one of each file and topic, whose reason begins with the total of its messages.
+
+    A batch counts once, in however many reports it is. Losses of unknown batches follow as they are.
+    """
+    rows: dict[tuple[FileId, str], dict[int, int]] = defaultdict(dict)
+    found: dict[tuple[FileId, str], Report] = {}
+    others = []
+    for report in reports:
+        if report.kind is not ReportKind.LOSS:
+            continue
+        if report.lost is None:
+            others.append(report)
+            continue
+        key = (report.file_id, report.lost.topic)
+        found.setdefault(key, report)
+        rows[key] |= dict(enumerate(report.lost.rows, report.lost.first))
+    summed = [
+        replace(report, reason=f"{sum(rows[key].values())} messages of {key[1]} are lost: {report.reason}", lost=None)
+        for key, report in found.items()
+    ]
+    return summed + others
+
+
+def clear_report(root: Path, report: Report, files: FileOps = OS_FILES) -> None:
+    """Remove a report whose finding was dealt with; harmless if it is gone.
+
+    Raises:
+        StorageError: the report's file cannot be removed.
+    """
+    path = root / REPORTS_DIRECTORY / report.file_name
+    try:
+        with suppress(FileNotFoundError):
+            files.unlink(path)
+    except OSError as error:
+        raise StorageError(f"Report {path} cannot be removed ({error}): check the root's disk.") from error
+
+
+def _parse(name: re.Match[str], content: bytes) -> Report:
+    try:
+        fields = json.loads(content)
+        reason, found_at_ms = str(fields["reason"]), int(fields["found_at_ms"])
+        lost = None if name["first"] is None else _parse_lost(name, str(fields["topic"]), fields["rows"])
+    except (ValueError, KeyError, TypeError):
+        reason, found_at_ms = "the report's content is damaged", 0
+        lost = None if name["first"] is None else LostBatches("an unknown topic", int(name["first"]), _no_rows(name))
+    path_id = None if name["path_id"] is None else PathId(int(name["path_id"]))
+    return Report(ReportKind(name["kind"]), FileId(name["file_id"]), path_id, reason, found_at_ms, lost)
+
+
+def _parse_lost(name: re.Match[str], topic: str, rows: Iterable[object]) -> LostBatches:
+    lost = LostBatches(topic, int(name["first"]), tuple(int(str(count)) for count in rows))
+    if lost.end != int(name["end"]):
+        raise ValueError("the name and the content disagree")
+    return lost
+
+
+def _no_rows(name: re.Match[str]) -> tuple[int, ...]:
+    return (0,) * (int(name["end"]) - int(name["first"]))

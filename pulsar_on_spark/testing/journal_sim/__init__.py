@@ -1,5 +1,0 @@
-"""A seeded simulator of the journal's protocol: the cores of `ledger.journal` with paths that fail.
-
-It imports the cores and `model`; a test or `python -m pulsar_on_spark.testing.journal_sim` runs it. Start reading at
-`run`, then `oracle` for what is checked.
-"""

@@ -1,0 +1,4 @@
+"""What a root holds: its handle, tenants, namespaces and topics, policies, the schema registry, leases.
+
+Start reading at `root_handle.py`, then `catalog.py`.
+"""

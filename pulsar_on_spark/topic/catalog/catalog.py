@@ -1,0 +1,375 @@
+"""The catalog of a root: topics, their partitions and declared schemas; creating, listing, deleting them."""
+
+from __future__ import annotations
+
+import re
+import uuid
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from types import MappingProxyType
+
+from pulsar_on_spark.metadata import keys
+from pulsar_on_spark.metadata.records import (
+    CompactionRecord,
+    DedupRecord,
+    FileRecord,
+    LedgerRecord,
+    NamespaceRecord,
+    Record,
+    SchemaRecord,
+    SegmentRecord,
+    SubscriptionRecord,
+    TenantRecord,
+    TopicRecord,
+    TrimRecord,
+)
+from pulsar_on_spark.metadata.state import View
+from pulsar_on_spark.metadata.store import Change, MetadataStore
+from pulsar_on_spark.model.errors import (
+    InvalidArgumentError,
+    TopicExistsError,
+    TopicNotFoundError,
+    TopicTerminatedError,
+)
+from pulsar_on_spark.model.ids import EARLIEST
+from pulsar_on_spark.model.names import TopicName, check_new_name, check_new_properties
+from pulsar_on_spark.topic.catalog.topic_limits import NO_LIMITS, TopicLimits, check_topic_limit
+from pulsar_on_spark.topic.entries.schemas.schema import SchemaOwner, TopicSchema
+
+
+@dataclass(frozen=True, slots=True)
+class TopicPart:
+    """What is read and written: a topic without partitions (`partition` -1), or one partition of a topic."""
+
+    name: str
+    topic_id: str
+    partition: int
+
+
+def check_new_topic(name: TopicName, partitions: int | None, limits: TopicLimits = NO_LIMITS) -> None:
+    """Refuse what `create_topic` would refuse of any root, whether it is there or not.
+
+    Raises:
+        InvalidArgumentError: the number of partitions is out of range, or the name is one of a partition.
+    """
+    if partitions is not None and not 1 <= partitions <= limits.partitions:
+        raise InvalidArgumentError(
+            f"Topic {name.full} cannot have {partitions} partitions: give 1 to {limits.partitions}."
+        )
+    if name.partition_index >= 0:
+        raise InvalidArgumentError(
+            f"Topic {name.full} is named like a partition: create {name.partitioned_base.full} with partitions."
+        )
+
+
+def create_topic(
+    store: MetadataStore,
+    name: TopicName,
+    partitions: int | None,
+    *,
+    exist_ok: bool = False,
+    schema: TopicSchema | None = None,
+    properties: Mapping[str, str] | None = None,
+    limits: TopicLimits = NO_LIMITS,
+) -> TopicRecord:
+    """Create a topic, its namespace and tenant where they are missing.
+
+    Args:
+        store: the root's metadata.
+        name: the topic.
+        partitions: None for a topic without partitions, else 1 to 10,000.
+        exist_ok: give the existing topic back, whatever its partitions.
+        schema: what its values are made of, if that is declared.
+        properties: what it is labelled with.
+        limits: what bounds it.
+
+    Raises:
+        TopicExistsError: the topic exists.
+        InvalidArgumentError: the number of partitions is out of range, the name is one of a partition or too long,
+            there are too many properties, or the namespace has as many topics as it may have.
+    """
+    check_new_topic(name, partitions, limits)
+    check_new_properties(f"Topic {name.full}", properties or {})
+
+    def decide(view: View) -> Change | None:
+        if view.get(TopicRecord, name.full) is not None:
+            if exist_ok:
+                return None
+            raise TopicExistsError(f"Topic {name.full} exists already: choose another name, or delete it first.")
+        check_topic_limit(view, name, partitions or 1, limits)
+        return _creation(view, {name: partitions}, schema, properties or {})
+
+    created = store.commit(decide).get(TopicRecord, name.full)
+    if created is None:
+        raise TopicNotFoundError(f"Topic {name.full} was deleted while it was created: create it again.")
+    return created
+
+
+def creation_of_missing(
+    view: View, wanted: Mapping[TopicName, int | None], limits: TopicLimits = NO_LIMITS
+) -> tuple[Change | None, dict[TopicName, InvalidArgumentError]]:
+    """The change that creates those of the topics that are not there, and why others are refused.
+
+    Args:
+        view: The metadata.
+        wanted: The number of partitions of each.
+        limits: What bounds them.
+    """
+    allowed: dict[TopicName, int | None] = {}
+    refused: dict[TopicName, InvalidArgumentError] = {}
+    added: Counter[str] = Counter()
+    for name, partitions in wanted.items():
+        if view.get(TopicRecord, name.full) is not None:
+            continue
+        try:
+            check_new_topic(name, partitions, limits)
+            check_new_name("Topic name", name.full)
+            check_topic_limit(view, name, added[name.namespace] + (partitions or 1), limits)
+        except InvalidArgumentError as error:
+            refused[name] = error
+        else:
+            allowed[name] = partitions
+            added[name.namespace] += partitions or 1
+    return _creation(view, allowed) if allowed else None, refused
+
+
+def _creation(
+    view: View,
+    new: Mapping[TopicName, int | None],
+    schema: TopicSchema | None = None,
+    properties: Mapping[str, str] = MappingProxyType({}),
+) -> Change:
+    """The change that creates topics of any namespaces; schema and properties are for all of them."""
+    puts: list[Record] = []
+    moved: dict[str, int | None] = {}
+    for name, partitions in new.items():
+        check_new_name("Topic name", name.full)
+        topics = [_topic(name, partitions, None, properties)]
+        if schema is not None:
+            puts.append(schema.record(SchemaOwner(topics[0].name, topics[0].topic_id), 0))
+        topics += [_topic(name.partition(index), None, name) for index in range(partitions or 0)]
+        puts += topics
+        moved |= {keys.topic(record.name): None for record in topics}
+    namespaces = {name.namespace: name.tenant for name in new}
+    moved |= {keys.namespace(namespace): None for namespace in namespaces}
+    missing = {found: tenant for found, tenant in namespaces.items() if view.get(NamespaceRecord, found) is None}
+    puts += [NamespaceRecord(namespace=namespace) for namespace in missing]
+    moved |= {keys.tenant(tenant): None for tenant in missing.values()}
+    puts += [
+        TenantRecord(tenant=tenant)
+        for tenant in dict.fromkeys(missing.values())
+        if view.get(TenantRecord, tenant) is None
+    ]
+    return Change(puts=puts, keys=moved)
+
+
+def add_partitions(store: MetadataStore, name: TopicName, partitions: int, limits: TopicLimits = NO_LIMITS) -> None:
+    """Let a partitioned topic grow to `partitions` partitions.
+
+    The new ones have the subscriptions of the first, from their beginning: what is published there before the consumers
+    know of them is not missed.
+
+    Raises:
+        TopicNotFoundError: there is no such topic.
+        InvalidArgumentError: it has no partitions, or not fewer than asked for, or its namespace has too many topics.
+    """
+
+    def decide(view: View) -> Change | None:
+        topic = require_topic(view, name)
+        if topic.partitions is None:
+            raise InvalidArgumentError(f"Topic {name.full} has no partitions: create a partitioned topic instead.")
+        if not topic.partitions < partitions <= limits.partitions:
+            raise InvalidArgumentError(
+                f"Topic {name.full} has {topic.partitions} partitions: give a larger number, up to {limits.partitions}."
+            )
+        check_topic_limit(view, name.partition(topic.partitions), partitions - topic.partitions, limits)
+        added = [_topic(name.partition(index), None, name) for index in range(topic.partitions, partitions)]
+        first = require_topic(view, name.partition(0))
+        copied = [_anew(found, record) for record in added for found in view.all(SubscriptionRecord, first.topic_id)]
+        moved: dict[str, int | None] = {keys.topic(record.name): None for record in (topic, first, *added)}
+        moved |= {keys.subscription(record.topic_id, record.name): None for record in copied}
+        return Change(
+            puts=[topic.model_copy(update={"partitions": partitions}), *added, *copied],
+            keys=moved | {keys.namespace(name.namespace): None},
+        )
+
+    store.commit(decide)
+
+
+def _anew(found: SubscriptionRecord, topic: TopicRecord) -> SubscriptionRecord:
+    """The same subscription on a topic that was just created, from its beginning, free for whoever comes."""
+    return SubscriptionRecord(
+        topic_id=topic.topic_id,
+        name=found.name,
+        type=found.type,
+        start_ledger=EARLIEST.ledger,
+        start_entry=EARLIEST.entry,
+        start_epoch=1,
+        expires_after_s=found.expires_after_s,
+        properties=found.properties,
+        created_at=topic.created_at,
+    )
+
+
+def delete_topic(
+    store: MetadataStore,
+    name: TopicName,
+    *,
+    force: bool = False,
+    check: Callable[[View], None] = lambda view: None,
+) -> None:
+    """Delete a topic with its partitions, data, schemas and subscriptions; its files become garbage.
+
+    Args:
+        store: the root's metadata.
+        name: the topic.
+        force: also if it has subscriptions.
+        check: raises on the view that the deletion is decided on, if it must not be.
+
+    Raises:
+        TopicNotFoundError: there is no such topic.
+        InvalidArgumentError: it is a partition of a topic, or it has subscriptions and `force` is not given.
+    """
+
+    def decide(view: View) -> Change:
+        topic = require_topic(view, name)
+        if topic.partition_of is not None:
+            raise InvalidArgumentError(f"Topic {name.full} is a partition: delete {topic.partition_of} as a whole.")
+        check(view)
+        return deletion(view, topic, force=force)
+
+    store.commit(decide)
+
+
+def deletion(view: View, topic: TopicRecord, *, force: bool) -> Change:
+    """The change that deletes a topic with all its partitions.
+
+    Raises:
+        InvalidArgumentError: it has subscriptions and `force` is not given.
+    """
+    doomed = [topic, *_partition_records(view, topic)]
+    deletes: list[Record] = [*doomed, *view.all(SchemaRecord, topic.topic_id)]
+    moved: dict[str, int | None] = {keys.namespace(TopicName.parse(topic.name).namespace): None}
+    for record in doomed:
+        subscriptions = view.all(SubscriptionRecord, record.topic_id)
+        if subscriptions and not force:
+            raise InvalidArgumentError(
+                f"Topic {record.name} has the subscription {subscriptions[0].name!r}: delete its subscriptions "
+                "first, or force the deletion."
+            )
+        moved[keys.topic(record.name)] = None
+        moved |= {keys.subscription(record.topic_id, found.name): None for found in subscriptions}
+        ledgers = view.all(LedgerRecord, record.topic_id)
+        # A sealer that is about to add segments sees the deletion, or is seen by it.
+        moved |= {keys.incarnation_seal(ledger.incarnation): None for ledger in ledgers if ledger.incarnation}
+        deletes += [
+            *subscriptions,
+            *ledgers,
+            *view.all(SegmentRecord, record.topic_id),
+            *view.all(DedupRecord, record.topic_id),
+            *view.all(TrimRecord, record.topic_id),
+            *view.all(CompactionRecord, record.topic_id),
+        ]
+    return Change(deletes=deletes, keys=moved)
+
+
+def require_topic(view: View, name: TopicName) -> TopicRecord:
+    """The topic's record.
+
+    Raises:
+        TopicNotFoundError: there is no such topic.
+    """
+    found = view.get(TopicRecord, name.full)
+    if found is None:
+        raise TopicNotFoundError(
+            f"Topic {name.full} does not exist: create it with `pulsarpy topics create`, or write to it."
+        )
+    return found
+
+
+def require_not_terminated(topic: TopicRecord) -> None:
+    """Refuse to write to a topic that takes nothing any more.
+
+    Raises:
+        TopicTerminatedError: it was terminated.
+    """
+    if topic.terminated is not None:
+        raise TopicTerminatedError(
+            f"Topic {topic.name} was terminated and takes no messages: write to another topic, or delete it first."
+        )
+
+
+def parts(view: View, topic: TopicRecord) -> list[TopicPart]:
+    """The topic's partitions in order, or the topic itself if it has none."""
+    if topic.partitions is None:
+        return [
+            TopicPart(
+                topic.name, topic.topic_id, TopicName.parse(topic.name).partition_index if topic.partition_of else -1
+            )
+        ]
+    records = _partition_records(view, topic)
+    return [TopicPart(record.name, record.topic_id, index) for index, record in enumerate(records)]
+
+
+def topics(view: View) -> list[TopicRecord]:
+    """All topics, partitions left out, by name."""
+    return [topic for topic in view.all(TopicRecord) if topic.partition_of is None]
+
+
+def matching(view: View, pattern: str) -> list[TopicRecord]:
+    """Topics whose full name, with or without `persistent://`, matches the whole regular expression.
+
+    A pattern without a namespace is one for `public/default`, as in Pulsar's clients.
+
+    Raises:
+        InvalidArgumentError: the pattern is no regular expression.
+    """
+    bare = pattern.removeprefix("persistent://")
+    if "/" not in bare:
+        bare = f"public/default/(?:{bare})"
+    try:
+        compiled = re.compile(bare)
+    except re.error as error:
+        raise InvalidArgumentError(f"Option topicsPattern {pattern!r} is not a regular expression: {error}.") from error
+    return [topic for topic in topics(view) if compiled.fullmatch(topic.name.removeprefix("persistent://"))]
+
+
+def named_files(view: View) -> set[str]:
+    """The ids of the files that a topic's log, or its compacted ledger, consists of."""
+    compacted = (file.file_id for record in view.all(CompactionRecord) for file in record.files)
+    return {*(segment.file_id for segment in view.all(SegmentRecord)), *compacted}
+
+
+def live_files(view: View) -> dict[str, FileRecord]:
+    """The records of the named files."""
+    named = named_files(view)
+    return {file.file_id: file for file in view.all(FileRecord) if file.file_id in named}
+
+
+def _partition_records(view: View, topic: TopicRecord) -> list[TopicRecord]:
+    name = TopicName.parse(topic.name)
+    found = [view.get(TopicRecord, name.partition(index).full) for index in range(topic.partitions or 0)]
+    return [record for record in found if record is not None]
+
+
+def _topic(
+    name: TopicName,
+    partitions: int | None,
+    partition_of: TopicName | None,
+    properties: Mapping[str, str] = MappingProxyType({}),
+) -> TopicRecord:
+    return TopicRecord(
+        name=name.full,
+        topic_id=uuid.uuid4().hex,
+        partitions=partitions,
+        partition_of=partition_of.full if partition_of else None,
+        properties=dict(properties),
+        created_at=datetime.now(UTC),
+    )
+
+
+def names(given: Iterable[str]) -> list[TopicName]:
+    """Parse names, in order, without repetitions."""
+    return list(dict.fromkeys(TopicName.parse(text.strip()) for text in given))

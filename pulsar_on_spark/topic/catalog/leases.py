@@ -1,0 +1,380 @@
+"""Leases: small files under `<root>/leases` by which consumers of a subscription see that others are alive.
+
+Each consumer renews its own file by write and rename, from a thread, because a micro-batch may take an hour. Nobody
+compares clocks of two machines: an observer reads the files again and again, and a lease whose content stayed the same
+for its duration on the observer's own monotonic clock has run out. So has one that is gone, as a consumer that ends
+removes its own, or that says that it was released. A lease decides only how soon another takes over; what keeps a
+paused consumer from harm are the epochs (`subscription.ownership`). So nothing here is synced: after a power cut nobody
+is alive.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import logging
+import math
+import os
+import re
+import threading
+import time
+import uuid
+from collections.abc import Callable, Iterable
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+from typing import Final
+
+from pulsar_on_spark.model.errors import ConsumerBusyError, FormatVersionError, StorageError
+from pulsar_on_spark.model.ids import TopicId
+from pulsar_on_spark.storage.permissions import make_folder, make_folders, opener
+from pulsar_on_spark.topic.managed_ledger.subscription.ownership import Standing
+
+FORMAT_VERSION: Final = 1
+DEFAULT_DURATION_S: Final = 10.0
+MAX_CONSUMERS: Final = 1_000
+"""Live consumers of one subscription; a further one is refused."""
+LIVE_PERIODS: Final = 3
+"""For that limit alone, a lease not renewed for more of its durations by the wall clock is a dead consumer's."""
+UNFINISHED_S: Final = 60.0
+"""A temporary file this old was left by a process that was killed: writing one takes milliseconds."""
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Lease:
+    """What a lease file says.
+
+    Attributes:
+        consumer: The consumer id.
+        token: Fresh for each process: of two processes of one consumer the later one has the file.
+        topics: Ids of the topics that the consumer reads; it counts as one of their consumers only.
+        counter: Grows with each renewal.
+        duration_s: How long observers wait for the next renewal before they take over.
+        released: The consumer has ended and says so.
+    """
+
+    consumer: str
+    token: str
+    topics: tuple[TopicId, ...]
+    counter: int
+    duration_s: float
+    released: bool = False
+
+    def text(self) -> str:
+        """The file's JSON text."""
+        return json.dumps({"v": FORMAT_VERSION, **asdict(self)}, sort_keys=True)
+
+    @classmethod
+    def parse(cls, content: bytes, where: Path) -> Lease | None:
+        """Read a lease file's content; None if it is no lease.
+
+        Raises:
+            FormatVersionError: a newer version of this project wrote it.
+        """
+        try:
+            fields = json.loads(content)
+            if fields["v"] > FORMAT_VERSION:
+                raise FormatVersionError(
+                    f"Lease file {where} has version {fields['v']}, this pulsar_on_spark reads up to {FORMAT_VERSION}: "
+                    "upgrade it."
+                )
+            lease = cls(
+                consumer=str(fields["consumer"]),
+                token=str(fields["token"]),
+                topics=tuple(TopicId(str(topic)) for topic in fields["topics"]),
+                counter=int(fields["counter"]),
+                duration_s=float(fields["duration_s"]),
+                released=bool(fields["released"]),
+            )
+        except (ValueError, KeyError, TypeError, OverflowError):
+            return None
+        return lease if math.isfinite(lease.duration_s) and lease.duration_s > 0 else None
+
+
+def lease_directory(root: Path, subscription: str) -> Path:
+    """The directory of a subscription's leases; consumers of all its topics share it."""
+    return root / "leases" / _file_name(subscription)
+
+
+def broker_lease_directory(root: Path) -> Path:
+    """The directory of the leases of broker incarnations, whose ids are their consumers; no subscription has it."""
+    return root / "leases" / "brokers"
+
+
+class LeaseKeeper:
+    """Keeps one consumer's lease until it is stopped, by a daemon thread that renews it every third of its duration.
+
+    A renewal that fails is counted in `failures`, logged, and tried again a third of the duration later.
+
+    Args:
+        directory: `lease_directory` of the subscription, or `broker_lease_directory`.
+        consumer: Whose lease it is.
+        duration_s: How long observers wait for the next renewal.
+        may_renew: Asked in the thread before each renewal; while it says no, the lease runs out.
+
+    Attributes:
+        failures: Renewals that failed.
+        last_error: The cause of the last one, or None.
+        superseded: Another process of the same consumer has the lease now; this keeper has ceased to renew.
+    """
+
+    def __init__(
+        self,
+        directory: Path,
+        consumer: str,
+        duration_s: float = DEFAULT_DURATION_S,
+        may_renew: Callable[[], bool] = lambda: True,
+    ) -> None:
+        self.failures = 0
+        self.last_error: str | None = None
+        self.superseded = False
+        self._path = directory / f"{_file_name(consumer)}.json"
+        self._lease = Lease(consumer, uuid.uuid4().hex, (), 0, duration_s)
+        self._may_renew = may_renew
+        self._lock = threading.RLock()  # a signal handler may call stop() in the midst of hold()
+        self._stopping = threading.Event()
+        self._thread: threading.Thread | None = None
+
+    def start(self, topics: Iterable[TopicId]) -> None:
+        """Take the lease, from an earlier process of this consumer too, and renew it from now on.
+
+        Raises:
+            StorageError: the lease file cannot be written.
+            ConsumerBusyError: the subscription has `MAX_CONSUMERS` live consumers.
+        """
+        directory = self._path.parent
+        try:
+            make_folders(directory)
+            _remove_unfinished(directory, time.time())
+            others = _count_live(directory, self._path.name, time.time())
+            if others >= MAX_CONSUMERS:
+                raise ConsumerBusyError(f"{directory} holds {others} live leases already: stop some of the consumers.")
+            self._write(replace(self._lease, topics=tuple(topics), counter=1))
+        except OSError as error:
+            raise StorageError(
+                f"Lease file {self._path} cannot be written ({error}): make the root writable."
+            ) from error
+        self._thread = threading.Thread(target=self._run, name="pulsarpy-lease", daemon=True)
+        self._thread.start()
+
+    @property
+    def topics(self) -> tuple[TopicId, ...]:
+        """The topics that the lease file names, as it was written last."""
+        return self._lease.topics
+
+    def hold(self, topics: Iterable[TopicId]) -> bool:
+        """Let the lease name these topics, at once: before a slot of a further topic is taken.
+
+        Returns:
+            Whether it does. If not, others don't see this consumer on a further topic: take nothing there, try again.
+        """
+        wanted = tuple(topics)
+        return self._lease.topics == wanted or self._renew(wanted)
+
+    def renew(self) -> bool:
+        """Renew once, as the thread does.
+
+        Returns:
+            Whether the lease is this process's and the file was written.
+        """
+        return self._renew(None)
+
+    def stop(self, *, keep_file: bool = False) -> None:
+        """Renew no more, and give the lease up. Does nothing the second time.
+
+        Args:
+            keep_file: Leave the file and say in it that it was released: its age is that of the last use.
+        """
+        if self._thread is None or self._stopping.is_set():
+            return
+        self._stopping.set()
+        self._thread.join(timeout=self._lease.duration_s)
+        with self._lock:
+            try:
+                if self._is_mine():
+                    # Another process of this consumer may come in between: then its next renewal makes the file anew.
+                    if keep_file:
+                        self._write(replace(self._lease, counter=self._lease.counter + 1, released=True))
+                    else:
+                        self._path.unlink(missing_ok=True)
+                self._temporary.unlink(missing_ok=True)
+            except (OSError, FormatVersionError) as error:
+                _log.warning("Lease %s could not be given up, it runs out by itself: %s", self._path, error)
+
+    def _run(self) -> None:
+        while not self.superseded and not self._stopping.wait(self._lease.duration_s / 3):
+            if self._may_renew():
+                self.renew()
+
+    def _renew(self, topics: tuple[TopicId, ...] | None) -> bool:
+        """Write the file anew, with other topics if some are given."""
+        with self._lock:
+            if self._stopping.is_set():
+                return False
+            try:
+                if not self._is_mine():
+                    return False
+                named = self._lease.topics if topics is None else topics
+                self._write(replace(self._lease, topics=named, counter=self._lease.counter + 1))
+            except (OSError, FormatVersionError) as error:
+                self.failures += 1
+                self.last_error = str(error)
+                _log.warning("Lease %s could not be renewed: %s", self._path, error)
+                return False
+            return True
+
+    def _is_mine(self) -> bool:
+        """Whether no other process of this consumer has the file; once one has, this one leaves it alone."""
+        if not self.superseded:
+            found = _read(self._path)
+            if found is not None and found.token != self._lease.token:
+                self.superseded = True
+                _log.warning("Lease %s was taken by another process of consumer %s.", self._path, found.consumer)
+        return not self.superseded
+
+    @property
+    def _temporary(self) -> Path:
+        return self._path.with_suffix(f".{self._lease.token}.tmp")
+
+    def _write(self, lease: Lease) -> None:
+        # `maintain` removes the directory when it is empty. Not the root's: what is gone is not made anew.
+        with contextlib.suppress(FileExistsError):
+            make_folder(self._path.parent)
+        with open(self._temporary, "w", encoding="utf-8", opener=opener) as file:
+            file.write(lease.text())
+        os.replace(self._temporary, self._path)
+        self._lease = lease
+
+
+@dataclass(slots=True)
+class _Observed:
+    """A file of the directory: its content, and when on the observer's clock it was first seen and last changed."""
+
+    content: bytes
+    lease: Lease | None
+    first_s: float
+    changed_s: float = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.changed_s = self.first_s
+
+    def standing(self, now_s: float) -> Standing:
+        """What is known of the consumer at `now_s`."""
+        duration_s = self.lease.duration_s if self.lease is not None else DEFAULT_DURATION_S
+        if (self.lease is not None and self.lease.released) or now_s - self.changed_s >= duration_s:
+            return Standing.RUN_OUT
+        return Standing.ALIVE if now_s - self.first_s >= duration_s else Standing.UNKNOWN
+
+
+class LeaseWatcher:
+    """Observes the leases of one subscription on its own monotonic clock.
+
+    Args:
+        directory: `lease_directory` of the subscription.
+        clock: Seconds that only grow; tests give their own.
+    """
+
+    def __init__(self, directory: Path, clock: Callable[[], float] = time.monotonic) -> None:
+        self._directory = directory
+        self._clock = clock
+        self._seen: dict[str, _Observed] = {}
+
+    def observe(self) -> None:
+        """Read the directory once: call it often, and before each `standings`.
+
+        Raises:
+            FormatVersionError: a newer version of this project wrote a lease.
+            StorageError: the directory or a file in it cannot be read.
+        """
+        try:
+            found = sorted(path for path in self._directory.iterdir() if path.suffix == ".json")
+            contents = {path.name: _content(path) for path in found}
+        except FileNotFoundError:
+            contents = {}
+        except OSError as error:
+            raise StorageError(f"Leases in {self._directory} cannot be read ({error}): make them readable.") from error
+        now_s = self._clock()
+        self._seen = {name: seen for name, seen in self._seen.items() if contents.get(name) is not None}
+        for name, content in contents.items():
+            if content is None:
+                continue
+            seen = self._seen.get(name)
+            if seen is None:
+                self._seen[name] = _Observed(content, self._parse(name, content), now_s)
+            elif seen.content != content:
+                seen.content, seen.lease, seen.changed_s = content, self._parse(name, content), now_s
+
+    def standings(self, topic_id: TopicId) -> dict[str, Standing]:
+        """Consumer -> standing, of the leases that name the topic; a consumer without a file is absent."""
+        now_s = self._clock()
+        return {
+            seen.lease.consumer: seen.standing(now_s)
+            for seen in self._seen.values()
+            if seen.lease is not None and topic_id in seen.lease.topics
+        }
+
+    def standing(self, consumer: str) -> Standing:
+        """What is known of one consumer, whatever topics its lease names; without a lease it is no more."""
+        seen = self._seen.get(f"{_file_name(consumer)}.json")
+        return Standing.RUN_OUT if seen is None else seen.standing(self._clock())
+
+    def was_renewed(self, consumer: str) -> bool:
+        """Whether a consumer's lease changed under this observer's eyes: then it was alive, however short the watch."""
+        seen = self._seen.get(f"{_file_name(consumer)}.json")
+        return seen is not None and seen.changed_s > seen.first_s
+
+    def has_lease(self, consumer: str) -> bool:
+        """Whether a lease of the consumer was there at the last look."""
+        return f"{_file_name(consumer)}.json" in self._seen
+
+    def looks_stale(self, consumer: str, now_s: float) -> bool:
+        """Whether a lease is older than its duration by the wall clock (`now_s`): a hint, never a decision."""
+        path = self._directory / f"{_file_name(consumer)}.json"
+        seen = self._seen.get(path.name)
+        try:
+            age_s = now_s - path.stat().st_mtime
+        except FileNotFoundError:
+            return True
+        return age_s > (seen.lease.duration_s if seen is not None and seen.lease is not None else DEFAULT_DURATION_S)
+
+    def _parse(self, name: str, content: bytes) -> Lease | None:
+        return Lease.parse(content, self._directory / name)
+
+
+def _content(path: Path) -> bytes | None:
+    """The file's content; None if it is gone (its consumer has ended meanwhile)."""
+    try:
+        return path.read_bytes()
+    except FileNotFoundError:
+        return None
+
+
+def _read(path: Path) -> Lease | None:
+    content = _content(path)
+    return None if content is None else Lease.parse(content, path)
+
+
+def _count_live(directory: Path, own_name: str, now_s: float) -> int:
+    """How many other consumers look alive: not released, and renewed of late by the wall clock."""
+    live = 0
+    for path in directory.glob("*.json"):
+        with contextlib.suppress(FileNotFoundError):
+            lease = _read(path) if path.name != own_name else None
+            if lease is not None and not lease.released:
+                live += abs(now_s - path.stat().st_mtime) <= LIVE_PERIODS * lease.duration_s
+    return live
+
+
+def _remove_unfinished(directory: Path, now_s: float) -> None:
+    for path in directory.glob("*.tmp"):
+        with contextlib.suppress(FileNotFoundError):
+            if now_s - path.stat().st_mtime > UNFINISHED_S:
+                path.unlink()
+
+
+def _file_name(name: str) -> str:
+    """A file name for any text: short, readable, and different for different texts on any file system."""
+    readable = re.sub(r"[^A-Za-z0-9_-]", "_", name)[:60]
+    return f"{readable}-{hashlib.sha256(name.encode()).hexdigest()[:24]}"

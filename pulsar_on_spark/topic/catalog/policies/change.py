@@ -1,0 +1,159 @@
+"""Setting policies of a namespace or a topic: one commit, checked by Pulsar's rules."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, Final
+
+from pydantic import JsonValue, ValidationError
+
+from pulsar_on_spark.metadata import keys
+from pulsar_on_spark.metadata.records import NamespaceRecord
+from pulsar_on_spark.metadata.state import View
+from pulsar_on_spark.metadata.store import Change
+from pulsar_on_spark.model.errors import InvalidArgumentError, NamespaceNotFoundError, TopicNotFoundError
+from pulsar_on_spark.model.names import TopicName
+from pulsar_on_spark.topic.catalog.policies.effective import given, policy_topic
+from pulsar_on_spark.topic.catalog.policies.policies import FIELDS, BacklogQuota, Policies, RetentionPolicies
+from pulsar_on_spark.topic.catalog.policies.quorums import check_quorum
+
+if TYPE_CHECKING:
+    from pulsar_on_spark.topic.catalog.root_handle import Root
+
+_MIB: Final = 1 << 20
+_NEGATIVE: Final = {
+    "message_ttl": "Invalid value for message TTL",
+    "subscription_expiration_time": "Invalid value for subscription expiration time",
+}
+"""Pulsar's text for a negative number in these policies; for all others it says that they must be 0 or more."""
+
+
+def set_namespace_policies(root: Root, namespace: str, changes: Mapping[str, Any]) -> None:
+    """Set policies of a namespace.
+
+    Args:
+        root: the root.
+        namespace: `tenant/namespace`.
+        changes: by field of `Policies`: a value (or its JSON, with Pulsar's names), or None to have it unset.
+
+    Raises:
+        NamespaceNotFoundError: there is no such namespace.
+        InvalidArgumentError: a policy is unknown, cannot be set on a namespace, or its value is not acceptable.
+    """
+    wanted = _checked(changes, f"namespace {namespace}", on_topic=False)
+
+    def decide(view: View) -> Change | None:
+        record = view.get(NamespaceRecord, namespace)
+        if record is None:
+            raise NamespaceNotFoundError(
+                f"Namespace {namespace} does not exist: create it with `pulsarpy namespaces create`."
+            )
+        stored = _changed(record.policies, wanted, f"namespace {namespace}")
+        if stored == record.policies:
+            return None
+        check_quorum(view, stored, f"namespace {namespace}")
+        return Change(puts=[record.model_copy(update={"policies": stored})], keys={keys.namespace(namespace): None})
+
+    root.store.commit(decide)
+
+
+def new_policies(view: View, namespace: str, given_there: Mapping[str, Any]) -> dict[str, JsonValue]:
+    """What the record of a new namespace keeps (arguments and errors as `set_namespace_policies`)."""
+    what = f"namespace {namespace}"
+    stored = _changed({}, _checked(given_there, what, on_topic=False), what)
+    check_quorum(view, stored, what)
+    return stored
+
+
+def set_topic_policies(root: Root, name: TopicName, changes: Mapping[str, Any]) -> None:
+    """Set policies of a topic; of a partition, those of its partitioned topic (see `set_namespace_policies`).
+
+    Raises:
+        TopicNotFoundError: there is no such topic.
+        InvalidArgumentError: a policy is unknown, cannot be set on a topic, or its value is not acceptable.
+    """
+    wanted = _checked(changes, f"topic {name}", on_topic=True)
+
+    def decide(view: View) -> Change | None:
+        record = policy_topic(view, name)
+        if record is None:
+            raise TopicNotFoundError(f"Topic {name} does not exist: create it, and set its policies then.")
+        stored = _changed(record.policies, wanted, f"topic {name}")
+        if stored == record.policies:
+            return None
+        check_quorum(view, stored, f"topic {name}")
+        return Change(puts=[record.model_copy(update={"policies": stored})], keys={keys.topic(record.name): None})
+
+    root.store.commit(decide)
+
+
+def parsed(changes: Mapping[str, Any], what: str, *, on_topic: bool) -> dict[str, Any]:
+    """The changes as values of `Policies`, by field; None unsets (errors as `set_namespace_policies`)."""
+    checked = _checked(changes, what, on_topic=on_topic)
+    return {**checked, **given({name: value for name, value in checked.items() if value is not None})}
+
+
+def _checked(changes: Mapping[str, Any], what: str, *, on_topic: bool) -> dict[str, JsonValue]:
+    """The changes as JSON by field."""
+    checked: dict[str, JsonValue] = {}
+    for name, value in changes.items():
+        field = FIELDS.get(name)
+        if field is None:
+            raise InvalidArgumentError(f"Policy {name!r} of {what} is not known: give one of {', '.join(FIELDS)}.")
+        path = field.topic if on_topic else field.namespace
+        if path is None:
+            other = "namespaces" if on_topic else "topics"
+            raise InvalidArgumentError(f"Policy {name!r} of {what} cannot be set: it is for {other} only.")
+        # Clients say so of a strategy that is not set.
+        checked[name] = None if value in (None, "UNDEFINED") else _json(name, value, what, path)
+    return checked
+
+
+def _json(name: str, value: Any, what: str, path: str) -> JsonValue:
+    try:
+        parsed = Policies.model_validate({name: value})
+    except ValidationError as error:
+        problem = error.errors(include_url=False)[0]
+        as_pulsar = None
+        if problem["type"] == "greater_than_equal" and len(problem["loc"]) == 1:
+            as_pulsar = _NEGATIVE.get(name) or f"{path} must be 0 or more"
+        inside = ".".join(str(part) for part in problem["loc"][1:])
+        reason = f"{inside}: {problem['msg']}" if inside else problem["msg"]
+        if problem["type"] == "model_type":
+            fields = Policies.model_json_schema()["$defs"][problem["ctx"]["class_name"]]["properties"]
+            reason = f"it is an object with {', '.join(fields)}"
+        raise InvalidArgumentError(
+            f"Policy {name!r} of {what} is not acceptable ({reason}): correct it.", as_pulsar=as_pulsar
+        ) from error
+    creation = parsed.auto_topic_creation
+    if name == "auto_topic_creation" and creation.refusal is not None:
+        raise InvalidArgumentError(f"{creation.refusal} ({what})", as_pulsar=creation.refusal)
+    dumped: JsonValue = parsed.model_dump(mode="json", by_alias=True, include={name})[name]
+    # An empty list has a policy unset, as in Pulsar.
+    return (sorted(dumped, key=str) or None) if isinstance(dumped, list) else dumped
+
+
+def _changed(stored: Mapping[str, JsonValue], wanted: Mapping[str, JsonValue], what: str) -> dict[str, JsonValue]:
+    """What is stored after the change; None unsets."""
+    both = {**stored, **wanted}
+    changed: dict[str, JsonValue] = {name: value for name, value in both.items() if value is not None}
+    now = given(changed)
+    retention = now.get("retention")
+    if isinstance(retention, RetentionPolicies):
+        _check_quota(retention, now.get("backlog_quota_size"), now.get("backlog_quota_age"), what)
+    return changed
+
+
+def _check_quota(
+    retention: RetentionPolicies, by_size: BacklogQuota | None, by_age: BacklogQuota | None, what: str
+) -> None:
+    """A quota above what retention keeps could never be reached by what is kept (Pulsar's `checkBacklogQuota`)."""
+    for limit, kept in (
+        (-1 if by_size is None else by_size.limit_size, retention.retention_size_in_mb * _MIB),
+        (-1 if by_age is None else by_age.limit_time, retention.retention_time_in_minutes * 60),
+    ):
+        if kept > 0 and limit >= kept:
+            raise InvalidArgumentError(
+                f"The backlog quota of {what} ({limit}) is not below what its retention keeps ({kept}): raise the "
+                "retention or lower the quota."
+            )

@@ -1,0 +1,369 @@
+"""The policies of namespaces and topics: names, units and rules are Pulsar's. Pure data.
+
+A policy stands here only if it is enforced; `FIELDS` says of each where it may be set, and what enforces it. Names in
+JSON (aliases here) are those of Pulsar's admin API. Defaults are Pulsar's too, with two exceptions, for the sake of
+topics that are written first and read later: nothing is deleted by retention, and inactive topics stay.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+from typing import Annotated, Any, Final, Literal
+
+from pydantic import AliasChoices, BaseModel, ConfigDict, Field, field_validator, model_validator
+from pydantic.alias_generators import to_camel
+
+from pulsar_on_spark.model.quorum import Quorum
+from pulsar_on_spark.topic.entries.schemas.compatibility import Strategy
+
+Count = Annotated[int, Field(ge=0, le=2**31 - 1)]
+"""0 means no limit."""
+Limit = Annotated[int, Field(ge=-1, le=2**63 - 1)]
+"""-1 means no limit."""
+Copies = Annotated[int, Field(ge=1, le=255)]
+Some = Annotated[int, Field(ge=1, le=2**31 - 1)]
+SubscriptionTypeName = Literal["Exclusive", "Failover", "Shared", "Key_Shared"]
+
+
+def _pulsar_name(field: str) -> str:
+    return to_camel(field).replace("InMb", "InMB")
+
+
+class _Value(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid", populate_by_name=True, alias_generator=_pulsar_name)
+
+
+class RetentionPolicies(_Value):
+    """How long entries are kept that every subscription has acknowledged; what exceeds either limit may go.
+
+    Attributes:
+        retention_time_in_minutes: Age in minutes; -1 for no limit.
+        retention_size_in_mb: Size of the topic in MiB; -1 for no limit. Both 0: nothing is kept.
+    """
+
+    retention_time_in_minutes: Limit
+    retention_size_in_mb: Limit
+
+    @model_validator(mode="after")
+    def _check(self) -> RetentionPolicies:
+        if (self.retention_time_in_minutes == 0) != (self.retention_size_in_mb == 0):
+            raise ValueError("retentionTimeInMinutes and retentionSizeInMB must be 0 both, or neither")
+        return self
+
+
+class PersistencePolicies(_Value):
+    """How many copies a topic's entries have.
+
+    Attributes:
+        bookkeeper_ensemble: Storage paths that there must be at least; a file lies on as many as it has copies.
+        bookkeeper_write_quorum: Copies.
+        bookkeeper_ack_quorum: Durable copies before an entry is acknowledged.
+        managed_ledger_max_mark_delete_rate: Kept, and without effect: all cursors of a broker are saved together.
+    """
+
+    bookkeeper_ensemble: Copies
+    bookkeeper_write_quorum: Copies
+    bookkeeper_ack_quorum: Copies
+    managed_ledger_max_mark_delete_rate: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 0.0
+
+    @model_validator(mode="after")
+    def _check(self) -> PersistencePolicies:
+        if not self.bookkeeper_ensemble >= self.bookkeeper_write_quorum >= self.bookkeeper_ack_quorum:
+            raise ValueError("bookkeeperEnsemble >= bookkeeperWriteQuorum >= bookkeeperAckQuorum must hold")
+        return self
+
+    @property
+    def quorum(self) -> Quorum:
+        """The same for a ledger."""
+        return Quorum(self.bookkeeper_ensemble, self.bookkeeper_write_quorum, self.bookkeeper_ack_quorum)
+
+    @classmethod
+    def of(cls, quorum: Quorum) -> PersistencePolicies:
+        """The policy that asks for a quorum."""
+        return cls(
+            bookkeeper_ensemble=quorum.ensemble,
+            bookkeeper_write_quorum=quorum.write,
+            bookkeeper_ack_quorum=quorum.ack,
+        )
+
+
+class BacklogQuotaPolicy(Enum):
+    """What happens when a topic's backlog exceeds its quota."""
+
+    HOLD = "producer_request_hold"
+    EXCEPTION = "producer_exception"
+    EVICTION = "consumer_backlog_eviction"
+
+
+class BacklogQuota(_Value):
+    """How much backlog the slowest subscription of a topic may have.
+
+    Attributes:
+        limit_size: Bytes, for a quota by size; -1 for no limit.
+        limit_time: Seconds since the oldest entry of the backlog was published, for a quota by time; -1 for no limit.
+        policy: What happens above it.
+    """
+
+    limit_size: Limit = -1
+    limit_time: Limit = -1
+    policy: BacklogQuotaPolicy = BacklogQuotaPolicy.HOLD
+
+
+class DispatchRate(_Value):
+    """The rate of entries to consumers; -1 for no limit. A relative rate is added to the publish rate."""
+
+    dispatch_throttling_rate_in_msg: Limit = -1
+    dispatch_throttling_rate_in_byte: Limit = -1
+    rate_period_in_second: Some = 1
+    relative_to_publish_rate: bool = False
+
+
+class PublishRate(_Value):
+    """How fast producers may publish, per second; -1 for no limit."""
+
+    publish_throttling_rate_in_msg: Limit = -1
+    publish_throttling_rate_in_byte: Limit = -1
+
+
+class SubscribeRate(_Value):
+    """How often one consumer may subscribe in a period; -1 for no limit."""
+
+    subscribe_throttling_rate_per_consumer: Limit = -1
+    rate_period_in_second: Some = 30
+
+
+class AutoTopicCreation(_Value):
+    """The policy for topics that clients use before they exist: whether to create them, and of which type.
+
+    Attributes:
+        allow_auto_topic_creation: Whether to create them; if not, the other fields have no meaning.
+        topic_type: The type of created topics.
+        default_num_partitions: Partitions of created topics; None for topics without.
+    """
+
+    allow_auto_topic_creation: bool = True
+    topic_type: Literal["non-partitioned", "partitioned"] = "non-partitioned"
+    default_num_partitions: Annotated[int, Field(le=10_000)] | None = None
+
+    @field_validator("topic_type", mode="before")
+    @classmethod
+    def _not_given(cls, value: Any) -> Any:
+        return value or "non-partitioned"
+
+    @property
+    def refusal(self) -> str | None:
+        """The error of an invalid value, as by Pulsar's `validateOverride`, whose text clients compare; else None."""
+        is_partitioned, partitions = self.topic_type == "partitioned", self.default_num_partitions
+        if not self.allow_auto_topic_creation:
+            return None
+        if not is_partitioned and partitions is not None:
+            wrong = "is not allowed to be set when the type is non-partition."
+        elif is_partitioned and partitions is None:
+            wrong = "cannot be null when the type is partitioned."
+        elif is_partitioned and partitions is not None and partitions < 1:
+            wrong = "cannot be less than 1 for partition type."
+        else:
+            return None
+        return f"Invalid configuration for autoTopicCreationOverride. the detail is [defaultNumPartitions] {wrong}"
+
+
+class AutoSubscriptionCreation(_Value):
+    """Whether a consumer creates its subscription."""
+
+    allow_auto_subscription_creation: bool = True
+
+
+class InactiveTopicDeleteMode(Enum):
+    """When a topic is inactive: it has no producers, no consumers, and this."""
+
+    NO_SUBSCRIPTIONS = "delete_when_no_subscriptions"
+    CAUGHT_UP = "delete_when_subscriptions_caught_up"
+
+
+class InactiveTopicPolicies(_Value):
+    """Whether a topic that nobody uses is deleted.
+
+    Attributes:
+        delete_while_inactive: Whether it is.
+        inactive_topic_delete_mode: What it takes to be inactive.
+        max_inactive_duration_seconds: For how long.
+    """
+
+    delete_while_inactive: bool = False
+    inactive_topic_delete_mode: InactiveTopicDeleteMode = InactiveTopicDeleteMode.NO_SUBSCRIPTIONS
+    max_inactive_duration_seconds: Some = 60
+
+
+class DelayedDelivery(_Value):
+    """Delivery at a time that the producer names, to Shared and Key_Shared consumers.
+
+    Attributes:
+        active: Whether such times are heeded.
+        tick_time: Milliseconds in which entries become due together.
+        max_delivery_delay_in_millis: Messages with a later time are refused; 0 for no limit.
+    """
+
+    active: bool = True
+    tick_time: Some = 1000
+    max_delivery_delay_in_millis: Annotated[
+        int,
+        Field(
+            ge=0,
+            le=2**63 - 1,
+            # Pulsar's name, and what its Go client says.
+            validation_alias=AliasChoices("maxDeliveryDelayInMillis", "maxDelayInMillis"),
+        ),
+    ] = 0
+
+
+class Policies(BaseModel):
+    """All policies that there are. What holds for a topic has every one of them; see `effective`."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    retention: RetentionPolicies = RetentionPolicies(retention_time_in_minutes=-1, retention_size_in_mb=-1)
+    message_ttl: Count = 0
+    """Seconds after which entries count as acknowledged in every subscription; 0 for never."""
+    backlog_quota_size: BacklogQuota = BacklogQuota()
+    """The quota `destination_storage`."""
+    backlog_quota_age: BacklogQuota = BacklogQuota()
+    """The quota `message_age`."""
+    subscription_expiration_time: Count = 0
+    """Minutes after which a subscription without consumers is deleted; 0 for never."""
+    inactive_topic_policies: InactiveTopicPolicies = InactiveTopicPolicies()
+    compaction_threshold: Annotated[int, Field(ge=0, le=2**63 - 1)] = 0
+    """Bytes not compacted yet that start a compaction; 0 for never."""
+    persistence: PersistencePolicies | None = None
+    """None for the root's quorum."""
+
+    deduplication: bool = False
+    deduplication_snapshot_interval: Count = 120
+    """Seconds after which the deduplication state is saved, if anything was published; 0 for not by time."""
+    delayed_delivery: DelayedDelivery = DelayedDelivery()
+    publish_rate: PublishRate = PublishRate()
+    dispatch_rate: DispatchRate = DispatchRate()
+    """Of all subscriptions of a topic together."""
+    subscription_dispatch_rate: DispatchRate = DispatchRate()
+    """Of each subscription."""
+    subscribe_rate: SubscribeRate = SubscribeRate()
+
+    max_message_size: Count = 0
+    """Bytes of an entry of a client, as it is sent; 0 for the broker's limit."""
+    max_producers_per_topic: Count = 0
+    max_consumers_per_topic: Count = 0
+    max_consumers_per_subscription: Count = 0
+    max_subscriptions_per_topic: Count = 0
+    max_topics_per_namespace: Count = 0
+    max_unacked_messages_per_consumer: Count = 50_000
+    max_unacked_messages_per_subscription: Count = 200_000
+    subscription_types_enabled: frozenset[SubscriptionTypeName] = frozenset(
+        ("Exclusive", "Failover", "Shared", "Key_Shared")
+    )
+    auto_topic_creation: AutoTopicCreation = AutoTopicCreation()
+    auto_subscription_creation: AutoSubscriptionCreation = AutoSubscriptionCreation()
+
+    schema_compatibility_strategy: Strategy = Strategy.FULL
+    schema_validation_enforced: bool = False
+    is_allow_auto_update_schema: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class PolicyField:
+    """Where a policy may be set, and what enforces it.
+
+    Attributes:
+        namespace: Its name in `/admin/v2/namespaces/<namespace>/<name>`; None if it is set on topics only.
+        topic: Its name in `/admin/v2/persistent/<topic>/<name>`; None if it is set on namespaces only.
+        key: Its key in the JSON of a namespace's policies.
+        enforced_by: The module.
+    """
+
+    namespace: str | None
+    topic: str | None
+    key: str
+    enforced_by: str
+
+
+_PRODUCERS: Final = "broker.producing"
+_SUBSCRIPTIONS: Final = "broker.subscriptions"
+_SCHEMAS: Final = "broker.topics.schemas"
+_LIFECYCLE: Final = "topic.maintenance.retention"
+
+FIELDS: Final[dict[str, PolicyField]] = {
+    "retention": PolicyField("retention", "retention", "retention_policies", _LIFECYCLE),
+    "message_ttl": PolicyField("messageTTL", "messageTTL", "message_ttl_in_seconds", _LIFECYCLE),
+    "backlog_quota_size": PolicyField("backlogQuota", "backlogQuota", "backlog_quota_map", _LIFECYCLE),
+    "backlog_quota_age": PolicyField("backlogQuota", "backlogQuota", "backlog_quota_map", _LIFECYCLE),
+    "subscription_expiration_time": PolicyField(
+        "subscriptionExpirationTime", None, "subscription_expiration_time_minutes", _LIFECYCLE
+    ),
+    "inactive_topic_policies": PolicyField(
+        "inactiveTopicPolicies", "inactiveTopicPolicies", "inactive_topic_policies", _LIFECYCLE
+    ),
+    "compaction_threshold": PolicyField(
+        "compactionThreshold", "compactionThreshold", "compaction_threshold", "topic.maintenance.compaction"
+    ),
+    "persistence": PolicyField("persistence", "persistence", "persistence", "broker.runtime.journals"),
+    "deduplication": PolicyField("deduplication", "deduplicationEnabled", "deduplicationEnabled", _PRODUCERS),
+    "deduplication_snapshot_interval": PolicyField(
+        "deduplicationSnapshotInterval",
+        "deduplicationSnapshotInterval",
+        "deduplicationSnapshotIntervalSeconds",
+        _PRODUCERS,
+    ),
+    "delayed_delivery": PolicyField(
+        "delayedDelivery", "delayedDelivery", "delayed_delivery_policies", "broker.dispatch"
+    ),
+    "publish_rate": PolicyField("publishRate", "publishRate", "publishMaxMessageRate", _PRODUCERS),
+    "dispatch_rate": PolicyField("dispatchRate", "dispatchRate", "topicDispatchRate", "broker.dispatch"),
+    "subscription_dispatch_rate": PolicyField(
+        "subscriptionDispatchRate", "subscriptionDispatchRate", "subscriptionDispatchRate", "broker.dispatch"
+    ),
+    "subscribe_rate": PolicyField("subscribeRate", "subscribeRate", "clusterSubscribeRate", _SUBSCRIPTIONS),
+    "max_message_size": PolicyField(None, "maxMessageSize", "max_message_size", "broker.topics"),
+    "max_producers_per_topic": PolicyField(
+        "maxProducersPerTopic", "maxProducers", "max_producers_per_topic", _PRODUCERS
+    ),
+    "max_consumers_per_topic": PolicyField(
+        "maxConsumersPerTopic", "maxConsumers", "max_consumers_per_topic", _SUBSCRIPTIONS
+    ),
+    "max_consumers_per_subscription": PolicyField(
+        "maxConsumersPerSubscription", "maxConsumersPerSubscription", "max_consumers_per_subscription", _SUBSCRIPTIONS
+    ),
+    "max_subscriptions_per_topic": PolicyField(
+        "maxSubscriptionsPerTopic", "maxSubscriptionsPerTopic", "max_subscriptions_per_topic", _SUBSCRIPTIONS
+    ),
+    "max_topics_per_namespace": PolicyField(
+        "maxTopicsPerNamespace", None, "max_topics_per_namespace", "topic.catalog.catalog"
+    ),
+    "max_unacked_messages_per_consumer": PolicyField(
+        "maxUnackedMessagesPerConsumer",
+        "maxUnackedMessagesOnConsumer",
+        "max_unacked_messages_per_consumer",
+        "broker.dispatch",
+    ),
+    "max_unacked_messages_per_subscription": PolicyField(
+        "maxUnackedMessagesPerSubscription",
+        "maxUnackedMessagesOnSubscription",
+        "max_unacked_messages_per_subscription",
+        "broker.dispatch",
+    ),
+    "subscription_types_enabled": PolicyField(
+        "subscriptionTypesEnabled", "subscriptionTypesEnabled", "subscription_types_enabled", _SUBSCRIPTIONS
+    ),
+    "auto_topic_creation": PolicyField("autoTopicCreation", None, "autoTopicCreationOverride", "broker.topics"),
+    "auto_subscription_creation": PolicyField(
+        "autoSubscriptionCreation", "autoSubscriptionCreation", "autoSubscriptionCreationOverride", _SUBSCRIPTIONS
+    ),
+    "schema_compatibility_strategy": PolicyField(
+        "schemaCompatibilityStrategy", "schemaCompatibilityStrategy", "schema_compatibility_strategy", _SCHEMAS
+    ),
+    "schema_validation_enforced": PolicyField(
+        "schemaValidationEnforced", "schemaValidationEnforced", "schema_validation_enforced", _SCHEMAS
+    ),
+    "is_allow_auto_update_schema": PolicyField(
+        "isAllowAutoUpdateSchema", None, "is_allow_auto_update_schema", _SCHEMAS
+    ),
+}
+"""Every policy by its field of `Policies`."""

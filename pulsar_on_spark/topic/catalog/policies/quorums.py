@@ -1,0 +1,74 @@
+"""How many copies entries have: what policies ask for, and what a root can give. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Final
+
+from pydantic import JsonValue
+
+from pulsar_on_spark.metadata.records import NamespaceRecord, PathRecord, TopicRecord
+from pulsar_on_spark.metadata.state import View
+from pulsar_on_spark.model.errors import InvalidArgumentError
+from pulsar_on_spark.model.names import TopicName
+from pulsar_on_spark.model.quorum import Quorum
+from pulsar_on_spark.topic.catalog.policies.effective import effective
+from pulsar_on_spark.topic.catalog.policies.policies import PersistencePolicies
+
+MAX_QUORUMS: Final = 4
+"""Different quorums that policies of a root may ask for: a broker has a journal for each, with a process of its own."""
+_FIELD: Final = "persistence"
+
+
+def quorum_of(view: View, name: TopicName, otherwise: Quorum) -> Quorum:
+    """What a topic's policies ask for; `otherwise` where they do not say."""
+    asked = effective(view, name).persistence
+    return otherwise if asked is None else asked.quorum
+
+
+def quorum_for_all(view: View, otherwise: Quorum) -> Quorum:
+    """What is enough for a file with entries of any topics."""
+    return strictest([otherwise, *_asked(view)])
+
+
+def strictest(quorums: Iterable[Quorum]) -> Quorum:
+    """What is enough for each of them; there must be one."""
+    found = list(quorums)
+    return Quorum(
+        max(each.ensemble for each in found), max(each.write for each in found), max(each.ack for each in found)
+    )
+
+
+def check_quorum(view: View, stored: Mapping[str, JsonValue], what: str) -> None:
+    """Refuse policies that ask for copies which the root has no room for.
+
+    Args:
+        view: The metadata.
+        stored: Policies as their record would keep them.
+        what: Whose they are.
+
+    Raises:
+        InvalidArgumentError: there are fewer storage paths, or too many different quorums already.
+    """
+    if _FIELD not in stored:
+        return
+    wanted = PersistencePolicies.model_validate(stored[_FIELD]).quorum
+    paths = sum(path.state in ("writable", "read-only") for path in view.all(PathRecord))
+    if wanted.ensemble > paths:
+        raise InvalidArgumentError(
+            f"Policy {_FIELD!r} of {what} needs {wanted.ensemble} storage paths (quorum {wanted}), and the root has "
+            f"{paths}: add some with `pulsarpy storage add`, or ask for fewer copies."
+        )
+    there = {(each.write, each.ack) for each in _asked(view)}
+    if (wanted.write, wanted.ack) not in there and len(there) >= MAX_QUORUMS:
+        raise InvalidArgumentError(
+            f"Policy {_FIELD!r} of {what} is one quorum too many: policies of this root ask for {MAX_QUORUMS} others, "
+            "take one of these."
+        )
+
+
+def _asked(view: View) -> list[Quorum]:
+    """The quorums that policies ask for, of whatever namespace or topic."""
+    records: list[NamespaceRecord | TopicRecord] = [*view.all(NamespaceRecord), *view.all(TopicRecord)]
+    asked = (record.policies[_FIELD] for record in records if _FIELD in record.policies)
+    return [PersistencePolicies.model_validate(each).quorum for each in asked]

@@ -1,0 +1,399 @@
+"""A root: the folder (one URI) that holds metadata, leases, reports and, by default, three storage paths."""
+
+from __future__ import annotations
+
+import logging
+import os
+import uuid
+from collections.abc import Collection, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal
+
+from pulsar_on_spark.ledger.segments.segment_writer import FileNotWrittenError, PathFailure
+from pulsar_on_spark.metadata import keys
+from pulsar_on_spark.metadata.records import (
+    NamespaceRecord,
+    PathRecord,
+    RootRecord,
+    SchemaRecord,
+    TenantRecord,
+    TopicRecord,
+)
+from pulsar_on_spark.metadata.state import View
+from pulsar_on_spark.metadata.store import FORMAT_VERSION, Change, MetadataStore
+from pulsar_on_spark.model.errors import (
+    InvalidArgumentError,
+    MetadataError,
+    NotARootError,
+    RootExistsError,
+    StoragePathError,
+)
+from pulsar_on_spark.model.ids import IncarnationId, PathId
+from pulsar_on_spark.model.names import DEFAULT_NAMESPACE, DEFAULT_TENANT, TopicName
+from pulsar_on_spark.model.quorum import DEFAULT_QUORUM, Quorum
+from pulsar_on_spark.model.root_path import local_path
+from pulsar_on_spark.storage import permissions
+from pulsar_on_spark.storage.durability import locked
+from pulsar_on_spark.storage.files import OS_FILES, make_directory, write_file
+from pulsar_on_spark.storage.storage_path import StoragePath
+from pulsar_on_spark.topic.catalog import catalog, registry
+from pulsar_on_spark.topic.catalog.progress import Progress, silent
+from pulsar_on_spark.topic.entries.schemas.schema import TopicSchema
+from pulsar_on_spark.topic.entries.values.spark_schemas import SparkSchema
+
+if TYPE_CHECKING:
+    # These build on a root: `Root` hands over to them, and loads them when it does.
+    from pulsar_on_spark.topic.maintenance.files.collect import Ages
+    from pulsar_on_spark.topic.maintenance.maintain import MaintainReport
+    from pulsar_on_spark.topic.maintenance.repair.limits import RepairLimits
+    from pulsar_on_spark.topic.maintenance.repair.repairing import RepairReport
+    from pulsar_on_spark.topic.maintenance.status import RootStatus, TopicSubscription
+    from pulsar_on_spark.topic.managed_ledger.incarnation.recover_dead import RecoveredIncarnation
+
+log = logging.getLogger(__name__)
+
+_MAX_SHARED = 8
+_shared: dict[Path, tuple[object, Root]] = {}
+_LOCK = "lock"
+_LOST_AND_FOUND = "lost+found"
+_OWN_NAMES = {"metadata", "leases", "reports", "storage", _LOCK, _LOST_AND_FOUND}
+
+
+class Root:
+    """An open root: its metadata store and its storage paths."""
+
+    def __init__(self, path: Path) -> None:
+        """Open the root at `path`.
+
+        Raises:
+            NotARootError: the path does not exist or is no root.
+            FormatVersionError: a newer version wrote it.
+        """
+        if not path.exists():
+            raise NotARootError(f"Root {path} does not exist: make it with `pulsarpy init {path}`, or write to it.")
+        self.path = path
+        self.store = MetadataStore(path)
+        self.cluster_id = self.store.root_record.cluster_id
+        self.quorum = Quorum.parse(self.store.root_record.quorum)
+
+    @classmethod
+    def open(cls, path: str | Path) -> Root:
+        """Open an existing root (see `Root`)."""
+        return cls(local_path(path))
+
+    @classmethod
+    def create(
+        cls,
+        path: str | Path,
+        storage_paths: Sequence[str | Path] = (),
+        quorum: Quorum = DEFAULT_QUORUM,
+        file_mode: int = permissions.PRIVATE,
+    ) -> Root:
+        """Make a root, or finish one whose making was cut off.
+
+        Args:
+            path: absent, or an empty folder.
+            storage_paths: one or more directories, on different disks if they are to survive one; by default
+                `storage/0` to `storage/<write quorum - 1>` (at least three) inside the root.
+            quorum: the default of all topics.
+            file_mode: the permissions of its files, 0o600, or 0o660 for those of the folder's group to write it, too;
+                folders get 0700 or 2770, the given ones included if they belong to this user.
+
+        Raises:
+            NotARootError: the folder holds something else.
+            RootExistsError: it is a root already.
+            InvalidArgumentError: there are fewer different storage paths than the ensemble needs.
+            StoragePathError: a storage path holds something else, or cannot be written.
+        """
+        root = local_path(path)
+        if root.exists() and not root.is_dir():
+            raise NotARootError(f"{root} is a file: give the path of a folder for the root.")
+        if root.exists() and not _may_become_root(root) and not MetadataStore.exists(root):
+            held = sorted(set(os.listdir(root)) - {_LOST_AND_FOUND})[0]
+            raise NotARootError(f"{root} is not empty (it holds {held!r}) and is not a root: choose another path.")
+        given = [local_path(each) for each in storage_paths]
+        count = max(3, quorum.ensemble)
+        uris = [str(each) for each in given] or [f"storage/{index}" for index in range(count)]
+        if len(set(uris)) < max(quorum.ensemble, len(uris)):
+            raise InvalidArgumentError(
+                f"Quorum {quorum} needs {quorum.ensemble} different storage paths, and {len(set(uris))} are given: "
+                "give each --storage-path once, give more of them or a smaller --quorum."
+            )
+        try:
+            root.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise InvalidArgumentError(
+                f"The root {root} cannot be made ({error.strerror}): give a folder in which this user may write."
+            ) from error
+        if not MetadataStore.exists(root):
+            permissions.set_mode(root, permissions.folder_mode(file_mode))
+        with locked(root / _LOCK):
+            if MetadataStore.exists(root) and _has_root_record(root):
+                raise RootExistsError(f"{root} is a root already: open it, or choose another path.")
+            _fill(root, uris, quorum)
+        return cls(root)
+
+    @classmethod
+    def open_or_create(cls, path: str | Path) -> Root:
+        """Open a root, or make one, with a warning in the log, where the path is absent or an empty folder."""
+        root = local_path(path)
+        if cls.is_occupied(root):
+            return cls.shared(root)
+        try:
+            created = cls.create(root)
+        except RootExistsError:  # another process came first
+            return cls.shared(root)
+        log.warning("Created the root %s: there was nothing at this path.", root)
+        return created
+
+    @classmethod
+    def is_occupied(cls, path: Path) -> bool:
+        """Whether there is a root or something foreign at the path: a write makes a root only where there is nothing.
+
+        A root whose making is under way, or was cut off, is nothing yet.
+        """
+        if not path.is_dir():
+            return path.exists()
+        if not _may_become_root(path):
+            return True
+        try:
+            cls.shared(path)
+        except NotARootError:
+            return False
+        return True
+
+    @classmethod
+    def shared(cls, path: Path) -> Root:
+        """This process's handle on a root, opened at first use. A root that was replaced on disk is opened anew."""
+        identity = cls._identity(path)
+        known = _shared.get(path)
+        if known is None or known[0] != identity:
+            while len(_shared) >= _MAX_SHARED:
+                _shared.pop(next(iter(_shared)))
+            known = _shared[path] = (identity, cls(path))
+        return known[1]
+
+    @staticmethod
+    def _identity(path: Path) -> tuple[int, int, int] | None:
+        try:
+            found = (path / "metadata" / "main" / "_delta_log").stat()
+        except OSError:
+            return None
+        return found.st_dev, found.st_ino, os.getpid()
+
+    def storage_paths(self, view: View) -> dict[PathId, StoragePath]:
+        """All storage paths by id but those that were retired."""
+        return {
+            PathId(record.path_id): _storage_path(self.path, self.cluster_id, record)
+            for record in view.all(PathRecord)
+            if record.state != "retired"
+        }
+
+    def current_storage_paths(self) -> dict[PathId, StoragePath]:
+        """The storage paths as main has them now, for readers that outlive a view (raises `MetadataError`)."""
+        return self.storage_paths(self.store.view())
+
+    def writable_paths(self, view: View) -> list[StoragePath]:
+        """The storage paths to write to, with their free bytes as weights.
+
+        Those that failed before are among them only where the others are below the ack quorum.
+        """
+        records = [record for record in view.all(PathRecord) if record.state == "writable"]
+        if len(records) < self.quorum.ack:
+            records += [record for record in view.all(PathRecord) if record.state == "read-only" and record.reason]
+        return [_weighed(_storage_path(self.path, self.cluster_id, record)) for record in records]
+
+    def mark_failed(self, failures: Sequence[PathFailure]) -> None:
+        """Mark storage paths that failed under a write as read-only until `maintain` finds them well again."""
+        reasons = {failure.path_id: failure.reason for failure in failures}
+        now = datetime.now(UTC)
+
+        def decide(view: View) -> Change | None:
+            failed = [
+                record.model_copy(
+                    update={"state": "read-only", "reason": reasons[PathId(record.path_id)], "failed_at": now}
+                )
+                for record in view.all(PathRecord)
+                if record.path_id in reasons and record.state == "writable"
+            ]
+            return Change(puts=failed, keys={keys.path(r.path_id): None for r in failed}) if failed else None
+
+        self.store.commit(decide)
+
+    @contextmanager
+    def marking_failures(self) -> Iterator[None]:
+        """Mark the storage paths on account of which a file written in this block got too few copies.
+
+        What the block raises is raised. Where the mark cannot be committed, the next write meets the paths anew.
+        """
+        try:
+            yield
+        except FileNotWrittenError as error:
+            try:
+                self.mark_failed(error.failures)
+            except MetadataError as unmarked:
+                log.warning("Storage paths could not be marked as failed: %s", unmarked)
+            raise
+
+    # --- the Python API ---
+
+    def create_topic(
+        self,
+        name: str,
+        partitions: int | None = None,
+        *,
+        schema: str | SparkSchema | None = None,
+        schema_type: str = "JSON",
+        if_exists: Literal["error", "ignore"] = "error",
+    ) -> TopicRecord:
+        """Create a topic.
+
+        Args:
+            name: short (`clicks`, `tenant/namespace/clicks`) or full (`persistent://...`).
+            partitions: 1 to 10,000; None for a topic without partitions.
+            schema: what values are made of: DDL (`id BIGINT, city STRING`), a frame's `schema`, the JSON of one, or
+                an Avro record schema.
+            schema_type: how values are encoded, JSON or AVRO.
+            if_exists: "ignore" gives the existing topic back, whatever its partitions and schema.
+
+        Raises:
+            TopicExistsError: the topic exists.
+            InvalidArgumentError: the name, the number of partitions or the schema is not acceptable.
+        """
+        if if_exists not in ("error", "ignore"):
+            raise InvalidArgumentError(f"Argument if_exists is {if_exists!r}: give 'error' or 'ignore'.")
+        declared = None if schema is None else TopicSchema.parse(schema_type, schema)
+        exist_ok = if_exists == "ignore"
+        return catalog.create_topic(self.store, TopicName.parse(name), partitions, exist_ok=exist_ok, schema=declared)
+
+    def topics(self) -> list[TopicRecord]:
+        """All topics, by name; partitions are not listed on their own."""
+        return catalog.topics(self.store.view(durable=True))
+
+    def add_partitions(self, name: str, partitions: int) -> None:
+        """Let a partitioned topic grow to `partitions` (see `catalog.add_partitions` for the errors)."""
+        catalog.add_partitions(self.store, TopicName.parse(name), partitions)
+
+    def declare_schema(self, name: str, schema: str | SparkSchema, schema_type: str = "JSON") -> SchemaRecord:
+        """Register a topic's schema, also one that follows others; arguments are those of `create_topic`.
+
+        Raises:
+            TopicNotFoundError, InvalidArgumentError: there is no such topic, or the schema is not acceptable.
+            IncompatibleSchemaError: it may not follow those that are there.
+        """
+        return registry.add_schema(self.store, TopicName.parse(name), TopicSchema.parse(schema_type, schema))
+
+    def delete_topic(self, name: str, *, force: bool = False) -> None:
+        """Delete a topic with its partitions and data; with `force` also one that has subscriptions.
+
+        Raises:
+            TopicNotFoundError: there is no such topic.
+            InvalidArgumentError: it has subscriptions and `force` is not given, or it is a partition.
+        """
+        catalog.delete_topic(self.store, TopicName.parse(name), force=force)
+
+    def subscriptions(self) -> tuple[TopicSubscription, ...]:
+        """The subscriptions of all topics, with cursors and backlog."""
+        from pulsar_on_spark.topic.maintenance.status import look, topic_subscriptions
+
+        return topic_subscriptions(self, look(self))
+
+    def delete_subscription(self, topic: str, name: str, *, force: bool = False) -> None:
+        """Delete a subscription on a topic and its partitions.
+
+        A consumer whose lease may still run is waited for: one lease period tells whether it is alive.
+
+        Raises:
+            TopicNotFoundError, SubscriptionNotFoundError: there is no such topic or subscription.
+            ConsumerBusyError: a consumer is reading it, and `force` is not given.
+        """
+        from pulsar_on_spark.topic.catalog.leases import LeaseWatcher, broker_lease_directory, lease_directory
+        from pulsar_on_spark.topic.managed_ledger.subscription import subscriptions
+
+        view = self.store.view()
+        parts = catalog.parts(view, catalog.require_topic(view, TopicName.parse(topic)))
+        watcher = LeaseWatcher(lease_directory(self.path, name))
+        brokers = LeaseWatcher(broker_lease_directory(self.path))
+        subscriptions.delete_subscription(self.store, name, parts, watcher, brokers, force=force)
+
+    def __repr__(self) -> str:
+        return f"Root({str(self.path)!r}, quorum={self.quorum})"
+
+    def status(self, *, verify: bool = False, progress: Progress = silent) -> RootStatus:
+        """Storage paths, topics, subscriptions, missing and bad copies (see `status.status`)."""
+        from pulsar_on_spark.topic.maintenance.status import status
+
+        return status(self, verify=verify, progress=progress)
+
+    def recover(
+        self, incarnation: str | None = None, give_up: Collection[int] = ()
+    ) -> tuple[RecoveredIncarnation, ...]:
+        """Recover the journals of brokers that are dead, now (see `repair.recover_dead`)."""
+        from pulsar_on_spark.topic.managed_ledger.incarnation.recover_dead import recover_dead
+
+        chosen = None if incarnation is None else IncarnationId(incarnation)
+        return recover_dead(self, chosen, [PathId(path) for path in give_up])
+
+    def repair(self, limits: RepairLimits | None = None, progress: Progress = silent) -> RepairReport:
+        """Find bad and missing copies and restore them (see `repairing.repair`)."""
+        from pulsar_on_spark.topic.maintenance.repair.repairing import repair
+
+        return repair(self, limits, progress)
+
+    def maintain(self, ages: Ages | None = None, progress: Progress = silent) -> MaintainReport:
+        """One pass of housekeeping (see `maintain.maintain`)."""
+        from pulsar_on_spark.topic.maintenance import maintain
+        from pulsar_on_spark.topic.maintenance.files import collect
+
+        return maintain.maintain(self, ages or collect.DEFAULT_AGES, progress)
+
+
+def _storage_path(root: Path, cluster_id: str, record: PathRecord) -> StoragePath:
+    is_given_up = record.state == "lost"
+    return StoragePath(PathId(record.path_id), root / record.uri, cluster_id, record.label, is_given_up=is_given_up)
+
+
+def _weighed(path: StoragePath) -> StoragePath:
+    """With its free bytes; a path that cannot be examined is hardly chosen."""
+    try:
+        return replace(path, weight=path.free_bytes())
+    except StoragePathError:
+        return path
+
+
+def _may_become_root(folder: Path) -> bool:
+    """Whether it is empty, or holds what making a root leaves behind: the lock comes first."""
+    names = set(os.listdir(folder))
+    return names <= {_LOST_AND_FOUND} or (_LOCK in names and names <= _OWN_NAMES)
+
+
+def _has_root_record(root: Path) -> bool:
+    try:
+        MetadataStore(root)
+    except NotARootError:
+        return False
+    return True
+
+
+def _fill(root: Path, uris: Sequence[str], quorum: Quorum) -> None:
+    """Make everything a root consists of, the root record last: what was cut off before it is gone on with."""
+    for name in ("metadata", "leases", "reports"):
+        make_directory(OS_FILES, root / name)
+    cluster_id = _cluster_id(root / "metadata" / "cluster-id")
+    records = [PathRecord(path_id=number, uri=uri) for number, uri in enumerate(uris)]
+    for record in records:
+        _storage_path(root, cluster_id, record).create(mode=permissions.mode_of(root))
+    first = RootRecord(format_version=FORMAT_VERSION, cluster_id=cluster_id, quorum=str(quorum))
+    tenant = TenantRecord(tenant=DEFAULT_TENANT)
+    namespace = NamespaceRecord(namespace=f"{DEFAULT_TENANT}/{DEFAULT_NAMESPACE}")
+    MetadataStore.create(root, [first, *records, tenant, namespace])
+
+
+def _cluster_id(file: Path) -> str:
+    """A fresh id, or the one that an attempt which was cut off had written: its storage paths carry it."""
+    if not file.exists():
+        write_file(OS_FILES, file, uuid.uuid4().hex.encode())
+    return file.read_text().strip()

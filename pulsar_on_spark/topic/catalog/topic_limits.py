@@ -1,0 +1,56 @@
+"""The limits of topics in a namespace and of partitions of a topic."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+from pulsar_on_spark.metadata.records import TopicRecord
+from pulsar_on_spark.metadata.state import View
+from pulsar_on_spark.model.errors import InvalidArgumentError
+from pulsar_on_spark.model.names import TopicName
+from pulsar_on_spark.topic.catalog.policies.effective import namespace_policies, settings_policies
+
+MAX_PARTITIONS: Final = 10_000
+
+
+@dataclass(frozen=True, slots=True)
+class TopicLimits:
+    """The limits of new topics.
+
+    Attributes:
+        partitions: Of one topic.
+        topics: Limit for a namespace without its own limit, each partition counted; 0 for no limit.
+    """
+
+    partitions: int = MAX_PARTITIONS
+    topics: int = 0
+
+
+NO_LIMITS: Final = TopicLimits()
+
+
+def check_topic_limit(view: View, name: TopicName, added: int, limits: TopicLimits) -> None:
+    """Refuse topics above the namespace's `max_topics_per_namespace`; each partition counts, as in Pulsar.
+
+    Args:
+        view: The metadata.
+        name: The first topic that is added.
+        added: How many are.
+        limits: The limits if neither the namespace nor changed settings have one.
+
+    Raises:
+        InvalidArgumentError: there would be too many.
+    """
+    namespace = name.namespace
+    given = settings_policies(view) | namespace_policies(view, namespace)
+    limit = given.get("max_topics_per_namespace", limits.topics)
+    if not limit:
+        return
+    prefix = f"persistent://{namespace}/"
+    there = sum(topic.partitions is None and topic.name.startswith(prefix) for topic in view.all(TopicRecord))
+    if there + added > limit:
+        raise InvalidArgumentError(
+            f"Namespace {namespace} has {there} of at most {limit} topics (max_topics_per_namespace): delete some, or "
+            f"raise the limit, before {name.full} is created."
+        )

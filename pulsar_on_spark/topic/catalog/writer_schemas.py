@@ -1,0 +1,51 @@
+"""The Avro schemas that messages were written with, by topic and version: older ones are resolved to the latest."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from pulsar_on_spark.metadata.records import SchemaRecord
+from pulsar_on_spark.model.names import TopicName
+from pulsar_on_spark.topic.catalog import registry
+from pulsar_on_spark.topic.catalog.root_handle import Root
+
+
+@dataclass(frozen=True)
+class WriterSchemas:
+    """The versions of some topics' schemas. Picklable: it travels to tasks.
+
+    Attributes:
+        root: The root; tasks look there for versions that were registered after the read began.
+        known: Type and text by topic (the partitioned one) and version bytes; None for a version that is not there.
+    """
+
+    root: Path
+    known: dict[tuple[str, bytes], tuple[str, str] | None] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, root: Path, versions: Iterable[SchemaRecord]) -> WriterSchemas:
+        """Those that are there when the read begins."""
+        return cls(root, {(each.name, each.version.to_bytes(8, "big")): (each.type, each.data) for each in versions})
+
+    def find(self, topic: str, version: bytes) -> tuple[str, str] | None:
+        """Type and text of a version.
+
+        Args:
+            topic: Full name of a topic or of a partition.
+            version: As messages carry it.
+
+        Raises:
+            TopicNotFoundError, MetadataError: the topic is gone, or the metadata cannot be read.
+        """
+        name = TopicName.parse(topic)
+        for owner in (name.full, name.partitioned_base.full):
+            if (owner, version) in self.known:
+                return self.known[owner, version]
+        found = None
+        if len(version) == 8:
+            found = registry.find(Root.shared(self.root).store.view(), name, int.from_bytes(version, "big"))
+        said = None if found is None else (found.type, found.data)
+        self.known[name.full, version] = said
+        return said

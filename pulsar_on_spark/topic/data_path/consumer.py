@@ -1,0 +1,362 @@
+"""A consumer of a subscription: the shell that drives `ownership` with the metadata, cursors and leases.
+
+One per streaming query and process. The Spark reader calls `admit` before it replays a batch, `turn` for each new one,
+and `acknowledge` when Spark has committed one.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+from pulsar_on_spark.metadata import keys
+from pulsar_on_spark.metadata.cursors import CursorRow, Cursors
+from pulsar_on_spark.metadata.records import SubscriptionRecord
+from pulsar_on_spark.metadata.state import View
+from pulsar_on_spark.metadata.store import Change
+from pulsar_on_spark.model.errors import SubscriptionNotFoundError
+from pulsar_on_spark.model.ids import IncarnationId, TopicId
+from pulsar_on_spark.topic.catalog.catalog import TopicPart
+from pulsar_on_spark.topic.catalog.leases import LeaseKeeper, LeaseWatcher, lease_directory
+from pulsar_on_spark.topic.catalog.root_handle import Root
+from pulsar_on_spark.topic.managed_ledger.cursor.handover import broker_cursor, give_to_spark
+from pulsar_on_spark.topic.managed_ledger.incarnation.dead_cursors import DeadOwners
+from pulsar_on_spark.topic.managed_ledger.subscription import ownership, positions
+from pulsar_on_spark.topic.managed_ledger.subscription.offsets import StreamOffset
+from pulsar_on_spark.topic.managed_ledger.subscription.ownership import (
+    Action,
+    Fenced,
+    Refuse,
+    Situation,
+    Standby,
+    Standing,
+    SubscriptionType,
+)
+from pulsar_on_spark.topic.managed_ledger.subscription.subscriptions import retyped
+
+log = logging.getLogger(__name__)
+
+CURSOR_INTERVAL_S = 1.0
+"""A cursor moves at most so often (Pulsar's own rate), and at once when there is nothing new to read."""
+_WAIT_STEP_S = 0.1
+
+
+@dataclass(frozen=True, slots=True)
+class Turn:
+    """What one decision says, by full topic name, and the view that it was made on.
+
+    Attributes:
+        view: The metadata.
+        actions: What to do in each topic.
+        changed: The records that are to be committed for it.
+    """
+
+    view: View
+    actions: Mapping[str, tuple[Action, ...]]
+    changed: tuple[SubscriptionRecord, ...]
+
+    @property
+    def standing_by(self) -> bool:
+        """Whether no slot of any topic is this consumer's."""
+        return all(isinstance(action, Standby) for found in self.actions.values() for action in found)
+
+
+class SubscriptionConsumer:
+    """One consumer's part in a subscription on any number of topics. Not thread-safe."""
+
+    def __init__(
+        self,
+        root: Root,
+        name: str,
+        type_: SubscriptionType,
+        consumer: str,
+        lease_s: float,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        directory = lease_directory(root.path, name)
+        self._store = root.store
+        self._name = name
+        self._type = type_
+        self._consumer = consumer
+        self._lease_s = lease_s
+        self._clock = clock
+        self._keeper = LeaseKeeper(directory, consumer, lease_s)
+        self._watcher = LeaseWatcher(directory, clock)
+        self._brokers = DeadOwners(root, clock)
+        self._holders: dict[str, Standing] = {}
+        """What is known of the brokers that have the subscription on some topic."""
+        self._started = False
+        self._finishing = False
+        self._may_expire = True
+        """Whether the subscription expires; its lease file then says when it was used last. So until it is known."""
+        self._held: dict[str, dict[int, int]] = {}
+        self._saved: tuple[StreamOffset, dict[str, dict[int, int]]] | None = None
+        self._saved_at_s = float("-inf")
+        self._moves = 0
+
+    @property
+    def is_reading(self) -> bool:
+        """True if this process holds slots."""
+        return any(self._held.values())
+
+    def admit(self, parts: Sequence[TopicPart], offset: StreamOffset) -> None:
+        """Make sure that a batch which Spark logged but did not commit may run now; waits at most two lease periods.
+
+        Raises:
+            ConsumerBusyError: another live consumer has the subscription.
+            ConsumerFencedError: the cursor was reset since.
+            SubscriptionNotFoundError: it was deleted since.
+        """
+        self._join(parts)
+        deadline_s = self._clock() + 2 * self._lease_s
+        while True:
+            self._watcher.observe()
+            turn = self._decided(self._freed(self._store.view(durable=True), parts), parts, offset)
+            standing_by = any(Standby() in found for found in turn.actions.values())
+            waiting = standing_by and (self._type == "Exclusive" or Standing.UNKNOWN in self._holders.values())
+            if not waiting or self._clock() > deadline_s:
+                return
+            time.sleep(_WAIT_STEP_S)
+
+    def turn(
+        self,
+        view: View,
+        parts: Sequence[TopicPart],
+        committed: StreamOffset,
+        *,
+        wait: bool = False,
+        finishing: bool = False,
+    ) -> Turn:
+        """Decide, and commit what changes: which slots of which topics are read next, and from where.
+
+        Args:
+            view: A durable view; a newer one is taken where something changes hands.
+            parts: The topics.
+            committed: The offset that Spark has committed.
+            wait: Rather than stand by at once, wait until it is known whether the owners are alive: at most two lease
+                periods.
+            finishing: As in `Situation`.
+
+        Raises:
+            ConsumerBusyError, ConsumerFencedError, SubscriptionNotFoundError: this consumer may not go on.
+        """
+        self._join(parts)
+        self._finishing = finishing
+        deadline_s = self._clock() + 2 * self._lease_s
+        while True:
+            self._watcher.observe()
+            view = self._freed(view, parts)
+            found = self._decided(view, parts, committed)
+            if found.changed:
+                found = self._commit(parts, committed)
+            # Where nothing changes hands, the records are as they were when this process took its slots.
+            self._held = {name: ownership.held_after(actions) for name, actions in found.actions.items()}
+            unknown = wait and found.standing_by and self._owners_unknown(found.view, parts)
+            if not unknown or self._clock() > deadline_s:
+                return found
+            time.sleep(_WAIT_STEP_S)
+            view = self._store.view(durable=True)
+
+    def acknowledge(self, committed: StreamOffset, *, now: bool = False) -> None:
+        """Move the cursors to what Spark has committed: at most once a second, or `now`.
+
+        Raises:
+            MetadataError: it could not be made durable; the next call makes up for it.
+        """
+        if self._saved == (committed, self._held) or not self.is_reading:
+            return
+        if now or self._clock() - self._saved_at_s >= CURSOR_INTERVAL_S:
+            self._save(committed)
+
+    def stop(self, parts: Sequence[TopicPart], committed: StreamOffset | None) -> None:
+        """Give everything back at the committed position, and release the lease."""
+        if not self._started:
+            return
+        try:
+            if committed is not None and self.is_reading:
+                # The position goes with the slots, in the one commit that gives them back.
+                self._store.commit(lambda view: self._given_back(view, parts, committed))
+        finally:
+            self._keeper.stop(keep_file=self._may_expire)
+
+    # -- deciding --------------------------------------------------------------------------------------------------
+
+    def _decided(self, view: View, parts: Sequence[TopicPart], committed: StreamOffset) -> Turn:
+        """What to do now; the cursors are read after the records, as `current_positions` asks for."""
+        records = {part: self._stored(view, part) for part in parts}
+        self._may_expire = any(record.expires_after_s is not None for record in records.values())
+        cursors = self._store.cursors()
+        actions: dict[str, tuple[Action, ...]] = {}
+        changed = []
+        for part, stored in records.items():
+            record = self._typed(stored, part, cursors)
+            found = self._decide(record, cursors, part, committed)
+            for action in found:
+                if isinstance(action, Refuse | Fenced):
+                    raise action.error()
+            if part.topic_id not in self._keeper.topics:
+                # The lease could not be written: others see none on this topic and would take the slots at once.
+                record, found = stored, (Standby(),)
+            actions[part.name] = found
+            after = ownership.apply(record, found)
+            if after is not stored:
+                changed.append(after)
+        return Turn(view, actions, tuple(changed))
+
+    def _commit(self, parts: Sequence[TopicPart], committed: StreamOffset) -> Turn:
+        """Decide on a fresh view, and commit what changes hands; again where another consumer was faster."""
+        found: Turn | None = None
+
+        def decide(view: View) -> Change | None:
+            nonlocal found
+            found = self._decided(view, parts, committed)
+            return self._change(found.changed)
+
+        view = self._store.commit(decide)
+        assert found is not None, "a commit decides at least once"
+        return Turn(view, found.actions, found.changed)
+
+    def _given_back(self, view: View, parts: Sequence[TopicPart], committed: StreamOffset) -> Change | None:
+        cursors = self._store.cursors()
+        changed = []
+        for part in parts:
+            stored = view.get(SubscriptionRecord, self._record_id(part))
+            if stored is not None and stored.type == self._type:
+                after = ownership.apply(stored, self._decide(stored, cursors, part, committed, stopping=True))
+                if after is not stored:
+                    changed.append(after)
+        return self._change(changed)
+
+    def _decide(
+        self,
+        record: SubscriptionRecord,
+        cursors: Cursors,
+        part: TopicPart,
+        committed: StreamOffset,
+        *,
+        stopping: bool = False,
+    ) -> tuple[Action, ...]:
+        rows = cursors.of(part.topic_id, self._name)
+        topic = committed.topics.get(part.name)
+        return ownership.decide(
+            Situation(
+                consumer=self._consumer,
+                type=self._type,
+                topic=part.name,
+                record=record,
+                cursor=positions.current_positions(record, rows),
+                others=self._standings(part),
+                held=self._held.get(part.name, {}),
+                committed=topic if topic is not None and topic.topic_id == part.topic_id else None,
+                stopping=stopping,
+                finishing=self._finishing,
+                holder=self._holders.get(record.owners[0].consumer or "", Standing.ALIVE)
+                if record.face == "broker"
+                else Standing.ALIVE,
+            )
+        )
+
+    def _freed(self, view: View, parts: Sequence[TopicPart]) -> View:
+        """Take the subscription from brokers that are gone: a view in which it is free.
+
+        Raises:
+            JournalUndecidedError, CorruptCursorError: such a broker's journal cannot be read now.
+        """
+        held = {part: view.get(SubscriptionRecord, self._record_id(part)) for part in parts}
+        owners = {
+            IncarnationId(record.owners[0].consumer or "")
+            for record in held.values()
+            if record is not None and record.face == "broker"
+        }
+        self._holders = {owner: self._brokers.settle(owner) for owner in owners}
+        gone = {owner for owner, standing in self._holders.items() if standing is Standing.RUN_OUT}
+        if not gone:
+            return view
+
+        def decide(view: View) -> Change | None:
+            cursors = self._store.cursors(durable=True)
+            freed = []
+            for part in parts:
+                record = view.get(SubscriptionRecord, self._record_id(part))
+                if record is not None and record.face == "broker" and record.owners[0].consumer in gone:
+                    # What it gives back is in the table already.
+                    rows = cursors.of(record.topic_id, record.name)
+                    freed.append(give_to_spark(record, broker_cursor(record, rows, ())))
+            return self._change(freed)
+
+        return self._store.commit(decide)
+
+    def _change(self, changed: Sequence[SubscriptionRecord]) -> Change | None:
+        if not changed:
+            return None
+        moved: dict[str, int | None] = {keys.subscription(record.topic_id, self._name): None for record in changed}
+        return Change(puts=changed, keys=moved)
+
+    # -- what it knows ---------------------------------------------------------------------------------------------
+
+    def _join(self, parts: Sequence[TopicPart]) -> None:
+        """Let the lease name the topics; where it cannot, `_decided` takes nothing in those that it does not name."""
+        ids = [TopicId(part.topic_id) for part in parts]
+        if self._started:
+            self._keeper.hold(ids)
+        else:
+            self._keeper.start(ids)
+            self._started = True
+
+    def _record_id(self, part: TopicPart) -> str:
+        return f"{part.topic_id}/{self._name}"
+
+    def _stored(self, view: View, part: TopicPart) -> SubscriptionRecord:
+        record = view.get(SubscriptionRecord, self._record_id(part))
+        if record is None:
+            former = view.last(SubscriptionRecord, self._record_id(part))
+            comes_back = former is not None and former.expires_after_s is not None
+            remedy = "restart it" if comes_back else "restart it with a new checkpointLocation"
+            raise SubscriptionNotFoundError(
+                f"Subscription {self._name!r} on {part.name} was deleted under this query: {remedy}."
+            )
+        return record
+
+    def _typed(self, record: SubscriptionRecord, part: TopicPart, cursors: Cursors) -> SubscriptionRecord:
+        """With no live consumer left, the next one decides the subscription's type, as in Pulsar."""
+        if record.type == self._type or record.face == "broker":
+            return record
+        if self._owner_standings(record, part) - {Standing.RUN_OUT}:
+            return record
+        return retyped(record, cursors, self._type)
+
+    def _standings(self, part: TopicPart) -> Mapping[str, Standing]:
+        found = self._watcher.standings(TopicId(part.topic_id))
+        return {name: standing for name, standing in found.items() if name != self._consumer}
+
+    def _owner_standings(self, record: SubscriptionRecord, part: TopicPart) -> set[Standing]:
+        """What is known of the other consumers that own slots; who has no lease file is gone."""
+        standings = self._standings(part)
+        owners = {owner.consumer for owner in record.owners} - {None, self._consumer}
+        return {standings.get(owner or "", Standing.RUN_OUT) for owner in owners}
+
+    def _owners_unknown(self, view: View, parts: Sequence[TopicPart]) -> bool:
+        if Standing.UNKNOWN in self._holders.values():
+            return True
+        return any(Standing.UNKNOWN in self._owner_standings(self._stored(view, part), part) for part in parts)
+
+    # -- cursors ---------------------------------------------------------------------------------------------------
+
+    def _save(self, committed: StreamOffset) -> None:
+        rows: list[CursorRow] = []
+        view = self._store.view()
+        cursors = self._store.cursors()
+        for name, held in self._held.items():
+            topic = committed.topics.get(name)
+            record = None if topic is None else view.get(SubscriptionRecord, f"{topic.topic_id}/{self._name}")
+            if topic is None or record is None:
+                continue
+            known = cursors.of(record.topic_id, self._name)
+            cursor = positions.current_positions(record, known)
+            self._moves += 1
+            rows += positions.cursor_moves(record, cursor, held, topic, self._moves)
+        self._saved_at_s = self._clock()
+        self._store.append_cursors(rows)
+        self._saved = (committed, dict(self._held))

@@ -1,0 +1,49 @@
+"""Which subscriptions live queries of Spark read, for whoever would take a subscription, or its topic, away."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable
+
+from pulsar_on_spark.metadata.records import SubscriptionRecord
+from pulsar_on_spark.model.ids import TopicId
+from pulsar_on_spark.topic.catalog.leases import LeaseWatcher, lease_directory
+from pulsar_on_spark.topic.catalog.root_handle import Root
+from pulsar_on_spark.topic.managed_ledger.subscription.ownership import Standing
+
+
+class SparkReaders:
+    """Watches the leases of Spark's consumers. A consumer that was not watched for long enough counts as alive.
+
+    Args:
+        root: The root.
+        clock: Seconds that only grow.
+    """
+
+    def __init__(self, root: Root, clock: Callable[[], float] = time.monotonic) -> None:
+        self._root = root
+        self._clock = clock
+        self._watchers: dict[str, LeaseWatcher] = {}
+
+    def watch(self, names: Iterable[str]) -> None:
+        """Look at the leases of these subscriptions."""
+        for name in set(names):
+            watcher = self._watchers.get(name)
+            if watcher is None:
+                directory = lease_directory(self._root.path, name)
+                watcher = self._watchers[name] = LeaseWatcher(directory, self._clock)
+            watcher.observe()
+
+    def watch_only(self, names: Iterable[str]) -> None:
+        """The same, and know nothing of others any more."""
+        wanted = set(names)
+        self._watchers = {name: watcher for name, watcher in self._watchers.items() if name in wanted}
+        self.watch(wanted)
+
+    def read(self, record: SubscriptionRecord) -> bool:
+        """Whether a live query may be reading a subscription that is watched."""
+        owners = [owner.consumer for owner in record.owners if owner.consumer is not None]
+        if record.face != "spark" or not owners:
+            return False
+        standings = self._watchers[record.name].standings(TopicId(record.topic_id))
+        return any(standings.get(owner, Standing.RUN_OUT) is not Standing.RUN_OUT for owner in owners)

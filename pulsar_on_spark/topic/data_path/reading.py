@@ -1,0 +1,365 @@
+"""Reading slices of a topic: from any good copy, after merges, with losses as errors or as counted, reported skips.
+
+A plan names entries, not files. Where a file is gone because its segments were merged, or its entries sealed, the place
+is resolved again; the messages and their ids are the same. What is lost is an error, or is skipped if the caller allows
+losses; what only cannot be reached now is an error always (`storage/loss.py`). Rows that are no messages are left out
+(`entries.hidden_rows`).
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import closing
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import pyarrow as pa
+
+from pulsar_on_spark.ledger.segments.segment_format import SEGMENT_SCHEMA
+from pulsar_on_spark.ledger.segments.segment_reader import read_batches
+from pulsar_on_spark.metadata.records import FileRecord
+from pulsar_on_spark.model.clock import current_ms
+from pulsar_on_spark.model.errors import (
+    CopiesUnreachableError,
+    CorruptJournalError,
+    CorruptSegmentError,
+    DataLossError,
+    JournalGoneError,
+    MetadataError,
+    NotARootError,
+    SegmentGoneError,
+)
+from pulsar_on_spark.model.ids import EntryId, FileId, LedgerId, PathId, Position
+from pulsar_on_spark.storage.loss import LOOK_AGAIN
+from pulsar_on_spark.storage.reports import LostBatches, Report, ReportKind, report_bad_copy, write_report
+from pulsar_on_spark.storage.storage_path import StoragePath
+from pulsar_on_spark.topic.catalog.catalog import TopicPart
+from pulsar_on_spark.topic.catalog.root_handle import Root
+from pulsar_on_spark.topic.data_path.journal_read import read_entries
+from pulsar_on_spark.topic.data_path.tail import Tail
+from pulsar_on_spark.topic.entries.hidden_rows import HIDING_COLUMNS, UnreadableEntry, leave_out, message_rows_of
+from pulsar_on_spark.topic.managed_ledger.chain.chain import RangePlan, SegmentSlice, SliceBatch, plan_range
+from pulsar_on_spark.topic.managed_ledger.chain.tail_view import JournalPlace
+
+log = logging.getLogger(__name__)
+
+_MAX_MOVES = 5
+"""A place is resolved again at most so often: merges replace a file once, and it stays for ten minutes."""
+
+
+@dataclass(frozen=True, slots=True)
+class SliceReader:
+    """Reads slices of one root. Picklable: tasks get it with the paths as the driver saw them.
+
+    Attributes:
+        root: The root's path, for reports and for resolving a place again.
+        paths: The storage paths.
+        columns: Columns of `SEGMENT_SCHEMA` to decode.
+        fail_on_data_loss: Whether a loss is an error; if not, it is skipped, counted, logged and reported.
+    """
+
+    root: Path
+    paths: Mapping[PathId, StoragePath]
+    columns: tuple[str, ...]
+    fail_on_data_loss: bool = True
+
+    def read(self, slice_: SegmentSlice) -> Iterator[tuple[SegmentSlice, pa.RecordBatch]]:
+        """The slice's messages in order, as (slice that the batch is of, batch in the order of `SEGMENT_SCHEMA`).
+
+        The slice given back differs from the one asked for where the place was resolved again.
+
+        Raises:
+            DataLossError: no copy of a part is good, and `fail_on_data_loss` is set.
+            CopiesUnreachableError: no copy of a part can be read now, which is not a loss: retry later.
+            UnreadableMessageError: a message cannot be made into rows, and `fail_on_data_loss` is set.
+        """
+        findings = _Findings(self.root, self.fail_on_data_loss)
+        try:
+            yield from self._read(slice_, findings)
+        finally:
+            findings.close()
+
+    def _read(
+        self, slice_: SegmentSlice, findings: _Findings, moves: int = 0
+    ) -> Iterator[tuple[SegmentSlice, pa.RecordBatch]]:
+        reader, position, is_settled = self, slice_.first, False
+        while True:
+            try:
+                for end, batch in reader._read_on(slice_.part(position, slice_.end), findings, is_settled=is_settled):
+                    position = end
+                    if batch is not None:
+                        yield slice_, batch
+                return
+            except LOOK_AGAIN as error:
+                rest = slice_.part(position, slice_.end)
+                reader, plan = self._resolved(rest, error)
+                if not plan.slices:
+                    findings.lose(rest, rest.batches(), str(error))
+                    return
+                if moves == _MAX_MOVES or all(_is_same_place(piece.file, slice_.file) for piece in plan.slices):
+                    if isinstance(error, CopiesUnreachableError):
+                        raise
+                    is_settled = True  # from here on what is gone is lost
+                    continue
+                for piece in plan.slices:
+                    yield from reader._read(piece, findings, moves + 1)
+                if plan.losses:
+                    findings.miss(rest, rest.rows - plan.rows, plan.losses[0].reason + ".")
+                return
+
+    def _read_on(
+        self, slice_: SegmentSlice, findings: _Findings, *, is_settled: bool
+    ) -> Iterator[tuple[int, pa.RecordBatch | None]]:
+        """(end of what is read, batch; None where it is lost). Where the place is settled, what is gone is lost."""
+        if isinstance(slice_.file, JournalPlace):
+            return self._read_journal(slice_, slice_.file, findings, is_settled=is_settled)
+        return self._read_file(slice_, slice_.file, findings, is_settled=is_settled)
+
+    def _read_journal(
+        self, slice_: SegmentSlice, place: JournalPlace, findings: _Findings, *, is_settled: bool
+    ) -> Iterator[tuple[int, pa.RecordBatch | None]]:
+        """As `_read_on`; after a frame that cannot be read, the next one is read alone."""
+        position, alone = slice_.first, False
+        while position < slice_.end:
+            rest = slice_.part(position, slice_.end)
+            wanted = slice_.part(position, rest.batches()[0].end) if alone else rest
+            try:
+                for count, batches in self._decoded_journal(wanted, place, findings):
+                    yield from _ending(position, position + count, batches)
+                    position += count
+                alone = False
+            except CorruptJournalError as error:
+                if isinstance(error, JournalGoneError) and not is_settled:
+                    raise
+                if alone:
+                    left = slice_.part(position, wanted.end)
+                    findings.miss(left, left.rows, str(error))
+                    position = wanted.end
+                alone = not alone
+
+    def _decoded_journal(
+        self, slice_: SegmentSlice, place: JournalPlace, findings: _Findings
+    ) -> Iterator[tuple[int, Iterator[pa.RecordBatch]]]:
+        """(entries that were decoded together, their messages)."""
+        frames = replace(place, frames=tuple(place.frames[batch.number] for batch in slice_.batches()))
+        ledger = LedgerId(slice_.segment.ledger_id)
+        names = [name for name in SEGMENT_SCHEMA.names if name in self.columns]
+        for decoded in read_entries(frames, ledger, slice_.first, slice_.end, lambda: self.paths):
+            messages = self._messages(slice_, decoded.batch)
+            yield len(decoded.entry_rows), (batch.select(names) for batch in messages)
+
+    def _read_file(
+        self, slice_: SegmentSlice, file: FileRecord, findings: _Findings, *, is_settled: bool
+    ) -> Iterator[tuple[int, pa.RecordBatch | None]]:
+        """As `_read_on`, all batches from one open file while they are good."""
+        todo = slice_.batches()
+        position = slice_.first
+        while todo:
+            done = 0
+            try:
+                for batch in self._decoded(slice_, file, todo, findings):
+                    cut = self._cut(slice_, todo[done], batch, findings)
+                    yield from _ending(position, todo[done].end, cut)
+                    position = todo[done].end
+                    done += 1
+                return
+            except CorruptSegmentError as error:
+                if isinstance(error, SegmentGoneError) and not is_settled:
+                    raise
+                # The error is about a group of batches: only the one that can't be read alone either is lost.
+                bad, todo = todo[done], todo[done + 1 :]
+                yield from self._read_alone(slice_, file, bad, findings, is_settled=is_settled)
+                position = bad.end
+
+    def _read_alone(
+        self, slice_: SegmentSlice, file: FileRecord, where: SliceBatch, findings: _Findings, *, is_settled: bool
+    ) -> Iterator[tuple[int, pa.RecordBatch | None]]:
+        try:
+            cut = self._cut(slice_, where, next(self._decoded(slice_, file, [where], findings)), findings)
+            yield from _ending(where.first, where.end, cut)
+        except CorruptSegmentError as error:
+            if isinstance(error, SegmentGoneError) and not is_settled:
+                raise
+            findings.lose(slice_.part(where.first, where.end), [where], str(error))
+            yield where.end, None
+
+    def _decoded(
+        self, slice_: SegmentSlice, file: FileRecord, batches: Sequence[SliceBatch], findings: _Findings
+    ) -> Iterator[pa.RecordBatch]:
+        needed = (*self.columns, *(HIDING_COLUMNS if slice_.by_broker else ()))
+        wanted = slice_.part(batches[0].first, batches[-1].end)
+        return read_batches(
+            file,
+            self.paths,
+            [where.number for where in batches],
+            tuple(dict.fromkeys(needed)),
+            lambda path, reason: findings.bad_copy(FileId(file.file_id), path, reason),
+            at_stake=f"{slice_.topic} {wanted.entries_in_words}",
+        )
+
+    def _cut(
+        self, slice_: SegmentSlice, where: SliceBatch, batch: pa.RecordBatch, findings: _Findings
+    ) -> Iterator[pa.RecordBatch]:
+        batch = rows_of(where, batch)
+        messages = self._messages(slice_, batch) if slice_.by_broker else iter((batch,))
+        wanted = [name for name in batch.schema.names if name in self.columns]
+        for each in messages:
+            yield each if len(wanted) == len(each.schema.names) else each.select(wanted)
+
+    def _messages(self, slice_: SegmentSlice, batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
+        """The rows that are messages; an entry that cannot be taken apart is an error, or left out."""
+
+        def on_unreadable(unreadable: UnreadableEntry) -> None:
+            message = f"{slice_.segment.ledger_id}:{unreadable.entry_id + slice_.segment.entry_offset}"
+            leave_out(message, slice_.topic, unreadable.reason, is_error=self.fail_on_data_loss)
+
+        return message_rows_of(batch, LedgerId(slice_.segment.ledger_id), on_unreadable)
+
+    def _resolved(self, slice_: SegmentSlice, cause: Exception) -> tuple[SliceReader, RangePlan]:
+        """A reader that knows the storage paths as they are now, and where the slice's entries are.
+
+        Raises:
+            CopiesUnreachableError: `cause`, where the metadata cannot be reached either.
+        """
+        start = slice_.start_position
+        end = Position(start.ledger, EntryId(slice_.end))
+        part = TopicPart(slice_.topic, slice_.topic_id, slice_.partition)
+        try:
+            root = Root(self.root)
+            with closing(Tail(root, fail_on_data_loss=self.fail_on_data_loss)) as tail:
+                view = tail.look([part], reach={slice_.topic_id: end})
+        except (NotARootError, MetadataError, OSError):
+            if isinstance(cause, CopiesUnreachableError):
+                raise cause from None
+            raise
+        reader = replace(self, paths=root.storage_paths(view))
+        return reader, plan_range(view, slice_.topic, slice_.topic_id, slice_.partition, start, end)
+
+
+def _is_same_place(now: FileRecord | JournalPlace, before: FileRecord | JournalPlace) -> bool:
+    """Tell whether a place is the same: a journal's files have more frames at every look."""
+    if isinstance(now, JournalPlace) and isinstance(before, JournalPlace):
+        return now.incarnation == before.incarnation and set(now.copies) == set(before.copies)
+    return now == before
+
+
+def _ending(before: int, end: int, batches: Iterator[pa.RecordBatch]) -> Iterator[tuple[int, pa.RecordBatch]]:
+    """Batches of the same entries, each with what is read then: `before` for all but the last."""
+    held = next(batches)
+    for batch in batches:
+        yield before, held
+        held = batch
+    yield end, held
+
+
+def rows_of(where: SliceBatch, batch: pa.RecordBatch) -> pa.RecordBatch:
+    """The rows of a slice in one of its batches, those that are no messages included; nothing is copied.
+
+    Args:
+        where: Which of the slice's batches.
+        batch: The batch as the file has it, in any columns.
+
+    Raises:
+        CorruptSegmentError: the batch has fewer rows than its segment's record says.
+    """
+    if where.rows is None:
+        return batch
+    first, end = where.rows
+    if end > batch.num_rows:
+        raise CorruptSegmentError(
+            f"Batch {where.number} has {batch.num_rows} rows where the metadata say that rows up to {end} are in it: "
+            "restore the metadata of this root."
+        )
+    return batch.slice(first, end - first)
+
+
+class _Findings:
+    """What is wrong with what one read needs: each bad copy is said once, and adjacent lost batches together."""
+
+    def __init__(self, root: Path, fail_on_data_loss: bool) -> None:
+        self._root = root
+        self._fail_on_data_loss = fail_on_data_loss
+        self._bad_copies: set[tuple[FileId, PathId]] = set()
+        self._loss: _Loss | None = None
+
+    def bad_copy(self, file_id: FileId, path: PathId, reason: str) -> None:
+        """A copy is bad or missing; others may be good or not."""
+        if (file_id, path) in self._bad_copies:
+            return
+        self._bad_copies.add((file_id, path))
+        report_bad_copy(self._root, file_id, path, reason)
+
+    def lose(self, wanted: SegmentSlice, batches: Sequence[SliceBatch], reason: str) -> None:
+        """No copy gives these batches.
+
+        Raises:
+            DataLossError: losses are not allowed.
+        """
+        if self._fail_on_data_loss:
+            raise _loss_error(wanted, wanted.rows, reason)
+        # Of a batch that is read in part all is lost: a report says the same wherever a read was cut.
+        rows = tuple(replace(wanted, first=batch.first, end=batch.end).rows for batch in batches)
+        if isinstance(wanted.file, JournalPlace):
+            _log_skipped(wanted.rows, wanted.topic, wanted.start_position, reason)
+            return
+        file_id, first = FileId(wanted.file.file_id), batches[0].number
+        before = self._loss
+        if before is not None and before.is_followed_by(file_id, wanted.topic, first):
+            before.lost = replace(before.lost, rows=before.lost.rows + rows)
+            before.skipped += wanted.rows
+        else:
+            self.close()
+            lost = LostBatches(wanted.topic, first, rows)
+            self._loss = _Loss(file_id, lost, wanted.start_position, reason, wanted.rows)
+
+    def miss(self, wanted: SegmentSlice, rows: int, reason: str) -> None:
+        """So many messages of a range are in no file that the metadata knows, hence in no file's report.
+
+        Raises:
+            DataLossError: losses are not allowed.
+        """
+        if self._fail_on_data_loss:
+            raise _loss_error(wanted, rows, reason)
+        _log_skipped(rows, wanted.topic, wanted.start_position, reason)
+
+    def close(self) -> None:
+        """Say and report what is lost up to here."""
+        loss, self._loss = self._loss, None
+        if loss is not None:
+            _log_skipped(loss.skipped, loss.lost.topic, loss.start, loss.reason)
+            report = Report(ReportKind.LOSS, loss.file_id, None, loss.reason, current_ms(), loss.lost)
+            write_report(self._root, report)
+
+
+@dataclass(slots=True)
+class _Loss:
+    """Adjacent batches that are lost, why the first one is, and how many of their messages were wanted."""
+
+    file_id: FileId
+    lost: LostBatches
+    start: Position
+    reason: str
+    skipped: int
+
+    def is_followed_by(self, file_id: FileId, topic: str, batch: int) -> bool:
+        """Whether a batch lies right behind these."""
+        return (self.file_id, self.lost.topic, self.lost.end) == (file_id, topic, batch)
+
+
+def _loss_error(wanted: SegmentSlice, rows: int, reason: str) -> DataLossError:
+    return DataLossError(
+        f"{_counted(rows)} of {wanted.topic} ({wanted.entries_in_words}) {'is' if rows == 1 else 'are'} lost: {reason} "
+        f"To read on without {'it' if rows == 1 else 'them'}, set option failOnDataLoss to false."
+    )
+
+
+def _counted(rows: int) -> str:
+    return "1 message" if rows == 1 else f"{rows} messages"
+
+
+def _log_skipped(rows: int, topic: str, start: Position, reason: str) -> None:
+    were = "was" if rows == 1 else "were"
+    log.warning(
+        "%s of %s from %s on %s skipped: %s", _counted(rows), topic, start, were, reason, extra={"topic": topic}
+    )

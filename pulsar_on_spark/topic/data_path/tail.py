@@ -1,0 +1,274 @@
+"""Reading the tail: acknowledged entries that are not sealed yet, without a word with their broker.
+
+    main -> open the journal files that it names -> main again, until it names no others -> look through the files
+
+Files first, metadata after: what was sealed and deleted before the files were opened is then known to be sealed. Entry
+ids of a ledger are dense, so a gap shows: it is looked at again, and a lasting one is an error, never a skip. Nothing
+is shown that no header or record proves to be acknowledged; what one `Tail` has shown it goes on to show.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from pulsar_on_spark.ledger.journal.log import LogRecord, LogState
+from pulsar_on_spark.ledger.journal.log_index import GapError
+from pulsar_on_spark.ledger.journal.register import log_record
+from pulsar_on_spark.ledger.journal.sealing import is_unfinished
+from pulsar_on_spark.metadata.records import IncarnationRecord, LedgerRecord, SealRecord
+from pulsar_on_spark.metadata.state import View
+from pulsar_on_spark.model.errors import DataLossError
+from pulsar_on_spark.model.ids import IncarnationId, Position
+from pulsar_on_spark.storage.loss import unreachable
+from pulsar_on_spark.topic.catalog.catalog import TopicPart
+from pulsar_on_spark.topic.catalog.root_handle import Root
+from pulsar_on_spark.topic.data_path.journal_scan import JournalScan
+from pulsar_on_spark.topic.managed_ledger.chain import chain
+from pulsar_on_spark.topic.managed_ledger.chain.tail_view import TailView, TopicTail, UnsealedSegment
+from pulsar_on_spark.topic.managed_ledger.incarnation.dead_brokers import DeadBrokers
+
+log = logging.getLogger(__name__)
+
+MAX_ROUNDS = 20
+"""Readings of main in one look; after so many what was opened must do."""
+MAX_PASSES = 10
+"""Looks at one gap; after so many it lasts. They take about three seconds."""
+REACH_S = 20.0
+"""So long a batch that was planned before may look for its end: a broker's recovery may have to come first."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Ledger:
+    """A broker's ledger of which something may be in the journal only."""
+
+    part: TopicPart
+    record: LedgerRecord
+    sealed_end: int
+
+
+@dataclass(slots=True)
+class _Unfinished:
+    """What of a view is not sealed, incarnation by incarnation; `of` says for which view and topics it was found."""
+
+    of: tuple[object, ...] = ()
+    ledgers: Mapping[IncarnationId, Sequence[_Ledger]] | None = None
+
+
+class Tail:
+    """One reader's sight of the journals. Not for several threads.
+
+    Args:
+        root: The root.
+        fail_on_data_loss: Whether a lasting gap is an error; if not, what is there is shown, and the plan of a read
+            says what is missing.
+        clock: Seconds that only grow.
+    """
+
+    def __init__(
+        self, root: Root, *, fail_on_data_loss: bool = True, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._root = root
+        self._fail_on_data_loss = fail_on_data_loss
+        self._clock = clock
+        self._scans: dict[IncarnationId, JournalScan] = {}
+        self._records: dict[IncarnationId, tuple[IncarnationRecord, LogRecord]] = {}
+        self._brokers = DeadBrokers(root, clock)
+        self._unfinished = _Unfinished()
+
+    def look(
+        self,
+        parts: Sequence[TopicPart],
+        view: View | None = None,
+        *,
+        settle: bool = False,
+        reach: Mapping[str, Position] | None = None,
+    ) -> View:
+        """Main as it is now, or as in `view` or later, and with it what the journals have of these topics.
+
+        The journals of brokers that are found dead are recovered on the way.
+
+        Args:
+            parts: The topics.
+            view: Read after the last look.
+            settle: Wait, for one lease's duration at most, where a broker seems to be dead.
+            reach: Positions by topic id that were readable before: they are looked for in every copy where the one in
+                use has them not, and for `REACH_S`.
+
+        Raises:
+            DataLossError: acknowledged entries are in no journal file and not sealed.
+            CopiesUnreachableError: an unreachable copy may have them.
+            MetadataError, StorageError: the root cannot be read.
+        """
+        view = view or self._fresh()
+        needed = self._needed(view, parts)
+        recovered = (self._brokers.settle if settle else self._brokers.recover)(view, list(needed))
+        if recovered:
+            view = self._fresh()
+        for scan in self._scans.values():
+            scan.forget_failures()  # what was away, or on a path that was not known yet, may be there now
+        end_s = self._clock() + REACH_S
+        every_copy = False
+        while True:
+            seen = self._look(parts, view, every_copy=every_copy)
+            short = [topic for topic, position in (reach or {}).items() if chain.read_limit(seen, topic) < position]
+            needed = self._needed(seen, parts)
+            if not (short and needed) or self._clock() > end_s:
+                if short:
+                    self._require_reachable("What was readable before", needed)
+                return seen  # what no journal can bring is lost, and the plan says so
+            if every_copy:
+                time.sleep(0.1)
+                self._brokers.recover(seen, list(self._needed(seen, parts)))
+                view = self._fresh()
+            every_copy = True
+
+    def close(self) -> None:
+        """Close all files."""
+        for scan in self._scans.values():
+            scan.close()
+        self._scans.clear()
+
+    # -- one look ------------------------------------------------------------------------------------------------------
+
+    def _look(self, parts: Sequence[TopicPart], view: View, *, every_copy: bool) -> View:
+        for number in range(MAX_PASSES):
+            view = self._opened(parts, view)
+            needed = self._needed(view, parts)
+            if not needed:
+                return view
+            is_last = number == MAX_PASSES - 1
+            strict = not is_last or self._fail_on_data_loss
+            try:
+                for incarnation in needed:
+                    self._scans[incarnation].scan(every_copy=every_copy or number > 0)
+                if not strict and any(self._scans[incarnation].reader.walk.is_stuck for incarnation in needed):
+                    # It may have been sealed, and its files deleted, just before they were to be opened.
+                    view = self._opened(parts, self._fresh())
+                    needed = self._needed(view, parts)
+                    for incarnation in needed:
+                        self._scans[incarnation].scan(every_copy=True, skip=True)
+                return TailView.over(view, self._tails(view, needed, strict=strict))
+            except GapError as gap:
+                if is_last:
+                    stuck = [each for each in needed if self._scans[each].reader.walk.is_stuck]
+                    self._require_reachable(f"What is acknowledged ({gap})", stuck)
+                    raise DataLossError(
+                        f"Acknowledged messages are lost: {gap}, neither sealed nor good in a journal file on any "
+                        "storage path; to read on without them, set option failOnDataLoss to false."
+                    ) from gap
+                log.info("A gap in the tail is looked at again: %s", gap)
+            time.sleep(min(0.01 * 2**number, 0.5))
+            view = self._fresh()
+            for scan in self._scans.values():
+                scan.forget_failures()
+        raise AssertionError("unreachable")
+
+    def _require_reachable(self, what: str, incarnations: Iterable[IncarnationId]) -> None:
+        """Require that no unreachable copy may hold entries that are missing in these journals.
+
+        Raises:
+            CopiesUnreachableError: it may.
+        """
+        causes = [cause for incarnation in incarnations for cause in self._scans[incarnation].reader.unreachable()]
+        if causes:
+            raise unreachable(what, " ".join(causes))
+
+    def _opened(self, parts: Sequence[TopicPart], view: View) -> View:
+        """A view whose journal files were open when it was read."""
+        for rounds_left in reversed(range(MAX_ROUNDS)):
+            needed = self._needed(view, parts)
+            self._drop_others(needed)
+            scans = [self._scan_of(view, incarnation, ledgers) for incarnation, ledgers in needed.items()]
+            for scan in scans:
+                scan.reader.open_files()
+            if not rounds_left or all(scan.reader.walk.is_ready for scan in scans):
+                break
+            view = self._fresh()
+        return view
+
+    def _scan_of(self, view: View, incarnation: IncarnationId, ledgers: Sequence[_Ledger]) -> JournalScan:
+        """The journal's scan, which knows what this view says."""
+        scan = self._scans.get(incarnation)
+        if scan is None:
+            scan = self._scans[incarnation] = JournalScan(incarnation, self._root.current_storage_paths)
+        seal = view.get(SealRecord, incarnation)
+        sealed_before = 0 if seal is None else seal.sealed_before
+        record = self._record(view, incarnation)
+        scan.main_read(record, sealed_before, [ledger.record.ledger_id for ledger in ledgers])
+        return scan
+
+    def _tails(
+        self, view: View, needed: Mapping[IncarnationId, Sequence[_Ledger]], *, strict: bool
+    ) -> dict[str, TopicTail]:
+        segments: dict[str, list[UnsealedSegment]] = {}
+        ends: dict[str, dict[int, int]] = {}
+        for incarnation, ledgers in needed.items():
+            scan, record = self._scans[incarnation], self._record(view, incarnation)
+            if strict and scan.reader.walk.is_stuck:
+                raise GapError(f"frame {scan.reader.walk.next} of broker incarnation {incarnation}")
+            for ledger in ledgers:
+                topic_id = ledger.part.topic_id
+                found, end = _readable(ledger, scan, record, strict=strict)
+                segments.setdefault(topic_id, []).extend(found)
+                if ledger.record.entries is None and record.state is LogState.CLOSED:
+                    ends.setdefault(topic_id, {})[ledger.record.ledger_id] = end
+        return {
+            topic_id: TopicTail(tuple(sorted(found, key=lambda segment: segment.record_id)), ends.get(topic_id, {}))
+            for topic_id, found in segments.items()
+        }
+
+    # -- what there is to look at --------------------------------------------------------------------------------------
+
+    def _fresh(self) -> View:
+        return self._root.store.view(durable=True)
+
+    def _needed(self, view: View, parts: Sequence[TopicPart]) -> Mapping[IncarnationId, Sequence[_Ledger]]:
+        """Ledgers that are open, or not sealed to their end, by the incarnation whose journal has the rest."""
+        of = (view.version, tuple(part.topic_id for part in parts))
+        if self._unfinished.ledgers is None or self._unfinished.of != of:
+            self._unfinished = _Unfinished(of, _unfinished(view.base if isinstance(view, TailView) else view, parts))
+        return self._unfinished.ledgers or {}
+
+    def _record(self, view: View, incarnation: IncarnationId) -> LogRecord:
+        row = view.get(IncarnationRecord, incarnation)
+        assert row is not None, "a ledger is unfinished only if its incarnation is known"
+        known = self._records.get(incarnation)
+        if known is None or known[0] is not row:
+            known = self._records[incarnation] = (row, log_record(row))
+        return known[1]
+
+    def _drop_others(self, needed: Mapping[IncarnationId, Sequence[_Ledger]]) -> None:
+        for incarnation in [each for each in self._scans if each not in needed]:
+            self._scans.pop(incarnation).close()
+            self._records.pop(incarnation, None)
+
+
+def _readable(
+    ledger: _Ledger, scan: JournalScan, record: LogRecord, *, strict: bool
+) -> tuple[tuple[UnsealedSegment, ...], int]:
+    """The unsealed segments of a ledger, and the entry behind its last readable one.
+
+    Raises:
+        GapError: something in front of its end is missing, and `strict` is set.
+    """
+    known = ledger.record
+    entries = known.entries if record.state is LogState.CLOSED else None
+    try:
+        return scan.readable(known.topic_id, known.ledger_id, ledger.sealed_end, entries, strict=strict)
+    except GapError as gap:
+        raise GapError(f"{gap} of {ledger.part.name}") from gap
+
+
+def _unfinished(view: View, parts: Sequence[TopicPart]) -> dict[IncarnationId, list[_Ledger]]:
+    found: dict[IncarnationId, list[_Ledger]] = {}
+    for part in parts:
+        for ledger in view.all(LedgerRecord, part.topic_id):
+            if ledger.incarnation is None or view.get(IncarnationRecord, ledger.incarnation) is None:
+                continue
+            sealed_end = chain.readable_end(view, part.topic_id, ledger.ledger_id)
+            if is_unfinished(ledger.entries, sealed_end):
+                found.setdefault(IncarnationId(ledger.incarnation), []).append(_Ledger(part, ledger, sealed_end))
+    return found

@@ -1,0 +1,136 @@
+"""Rows of broker-written entries that are no messages for readers: what is left out, and what cannot be read.
+
+Left out are the broker's own entries (markers) and the places of messages that compaction took out of their batch.
+An entry that is whole only because it was too much work beside others (`work_limits.py`) is taken apart here, by
+itself. Any other whole entry is one of messages that Spark cannot read: its reader gets an error, because a null value
+would say that the key was deleted, and a skip would be a loss.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+import pyarrow as pa
+import pyarrow.compute as pc
+from google.protobuf.message import DecodeError
+
+from pulsar_on_spark.model.errors import UnreadableMessageError
+from pulsar_on_spark.model.ids import EntryId, LedgerId
+from pulsar_on_spark.protocol.compression import MAX_UNCOMPRESSED_BYTES, Codec
+from pulsar_on_spark.protocol.entry_frame import MAX_MESSAGES_IN_ENTRY, split_entry
+from pulsar_on_spark.protocol.messages import MessageMetadata
+from pulsar_on_spark.topic.entries.rows import StoredEntry, decode_dense_entry
+
+log = logging.getLogger(__name__)
+
+HIDING_COLUMNS = ("entry_id", "raw")
+"""The columns that tell."""
+
+
+@dataclass(frozen=True, slots=True)
+class UnreadableEntry:
+    """An entry that cannot be taken apart, and why; `entry_id` is that of the column."""
+
+    entry_id: int
+    reason: str
+
+
+def message_rows_of(
+    batch: pa.RecordBatch, ledger: LedgerId, on_unreadable: Callable[[UnreadableEntry], None]
+) -> Iterator[pa.RecordBatch]:
+    """The rows of a batch that are messages, in order, in one or more batches; the last one may be empty.
+
+    Only one whole entry at a time is unpacked in memory.
+
+    Args:
+        batch: Columns of the segment schema, `HIDING_COLUMNS` among them.
+        ledger: The ledger of all its rows.
+        on_unreadable: Called for each entry that must be reported to readers; its exception ends the read.
+    """
+    raw = batch.column("raw")
+    if raw.null_count == len(raw):
+        yield batch
+        return
+    is_message, entry_ids = raw.is_null(), batch.column("entry_id")
+    is_whole = pc.greater(pc.binary_length(raw), 0).fill_null(False)
+    first = 0
+    for row in pc.indices_nonzero(is_whole).to_pylist():
+        entry_id, entry = entry_ids[row].as_py(), raw[row].as_py()
+        reason = _reason(entry)
+        if reason is None:
+            continue
+        pieces = _taken_apart(StoredEntry(ledger, EntryId(entry_id), entry), batch.schema) if not reason else None
+        if pieces is None:
+            on_unreadable(UnreadableEntry(entry_id, reason or "not what its metadata says"))
+            continue
+        yield _between(batch, is_message, first, row)
+        yield from pieces
+        first = row + 1
+    yield _between(batch, is_message, first, len(raw))
+
+
+def _between(batch: pa.RecordBatch, is_message: pa.BooleanArray, first: int, end: int) -> pa.RecordBatch:
+    return batch.slice(first, end - first).filter(is_message.slice(first, end - first))
+
+
+def _taken_apart(entry: StoredEntry, schema: pa.Schema) -> list[pa.RecordBatch] | None:
+    """The messages of an entry in some columns; None if it is whole for another reason than its size."""
+    found = [decoded.batch for decoded in decode_dense_entry(entry)]
+    raw = [batch.column("raw") for batch in found]
+    if any(pc.any(pc.greater(pc.binary_length(column), 0)).as_py() for column in raw):
+        return None
+    chosen = [batch.filter(column.is_null()).select(schema.names) for batch, column in zip(found, raw, strict=True)]
+    return [pa.RecordBatch.from_arrays(batch.columns, schema=schema) for batch in chosen]
+
+
+def leave_out(message: str, topic: str, reason: str, *, is_error: bool) -> None:
+    """Leave an unreadable entry out of a read, with a line in the log.
+
+    Args:
+        message: Its id.
+        topic: Full name.
+        reason: The reason of its `UnreadableEntry`.
+        is_error: Raise instead: the reader allows no losses, and a skipped entry would be one.
+
+    Raises:
+        UnreadableMessageError: `is_error` is set.
+    """
+    if is_error:
+        raise UnreadableMessageError(
+            f"Message {message} of {topic} cannot be read as rows, it is {reason}. It is not lost: Pulsar clients read "
+            "it. To leave such messages out, set option failOnDataLoss to false."
+        )
+    log.warning("Message %s of %s is left out, it is %s.", message, topic, reason, extra={"topic": topic})
+
+
+def _reason(entry: bytes) -> str | None:
+    """Why an entry cannot be taken apart; None for the broker's own, "" where only an attempt can tell."""
+    place = split_entry(entry)
+    if place is None:
+        return "no entry that a producer makes, or fails its checksum"
+    metadata = MessageMetadata()
+    try:
+        metadata.ParseFromString(entry[place[0] : place[1]])
+    except DecodeError:
+        return "without metadata that can be parsed"
+    if metadata.HasField("marker_type"):
+        return None
+    if metadata.encryption_keys:
+        return "encrypted"
+    if metadata.HasField("chunk_id"):
+        return f"chunk {metadata.chunk_id + 1} of {metadata.num_chunks_from_msg} of a large message"
+    if metadata.num_messages_in_batch > MAX_MESSAGES_IN_ENTRY:
+        return (
+            f"a batch of {metadata.num_messages_in_batch} messages, more than the {MAX_MESSAGES_IN_ENTRY} "
+            "that are taken apart"
+        )
+    if metadata.compression and metadata.uncompressed_size > MAX_UNCOMPRESSED_BYTES:
+        return (
+            f"{metadata.uncompressed_size} bytes when it is decompressed, more than the {MAX_UNCOMPRESSED_BYTES} "
+            "that are taken apart"
+        )
+    if metadata.compression not in set(Codec):
+        return f"compressed by a codec that is not known here ({metadata.compression})"
+    return ""

@@ -1,0 +1,379 @@
+"""Entries as Pulsar's producers send them, taken apart into segment rows: one row a message.
+
+Three kinds of entry, told apart by their metadata:
+
+* a **batch** has a row for each message: `batch_index` from 0, its `message_metadata` as received;
+* a **single** message has one row without batch index and without `message_metadata`;
+* what can't be taken apart is **whole**: one row that has all the bytes in `raw`, its value null. That is what is
+  encrypted, a chunk, a marker (the broker's own entry), compressed by an unknown codec, too much work
+  (`work_limits.py`), or in any way not what it says.
+
+The first row of an entry has `entry_metadata` as received, a whole one's too if it has any, so that readers can tell
+why it is whole. Nothing is lost and nothing raises: `rebuild.py` makes the entry again from its rows.
+
+**Rows that are no messages for readers** are those whose `raw` is not null: whole entries, and the places of messages
+that compaction took out of a batch (`raw` is empty there; their `message_metadata` keeps them in place).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import chain
+from typing import NamedTuple
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from pulsar_on_spark.ledger.segments.segment_format import SEGMENT_SCHEMA
+from pulsar_on_spark.model.ids import EntryId, LedgerId
+from pulsar_on_spark.protocol.compression import MAX_UNCOMPRESSED_BYTES, Codec, compress, decompress
+from pulsar_on_spark.protocol.field_walk import Bools, Bytes, Int64s, pick_ranges
+from pulsar_on_spark.topic.entries import columns as columns
+from pulsar_on_spark.topic.entries.batches import MessageRows, message_rows, walk_batch
+from pulsar_on_spark.topic.entries.columns import ENTRY, SINGLE, MessageColumns, WalkedMetadata
+from pulsar_on_spark.topic.entries.cutting import MAX_MESSAGE_BYTES, RECORD_BATCH_BYTES
+from pulsar_on_spark.topic.entries.stored import StoredEntries, split_entries
+from pulsar_on_spark.topic.entries.work_limits import above_group_budget, above_limits
+
+GROUP_ENTRIES = 8_192
+"""Entries looked at together: metadata is read in columns, so a few entries at a time would be slow."""
+_UTC_MS = pa.timestamp("ms", "UTC")
+
+
+class StoredEntry(NamedTuple):
+    """An entry with the bytes as received; or as compaction left it, with the bits of its messages that are left."""
+
+    ledger_id: LedgerId
+    entry_id: EntryId
+    data: bytes
+    ack_set: int = 0
+    """0 where all messages are there."""
+
+
+@dataclass(frozen=True, slots=True)
+class DecodedEntries:
+    """Whole entries as rows.
+
+    Attributes:
+        batch: In `SEGMENT_SCHEMA`, rows in the order of the entries.
+        entry_rows: Rows of each entry.
+        row_bytes: Key, value and raw bytes of each row.
+    """
+
+    batch: pa.RecordBatch
+    entry_rows: Int64s
+    row_bytes: Int64s
+
+
+def decode_entries(
+    entries: Iterable[StoredEntry],
+    *,
+    max_message_size_bytes: int = MAX_MESSAGE_BYTES,
+    target_bytes: int = RECORD_BATCH_BYTES,
+) -> Iterator[DecodedEntries]:
+    """Take entries apart that come one by one (see `decode_groups`).
+
+    Args:
+        entries: In the order in which their rows shall come.
+        max_message_size_bytes: The broker's `maxMessageSize`. An entry that could not be compressed again to this size
+            stays whole, so that every entry can be handed out again.
+        target_bytes: Uncompressed bytes of a batch, about; a single entry may have more.
+    """
+    return decode_groups(
+        _groups(entries, target_bytes), max_message_size_bytes=max_message_size_bytes, target_bytes=target_bytes
+    )
+
+
+def decode_dense_entry(entry: StoredEntry) -> Iterator[DecodedEntries]:
+    """Take one entry apart that may be whole in a segment because its group was too much work.
+
+    Not for what is written: the entry may be too large to be compressed again.
+    """
+    yield from _Group(_in_columns([entry]), None).decode(RECORD_BATCH_BYTES)
+
+
+def decode_groups(
+    groups: Iterable[StoredEntries],
+    *,
+    max_message_size_bytes: int = MAX_MESSAGE_BYTES,
+    target_bytes: int = RECORD_BATCH_BYTES,
+) -> Iterator[DecodedEntries]:
+    """Take entries apart, in record batches of whole entries of one group.
+
+    Args:
+        groups: Entries that are looked at together: metadata is read in columns, so a few at a time would be slow.
+        max_message_size_bytes: As for `decode_entries`.
+        target_bytes: As for `decode_entries`.
+    """
+    for group in groups:
+        yield from _Group(group, max_message_size_bytes).decode(target_bytes)
+
+
+def _groups(entries: Iterable[StoredEntry], target_bytes: int) -> Iterator[StoredEntries]:
+    group: list[StoredEntry] = []
+    size = 0
+    for entry in entries:
+        group.append(entry)
+        size += len(entry.data)
+        if size >= target_bytes or len(group) == GROUP_ENTRIES:
+            yield _in_columns(group)
+            group, size = [], 0
+    if group:
+        yield _in_columns(group)
+
+
+def _in_columns(entries: Sequence[StoredEntry]) -> StoredEntries:
+    return StoredEntries(
+        np.fromiter((entry.ledger_id for entry in entries), np.int64, len(entries)),
+        np.fromiter((entry.entry_id for entry in entries), np.int64, len(entries)),
+        pa.array([entry.data for entry in entries], pa.binary()),
+    )
+
+
+class _Group:
+    """Entries whose metadata is read together.
+
+    Args:
+        entries: The entries.
+        max_message_size_bytes: As for `decode_entries`; None for rows that are only read, which no group is too much
+            work for.
+    """
+
+    def __init__(self, entries: StoredEntries, max_message_size_bytes: int | None) -> None:
+        self.data, bounds = entries.data, entries.bounds
+        self.starts, self.ends = bounds[:-1], bounds[1:]
+        split = split_entries(self.data, bounds)
+        # Behind the entries' metadata stands an empty one, the source of what names nothing.
+        metadata = pick_ranges(self.data, split.metadata_at, split.payload_at)
+        self.metadata = pa.concat_arrays([metadata, pa.array([b""], pa.binary())])
+        self.walked = walked = columns.walk_metadata(self.metadata, ENTRY)
+        self.named = columns.message_columns(walked)
+        self.ledger_ids = pa.array(entries.ledger_ids)
+        self.entry_ids = pa.array(entries.entry_ids)
+        self.producer_names = columns.as_text(walked.column(columns.PRODUCER_NAME))
+        self.schema_versions = walked.column(columns.SCHEMA_VERSION)
+        self._limit = max_message_size_bytes
+        self._payload_at = split.payload_at
+        self._whole = self._must_stay_whole()[:-1] | ~split.valid
+        self._codecs = walked.values(columns.COMPRESSION)[:-1]
+        self._in_batch = walked.present(columns.NUM_MESSAGES_IN_BATCH)[:-1]
+        self._messages = walked.values(columns.NUM_MESSAGES_IN_BATCH)[:-1]
+        self._sizes = walked.values(columns.UNCOMPRESSED_SIZE)[:-1]
+        # A tombstone with a payload is no message that rows can hold.
+        is_tombstone = self.named.null_value[:-1] & ~self._in_batch
+        self._whole |= is_tombstone & (self._codecs == Codec.NONE) & (self._payload_at < self.ends)
+        self._tombstones = is_tombstone
+        self._whole |= self._is_too_much_work()
+
+    def _is_too_much_work(self) -> Bools:
+        messages = np.where(self._in_batch, self._messages, 1)
+        sizes = np.where(self._codecs == Codec.NONE, 0, self._sizes)
+        too_much = above_limits(messages, sizes)
+        if self._limit is None:
+            return too_much
+        wanted = ~(self._whole | too_much)
+        stored = self.ends - self._payload_at
+        return too_much | above_group_budget(np.maximum(messages, 0) * wanted, sizes * wanted, stored)
+
+    def _must_stay_whole(self) -> Bools:
+        walked = self.walked
+        codecs = walked.values(columns.COMPRESSION)
+        chunked = (walked.values(columns.NUM_CHUNKS) > 1) | walked.present(columns.CHUNK_ID)
+        unknown_codec = (codecs < 0) | (codecs > max(Codec))
+        return (
+            ~walked.valid
+            | walked.has_any(columns.ENCRYPTION_KEYS)
+            | chunked
+            | walked.present(columns.MARKER_TYPE)
+            | unknown_codec
+        )
+
+    def decode(self, target_bytes: int) -> Iterator[DecodedEntries]:
+        """The entries in batches."""
+        first = 0
+        while first < len(self.ends):
+            rows = self._take_apart(first, target_bytes)
+            walked = columns.walk_metadata(rows.batch_metadata(), SINGLE)
+            named = columns.message_columns(walked)
+            bad = _bad_entries(rows, walked, named)
+            if len(bad):
+                # Rare, so the simple way: what turns out not to be messages stays whole in another run.
+                self._whole[first + bad] = True
+                continue
+            yield _RowColumns(self, first, rows, walked, named).decoded()
+            first += len(rows.counts)
+
+    def _take_apart(self, first: int, target_bytes: int) -> MessageRows:
+        """Entries from `first` on, until they have about `target_bytes`."""
+        end = self._end_of_batch(first, target_bytes)
+        whole, messages = self._whole[first:end], np.zeros(end - first, np.int64)
+        starts, ends = self._payload_at[first:end], self.ends[first:end]
+        payloads: dict[int, bytes] = {}
+        batch_bounds: list[list[int]] = []
+        is_packed = self._codecs[first:end] != Codec.NONE
+        for index in np.flatnonzero(~whole & (self._in_batch[first:end] | is_packed)).tolist():
+            opened = self._opened(first + index)
+            if opened is None:
+                whole[index] = True
+                continue
+            payload, bounds = opened
+            if is_packed[index]:
+                payloads[index] = payload
+            if bounds:
+                batch_bounds.append(bounds)
+                messages[index] = len(bounds) // 3
+        data = self.data
+        if payloads:
+            data, starts, ends = self._joined(whole, starts, ends, payloads)
+        return message_rows(data, starts, ends, messages, whole, batch_bounds)
+
+    def _end_of_batch(self, first: int, target_bytes: int) -> int:
+        """The entry behind those that have `target_bytes`, or one more; sizes that entries claim may be lies."""
+        packed = (self._codecs[first:] != Codec.NONE) & ~self._whole[first:]
+        claimed = np.clip(self._sizes[first:], 0, MAX_UNCOMPRESSED_BYTES)
+        sizes = np.where(packed, claimed, self.ends[first:] - self.starts[first:])
+        return first + min(int(np.searchsorted(np.cumsum(sizes), target_bytes)) + 1, len(sizes))
+
+    def _joined(
+        self, whole: Bools, starts: Int64s, ends: Int64s, payloads: Mapping[int, bytes]
+    ) -> tuple[Bytes, Int64s, Int64s]:
+        """The payloads in one buffer, where some were compressed."""
+        data = self.data.data
+        pieces = [
+            b"" if is_whole else payloads[index] if index in payloads else data[start:end]
+            for index, (is_whole, start, end) in enumerate(
+                zip(whole.tolist(), starts.tolist(), ends.tolist(), strict=True)
+            )
+        ]
+        bounds = np.cumsum(np.fromiter(chain((0,), map(len, pieces)), np.int64, len(pieces) + 1))
+        return np.frombuffer(b"".join(pieces), np.uint8), bounds[:-1], bounds[1:]
+
+    def _opened(self, index: int) -> tuple[bytes, list[int]] | None:
+        """The payload of what is a batch or compressed, and a batch's bounds; None if rows can't hold it."""
+        payload = self._payload(index)
+        if payload is None:
+            return None
+        if not self._in_batch[index]:
+            return None if payload and self._tombstones[index] else (payload, [])
+        bounds = walk_batch(payload, int(self._messages[index]))
+        return None if bounds is None else (payload, bounds)
+
+    def _payload(self, index: int) -> bytes | None:
+        """The payload uncompressed; None if it is not what it says, or could not be compressed again."""
+        codec, packed = int(self._codecs[index]), self.data[self._payload_at[index] : self.ends[index]]
+        if codec == Codec.NONE:
+            return packed.tobytes()
+        payload = decompress(codec, packed.data, int(self._sizes[index]))
+        if payload is None or self._limit is None or len(payload) <= self._limit:
+            return payload
+        # A codec's best level could do more, and takes half a minute for 64 MiB.
+        return payload if len(compress(Codec(codec), payload)) <= self._limit else None
+
+
+def _bad_entries(rows: MessageRows, walked: WalkedMetadata, named: MessageColumns) -> Int64s:
+    """The entries with a message that rows can't hold: its metadata is none, or it is a tombstone with a payload."""
+    sizes = rows.payload_sizes[rows.in_batch]
+    bad = ~walked.valid | (walked.values(columns.PAYLOAD_SIZE) != sizes) | (named.null_value & (sizes > 0))
+    return np.unique(rows.entry[rows.in_batch][bad])
+
+
+class _RowColumns:
+    """The columns of some entries of a group, from entry `first` on."""
+
+    def __init__(
+        self, group: _Group, first: int, rows: MessageRows, walked: WalkedMetadata, named: MessageColumns
+    ) -> None:
+        self._group = group
+        self._rows = rows
+        self._walked = walked
+        self._named = named
+        self._entry = rows.entry + first
+        self._first = first
+        self._whole_row = np.zeros(len(rows.entry), np.bool_)
+        self._whole_row[rows.first_rows()[rows.whole]] = True
+        # Of an entry whose metadata is none, nothing is known.
+        self._unknown = ~group.walked.valid[self._entry]
+
+    def decoded(self) -> DecodedEntries:
+        """The batch, and what it counts."""
+        rows = self._rows
+        named = self._message_columns()
+        value = rows.payloads(~(named.null_value | self._whole_row))
+        raw = self._raw()
+        batch_index = rows.batch_index.astype(np.int32)
+        arrays = {
+            **self._of_entries(named),
+            "batch_index": pa.array(batch_index, mask=~rows.in_batch),
+            "key": named.key,
+            "key_b64": named.key_b64,
+            "ordering_key": named.ordering_key,
+            "properties": named.properties,
+            "value": value,
+            "message_metadata": self._message_metadata(),
+            "raw": raw,
+        }
+        batch = pa.RecordBatch.from_arrays([arrays[name] for name in SEGMENT_SCHEMA.names], schema=SEGMENT_SCHEMA)
+        return DecodedEntries(batch, rows.counts, _lengths(named.key) + _lengths(value) + _lengths(raw))
+
+    def _of_entries(self, named: MessageColumns) -> dict[str, pa.Array]:
+        """What the rows of an entry share, or take from it where they don't say it themselves."""
+        group, entry = self._group, self._entry
+        walked = group.walked
+        on_first_row = np.zeros(len(entry), np.bool_)
+        on_first_row[self._rows.first_rows()] = True
+        known = pa.array(entry, mask=self._unknown)
+        deliver_at = walked.values(columns.DELIVER_AT_TIME)[entry]
+        immediate = self._unknown | ~walked.present(columns.DELIVER_AT_TIME)[entry]
+        return {
+            "ledger_id": group.ledger_ids.take(pa.array(entry)),
+            "entry_id": group.entry_ids.take(pa.array(entry)),
+            "publish_time": pa.array(walked.values(columns.PUBLISH_TIME)[entry], mask=self._unknown).view(_UTC_MS),
+            "event_time": pc.coalesce(named.event_time, group.named.event_time.take(known)).view(_UTC_MS),
+            "deliver_at_time": pa.array(deliver_at, mask=immediate).view(_UTC_MS),
+            "producer_name": group.producer_names.take(known),
+            "sequence_id": pc.coalesce(named.sequence_id, group.named.sequence_id.take(known)),
+            "schema_version": group.schema_versions.take(known),
+            "codec": pa.array(walked.values(columns.COMPRESSION)[entry].astype(np.int8), mask=self._unknown),
+            "entry_metadata": group.metadata.take(pa.array(entry, mask=self._unknown | ~on_first_row)),
+        }
+
+    def _message_columns(self) -> MessageColumns:
+        """What a message's own metadata says, or its entry's where it is not in a batch."""
+        in_batch = self._rows.in_batch
+        if in_batch.all():
+            return self._named
+        # One row that names nothing stands behind the entries', for those whose metadata is none.
+        of_entries = self._group.named
+        source = np.where(self._unknown, of_entries.count - 1, self._entry)
+        source[in_batch] = of_entries.count + np.arange(self._named.count)
+        return of_entries.then(self._named).take(source)
+
+    def _message_metadata(self) -> pa.BinaryArray:
+        in_batch = self._rows.in_batch
+        column = self._rows.batch_metadata()
+        if in_batch.all():
+            return column
+        source = np.zeros(len(in_batch), np.int64)
+        source[in_batch] = np.arange(len(column))
+        return column.take(pa.array(source, mask=~in_batch))
+
+    def _raw(self) -> pa.BinaryArray:
+        rows = self._rows
+        compacted = np.zeros(len(self._entry), np.bool_)
+        compacted[rows.in_batch] = self._walked.values(columns.COMPACTED_OUT) != 0
+        if not len(rows.whole) and not compacted.any():
+            return pa.nulls(len(self._entry), pa.binary())
+        entries = self._first + rows.whole
+        kept = pick_ranges(self._group.data, self._group.starts[entries], self._group.ends[entries])
+        source = np.full(len(self._entry), len(kept))
+        source[self._whole_row] = np.arange(len(kept))
+        with_empty = pa.concat_arrays([kept, pa.array([b""], pa.binary())])
+        return with_empty.take(pa.array(source, mask=~(self._whole_row | compacted)))
+
+
+def _lengths(column: pa.BinaryArray) -> Int64s:
+    """Bytes of each row; 0 where it is null."""
+    lengths: Int64s = pc.binary_length(column).fill_null(0).to_numpy().astype(np.int64)
+    return lengths

@@ -1,0 +1,5 @@
+"""What a topic's values are made of: schemas, what can be read as what, and Pulsar's compatibility strategies.
+
+`schema.py` defines a schema, `avro.py` which one can read the values of which, `compatibility.py` applies Pulsar's
+strategies. Nothing here does IO: `catalog.registry` commits.
+"""

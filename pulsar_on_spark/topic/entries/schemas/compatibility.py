@@ -1,0 +1,154 @@
+"""Which schema may follow which: Pulsar's compatibility strategies. Pure.
+
+| strategy | a new schema | compared with |
+|---|---|---|
+| BACKWARD | can read what the old one wrote | the latest version |
+| FORWARD | writes what the old one can read | the latest version |
+| FULL | both | the latest version |
+| ..._TRANSITIVE | the same | every version |
+| ALWAYS_COMPATIBLE | may follow, also of another type | nothing |
+| ALWAYS_INCOMPATIBLE | may not follow | - |
+
+Schemas of Avro's kind are resolved by Avro's rules. A KEY_VALUE schema is compatible if its key and its value are, one
+of PROTOBUF_NATIVE if its root message has the same name; of all other types there is one schema only.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from enum import Enum
+from typing import Final
+
+from pulsar_on_spark.model.errors import IncompatibleSchemaError, InvalidArgumentError
+from pulsar_on_spark.topic.entries.schemas.avro import parse_avro, unreadable
+from pulsar_on_spark.topic.entries.schemas.schema import AVRO_BASED, TopicSchema
+
+_SHOWN: Final = 3
+"""Differences that an error names."""
+
+
+class Strategy(Enum):
+    """Pulsar's SchemaCompatibilityStrategy."""
+
+    ALWAYS_INCOMPATIBLE = "ALWAYS_INCOMPATIBLE"
+    ALWAYS_COMPATIBLE = "ALWAYS_COMPATIBLE"
+    BACKWARD = "BACKWARD"
+    FORWARD = "FORWARD"
+    FULL = "FULL"
+    BACKWARD_TRANSITIVE = "BACKWARD_TRANSITIVE"
+    FORWARD_TRANSITIVE = "FORWARD_TRANSITIVE"
+    FULL_TRANSITIVE = "FULL_TRANSITIVE"
+
+    @classmethod
+    def parse(cls, name: str) -> Strategy:
+        """A strategy by its name.
+
+        Raises:
+            InvalidArgumentError: there is none of that name.
+        """
+        try:
+            return cls(name.upper())
+        except ValueError as error:
+            names = ", ".join(each.value for each in cls)
+            raise InvalidArgumentError(f"Schema compatibility strategy {name!r} is not known: give {names}.") from error
+
+    @property
+    def is_transitive(self) -> bool:
+        """Whether every version counts, not the latest only."""
+        return self.value.endswith("_TRANSITIVE")
+
+    @property
+    def reads_old(self) -> bool:
+        """Whether the new schema must read what older ones wrote."""
+        return self.value.startswith(("BACKWARD", "FULL"))
+
+    @property
+    def is_read_by_old(self) -> bool:
+        """Whether older schemas must read what the new one writes."""
+        return self.value.startswith(("FORWARD", "FULL"))
+
+
+def check_producer(topic: str, new: TopicSchema, versions: Mapping[int, TopicSchema], strategy: Strategy) -> None:
+    """Refuse a new schema that may not follow the versions that there are.
+
+    Args:
+        topic: The topic's name, for the error.
+        new: A well-formed schema that is none of them.
+        versions: By version number, in order.
+        strategy: What is asked of it.
+
+    Raises:
+        IncompatibleSchemaError: it may not; says which fields differ from which version, and in which direction.
+    """
+    if not versions or strategy is Strategy.ALWAYS_COMPATIBLE:
+        return
+    if strategy is Strategy.ALWAYS_INCOMPATIBLE:
+        raise IncompatibleSchemaError(
+            f"Topic {topic} takes no other schema (its strategy is {strategy.value}): keep its schema, or change the "
+            "strategy."
+        )
+    _check(topic, new, versions, strategy, strategy.reads_old, strategy.is_read_by_old)
+
+
+def check_consumer(topic: str, reader: TopicSchema, versions: Mapping[int, TopicSchema], strategy: Strategy) -> None:
+    """Refuse a consumer's schema that cannot read what is written (Pulsar's `checkConsumerCompatibility`).
+
+    Under BACKWARD_TRANSITIVE and FULL_TRANSITIVE it must read every version, else the latest one.
+
+    Raises:
+        IncompatibleSchemaError: it cannot; says which fields differ.
+    """
+    if strategy is not Strategy.ALWAYS_COMPATIBLE and not any(reader.is_same_as(each) for each in versions.values()):
+        transitive = strategy in (Strategy.BACKWARD_TRANSITIVE, Strategy.FULL_TRANSITIVE)
+        asked = Strategy.BACKWARD_TRANSITIVE if transitive else Strategy.BACKWARD
+        _check(topic, reader, versions, asked, reads_old=True, is_read_by_old=False)
+
+
+def differences(writer: TopicSchema, reader: TopicSchema) -> list[str]:
+    """Why what `writer` writes cannot be read with `reader`, a clause for each place; empty if it can."""
+    if writer.type != reader.type:
+        return [f"its type is {writer.type}, not {reader.type}"]
+    if writer.type in AVRO_BASED:
+        return unreadable(parse_avro(writer.data), parse_avro(reader.data))
+    if writer.type == "KEY_VALUE":
+        parts = zip(("key", "value"), writer.key_and_value(), reader.key_and_value(), strict=True)
+        return [f"in the {part}, {text}" for part, old, new in parts for text in differences(old, new)]
+    if writer.type == "PROTOBUF_NATIVE":
+        names = [_root_message(each) for each in (writer, reader)]
+        return [] if names[0] == names[1] else [f"its root message is {names[0]}, not {names[1]}"]
+    return [] if writer.data == reader.data else [f"schemas of type {writer.type} cannot change"]
+
+
+def _check(
+    topic: str,
+    new: TopicSchema,
+    versions: Mapping[int, TopicSchema],
+    strategy: Strategy,
+    reads_old: bool,
+    is_read_by_old: bool,
+) -> None:
+    numbers: Sequence[int] = list(versions) if strategy.is_transitive else list(versions)[-1:]
+    for number in numbers:
+        old = versions[number]
+        backward = differences(old, new) if reads_old else []
+        forward = differences(new, old) if is_read_by_old else []
+        for direction, found in (
+            (f"what version {number} wrote cannot be read with it", backward),
+            (f"version {number} cannot read what it writes", forward),
+        ):
+            if found:
+                more = f" and {len(found) - _SHOWN} more" if len(found) > _SHOWN else ""
+                raise IncompatibleSchemaError(
+                    f"The schema is not compatible with topic {topic} ({strategy.value}), {direction}: "
+                    f"{'; '.join(found[:_SHOWN])}{more}."
+                )
+
+
+def _root_message(schema: TopicSchema) -> str:
+    try:
+        return str(json.loads(schema.data)["rootMessageTypeName"])
+    except (ValueError, TypeError, KeyError) as error:
+        raise InvalidArgumentError(
+            "The PROTOBUF_NATIVE schema does not say its rootMessageTypeName: take an official client's."
+        ) from error

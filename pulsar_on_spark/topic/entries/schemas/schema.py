@@ -1,0 +1,145 @@
+"""A schema in Pulsar's form: a type, a text and properties; when two are the same, and whether one is well formed."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from typing import Final, NamedTuple
+
+from pulsar_on_spark.metadata.records import SchemaRecord
+from pulsar_on_spark.model.errors import InvalidArgumentError
+from pulsar_on_spark.topic.entries.schemas.avro import parse_avro
+from pulsar_on_spark.topic.entries.values.avro_schemas import arrow_of_avro
+from pulsar_on_spark.topic.entries.values.spark_schemas import SparkSchema, avro_text
+
+SCHEMA_TYPES: Final = (
+    *("NONE", "STRING", "JSON", "PROTOBUF", "AVRO", "BOOLEAN", "INT8", "INT16", "INT32", "INT64", "FLOAT", "DOUBLE"),
+    *("DATE", "TIME", "TIMESTAMP", "KEY_VALUE", "INSTANT", "LOCAL_DATE", "LOCAL_TIME", "LOCAL_DATE_TIME"),
+    *("PROTOBUF_NATIVE", "AUTO_CONSUME", "EXTERNAL"),
+)
+"""Pulsar's schema types, each at its number in the protocol."""
+AVRO_BASED: Final = ("AVRO", "JSON", "PROTOBUF")
+"""Types whose text is an Avro schema."""
+MAX_SCHEMA_BYTES: Final = 1 << 20
+"""A schema's text is no longer: each version is a row of the metadata, which every process holds in memory."""
+_SPARK_TYPES: Final = ("JSON", "AVRO")
+
+
+class SchemaOwner(NamedTuple):
+    """The topic that versions are of, by its full name, and what they are found by."""
+
+    name: str
+    topic_id: str
+
+
+@dataclass(frozen=True, slots=True)
+class TopicSchema:
+    """What a topic's values are made of.
+
+    Attributes:
+        type: One of SCHEMA_TYPES: how values are encoded.
+        data: An Avro schema for AVRO_BASED; for KEY_VALUE the JSON text {"key": data, "value": data}, as Pulsar's REST
+            has it; "" for types that need none.
+        properties: The client's remarks. Those of KEY_VALUE say the types of key and value.
+    """
+
+    type: str
+    data: str
+    properties: Mapping[str, str] = field(default_factory=dict, hash=False, compare=False)
+
+    @classmethod
+    def parse(cls, type_: str, data: str | SparkSchema) -> TopicSchema:
+        """Check a schema that is declared for Spark, which needs columns.
+
+        Args:
+            type_: How values are encoded, JSON or AVRO.
+            data: DDL, a `StructType`, the JSON of one, or an Avro record schema.
+
+        Raises:
+            InvalidArgumentError: the type is not JSON or AVRO, or the schema cannot be read or has no Spark type.
+        """
+        if type_.upper() not in _SPARK_TYPES:
+            raise InvalidArgumentError(f"Schema type {type_!r} is not known: give JSON or AVRO.")
+        schema = cls(type_.upper(), avro_text(data, logical_types=type_.upper() == "AVRO"))
+        schema.check()
+        arrow_of_avro(schema.data)
+        return schema
+
+    @classmethod
+    def of_record(cls, record: SchemaRecord) -> TopicSchema:
+        """A stored one."""
+        return cls(record.type, record.data, record.properties)
+
+    def record(self, owner: SchemaOwner, version: int) -> SchemaRecord:
+        """This as a version of a topic's schema, made now."""
+        return SchemaRecord(
+            name=owner.name,
+            topic_id=owner.topic_id,
+            version=version,
+            type=self.type,
+            data=self.data,
+            properties=dict(self.properties),
+            created_at=datetime.now(UTC),
+        )
+
+    def check(self) -> None:
+        """Check a schema that a client brings.
+
+        Raises:
+            InvalidArgumentError: the type is unknown, or the text is too long or not what the type needs.
+        """
+        if self.type not in SCHEMA_TYPES:
+            raise InvalidArgumentError(
+                f"Schema type {self.type!r} is not known: give one of {', '.join(SCHEMA_TYPES)}."
+            )
+        if len(self.data) > MAX_SCHEMA_BYTES or len(self.data.encode()) > MAX_SCHEMA_BYTES:
+            raise InvalidArgumentError(
+                f"The schema is {len(self.data)} letters long: at most {MAX_SCHEMA_BYTES} bytes are stored."
+            )
+        if self.type in AVRO_BASED:
+            parse_avro(self.data)
+        if self.type == "KEY_VALUE":
+            for part in self.key_and_value():
+                part.check()
+
+    def key_and_value(self) -> tuple[TopicSchema, TopicSchema]:
+        """The two schemas of a KEY_VALUE one.
+
+        Raises:
+            InvalidArgumentError: the text or the properties are not those of KEY_VALUE.
+        """
+        try:
+            texts = json.loads(self.data)
+            key, value = (
+                TopicSchema(self.properties[f"{part}.schema.type"], _text(texts[part])) for part in ("key", "value")
+            )
+        except (ValueError, TypeError, KeyError) as error:
+            raise InvalidArgumentError(
+                f"The KEY_VALUE schema has no key and value, or no properties with their types ({error!r}): correct it."
+            ) from error
+        return key, value
+
+    def is_same_as(self, other: TopicSchema) -> bool:
+        """Whether two well-formed schemas mean the same: white space, order and remarks in an Avro text don't count."""
+        if self.type != other.type:
+            return False
+        if self.type in AVRO_BASED and self.data == other.data:
+            return True
+        if self.type in AVRO_BASED:
+            return parse_avro(self.data).canonical == parse_avro(other.data).canonical
+        if self.type == "KEY_VALUE":
+            pairs = zip(self.key_and_value(), other.key_and_value(), strict=True)
+            return _encoding(self) == _encoding(other) and all(mine.is_same_as(theirs) for mine, theirs in pairs)
+        return self.data == other.data
+
+
+def _encoding(schema: TopicSchema) -> str:
+    """Whether a KEY_VALUE schema's key is in the message's key (SEPARATED) or before the value (INLINE)."""
+    return schema.properties.get("kv.encoding.type", "INLINE")
+
+
+def _text(part: object) -> str:
+    """Of KEY_VALUE parts: REST clients give them as text or as JSON itself."""
+    return part if isinstance(part, str) else json.dumps(part)

@@ -1,0 +1,177 @@
+"""Avro values (one datum, without a file header, as Pulsar's AVRO schema writes them) to Arrow structs and back."""
+
+from __future__ import annotations
+
+import io
+import json
+from collections.abc import Callable
+from functools import lru_cache
+from typing import cast
+
+import fastavro
+import pyarrow as pa
+from fastavro.read import SchemaResolutionError
+from fastavro.types import Schema
+
+from pulsar_on_spark.model.errors import IncompatibleSchemaError, InvalidArgumentError
+from pulsar_on_spark.topic.entries.values.avro_schemas import Json, arrow_of_avro
+
+_KEPT_LOGICAL_TYPES = ("decimal",)
+"""All other logical types are read as the numbers and texts that they annotate, and cast by columns."""
+_NESTED = ("type", "items", "values", "fields")
+"""Attributes of a schema that hold schemas, or fields with them."""
+_RECORDS = ("record", "error")
+_UNREADABLE = (EOFError, LookupError, ValueError, OverflowError, TypeError, MemoryError, SchemaResolutionError)
+"""What fastavro raises for bytes that are not a datum of the schema."""
+
+
+def decode_avro(
+    values: pa.BinaryArray,
+    arrow_type: pa.StructType,
+    avro_schema: str,
+    on_bad_row: Callable[[int, str], None],
+    writer_schema: str | None = None,
+) -> pa.StructArray:
+    """One struct a row; null where the value is null or is not a datum of the schema.
+
+    Args:
+        values: One Avro datum a row.
+        arrow_type: The wanted type: that of the schema, with every field nullable and times in any unit.
+        avro_schema: The record schema, JSON text.
+        on_bad_row: Told of rows that do not fit; may raise.
+        writer_schema: What the values were written with, if that is another schema: they are resolved by Avro's rules.
+    """
+    if writer_schema is None or writer_schema == avro_schema:
+        written, read = _parsed(avro_schema), None
+    else:
+        written, read = _parsed(writer_schema), _reader(avro_schema, writer_schema)
+    rows: list[object] = []
+    for number, value in enumerate(values.to_pylist()):
+        row: object = None
+        if value is not None:
+            stream = io.BytesIO(value)
+            try:
+                row = fastavro.schemaless_reader(stream, written, read)
+                if stream.tell() != len(value):
+                    on_bad_row(number, f"{len(value) - stream.tell()} bytes are left over")
+                    row = None
+            except _UNREADABLE as error:
+                on_bad_row(number, f"it is not a datum of it ({type(error).__name__}: {error})")
+        rows.append(row)
+    annotated = _nullable(arrow_of_avro(avro_schema))
+    return pa.array(rows, _stored(annotated)).cast(annotated).cast(arrow_type)
+
+
+def encode_avro(structs: pa.StructArray, avro_schema: str) -> pa.BinaryArray:
+    """One Avro datum a row; null where the row is null.
+
+    Raises:
+        IncompatibleSchemaError: a row lacks what the schema requires, or a field has another type.
+    """
+    schema, annotated = _parsed(avro_schema), _nullable(arrow_of_avro(avro_schema))
+    columns = dict(zip((field.name for field in structs.type), structs.flatten(), strict=True))
+    arrays = []
+    for field in annotated:
+        column = columns.get(field.name, pa.nulls(len(structs), field.type))
+        try:
+            arrays.append(column.cast(field.type, safe=not pa.types.is_temporal(field.type)).cast(_stored(field.type)))
+        except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
+            raise IncompatibleSchemaError(
+                f"Field {field.name!r} is {column.type}, which does not fit the topic's Avro schema ({error}): cast it."
+            ) from error
+    names = [field.name for field in annotated]
+    stored = pa.StructArray.from_arrays(arrays, names, mask=structs.is_null() if structs.null_count else None)
+    return pa.array([_datum(row, schema) for row in stored.to_pylist(maps_as_pydicts="strict")], pa.binary())
+
+
+def _datum(row: object, schema: Schema) -> bytes | None:
+    if row is None:
+        return None
+    stream = io.BytesIO()
+    try:
+        fastavro.schemaless_writer(stream, schema, row)
+    except (ValueError, TypeError, KeyError, OverflowError, AttributeError) as error:
+        raise IncompatibleSchemaError(
+            f"The row {str(row)[:200]} does not fit the Avro schema ({type(error).__name__}: {error}): correct it."
+        ) from error
+    return stream.getvalue()
+
+
+@lru_cache(maxsize=64)
+def _parsed(avro_schema: str) -> Schema:
+    try:
+        return fastavro.parse_schema(cast(Schema, _plain(json.loads(avro_schema))))
+    except (ValueError, fastavro.schema.SchemaParseException, fastavro.schema.UnknownType) as error:
+        raise InvalidArgumentError(
+            f"The Avro schema is not valid ({error}): give the JSON text of a record schema."
+        ) from error
+
+
+@lru_cache(maxsize=64)
+def _reader(avro_schema: str, writer_schema: str) -> Schema:
+    """A schema whose records read all records of a writer's, whatever their names, as Pulsar's registry lets them.
+
+    fastavro wants names to match. Where a schema has a Spark type there is one record at a place, at most, so that
+    names tell nothing.
+    """
+    names = sorted(_record_names(cast(Json, _parsed(writer_schema))))
+    return fastavro.parse_schema(cast(Schema, _with_aliases(_plain(json.loads(avro_schema)), names)))
+
+
+def _record_names(schema: Json) -> set[str]:
+    """Full names of the records in a parsed schema."""
+    if isinstance(schema, list):
+        return {name for part in schema for name in _record_names(part)}
+    if not isinstance(schema, dict):
+        return set()
+    found = {name for part in _NESTED if part in schema for name in _record_names(schema[part])}
+    return found | {str(schema["name"])} if schema.get("type") in _RECORDS else found
+
+
+def _with_aliases(schema: Json, names: list[str]) -> Json:
+    if isinstance(schema, list):
+        return [_with_aliases(part, names) for part in schema]
+    if not isinstance(schema, dict):
+        return schema
+    made = {name: _with_aliases(part, names) if name in _NESTED else part for name, part in schema.items()}
+    if made.get("type") in _RECORDS:
+        made["aliases"] = list[Json](names)
+    return made
+
+
+def _plain(schema: Json) -> Json:
+    """The schema without the logical types that are cast by columns."""
+    if isinstance(schema, list):
+        return [_plain(part) for part in schema]
+    if not isinstance(schema, dict):
+        return schema
+    dropped = schema.get("logicalType") not in _KEPT_LOGICAL_TYPES
+    return {
+        name: _plain(part) if name in _NESTED else part
+        for name, part in schema.items()
+        if not (dropped and name == "logicalType")
+    }
+
+
+def _stored(kind: pa.DataType) -> pa.DataType:
+    """The Arrow type of what fastavro gives and takes: numbers for times."""
+    if pa.types.is_timestamp(kind):
+        return pa.int64()
+    if pa.types.is_date(kind):
+        return pa.int32()
+    return _rebuilt(kind, _stored)
+
+
+def _nullable(kind: pa.DataType) -> pa.DataType:
+    """The type with every field and element nullable."""
+    return _rebuilt(kind, _nullable)
+
+
+def _rebuilt(kind: pa.DataType, change: Callable[[pa.DataType], pa.DataType]) -> pa.DataType:
+    if pa.types.is_struct(kind):
+        return pa.struct([(field.name, change(field.type)) for field in kind])
+    if pa.types.is_list(kind):
+        return pa.list_(pa.field("element", change(kind.value_type)))
+    if pa.types.is_map(kind):
+        return pa.map_(pa.string(), change(kind.item_type))
+    return kind

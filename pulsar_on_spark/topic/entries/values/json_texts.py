@@ -1,0 +1,139 @@
+"""Arrow structs to JSON text, with the meaning of Spark's `to_json`.
+
+* Null fields of structs are left out; null elements of lists and null values of maps are `null`.
+* Times are ISO 8601 in UTC with `Z`, without a zone for local times; they keep microseconds where they have them.
+* Binary is Base64; a float without a JSON number is "NaN", "Infinity" or "-Infinity"; letters beyond ASCII stay.
+* A map's key is its text, in quotes where JSON would have none.
+
+Whole columns are turned into text, and never a row by itself: a list is the text of its elements, which are one column
+however deep it lies, joined by the list's offsets.
+"""
+
+from __future__ import annotations
+
+import binascii
+import json
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from pulsar_on_spark.model.errors import InvalidArgumentError
+from pulsar_on_spark.topic.entries.values.json_times import times_text
+
+_LONGEST = 2**31 - 1
+_SHORT_ESCAPES = {8: "\\b", 9: "\\t", 10: "\\n", 12: "\\f", 13: "\\r", 34: '\\"', 92: "\\\\"}
+_BACKSLASH = 92
+_IS_ESCAPED = np.isin(np.arange(256), [*range(0x20), *_SHORT_ESCAPES])
+
+
+def encode_json(structs: pa.StructArray) -> pa.BinaryArray:
+    """The JSON text of each row; a null row stays null.
+
+    Raises:
+        InvalidArgumentError: a field has a type that JSON has no text for.
+    """
+    texts = _structs(structs).view(pa.binary())
+    return texts if structs.null_count == 0 else pc.if_else(structs.is_valid(), texts, None)
+
+
+def _texts(array: pa.Array) -> pa.StringArray:
+    """The JSON text of each value; what a null gives has no meaning, but is not null."""
+    kind = array.type
+    if pa.types.is_struct(kind):
+        return _structs(array)
+    if pa.types.is_map(kind):
+        pairs = pc.binary_join_element_wise(_keys(_child(array, array.keys)), _or_null(_child(array, array.items)), ":")
+        return _joined(array, pairs, "{", "}")
+    if pa.types.is_list(kind) or pa.types.is_large_list(kind):
+        return _joined(array, _or_null(_child(array, array.values)), "[", "]")
+    if pa.types.is_integer(kind) or pa.types.is_boolean(kind) or pa.types.is_decimal(kind):
+        return array.cast(pa.string()).fill_null("")
+    if pa.types.is_floating(kind):
+        return _floats(array)
+    if pa.types.is_timestamp(kind) or pa.types.is_date(kind):
+        return _quoted(times_text(array).fill_null(""))
+    if pa.types.is_string(kind) or pa.types.is_large_string(kind):
+        return _quoted(_escaped(array.cast(pa.string()).fill_null("")))
+    if pa.types.is_binary(kind) or pa.types.is_large_binary(kind):
+        coded = [binascii.b2a_base64(value, newline=False) for value in array.fill_null(b"").to_pylist()]
+        return _quoted(pa.array(coded, pa.binary()).view(pa.string()))
+    if pa.types.is_null(kind):
+        return pa.repeat(pa.scalar(""), len(array))
+    raise InvalidArgumentError(f"A field of a JSON value is {kind}, which has no text in JSON: cast it to string.")
+
+
+def _structs(structs: pa.StructArray) -> pa.StringArray:
+    """The JSON objects of rows: `,"name":text` of each field that is not null, then the braces."""
+    pieces: list[pa.StringArray] = []
+    for field, child in zip(structs.type, structs.flatten(), strict=True):
+        name = json.dumps(field.name, ensure_ascii=False)
+        text = pc.binary_join_element_wise(f",{name}:", _texts(child), "")
+        pieces.append(pc.if_else(child.is_valid(), text, "") if child.null_count else text)
+    if not pieces:
+        return pa.repeat(pa.scalar("{}"), len(structs))
+    joined = pc.binary_join_element_wise(*pieces, "")
+    without_comma = pc.binary_slice(joined.view(pa.binary()), 1, _LONGEST)
+    return pc.binary_join_element_wise(b"{", without_comma, b"}", b"").view(pa.string())
+
+
+def _child(array: pa.ListArray | pa.MapArray, elements: pa.Array) -> pa.Array:
+    """The elements of the rows: a slice of a list or map still has those of all rows."""
+    if len(array) == 0:
+        return elements.slice(0, 0)
+    first, end = array.offsets[0].as_py(), array.offsets[-1].as_py()
+    return elements.slice(first, end - first)
+
+
+def _joined(array: pa.ListArray | pa.MapArray, texts: pa.StringArray, before: str, after: str) -> pa.StringArray:
+    """The texts of each row's elements, with commas between."""
+    if len(array) == 0:
+        return pa.array([], pa.string())
+    offsets = pc.subtract(array.offsets, array.offsets[0]).cast(pa.int32())
+    lists = pa.ListArray.from_arrays(offsets, texts)
+    return pc.binary_join_element_wise(before, pc.binary_join(lists, ","), after, "")
+
+
+def _or_null(array: pa.Array) -> pa.StringArray:
+    """The texts, `null` where there is no value."""
+    texts = _texts(array)
+    return pc.if_else(array.is_valid(), texts, "null") if array.null_count else texts
+
+
+def _keys(keys: pa.Array) -> pa.StringArray:
+    """The texts of a map's keys, all in quotes."""
+    kind, texts = keys.type, _texts(keys)
+    if pa.types.is_nested(kind):
+        return _quoted(_escaped(texts))
+    if pa.types.is_floating(kind):
+        return _quoted(pc.utf8_trim(texts, '"'))
+    if pa.types.is_integer(kind) or pa.types.is_boolean(kind) or pa.types.is_decimal(kind):
+        return _quoted(texts)
+    return texts
+
+
+def _floats(array: pa.Array) -> pa.StringArray:
+    texts = array.cast(pa.string()).fill_null("")
+    if pc.all(pc.is_finite(array)).as_py() in (True, None):
+        return texts
+    named = pc.if_else(pc.is_nan(array), '"NaN"', pc.if_else(pc.greater(array, 0), '"Infinity"', '"-Infinity"'))
+    return pc.if_else(pc.is_finite(array), texts, named).fill_null("")
+
+
+def _quoted(texts: pa.StringArray) -> pa.StringArray:
+    return pc.binary_join_element_wise('"', texts, '"', "")
+
+
+def _escaped(texts: pa.StringArray) -> pa.StringArray:
+    """Escape quotes, backslashes and control characters."""
+    _, places, data = texts.buffers()
+    if data is None or len(texts) == 0:
+        return texts
+    offsets = np.frombuffer(places, np.int32)
+    letters = np.frombuffer(data, np.uint8)[offsets[texts.offset] : offsets[texts.offset + len(texts)]]
+    found = set(np.unique(letters[_IS_ESCAPED[letters]]).tolist())
+    # The backslash first: the others bring backslashes of their own.
+    for letter in sorted(found, key=lambda letter: letter != _BACKSLASH):
+        escape = _SHORT_ESCAPES.get(letter, f"\\u{letter:04x}")
+        texts = pc.replace_substring(texts, chr(letter), escape)
+    return texts

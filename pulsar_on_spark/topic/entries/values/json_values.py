@@ -1,0 +1,272 @@
+"""JSON values to Arrow structs, with the meaning of Spark's `from_json`; `json_texts` is the way back.
+
+Reading is a whole block of rows at a time by Arrow's JSON reader. That reader gives up on a block at the first row that
+it doesn't like, so a block that fails is halved until the few rows around the culprit are read one by one, with the
+rules of Spark's parser (measured on Spark 4.2.0):
+
+* text that is not JSON, or not an object, makes the whole row null; text after the first object is ignored;
+* a field of the wrong type is null and its neighbours stay; an array or map with one bad element is null as a whole;
+* a string field takes any JSON value as its text; a float takes "NaN" and "Infinity"; binary is Base64;
+* times are ISO 8601 in Spark's lenient forms, or a number of seconds; a time without zone is UTC.
+
+Three differences: text in single quotes is not JSON; a number too large for tinyint or smallint is null rather than
+wrapped; a float keeps its digits when it is read as a string.
+
+The reader cannot be given rows as they are. Rows that are broken in ways that cancel out would be read as other rows,
+and version 26 of Arrow crashes the process at a `null` between objects. So each row is put in an envelope with a number
+that no row can guess, and a block that could hold such a `null` is not given to it.
+"""
+
+from __future__ import annotations
+
+import binascii
+import json
+import math
+import re
+from collections.abc import Callable
+from decimal import ROUND_HALF_UP, Context, Decimal, InvalidOperation
+from random import SystemRandom
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.json as pa_json
+
+from pulsar_on_spark.topic.entries.values.json_times import parse_dates, parse_times
+
+_BLOCK_ROWS = 2_048
+_FEW_ROWS = 16
+_CRASHING = re.compile(rb"\}\s*null")
+_BLANK = b" \t\r\n"
+_NAMED_FLOATS = {
+    "NaN": math.nan,
+    "Infinity": math.inf,
+    "+Infinity": math.inf,
+    "+INF": math.inf,
+    "-Infinity": -math.inf,
+    "-INF": -math.inf,
+}
+_WIDE = Context(prec=80)
+"""Twice the digits of any decimal of Spark: Python's own 28 are too few."""
+_BAD = object()
+"""What a converter gives for a value that does not fit its type."""
+
+BadRow = Callable[[int, str], None]
+"""Told the row and the reason of each value that does not fit; may raise."""
+
+
+def decode_json(values: pa.BinaryArray, arrow_type: pa.StructType, on_bad_row: BadRow) -> pa.StructArray:
+    """One struct a row; null where the value is null, blank or not a JSON object.
+
+    Args:
+        values: UTF-8 JSON text.
+        arrow_type: The wanted fields, all nullable.
+        on_bad_row: Told of rows that do not fit.
+    """
+    reading = _reading_type(arrow_type)
+    parts = []
+    for first in range(0, len(values), _BLOCK_ROWS):
+        block = values.slice(first, _BLOCK_ROWS)
+        parts += _decode_block(block, first, arrow_type, reading, on_bad_row)
+    return pa.concat_arrays(parts) if parts else pa.array([], arrow_type)
+
+
+def _decode_block(
+    values: pa.BinaryArray,
+    first: int,
+    arrow_type: pa.StructType,
+    reading: pa.StructType | None,
+    on_bad_row: BadRow,
+) -> list[pa.StructArray]:
+    made = None if reading is None else _read_block(values, arrow_type, reading)
+    if made is not None:
+        if made.null_count > values.null_count:
+            for row in np.flatnonzero(pc.and_(made.is_null(), values.is_valid()).to_numpy(zero_copy_only=False)):
+                on_bad_row(first + int(row), "it is null")
+        return [made]
+    if reading is None or len(values) <= _FEW_ROWS:
+        return [_read_rows(values, first, arrow_type, on_bad_row)]
+    half = len(values) // 2
+    return [
+        *_decode_block(values.slice(0, half), first, arrow_type, reading, on_bad_row),
+        *_decode_block(values.slice(half), first + half, arrow_type, reading, on_bad_row),
+    ]
+
+
+def _read_block(values: pa.BinaryArray, arrow_type: pa.StructType, reading: pa.StructType) -> pa.StructArray | None:
+    """The block by Arrow's reader, None if it cannot."""
+    number = SystemRandom().getrandbits(50)
+    numbers = pa.array(np.arange(number, number + len(values)))
+    heads = pc.binary_join_element_wise('{"n":', numbers.cast(pa.string()), ',"v":', "").view(pa.binary())
+    rows = pc.binary_join_element_wise(heads, values.fill_null(b"null"), b"}\n", b"")
+    text = rows.buffers()[2].slice(0, pc.sum(pc.binary_length(rows)).as_py() or 0)
+    if _CRASHING.search(memoryview(text)):
+        return None
+    schema = pa.schema([("n", pa.int64()), ("v", reading)])
+    try:
+        rows.cast(pa.string())
+        table = pa_json.read_json(
+            pa.BufferReader(text),
+            read_options=pa_json.ReadOptions(use_threads=False, block_size=text.size + 1),
+            parse_options=pa_json.ParseOptions(
+                explicit_schema=schema, unexpected_field_behavior="ignore", newlines_in_values=True
+            ),
+        )
+        if not table.column("n").combine_chunks().equals(numbers):
+            return None
+        return _convert(table.column("v").combine_chunks(), arrow_type)
+    except (pa.ArrowInvalid, pa.ArrowNotImplementedError):
+        return None
+
+
+def _reading_type(wanted: pa.DataType) -> pa.DataType | None:
+    """What Arrow's reader is asked for: times and bytes as text; None for types that it cannot read."""
+    if pa.types.is_struct(wanted):
+        fields = [(field.name, _reading_type(field.type)) for field in wanted]
+        return None if any(kind is None for _, kind in fields) or not fields else pa.struct(fields)
+    if pa.types.is_list(wanted):
+        element = _reading_type(wanted.value_type)
+        return None if element is None else pa.list_(element)
+    if pa.types.is_timestamp(wanted) or pa.types.is_date(wanted) or pa.types.is_binary(wanted):
+        return pa.string()
+    if pa.types.is_map(wanted) or pa.types.is_decimal(wanted) or pa.types.is_float32(wanted):
+        return None
+    return wanted
+
+
+def _convert(array: pa.Array, wanted: pa.DataType) -> pa.Array:
+    """From the reading type to the wanted one.
+
+    Raises:
+        ArrowInvalid: a text does not fit; the rows are then read one by one.
+    """
+    if pa.types.is_struct(wanted):
+        children = [_convert(child, field.type) for child, field in zip(array.flatten(), wanted, strict=True)]
+        mask = array.is_null() if array.null_count else None
+        return pa.StructArray.from_arrays(children, fields=list(wanted), mask=mask)
+    if pa.types.is_list(wanted):
+        elements = _convert(array.flatten(), wanted.value_type)
+        lengths = pc.list_value_length(array).fill_null(0).to_numpy()
+        offsets = np.concatenate(([0], np.cumsum(lengths))).astype(np.int32)
+        mask = array.is_null() if array.null_count else None
+        return pa.ListArray.from_arrays(pa.array(offsets), elements, type=wanted, mask=mask)
+    if pa.types.is_timestamp(wanted):
+        return parse_times(array, wanted)
+    if pa.types.is_date(wanted):
+        return parse_dates(array)
+    if pa.types.is_binary(wanted):
+        return pa.array([None if text is None else _bytes_of(text) for text in array.to_pylist()], wanted)
+    return array
+
+
+def _read_rows(values: pa.BinaryArray, first: int, arrow_type: pa.StructType, on_bad_row: BadRow) -> pa.StructArray:
+    converter = _RowConverter()
+    decoder = json.JSONDecoder(parse_float=Decimal, parse_constant=_NAMED_FLOATS.__getitem__)
+    rows: list[object] = []
+    for number, value in enumerate(values.to_pylist()):
+        converter.reason = ""
+        row: object = None
+        if value is not None and value.strip(_BLANK):
+            try:
+                parsed = decoder.raw_decode(value.decode("utf-8").lstrip(" \t\r\n"))[0]
+            except (ValueError, RecursionError) as error:
+                converter.reason = f"it is not JSON ({error})"
+            else:
+                row = converter.convert(parsed, arrow_type)
+                row = None if row is _BAD else row
+                if row is None:
+                    converter.reason = converter.reason or "it is null"
+        if converter.reason:
+            on_bad_row(first + number, converter.reason)
+        rows.append(row)
+    return pa.array(rows, arrow_type)
+
+
+class _RowConverter:
+    """Python's view of one JSON value to what Arrow takes for a type; `reason` tells of the last misfit."""
+
+    def __init__(self) -> None:
+        self.reason = ""
+
+    def convert(self, value: object, wanted: pa.DataType) -> object:
+        if value is None:
+            return None
+        fitting = self._fit(value, wanted)
+        if fitting is _BAD:
+            self.reason = self.reason or f"{_text_of(value)[:80]} is no {wanted}"
+        return fitting
+
+    def _fit(self, value: object, wanted: pa.DataType) -> object:
+        if pa.types.is_struct(wanted):
+            return self._struct(value, wanted) if isinstance(value, dict) else _BAD
+        if pa.types.is_list(wanted):
+            return self._all(value, wanted.value_type) if isinstance(value, list) else _BAD
+        if pa.types.is_map(wanted):
+            return self._map(value, wanted) if isinstance(value, dict) else _BAD
+        if pa.types.is_string(wanted):
+            return value.encode("utf-16", "replace").decode("utf-16") if isinstance(value, str) else _text_of(value)
+        if pa.types.is_boolean(wanted):
+            return value if isinstance(value, bool) else _BAD
+        if isinstance(value, bool):
+            return _BAD
+        if pa.types.is_integer(wanted):
+            return (
+                value
+                if isinstance(value, int) and -(1 << wanted.bit_width - 1) <= value < 1 << wanted.bit_width - 1
+                else _BAD
+            )
+        if pa.types.is_floating(wanted):
+            return float(value) if isinstance(value, int | float | Decimal) else _NAMED_FLOATS.get(str(value), _BAD)
+        if pa.types.is_decimal(wanted):
+            return _decimal(value, wanted)
+        if pa.types.is_timestamp(wanted) and isinstance(value, int):
+            return value * 1_000_000 if wanted.tz is not None and abs(value) < 1 << 43 else _BAD
+        return self._text(value, wanted) if isinstance(value, str) else _BAD
+
+    def _text(self, value: str, wanted: pa.DataType) -> object:
+        try:
+            if pa.types.is_binary(wanted):
+                return _bytes_of(value)
+            if pa.types.is_date(wanted):
+                return parse_dates(pa.array([value]))[0].as_py()
+            return parse_times(pa.array([value]), wanted).cast(pa.int64())[0].as_py()
+        except pa.ArrowInvalid:
+            return _BAD
+
+    def _struct(self, value: dict[str, object], wanted: pa.StructType) -> object:
+        made = {field.name: self.convert(value.get(field.name), field.type) for field in wanted}
+        return {name: None if part is _BAD else part for name, part in made.items()}
+
+    def _all(self, values: list[object], wanted: pa.DataType) -> object:
+        made = [self.convert(value, wanted) for value in values]
+        return _BAD if any(part is _BAD for part in made) else made
+
+    def _map(self, value: dict[str, object], wanted: pa.MapType) -> object:
+        made = self._all(list(value.values()), wanted.item_type)
+        return list(zip(value, made, strict=True)) if isinstance(made, list) else _BAD
+
+
+def _decimal(value: object, wanted: pa.DataType) -> object:
+    try:
+        if not isinstance(value, int | Decimal | str):
+            return _BAD
+        scaled = Decimal(value).quantize(Decimal(1).scaleb(-wanted.scale), ROUND_HALF_UP, _WIDE)
+    except InvalidOperation:
+        return _BAD
+    return scaled if scaled.is_finite() and len(scaled.as_tuple().digits) <= wanted.precision else _BAD
+
+
+def _bytes_of(text: str) -> bytes:
+    try:
+        return binascii.a2b_base64(text, strict_mode=True)
+    except ValueError as error:
+        raise pa.ArrowInvalid(f"{text[:80]!r} is not Base64") from error
+
+
+def _text_of(value: object) -> str:
+    """A JSON value as compact JSON text; a text as itself."""
+    if isinstance(value, str):
+        return value
+    if isinstance(value, Decimal):
+        return str(value)
+    return json.dumps(value, separators=(",", ":"), ensure_ascii=False, default=float)

@@ -1,0 +1,89 @@
+"""Typed values: the bytes of messages to Arrow structs and back, as JSON or Avro.
+
+`ValueCodec` holds what a read or a write needs and travels to tasks; `json_values`, `json_texts` and `avro_values` do
+the work. Spark's types and schema texts are turned into a codec by `datasource.value_types`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from enum import Enum
+from typing import Literal
+
+import pyarrow as pa
+
+from pulsar_on_spark.model.errors import IncompatibleSchemaError, InvalidArgumentError
+from pulsar_on_spark.topic.entries.values.avro_values import decode_avro, encode_avro
+from pulsar_on_spark.topic.entries.values.json_texts import encode_json
+from pulsar_on_spark.topic.entries.values.json_values import decode_json
+
+ValueFormat = Literal["json", "avro"]
+
+
+class ParseMode(Enum):
+    """What a value that does not fit its schema does: Spark's option `mode` of `from_json` and `from_avro`."""
+
+    PERMISSIVE = "PERMISSIVE"
+    FAILFAST = "FAILFAST"
+
+
+@dataclass(frozen=True, slots=True)
+class ValueCodec:
+    """How a topic's values are encoded.
+
+    Attributes:
+        format: `json` or `avro`.
+        arrow_type: The fields, as pyspark's `to_arrow_type` gives them for the Spark type.
+        avro_schema: The Avro record schema as JSON text, for `avro`.
+    """
+
+    format: ValueFormat
+    arrow_type: pa.StructType
+    avro_schema: str | None = None
+
+    def __post_init__(self) -> None:
+        if (self.format == "avro") != (self.avro_schema is not None):
+            raise InvalidArgumentError("Values in avro need an Avro schema, and values in json take none.")
+
+    def decode(
+        self,
+        values: pa.BinaryArray,
+        mode: ParseMode,
+        name_row: Callable[[int], str],
+        writer_schema: str | None = None,
+    ) -> pa.StructArray:
+        """One struct a row; null values are null rows.
+
+        Args:
+            values: The column `value`.
+            mode: PERMISSIVE makes rows (in JSON, fields) that do not fit null; FAILFAST raises at the first.
+            name_row: Says, for the error, which message a row is: its id and topic.
+            writer_schema: The Avro schema that the values were written with, if it is another.
+
+        Raises:
+            IncompatibleSchemaError: in FAILFAST, a value does not fit.
+        """
+
+        def on_bad_row(row: int, reason: str) -> None:
+            if mode is ParseMode.FAILFAST:
+                raise IncompatibleSchemaError(
+                    f"The value of {name_row(row)} does not fit its {self.format} schema: {reason}; set the option "
+                    "mode to PERMISSIVE to read such values as null."
+                )
+
+        if self.avro_schema is not None:
+            return decode_avro(values, self.arrow_type, self.avro_schema, on_bad_row, writer_schema)
+        return decode_json(values, self.arrow_type, on_bad_row)
+
+    def encode(self, structs: pa.StructArray) -> pa.BinaryArray:
+        """The bytes of each row; a null row gives a null value.
+
+        Fields that `structs` lacks are null.
+
+        Raises:
+            IncompatibleSchemaError: a row cannot be written in the Avro schema.
+        """
+        if self.avro_schema is not None:
+            return encode_avro(structs, self.avro_schema)
+        return encode_json(structs)

@@ -1,0 +1,198 @@
+"""A backup of a root, taken while brokers and Spark go on: a copy that is whole, closed, and a root itself.
+
+    segments that are there ─> cursors ─> main ─> segments that came meanwhile ─> journals ─> is main still the same?
+                                  ▲                                                                │ no
+                                  └────────────────────────────────────────────────────────────────┘
+
+Cursors are copied before the messages that they may stand behind, so a subscription never stands beyond what was
+copied. Journals are copied last, and count only if main did not change meanwhile: then they know no ledger and no file
+that the copied metadata do not. That is what a power cut would leave, and it is treated so: in the copy the brokers'
+journals are recovered, sealed and cleared away. All storage paths of the copy lie inside it; it never touches those of
+the root that it was made of.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import random
+import secrets
+import time
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from pulsar_on_spark.metadata import keys
+from pulsar_on_spark.metadata.records import FileRecord, IncarnationRecord, PathRecord
+from pulsar_on_spark.metadata.state import View
+from pulsar_on_spark.metadata.store import Change, MetadataStore
+from pulsar_on_spark.model.errors import InvalidArgumentError, StorageError
+from pulsar_on_spark.model.ids import IncarnationId, PathId
+from pulsar_on_spark.storage import permissions
+from pulsar_on_spark.storage.durability import locked
+from pulsar_on_spark.storage.files import OS_FILES, make_directory
+from pulsar_on_spark.topic.catalog.progress import Progress, silent
+from pulsar_on_spark.topic.maintenance.backup import snapshot
+from pulsar_on_spark.topic.maintenance.backup.snapshot import VanishedError
+from pulsar_on_spark.topic.maintenance.repair.checking import CheckReport, check
+from pulsar_on_spark.topic.managed_ledger.incarnation.dead_brokers import recover_incarnation
+from pulsar_on_spark.topic.managed_ledger.sealing.closed_journals import seal_closed
+
+if TYPE_CHECKING:
+    from pulsar_on_spark.topic.catalog.root_handle import Root
+
+log = logging.getLogger(__name__)
+
+ATTEMPTS: Final = 100
+"""Copies of metadata and journals until none was disturbed: each takes well below a second, and copies what is new."""
+_PAUSE_S: Final = 0.2
+
+
+@dataclass(frozen=True, slots=True)
+class BackupReport:
+    """What was copied.
+
+    Attributes:
+        target: The root that is the backup.
+        files: Segment files in it.
+        sealed_entries: Entries that were in journals only, and are in its segments now.
+        attempts: How often metadata and journals were copied until nothing came in between.
+        check: What a full reading of all its copies found, after bad ones were restored from good ones.
+    """
+
+    target: Path
+    files: int
+    sealed_entries: int
+    attempts: int
+    check: CheckReport
+
+
+def back_up(root: Root, target: Path, progress: Progress = silent) -> BackupReport:
+    """Copy a root; brokers, writers and readers may go on.
+
+    The target appears under its name when it is whole. What is cut off leaves a directory `<target>.unfinished-...`.
+
+    Args:
+        root: The root.
+        target: Absent. It becomes a root of its own.
+        progress: Called in the course of it.
+
+    Raises:
+        InvalidArgumentError: the target exists, or lies in the root.
+        StorageError: the metadata changed too fast, or the copy cannot be written.
+        JournalUndecidedError: a journal cannot be recovered with the paths that can be read.
+        MetadataError: the metadata cannot be read.
+    """
+    from pulsar_on_spark.topic.catalog.root_handle import Root
+
+    _require_free(root.path, target)
+    unfinished = target.with_name(f"{target.name}.unfinished-{secrets.token_hex(4)}")
+    make_directory(OS_FILES, unfinished)
+    permissions.set_mode(unfinished, permissions.mode_of(root.path))
+    for name in ("metadata", "leases", "reports"):
+        make_directory(OS_FILES, unfinished / name)
+    snapshot.copy_once(root.path / "metadata" / "cluster-id", unfinished / "metadata" / "cluster-id")
+    attempts = _copied(root, unfinished, progress)
+    copy = Root.open(unfinished)
+    copy.store.commit(_with_own_paths)
+    sealed = _close_journals(copy)
+    found = check(copy, progress=progress)
+    if not found.is_good:
+        copy.repair(progress=progress)
+        found = check(copy, progress=progress)
+    files = len(copy.store.view().all(FileRecord))
+    snapshot.sync_all([unfinished])
+    os.rename(unfinished, target)
+    OS_FILES.fsync_directory(target.parent)
+    return BackupReport(target, files, sealed, attempts, found)
+
+
+def _require_free(root: Path, target: Path) -> None:
+    if target.exists():
+        raise InvalidArgumentError(f"{target} exists: give a path at which there is nothing yet.")
+    if target.is_relative_to(root):
+        raise InvalidArgumentError(f"{target} lies in the root {root}: give a path outside of it.")
+
+
+def _copied(root: Root, unfinished: Path, progress: Progress) -> int:
+    """Copy until it is consistent; returns the number of attempts."""
+    with suppress(VanishedError):
+        _copy_files(root, root.store.view(), unfinished, progress)  # most of it, before anything has to be quick
+    disturbed = ""
+    for attempt in range(1, ATTEMPTS + 1):
+        with locked(root.path / "lock"):  # commits go on, cleaning up does not
+            for table in ("cursors", "main"):
+                snapshot.copy_table(root.path / "metadata" / table, unfinished / "metadata" / table)
+        view = MetadataStore(unfinished).view()
+        try:
+            has_journals = _copy_files(root, view, unfinished, progress)
+        except VanishedError as error:
+            disturbed = f"{error} was deleted"
+        else:
+            if not has_journals or root.store.view().version == view.version:
+                return attempt
+            disturbed = "there were commits"
+        time.sleep(random.uniform(0, _PAUSE_S))
+    raise StorageError(
+        f"The metadata of {root.path} changed during each of {ATTEMPTS} attempts to copy them with the journals "
+        f"({disturbed}): pause Spark's writes, or stop the broker, and try again."
+    )
+
+
+def _copy_files(root: Root, view: View, unfinished: Path, progress: Progress) -> bool:
+    """Copy segments and journals that the view names; returns whether there are journals."""
+    sources = root.storage_paths(root.store.view())
+    targets = {
+        path_id: replace(path, directory=unfinished / _own_uri(path_id))
+        for path_id, path in sources.items()
+        if _is_believed(view, path_id)
+    }
+    for path in targets.values():
+        path.create()
+    try:
+        absent = snapshot.copy_segments(view, sources, targets, progress)
+    except OSError as error:
+        raise StorageError(f"The backup {unfinished} cannot be written ({error}): make room, try again.") from error
+    if absent:
+        now = root.store.view()
+        for file_id in absent:
+            record = now.get(FileRecord, file_id)
+            if record is None or record.replaced_at is not None:
+                raise VanishedError(f"file {file_id}")
+            log.warning(
+                "File %s has no copy that can be read: it is missing in the backup, too.",
+                file_id,
+                extra={"file": file_id},
+            )
+    return snapshot.copy_journals(view, sources, targets)
+
+
+def _is_believed(view: View, path_id: PathId) -> bool:
+    record = view.get(PathRecord, str(path_id))
+    return record is not None and record.state not in ("lost", "retired")
+
+
+def _own_uri(path_id: int) -> str:
+    return f"storage/{path_id}"
+
+
+def _with_own_paths(view: View) -> Change:
+    """All storage paths are below the copy's root; also those that are gone must not lead to another root's."""
+    records = view.all(PathRecord)
+    moved = [record.model_copy(update={"uri": _own_uri(record.path_id)}) for record in records]
+    return Change(puts=moved, keys={keys.path(record.path_id): None for record in records})
+
+
+def _close_journals(copy: Root) -> int:
+    """Recover, seal and clear away all journals of the copy; returns the sealed entries."""
+    for record in copy.store.view().all(IncarnationRecord):
+        if record.state != "CLOSED":
+            recover_incarnation(copy, IncarnationId(record.incarnation))
+    problems: list[str] = []
+    entries = 0
+    for _ in range(2):  # files go after the trim was committed
+        entries += seal_closed(copy, problems.append, grace_s=0).sealed_entries
+    for problem in problems:
+        log.warning("A journal stays in the backup as it is: %s", problem)
+    return entries

@@ -1,0 +1,168 @@
+"""Copying the files of a live root, in an order in which what was copied first is never ahead of what comes after.
+
+Log entries of the metadata, their data files and segment files are written once under a name of their own: one that is
+there with its length need not be copied again. Only the journal files that a broker writes to grow.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Collection, Iterable, Mapping
+from contextlib import suppress
+from pathlib import Path
+
+from pulsar_on_spark.ledger.journal import sealing
+from pulsar_on_spark.ledger.journal.files import fenced_name, file_directory, open_name
+from pulsar_on_spark.ledger.journal.log import Copy, LogRecord, unended_fragments
+from pulsar_on_spark.ledger.journal.register import log_record
+from pulsar_on_spark.metadata.records import FileRecord, IncarnationRecord, SealRecord
+from pulsar_on_spark.metadata.state import View
+from pulsar_on_spark.model.errors import StoragePathError
+from pulsar_on_spark.model.ids import FileId, IncarnationId, JournalFileId, PathId
+from pulsar_on_spark.storage.permissions import copy_file, make_folders
+from pulsar_on_spark.storage.storage_path import StoragePath
+from pulsar_on_spark.topic.catalog.progress import Progress
+
+_ENTRY = re.compile(r"(\d{20})\.json")
+Paths = Mapping[PathId, StoragePath]
+
+
+class VanishedError(Exception):
+    """A file that the copied metadata name was deleted before it was copied: copy the metadata again."""
+
+
+def copy_table(source: Path, target: Path) -> None:
+    """Copy a Delta table as of one of its versions. Nobody may clean it up meanwhile; commits do no harm.
+
+    The log comes first, as the data files of an entry are there before it.
+    """
+    log = source / "_delta_log"
+    target_log = target / "_delta_log"
+    make_folders(target_log)
+    # The pointer to a checkpoint comes after the checkpoint: what it names is in the listing behind it.
+    with suppress(FileNotFoundError):
+        copy_file(log / "_last_checkpoint", target_log / "_last_checkpoint")
+    names = os.listdir(log)
+    entries = sorted(int(found[1]) for name in names if (found := _ENTRY.fullmatch(name)))
+    # A listing may show an entry and not the one before it, if both are being made.
+    whole = next((i for i, version in enumerate(entries) if version != entries[0] + i), len(entries))
+    for name in names:
+        found = _ENTRY.fullmatch(name)
+        if name.endswith(".checkpoint.parquet") or (found and int(found[1]) in entries[:whole]):
+            copy_once(log / name, target_log / name)
+    for name in os.listdir(source):
+        if name.endswith(".parquet"):
+            copy_once(source / name, target / name)
+    _copy_checksums(source, target)
+
+
+def _copy_checksums(source: Path, target: Path) -> None:
+    """Copy the checksums of the entries and checkpoints that were copied."""
+    copied = {path.name.removesuffix(".json").removesuffix(".parquet") for path in (target / "_delta_log").iterdir()}
+    with suppress(FileNotFoundError, NotADirectoryError):  # the root is of an older version
+        for path in (source / "_checksums").iterdir():
+            if path.name in copied:
+                make_folders(target / "_checksums")
+                copy_once(path, target / "_checksums" / path.name)
+
+
+def copy_segments(view: View, sources: Paths, targets: Paths, progress: Progress) -> list[FileId]:
+    """Copy all copies of the files that the view names and that are not there yet.
+
+    A copy that cannot be read is left out: repair makes it of another one.
+
+    Returns:
+        The files of which nothing could be copied and that are not replaced.
+    """
+    absent: list[FileId] = []
+    files = view.all(FileRecord)
+    for number, file in enumerate(files):
+        progress("copy segments", number, len(files))
+        file_id = FileId(file.file_id)
+        # Those on lost paths are not believed.
+        places = [PathId(copy) for copy in file.copies if copy in targets]
+        copied = [each for each in places if _copy_segment(file_id, sources[each], targets[each])]
+        if places and not copied and file.replaced_at is None:
+            absent.append(file_id)
+    progress("copy segments", len(files), len(files))
+    return absent
+
+
+def _copy_segment(file_id: FileId, source: StoragePath, target: StoragePath) -> bool:
+    make_folders(target.segment_file(file_id).parent)
+    try:
+        source.check()
+        with suppress(FileNotFoundError):  # up to 16 batches there is no sidecar
+            copy_once(source.sidecar_file(file_id), target.sidecar_file(file_id))
+        copy_once(source.segment_file(file_id), target.segment_file(file_id))
+    except (OSError, StoragePathError):
+        return False
+    return True
+
+
+def copy_journals(view: View, sources: Paths, targets: Paths) -> bool:
+    """Copy the journal files that are needed; those that are written to, again. Returns whether there are any.
+
+    Raises:
+        VanishedError: a file was trimmed and deleted.
+    """
+    needed = [(record, copies) for record in view.all(IncarnationRecord) if (copies := _needed(view, record))]
+    for record, copies in needed:
+        log = log_record(record)
+        growing = _growing(log)
+        for copy in copies:
+            if copy.path in targets:
+                _copy_journal_file(record.incarnation, copy, sources, targets, again=copy in growing)
+    return bool(needed)
+
+
+def _needed(view: View, record: IncarnationRecord) -> set[Copy]:
+    log = log_record(record)
+    seal = view.get(SealRecord, record.incarnation)
+    doomed = set() if seal is None else set(sealing.files_to_delete(log, seal.trimmed_before))
+    return {copy for fragment in log.fragments for copy in fragment.copies} - doomed
+
+
+def _growing(log: LogRecord) -> Collection[Copy]:
+    return {copy for fragment in unended_fragments(log) for copy in fragment.copies}
+
+
+def _copy_journal_file(incarnation: str, copy: Copy, sources: Paths, targets: Paths, *, again: bool) -> None:
+    names = (IncarnationId(incarnation), JournalFileId(copy.file))
+    source = file_directory(sources[copy.path].directory, *names)
+    target = file_directory(targets[copy.path].directory, *names)
+    try:
+        sources[copy.path].check()
+    except StoragePathError:
+        return  # the path is away: recovery says whether the others are enough
+    make_folders(target)
+    for name in (open_name, fenced_name):
+        with suppress(FileNotFoundError):
+            if again:
+                copy_file(name(source), name(target))
+            else:
+                copy_once(name(source), name(target))
+            return
+    raise VanishedError(f"journal file {copy.file}")
+
+
+def copy_once(source: Path, target: Path) -> None:
+    """Copy a file that never changes, unless it is there with its length."""
+    size_bytes = source.stat().st_size
+    with suppress(FileNotFoundError):
+        if target.stat().st_size == size_bytes:
+            return
+    copy_file(source, target)
+
+
+def sync_all(directories: Iterable[Path]) -> None:
+    """Make everything below these directories durable."""
+    for directory in directories:
+        for parent, _, names in os.walk(directory):
+            for path in (*(Path(parent) / name for name in names), Path(parent)):
+                descriptor = os.open(path, os.O_RDONLY)
+                try:
+                    os.fsync(descriptor)
+                finally:
+                    os.close(descriptor)

@@ -1,0 +1,122 @@
+"""A topic's chain as readers of its compacted ledger see it: what compaction took out is not there.
+
+Up to the horizon there are the entries of the index, trimmed from the log or not; from there on those of the log.
+Cursors step over what is not there as over trimmed entries, so backlogs, ends and mark-delete positions are exact, and
+nothing of it is in any cursor record: a consumer that reads the log later finds what it has not acknowledged.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterator
+from itertools import accumulate
+
+from pyroaring import BitMap64
+
+from pulsar_on_spark.model.ids import EARLIEST, EntryId, LedgerId, Position
+from pulsar_on_spark.topic.maintenance.compaction.reading import Index
+from pulsar_on_spark.topic.managed_ledger.cursor.chain import LedgerChain
+from pulsar_on_spark.topic.managed_ledger.cursor.holes import gap_from, next_from
+
+_END = 1 << 62
+
+
+class CompactedChain(LedgerChain):
+    """See above. What grows is the log's chain.
+
+    Args:
+        log: The topic's chain.
+        horizon: The first position that is not compacted.
+        index: The entries in front of it that are left.
+    """
+
+    __slots__ = ("_counts", "_horizon", "_kept", "_kept_ledgers", "_log")
+
+    def __init__(self, log: LedgerChain, horizon: Position, index: Index) -> None:
+        super().__init__()
+        self._log = log
+        self._horizon = (int(horizon.ledger), int(horizon.entry))
+        self._kept: dict[int, BitMap64] = {int(ledger): index[ledger] for ledger in sorted(index)}
+        self._kept_ledgers = list(self._kept)
+        self._counts = list(accumulate((len(entries) for entries in self._kept.values()), initial=0))
+
+    @property
+    def end(self) -> Position:
+        """See `LedgerChain`."""
+        return max(self._log.end, Position(LedgerId(self._horizon[0]), EntryId(self._horizon[1])))
+
+    @property
+    def ends(self) -> dict[int, int]:
+        """See `LedgerChain`; of the log."""
+        return self._log.ends
+
+    def grow(self, ledger: LedgerId, end: int) -> None:
+        """See `LedgerChain`."""
+        self._log.grow(ledger, end)
+
+    def holds(self, ledger: int, entry: int) -> bool:
+        """See `LedgerChain`; what compaction took out may be acknowledged, too, by whoever got it before."""
+        return (ledger, entry) < self._horizon or self._log.holds(ledger, entry)
+
+    def stop(self, ledger: int) -> int:
+        """See `LedgerChain`."""
+        entries = self._kept.get(ledger)
+        return max(self._log.stop(ledger), entries.max() + 1 if entries else 0)
+
+    def is_at_end(self, ledger: int, entry: int) -> bool:
+        """See `LedgerChain`."""
+        return (ledger, entry) >= self._horizon and self._log.is_at_end(ledger, entry)
+
+    def runs(self, ledger: int, first: int) -> Iterator[tuple[int, int]]:
+        """See `LedgerChain`."""
+        entries = self._kept.get(ledger)
+        at = first
+        while entries is not None and (at := next_from(entries, at, _END)) < _END:
+            stop = gap_from(entries, at)
+            yield at, stop
+            at = stop
+        if ledger >= self._horizon[0]:
+            yield from self._log.runs(ledger, max(first, self._horizon[1]) if ledger == self._horizon[0] else first)
+
+    def settle(self, ledger: int, entry: int) -> tuple[int, int]:
+        """See `LedgerChain`."""
+        if (ledger, entry) >= self._horizon:
+            return self._log.settle(ledger, entry)
+        for kept in self._kept_ledgers[bisect_left(self._kept_ledgers, ledger) :]:
+            found = next_from(self._kept[kept], entry if kept == ledger else 0, _END)
+            if found < _END:
+                return kept, found
+        return self._log.settle(*self._horizon)
+
+    def clamp(self, position: Position) -> Position:
+        """See `LedgerChain`."""
+        ledger, entry = self.settle(position.ledger, position.entry)
+        return min(Position(LedgerId(ledger), EntryId(entry)), self.end)
+
+    @property
+    def start(self) -> Position:
+        """See `LedgerChain`."""
+        return self.clamp(EARLIEST)
+
+    def entry_before(self, position: Position) -> Position | None:
+        """See `LedgerChain`."""
+        before = self._log.entry_before(position)
+        if before is not None and (before.ledger, before.entry) >= self._horizon:
+            return before
+        limit = min((int(position.ledger), int(position.entry)), self._horizon)
+        for kept in reversed(self._kept_ledgers[: bisect_right(self._kept_ledgers, limit[0])]):
+            entries = self._kept[kept]
+            count = len(entries) if kept < limit[0] else entries.rank(limit[1] - 1) if limit[1] else 0
+            if count:
+                return Position(LedgerId(kept), EntryId(entries[count - 1]))
+        return None
+
+    def entries_from(self, ledger: int, entry: int) -> int:
+        """See `LedgerChain`."""
+        if (ledger, entry) >= self._horizon:
+            return self._log.entries_from(ledger, entry)
+        at = bisect_left(self._kept_ledgers, ledger)
+        kept = self._counts[-1] - self._counts[at]
+        if entry and at < len(self._kept_ledgers) and self._kept_ledgers[at] == ledger:
+            kept -= self._kept[ledger].rank(entry - 1)
+        return kept + self._log.entries_from(*self._horizon)

@@ -1,0 +1,297 @@
+"""Compacting a topic: two passes over its messages, and one commit that puts the new compacted ledger in place.
+
+    Tail ──> Source ──pass 1──> NewestOfKeys ──places──> pass 2 ──> CompactedLedgerWriter ──> commit
+
+The commit carries the topic's key and is made only if the topic still has the compaction that this one began with: of
+two compactors one wins. Until then nothing names what was written, and a compactor that is killed leaves files of a
+write that garbage collection aborts. The ledger before is marked as replaced by the same commit, so there is no moment
+without one, and its files stay for readers under way.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+import uuid
+from contextlib import closing, suppress
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from functools import partial
+
+import numpy as np
+
+from pulsar_on_spark.ledger.segments.segment_format import SEGMENT_SCHEMA
+from pulsar_on_spark.metadata import keys
+from pulsar_on_spark.metadata.records import CompactionRecord, FileRecord, Record, TopicRecord, TrimRecord, WriteRecord
+from pulsar_on_spark.metadata.state import View
+from pulsar_on_spark.metadata.store import Change
+from pulsar_on_spark.model.errors import MetadataError, StorageError, TopicNotFoundError
+from pulsar_on_spark.model.ids import EARLIEST, FileId, Position, WriteId
+from pulsar_on_spark.model.names import TopicName
+from pulsar_on_spark.protocol.field_walk import Int64s
+from pulsar_on_spark.topic.catalog import catalog
+from pulsar_on_spark.topic.catalog.catalog import TopicPart
+from pulsar_on_spark.topic.catalog.policies.quorums import quorum_of
+from pulsar_on_spark.topic.catalog.progress import Progress, silent
+from pulsar_on_spark.topic.catalog.root_handle import Root
+from pulsar_on_spark.topic.data_path.tail import Tail
+from pulsar_on_spark.topic.maintenance.compaction import newest
+from pulsar_on_spark.topic.maintenance.compaction.newest import NewestOfKeys, Share, TooManyKeysError
+from pulsar_on_spark.topic.maintenance.compaction.source import Source
+from pulsar_on_spark.topic.maintenance.compaction.survivors import kept_rows
+from pulsar_on_spark.topic.maintenance.compaction.writing import CompactedLedgerWriter, WrittenLedger
+from pulsar_on_spark.topic.maintenance.files.merge import FILES_KEY
+from pulsar_on_spark.topic.managed_ledger.chain.compaction_record import horizon_of, truncated_before
+
+log = logging.getLogger(__name__)
+
+KEYS_BYTES = 256 << 20
+"""Keys and places that a first pass remembers; with more of them the pass is made over shares of the keys."""
+_MAX_SHARES = 4096
+
+
+@dataclass(frozen=True, slots=True)
+class Compaction:
+    """How to compact.
+
+    Attributes:
+        retain_null_key: Whether messages without a key are kept (`topicCompactionRetainNullKey`).
+        keys_bytes: Most memory for keys and their places. Besides, each message that is kept takes eight bytes.
+    """
+
+    retain_null_key: bool = False
+    keys_bytes: int = KEYS_BYTES
+
+
+@dataclass(frozen=True, slots=True)
+class CompactionReport:
+    """What a compaction did.
+
+    Attributes:
+        topic: The topic, or partition.
+        outcome: `compacted`; `unchanged`, as there was nothing new; `overtaken`: another one was
+            committed meanwhile, or the topic was truncated.
+        horizon: Messages before this position are compacted.
+        read_messages: Messages that were looked at, of the compacted ledger before and of the log.
+        read_bytes: Their key and value bytes.
+        messages: Messages that are left.
+        entries: In so many entries.
+        bytes: Their key and value bytes.
+        files: In so many files.
+        passes: First passes that were needed: more than one where keys take more memory than allowed.
+        duration_s: How long it took.
+    """
+
+    topic: str
+    outcome: str
+    horizon: Position
+    read_messages: int = 0
+    read_bytes: int = 0
+    messages: int = 0
+    entries: int = 0
+    bytes: int = 0
+    files: int = 0
+    passes: int = 0
+    duration_s: float = 0.0
+
+
+def compact(
+    root: Root, name: str, how: Compaction | None = None, *, reach: Position | None = None, progress: Progress = silent
+) -> tuple[CompactionReport, ...]:
+    """Compact a topic, each partition by itself.
+
+    Args:
+        root: The root.
+        name: The topic, or a partition.
+        how: How.
+        reach: A position that was readable before: up to there the journals are looked through, and waited for.
+        progress: Called in the course of it.
+
+    Raises:
+        TopicNotFoundError: there is no such topic, or it was deleted meanwhile.
+        DataLossError, CorruptSegmentError, CorruptJournalError: messages cannot be read; all stays as it was.
+        NotEnoughCopiesError: fewer than ack-quorum storage paths take the files; all stays as it was.
+        MetadataError, StorageError: the root cannot be read or written.
+    """
+    view = root.store.view()
+    parts = catalog.parts(view, catalog.require_topic(view, TopicName.parse(name)))
+    return tuple(_compact(root, part, how or Compaction(), reach, progress) for part in parts)
+
+
+def _compact(
+    root: Root, part: TopicPart, how: Compaction, reach: Position | None, progress: Progress
+) -> CompactionReport:
+    began_s = time.monotonic()
+    with closing(Tail(root)) as tail:
+        view = tail.look([part], settle=True, reach=None if reach is None else {part.topic_id: reach})
+        source = Source(root, part, tail, view)
+        if source.end <= max(horizon_of(source.base), EARLIEST) or source.start == source.end:
+            return CompactionReport(part.name, "unchanged", horizon_of(source.base))
+        survivors, passes = _newest(source, how, progress)
+        write_id = WriteId(uuid.uuid4().hex)
+        with root.marking_failures():
+            ledger = _write(root, part, source, survivors, write_id, how, progress)
+    if ledger.failures:
+        root.mark_failed(ledger.failures)
+    is_committed = _commit(root, part, source, write_id, ledger)
+    return CompactionReport(
+        part.name,
+        "compacted" if is_committed else "overtaken",
+        source.end,
+        source.rows_total,
+        source.bytes_total,
+        ledger.rows,
+        ledger.entries,
+        ledger.bytes,
+        len(ledger.files),
+        passes,
+        time.monotonic() - began_s,
+    )
+
+
+def _write(
+    root: Root,
+    part: TopicPart,
+    source: Source,
+    survivors: Int64s,
+    write_id: WriteId,
+    how: Compaction,
+    progress: Progress,
+) -> WrittenLedger:
+    """The second pass: a durable ledger that no topic names yet."""
+    step = _Step(progress, f"{part.name}: write them", source.rows_total)
+    places = source.places
+    view = root.store.view()
+    quorum = quorum_of(view, TopicName.parse(part.name), root.quorum)
+    with CompactedLedgerWriter(write_id, root.writable_paths(view), quorum) as writer:
+        for each in source.rows(SEGMENT_SCHEMA.names):
+            kept = kept_rows(
+                each.ledger, each.entry_offset, each.rows, survivors, places, retain_null_key=how.retain_null_key
+            )
+            if kept is not None:
+                writer.add(each.ledger, kept)
+            step.done(each.rows.num_rows)
+        return writer.finish()
+
+
+def _newest(source: Source, how: Compaction, progress: Progress) -> tuple[Int64s, int]:
+    """The places of what is kept, and how many passes it took."""
+    shares, passes = 1, 0
+    while True:
+        found: list[Int64s] = []
+        try:
+            for number in range(shares):
+                passes += 1
+                found.append(_pass(source, how, Share(number, shares), progress))
+        except TooManyKeysError as error:
+            if shares >= _MAX_SHARES:
+                raise
+            log.info("The first pass is made over shares of the keys: %s", error)
+            shares *= 4
+        else:
+            return (found[0] if shares == 1 else np.unique(np.concatenate(found))), passes
+
+
+def _pass(source: Source, how: Compaction, share: Share, progress: Progress) -> Int64s:
+    keys_found = NewestOfKeys(source.places, retain_null_key=how.retain_null_key, share=share, max_bytes=how.keys_bytes)
+    of = "" if share.of == 1 else f", {share.number + 1} of {share.of}"
+    step = _Step(progress, f"{source.name}: find the newest messages{of}", source.rows_total)
+    for each in source.rows(newest.COLUMNS):
+        keys_found.take(each.ledger, each.entry_offset, each.rows)
+        step.done(each.rows.num_rows)
+    return keys_found.finish()
+
+
+class _Step:
+    def __init__(self, progress: Progress, name: str, total: int) -> None:
+        self._report = partial(progress, name)
+        self._total = total
+        self._count = 0
+
+    def done(self, rows: int) -> None:
+        self._count += rows
+        self._report(min(self._count, self._total), self._total)
+
+
+# --- the commit ---
+
+
+def _commit(root: Root, part: TopicPart, source: Source, write_id: WriteId, ledger: WrittenLedger) -> bool:
+    """Put the ledger in place; False, and it is deleted, if the topic has another compaction by now."""
+    is_done = False
+
+    def decide(view: View) -> Change | None:
+        nonlocal is_done
+        change = decide_swap(view, part, source.base, source.start, source.end, write_id, ledger, datetime.now(UTC))
+        is_done = change is not None
+        return change
+
+    try:
+        view = root.store.commit(decide)
+    except TopicNotFoundError:
+        _delete(root, ledger)
+        raise
+    found = view.get(CompactionRecord, part.topic_id)
+    if not is_done and (found is None or found.compaction_id != write_id):
+        _delete(root, ledger)
+        return False
+    return True
+
+
+def decide_swap(
+    view: View,
+    part: TopicPart,
+    base: CompactionRecord | None,
+    start: Position,
+    horizon: Position,
+    write_id: WriteId,
+    ledger: WrittenLedger,
+    now: datetime,
+) -> Change | None:
+    """Let a topic have a new compacted ledger; None if it has another one than it was made from, or was truncated.
+
+    Raises:
+        TopicNotFoundError: the topic was deleted.
+        MetadataError: garbage collection has given the files up.
+    """
+    topic = view.get(TopicRecord, part.name)
+    if topic is None or topic.topic_id != part.topic_id:
+        raise TopicNotFoundError(f"Topic {part.name} was deleted while it was compacted.")
+    trim = view.get(TrimRecord, part.topic_id)
+    is_truncated = trim is not None and truncated_before(trim) > start
+    if is_truncated or view.get(CompactionRecord, part.topic_id) != base:
+        return None
+    if view.get(WriteRecord, write_id) is not None:
+        raise MetadataError(
+            f"The compaction of {part.name} took so long that its files were given up as garbage: raise --abort-after."
+        )
+    record = CompactionRecord(
+        topic_id=part.topic_id,
+        compaction_id=write_id,
+        horizon_ledger=horizon.ledger,
+        horizon_entry=horizon.entry,
+        files=ledger.files,
+        entries=ledger.entries,
+        rows=ledger.rows,
+        bytes=ledger.bytes,
+        last_batch_index=ledger.last_batch_index,
+        compacted_at=now,
+    )
+    puts: list[Record] = [record, *(written.record(write_id) for written in ledger.written)]
+    moved: dict[str, int | None] = {keys.topic(part.name): None, FILES_KEY: None}
+    if ledger.written:
+        puts.append(WriteRecord(write_id=write_id, status="committed", decided_at=now))
+        moved[keys.write_bucket(write_id)] = None
+    for former in () if base is None else base.files:
+        file = view.get(FileRecord, former.file_id)
+        if file is not None:
+            puts.append(file.model_copy(update={"replaced_at": now}))
+    return Change(puts=puts, keys=moved)
+
+
+def _delete(root: Root, ledger: WrittenLedger) -> None:
+    """Delete files that were never committed and never will be."""
+    for path in root.storage_paths(root.store.view()).values():
+        for written in ledger.written:
+            with suppress(StorageError):  # then garbage collection finds it
+                path.delete_segment(FileId(written.file_id))

@@ -1,0 +1,86 @@
+"""The messages of compacted slices, for readers that see rows: with losses as errors, or as logged skips."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+import pyarrow as pa
+
+from pulsar_on_spark.model.errors import CorruptSegmentError, DataLossError, SegmentGoneError
+from pulsar_on_spark.model.ids import LedgerId, PathId
+from pulsar_on_spark.storage.reports import report_bad_copy
+from pulsar_on_spark.storage.storage_path import StoragePath
+from pulsar_on_spark.topic.entries.hidden_rows import HIDING_COLUMNS, UnreadableEntry, leave_out, message_rows_of
+from pulsar_on_spark.topic.maintenance.compaction.reading import CompactedSlice
+
+log = logging.getLogger(__name__)
+
+_ALLOW = "to read on without them, set option failOnDataLoss to false."
+
+
+@dataclass(frozen=True, slots=True)
+class CompactedReader:
+    """Reads compacted slices of one root. Picklable.
+
+    Attributes:
+        root: The root's path, for reports.
+        paths: The storage paths.
+        columns: Columns of `SEGMENT_SCHEMA`.
+        fail_on_data_loss: Whether a loss is an error; if not, it is skipped and logged.
+    """
+
+    root: Path
+    paths: Mapping[PathId, StoragePath]
+    columns: tuple[str, ...]
+    fail_on_data_loss: bool = True
+
+    def read(self, slice_: CompactedSlice) -> Iterator[tuple[LedgerId, pa.RecordBatch]]:
+        """The slice's messages in order; entry ids need no offset.
+
+        Raises:
+            DataLossError: no copy of a part is good, and `fail_on_data_loss` is set; or the compacted ledger was
+                replaced so long ago that its files are gone.
+            CopiesUnreachableError: no copy of a part can be read now.
+            UnreadableMessageError: a message cannot be made into rows, and `fail_on_data_loss` is set.
+        """
+        columns = tuple(dict.fromkeys((*self.columns, *HIDING_COLUMNS)))
+        report = partial(report_bad_copy, self.root)
+        number, alone = slice_.first, False
+        while number < slice_.end:
+            end = number + 1 if alone else slice_.end
+            try:
+                for ledger, batch in slice_.part(number, end).read(self.paths, columns, report):
+                    number += 1
+                    for messages in self._messages(slice_, ledger, batch):
+                        yield ledger, messages
+                alone = False
+            except SegmentGoneError as error:
+                raise DataLossError(
+                    f"{slice_.topic} was compacted again while its compacted messages were read, and their files are "
+                    f"kept for ten minutes only: read again, in larger steps. {error}"
+                ) from error
+            except CorruptSegmentError as error:
+                # The error is about a group of batches: only the one that can't be read alone either is lost.
+                if alone:
+                    rows = slice_.compacted.batches[number][3]
+                    self._lose(f"{rows} compacted messages of {slice_.topic}", str(error))
+                    number += 1
+                alone = not alone
+
+    def _messages(self, slice_: CompactedSlice, ledger: LedgerId, batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
+        def on_unreadable(unreadable: UnreadableEntry) -> None:
+            message = f"{ledger}:{unreadable.entry_id}"
+            leave_out(message, slice_.topic, unreadable.reason, is_error=self.fail_on_data_loss)
+
+        wanted = [name for name in batch.schema.names if name in self.columns]
+        for messages in message_rows_of(batch, ledger, on_unreadable):
+            yield messages.select(wanted)
+
+    def _lose(self, what: str, reason: str) -> None:
+        if self.fail_on_data_loss:
+            raise DataLossError(f"Lost: {what}: {reason} Compact the topic again, or {_ALLOW}")
+        log.warning("Skipped: %s: %s", what, reason)

@@ -1,0 +1,213 @@
+"""First pass: which messages are the newest of their keys. Pure: rows in, places out.
+
+Keys are grouped as they are, not by a hash that two of them could share. What is remembered is each key and its newest
+place; above `max_bytes` the pass is made again over a share of the keys at a time (`TooManyKeysError` asks for that).
+
+What can't be told apart by key is kept: nothing is dropped on a guess.
+
+    row                                          what becomes of it
+    -------------------------------------------  -------------------------------------------------------------
+    message with a key                           kept if it is the newest of its key and not empty
+    newest message of a key, null or empty       a tombstone: the key goes, and this message, too (see below)
+    message without a key                        dropped, or kept if `retain_null_key` (Pulsar's setting)
+    marker, place of a message compacted before  dropped
+    encrypted message, unknown codec             by the key in its metadata, as any message
+    chunks of a large message                    together: the place of the message is that of its last chunk;
+                                                 of one whose last chunk is still to come all are kept
+    encrypted or unreadable batch                kept: whose newest messages are in it nobody can tell. Tombstones
+                                                 behind one are kept, too: they may be about messages in it
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from google.protobuf.message import DecodeError
+
+from pulsar_on_spark.model.errors import PulsarpyError
+from pulsar_on_spark.model.hashing import murmur3_32
+from pulsar_on_spark.model.ids import LedgerId
+from pulsar_on_spark.protocol.entry_frame import split_entry
+from pulsar_on_spark.protocol.field_walk import Bools, Int64s
+from pulsar_on_spark.protocol.messages import MessageMetadata
+from pulsar_on_spark.topic.maintenance.compaction.places import Places
+
+COLUMNS = ("entry_id", "batch_index", "key", "key_b64", "value", "raw")
+"""What the pass looks at."""
+_MERGE_ROWS = 1 << 18
+"""So many rows wait before they are grouped with what is known."""
+
+
+class TooManyKeysError(PulsarpyError):
+    """The keys of this share take more memory than allowed: take smaller shares."""
+
+
+@dataclass(frozen=True, slots=True)
+class Share:
+    """Keys whose hash leaves `number` when divided by `of`."""
+
+    number: int = 0
+    of: int = 1
+
+
+@dataclass(slots=True)
+class _Chunks:
+    """Chunks of large messages.
+
+    Attributes:
+        open: Places of messages whose last chunk has not come, by producer and uuid.
+        before_last: Places of the other chunks of complete messages, by the place of the last.
+    """
+
+    open: dict[tuple[str, str], list[int]] = field(default_factory=dict)
+    before_last: dict[int, list[int]] = field(default_factory=dict)
+
+
+class NewestOfKeys:
+    """Takes all rows in the order of the chain, then says which are kept.
+
+    Args:
+        places: The places of all entries.
+        retain_null_key: Whether messages without a key are kept.
+        share: The keys that this pass is about. What is kept whatever its key belongs to share 0.
+        max_bytes: Most bytes of keys and places.
+    """
+
+    def __init__(
+        self, places: Places, *, retain_null_key: bool = False, share: Share | None = None, max_bytes: int = 256 << 20
+    ) -> None:
+        self._places = places
+        self._retain_null_key = retain_null_key
+        self._share = share or Share()
+        self._max_bytes = max_bytes
+        self._known = _table(pa.nulls(0, pa.binary()), pa.nulls(0, pa.bool_()), np.zeros(0, np.int64))
+        self._waiting: list[pa.Table] = []
+        self._waiting_rows = 0
+        self._kept: list[int] = []
+        self._first_opaque: int | None = None
+        self._chunks = _Chunks()
+
+    def take(self, ledger: LedgerId, entry_offset: int, rows: pa.RecordBatch) -> None:
+        """Take rows with `COLUMNS`, all rows of each of their entries.
+
+        Args:
+            ledger: Their ledger.
+            entry_offset: Added to the column `entry_id` to get entry ids.
+            rows: The rows.
+
+        Raises:
+            TooManyKeysError: see there.
+        """
+        entries = rows.column("entry_id").to_numpy() + entry_offset
+        indexes = rows.column("batch_index").fill_null(-1).to_numpy().astype(np.int64)
+        places = self._places.of_messages(ledger, entries, indexes)
+        keys, raw = rows.column("key"), rows.column("raw")
+        is_empty = pc.equal(pc.binary_length(rows.column("value")).fill_null(0), 0)
+        is_tombstone: Bools = is_empty.to_numpy(zero_copy_only=False)
+        counts: Bools = keys.is_valid().to_numpy(zero_copy_only=False)
+        if raw.null_count < len(raw):
+            counts = counts & raw.is_null().to_numpy(zero_copy_only=False)
+            is_tombstone = is_tombstone.copy()
+            for row in np.flatnonzero(raw.is_valid().to_numpy(zero_copy_only=False)).tolist():
+                null_value = self._take_whole(int(places[row]), raw[row].as_py(), has_key=keys[row].is_valid)
+                counts[row] = null_value is not None
+                is_tombstone[row] = bool(null_value)
+        self._add(keys, rows.column("key_b64"), (places << 1) | is_tombstone, counts)
+
+    def finish(self) -> Int64s:
+        """The places of all messages that are kept, sorted; of an entry that is not taken apart, the entry's."""
+        self._merge()
+        newest = self._known.column("place").to_numpy()
+        places, is_tombstone = newest >> 1, (newest & 1).astype(np.bool_)
+        is_kept = ~is_tombstone
+        if self._first_opaque is not None:
+            is_kept |= places > self._first_opaque
+        survivors = places[is_kept]
+        others = list(self._kept)
+        if self._share.number == 0:
+            others += [place for chunks in self._chunks.open.values() for place in chunks]
+        if self._chunks.before_last:
+            for last in np.intersect1d(survivors, np.fromiter(self._chunks.before_last, np.int64)).tolist():
+                others += self._chunks.before_last[last]
+            if self._share.number == 0:
+                others += [place for last in self._kept for place in self._chunks.before_last.get(last, ())]
+        return np.unique(np.concatenate((survivors, np.array(others, np.int64))))
+
+    # -- entries that are not taken apart ------------------------------------------------------------------------------
+
+    def _take_whole(self, place: int, entry: bytes, *, has_key: bool) -> bool | None:
+        """Whether the entry is a tombstone of its key; None if it does not count as a message with a key."""
+        if not entry:
+            return None  # the place of a message that was compacted before
+        said = _metadata(entry)
+        if said is None or said.num_messages_in_batch > 1:
+            if self._first_opaque is None:
+                self._first_opaque = place
+            self._keep(place)
+            return None
+        if said.HasField("marker_type"):
+            return None
+        if said.HasField("chunk_id") and said.num_chunks_from_msg > 1 and not self._take_chunk(place, said):
+            return None
+        if not has_key and self._retain_null_key:
+            self._keep(place)
+        # Producers note the size before they encrypt.
+        is_empty = said.HasField("uncompressed_size") and not said.uncompressed_size
+        return said.null_value or is_empty if has_key else None
+
+    def _take_chunk(self, place: int, said: MessageMetadata) -> bool:
+        """Whether it is the last one of its message."""
+        message = (said.producer_name, said.uuid)
+        if said.chunk_id < said.num_chunks_from_msg - 1:
+            self._chunks.open.setdefault(message, []).append(place)
+            return False
+        self._chunks.before_last[place] = self._chunks.open.pop(message, [])
+        return True
+
+    def _keep(self, place: int) -> None:
+        if self._share.number == 0:
+            self._kept.append(place)
+
+    # -- keys ----------------------------------------------------------------------------------------------------------
+
+    def _add(self, keys: pa.BinaryArray, flags: pa.BooleanArray, places: Int64s, counts: Bools) -> None:
+        if self._share.of > 1:
+            counts = counts & (murmur3_32(keys) % np.uint32(self._share.of) == self._share.number)
+        if not counts.any():
+            return
+        found = _table(keys, flags.fill_null(False), places)
+        if not counts.all():
+            found = found.filter(pa.array(counts))
+        self._waiting.append(found)
+        self._waiting_rows += found.num_rows
+        if self._waiting_rows > max(_MERGE_ROWS, self._known.num_rows):
+            self._merge()
+
+    def _merge(self) -> None:
+        if not self._waiting:
+            return
+        grouped = pa.concat_tables([self._known, *self._waiting]).group_by(["key", "b64"], use_threads=False)
+        newest = grouped.aggregate([("place", "max")]).rename_columns(["key", "b64", "place"])
+        self._known = newest.combine_chunks()
+        self._waiting, self._waiting_rows = [], 0
+        if self._known.nbytes > self._max_bytes and self._known.num_rows > 1:
+            raise TooManyKeysError(f"{self._known.num_rows} keys take {self._known.nbytes} bytes.")
+
+
+def _table(keys: pa.BinaryArray, flags: pa.BooleanArray, places: Int64s) -> pa.Table:
+    """In Pulsar a key that is sent as Base64 and one sent as text are two, whatever bytes they stand for."""
+    return pa.table({"key": keys.cast(pa.large_binary()), "b64": flags, "place": pa.array(places, pa.int64())})
+
+
+def _metadata(entry: bytes) -> MessageMetadata | None:
+    place = split_entry(entry)
+    if place is None:
+        return None
+    try:
+        said = MessageMetadata.FromString(entry[place[0] : place[1]])
+    except DecodeError:
+        return None
+    return said if said.IsInitialized() else None

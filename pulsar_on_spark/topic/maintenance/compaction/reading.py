@@ -1,0 +1,175 @@
+"""Reading a compacted ledger: its rows between two positions, and its index.
+
+A compaction's files stay for ten minutes after they were replaced (or collected with the topic), so that reads under
+way come to their end; then they are gone, and a later look at the metadata names others.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyroaring import BitMap64
+
+from pulsar_on_spark.ledger.segments.segment_format import SEGMENT_SCHEMA
+from pulsar_on_spark.ledger.segments.segment_reader import read_batches
+from pulsar_on_spark.metadata.records import CompactedFile, CompactionRecord, FileRecord
+from pulsar_on_spark.metadata.state import View
+from pulsar_on_spark.model.errors import MetadataError
+from pulsar_on_spark.model.ids import EARLIEST, LedgerId, PathId, Position
+from pulsar_on_spark.storage.storage_path import StoragePath
+from pulsar_on_spark.topic.catalog.catalog import TopicPart
+from pulsar_on_spark.topic.managed_ledger.chain.compaction_record import horizon_of
+
+Index = dict[LedgerId, BitMap64]
+"""The entries that are left, by ledger."""
+OnBadCopy = Callable[[str, PathId, str], None]
+"""Told of the file, the storage path and what is wrong with the copy there."""
+
+
+@dataclass(frozen=True, slots=True)
+class CompactedSlice:
+    """Batches [first, end) of a file of a compacted ledger, and of their entries those in [start, stop).
+
+    Attributes:
+        topic: The topic's full name.
+        partition: -1 for a topic that is no partition.
+        file: The file.
+        compacted: What it holds.
+        bytes_a_row: Mean key and value bytes of a message.
+        first: Number of the first batch.
+        end: Behind the last one.
+        start: The first position that is wanted.
+        stop: The first one that is not wanted any more.
+    """
+
+    topic: str
+    partition: int
+    file: FileRecord
+    compacted: CompactedFile
+    bytes_a_row: float
+    first: int
+    end: int
+    start: Position
+    stop: Position
+
+    @property
+    def batch_rows(self) -> tuple[int, ...]:
+        """Messages of each batch, those of a batch that is cut included."""
+        return tuple(rows for _, _, _, rows in self.compacted.batches[self.first : self.end])
+
+    def part(self, first: int, end: int) -> CompactedSlice:
+        """Only the batches with these numbers."""
+        return replace(self, first=max(first, self.first), end=min(end, self.end))
+
+    def read(
+        self, paths: Mapping[PathId, StoragePath], columns: Sequence[str] | None, on_bad_copy: OnBadCopy
+    ) -> Iterator[tuple[LedgerId, pa.RecordBatch]]:
+        """The rows, batch by batch, each of one ledger; entry ids need no offset.
+
+        Args:
+            paths: The root's storage paths.
+            columns: Of `SEGMENT_SCHEMA`, `entry_id` among them; None for all.
+            on_bad_copy: Told of copies that are bad or missing.
+
+        Raises:
+            SegmentGoneError: the file was deleted: the topic was compacted again, or deleted.
+            CorruptSegmentError: no good copy is left.
+        """
+        file_id = self.file.file_id
+        batches = read_batches(
+            self.file,
+            paths,
+            range(self.first, self.end),
+            columns,
+            lambda path, reason: on_bad_copy(file_id, path, reason),
+            at_stake=f"compacted entries of {self.topic} before {self.stop}",
+        )
+        for (ledger, first, last, _), batch in zip(self.compacted.batches[self.first : self.end], batches, strict=True):
+            yield LedgerId(ledger), self._cut(ledger, first, last, batch)
+
+    def _cut(self, ledger: int, first: int, last: int, batch: pa.RecordBatch) -> pa.RecordBatch:
+        after = self.start.entry if ledger == self.start.ledger else 0
+        if first < after:
+            batch = batch.filter(pc.greater_equal(batch.column("entry_id"), after))
+        if ledger == self.stop.ledger and last >= self.stop.entry:
+            batch = batch.filter(pc.less(batch.column("entry_id"), self.stop.entry))
+        return batch
+
+
+def compacted_slices(
+    view: View, part: TopicPart, record: CompactionRecord, start: Position = EARLIEST, end: Position | None = None
+) -> list[CompactedSlice]:
+    """What a compacted ledger has in [start, end), in order: a slice a file at most.
+
+    Args:
+        view: The metadata.
+        part: The topic.
+        record: The compaction, of this view.
+        start: The first position that is wanted.
+        end: The first one that is not wanted any more; the horizon if None.
+
+    Raises:
+        MetadataError: a file is unknown.
+    """
+    stop = min(end or horizon_of(record), horizon_of(record))
+    found = []
+    for compacted in record.files:
+        wanted = [
+            number
+            for number, (ledger, first, last, _) in enumerate(compacted.batches)
+            if (ledger, last) >= (start.ledger, start.entry) and (ledger, first) < (stop.ledger, stop.entry)
+        ]
+        if wanted:
+            file = _file(view, part, compacted.file_id)
+            bytes_a_row = record.bytes / max(record.rows, 1)
+            place = (wanted[0], wanted[-1] + 1, start, stop)
+            found.append(CompactedSlice(part.name, part.partition, file, compacted, bytes_a_row, *place))
+    return found
+
+
+def read_index(
+    view: View,
+    part: TopicPart,
+    record: CompactionRecord,
+    paths: Mapping[PathId, StoragePath],
+    on_bad_copy: OnBadCopy,
+) -> Index:
+    """Which entries are left (arguments and errors as `compacted_slices` and `CompactedSlice.read`)."""
+    if not record.files:
+        return {}
+    last = record.files[-1]
+    file = _file(view, part, last.file_id)
+    columns = ("ledger_id", "raw")
+    batches = read_batches(
+        file,
+        paths,
+        [len(last.batches)],
+        columns,
+        lambda path, reason: on_bad_copy(file.file_id, path, reason),
+        at_stake=f"the index of the compacted ledger of {part.name}",
+    )
+    index: Index = {}
+    for batch in batches:
+        for ledger, bitmap in zip(*(batch.column(name).to_pylist() for name in columns), strict=True):
+            index[LedgerId(ledger)] = BitMap64.deserialize(bitmap)
+    return index
+
+
+def index_batch(index: Index) -> pa.RecordBatch:
+    """The batch in `SEGMENT_SCHEMA` that `read_index` reads."""
+    arrays = {
+        "ledger_id": pa.array(list(index), pa.int64()),
+        "raw": pa.array([entries.serialize() for entries in index.values()], pa.binary()),
+    }
+    columns = [arrays.get(field.name, pa.nulls(len(index), field.type)) for field in SEGMENT_SCHEMA]
+    return pa.RecordBatch.from_arrays(columns, schema=SEGMENT_SCHEMA)
+
+
+def _file(view: View, part: TopicPart, file_id: str) -> FileRecord:
+    file = view.get(FileRecord, file_id)
+    if file is None:
+        raise MetadataError(f"The compacted ledger of {part.name} names file {file_id}, unknown here.")
+    return file

@@ -1,0 +1,174 @@
+"""What a compaction reads: the compacted ledger before, and behind its horizon the log, sealed or in journals.
+
+Both passes read the same entries, whatever is sealed, merged or trimmed below the horizon in between.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+
+import pyarrow as pa
+
+from pulsar_on_spark.ledger.segments.segment_format import SEGMENT_SCHEMA
+from pulsar_on_spark.ledger.segments.segment_reader import read_batches
+from pulsar_on_spark.metadata.records import CompactionRecord
+from pulsar_on_spark.metadata.state import View
+from pulsar_on_spark.model.errors import DataLossError, JournalGoneError, SegmentGoneError
+from pulsar_on_spark.model.ids import EntryId, LedgerId, PathId, Position
+from pulsar_on_spark.storage.reports import report_bad_copy
+from pulsar_on_spark.storage.storage_path import StoragePath
+from pulsar_on_spark.topic.catalog.catalog import TopicPart
+from pulsar_on_spark.topic.catalog.root_handle import Root
+from pulsar_on_spark.topic.data_path.journal_read import read_entries
+from pulsar_on_spark.topic.data_path.reading import rows_of
+from pulsar_on_spark.topic.data_path.tail import Tail
+from pulsar_on_spark.topic.maintenance.compaction.places import Places
+from pulsar_on_spark.topic.maintenance.compaction.reading import CompactedSlice, compacted_slices
+from pulsar_on_spark.topic.managed_ledger.chain.chain import Loss, SegmentSlice, read_limit, walk_range
+from pulsar_on_spark.topic.managed_ledger.chain.compaction_record import log_start
+from pulsar_on_spark.topic.managed_ledger.chain.tail_view import JournalPlace
+
+log = logging.getLogger(__name__)
+
+_PLANS = 5
+"""A place is looked for again at most so often without an entry read in between."""
+
+
+@dataclass(frozen=True, slots=True)
+class SourceRows:
+    """All rows of some entries of a ledger; `entry_offset` is added to their `entry_id` to get entry ids."""
+
+    ledger: LedgerId
+    entry_offset: int
+    rows: pa.RecordBatch
+
+
+class Source:
+    """The entries of one compaction.
+
+    Args:
+        root: The root.
+        part: The topic.
+        tail: Sight of the journals.
+        view: The metadata with the journals' entries.
+
+    Attributes:
+        base: The compaction that this one goes on from.
+        start: Where the log is read from.
+        end: Where it ends: the new horizon.
+        rows_total: Messages in all of it.
+        bytes_total: Their key and value bytes.
+
+    Raises:
+        DataLossError: entries of the log are gone.
+    """
+
+    def __init__(self, root: Root, part: TopicPart, tail: Tail, view: View) -> None:
+        self._root = root
+        self._part = part
+        self._tail = tail
+        self._report = partial(report_bad_copy, root.path)
+        self.base = view.get(CompactionRecord, part.topic_id)
+        self.start = log_start(view, part.topic_id, self.base)
+        self.end = max(read_limit(view, part.topic_id), self.start)
+        self._compacted: list[CompactedSlice] = []
+        if self.base is not None:
+            self._compacted = compacted_slices(view, part, self.base)
+        self.rows_total = 0 if self.base is None else self.base.rows
+        self.bytes_total = 0 if self.base is None else self.base.bytes
+        self._ends: dict[LedgerId, int] = {}
+        for file in () if self.base is None else self.base.files:
+            for ledger, _, last, _ in file.batches:
+                self._reach(LedgerId(ledger), last + 1)
+        for slice_ in self._slices(view, self.start):
+            self._reach(slice_.start_position.ledger, slice_.end)
+            self.rows_total += slice_.rows
+            self.bytes_total += slice_.bytes
+
+    @property
+    def name(self) -> str:
+        """The topic's full name."""
+        return self._part.name
+
+    @property
+    def places(self) -> Places:
+        """The places of all entries."""
+        return Places(self._ends)
+
+    def rows(self, columns: Sequence[str]) -> Iterator[SourceRows]:
+        """Everything in order, rows that are no messages included.
+
+        Args:
+            columns: Of `SEGMENT_SCHEMA`, `entry_id` among them.
+
+        Raises:
+            DataLossError: entries are gone.
+            CorruptSegmentError, CorruptJournalError: no good copy of an entry is left.
+            SegmentGoneError: the compacted ledger was replaced more than ten minutes ago.
+            MetadataError, StorageError: the root cannot be read.
+        """
+        paths = self._root.storage_paths(self._root.store.view())
+        for compacted in self._compacted:
+            for ledger, batch in compacted.read(paths, columns, self._report):
+                yield SourceRows(ledger, 0, batch)
+        position, plans = self.start, 0
+        while position < self.end:
+            plans += 1
+            view = self._tail.look([self._part], reach={self._part.topic_id: self.end})
+            paths = self._root.storage_paths(view)
+            try:
+                for slice_ in self._slices(view, position):
+                    for end, batch in self._read(slice_, paths, columns):
+                        yield SourceRows(slice_.start_position.ledger, slice_.segment.entry_offset, batch)
+                        position, plans = Position(slice_.start_position.ledger, EntryId(end)), 0
+                return
+            except (SegmentGoneError, JournalGoneError) as error:
+                if plans == _PLANS:
+                    raise
+                log.info(
+                    "Entry %s of %s is looked for again: %s",
+                    position,
+                    self._part.name,
+                    error,
+                    extra={"topic": self._part.name},
+                )
+
+    def _slices(self, view: View, start: Position) -> Iterator[SegmentSlice]:
+        part = self._part
+        for piece in walk_range(view, part.name, part.topic_id, part.partition, start, self.end):
+            if isinstance(piece, Loss):
+                raise DataLossError(
+                    f"{part.name} cannot be compacted, it would drop what may come back: {piece.reason}; bring back "
+                    "the storage paths that are away."
+                )
+            yield piece
+
+    def _read(
+        self, slice_: SegmentSlice, paths: Mapping[PathId, StoragePath], columns: Sequence[str]
+    ) -> Iterator[tuple[int, pa.RecordBatch]]:
+        """(end of what is read, rows)."""
+        file, wanted, ledger = slice_.file, slice_.batches(), slice_.start_position.ledger
+        if isinstance(file, JournalPlace):
+            frames = replace(file, frames=tuple(file.frames[where.number] for where in wanted))
+            names = [name for name in SEGMENT_SCHEMA.names if name in columns]
+            end = slice_.first
+            for decoded in read_entries(frames, ledger, slice_.first, slice_.end, self._root.current_storage_paths):
+                end += len(decoded.entry_rows)
+                yield end, decoded.batch.select(names)
+            return
+        batches = read_batches(
+            file,
+            paths,
+            [where.number for where in wanted],
+            columns,
+            lambda path, reason: self._report(file.file_id, path, reason),
+            at_stake=f"{slice_.topic} {slice_.entries_in_words}",
+        )
+        for where, batch in zip(wanted, batches, strict=True):
+            yield min(where.end, slice_.end), rows_of(where, batch)
+
+    def _reach(self, ledger: LedgerId, end: int) -> None:
+        self._ends[ledger] = max(end, self._ends.get(ledger, 0))

@@ -1,0 +1,316 @@
+"""Garbage collection of segment files: listings of storage paths nominate, keyed reads decide.
+
+What a file is, is decided by the metadata alone, from a view that is durable:
+
+    file record      verdict on its write id      fate
+    ---------------  ---------------------------  --------------------------------------------------------------
+    live             -                            stays while a topic names it; then it is marked as replaced,
+                                                  stays for ten minutes more, and goes
+    none             committed                    goes: the leftover of a retried or speculative task
+    none             aborted                      goes
+    none             none yet                     stays until it is a day old; then the write is aborted, by a commit
+                                                  under the key that its attach needs too, and the file goes after it
+
+So a slow writer and a collection never both win: whichever commits second finds the other's verdict. That a file or a
+record is *missing* from a listing decides nothing.
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+import time
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING
+
+from pulsar_on_spark.metadata import keys
+from pulsar_on_spark.metadata.records import FileRecord, Record, WriteRecord
+from pulsar_on_spark.metadata.state import View
+from pulsar_on_spark.metadata.store import Change, MetadataStore
+from pulsar_on_spark.model.errors import StoragePathError
+from pulsar_on_spark.model.ids import FileId, WriteId
+from pulsar_on_spark.storage.files import OS_FILES
+from pulsar_on_spark.storage.reports import clear_report, read_reports
+from pulsar_on_spark.storage.storage_path import StoragePath, StoredFile
+from pulsar_on_spark.topic.catalog.catalog import named_files
+from pulsar_on_spark.topic.catalog.progress import Progress, silent
+from pulsar_on_spark.topic.maintenance.files.merge import FILES_KEY
+
+if TYPE_CHECKING:
+    from pulsar_on_spark.topic.catalog.root_handle import Root
+
+log = logging.getLogger(__name__)
+
+DAY_S = 24 * 3600.0
+SOLE_TIMES = 7
+_OWN_FILE_ID = re.compile(r"[0-9a-f]{32}-[0-9a-f]+")
+"""Whatever else somebody put there is not ours to judge."""
+_COMMIT_RECORDS = 1_000
+"""Records that one commit changes: larger ones lose to other writers."""
+
+
+@dataclass(frozen=True, slots=True)
+class Ages:
+    """How long what may be in use is left alone, in seconds.
+
+    Attributes:
+        abort_after_s: An uncommitted write whose newest file is older is aborted; unfinished files older than this go.
+        keep_replaced_s: Files stay so long after the last segment record that named them, for readers under way.
+        keep_verdicts_s: Committed verdicts stay so long at least, and `SOLE_TIMES` as long where nothing else tells a
+            driver that was suspended in its commit that the write is done.
+    """
+
+    abort_after_s: float = DAY_S
+    keep_replaced_s: float = 600.0
+    keep_verdicts_s: float = DAY_S
+
+
+DEFAULT_AGES = Ages()
+
+
+@dataclass(frozen=True, slots=True)
+class CollectReport:
+    """What a collection did. `skipped_paths` names storage paths that could not be listed, with the reason."""
+
+    aborted_writes: int = 0
+    retired_files: int = 0
+    deleted_files: int = 0
+    deleted_bytes: int = 0
+    cleared_verdicts: int = 0
+    skipped_paths: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Nominee:
+    """A stored file and the storage path that lists it."""
+
+    path: StoragePath
+    stored: StoredFile
+
+    @property
+    def write_id(self) -> WriteId:
+        """The write that the file's name says it is of."""
+        return write_id_of(self.stored.file_id)
+
+
+def collect(
+    root: Root,
+    ages: Ages = DEFAULT_AGES,
+    progress: Progress = silent,
+    clock: float | None = None,
+) -> CollectReport:
+    """One collection.
+
+    Args:
+        root: the root.
+        ages: how long what may be in use is left alone.
+        progress: called in the course of it.
+        clock: the time to judge ages by, in seconds since 1970; None for now.
+
+    Raises:
+        MetadataError: the metadata cannot be read or written; nothing was deleted on the strength of it.
+    """
+    now_s = time.time() if clock is None else clock
+    store = root.store
+    nominees, skipped = _listed(root, now_s)
+    aborted = _abort(store, nominees, ages, now_s)
+    retired = _retire(store, now_s)
+    # Whatever is deleted below is decided by this view, which is durable.
+    view = store.view(durable=True)
+    collected = _replaced(view, ages, now_s)
+    doomed = [each for each in nominees if is_garbage(view, each.stored, collected, ages)]
+    files, size_bytes = _delete(doomed, progress)
+    _tombstone(store, collected)
+    remaining = {each.write_id for each in nominees} - {each.write_id for each in doomed}
+    cleared = _clear_verdicts(store, remaining, ages, now_s)
+    _clear_reports(root)
+    return CollectReport(aborted, retired, files, size_bytes, cleared, tuple(skipped))
+
+
+def write_id_of(file_id: str) -> WriteId:
+    """The write id in a file's id."""
+    return WriteId(file_id.partition("-")[0])
+
+
+def is_garbage(view: View, stored: StoredFile, collected: Mapping[str, FileRecord], ages: Ages) -> bool:
+    """Whether a stored file may be deleted.
+
+    Args:
+        view: a durable view.
+        stored: the file.
+        collected: the files whose time after their replacement is over, and that no topic of the view names.
+        ages: the limits.
+    """
+    if stored.file_id in collected:
+        return True
+    if stored.is_tmp and stored.age_s < ages.abort_after_s:
+        return False  # somebody may be writing it, though nobody will need it
+    if view.get(FileRecord, stored.file_id) is not None:
+        return stored.is_tmp
+    return view.get(WriteRecord, write_id_of(stored.file_id)) is not None
+
+
+# --- steps ---
+
+
+def _listed(root: Root, now_s: float) -> tuple[list[Nominee], list[str]]:
+    """All stored files of the paths that are there, and what is wrong with the others."""
+    nominees: list[Nominee] = []
+    skipped = []
+    for path in root.storage_paths(root.store.view()).values():
+        try:
+            listed = path.segment_files(now_s)
+            nominees += [Nominee(path, stored) for stored in listed if _OWN_FILE_ID.fullmatch(stored.file_id)]
+        except StoragePathError as error:
+            log.warning(
+                "Garbage collection skips storage path %d: %s", path.path_id, error, extra={"path": path.path_id}
+            )
+            skipped.append(str(error))
+    return nominees, skipped
+
+
+def _abort(store: MetadataStore, nominees: Iterable[Nominee], ages: Ages, now_s: float) -> int:
+    """Abort the writes that have no verdict and no newer file than `abort_after_s`; returns how many."""
+    youngest: dict[WriteId, float] = defaultdict(lambda: float("inf"))
+    for each in nominees:
+        youngest[each.write_id] = min(youngest[each.write_id], each.stored.age_s)
+    old = sorted(write_id for write_id, age_s in youngest.items() if age_s >= ages.abort_after_s)
+    view = store.view()
+    aborted = 0
+    for some in _chunks([write_id for write_id in old if view.get(WriteRecord, write_id) is None]):
+        undecided: list[str] = []
+
+        def decide(view: View, some: Sequence[str] = some) -> Change | None:
+            nonlocal undecided
+            known = {file.write_id for file in view.all(FileRecord)}
+            undecided = [each for each in some if each not in known and view.get(WriteRecord, each) is None]
+            if not undecided:
+                return None
+            return Change(
+                puts=[WriteRecord(write_id=each, status="aborted", decided_at=_time(now_s)) for each in undecided],
+                keys={keys.write_bucket(each): None for each in undecided},
+            )
+
+        store.commit(decide)
+        aborted += len(undecided)
+    return aborted
+
+
+def _retire(store: MetadataStore, now_s: float) -> int:
+    """Mark files that no topic names any more (it was deleted) as replaced; returns how many."""
+    retired = 0
+
+    def decide(view: View) -> Change | None:
+        nonlocal retired
+        named = named_files(view)
+        unnamed = [file for file in view.all(FileRecord) if file.replaced_at is None and file.file_id not in named]
+        some = unnamed[:_COMMIT_RECORDS]
+        retired = len(some)
+        puts = [file.model_copy(update={"replaced_at": _time(now_s)}) for file in some]
+        return Change(puts=puts, keys={FILES_KEY: None}) if puts else None
+
+    total = 0
+    while True:
+        store.commit(decide)
+        total += retired
+        if retired < _COMMIT_RECORDS:
+            return total
+
+
+def _replaced(view: View, ages: Ages, now_s: float) -> dict[str, FileRecord]:
+    """Files whose time after their replacement is over, and that no topic names."""
+    named = named_files(view)
+    limit = _time(now_s - ages.keep_replaced_s)
+    return {
+        file.file_id: file
+        for file in view.all(FileRecord)
+        if file.replaced_at is not None and file.replaced_at <= limit and file.file_id not in named
+    }
+
+
+def _delete(doomed: Sequence[Nominee], progress: Progress) -> tuple[int, int]:
+    """Delete files; returns how many there were and their bytes. What cannot be deleted is left to the next pass.
+
+    Nothing is synced: a file that a power cut brings back is garbage as before.
+    """
+    count = size_bytes = 0
+    for number, each in enumerate(doomed):
+        progress("collect", number, len(doomed))
+        try:
+            each.path.check()
+            OS_FILES.unlink(each.stored.path)
+        except FileNotFoundError:
+            continue  # another collection was here
+        except (StoragePathError, OSError) as error:
+            log.warning("File %s stays for now: %s", each.stored.path, error, extra={"path": each.path.path_id})
+            continue
+        count += 1
+        size_bytes += each.stored.size_bytes
+    progress("collect", len(doomed), len(doomed))
+    return count, size_bytes
+
+
+def _tombstone(store: MetadataStore, collected: Mapping[str, FileRecord]) -> None:
+    """Delete the records of collected files.
+
+    Copies on a path that is away now have a committed verdict and no record: a later collection finds them there.
+    """
+    for some in _chunks(sorted(collected)):
+
+        def decide(view: View, some: Sequence[str] = some) -> Change | None:
+            found = [view.get(FileRecord, file_id) for file_id in some]
+            deletes: list[Record] = [file for file in found if file is not None]
+            return Change(deletes=deletes, keys={FILES_KEY: None}) if deletes else None
+
+        store.commit(decide)
+
+
+def _clear_verdicts(store: MetadataStore, remaining: set[WriteId], ages: Ages, now_s: float) -> int:
+    """Delete old committed verdicts of which no file is left; returns how many. Aborts stay for good.
+
+    A file that turns up later after all, from a path that was away, is of a write without a verdict: it is aborted.
+    """
+    view = store.view()
+    used = {file.write_id for file in view.all(FileRecord)} | remaining
+    limits = [_time(now_s - times * ages.keep_verdicts_s) for times in (1, SOLE_TIMES)]
+    old = [
+        verdict.write_id
+        for verdict in view.all(WriteRecord)
+        if verdict.status == "committed"
+        and verdict.decided_at is not None
+        and verdict.decided_at <= limits[verdict.is_sole]
+    ]
+    cleared = 0
+    for some in _chunks([write_id for write_id in old if write_id not in used]):
+
+        def decide(view: View, some: Sequence[str] = some) -> Change | None:
+            nonlocal cleared
+            found = [view.get(WriteRecord, write_id) for write_id in some]
+            deletes = [verdict for verdict in found if verdict is not None and verdict.status == "committed"]
+            moved: dict[str, int | None] = {keys.write_bucket(verdict.write_id): None for verdict in deletes}
+            return Change(deletes=deletes, keys=moved) if deletes else None
+
+        store.commit(decide)
+        cleared += len(some)
+    return cleared
+
+
+def _clear_reports(root: Root) -> None:
+    """Clear the reports about files that are no more."""
+    reports = read_reports(root.path)
+    view = root.store.view(durable=True)
+    for report in reports:
+        if view.get(FileRecord, FileId(report.file_id)) is None:
+            clear_report(root.path, report)
+
+
+def _time(seconds: float) -> datetime:
+    return datetime(1970, 1, 1, tzinfo=UTC) + timedelta(seconds=seconds)
+
+
+def _chunks(ids: Sequence[str]) -> Iterator[Sequence[str]]:
+    for start in range(0, len(ids), _COMMIT_RECORDS):
+        yield ids[start : start + _COMMIT_RECORDS]

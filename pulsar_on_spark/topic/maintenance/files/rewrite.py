@@ -1,0 +1,301 @@
+"""Rewriting runs of segments into a new file: the same entries in larger batches, nothing of any column lost."""
+
+from __future__ import annotations
+
+import logging
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from itertools import groupby
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from pulsar_on_spark.ledger.segments.segment_format import SEGMENT_SCHEMA
+from pulsar_on_spark.ledger.segments.segment_reader import read_batches
+from pulsar_on_spark.ledger.segments.segment_writer import SegmentFileWriter
+from pulsar_on_spark.metadata.records import FileRecord, SegmentRecord
+from pulsar_on_spark.metadata.state import View
+from pulsar_on_spark.model.clock import current_ms
+from pulsar_on_spark.model.errors import CopiesUnreachableError, CorruptSegmentError
+from pulsar_on_spark.model.ids import FileId, PathId
+from pulsar_on_spark.storage.reports import Report, ReportKind, report_bad_copy, write_report
+from pulsar_on_spark.storage.storage_path import StoragePath
+from pulsar_on_spark.topic.data_path.reading import rows_of
+from pulsar_on_spark.topic.entries.cutting import RECORD_BATCH_BYTES
+from pulsar_on_spark.topic.entries.packing import BatchPacker, OwnedRows, SegmentPlaces
+from pulsar_on_spark.topic.managed_ledger.chain.chain import SegmentSlice, SliceBatch
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from pulsar_on_spark.topic.catalog.root_handle import Root
+
+log = logging.getLogger(__name__)
+
+STRETCH_BYTES = 8 << 20
+"""Small segments of a file are read together up to so many bytes."""
+MAX_BUFFER_BYTES = 160 << 20
+"""Above this, what is complete is written out although its run is not: large properties defeat every estimate."""
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """Segments that follow each other in one ledger of a topic."""
+
+    topic: str
+    topic_id: str
+    segments: tuple[SegmentRecord, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """A part of a run as it lies in the new file.
+
+    Attributes:
+        topic: Full name.
+        sources: The segments that it replaces.
+        places: Where in the new file.
+    """
+
+    topic: str
+    sources: tuple[SegmentRecord, ...]
+    places: SegmentPlaces
+
+    def record(self, file_id: str) -> SegmentRecord:
+        """The record of the merged segment; entry ids in the file are absolute."""
+        first = self.sources[0]
+        entries = sum(source.entries for source in self.sources)
+        places = self.places.fields()
+        assert sum(places["batch_entries"]) == entries
+        return first.model_copy(
+            update={
+                "entries": entries,
+                "rows": sum(source.rows for source in self.sources),
+                "bytes": sum(source.bytes for source in self.sources),
+                "file_id": file_id,
+                **places,
+                "entry_rows": _joined_runs(run for source in self.sources for run in source.entry_rows),
+                "entry_offset": 0,
+                "publish_min_ms": min(source.publish_min_ms for source in self.sources),
+                "publish_max_ms": max(source.publish_max_ms for source in self.sources),
+            }
+        )
+
+
+def rewrite(root: Root, view: View, runs: Sequence[Run], writer: SegmentFileWriter) -> list[Piece]:
+    """Read the runs and append them to the file, each in as few pieces as memory allows.
+
+    A run with a segment that no copy gives is left out (what of it was written before is in no piece) and logged; where
+    it is lost, and not only away, it is reported.
+
+    Raises:
+        NotEnoughCopiesError: the new file has too few good copies.
+    """
+    return _Rewriting(root, root.storage_paths(view), runs, writer).go(view)
+
+
+@dataclass
+class _Buffer:
+    """What was read of a run: decoded batches and their entries by place of the segment in the run."""
+
+    run: Run
+    read: dict[int, list[tuple[pa.RecordBatch, int]]] = field(default_factory=dict)
+    written: int = 0
+    failed: bool = False
+
+
+@dataclass(frozen=True)
+class _Wanted:
+    """A segment that a file holds, and where it belongs: its place in the run of a buffer."""
+
+    segment: SegmentRecord
+    buffer: _Buffer
+    place: int
+
+    @property
+    def at(self) -> tuple[int, int]:
+        """Where its rows begin in the file: batch and row."""
+        segment = self.segment
+        return segment.places[0] if segment.places else (segment.first_batch, 0)
+
+    def batches(self, file: FileRecord) -> list[SliceBatch]:
+        """Where in the file all of it is."""
+        run, segment = self.buffer.run, self.segment
+        end = segment.first_entry + segment.entries
+        return SegmentSlice(run.topic, run.topic_id, -1, segment, file, segment.first_entry, end).batches()
+
+
+class _Rewriting:
+    """One group of runs on its way through memory."""
+
+    def __init__(
+        self, root: Root, paths: Mapping[PathId, StoragePath], runs: Sequence[Run], writer: SegmentFileWriter
+    ) -> None:
+        self._root = root
+        self._paths = paths
+        self._packer = BatchPacker(writer.write_batch)
+        self._buffers = [_Buffer(run) for run in runs]
+        self._buffered_bytes = 0
+        self._pieces: list[tuple[_Buffer, Piece]] = []
+
+    def go(self, view: View) -> list[Piece]:
+        by_file: dict[str, list[_Wanted]] = defaultdict(list)
+        for buffer in self._buffers:
+            for place, segment in enumerate(buffer.run.segments):
+                by_file[segment.file_id].append(_Wanted(segment, buffer, place))
+        for file_id, wanted in by_file.items():
+            file = view.get(FileRecord, file_id)
+            if file is None:
+                for each in wanted:
+                    self._fail(each.buffer, f"file {file_id} is not known any more")
+                continue
+            for stretch in _stretches(wanted):
+                self._read_or_fail(file, stretch)
+            if self._buffered_bytes > MAX_BUFFER_BYTES:
+                self._write_complete()
+        self._write_complete()
+        assert all(buffer.failed or buffer.written == len(buffer.run.segments) for buffer in self._buffers)
+        return [piece for buffer, piece in self._pieces if not buffer.failed]
+
+    def _read_or_fail(self, file: FileRecord, stretch: Sequence[_Wanted]) -> None:
+        """Read a stretch at once, or each of its segments by itself where a part is unreadable."""
+        try:
+            self._read(file, stretch)
+        except CopiesUnreachableError as error:
+            for each in stretch:
+                self._fail(each.buffer, str(error))
+        except CorruptSegmentError as error:
+            if len(stretch) > 1:
+                for each in stretch:
+                    self._read_or_fail(file, [each])
+                return
+            report = Report(ReportKind.LOSS, FileId(file.file_id), None, str(error), current_ms())
+            write_report(self._root.path, report)
+            self._fail(stretch[0].buffer, str(error))
+
+    def _read(self, file: FileRecord, stretch: Sequence[_Wanted]) -> None:
+        first = stretch[0]
+        stake = f"{first.buffer.run.topic} from entry {first.segment.ledger_id}:{first.segment.first_entry} on"
+        by_number: dict[int, list[tuple[int, SliceBatch]]] = defaultdict(list)
+        for number, each in enumerate(stretch):
+            for where in each.batches(file):
+                by_number[where.number].append((number, where))
+        report = partial(report_bad_copy, self._root.path, file.file_id)
+        numbers = sorted(by_number)
+        read: list[list[pa.RecordBatch]] = [[] for _ in stretch]
+        for at, batch in zip(
+            numbers, read_batches(file, self._paths, numbers, None, report, at_stake=stake), strict=True
+        ):
+            for number, where in by_number[at]:
+                read[number].append(_with_ids(_own_rows(where, batch), stretch[number].segment))
+        for each, own in zip(stretch, read, strict=True):
+            _check(own, each.segment, stake)
+        for each, own in zip(stretch, read, strict=True):
+            if not each.buffer.failed:
+                each.buffer.read[each.place] = list(zip(own, each.segment.batch_entries, strict=True))
+                self._buffered_bytes += sum(batch.nbytes for batch in own)
+
+    def _fail(self, buffer: _Buffer, reason: str) -> None:
+        if not buffer.failed:
+            log.warning(
+                "%d segments of %s are not merged: %s",
+                len(buffer.run.segments),
+                buffer.run.topic,
+                reason,
+                extra={"topic": buffer.run.topic},
+            )
+        buffer.failed = True
+        self._buffered_bytes -= sum(batch.nbytes for batches in buffer.read.values() for batch, _ in batches)
+        buffer.read.clear()
+
+    def _write_complete(self) -> None:
+        """Write each run's segments as far as they were read without a gap."""
+        for buffer in self._buffers:
+            first = buffer.written
+            batches: list[tuple[pa.RecordBatch, int]] = []
+            while buffer.written in buffer.read:
+                batches += buffer.read.pop(buffer.written)
+                buffer.written += 1
+            if not batches:
+                continue
+            self._buffered_bytes -= sum(batch.nbytes for batch, _ in batches)
+            places = SegmentPlaces()
+            for group in _grouped(batches):
+                together = [batch for batch, _ in group]
+                whole = together[0] if len(together) == 1 else pa.concat_batches(together)
+                entries = sum(entries for _, entries in group)
+                self._packer.add(whole, [OwnedRows(places, entries, whole.num_rows, whole.nbytes)])
+            sources = buffer.run.segments[first : buffer.written]
+            self._pieces.append((buffer, Piece(buffer.run.topic, sources, places)))
+        self._packer.flush()
+
+
+def _stretches(wanted: Sequence[_Wanted]) -> Iterator[list[_Wanted]]:
+    """Segments in the order of the file, up to a bound on what is decoded at once: neighbours may share batches."""
+    stretch: list[_Wanted] = []
+    size_bytes = 0
+    for each in sorted(wanted, key=lambda each: each.at):
+        if stretch and size_bytes >= STRETCH_BYTES:
+            yield stretch
+            stretch, size_bytes = [], 0
+        stretch.append(each)
+        size_bytes += each.segment.bytes
+    if stretch:
+        yield stretch
+
+
+def _grouped(batches: Sequence[tuple[pa.RecordBatch, int]]) -> Iterator[list[tuple[pa.RecordBatch, int]]]:
+    group: list[tuple[pa.RecordBatch, int]] = []
+    size_bytes = 0
+    for batch, entries in batches:
+        if group and size_bytes + batch.nbytes > RECORD_BATCH_BYTES:
+            yield group
+            group, size_bytes = [], 0
+        group.append((batch, entries))
+        size_bytes += batch.nbytes
+    if group:
+        yield group
+
+
+def _own_rows(where: SliceBatch, batch: pa.RecordBatch) -> pa.RecordBatch:
+    """A segment's rows of a batch, without a hold on the others'."""
+    own = rows_of(where, batch)
+    return own if where.rows is None else own.take(pa.array(np.arange(own.num_rows)))
+
+
+def _with_ids(batch: pa.RecordBatch, segment: SegmentRecord) -> pa.RecordBatch:
+    """The batch with its ledger id, and with entry ids that need no offset.
+
+    Raises:
+        CorruptSegmentError: the rows are another ledger's.
+    """
+    columns = batch.columns
+    if pc.any(pc.not_equal(columns[0], segment.ledger_id)).as_py():
+        raise CorruptSegmentError(
+            f"The segment {segment.record_id} has rows of another ledger: restore the metadata of this root."
+        )
+    columns[0] = pa.array(np.full(batch.num_rows, segment.ledger_id, np.int64))
+    if segment.entry_offset:
+        columns[1] = pc.add(columns[1], segment.entry_offset)
+    return pa.RecordBatch.from_arrays(columns, schema=SEGMENT_SCHEMA)
+
+
+def _check(batches: Sequence[pa.RecordBatch], segment: SegmentRecord, what: str) -> None:
+    """What was read must be what the record says, before anything replaces it."""
+    first = segment.first_entry
+    for batch, entries in zip(batches, segment.batch_entries, strict=True):
+        ids = batch.column("entry_id").to_numpy()
+        if len(ids) == 0 or ids[0] != first or ids[-1] != first + entries - 1:
+            raise CorruptSegmentError(f"The segment of {what} does not hold the entries that its record names.")
+        first += entries
+    if sum(batch.num_rows for batch in batches) != segment.rows:
+        raise CorruptSegmentError(f"The segment of {what} does not hold the {segment.rows} messages of its record.")
+
+
+def _joined_runs(runs: Iterator[tuple[int, int]]) -> tuple[tuple[int, int], ...]:
+    """Run lengths (entries, messages of each) with equal neighbours joined."""
+    return tuple((sum(count for count, _ in group), rows) for rows, group in groupby(runs, key=lambda run: run[1]))

@@ -1,0 +1,153 @@
+"""Housekeeping of a root: one pass over everything that accumulates. Any number of passes may run at once."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, TypeVar
+
+from pulsar_on_spark.metadata import keys
+from pulsar_on_spark.metadata.records import PathRecord
+from pulsar_on_spark.metadata.state import View
+from pulsar_on_spark.metadata.store import Change
+from pulsar_on_spark.model.errors import PulsarpyError
+from pulsar_on_spark.model.ids import PathId
+from pulsar_on_spark.storage.path_health import Trials
+from pulsar_on_spark.topic.catalog.policies.effective import DEFAULTS
+from pulsar_on_spark.topic.catalog.policies.policies import Policies
+from pulsar_on_spark.topic.catalog.progress import Progress, silent
+from pulsar_on_spark.topic.maintenance.files.collect import DEFAULT_AGES, Ages, CollectReport, collect
+from pulsar_on_spark.topic.maintenance.files.merge import MergeReport, merge
+from pulsar_on_spark.topic.maintenance.repair.limits import BESIDE_A_BROKER, RepairLimits
+from pulsar_on_spark.topic.maintenance.repair.repairing import RepairReport, repair
+from pulsar_on_spark.topic.maintenance.retention.expiry import expire_subscriptions, sweep_leases
+from pulsar_on_spark.topic.maintenance.retention.trim import TrimmedTopics, trim_topics
+from pulsar_on_spark.topic.managed_ledger.sealing.closed_journals import ClosedJournals, seal_closed
+
+if TYPE_CHECKING:
+    from pulsar_on_spark.topic.catalog.root_handle import Root
+
+T = TypeVar("T")
+log = logging.getLogger(__name__)
+
+_ANSWER_WITHIN_S = 30.0
+"""Time limit of a disk that is tried once."""
+
+
+@dataclass(frozen=True, slots=True)
+class MaintainReport:
+    """What one pass did.
+
+    Attributes:
+        healed_paths: Storage paths that had failed and are written to again.
+        journals: What was sealed and trimmed of journals that brokers have left behind.
+        repair: What was missing or bad, and what was restored.
+        trimmed: What retention took out of topics.
+        merge: See `merge`.
+        collect: See `collect`.
+        expired_subscriptions: How many were deleted because nobody read them.
+        folded: Whether superseded metadata rows were folded away.
+        vacuumed_files: Metadata files that were deleted.
+        swept_leases: Old lease files that were deleted.
+        problems: What kept a step from being done, one sentence each; the other steps were done.
+    """
+
+    healed_paths: tuple[PathId, ...] = ()
+    journals: ClosedJournals = field(default_factory=ClosedJournals)
+    repair: RepairReport = field(default_factory=RepairReport)
+    trimmed: TrimmedTopics = field(default_factory=TrimmedTopics)
+    merge: MergeReport = field(default_factory=MergeReport)
+    collect: CollectReport = field(default_factory=CollectReport)
+    expired_subscriptions: int = 0
+    folded: bool = False
+    vacuumed_files: int = 0
+    swept_leases: int = 0
+    problems: tuple[str, ...] = ()
+
+
+def maintain(
+    root: Root,
+    ages: Ages = DEFAULT_AGES,
+    progress: Progress = silent,
+    repair_limits: RepairLimits = BESIDE_A_BROKER,
+    defaults: Policies = DEFAULTS,
+) -> MaintainReport:
+    """Probe failed storage paths, seal closed journals, repair, trim topics, merge, collect garbage, expire, fold.
+
+    The metadata tables are checkpointed and vacuumed, too. `defaults` are the policies that hold where neither a topic
+    nor its namespace say anything.
+
+    A step that fails is reported and does not keep the others from being done.
+    """
+    problems: list[str] = []
+
+    def step(name: str, work: Callable[[], T], otherwise: T) -> T:
+        progress(name, 0, 1)
+        try:
+            done = work()
+        except (PulsarpyError, OSError) as error:
+            log.warning("Step %r of maintain failed: %s", name, error)
+            problems.append(f"{name}: {error}")
+            return otherwise
+        progress(name, 1, 1)
+        return done
+
+    return MaintainReport(
+        healed_paths=step("probe storage paths", lambda: heal_paths(root), ()),
+        journals=step("seal closed journals", lambda: seal_closed(root, problems.append), ClosedJournals()),
+        repair=step("repair", lambda: repair(root, repair_limits, progress), RepairReport()),
+        trimmed=step("trim topics", lambda: trim_topics(root, defaults, progress), TrimmedTopics()),
+        merge=step("merge", lambda: merge(root, progress), MergeReport()),
+        expired_subscriptions=step("expire subscriptions", lambda: expire_subscriptions(root), 0),
+        collect=step("collect", lambda: collect(root, ages, progress), CollectReport()),
+        folded=step("fold and checkpoint", root.store.housekeep, False),
+        vacuumed_files=step("vacuum", root.store.vacuum, 0),
+        swept_leases=step("sweep leases", lambda: sweep_leases(root), 0),
+        problems=tuple(problems),
+    )
+
+
+def heal_paths(root: Root, told: dict[int, str] | None = None, trials: Trials | None = None) -> tuple[PathId, ...]:
+    """Let storage paths that failed under a write, and are well again, be written to; returns which.
+
+    Args:
+        root: The root.
+        told: The problems of paths that the last call logged, by id: they are not logged again.
+        trials: The trials of a caller that calls repeatedly: they decide which paths to try.
+    """
+    view = root.store.view()
+    paths = root.storage_paths(view)
+    trials = trials or Trials(wait_s=_ANSWER_WITHIN_S)
+    failed = [r for r in view.all(PathRecord) if _has_failed(r) and trials.may_try(PathId(r.path_id))]
+    ills = {
+        r.path_id: ill for r in failed if (ill := trials.illness_of(paths[PathId(r.path_id)], r.reason)) is not None
+    }
+    for path_id, ill in ills.items():
+        if told is None or told.get(path_id) != ill:
+            log.warning("Storage path %d is still not well: %s", path_id, ill, extra={"path": path_id})
+    if told is not None:
+        told.clear()
+        told.update(ills)
+    well = {record.path_id for record in failed} - ills.keys()
+    for path_id in well:
+        trials.tried(PathId(path_id))
+    healed: list[PathRecord] = []
+    # What was away may come back with less: its copies count after repair has read them.
+    changed = {"state": "writable", "reason": "", "failed_at": None, "check_since": datetime.now(UTC)}
+
+    def decide(view: View) -> Change | None:
+        nonlocal healed
+        found = [record for record in view.all(PathRecord) if _has_failed(record) and record.path_id in well]
+        healed = [record.model_copy(update=changed) for record in found]
+        return Change(puts=healed, keys={keys.path(r.path_id): None for r in healed}) if healed else None
+
+    if well:
+        root.store.commit(decide)
+    return tuple(PathId(record.path_id) for record in healed)
+
+
+def _has_failed(record: PathRecord) -> bool:
+    """Marked by a write (`Root.mark_failed`), not set to read-only by somebody."""
+    return record.state == "read-only" and bool(record.reason)

@@ -1,0 +1,223 @@
+"""The auditor: which copies are missing, short, or named by no record; from metadata and listings, without reading.
+
+A listing nominates only. A copy that it lacks is looked for by name before it counts as missing, and one that no record
+names is judged anew when it is deleted (`worker.discard`).
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING
+
+from pulsar_on_spark.ledger.journal.log import LogState
+from pulsar_on_spark.ledger.journal.register import log_record
+from pulsar_on_spark.ledger.segments.segment_writer import PathFailure
+from pulsar_on_spark.metadata.records import FileRecord, IncarnationRecord, PathRecord
+from pulsar_on_spark.metadata.state import View
+from pulsar_on_spark.model.errors import StoragePathError
+from pulsar_on_spark.model.ids import FileId, IncarnationId, PathId
+from pulsar_on_spark.storage.storage_path import SEGMENT_SUFFIX, StoragePath
+from pulsar_on_spark.topic.maintenance.repair.limits import RepairLimits
+from pulsar_on_spark.topic.maintenance.repair.plan import FilePlan, PathStanding, plan_file, standing
+
+if TYPE_CHECKING:
+    from pulsar_on_spark.topic.catalog.root_handle import Root
+
+log = logging.getLogger(__name__)
+
+MISSING = "the copy is missing"
+EXTRA_AGE_S = 600.0
+"""A copy that no record names is left alone for so long: a repair may be about to name it."""
+
+
+@dataclass(frozen=True, slots=True)
+class StoredCopy:
+    """A copy as a storage path lists it; its segment and, where it has one, its sidecar."""
+
+    size_bytes: int
+    has_sidecar: bool
+    age_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class BareFragment:
+    """A run of a journal's frames with fewer copies than its write quorum on paths that are there.
+
+    Repair leaves journals alone: what is open belongs to its writer, which changes its ensemble itself, and what is
+    closed is sealed soon, in write-quorum copies.
+    """
+
+    incarnation: IncarnationId
+    first_frame: int
+    copies: int
+    wanted: int
+    is_closed: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Audit:
+    """What an audit found.
+
+    Attributes:
+        view: The metadata that it is about.
+        paths: All storage paths.
+        problems: Of paths that cannot be reached, why.
+        bad: Copies that are missing or have the wrong length, with the reason.
+        extra: Copies that no record of a live file names.
+        bare_fragments: Journal fragments that lack copies.
+    """
+
+    view: View
+    paths: Mapping[PathId, PathStanding]
+    problems: Mapping[PathId, str] = field(default_factory=dict)
+    bad: Mapping[tuple[FileId, PathId], str] = field(default_factory=dict)
+    extra: tuple[tuple[FileId, PathId], ...] = ()
+    bare_fragments: tuple[BareFragment, ...] = ()
+
+    @property
+    def missing(self) -> int:
+        """Named copies that are not there."""
+        return sum(reason == MISSING for reason in self.bad.values())
+
+    def plans(self, wanted: int, bad: Collection[tuple[FileId, PathId]] = ()) -> list[FilePlan]:
+        """What is to be done, files with the fewest good copies first.
+
+        Args:
+            wanted: The root's write quorum.
+            bad: Copies that are bad besides those that the audit found.
+        """
+        spoilt: dict[str, set[PathId]] = {}
+        for file_id, path_id in (*self.bad, *bad):
+            spoilt.setdefault(file_id, set()).add(path_id)
+        plans = [plan_file(file, wanted, self.paths, spoilt.get(file.file_id, ())) for file in live(self.view)]
+        return sorted((plan for plan in plans if not plan.is_idle or plan.lacking), key=lambda plan: len(plan.counted))
+
+
+def live(view: View) -> list[FileRecord]:
+    """The files that are in use."""
+    return [file for file in view.all(FileRecord) if file.replaced_at is None]
+
+
+def audit(root: Root, limits: RepairLimits) -> Audit:
+    """Look at all storage paths once.
+
+    A path that turns out to be away is marked as failed, so that nobody writes to it and everybody knows since when.
+
+    Raises:
+        MetadataError: the metadata cannot be read or written.
+    """
+    view = root.store.view()
+    lost = {record.path_id for record in view.all(PathRecord) if record.state == "lost"}
+    known = {path_id: path for path_id, path in root.storage_paths(view).items() if path_id not in lost}
+    stored: dict[PathId, dict[FileId, StoredCopy]] = {}
+    problems: dict[PathId, str] = {}
+    for path_id, path in known.items():
+        try:
+            stored[path_id] = listed(path)
+        except StoragePathError as error:
+            problems[path_id] = str(error)
+    if problems:
+        root.mark_failed([PathFailure(path_id, reason) for path_id, reason in problems.items()])
+    # After the listings: what was written before it is in one of them.
+    view = root.store.view(durable=True)
+    paths = standings(root, view, problems, limits)
+    bad, extra = compared(live(view), view.all(FileRecord), stored)
+    bad = {each: reason for each, reason in bad.items() if reason != MISSING or _is_missing(known, *each)}
+    return Audit(view, paths, problems, bad, tuple(extra), tuple(bare_fragments(view, paths)))
+
+
+def listed(path: StoragePath) -> dict[FileId, StoredCopy]:
+    """The finished copies on a path (raises as `StoragePath.segment_files`)."""
+    segments: dict[FileId, tuple[int, float]] = {}
+    sidecars: set[FileId] = set()
+    for stored in path.segment_files(time.time()):
+        if stored.is_tmp:
+            continue
+        if stored.path.suffix == SEGMENT_SUFFIX:
+            segments[stored.file_id] = (stored.size_bytes, stored.age_s)
+        else:
+            sidecars.add(stored.file_id)
+    return {
+        file_id: StoredCopy(size_bytes, file_id in sidecars, age_s) for file_id, (size_bytes, age_s) in segments.items()
+    }
+
+
+def standings(root: Root, view: View, problems: Collection[PathId], limits: RepairLimits) -> dict[PathId, PathStanding]:
+    """What each path is worth now."""
+    known = root.storage_paths(view)
+    now = datetime.now(UTC)
+    found = {}
+    for record in view.all(PathRecord):
+        path = known.get(PathId(record.path_id))
+        free_bytes = None if path is None or path.path_id in problems else _free_bytes(path)
+        each = standing(record, free_bytes, now, limits.replace_after)
+        found[each.path_id] = each
+    return found
+
+
+def compared(
+    files: Iterable[FileRecord],
+    known: Iterable[FileRecord],
+    stored: Mapping[PathId, Mapping[FileId, StoredCopy]],
+) -> tuple[dict[tuple[FileId, PathId], str], list[tuple[FileId, PathId]]]:
+    """(bad copies with the reason, copies that no record names), from records and what each reachable path lists.
+
+    Args:
+        files: Records of live files.
+        known: Records of all files: a stored file without one is not for repair to judge.
+        stored: What each reachable path lists.
+    """
+    bad: dict[tuple[FileId, PathId], str] = {}
+    for file in files:
+        for path_id in map(PathId, file.copies):
+            reason = _defect(file, stored[path_id].get(FileId(file.file_id))) if path_id in stored else None
+            if reason is not None:
+                bad[FileId(file.file_id), path_id] = reason
+    copies = {file.file_id: file.copies for file in known}
+    extra = [
+        (file_id, path_id)
+        for path_id, copies_there in stored.items()
+        for file_id, copy in copies_there.items()
+        if file_id in copies and path_id not in copies[file_id] and copy.age_s >= EXTRA_AGE_S
+    ]
+    return bad, extra
+
+
+def bare_fragments(view: View, paths: Mapping[PathId, PathStanding]) -> list[BareFragment]:
+    """The journal fragments in use of which copies are on paths that are away or lost."""
+    found = []
+    for row in view.all(IncarnationRecord):
+        record = log_record(row)
+        for fragment in record.fragments:
+            there = sum(1 for copy in fragment.copies if copy.path in paths and paths[copy.path].is_readable)
+            if fragment.first is not None and there < row.write_quorum:
+                is_closed = record.state is LogState.CLOSED
+                found.append(
+                    BareFragment(IncarnationId(row.incarnation), fragment.first, there, row.write_quorum, is_closed)
+                )
+    return found
+
+
+def _defect(file: FileRecord, copy: StoredCopy | None) -> str | None:
+    if copy is None:
+        return MISSING
+    if copy.size_bytes != file.length:
+        return f"the copy has {copy.size_bytes} bytes instead of {file.length}"
+    return "the copy has no sidecar" if file.sidecar_length and not copy.has_sidecar else None
+
+
+def _is_missing(paths: Mapping[PathId, StoragePath], file_id: FileId, path_id: PathId) -> bool:
+    """Whether nothing has the copy's name: it may have come after the listing."""
+    return not paths[path_id].segment_file(file_id).exists()
+
+
+def _free_bytes(path: StoragePath) -> int | None:
+    try:
+        path.check()
+        return path.free_bytes()
+    except StoragePathError:
+        return None

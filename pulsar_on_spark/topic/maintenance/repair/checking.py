@@ -1,0 +1,111 @@
+"""Looking at every copy without repairing: for people who want to know, and for large roots in parallel."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from pulsar_on_spark.metadata.records import FileRecord
+from pulsar_on_spark.model.errors import InvalidArgumentError
+from pulsar_on_spark.model.ids import FileId, PathId
+from pulsar_on_spark.topic.catalog.progress import Progress, silent
+from pulsar_on_spark.topic.maintenance.repair.audit import MISSING, Audit, audit, live
+from pulsar_on_spark.topic.maintenance.repair.limits import RepairLimits
+from pulsar_on_spark.topic.maintenance.repair.scrub import check_copy
+
+if TYPE_CHECKING:
+    from pulsar_on_spark.topic.catalog.root_handle import Root
+
+
+@dataclass(frozen=True, slots=True)
+class CheckReport:
+    """What is wrong with copies.
+
+    Attributes:
+        good: Copies that were read in full and are good.
+        missing: Copies that are not where the metadata say.
+        bad: Copies that exist and are bad; a copy that could not be examined is not known to be bad.
+        lacking: Copies for which there is no storage path.
+        reasons: A sentence for each copy that is bad, missing or could not be examined, and for each path that is away.
+    """
+
+    good: int
+    missing: int
+    bad: int
+    lacking: int
+    reasons: tuple[str, ...]
+
+    @property
+    def is_good(self) -> bool:
+        """Whether every copy is there and good."""
+        return not (self.missing or self.bad or self.lacking or self.reasons)
+
+
+def check(root: Root, path_id: PathId | None = None, *, progress: Progress = silent) -> CheckReport:
+    """Read every copy in full, or those on one path; what is bad is reported for repair.
+
+    Raises:
+        InvalidArgumentError: there is no such path.
+        MetadataError: the metadata cannot be read or written.
+        StorageError: a report cannot be cleared.
+    """
+    found = audit(root, RepairLimits())
+    paths = root.storage_paths(found.view)
+    if path_id is not None and path_id not in paths:
+        raise InvalidArgumentError(
+            f"There is no storage path {path_id}: `pulsarpy storage list` shows those there are."
+        )
+    copies = to_read(found, path_id)
+    defects: list[str] = []
+    unexamined: list[str] = []
+    for number, (file, at) in enumerate(copies):
+        progress("check", number, len(copies))
+        checked = check_copy(root.path, file, paths[at])
+        if checked.defect is not None:
+            (defects if checked.is_examined else unexamined).append(checked.defect)
+    progress("check", len(copies), len(copies))
+    good = len(copies) - len(defects) - len(unexamined)
+    return report_of(found, root.quorum.write, good, defects, unexamined, path_id)
+
+
+def report_of(
+    found: Audit,
+    wanted: int,
+    good: int,
+    defects: Sequence[str],
+    unexamined: Sequence[str] = (),
+    path_id: PathId | None = None,
+) -> CheckReport:
+    """Put together what an audit found and what reading did.
+
+    Args:
+        found: The audit.
+        wanted: The root's write quorum.
+        good: Copies that were read and are good.
+        defects: The defect of each bad copy.
+        unexamined: The reason for each copy that could not be examined.
+        path_id: Only this storage path was looked at; None for all.
+    """
+    absent = {each: reason for each, reason in found.bad.items() if path_id in (None, each[1])}
+    missing = sum(reason == MISSING for reason in absent.values())
+    sentences = [f"File {file_id}, storage path {at}: {reason}." for (file_id, at), reason in absent.items()]
+    away = [reason for at, reason in found.problems.items() if path_id in (None, at)]
+    return CheckReport(
+        good=good,
+        missing=missing,
+        bad=len(defects) + len(absent) - missing,
+        lacking=sum(plan.lacking for plan in found.plans(wanted)),
+        reasons=(*away, *sentences, *defects, *unexamined),
+    )
+
+
+def to_read(found: Audit, path_id: PathId | None = None) -> list[tuple[FileRecord, PathId]]:
+    """The copies that are there, by path."""
+    return [
+        (file, at)
+        for at in sorted(found.paths)
+        if found.paths[at].is_readable and path_id in (None, at)
+        for file in live(found.view)
+        if at in file.copies and (FileId(file.file_id), at) not in found.bad
+    ]

@@ -1,0 +1,190 @@
+"""Which copies of a file count, and what is to be done about those that don't. No IO, no clock.
+
+    path                                        its copies                               new copies go there
+    ------------------------------------------  ---------------------------------------  -------------------
+    writable                                    count                                    yes
+    read-only                                   count                                    no
+    to be checked; away for less than a while   neither count nor are replaced           no
+    draining                                    are read, and replaced elsewhere         no
+    lost; retired; away for longer              are not believed, and replaced           no
+
+A copy leaves a file's record only when as many others as the file wants count, and are in their places under the names
+that the record gives. So whatever is cut off, and whoever else repairs, a record never names fewer good copies than
+before.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from enum import Enum
+
+from pulsar_on_spark.metadata.records import FileRecord, PathRecord
+from pulsar_on_spark.model.ids import PathId
+from pulsar_on_spark.storage.placement import next_apart, preferred
+
+
+class Trust(Enum):
+    """What copies on a path are worth."""
+
+    COUNTS = "they count"
+    PENDING = "it will turn out: they neither count nor are replaced"
+    LEAVING = "they are good to read from, and are replaced elsewhere"
+    GONE = "they are not believed, and are replaced elsewhere"
+
+
+@dataclass(frozen=True, slots=True)
+class PathStanding:
+    """A storage path as repair sees it. It is a `Place` for `placement.preferred`.
+
+    Attributes:
+        path_id: Its id.
+        label: Its rack.
+        weight: Its free bytes.
+        trust: What its copies are worth.
+        is_writable: Whether new copies go there.
+        is_readable: Whether copies are read from it.
+        is_away: Whether it cannot be reached and nobody has given it up: what is on it may be good.
+    """
+
+    path_id: PathId
+    label: str
+    weight: int
+    trust: Trust
+    is_writable: bool
+    is_readable: bool
+    is_away: bool = False
+
+
+def standing(record: PathRecord, free_bytes: int | None, now: datetime, replace_after: timedelta) -> PathStanding:
+    """What a path is worth.
+
+    Args:
+        record: The path's record.
+        free_bytes: Its free space; None if it cannot be reached, or is not the path that the record means.
+        now: The time.
+        replace_after: A path that was found failed and is still away after so long is given up, until it is back.
+    """
+    is_there = free_bytes is not None
+    if record.state in ("lost", "retired"):
+        trust = Trust.GONE
+    elif record.state == "draining":
+        trust = Trust.LEAVING if is_there else Trust.GONE
+    elif not is_there:
+        is_over = record.failed_at is not None and now - record.failed_at >= replace_after
+        trust = Trust.GONE if is_over else Trust.PENDING
+    else:
+        trust = Trust.COUNTS if record.check_since is None else Trust.PENDING
+    return PathStanding(
+        path_id=PathId(record.path_id),
+        label=record.label,
+        weight=free_bytes or 1,
+        trust=trust,
+        is_writable=is_there and record.state == "writable",
+        is_readable=is_there and record.state not in ("lost", "retired"),
+        is_away=not is_there and record.state not in ("lost", "retired"),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class FilePlan:
+    """What is to be done about one file.
+
+    Attributes:
+        file: Its record when the plan was made.
+        wanted: How many copies it shall have.
+        counted: Paths whose copies count.
+        sources: Where to read, the best first.
+        targets: Where copies are to be written: first in place of bad ones, then on new paths.
+        leaving: Paths that leave the record once enough copies count.
+        lacking: Copies for which there is no path.
+        away: Paths of copies that cannot be reached and may be good: without them nothing is lost yet.
+    """
+
+    file: FileRecord
+    wanted: int
+    counted: tuple[PathId, ...]
+    sources: tuple[PathId, ...]
+    targets: tuple[PathId, ...]
+    leaving: tuple[PathId, ...]
+    lacking: int
+    away: tuple[PathId, ...] = ()
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether there is nothing that can be done."""
+        enough = len(self.counted) + len(self.targets) >= self.wanted
+        return not self.targets and not (self.leaving and enough)
+
+
+def plan_file(file: FileRecord, wanted: int, paths: Mapping[PathId, PathStanding], bad: Collection[PathId]) -> FilePlan:
+    """What to do about a file.
+
+    Args:
+        file: Its record.
+        wanted: The write quorum of the root, for a file whose record does not say its own.
+        paths: All storage paths.
+        bad: Paths on which its copy is known to be bad or missing.
+    """
+    wanted = file.write_quorum or wanted
+    copies = [PathId(path_id) for path_id in file.copies]
+    by_trust: dict[Trust, list[PathId]] = {trust: [] for trust in Trust}
+    for path_id in copies:
+        by_trust[_trust(paths, path_id)].append(path_id)
+    counted = [path_id for path_id in by_trust[Trust.COUNTS] if path_id not in bad]
+    pending = [path_id for path_id in by_trust[Trust.PENDING] if path_id not in bad]
+    leaving = [*by_trust[Trust.LEAVING], *by_trust[Trust.GONE]]
+    spoilt = [path_id for path_id in copies if path_id in bad and path_id not in leaving]
+
+    needed = wanted - len(counted) - len(pending)
+    in_place = [path_id for path_id in spoilt if paths[path_id].is_writable][: max(needed, 0)]
+    used = [paths[path_id].label for path_id in (*counted, *pending, *in_place)]
+    free = preferred((each for each in paths.values() if each.is_writable and each.path_id not in copies), file.file_id)
+    added: list[PathId] = []
+    while free and len(added) < needed - len(in_place):
+        chosen = next_apart(free, used)
+        free.remove(chosen)
+        used.append(chosen.label)
+        added.append(chosen.path_id)
+    best_first = (*counted, *by_trust[Trust.LEAVING], *pending, *spoilt)
+    return FilePlan(
+        file=file,
+        wanted=wanted,
+        counted=tuple(counted),
+        sources=tuple(path_id for path_id in dict.fromkeys(best_first) if paths[path_id].is_readable),
+        targets=(*in_place, *added),
+        leaving=tuple(path_id for path_id in (*leaving, *spoilt) if path_id not in in_place),
+        lacking=max(needed - len(in_place) - len(added), 0),
+        away=tuple(path_id for path_id in copies if path_id in paths and paths[path_id].is_away),
+    )
+
+
+def copies_named(now: FileRecord, plan: FilePlan, restored: Sequence[PathId]) -> tuple[int, ...]:
+    """The copies that a file's record shall name first, on the view that commits: nothing leaves it yet.
+
+    Args:
+        now: The record as it is now.
+        plan: The plan.
+        restored: Those of its targets that got a copy.
+    """
+    room = plan.wanted - len(_good(now, plan, restored))
+    added = [path_id for path_id in restored if path_id not in now.copies]
+    return (*now.copies, *added[: max(room, 0)])
+
+
+def copies_left(now: FileRecord, plan: FilePlan, restored: Sequence[PathId]) -> tuple[int, ...]:
+    """The copies that it shall name when those that it names were found in their places (arguments as there)."""
+    is_enough = len(_good(now, plan, restored)) >= plan.wanted
+    return tuple(path_id for path_id in now.copies if not (is_enough and path_id in plan.leaving))
+
+
+def _good(now: FileRecord, plan: FilePlan, restored: Sequence[PathId]) -> list[int]:
+    """Copies that count; those that the plan did not know are another worker's, who has verified them."""
+    known = set(plan.file.copies)
+    return [path_id for path_id in now.copies if path_id in (*plan.counted, *restored) or path_id not in known]
+
+
+def _trust(paths: Mapping[PathId, PathStanding], path_id: PathId) -> Trust:
+    known = paths.get(path_id)
+    return Trust.GONE if known is None else known.trust

@@ -1,0 +1,306 @@
+"""One pass of audit, scrub and repair over a root. Any number of passes may run at once, in any process."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from typing import TYPE_CHECKING
+
+from pulsar_on_spark.metadata import keys
+from pulsar_on_spark.metadata.records import FileRecord, PathRecord
+from pulsar_on_spark.metadata.state import View
+from pulsar_on_spark.metadata.store import Change
+from pulsar_on_spark.model.clock import current_ms
+from pulsar_on_spark.model.errors import StoragePathError
+from pulsar_on_spark.model.ids import FileId, PathId
+from pulsar_on_spark.storage.reports import ReportKind, clear_report, read_reports
+from pulsar_on_spark.storage.storage_path import StoragePath
+from pulsar_on_spark.topic.catalog.progress import Progress, silent
+from pulsar_on_spark.topic.maintenance.repair import scrub
+from pulsar_on_spark.topic.maintenance.repair.audit import MISSING, Audit, BareFragment, audit, live
+from pulsar_on_spark.topic.maintenance.repair.limits import RepairLimits
+from pulsar_on_spark.topic.maintenance.repair.plan import FilePlan
+from pulsar_on_spark.topic.maintenance.repair.scrub import AuditState, PathScrub, ScrubReport
+from pulsar_on_spark.topic.maintenance.repair.worker import WorkReport, discard, work
+
+if TYPE_CHECKING:
+    from pulsar_on_spark.topic.catalog.root_handle import Root
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class RepairReport:
+    """What one pass found and did.
+
+    Attributes:
+        missing: Copies that were not where the metadata say.
+        bad: Copies that were there and bad.
+        scrubbed: Copies that were read in full, and how many of them were bad.
+        work: What was restored, moved and deleted.
+        lacking: Copies for which there is no storage path: add one.
+        extra: Copies that no record named and that were deleted.
+        away: Storage paths that cannot be reached, with the reason.
+        checked_paths: Storage paths that came back and whose copies count again.
+        bare_fragments: Parts of journals that lack copies; see `BareFragment` for what becomes of them.
+    """
+
+    missing: int = 0
+    bad: int = 0
+    scrubbed: ScrubReport = field(default_factory=ScrubReport)
+    work: WorkReport = field(default_factory=WorkReport)
+    lacking: int = 0
+    extra: int = 0
+    away: tuple[str, ...] = ()
+    checked_paths: tuple[PathId, ...] = ()
+    bare_fragments: tuple[BareFragment, ...] = ()
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether every file has all its copies now, as far as is known."""
+        return not (self.lacking or self.away or self.work.lost or self.work.unfinished or self.work.problems)
+
+
+class Throttle:
+    """Keeps work below a rate.
+
+    Args:
+        bytes_per_second: The rate; None for none.
+        clock: Seconds that only grow.
+        pause: Waits for so many seconds.
+    """
+
+    def __init__(
+        self,
+        bytes_per_second: float | None,
+        clock: Callable[[], float] = time.monotonic,
+        pause: Callable[[float], None] = time.sleep,
+    ) -> None:
+        self._rate = bytes_per_second
+        self._clock = clock
+        self._pause = pause
+        self._free_at_s = clock()
+
+    def __call__(self, size_bytes: int) -> None:
+        """So many bytes were moved: wait until they are within the rate."""
+        if self._rate is None:
+            return
+        now_s = self._clock()
+        self._free_at_s = max(self._free_at_s, now_s) + size_bytes / self._rate
+        if self._free_at_s > now_s:
+            self._pause(self._free_at_s - now_s)
+
+
+def repair(
+    root: Root,
+    limits: RepairLimits | None = None,
+    progress: Progress = silent,
+    *,
+    clock: Callable[[], float] = time.monotonic,
+) -> RepairReport:
+    """Find copies that are missing, short, corrupt or where they shall not be, and restore the write quorum.
+
+    What is known is repaired first; then what is due to be read in full is read, and what that finds is repaired.
+
+    Args:
+        root: The root.
+        limits: How much to do at once.
+        progress: Called in the course of it.
+        clock: Seconds that only grow.
+
+    Raises:
+        MetadataError: the metadata cannot be read or written.
+        StorageError: the reports cannot be read or cleared.
+    """
+    limits = limits or RepairLimits()
+    end_s = None if limits.max_seconds is None else clock() + limits.max_seconds
+    pace = Throttle(limits.bytes_per_second)
+
+    def is_over() -> bool:
+        return end_s is not None and clock() > end_s
+
+    found, bad, plans, done = _round(root, limits, is_over, pace, progress)
+    state, scrubbed, checked = _scrub(root, found, limits, is_over, pace, progress)
+    last = found
+    if scrubbed.bad or checked:
+        last, _, plans, more = _round(root, limits, is_over, pace, progress)
+        done = done.plus(more)
+    report = RepairReport(
+        missing=found.missing,
+        bad=len(bad) + scrubbed.bad,
+        scrubbed=scrubbed,
+        work=done,
+        lacking=sum(plan.lacking for plan in plans),
+        extra=_discard_extra(root, last),
+        away=tuple(last.problems.values()),
+        checked_paths=checked,
+        bare_fragments=last.bare_fragments,
+    )
+    _remember(root, state, report)
+    return report
+
+
+def _round(
+    root: Root,
+    limits: RepairLimits,
+    is_over: Callable[[], bool],
+    pace: Callable[[int], None],
+    progress: Progress,
+) -> tuple[Audit, set[tuple[FileId, PathId]], list[FilePlan], WorkReport]:
+    """Look, and repair what is found: the audit, the bad copies that are there, the plans, and what was done."""
+    progress("audit", 0, 1)
+    found = audit(root, limits)
+    progress("audit", 1, 1)
+    reported = check_reports(root, found, is_over, pace, progress)
+    plans = found.plans(root.quorum.write, reported)
+    done = work(root, [each for each in plans if not each.is_idle], is_over=is_over, pace=pace, progress=progress)
+    there = {each for each, reason in found.bad.items() if reason != MISSING}
+    return found, there | {each for each in reported if found.bad.get(each) != MISSING}, plans, done
+
+
+def check_reports(
+    root: Root,
+    found: Audit,
+    is_over: Callable[[], bool],
+    pace: Callable[[int], None],
+    progress: Progress,
+) -> set[tuple[FileId, PathId]]:
+    """Look at what readers have reported; the copies that are bad indeed. Reports of good copies are cleared.
+
+    When the time is over, the rest is taken for bad unseen, as is a copy that cannot be examined now: rewriting a
+    good copy does no harm, and messages that no copy gives are called lost only when all copies were read.
+
+    Raises:
+        StorageError: the reports cannot be read or cleared.
+    """
+    files = {file.file_id: file for file in live(found.view)}
+    paths = root.storage_paths(found.view)
+    verdicts: dict[tuple[FileId, PathId], bool] = {}
+
+    def is_bad(file: FileRecord, path_id: PathId) -> bool:
+        key = (FileId(file.file_id), path_id)
+        if key not in verdicts:
+            verdicts[key] = is_over() or not _is_good(file, paths[path_id], pace)
+        return verdicts[key]
+
+    reports = read_reports(root.path)
+    for number, report in enumerate(reports):
+        progress("check reports", number, len(reports))
+        file = files.get(report.file_id)
+        if file is None:
+            continue  # garbage collection clears it
+        suspects = file.copies if report.kind is ReportKind.LOSS else [report.path_id]
+        there = [PathId(each) for each in suspects if each in file.copies and _is_readable(found, each)]
+        bad = [each for each in there if is_bad(file, each)]
+        is_stale = report.kind is ReportKind.BAD_COPY and report.path_id not in file.copies
+        if is_stale or len(bad) < len(there):
+            clear_report(root.path, report)
+    progress("check reports", len(reports), len(reports))
+    return {key for key, bad in verdicts.items() if bad}
+
+
+def _is_good(file: FileRecord, path: StoragePath, pace: Callable[[int], None]) -> bool:
+    try:
+        return scrub.defect(file, path, pace) is None
+    except StoragePathError:
+        return False
+
+
+def _is_readable(found: Audit, path_id: int) -> bool:
+    known = found.paths.get(PathId(path_id))
+    return known is not None and known.is_readable
+
+
+def _scrub(
+    root: Root,
+    found: Audit,
+    limits: RepairLimits,
+    is_over: Callable[[], bool],
+    pace: Callable[[int], None],
+    progress: Progress,
+) -> tuple[AuditState, ScrubReport, tuple[PathId, ...]]:
+    """Read what is due; paths that came back first, and wholly."""
+    state = scrub.read_state(root.path)
+    scrubs = dict(state.scrubs)
+    view = root.store.view()  # copies have moved since the audit
+    paths = root.storage_paths(view)
+    files = live(view)
+    total = ScrubReport(is_complete=True)
+    checked = []
+    to_check = {PathId(row.path_id): row.check_since for row in view.all(PathRecord) if row.check_since}
+    readable = [path_id for path_id, each in found.paths.items() if each.is_readable]
+    for path_id in sorted(readable, key=lambda each: (each not in to_check, scrubs.get(each, PathScrub()).at_ms)):
+        if total.copies and is_over():
+            break
+        progress(f"scrub storage path {path_id}", 0, 1)
+        copies = scrub.copies_on(files, path_id)
+        known = scrubs.get(path_id, PathScrub())
+        since = to_check.get(path_id)
+        if since is not None and known.began_ms < _ms(since):
+            known = PathScrub()  # a round that began before it came back says nothing
+        budget = _budget(copies, known, limits) if since is None else None
+        scrubs[path_id], done = scrub.scrub_path(
+            root.path, paths[path_id], copies, known, max_bytes=budget, is_over=is_over, pace=pace
+        )
+        total = total.plus(done)
+        if since is not None and done.is_complete and _settle_check(root, path_id, since):
+            checked.append(path_id)
+        progress(f"scrub storage path {path_id}", 1, 1)
+    return state.model_copy(update={"scrubs": scrubs}), total, tuple(checked)
+
+
+def _budget(copies: Sequence[FileRecord], known: PathScrub, limits: RepairLimits) -> int:
+    since = timedelta(milliseconds=current_ms() - known.at_ms) if known.at_ms else timedelta()
+    return scrub.budget_bytes(sum(file.length for file in copies), max(since, timedelta()), limits.scrub_within)
+
+
+def _settle_check(root: Root, path_id: PathId, since: datetime) -> bool:
+    """Let the copies of a path count that came back, and was read in full; False if it has come back again."""
+    settled = False
+
+    def decide(view: View) -> Change | None:
+        nonlocal settled
+        record = view.get(PathRecord, str(path_id))
+        settled = record is not None and record.check_since == since
+        if record is None or not settled:
+            return None
+        return Change(puts=[record.model_copy(update={"check_since": None})], keys={keys.path(path_id): None})
+
+    root.store.commit(decide)
+    return settled
+
+
+def _discard_extra(root: Root, found: Audit) -> int:
+    paths = root.storage_paths(found.view)
+    count = 0
+    for file_id, path_id in found.extra:
+        try:
+            count += discard(root, file_id, paths[path_id])
+        except (StoragePathError, OSError) as error:
+            log.warning(
+                "The copy of file %s stays on %s for now: %s",
+                file_id,
+                paths[path_id],
+                error,
+                extra={"file": file_id, "path": path_id},
+            )
+    return count
+
+
+def _remember(root: Root, state: AuditState, report: RepairReport) -> None:
+    last = {
+        "audited_ms": current_ms(),
+        "missing": report.missing,
+        "bad": report.bad,
+        "lacking": report.lacking,
+        "restored": report.work.restored,
+        "unfinished": report.work.unfinished,
+    }
+    scrub.write_state(root.path, state.model_copy(update=last))
+
+
+def _ms(moment: datetime) -> int:
+    return int(moment.timestamp() * 1000)

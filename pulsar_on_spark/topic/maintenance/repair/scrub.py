@@ -1,0 +1,215 @@
+"""Scrubbing: every copy is read in full now and then, so that rot is found while other copies are good.
+
+Each path is read round by round in the order of file ids, so what was read longest ago comes next. How far a round is
+stands in a small file, `reports/audit.json`: losing it costs a round. Several scrubbers at once read some copies twice.
+"""
+
+from __future__ import annotations
+
+import errno
+import logging
+from bisect import bisect_right
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from datetime import timedelta
+from pathlib import Path
+
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+from pulsar_on_spark.ledger.segments.segment_reader import verify_file
+from pulsar_on_spark.metadata.records import FileRecord
+from pulsar_on_spark.model.clock import current_ms
+from pulsar_on_spark.model.errors import CorruptSegmentError, StoragePathError
+from pulsar_on_spark.model.ids import FileId, PathId
+from pulsar_on_spark.storage.files import OS_FILES, FileOps, make_directory, read_file, write_file
+from pulsar_on_spark.storage.reports import REPORTS_DIRECTORY, Report, ReportKind, clear_report, write_report
+from pulsar_on_spark.storage.storage_path import StoragePath
+
+log = logging.getLogger(__name__)
+
+STATE_FILE = "audit.json"
+
+
+class PathScrub(BaseModel):
+    """How far the scrub of a path is. Times are milliseconds since 1970 on the scrubber's clock.
+
+    Attributes:
+        after: The id of the file that was read last in this round; empty at its beginning.
+        at_ms: When something was read last.
+        began_ms: When this round began.
+        completed_ms: When a round was completed last; None if none was.
+    """
+
+    model_config = ConfigDict(frozen=True)
+    after: str = ""
+    at_ms: int = 0
+    began_ms: int = 0
+    completed_ms: int | None = None
+
+
+class AuditState(BaseModel):
+    """What audits remember between passes, and what `status` shows of the last one.
+
+    Attributes:
+        audited_ms: When the last audit looked; 0 if none did.
+        missing: Copies that were missing.
+        bad: Copies that were there and bad.
+        lacking: Copies for which there is no storage path.
+        restored: Copies that the last pass restored or moved.
+        unfinished: Files that the last pass had to leave to the next one.
+        scrubs: Of each path.
+    """
+
+    model_config = ConfigDict(frozen=True)
+    audited_ms: int = 0
+    missing: int = 0
+    bad: int = 0
+    lacking: int = 0
+    restored: int = 0
+    unfinished: int = 0
+    scrubs: dict[int, PathScrub] = {}
+
+
+def read_state(root: Path, files: FileOps = OS_FILES) -> AuditState:
+    """What the last pass left; nothing known if there is none, or it is damaged."""
+    try:
+        return AuditState.model_validate_json(read_file(files, root / REPORTS_DIRECTORY / STATE_FILE))
+    except (OSError, ValidationError):
+        return AuditState()
+
+
+def write_state(root: Path, state: AuditState, files: FileOps = OS_FILES) -> None:
+    """Leave the state for the next pass; not being able to costs a round of scrubbing, no more."""
+    try:
+        make_directory(files, root / REPORTS_DIRECTORY)
+        write_file(files, root / REPORTS_DIRECTORY / STATE_FILE, state.model_dump_json().encode())
+    except OSError as error:
+        log.warning("The audit of %s starts its round again, its state cannot be written: %s", root, error)
+
+
+# --- what to read: no IO, no clock ---
+
+
+def budget_bytes(total_bytes: int, since: timedelta, within: timedelta) -> int:
+    """Bytes to read now, for a round over `total_bytes` that takes `within`, `since` after the last reading."""
+    return int(total_bytes * min(since / within, 1.0))
+
+
+def upcoming(files: Sequence[FileRecord], after: str) -> Sequence[FileRecord]:
+    """The files, in the order of their ids, that this round has not read yet."""
+    return files[bisect_right([file.file_id for file in files], after) :]
+
+
+# --- reading ---
+
+
+@dataclass(frozen=True, slots=True)
+class ScrubReport:
+    """What scrubbing did: copies read, how many of them were bad, bytes, and whether the path's round is complete."""
+
+    copies: int = 0
+    bad: int = 0
+    bytes: int = 0
+    is_complete: bool = False
+
+    def plus(self, other: ScrubReport) -> ScrubReport:
+        """The sum of two; complete if both are."""
+        both = self.is_complete and other.is_complete
+        return ScrubReport(self.copies + other.copies, self.bad + other.bad, self.bytes + other.bytes, both)
+
+
+def scrub_path(
+    root: Path,
+    path: StoragePath,
+    files: Sequence[FileRecord],
+    state: PathScrub,
+    *,
+    max_bytes: int | None,
+    is_over: Callable[[], bool] = lambda: False,
+    pace: Callable[[int], None] = lambda size_bytes: None,
+) -> tuple[PathScrub, ScrubReport]:
+    """Read copies of a path in full, leave reports of bad ones, clear those of good ones.
+
+    Args:
+        root: The root's path.
+        path: The storage path.
+        files: The files that should have a copy there, in the order of their ids.
+        state: How far the round is.
+        max_bytes: About so many are read, one copy at least; None for all of the round.
+        is_over: Asked before each copy after the first.
+        pace: Called with the bytes that were read.
+
+    Returns:
+        How far the round is now, and what was done. It stops where a copy could not be examined, or a bad one not be
+        reported.
+    """
+    now_ms = current_ms()
+    began_ms = state.began_ms if state.after else now_ms
+    done = ScrubReport()
+    for file in upcoming(files, state.after):
+        if done.copies and ((max_bytes is not None and done.bytes >= max_bytes) or is_over()):
+            return state, done
+        checked = check_copy(root, file, path, pace)
+        if not checked.is_reported:
+            return state, done
+        state = state.model_copy(update={"after": file.file_id, "at_ms": current_ms(), "began_ms": began_ms})
+        done = ScrubReport(done.copies + 1, done.bad + (not checked.is_good), done.bytes + file.length)
+    return PathScrub(at_ms=current_ms(), began_ms=began_ms, completed_ms=current_ms()), replace(done, is_complete=True)
+
+
+@dataclass(frozen=True, slots=True)
+class CheckedCopy:
+    """A copy's defect, None if it is good; and whether the reports say the same now.
+
+    A copy that could not be examined is not known to be bad, and no report is left of it.
+    """
+
+    defect: str | None
+    is_reported: bool
+    is_examined: bool = True
+
+    @property
+    def is_good(self) -> bool:
+        """Whether every byte is what was written."""
+        return self.defect is None
+
+
+def check_copy(
+    root: Path, file: FileRecord, path: StoragePath, pace: Callable[[int], None] = lambda size_bytes: None
+) -> CheckedCopy:
+    """Read one copy in full; a report is left of a bad one, and one of a good one is cleared."""
+    try:
+        reason = defect(file, path, pace)
+    except StoragePathError as error:
+        log.warning("A copy of file %s cannot be examined: %s", file.file_id, error, extra={"file": file.file_id})
+        return CheckedCopy(str(error), is_reported=False, is_examined=False)
+    report = Report(ReportKind.BAD_COPY, FileId(file.file_id), path.path_id, reason or "", current_ms())
+    if reason is None:
+        clear_report(root, report)
+        return CheckedCopy(None, True)
+    log.warning("A copy of file %s is bad: %s", file.file_id, reason, extra={"file": file.file_id})
+    return CheckedCopy(reason, write_report(root, report))
+
+
+def defect(file: FileRecord, path: StoragePath, pace: Callable[[int], None] = lambda size_bytes: None) -> str | None:
+    """Read every byte of a copy and give its defect, or None.
+
+    A part that the disk does not give (EIO) is a defect: a copy that is written again lies elsewhere on it.
+
+    Raises:
+        StoragePathError: the copy cannot be examined now, which says nothing about it.
+    """
+    try:
+        verify_file(file, path, pace=pace)
+    except CorruptSegmentError as error:
+        return str(error)
+    except StoragePathError as error:
+        if not (isinstance(error.__cause__, OSError) and error.__cause__.errno == errno.EIO):
+            raise
+        return str(error)
+    return None
+
+
+def copies_on(files: Sequence[FileRecord], path_id: PathId) -> list[FileRecord]:
+    """The files that have a copy on a path, in the order of their ids."""
+    return sorted((file for file in files if path_id in file.copies), key=lambda file: file.file_id)

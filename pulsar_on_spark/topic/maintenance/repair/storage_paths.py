@@ -1,0 +1,380 @@
+"""What an operator does to storage paths: add, drain, resume, give up as lost, retire.
+
+    writable <-> draining -> retired        everything on it is copied away first
+    any but retired -> lost -> retired      its copies are not believed any more; others are made of the remaining ones
+    lost -> writable                        its disk is there again (`add` knows it by its identity file): its copies
+                                            count after they were read in full
+    writable <-> read-only                  by a write or an audit that found it failed, and by `maintain`
+
+All of it is committed under the path's key. Ids are never given twice: a retired path keeps its record.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+from collections.abc import Callable, Collection, Iterable
+from contextlib import suppress
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from pulsar_on_spark.ledger.journal import sealing
+from pulsar_on_spark.ledger.journal.register import log_record
+from pulsar_on_spark.metadata import keys
+from pulsar_on_spark.metadata.records import FileRecord, IncarnationRecord, PathRecord, SealRecord, WriteRecord
+from pulsar_on_spark.metadata.state import View
+from pulsar_on_spark.metadata.store import Change
+from pulsar_on_spark.model.errors import InvalidArgumentError, StoragePathError
+from pulsar_on_spark.model.ids import PathId
+from pulsar_on_spark.model.root_path import local_path
+from pulsar_on_spark.storage import permissions
+from pulsar_on_spark.storage.files import OS_FILES
+from pulsar_on_spark.storage.open_files import processes_with_open_files
+from pulsar_on_spark.storage.storage_path import IDENTITY_FILE, StoragePath
+from pulsar_on_spark.topic.maintenance.files.collect import write_id_of
+from pulsar_on_spark.topic.maintenance.files.merge import FILES_KEY
+
+if TYPE_CHECKING:
+    from pulsar_on_spark.topic.catalog.root_handle import Root
+
+log = logging.getLogger(__name__)
+
+_ATTEMPTS = 20
+_RETIRED_IDENTITY = f"{IDENTITY_FILE}.retired"
+
+
+@dataclass(frozen=True, slots=True)
+class PathUse:
+    """What the metadata say is on a path.
+
+    Attributes:
+        copies: Files that have a copy there by their records.
+        sole_copies: Those of them that have none elsewhere on a path that is not lost.
+        fragments: Journal fragments with a file there that is still needed.
+    """
+
+    copies: int
+    sole_copies: int
+    fragments: int
+
+
+def use_of(view: View, path_id: PathId) -> PathUse:
+    """What is on a path."""
+    gone = {record.path_id for record in view.all(PathRecord) if record.state in ("lost", "retired")}
+    files = [file for file in view.all(FileRecord) if path_id in file.copies and file.replaced_at is None]
+    sole = sum(not set(file.copies) - gone - {path_id} for file in files)
+    return PathUse(len(files), sole, _fragments_on(view, path_id))
+
+
+def add(root: Root, directory: str | Path, label: str = "") -> PathRecord:
+    """Add a directory as a storage path, or take a lost path back whose directory it is.
+
+    A running broker begins to write there when it looks at the metadata next.
+
+    Args:
+        root: The root.
+        directory: Empty, absent, or that of a lost path.
+        label: Its rack; copies of a file are kept apart by it.
+
+    Raises:
+        InvalidArgumentError: it is a storage path of the root already, or was retired from it.
+        StoragePathError: it holds something else, or cannot be written.
+        MetadataError: the metadata cannot be read or written.
+    """
+    place = local_path(directory)
+    view = root.store.view()
+    known = next((each for each in view.all(PathRecord) if _is_at(root, each, place)), None)
+    if known is not None and known.state not in ("lost", "retired"):
+        raise InvalidArgumentError(f"{place} is storage path {known.path_id} of {root.path} already.")
+    found = _identity(root, place)
+    former = None if found is None else view.get(PathRecord, str(found))
+    if former is None:
+        return _added(root, place, label, found)
+    if former.state == "lost":
+        return _taken_back(root, former, place, label)
+    raise InvalidArgumentError(
+        f"{place} holds storage path {former.path_id} of {root.path}, which is {former.state}: give another directory, "
+        "or empty this one."
+    )
+
+
+def drain(root: Root, path_id: int) -> PathRecord:
+    """Let nothing new be put on a path, and its copies be copied away (by `repair`).
+
+    Raises:
+        InvalidArgumentError: there is no such path, it cannot be drained, or too few others are writable.
+        MetadataError: the metadata cannot be read or written.
+    """
+
+    def drained(view: View, record: PathRecord) -> PathRecord:
+        _require(record, ("writable", "read-only", "draining"), "drained")
+        others = [each for each in view.all(PathRecord) if each.state == "writable" and each.path_id != path_id]
+        if len(others) < root.quorum.ack:
+            raise InvalidArgumentError(
+                f"Storage path {path_id} cannot be drained: {len(others)} others are writable, and quorum "
+                f"{root.quorum} needs {root.quorum.ack}: add storage paths first."
+            )
+        return record.model_copy(update={"state": "draining"})
+
+    return _changed(root, path_id, drained)
+
+
+def resume(root: Root, path_id: int) -> PathRecord:
+    """Write again to a path that is draining, or that failed.
+
+    Raises:
+        InvalidArgumentError: there is no such path, or it is lost or retired.
+        StoragePathError: it cannot be reached, or is another path.
+        MetadataError: the metadata cannot be read or written.
+    """
+    known = _known(root.store.view(), path_id)
+    _require(known, ("writable", "read-only", "draining"), "written to again")
+    root.storage_paths(root.store.view())[PathId(path_id)].check()
+
+    def resumed(view: View, record: PathRecord) -> PathRecord:
+        _require(record, ("writable", "read-only", "draining"), "written to again")
+        since = datetime.now(UTC) if record.state == "read-only" else record.check_since
+        return record.model_copy(update={"state": "writable", "reason": "", "failed_at": None, "check_since": since})
+
+    return _changed(root, path_id, resumed)
+
+
+def give_up(root: Root, path_id: int, *, force: bool = False) -> PathRecord:
+    """Say that a path is lost: its copies are not believed any more, and are replaced from the others.
+
+    Raises:
+        InvalidArgumentError: there is no such path, it is retired, or (without `force`) it has the only copies of
+            files.
+        MetadataError: the metadata cannot be read or written.
+    """
+
+    def lost(view: View, record: PathRecord) -> PathRecord:
+        _require(record, ("writable", "read-only", "draining", "lost"), "given up as lost")
+        sole = use_of(view, PathId(path_id)).sole_copies
+        if sole and not force:
+            raise InvalidArgumentError(
+                f"Storage path {path_id} has the only copies of {sole} files, which are lost with it: bring it back, "
+                "or say that you give them up (force)."
+            )
+        return record.model_copy(update={"state": "lost", "check_since": None})
+
+    return _changed(root, path_id, lost)
+
+
+def retire(root: Root, path_id: int) -> PathRecord:
+    """Take a path out of the root for good, when nothing is left on it that counts.
+
+    Raises:
+        InvalidArgumentError: there is no such path, it is neither draining nor lost, files or journals still need it,
+            a write that began before the drain is under way, or a process of this host has files of a draining path
+            open (a lost one is believed to be gone).
+        StoragePathError: its identity file cannot be removed.
+        MetadataError: the metadata cannot be read or written.
+    """
+    view = root.store.view()
+    record = _known(view, path_id)
+    _require(record, ("draining", "lost"), "retired")
+    _require_unused(view, record)
+    path = root.storage_paths(view)[PathId(path_id)]
+    if record.state == "draining":
+        _require_closed(path)
+    # Without its identity nobody opens a new file there; what was opened before shows in the listing below.
+    is_there = _hide_identity(path)
+    try:
+        if is_there:
+            _require_no_writes(root, path)
+        if record.state == "draining":
+            _require_closed(path)
+        return _changed(root, path_id, lambda view, now: _retired(view, now), FILES_KEY)
+    except BaseException:
+        if is_there:
+            (path.directory / _RETIRED_IDENTITY).rename(path.directory / IDENTITY_FILE)
+        raise
+
+
+def _retired(view: View, record: PathRecord) -> PathRecord:
+    if record.state == "retired":
+        return record
+    _require(record, ("draining", "lost"), "retired")
+    _require_unused(view, record)
+    return record.model_copy(update={"state": "retired", "check_since": None})
+
+
+def _require_unused(view: View, record: PathRecord) -> None:
+    used = use_of(view, PathId(record.path_id))
+    if used.copies or used.fragments:
+        raise InvalidArgumentError(
+            f"Storage path {record.path_id} is still needed by {used.copies} files and {used.fragments} journal "
+            "fragments: run `pulsarpy storage repair`, and `pulsarpy maintain` for journals of brokers that have ended."
+        )
+
+
+def _require_no_writes(root: Root, path: StoragePath) -> None:
+    """No file may be there whose write is neither committed nor aborted: its commit may name this path yet."""
+    listed = list(_unchecked_listing(path))
+    view = root.store.view(durable=True)
+    files = {file.write_id for file in view.all(FileRecord)}
+    under_way = {
+        write_id
+        for write_id in map(write_id_of, listed)
+        if write_id not in files and view.get(WriteRecord, write_id) is None
+    }
+    if under_way:
+        raise InvalidArgumentError(
+            f"{len(under_way)} writes have files on {path} and are not committed yet: wait for them, or let `pulsarpy "
+            "maintain --abort-after` give up those that are dead."
+        )
+
+
+def _require_closed(path: StoragePath) -> None:
+    """Refuse a path on which a process has files open: its disk could not be unmounted."""
+    found = processes_with_open_files(path.directory)
+    if found:
+        files = " and ".join(f"process {process} has {count} files" for process, count in sorted(found.items()))
+        raise InvalidArgumentError(
+            f"On {path} {files} open: a broker closes unused files within a minute, wait for that, or end the process."
+        )
+
+
+def _unchecked_listing(path: StoragePath) -> Iterable[str]:
+    """File ids under the path's segment directory; its identity is hidden meanwhile."""
+    for bucket in (path.directory / "segments").glob("*/"):
+        for entry in os.scandir(bucket):
+            yield entry.name.partition(".")[0]
+
+
+def _hide_identity(path: StoragePath) -> bool:
+    """Take the path's identity away; False if it is not there, or is another path's."""
+    try:
+        path.check()
+    except StoragePathError:
+        return False
+    try:
+        (path.directory / IDENTITY_FILE).rename(path.directory / _RETIRED_IDENTITY)
+        OS_FILES.fsync_directory(path.directory)
+    except OSError as error:
+        raise StoragePathError(f"{path} cannot be retired ({error}): make it writable, or say it is lost.") from error
+    return True
+
+
+# --- adding ---
+
+
+def _added(root: Root, place: Path, label: str, found: int | None) -> PathRecord:
+    """A new path. Its identity stands on the disk before the commit, so that nobody meets a path without one."""
+    for _ in range(_ATTEMPTS):
+        path_id = _next_id(root.store.view())
+        if found is not None and found != path_id:
+            # An attempt that was cut off, or lost its id to another, has left it.
+            (place / IDENTITY_FILE).unlink()
+        StoragePath(PathId(path_id), place, root.cluster_id, label).create(mode=permissions.mode_of(root.path))
+        record = PathRecord(path_id=path_id, uri=_uri(root, place), label=label)
+        if _is_committed(root, record):
+            return record
+        found = path_id
+    raise StoragePathError(f"{place} could not be added in {_ATTEMPTS} attempts, others add paths at once: try again.")
+
+
+def _is_committed(root: Root, record: PathRecord) -> bool:
+    done = False
+
+    def decide(view: View) -> Change | None:
+        nonlocal done
+        now = view.get(PathRecord, record.record_id)
+        done = now is None or now == record
+        return Change(puts=[record], keys={keys.path(record.path_id): None}) if now is None else None
+
+    root.store.commit(decide)
+    return done
+
+
+def _taken_back(root: Root, former: PathRecord, place: Path, label: str) -> PathRecord:
+    StoragePath(PathId(former.path_id), place, root.cluster_id, label).check()
+
+    def back(view: View, record: PathRecord) -> PathRecord:
+        _require(record, ("lost",), "taken back")
+        changed = {
+            "state": "writable",
+            "reason": "",
+            "failed_at": None,
+            "uri": _uri(root, place),
+            "label": label or record.label,
+            "check_since": datetime.now(UTC),
+        }
+        return record.model_copy(update=changed)
+
+    return _changed(root, former.path_id, back)
+
+
+def _next_id(view: View) -> int:
+    return max(record.path_id for record in view.all(PathRecord)) + 1
+
+
+def _identity(root: Root, place: Path) -> int | None:
+    """The id of the path of this root whose directory it is, by its identity file."""
+    with suppress(OSError, ValueError, KeyError, TypeError):
+        content = json.loads((place / IDENTITY_FILE).read_bytes())
+        if content["cluster_id"] == root.cluster_id:
+            return int(content["path_id"])
+    return None
+
+
+def _uri(root: Root, place: Path) -> str:
+    return str(place.relative_to(root.path)) if place.is_relative_to(root.path) else str(place)
+
+
+def _is_at(root: Root, record: PathRecord, place: Path) -> bool:
+    return Path(os.path.realpath(root.path / record.uri)) == Path(os.path.realpath(place))
+
+
+# --- changing ---
+
+
+def _known(view: View, path_id: int) -> PathRecord:
+    record = view.get(PathRecord, str(path_id))
+    if record is None:
+        ids = ", ".join(str(each.path_id) for each in view.all(PathRecord))
+        raise InvalidArgumentError(f"There is no storage path {path_id}: the root has {ids}.")
+    return record
+
+
+def _require(record: PathRecord, states: Collection[str], what: str) -> None:
+    if record.state not in states:
+        raise InvalidArgumentError(
+            f"Storage path {record.path_id} is {record.state}: it cannot be {what}, only one that is "
+            f"{' or '.join(states)}."
+        )
+
+
+def _changed(root: Root, path_id: int, change: Callable[[View, PathRecord], PathRecord], *more_keys: str) -> PathRecord:
+    """Commit a changed record under the path's key; what `change` raises is raised."""
+    changed: PathRecord | None = None
+
+    def decide(view: View) -> Change | None:
+        nonlocal changed
+        record = _known(view, path_id)
+        changed = change(view, record)
+        if changed == record:
+            return None
+        return Change(puts=[changed], keys=dict.fromkeys((keys.path(path_id), *more_keys)))
+
+    root.store.commit(decide)
+    assert changed is not None, "a commit decides"
+    return changed
+
+
+def _fragments_on(view: View, path_id: PathId) -> int:
+    """Fragments with a file on the path that is still needed: not trimmed, or also part of one that is not."""
+    count = 0
+    for row in view.all(IncarnationRecord):
+        record = log_record(row)
+        seal = view.get(SealRecord, row.incarnation)
+        doomed = set() if seal is None else set(sealing.files_to_delete(record, seal.trimmed_before))
+        count += sum(
+            any(copy.path == path_id and copy not in doomed for copy in fragment.copies)
+            for fragment in record.fragments
+        )
+    return count

@@ -1,0 +1,312 @@
+"""The replication worker: writes copies that are lacking, and moves them into the files' records.
+
+    stage on the target, sync, rename  ->  a commit that names the new copies  ->  is each of them still there?
+    ->  a commit without those that they replace  ->  delete the copies that no record names any more
+
+Both commits move the key of files and are decided on the records as they are then: a merge, a collection, a trim or
+another worker that changed a record first wins. Whoever deletes a copy renames it first and reads the metadata then;
+whoever names one looks for it after the commit. So of a deletion and a repair that meet, one sees the other, and a file
+whose new copy is gone keeps its old ones. Killed anywhere, the root is consistent: a staged copy that nobody names is
+garbage, a copy that is named and not there is found by the next audit.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from pulsar_on_spark.ledger.segments.restoring import delete_aside, put_back, restore_copy, set_aside
+from pulsar_on_spark.ledger.segments.segment_writer import PathFailure
+from pulsar_on_spark.metadata.records import FileRecord, PathRecord
+from pulsar_on_spark.metadata.state import View
+from pulsar_on_spark.metadata.store import Change
+from pulsar_on_spark.model.clock import current_ms
+from pulsar_on_spark.model.errors import CopiesUnreachableError, CorruptSegmentError, StoragePathError
+from pulsar_on_spark.model.ids import FileId, PathId
+from pulsar_on_spark.storage.files import OS_FILES, FileOps
+from pulsar_on_spark.storage.reports import Report, ReportKind, clear_report, write_report
+from pulsar_on_spark.storage.storage_path import StoragePath
+from pulsar_on_spark.topic.catalog.progress import Progress, silent
+from pulsar_on_spark.topic.maintenance.files.merge import FILES_KEY
+from pulsar_on_spark.topic.maintenance.repair.plan import FilePlan, copies_left, copies_named
+
+if TYPE_CHECKING:
+    from pulsar_on_spark.topic.catalog.root_handle import Root
+
+log = logging.getLogger(__name__)
+
+COMMIT_FILES = 200
+"""A commit moves so many records at most: larger ones lose to other writers."""
+COMMIT_BYTES = 1 << 30
+"""A commit follows so many restored bytes at the latest: so much is copied again after a kill."""
+
+Pace = Callable[[int], None]
+CopiesThen = Callable[[FileRecord, FilePlan, Sequence[PathId]], tuple[int, ...]]
+
+
+@dataclass(frozen=True, slots=True)
+class Restored:
+    """What became of a plan: the targets that got a copy, paths that failed, and why no good copy was found.
+
+    That is a `loss` where all copies were looked at, else it is `undecided`.
+    """
+
+    plan: FilePlan
+    targets: tuple[PathId, ...] = ()
+    failures: tuple[PathFailure, ...] = ()
+    loss: str | None = None
+    undecided: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class WorkReport:
+    """What a worker did.
+
+    Attributes:
+        restored: Copies written.
+        bytes: Bytes of these.
+        moved: Files whose record names other paths now.
+        dropped: Copies that were deleted because no record names them any more.
+        lost: Files of which no good copy could be put together, by id, with the reason.
+        problems: What else could not be done, one sentence each.
+        unfinished: Plans that were left for the next pass.
+    """
+
+    restored: int = 0
+    bytes: int = 0
+    moved: int = 0
+    dropped: int = 0
+    lost: tuple[tuple[str, str], ...] = ()
+    problems: tuple[str, ...] = ()
+    unfinished: int = 0
+
+    def plus(self, later: WorkReport) -> WorkReport:
+        """This and what was done after it; what is lost or left is what is so at the end."""
+        return WorkReport(
+            restored=self.restored + later.restored,
+            bytes=self.bytes + later.bytes,
+            moved=self.moved + later.moved,
+            dropped=self.dropped + later.dropped,
+            lost=later.lost,
+            problems=tuple(dict.fromkeys((*self.problems, *later.problems))),
+            unfinished=later.unfinished,
+        )
+
+
+def work(
+    root: Root,
+    plans: Sequence[FilePlan],
+    *,
+    is_over: Callable[[], bool] = lambda: False,
+    pace: Pace = lambda size_bytes: None,
+    progress: Progress = silent,
+    files: FileOps = OS_FILES,
+) -> WorkReport:
+    """Carry plans out, in their order.
+
+    Args:
+        root: The root.
+        plans: What to do.
+        is_over: Asked before each plan after the first.
+        pace: Called with the bytes that are copied, to slow down.
+        progress: Called in the course of it.
+        files: The operating system.
+
+    Raises:
+        MetadataError: the metadata cannot be read or written; what was staged is garbage.
+    """
+    paths = root.storage_paths(root.store.view())
+    report = WorkReport()
+    batch: list[Restored] = []
+    batch_bytes = 0
+    failed: set[PathId] = set()
+    for number, plan in enumerate(plans):
+        if number and is_over():
+            report = replace(report, unfinished=len(plans) - number)
+            break
+        progress("repair", number, len(plans))
+        done = restore(plan, paths, failed, pace, files)
+        failed |= {failure.path_id for failure in done.failures}
+        batch.append(done)
+        batch_bytes += len(done.targets) * plan.file.length
+        if len(batch) >= COMMIT_FILES or batch_bytes >= COMMIT_BYTES:
+            report = _with(report, batch, commit(root, batch, files))
+            batch, batch_bytes = [], 0
+    if batch:
+        report = _with(report, batch, commit(root, batch, files))
+    progress("repair", len(plans) - report.unfinished, len(plans))
+    return report
+
+
+def restore(
+    plan: FilePlan,
+    paths: dict[PathId, StoragePath],
+    failed: Iterable[PathId] = (),
+    pace: Pace = lambda size_bytes: None,
+    files: FileOps = OS_FILES,
+) -> Restored:
+    """Write a plan's copies; nothing is committed, so any process may do it. A path that fails is left out."""
+    targets: list[PathId] = []
+    failures: list[PathFailure] = []
+    sources = [paths[path_id] for path_id in plan.sources if path_id in paths]
+    for path_id in plan.targets:
+        target = paths.get(path_id)
+        if target is None or path_id in failed:
+            continue
+        try:
+            restore_copy(plan.file, sources, target, pace, files)
+        except CorruptSegmentError as error:
+            loss, undecided = (None, str(error)) if plan.away else (str(error), None)
+            return Restored(plan, tuple(targets), tuple(failures), loss, undecided)
+        except CopiesUnreachableError as error:
+            return Restored(plan, tuple(targets), tuple(failures), undecided=str(error))
+        except StoragePathError as error:
+            failures.append(PathFailure(path_id, str(error)))
+        else:
+            targets.append(path_id)
+    return Restored(plan, tuple(targets), tuple(failures))
+
+
+@dataclass(frozen=True, slots=True)
+class Committed:
+    """Files moved, copies deleted, what could not be done, and the files that are no more."""
+
+    moved: int = 0
+    dropped: int = 0
+    problems: tuple[str, ...] = ()
+    ended: frozenset[str] = frozenset()
+
+
+def commit(root: Root, batch: Sequence[Restored], files: FileOps = OS_FILES) -> Committed:
+    """Move the restored copies into the records, clear the reports about them, delete what nobody names any more.
+
+    Raises:
+        MetadataError: the metadata cannot be read or written.
+    """
+    failures = [failure for each in batch for failure in each.failures]
+    if failures:
+        root.mark_failed(failures)
+    moved = _change(root, batch, copies_named)
+    gone = _gone_again(root, batch)
+    replacing = [each for each in batch if each.plan.leaving and each.plan.file.file_id not in gone]
+    if replacing:
+        moved |= _change(root, replacing, copies_left)
+    view = root.store.view(durable=True)
+    paths = root.storage_paths(view)
+    dropped = 0
+    for each in batch:
+        file_id = FileId(each.plan.file.file_id)
+        now = view.get(FileRecord, file_id)
+        _settle_reports(root, each, now)
+        if now is None or now.replaced_at is not None:
+            continue  # garbage collection takes what is there
+        unnamed = {*each.plan.file.copies, *each.targets} - set(now.copies)
+        for path_id in sorted(map(PathId, unnamed)):
+            if path_id in paths:
+                try:
+                    dropped += discard(root, file_id, paths[path_id], files)
+                except (StoragePathError, OSError) as error:
+                    # A path that is away, or broken: the next audit that finds it there sees to it.
+                    log.info("The copy of file %s stays on %s for now: %s", file_id, paths[path_id], error)
+    ended = frozenset(each.plan.file.file_id for each in batch if view.get(FileRecord, each.plan.file.file_id) is None)
+    return Committed(len(moved), dropped, tuple(problem for some in gone.values() for problem in some), ended)
+
+
+def discard(root: Root, file_id: FileId, path: StoragePath, files: FileOps = OS_FILES) -> bool:
+    """Delete a copy that no record names; whether it was deleted.
+
+    It is renamed first, and comes back if the metadata, read after that, name it after all.
+
+    Raises:
+        StoragePathError: the directory is not this path.
+        OSError: the path takes no change.
+    """
+    moved = set_aside(file_id, path, files)
+    if not moved:
+        return False
+    now = root.store.view(durable=True).get(FileRecord, file_id)
+    if now is not None and path.path_id in now.copies:
+        put_back(moved, files)
+        return False
+    delete_aside(moved, files)
+    return True
+
+
+def _change(root: Root, batch: Sequence[Restored], copies: CopiesThen) -> set[str]:
+    """Commit other copies into the records of files; returns the files whose record changed."""
+    changed: list[FileRecord] = []
+
+    def decide(view: View) -> Change | None:
+        nonlocal changed
+        changed = [record for each in batch if (record := _changed(view, each, copies)) is not None]
+        return Change(puts=changed, keys={FILES_KEY: None}) if changed else None
+
+    root.store.commit(decide)
+    return {record.file_id for record in changed}
+
+
+def _changed(view: View, done: Restored, copies: CopiesThen) -> FileRecord | None:
+    """The file's record with these copies; None if it stays as it is, or is not for repair any more."""
+    now = view.get(FileRecord, done.plan.file.file_id)
+    if now is None or now.replaced_at is not None:
+        return None
+    usable = [path_id for path_id in done.targets if _may_hold(view, path_id)]
+    then = copies(now, done.plan, usable)
+    return None if then == now.copies else now.model_copy(update={"copies": then})
+
+
+def _gone_again(root: Root, batch: Sequence[Restored]) -> dict[str, list[str]]:
+    """Of each file whose record names a new copy that is not there any more, what to say about it."""
+    view = root.store.view(durable=True)
+    paths = root.storage_paths(view)
+    found: dict[str, list[str]] = {}
+    for each in batch:
+        file_id = FileId(each.plan.file.file_id)
+        now = view.get(FileRecord, file_id)
+        named = () if now is None or now.replaced_at is not None else now.copies
+        for path_id in each.targets:
+            if path_id in named and not paths[path_id].segment_file(file_id).exists():
+                said = f"the new copy of file {file_id} on {paths[path_id]} is gone again"
+                found.setdefault(file_id, []).append(said)
+    return found
+
+
+def _may_hold(view: View, path_id: PathId) -> bool:
+    record = view.get(PathRecord, str(path_id))
+    return record is not None and record.state not in ("lost", "retired")
+
+
+def _settle_reports(root: Root, done: Restored, now: FileRecord | None) -> None:
+    """Clear the reports about copies that were written anew or are not named any more; leave one of a loss."""
+    file_id = FileId(done.plan.file.file_id)
+    named = () if now is None else now.copies
+    settled = {*done.targets, *(path_id for path_id in done.plan.file.copies if path_id not in named)}
+    for path_id in settled:
+        clear_report(root.path, Report(ReportKind.BAD_COPY, file_id, PathId(path_id), "", 0))
+    if done.loss is not None and now is not None and now.replaced_at is None:
+        now_ms = current_ms()
+        write_report(root.path, Report(ReportKind.LOSS, file_id, None, done.loss, now_ms))
+
+
+def _with(report: WorkReport, batch: Sequence[Restored], done: Committed) -> WorkReport:
+    lost = [
+        (each.plan.file.file_id, each.loss)
+        for each in batch
+        if each.loss is not None and each.plan.file.file_id not in done.ended
+    ]
+    return replace(
+        report,
+        restored=report.restored + sum(len(each.targets) for each in batch),
+        bytes=report.bytes + sum(len(each.targets) * each.plan.file.length for each in batch),
+        moved=report.moved + done.moved,
+        dropped=report.dropped + done.dropped,
+        lost=(*report.lost, *lost),
+        problems=(
+            *report.problems,
+            *done.problems,
+            *(f"storage path {failure.path_id}: {failure.reason}" for each in batch for failure in each.failures),
+            *(each.undecided for each in batch if each.undecided is not None),
+        ),
+    )

@@ -1,0 +1,98 @@
+"""What ends by itself: subscriptions whose consumers stayed away for too long, and the lease files they left.
+
+Age here is that of the lease file, which its consumer rewrites every few seconds, by the wall clock: expiry is a matter
+of hours or days, and a consumer that comes back to an expired subscription is told so.
+"""
+
+from __future__ import annotations
+
+import time
+from contextlib import suppress
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from pulsar_on_spark.metadata import keys
+from pulsar_on_spark.metadata.records import SubscriptionRecord, TopicRecord
+from pulsar_on_spark.metadata.state import View
+from pulsar_on_spark.metadata.store import Change
+from pulsar_on_spark.topic.catalog.leases import Lease, lease_directory
+
+if TYPE_CHECKING:
+    from pulsar_on_spark.topic.catalog.root_handle import Root
+
+SWEEP_AFTER_S = 24 * 3600.0
+"""Lease files that were not renewed for so long are deleted; no lease lasts so long."""
+
+
+def expire_subscriptions(root: Root, clock: float | None = None) -> int:
+    """Delete the subscriptions that expire and whose consumers were away for `expires_after_s`; returns how many.
+
+    Args:
+        root: the root.
+        clock: the time to judge by, in seconds since 1970; None for now.
+    """
+    now_s = time.time() if clock is None else clock
+    view = root.store.view()
+    names = {topic.topic_id: topic.name for topic in view.all(TopicRecord)}
+    expired = 0
+    for record in view.all(SubscriptionRecord):
+        if record.topic_id in names and _is_expired(root, record, now_s):
+            expired += _delete(root, names[record.topic_id], record, now_s)
+    return expired
+
+
+def sweep_leases(root: Root, clock: float | None = None) -> int:
+    """Delete the lease files that no consumer renewed for a day and no subscription's expiry needs; returns how many.
+
+    Empty directories go, too. A paused consumer that this hits writes its file anew when it wakes.
+    """
+    now_s = time.time() if clock is None else clock
+    subscriptions = root.store.view().all(SubscriptionRecord)
+    keep_s = max([SWEEP_AFTER_S, *(record.expires_after_s or 0 for record in subscriptions)])
+    swept = 0
+    for path in sorted((root.path / "leases").glob("*/*")):
+        with suppress(FileNotFoundError):
+            if now_s - path.stat().st_mtime > keep_s:
+                path.unlink()
+                swept += 1
+    for directory in (root.path / "leases").glob("*/"):
+        with suppress(OSError):  # it is not empty, or another pass was faster
+            directory.rmdir()
+    return swept
+
+
+def _delete(root: Root, topic: str, record: SubscriptionRecord, now_s: float) -> bool:
+    deleted = False
+
+    def decide(view: View) -> Change | None:
+        nonlocal deleted
+        found = view.get(SubscriptionRecord, record.record_id)
+        deleted = found is not None and _is_expired(root, found, now_s)
+        if found is None or not deleted:
+            return None
+        return Change(
+            deletes=[found],
+            keys={keys.topic(topic): None, keys.subscription(record.topic_id, record.name): None},
+        )
+
+    root.store.commit(decide)
+    return deleted
+
+
+def _is_expired(root: Root, record: SubscriptionRecord, now_s: float) -> bool:
+    if record.expires_after_s is None or record.face == "broker":
+        return False
+    seen_s = max([record.created_at.timestamp(), *_renewals(lease_directory(root.path, record.name), record.topic_id)])
+    return now_s - seen_s > record.expires_after_s
+
+
+def _renewals(directory: Path, topic_id: str) -> list[float]:
+    """When the consumers of a topic renewed their leases last."""
+    found = []
+    for path in directory.glob("*.json"):
+        with suppress(FileNotFoundError):
+            renewed_s = path.stat().st_mtime
+            lease = Lease.parse(path.read_bytes(), path)
+            if lease is None or topic_id in lease.topics:
+                found.append(renewed_s)
+    return found

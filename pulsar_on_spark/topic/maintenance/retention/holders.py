@@ -1,0 +1,115 @@
+"""Who may still need entries of a topic: its subscriptions, its compaction, its deduplication. Pure.
+
+    who has the subscription                   nothing is trimmed from
+    -----------------------------------------  -----------------------------------------------------------------------
+    a broker, or nobody after a broker         its last row on: rows are durable, and never move back in an epoch
+    Spark, or nobody after Spark               where it stood ten minutes ago, and two looks with progress ago
+
+    topic compaction                           its horizon on: what is behind it is not compacted yet
+    deduplication                              its record's place on: a broker that starts replays what is behind it
+
+Spark's queries lag because their checkpoints are not synced: a power cut may take the last batches from them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Final
+
+from pulsar_on_spark.metadata.cursors import WHOLE, Cursors
+from pulsar_on_spark.metadata.records import CursorMark, DedupRecord, SubscriptionRecord, TrimRecord
+from pulsar_on_spark.metadata.state import View
+from pulsar_on_spark.model.ids import EARLIEST, EntryId, LedgerId, Position
+from pulsar_on_spark.topic.catalog.policies.policies import Policies
+from pulsar_on_spark.topic.managed_ledger.chain.compaction_record import trim_limit
+from pulsar_on_spark.topic.managed_ledger.subscription.positions import mark_delete
+
+SPARK_KEEPS: Final = timedelta(minutes=10)
+"""What a query of Spark has committed stays so long: its checkpoint is not synced, and may lose its last batches."""
+MARK_EVERY: Final = timedelta(minutes=5)
+"""Marks are at least so far apart, so that those that matter are few."""
+_MARKS_BEHIND: Final = 2
+"""Looks with progress, hence committed batches, that a mark must be behind."""
+
+
+@dataclass(frozen=True, slots=True)
+class Holder:
+    """Somebody who may need entries from a position on; `reason` completes "kept for ..."."""
+
+    position: Position
+    reason: str
+
+
+def holders(view: View, cursors: Cursors, topic_id: str, policies: Policies, now: datetime) -> list[Holder]:
+    """All who may need entries of a topic.
+
+    Args:
+        view: The metadata.
+        cursors: Cursor rows, durable and read after the view.
+        topic_id: The topic, or partition.
+        policies: What holds for it.
+        now: The trimmer's clock.
+    """
+    marks = marked(view, cursors, topic_id, now)
+    found = []
+    for record in view.all(SubscriptionRecord, topic_id):
+        position = mark_delete(record, cursors.of(topic_id, record.name))
+        if not _is_sparks(record, cursors):
+            found.append(Holder(position, f"subscription {record.name!r}, which has not acknowledged it"))
+            continue
+        settled = _settled([mark for mark in marks if mark.subscription == record.name], position, now)
+        reason = "which has not acknowledged it" if settled == position else "which Spark may ask for once more"
+        found.append(Holder(settled, f"subscription {record.name!r}, {reason}"))
+    compacted = trim_limit(view, topic_id) or (EARLIEST if policies.compaction_threshold else None)
+    if compacted is not None:
+        found.append(Holder(compacted, "topic compaction, which has not come to it"))
+    dedup = view.get(DedupRecord, topic_id)
+    if dedup is not None:
+        place = Position(LedgerId(dedup.ledger), EntryId(dedup.entry))
+        found.append(Holder(place, "deduplication, which finds there what producers sent last"))
+    return found
+
+
+def marked(view: View, cursors: Cursors, topic_id: str, now: datetime) -> tuple[CursorMark, ...]:
+    """The marks to remember from now on: the old ones that may still matter, and one for each cursor that moved."""
+    trim = view.get(TrimRecord, topic_id)
+    old = () if trim is None else trim.marks
+    kept: list[CursorMark] = []
+    for record in view.all(SubscriptionRecord, topic_id):
+        if not _is_sparks(record, cursors):
+            continue
+        position = mark_delete(record, cursors.of(topic_id, record.name))
+        own = [mark for mark in old if mark.subscription == record.name and _at(mark) <= position]
+        if not own or (_at(own[-1]) < position and now - own[-1].seen_at >= MARK_EVERY):
+            own.append(CursorMark(subscription=record.name, ledger=position.ledger, entry=position.entry, seen_at=now))
+        kept += own[max(_last_settled(own, now), 0) :]
+    return tuple(kept)
+
+
+def _settled(own: Sequence[CursorMark], position: Position, now: datetime) -> Position:
+    """Up to where a query of Spark that stands at `position` needs nothing any more."""
+    index = _last_settled(own, now)
+    return EARLIEST if index < 0 else min(_at(own[index]), position)
+
+
+def _last_settled(own: Sequence[CursorMark], now: datetime) -> int:
+    """Which mark is the newest that is old enough; -1 if none is."""
+    for index in range(len(own) - 1 - _MARKS_BEHIND, -1, -1):
+        if now - own[index].seen_at >= SPARK_KEEPS:
+            return index
+    return -1
+
+
+def _is_sparks(record: SubscriptionRecord, cursors: Cursors) -> bool:
+    if record.face == "broker":
+        return False
+    newest = max(cursors.of(record.topic_id, record.name), key=lambda row: row.rank, default=None)
+    if newest is None:
+        return any(owner.consumer is not None for owner in record.owners)
+    return newest.slot != WHOLE
+
+
+def _at(mark: CursorMark) -> Position:
+    return Position(LedgerId(mark.ledger), EntryId(mark.entry))

@@ -1,0 +1,237 @@
+"""Trimming topics: the front of each chain goes as far as retention wants and nobody needs it.
+
+    read main, then the cursors  ->  decide  ->  one commit under the topics' keys  ->  garbage collection, later
+
+The commit takes segments and ledgers out of the chain and notes where it begins now. Creating a subscription, moving a
+cursor back, merging and attaching carry the same key: whoever comes second decides anew on what the first one left.
+Files are not touched here. Those that no segment names any more are retired by garbage collection, and stay for readers
+under way as after a merge. So a trimmer may be killed anywhere, and any number may run at once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Final
+
+from pulsar_on_spark.metadata import keys
+from pulsar_on_spark.metadata.records import CompactionRecord, IdsRecord, LedgerRecord, Record, TopicRecord, TrimRecord
+from pulsar_on_spark.metadata.state import View
+from pulsar_on_spark.metadata.store import Change, MetadataStore
+from pulsar_on_spark.model.ids import EARLIEST, Position
+from pulsar_on_spark.model.names import TopicName
+from pulsar_on_spark.topic.catalog import catalog
+from pulsar_on_spark.topic.catalog.policies.effective import DEFAULTS, effective
+from pulsar_on_spark.topic.catalog.policies.policies import Policies
+from pulsar_on_spark.topic.catalog.progress import Progress, silent
+from pulsar_on_spark.topic.maintenance.retention.holders import holders, marked
+from pulsar_on_spark.topic.maintenance.retention.retention import (
+    KeptSegment,
+    Trim,
+    decide_trim,
+    is_limited,
+    truncated_before,
+    why_kept,
+)
+
+if TYPE_CHECKING:
+    from pulsar_on_spark.topic.catalog.root_handle import Root
+
+_TOPICS_AT_ONCE: Final = 32
+"""Topics of one commit: each row names its keys, and a commit that many share loses more often."""
+_SEGMENTS_AT_ONCE: Final = 1_000
+_MAX_ROUNDS: Final = 10_000
+
+
+@dataclass(frozen=True, slots=True)
+class TrimmedTopics:
+    """What trimming took out of chains."""
+
+    topics: int = 0
+    segments: int = 0
+    messages: int = 0
+    bytes: int = 0
+
+    def __add__(self, other: TrimmedTopics) -> TrimmedTopics:
+        return TrimmedTopics(
+            self.topics + other.topics,
+            self.segments + other.segments,
+            self.messages + other.messages,
+            self.bytes + other.bytes,
+        )
+
+
+def trim_topics(
+    root: Root, defaults: Policies = DEFAULTS, progress: Progress = silent, now: datetime | None = None
+) -> TrimmedTopics:
+    """Trim every topic whose retention has a limit.
+
+    Args:
+        root: The root.
+        defaults: The policies that hold where neither topic nor namespace say anything.
+        progress: Called in the course of it.
+        now: The clock to judge ages by; None for that of this host.
+
+    Raises:
+        MetadataError: the metadata cannot be read or written.
+    """
+    view = root.store.view()
+    due = [topic.name for topic in _stored(view) if _may_go(view, topic, defaults)]
+    done = TrimmedTopics()
+    for start in range(0, len(due), _TOPICS_AT_ONCE):
+        progress("trim topics", start, len(due))
+        done += trim_some(root.store, due[start : start + _TOPICS_AT_ONCE], defaults, now)
+    return done
+
+
+def trim_some(
+    store: MetadataStore, names: Sequence[str], defaults: Policies = DEFAULTS, now: datetime | None = None
+) -> TrimmedTopics:
+    """Trim these topics (full names, partitions one by one), in as many commits as it takes (errors as `trim_topics`).
+
+    A topic that is not there any more is passed over.
+    """
+    done = TrimmedTopics()
+    topics: set[str] = set()
+    for _ in range(_MAX_ROUNDS):
+        trims = _commit(store, names, defaults, now or datetime.now(UTC))
+        segments = [segment for trim in trims for segment in trim.segments]
+        if not segments:
+            break
+        done += TrimmedTopics(
+            segments=len(segments),
+            messages=sum(each.rows for each in segments),
+            bytes=sum(each.bytes for each in segments),
+        )
+        topics.update(each.topic_id for each in segments)
+    return replace(done, topics=len(topics))
+
+
+def truncate(store: MetadataStore, name: TopicName, before: Position) -> None:
+    """Have everything before a position trimmed whatever retention says, once no cursor needs it.
+
+    The topic's compacted ledger goes at once. What is in an open ledger goes when that is closed and sealed.
+
+    Args:
+        store: The root's metadata.
+        name: A topic without partitions, or a partition.
+        before: The first entry that stays.
+
+    Raises:
+        TopicNotFoundError: there is no such topic.
+    """
+
+    def decide(view: View) -> Change:
+        topic = catalog.require_topic(view, name)
+        known = view.get(TrimRecord, topic.topic_id) or TrimRecord(topic_id=topic.topic_id)
+        until = max((known.truncated_ledger, known.truncated_entry), (int(before.ledger), int(before.entry)))
+        changed = known.model_copy(update={"truncated_ledger": until[0], "truncated_entry": until[1]})
+        return Change(
+            puts=[changed], deletes=view.all(CompactionRecord, topic.topic_id), keys={keys.topic(name.full): None}
+        )
+
+    store.commit(decide)
+
+
+def kept_segments(
+    store: MetadataStore, name: TopicName, defaults: Policies = DEFAULTS, now: datetime | None = None
+) -> list[KeptSegment]:
+    """Every sealed segment of a topic without partitions, or of a partition, with the reason why it is still kept.
+
+    Raises:
+        MetadataError: the metadata cannot be read.
+    """
+    view = store.view()
+    topic = view.get(TopicRecord, name.full)
+    if topic is None:
+        return []
+    clock = now or datetime.now(UTC)
+    policies = _policies(view, topic, defaults)
+    holding = holders(view, store.cursors(), topic.topic_id, policies, clock)
+    return why_kept(view, topic.topic_id, policies.retention, holding, clock, keeps_end=_is_terminated(topic))
+
+
+def _commit(store: MetadataStore, names: Sequence[str], defaults: Policies, now: datetime) -> list[Trim]:
+    """One commit for some topics; returns what went."""
+    trims: list[Trim] = []
+
+    def decide(view: View) -> Change | None:
+        nonlocal trims
+        trims = []
+        # Read after the view: whatever a cursor says here, it never moves back without one of the keys below.
+        cursors = store.cursors(durable=True)
+        puts: list[Record] = []
+        deletes: list[Record] = []
+        moved: dict[str, int | None] = {}
+        ids = _Ids(view)
+        for name in names:
+            topic = view.get(TopicRecord, name)
+            if topic is None:
+                continue
+            policies = _policies(view, topic, defaults)
+            holding = holders(view, cursors, topic.topic_id, policies, now)
+            trim = decide_trim(
+                view,
+                topic.topic_id,
+                policies.retention,
+                holding,
+                now,
+                keeps_end=_is_terminated(topic),
+                most=_SEGMENTS_AT_ONCE - sum(len(trim.segments) for trim in trims),
+            )
+            known = view.get(TrimRecord, topic.topic_id) or TrimRecord(topic_id=topic.topic_id)
+            changed = known.model_copy(update={"marks": marked(view, cursors, topic.topic_id, now)})
+            trims.append(trim)
+            deletes += [*trim.segments, *trim.ledgers]
+            if trim.before != EARLIEST:
+                changed = changed.model_copy(
+                    update={"trimmed_ledger": int(trim.before.ledger), "trimmed_entry": int(trim.before.entry)}
+                )
+            if trim.takes_all:
+                puts.append(LedgerRecord(topic_id=topic.topic_id, ledger_id=ids.take(), created_at=now))
+            if changed != known:
+                puts.append(changed)
+            if changed != known or trim.ledgers:
+                moved[keys.topic(name)] = None
+        if not moved:
+            return None
+        if ids.record is not None:
+            puts.append(ids.record)
+            moved[keys.IDS] = None
+        return Change(puts=puts, deletes=deletes, keys=moved)
+
+    store.commit(decide)
+    return trims
+
+
+class _Ids:
+    """Gives ledger ids: each is above all that were ever given."""
+
+    def __init__(self, view: View) -> None:
+        stored = view.get(IdsRecord, "ledger")
+        self._next = 1 if stored is None else stored.next_ledger_id
+        self.record: IdsRecord | None = None
+
+    def take(self) -> int:
+        taken, self._next = self._next, self._next + 1
+        self.record = IdsRecord(next_ledger_id=self._next)
+        return taken
+
+
+def _may_go(view: View, topic: TopicRecord, defaults: Policies) -> bool:
+    is_truncated = truncated_before(view, topic.topic_id) != EARLIEST
+    return is_truncated or is_limited(_policies(view, topic, defaults).retention)
+
+
+def _stored(view: View) -> list[TopicRecord]:
+    """Topics that have entries of their own: not the partitioned ones, but their partitions."""
+    return [topic for topic in view.all(TopicRecord) if topic.partitions is None]
+
+
+def _policies(view: View, topic: TopicRecord, defaults: Policies) -> Policies:
+    return effective(view, TopicName.parse(topic.name), defaults)
+
+
+def _is_terminated(topic: TopicRecord) -> bool:
+    return topic.terminated is not None

@@ -1,0 +1,375 @@
+"""What a root is like: storage paths, topics and subscriptions, from the metadata and the reports of readers."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter, defaultdict
+from collections.abc import Collection, Mapping, Sequence
+from contextlib import closing
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from pulsar_on_spark.ledger.journal.register import log_record
+from pulsar_on_spark.metadata.records import (
+    FileRecord,
+    IncarnationRecord,
+    LedgerRecord,
+    PathRecord,
+    SealRecord,
+    SegmentRecord,
+    SubscriptionRecord,
+    TopicRecord,
+)
+from pulsar_on_spark.metadata.state import View
+from pulsar_on_spark.model.errors import StoragePathError
+from pulsar_on_spark.model.ids import IncarnationId, PathId
+from pulsar_on_spark.storage.reports import Report, ReportKind, read_reports, sum_losses
+from pulsar_on_spark.storage.storage_path import StoragePath
+from pulsar_on_spark.topic.catalog import catalog, registry
+from pulsar_on_spark.topic.catalog.leases import LeaseWatcher, broker_lease_directory
+from pulsar_on_spark.topic.catalog.progress import Progress, silent
+from pulsar_on_spark.topic.data_path.tail import Tail
+from pulsar_on_spark.topic.maintenance.repair.scrub import AuditState, check_copy, read_state
+from pulsar_on_spark.topic.managed_ledger.chain import chain
+from pulsar_on_spark.topic.managed_ledger.chain.tail_view import UnsealedSegment
+from pulsar_on_spark.topic.managed_ledger.sealing.journal_frames import JournalFrames
+from pulsar_on_spark.topic.managed_ledger.subscription import subscriptions
+from pulsar_on_spark.topic.managed_ledger.subscription.subscriptions import SubscriptionStatus
+
+if TYPE_CHECKING:
+    from pulsar_on_spark.topic.catalog.root_handle import Root
+
+
+@dataclass(frozen=True, slots=True)
+class PathStatus:
+    """A storage path.
+
+    Attributes:
+        path_id: Its id.
+        directory: Where it is.
+        label: Its rack.
+        state: As in the metadata: writable, read-only, draining or lost. Retired ones are left out.
+        is_checked: Whether its copies count; not so while one that came back was not read in full.
+        reason: Why a write, or an audit, marked it as read-only.
+        problem: What is wrong with it right now, as far as a look tells.
+        free_bytes: Free space on its file system; None if that cannot be said.
+        copies: Files of which it should hold a copy.
+        bytes: What these take.
+        bad_copies: Copies on it that readers, or a verification, found bad or missing.
+    """
+
+    path_id: PathId
+    directory: Path
+    label: str
+    state: str
+    is_checked: bool
+    reason: str
+    problem: str
+    free_bytes: int | None
+    copies: int
+    bytes: int
+    bad_copies: int
+
+
+@dataclass(frozen=True, slots=True)
+class IncarnationStatus:
+    """A broker incarnation whose journal is there.
+
+    Attributes:
+        incarnation: Its id.
+        state: OPEN, IN_RECOVERY or CLOSED.
+        lease: renewed, stale (older than its duration) or missing; a reader recovers what is OPEN without a lease.
+        open_ledgers: Ledgers that it has open.
+        fragments: Runs of frames with one set of journal files.
+        journal_bytes: Bytes of the files that are not sealed wholly, one copy counted.
+        given_up_paths: Storage paths that an operator gave up to have it closed: entries may be missing.
+        given_up_frames: Frames [first, end) that an operator gave up because no copy gives them.
+    """
+
+    incarnation: str
+    state: str
+    lease: str
+    open_ledgers: int
+    fragments: int
+    journal_bytes: int
+    given_up_paths: tuple[int, ...]
+    given_up_frames: tuple[tuple[int, int], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class TopicStatus:
+    """A topic with all its partitions. `bytes` counts key and value bytes, as they were written.
+
+    What is not sealed yet is in `messages` and `bytes` as its broker counted it. `given_up` are runs of entries that an
+    operator gave up with frames of a journal: (ledger, first entry, entry behind the last; the first where nobody can
+    tell how many).
+    """
+
+    name: str
+    partitions: int | None
+    schema: str | None
+    messages: int
+    bytes: int
+    ledgers: int
+    segments: int
+    files: int
+    given_up: tuple[tuple[int, int, int], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class TopicSubscription:
+    """A subscription on a topic: one cursor for each partition that has it."""
+
+    topic: str
+    name: str
+    type: str
+    consumers: tuple[str, ...]
+    backlog_messages: int
+    backlog_bytes: int
+    cursors: tuple[SubscriptionStatus, ...]
+
+    @classmethod
+    def of(cls, topic: str, name: str, parts: Sequence[SubscriptionStatus]) -> TopicSubscription:
+        """The subscription of a topic from its cursors, one or more."""
+        return cls(
+            topic=topic,
+            name=name,
+            type=parts[0].type,
+            consumers=tuple(sorted({consumer for part in parts for consumer in part.consumers})),
+            backlog_messages=sum(part.backlog_messages for part in parts),
+            backlog_bytes=sum(part.backlog_bytes for part in parts),
+            cursors=tuple(parts),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class StorageStatus:
+    """Storage paths, copies and journals of a root at one version of its metadata.
+
+    Attributes:
+        paths: Its storage paths.
+        incarnations: Broker incarnations, those whose journals are wholly sealed and cleared away left out.
+        missing_copies: How many copies live files lack to their write quorum. Those on paths that cannot be reached
+            count as missing; the `problem` of such a path says why. So do those on lost and on draining paths.
+        unchecked_copies: Copies on paths that came back: they count when they were read in full.
+        bad_copies: Reports of copies of live files that are bad or missing, while another is good.
+        losses: What of live files no copy gives: one of each file and topic, with the total of its messages.
+        audit: What the last audit found, what was repaired after it, and how far the scrub of each path is.
+    """
+
+    paths: tuple[PathStatus, ...]
+    incarnations: tuple[IncarnationStatus, ...]
+    missing_copies: int
+    unchecked_copies: int
+    bad_copies: tuple[Report, ...]
+    losses: tuple[Report, ...]
+    audit: AuditState
+
+
+@dataclass(frozen=True, slots=True)
+class RootStatus(StorageStatus):
+    """A root at one version of its metadata.
+
+    Attributes:
+        root: Its path.
+        cluster_id: Its identity.
+        quorum: Ensemble, write and ack quorum of what is written.
+        topics: Its topics, partitions summed up.
+        subscriptions: Their subscriptions.
+        verified_copies: Copies that were read in full; None if that was not asked for.
+    """
+
+    root: Path
+    cluster_id: str
+    quorum: str
+    topics: tuple[TopicStatus, ...]
+    subscriptions: tuple[TopicSubscription, ...]
+    verified_copies: int | None
+
+
+def status(root: Root, *, verify: bool = False, progress: Progress = silent) -> RootStatus:
+    """The root now.
+
+    Args:
+        root: the root.
+        verify: read every copy of every file in full first; what is bad is reported, what is good again is cleared.
+        progress: called in the course of it.
+
+    Raises:
+        MetadataError: the metadata cannot be read.
+        StorageError: the reports cannot be read.
+    """
+    view = look(root)
+    files = catalog.live_files(view)
+    verified = _verify(root, view, files, progress) if verify else None
+    return RootStatus(
+        **_storage(root, view, files),
+        root=root.path,
+        cluster_id=root.cluster_id,
+        quorum=str(root.quorum),
+        topics=tuple(_topic(view, topic) for topic in catalog.topics(view)),
+        subscriptions=topic_subscriptions(root, view),
+        verified_copies=verified,
+    )
+
+
+def storage_status(root: Root) -> StorageStatus:
+    """Storage paths, copies and journals now (raises as `status`)."""
+    view = root.store.view(durable=True)
+    return StorageStatus(**_storage(root, view, catalog.live_files(view)))
+
+
+def _storage(root: Root, view: View, files: Mapping[str, FileRecord]) -> dict[str, Any]:
+    """The fields of `StorageStatus`."""
+    reports = [report for report in read_reports(root.path) if report.file_id in files]
+    bad = _bad_copies(files, reports)
+    paths = _paths(root, view, files, _bad_by_path(bad))
+    return {
+        "paths": paths,
+        "incarnations": tuple(_incarnation(root, view, record) for record in view.all(IncarnationRecord)),
+        "missing_copies": _missing_copies(root, files, {path.path_id for path in paths if _holds(path)}),
+        "unchecked_copies": sum(path.copies for path in paths if not path.is_checked),
+        "bad_copies": bad,
+        "losses": tuple(sum_losses(reports)),
+        "audit": read_state(root.path),
+    }
+
+
+def look(root: Root) -> View:
+    """The root now, with what is in journals; where that cannot be read, as much of it as is known without."""
+    view = root.store.view(durable=True)
+    parts = [part for topic in catalog.topics(view) for part in catalog.parts(view, topic)]
+    with closing(Tail(root, fail_on_data_loss=False)) as tail:
+        return tail.look(parts, view)
+
+
+def topic_subscriptions(root: Root, view: View) -> tuple[TopicSubscription, ...]:
+    """The subscriptions of all topics, partitions summed up."""
+    cursors = root.store.cursors()
+    found = []
+    for topic in catalog.topics(view):
+        by_name: dict[str, list[SubscriptionStatus]] = defaultdict(list)
+        for part in catalog.parts(view, topic):
+            for record in view.all(SubscriptionRecord, part.topic_id):
+                by_name[record.name].append(subscriptions.status(view, cursors, part, record))
+        found += [TopicSubscription.of(topic.name, name, by_name[name]) for name in sorted(by_name)]
+    return tuple(found)
+
+
+def _topic(view: View, topic: TopicRecord) -> TopicStatus:
+    parts = catalog.parts(view, topic)
+    readable = [segment for part in parts for segment in view.all(SegmentRecord, part.topic_id)]
+    segments = [segment for segment in readable if not isinstance(segment, UnsealedSegment)]
+    ledgers = [ledger for part in parts for ledger in view.all(LedgerRecord, part.topic_id)]
+    schema = registry.latest(view, topic)
+    return TopicStatus(
+        name=topic.name,
+        partitions=topic.partitions,
+        schema=None if schema is None else schema.type,
+        messages=sum(segment.rows for segment in readable),
+        bytes=sum(segment.bytes for segment in readable),
+        ledgers=len(ledgers),
+        segments=len(segments),
+        files=len({segment.file_id for segment in segments}),
+        given_up=tuple((ledger.ledger_id, lost.first, lost.end) for ledger in ledgers for lost in ledger.lost),
+    )
+
+
+def _incarnation(root: Root, view: View, record: IncarnationRecord) -> IncarnationStatus:
+    seal = view.get(SealRecord, record.incarnation) or SealRecord(incarnation=record.incarnation)
+    frames = JournalFrames(IncarnationId(record.incarnation), root.current_storage_paths, seal.sealed_before)
+    watcher = LeaseWatcher(broker_lease_directory(root.path))
+    watcher.observe()
+    stale = "stale" if watcher.looks_stale(record.incarnation, time.time()) else "renewed"
+    return IncarnationStatus(
+        incarnation=record.incarnation,
+        state=record.state,
+        lease=stale if watcher.has_lease(record.incarnation) else "missing",
+        open_ledgers=sum(
+            chain.is_open(view, ledger) for ledger in view.all(LedgerRecord) if ledger.incarnation == record.incarnation
+        ),
+        fragments=len(record.fragments),
+        journal_bytes=frames.lag(log_record(record)).bytes,
+        given_up_paths=record.given_up_paths,
+        given_up_frames=tuple((each.begin, each.end) for each in seal.given_up),
+    )
+
+
+def _paths(root: Root, view: View, files: Mapping[str, FileRecord], bad: Counter[PathId]) -> tuple[PathStatus, ...]:
+    copies: Counter[int] = Counter()
+    sizes: Counter[int] = Counter()
+    for file in files.values():
+        for path_id in file.copies:
+            copies[path_id] += 1
+            sizes[path_id] += file.length + file.sidecar_length
+    known = root.storage_paths(view)
+    found = []
+    for record in view.all(PathRecord):
+        path = known.get(PathId(record.path_id))
+        if path is None:
+            continue
+        problem, free_bytes = _look(path)
+        found.append(
+            PathStatus(
+                path_id=path.path_id,
+                directory=path.directory,
+                label=record.label,
+                state=record.state,
+                is_checked=record.check_since is None,
+                reason=record.reason,
+                problem=problem,
+                free_bytes=free_bytes,
+                copies=copies[record.path_id],
+                bytes=sizes[record.path_id],
+                bad_copies=bad[path.path_id],
+            )
+        )
+    return tuple(found)
+
+
+def _bad_copies(files: Mapping[str, FileRecord], reports: Sequence[Report]) -> tuple[Report, ...]:
+    """The reports of copies that records of live files name."""
+    return tuple(
+        report
+        for report in reports
+        if report.kind is ReportKind.BAD_COPY
+        and report.file_id in files
+        and report.path_id in files[report.file_id].copies
+    )
+
+
+def _bad_by_path(reports: Sequence[Report]) -> Counter[PathId]:
+    return Counter(report.path_id for report in reports if report.path_id is not None)
+
+
+def _holds(path: PathStatus) -> bool:
+    """Whether copies on it are there, and stay."""
+    return not path.problem and path.state not in ("lost", "draining")
+
+
+def _missing_copies(root: Root, files: Mapping[str, FileRecord], holding: Collection[int]) -> int:
+    return sum(
+        max((file.write_quorum or root.quorum.write) - sum(1 for path_id in file.copies if path_id in holding), 0)
+        for file in files.values()
+    )
+
+
+def _look(path: StoragePath) -> tuple[str, int | None]:
+    try:
+        path.check()
+        return "", path.free_bytes()
+    except StoragePathError as error:
+        return str(error), None
+
+
+def _verify(root: Root, view: View, files: Mapping[str, FileRecord], progress: Progress) -> int:
+    """Read every copy of the files; returns how many were good."""
+    paths = root.storage_paths(view)
+    copies = [(file, paths[PathId(each)]) for file in files.values() for each in file.copies if PathId(each) in paths]
+    good = 0
+    for number, (file, path) in enumerate(copies):
+        progress("verify", number, len(copies))
+        good += check_copy(root.path, file, path).is_good
+    progress("verify", len(copies), len(copies))
+    return good

@@ -1,0 +1,405 @@
+"""A topic's chain of ledgers: where it ends, what lies between two positions, and how far to go in one step.
+
+Pure functions of a metadata view. A position is the next entry to read. A range is planned from the metadata alone and
+resolves to (file, batches), so the same range gives the same messages however often segments were merged meanwhile.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from itertools import count
+
+from pulsar_on_spark.metadata.records import FileRecord, IncarnationRecord, LedgerRecord, SegmentRecord, TrimRecord
+from pulsar_on_spark.metadata.state import View
+from pulsar_on_spark.model.errors import DataLossError, MetadataError
+from pulsar_on_spark.model.ids import EARLIEST, EntryId, LedgerId, Position
+from pulsar_on_spark.topic.entries.row_count import RowCount
+from pulsar_on_spark.topic.managed_ledger.chain.tail_view import JournalPlace, TailView, UnsealedSegment
+
+_UNLIMITED = 1e18
+"""More than anything here; unlike infinity it can be divided."""
+
+
+@dataclass(frozen=True, slots=True)
+class SegmentSlice:
+    """Entries [first, end) of one segment of a topic.
+
+    Attributes:
+        topic: The topic's full name.
+        topic_id: Its id.
+        partition: -1 for a topic that is no partition.
+        segment: The segment.
+        file: What holds it: a sealed file, or frames of a journal.
+        first: The first entry.
+        end: Behind the last entry.
+        by_broker: Whether a broker wrote it: then some of its rows may be no messages for readers.
+    """
+
+    topic: str
+    topic_id: str
+    partition: int
+    segment: SegmentRecord
+    file: FileRecord | JournalPlace
+    first: int
+    end: int
+    by_broker: bool = False
+
+    @property
+    def start_position(self) -> Position:
+        """The first entry of the slice."""
+        return Position(LedgerId(self.segment.ledger_id), EntryId(self.first))
+
+    @property
+    def entries_in_words(self) -> str:
+        """The entries, as errors and the log name them."""
+        first, last = self.start_position, self.end - 1
+        return f"entry {first}" if last == first.entry else f"entries {first} to {first.ledger}:{last}"
+
+    @property
+    def rows(self) -> int:
+        """Exact number of messages in the slice."""
+        if self.first == self.segment.first_entry and self.end == _end(self.segment):
+            return self.segment.rows
+        return sum(rows for _, rows in entry_runs(self))
+
+    @property
+    def bytes(self) -> int:
+        """Key and value bytes in the slice: the segment's, in proportion to its messages."""
+        return self.segment.bytes * self.rows // max(self.segment.rows, 1)
+
+    def batches(self) -> list[SliceBatch]:
+        """The batches of the file that hold the slice, in order."""
+        segment = self.segment
+        places = segment.places or ((number, 0) for number in count(segment.first_batch))
+        counted: RowCount | None = None
+        found = []
+        first = segment.first_entry
+        for entries, (number, first_row) in zip(segment.batch_entries, places, strict=False):
+            end = first + entries
+            if first < self.end and end > self.first:
+                rows = None
+                if segment.places or first < self.first or end > self.end:
+                    counted = counted or RowCount(segment)
+                    before = counted.until(first)
+                    begin, stop = (counted.until(entry) for entry in (max(first, self.first), min(end, self.end)))
+                    rows = (first_row + begin - before, first_row + stop - before)
+                found.append(SliceBatch(number, first, end, rows))
+            first = end
+        return found
+
+    def part(self, first: int, end: int) -> SegmentSlice:
+        """The entries of the slice that are in [first, end)."""
+        return replace(self, first=max(first, self.first), end=min(end, self.end))
+
+
+@dataclass(frozen=True, slots=True)
+class SliceBatch:
+    """A batch of a file and the segment's entries [first, end) in it, which may reach beyond the slice.
+
+    `rows` are the slice's rows [begin, end) of the batch; None for all of them.
+    """
+
+    number: int
+    first: int
+    end: int
+    rows: tuple[int, int] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Loss:
+    """A part of a range that can't be read any more, in words."""
+
+    topic: str
+    reason: str
+
+
+def is_open(view: View, ledger: LedgerRecord) -> bool:
+    """Whether entries may still be acknowledged in the ledger: no reader passes it."""
+    if ledger.incarnation is None or ledger.closed:
+        return False
+    owner = view.get(IncarnationRecord, ledger.incarnation)
+    return owner is None or owner.state != "CLOSED"
+
+
+def read_limit(view: View, topic_id: str) -> Position:
+    """The position that no reader passes: the chain's end, or what is readable of its first unfinished ledger.
+
+    Unfinished is an open ledger, and one of which not everything is readable here: a view that knows nothing of the
+    journals (any but a `TailView`) ends before the first entry that is not sealed yet.
+    """
+    for ledger in view.all(LedgerRecord, topic_id):
+        if ledger.incarnation is not None:
+            readable = readable_end(view, topic_id, ledger.ledger_id)
+            if is_open(view, ledger) or readable != ledger_end(view, ledger):
+                return Position(LedgerId(ledger.ledger_id), EntryId(readable))
+    last = view.newest(SegmentRecord, topic_id)
+    if last is None:
+        return trimmed_before(view, topic_id)
+    return Position(LedgerId(last.ledger_id), EntryId(_end(last)))
+
+
+def trimmed_before(view: View, topic_id: str) -> Position:
+    """The end of what retention has trimmed of a topic: before it nothing is there, on purpose."""
+    trim = view.get(TrimRecord, topic_id)
+    return EARLIEST if trim is None else Position(LedgerId(trim.trimmed_ledger), EntryId(trim.trimmed_entry))
+
+
+def readable_end(view: View, topic_id: str, ledger_id: int) -> int:
+    """The entry behind the last readable one of a ledger: 0 if there is none, or if all were trimmed."""
+    last = view.before(SegmentRecord, topic_id, f"{topic_id}/{ledger_id + 1:020d}")
+    return _end(last) if last is not None and last.ledger_id == ledger_id else 0
+
+
+def ledger_end(view: View, ledger: LedgerRecord) -> int | None:
+    """How many entries a broker's ledger has that is not open any more; None if that cannot be told from the view."""
+    if ledger.entries is None and isinstance(view, TailView):
+        return view.end_by_force(ledger.topic_id, ledger.ledger_id)
+    return ledger.entries
+
+
+@dataclass(frozen=True, slots=True)
+class RangePlan:
+    """What a range [start, end) of a topic consists of: slices in chain order, and what of it is lost."""
+
+    slices: tuple[SegmentSlice, ...]
+    losses: tuple[Loss, ...]
+
+    @property
+    def rows(self) -> int:
+        """Exact number of messages."""
+        return sum(slice_.rows for slice_ in self.slices)
+
+    @property
+    def bytes(self) -> int:
+        """Key and value bytes."""
+        return sum(slice_.bytes for slice_ in self.slices)
+
+
+def plan_range(view: View, topic: str, topic_id: str, partition: int, start: Position, end: Position) -> RangePlan:
+    """Find the entries of [start, end). Entry ids of a ledger are dense, so a hole is a loss, never a skip."""
+    found: list[SegmentSlice] = []
+    lost: list[Loss] = []
+    for piece in walk_range(view, topic, topic_id, partition, start, end):
+        if isinstance(piece, Loss):
+            lost.append(piece)
+        else:
+            found.append(piece)
+    return RangePlan(tuple(found), tuple(lost))
+
+
+def walk_range(
+    view: View, topic: str, topic_id: str, partition: int, start: Position, end: Position
+) -> Iterator[SegmentSlice | Loss]:
+    """As `plan_range`, piece by piece in the order of the chain: a long range costs what is taken of it.
+
+    Whoever starts at `EARLIEST` starts behind what was trimmed.
+    """
+    trimmed = trimmed_before(view, topic_id)
+    if start < min(trimmed, end):
+        if start > EARLIEST or end < trimmed:
+            yield Loss(topic, f"entries {start} to {trimmed} were trimmed by retention")
+        start = trimmed
+    if start >= end:
+        return
+    position = start
+    # A reader at the begin of a ledger has read nothing of it, as one at the end of the ledger before.
+    start_seen = start == trimmed or start.entry == 0
+    given_up = _given_up(view, topic_id, start, end)
+    for segment in view.since(SegmentRecord, topic_id, f"{topic_id}/{start.ledger:020d}/{start.entry:020d}"):
+        ledger = segment.ledger_id
+        if ledger > end.ledger or (ledger == end.ledger and segment.first_entry >= end.entry):
+            break
+        if ledger < start.ledger:
+            continue
+        first = max(segment.first_entry, start.entry) if ledger == start.ledger else segment.first_entry
+        stop = min(_end(segment), end.entry) if ledger == end.ledger else _end(segment)
+        begins_at = position.entry if ledger == position.ledger else 0
+        has_hole = first > begins_at
+        here = Position(LedgerId(ledger), EntryId(first))
+        yield from _given_up_losses(topic, given_up, here, said=LedgerId(ledger) if has_hole else None)
+        if has_hole:
+            yield Loss(topic, f"entries {position} to {ledger}:{first} are gone")
+        elif ledger > start.ledger and not start_seen:
+            # Nothing of the start's ledger is left that would show whether it ended at the start.
+            yield Loss(topic, f"what followed {position} in its ledger is gone")
+        start_seen = True
+        position = Position(LedgerId(ledger), EntryId(max(stop, first)))
+        if first < stop:
+            file, by_broker = _place(view, topic, segment)
+            yield SegmentSlice(topic, topic_id, partition, segment, file, first, stop, by_broker)
+    if position < end and end.entry > 0:
+        yield Loss(topic, f"entries {position} to {end} are gone")
+        return
+    yield from _given_up_losses(topic, given_up, end)
+
+
+def _given_up(view: View, topic_id: str, start: Position, end: Position) -> deque[Position]:
+    """Where entries in [start, end) begin that are lost because an operator gave up their frames, or paths."""
+    found = (
+        Position(LedgerId(ledger.ledger_id), EntryId(first))
+        for ledger in view.all(LedgerRecord, topic_id)
+        for first in (*(lost.first for lost in ledger.lost), *_cut_off(view, ledger))
+    )
+    return deque(sorted(position for position in found if start <= position < end))
+
+
+def _cut_off(view: View, ledger: LedgerRecord) -> tuple[int, ...]:
+    """Where a ledger without close row ends whose log was closed without some of its paths: it may have been longer."""
+    owner = None if ledger.incarnation is None else view.get(IncarnationRecord, ledger.incarnation)
+    if owner is None or ledger.entries is not None or not owner.given_up_paths:
+        return ()
+    end = ledger_end(view, ledger)
+    return () if end is None else (end,)
+
+
+def _given_up_losses(topic: str, lost: deque[Position], end: Position, said: LedgerId | None = None) -> Iterator[Loss]:
+    """What of `lost` begins before `end`, taken from it; the hole in ledger `said` is reported by itself."""
+    while lost and lost[0] < end:
+        position = lost.popleft()
+        if position.ledger != said:
+            yield Loss(
+                topic, f"entries from {position} on were in journal frames or on storage paths that were given up"
+            )
+
+
+@dataclass(frozen=True, slots=True)
+class Waiting:
+    """What lies between two positions, counted without planning it.
+
+    Attributes:
+        rows: Exact number of messages.
+        bytes: Key and value bytes.
+        enough: A position by which the limits that were asked for are reached, or the range's end.
+    """
+
+    rows: int
+    bytes: int
+    enough: Position
+
+
+def waiting(
+    view: View,
+    topic_id: str,
+    start: Position,
+    end: Position,
+    max_rows: int | None = None,
+    max_bytes: int | None = None,
+) -> Waiting:
+    """Count the entries of [start, end): cheap also for a long backlog of small segments."""
+    rows = size = 0
+    enough = end
+    if start >= end:
+        return Waiting(0, 0, end)
+    for segment in view.since(SegmentRecord, topic_id, f"{topic_id}/{start.ledger:020d}/{start.entry:020d}"):
+        ledger, first, stop = segment.ledger_id, segment.first_entry, _end(segment)
+        if (ledger, first) >= (end.ledger, end.entry):
+            break
+        if (ledger, stop) <= (start.ledger, start.entry):
+            continue
+        segment_rows = segment.rows
+        if (ledger, first) < (start.ledger, start.entry) or (ledger, stop) > (end.ledger, end.entry):
+            after = start.entry if ledger == start.ledger else 0
+            before = end.entry if ledger == end.ledger else stop
+            segment_rows = sum(rows for _, rows in _runs(segment, after, before))
+        rows += segment_rows
+        size += segment.bytes * segment_rows // max(segment.rows, 1)
+        reached = (max_rows is not None and rows >= max_rows) or (max_bytes is not None and size >= max_bytes)
+        if reached and enough == end:
+            enough = min(Position(LedgerId(ledger), EntryId(stop)), end)
+    return Waiting(rows, size, enough)
+
+
+def require_ledger(view: View, topic: str, topic_id: str, position: Position) -> None:
+    """Make sure that a position lies in the topic: its ledger is in the chain, its entry at or before the ledger's end.
+
+    Raises:
+        DataLossError: the ledger is unknown or trimmed, or the entry is past its end.
+    """
+    trimmed = trimmed_before(view, topic_id)
+    if position in (EARLIEST, trimmed):
+        return
+    if position < trimmed:
+        raise DataLossError(
+            f"Position {position} of {topic} was trimmed by retention: what is before {trimmed} is gone."
+        )
+    ledger = view.get(LedgerRecord, f"{topic_id}/{position.ledger:020d}")
+    if ledger is None:
+        raise DataLossError(
+            f"Position {position} of {topic} lies outside the topic: ledger {position.ledger} is not there."
+        )
+    if not is_open(view, ledger) and position.entry > readable_end(view, topic_id, position.ledger):
+        raise DataLossError(
+            f"Position {position} of {topic} lies outside the topic: ledger {position.ledger} ends before it."
+        )
+
+
+def entry_runs(slice_: SegmentSlice) -> Iterator[tuple[int, int]]:
+    """Runs (entries, messages in all of them) of the slice, in entry order."""
+    return _runs(slice_.segment, slice_.first, slice_.end)
+
+
+def advance(
+    found: Sequence[SegmentSlice],
+    start: Position,
+    end: Position,
+    max_rows: int | None,
+    max_bytes: int | None,
+    *,
+    at_least_one: bool,
+) -> Position:
+    """How far to read in one step under limits that never split an entry: entries as long as they fit.
+
+    Args:
+        found: the slices of [start, end), in order.
+        start: where the step starts.
+        end: where the slices end.
+        max_rows: most messages, None for no limit.
+        max_bytes: most key and value bytes, None for no limit.
+        at_least_one: take the first entry even if it alone is above a limit.
+    """
+    rows_left = _UNLIMITED if max_rows is None else float(max_rows)
+    bytes_left = _UNLIMITED if max_bytes is None else float(max_bytes)
+    position = start
+    for slice_ in found:
+        ledger = LedgerId(slice_.segment.ledger_id)
+        bytes_per_row = slice_.segment.bytes / max(slice_.segment.rows, 1)
+        entry = slice_.first
+        for entries, rows in entry_runs(slice_):
+            rows_each = rows / entries
+            bytes_each = max(rows_each * bytes_per_row, 1e-9)
+            fitting = int(min(rows_left // rows_each, bytes_left // bytes_each, entries))
+            if fitting < entries:
+                if fitting == 0 and (position > start or not at_least_one):
+                    return position
+                return Position(ledger, EntryId(entry + max(fitting, 1)))
+            entry += entries
+            rows_left -= rows
+            bytes_left -= entries * bytes_each
+            position = Position(ledger, EntryId(entry))
+    return end
+
+
+def _place(view: View, topic: str, segment: SegmentRecord) -> tuple[FileRecord | JournalPlace, bool]:
+    """What holds a segment, and whether a broker wrote it."""
+    if isinstance(segment, UnsealedSegment):
+        return segment.frames, True
+    file = view.get(FileRecord, segment.file_id)
+    if file is None:
+        raise MetadataError(f"Segment {segment.record_id} of {topic} names file {segment.file_id}, unknown here.")
+    ledger = view.get(LedgerRecord, f"{segment.topic_id}/{segment.ledger_id:020d}")
+    return file, ledger is not None and ledger.incarnation is not None
+
+
+def _runs(segment: SegmentRecord, first: int, end: int) -> Iterator[tuple[int, int]]:
+    entry = segment.first_entry
+    for entries, rows in segment.entry_rows:
+        taken = min(entry + entries, end) - max(entry, first)
+        if taken > 0:
+            yield taken, taken * rows
+        entry += entries
+
+
+def _end(segment: SegmentRecord) -> int:
+    return segment.first_entry + segment.entries

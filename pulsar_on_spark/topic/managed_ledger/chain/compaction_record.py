@@ -1,0 +1,53 @@
+"""What a topic's compaction means for its log: pure functions of a metadata view."""
+
+from __future__ import annotations
+
+from pulsar_on_spark.metadata.records import CompactionRecord, SegmentRecord, TrimRecord
+from pulsar_on_spark.metadata.state import View
+from pulsar_on_spark.model.ids import EARLIEST, EntryId, LedgerId, Position
+from pulsar_on_spark.topic.managed_ledger.chain import chain
+
+
+def horizon_of(record: CompactionRecord | None) -> Position:
+    """The first position that is not compacted."""
+    if record is None:
+        return EARLIEST
+    return Position(LedgerId(record.horizon_ledger), EntryId(record.horizon_entry))
+
+
+def trim_limit(view: View, topic_id: str) -> Position | None:
+    """Nothing from here on may be trimmed; None where the topic is not compacted.
+
+    What is below is in the compacted ledger, what is above is nowhere else. In Pulsar the cursor `__compaction` has
+    this part.
+    """
+    record = view.get(CompactionRecord, topic_id)
+    return None if record is None else horizon_of(record)
+
+
+def log_start(view: View, topic_id: str, record: CompactionRecord | None) -> Position:
+    """Where the log is read on behind the compacted ledger, and behind what was trimmed or truncated.
+
+    Where nothing is left of that position's ledger it is the first one behind: the ledger had ended there.
+    """
+    trim = view.get(TrimRecord, topic_id)
+    at = horizon_of(record)
+    if trim is not None:
+        at = max(at, chain.trimmed_before(view, topic_id), truncated_before(trim))
+    for segment in view.since(SegmentRecord, topic_id, f"{topic_id}/{at.ledger:020d}/{at.entry:020d}"):
+        if segment.ledger_id == at.ledger:
+            return at
+        if segment.ledger_id > at.ledger:
+            return Position(LedgerId(segment.ledger_id), EntryId(segment.first_entry))
+    return at
+
+
+def truncated_before(trim: TrimRecord) -> Position:
+    """The end of what was truncated, trimmed since or not: no compaction may bring it back."""
+    return Position(LedgerId(trim.truncated_ledger), EntryId(trim.truncated_entry))
+
+
+def waiting_bytes(view: View, topic_id: str) -> int:
+    """Key and value bytes of the log that are not compacted yet: what a threshold is held against."""
+    start = log_start(view, topic_id, view.get(CompactionRecord, topic_id))
+    return chain.waiting(view, topic_id, start, chain.read_limit(view, topic_id)).bytes

@@ -1,0 +1,126 @@
+"""What a reader sees: main at one version, and with it what is acknowledged in journals and not yet sealed.
+
+Entries in a journal are shown as segments of their ledger, behind the sealed ones, so that whoever plans a read treats
+both alike. Such segments are in no table and name no file. `data_path.tail` makes these views.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from heapq import merge
+from typing import TypeVar, cast
+
+from pulsar_on_spark.ledger.journal.files import ScanPosition
+from pulsar_on_spark.ledger.journal.log import Copy, FrameNumber
+from pulsar_on_spark.metadata.records import Record, SegmentRecord
+from pulsar_on_spark.metadata.state import View
+from pulsar_on_spark.model.ids import IncarnationId
+
+R = TypeVar("R", bound=Record)
+
+
+@dataclass(frozen=True, slots=True)
+class JournalPlace:
+    """The frames of a journal that hold the entries of an unsealed segment.
+
+    Attributes:
+        incarnation: Whose journal.
+        copies: The files that hold all of the frames: any good one will do.
+        frames: Numbers of the frames, one for each batch of the segment.
+        scanned: The copy that was looked at, and where in it the first of the frames is.
+    """
+
+    incarnation: IncarnationId
+    copies: tuple[Copy, ...]
+    frames: tuple[FrameNumber, ...]
+    scanned: tuple[Copy, ScanPosition]
+
+
+class UnsealedSegment(SegmentRecord):
+    """Acknowledged entries of a ledger that are in the journal only; each batch is what one frame has of them.
+
+    `rows` and `entry_rows` are what the broker counted, `bytes` are those of the entries as received, and nothing is
+    known of the publish times.
+    """
+
+    frames: JournalPlace
+
+
+def _id_of(record: Record) -> str:
+    return record.record_id
+
+
+@dataclass(frozen=True, slots=True)
+class TopicTail:
+    """What of a topic is not sealed.
+
+    Attributes:
+        segments: In the order of entries; none overlaps a sealed one.
+        ends: How many entries the ledgers have that no close row ends, their log having been closed by force.
+    """
+
+    segments: tuple[UnsealedSegment, ...] = ()
+    ends: Mapping[int, int] = field(default_factory=dict)
+
+
+_NO_TAIL = TopicTail()
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class TailView(View):
+    """A view of main whose segments include the unsealed ones. For readers: decisions to commit need the view alone."""
+
+    base: View
+    tails: Mapping[str, TopicTail]
+
+    @classmethod
+    def over(cls, base: View, tails: Mapping[str, TopicTail]) -> TailView:
+        """The view with these tails, by topic id."""
+        return cls(base.state, base.version, base, tails)
+
+    def end_by_force(self, topic_id: str, ledger_id: int) -> int | None:
+        """How many entries a ledger has whose log was closed by force; None if that is not known."""
+        return self.tails.get(topic_id, _NO_TAIL).ends.get(ledger_id)
+
+    def all(self, cls: type[R], topic_id: str | None = None) -> list[R]:
+        """See `View`; of one topic the unsealed segments are included."""
+        return self._merged(cls, topic_id, self.base.all(cls, topic_id))
+
+    def newest(self, cls: type[R], topic_id: str) -> R | None:
+        """See `View`."""
+        return self._last(cls, topic_id, self.base.newest(cls, topic_id), None)
+
+    def before(self, cls: type[R], topic_id: str, record_id: str) -> R | None:
+        """See `View`."""
+        return self._last(cls, topic_id, self.base.before(cls, topic_id, record_id), record_id)
+
+    def since(self, cls: type[R], topic_id: str, record_id: str) -> Iterator[R]:
+        """See `View`."""
+        sealed, unsealed = self.base.since(cls, topic_id, record_id), self._unsealed(cls, topic_id)
+        last: R | None = None  # at or before the id
+        for record in merge(sealed, unsealed, key=_id_of):
+            if record.record_id > record_id:
+                if last is not None:
+                    yield last
+                    last = None
+                yield record
+            else:
+                last = record
+        if last is not None:
+            yield last
+
+    def _unsealed(self, cls: type[R], topic_id: str | None) -> tuple[R, ...]:
+        tail = self.tails.get(topic_id) if cls is SegmentRecord and topic_id is not None else None
+        return () if tail is None else cast("tuple[R, ...]", tail.segments)
+
+    def _merged(self, cls: type[R], topic_id: str | None, sealed: list[R]) -> list[R]:
+        unsealed = self._unsealed(cls, topic_id)
+        return sorted((*sealed, *unsealed), key=lambda record: record.record_id) if unsealed else sealed
+
+    def _last(self, cls: type[R], topic_id: str, sealed: R | None, below: str | None) -> R | None:
+        """The later one of a sealed segment and the last unsealed one below an id."""
+        for record in reversed(self._unsealed(cls, topic_id)):
+            if below is None or record.record_id < below:
+                return record if sealed is None or sealed.record_id < record.record_id else sealed
+        return sealed

@@ -1,0 +1,314 @@
+"""A broker subscription's cursor: what of a topic is acknowledged, and what to deliver next. No IO, no clock.
+
+Pulsar's ManagedCursor: a mark-delete position, entries acknowledged one by one beyond it, and single messages of
+batches. All positions here are the *next* entry to read, as everywhere in this project: Pulsar's own mark-delete
+position is the entry before. The owner drives it so:
+
+    acknowledge, acknowledge_through, reset, follow     as clients and the topic ask
+    take_change(n)      once a journal frame n: what changed since, for that frame
+    snapshot()          every few seconds: all of it, as of the last record taken, for the cursors table
+    replay(records)     at a change of owner; then Cursor(chain, replayed.begun(epoch))
+
+Memory is that of the compressed holes; there is no limit at which acknowledgements are forgotten (Pulsar loses them
+above `managedLedgerMaxUnackedRangesToPersist`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from pulsar_on_spark.model.errors import InvalidArgumentError
+from pulsar_on_spark.model.ids import EntryId, LedgerId, Position
+from pulsar_on_spark.topic.managed_ledger.cursor.chain import LedgerChain
+from pulsar_on_spark.topic.managed_ledger.cursor.holes import AckHoles, batch_mask
+from pulsar_on_spark.topic.managed_ledger.cursor.record import NO_RECORD, CursorRecord, decode_holes, encode_holes
+
+
+class EntryRange(NamedTuple):
+    """Entries [first, end) of a ledger."""
+
+    ledger: LedgerId
+    first: int
+    end: int
+
+
+class Deliverable(NamedTuple):
+    """What to read for consumers: entries that are not acknowledged as a whole, and where to look on afterwards."""
+
+    ranges: tuple[EntryRange, ...]
+    next: Position
+
+
+class Cursor:
+    """Where a subscription stands. One owner drives it, from one thread.
+
+    Args:
+        chain: The topic's ledgers.
+        start: The snapshot from which it goes on, under the owner's epoch.
+    """
+
+    __slots__ = ("_chain", "_entry", "_epoch", "_holes", "_key", "_ledger", "_moved", "_n", "_news", "_snapshot_due")
+
+    def __init__(self, chain: LedgerChain, start: CursorRecord) -> None:
+        if start.kind != "snapshot":
+            raise InvalidArgumentError(f"Cursor {start.subscription!r} cannot begin with a change: replay it first.")
+        self._chain = chain
+        self._key = start.cursor_key
+        self._epoch = start.epoch
+        self._n = start.n
+        self._holes = decode_holes(start.ack_holes)
+        self._news = AckHoles()
+        """Holes that are in no record yet."""
+        self._moved = False
+        self._snapshot_due = True
+        """An owner's first record of an epoch is complete, so that its changes always find a snapshot."""
+        self._ledger, self._entry = int(start.mark_delete.ledger), int(start.mark_delete.entry)
+        self._move_to(*chain.settle(self._ledger, self._entry))
+
+    @property
+    def mark_delete(self) -> Position:
+        """The first entry that is not acknowledged as a whole, or the next one to come."""
+        return Position(LedgerId(self._ledger), EntryId(self._entry))
+
+    @property
+    def epoch(self) -> int:
+        """The epoch under which its records count."""
+        return self._epoch
+
+    @property
+    def rank(self) -> tuple[int, int]:
+        """(epoch, n) of the last record that was taken."""
+        return (self._epoch, self._n)
+
+    @property
+    def ack_holes(self) -> bytes:
+        """What is acknowledged beyond the mark-delete position, encoded."""
+        return encode_holes(self._holes)
+
+    @property
+    def backlog_entries(self) -> int:
+        """Readable entries that are not acknowledged as a whole."""
+        return self._chain.entries_from(self._ledger, self._entry) - self._holes.count
+
+    # -- acknowledging ---------------------------------------------------------------------------------------------
+
+    def acknowledge(self, ledger: LedgerId, entry: EntryId, ack_set: int = 0, batch_size: int = 1) -> bool:
+        """Acknowledge an entry, or single messages of its batch.
+
+        Args:
+            ledger: Its ledger.
+            entry: Its id.
+            ack_set: Bits of the messages that are still unacked, 0 if none is (`ack_set_bits`).
+            batch_size: Messages in the entry; looked at only with an ack set.
+
+        Returns:
+            Whether anything was not acknowledged before.
+
+        Raises:
+            InvalidArgumentError: the topic has no such entry yet, or the batch size is impossible.
+        """
+        if self._is_behind(ledger, entry):
+            return False
+        if ack_set:
+            return self._narrow(ledger, entry, ack_set, batch_size)
+        if entry == self._entry and ledger == self._ledger:
+            self._holes.forget_partial(ledger, entry)
+            self._entry = entry + 1
+            self._moved = True
+            self._advance()
+            return True
+        if not self._holes.add(ledger, entry):
+            return False
+        self._news.add(ledger, entry)
+        return True
+
+    def acknowledge_through(self, ledger: LedgerId, entry: EntryId, ack_set: int = 0, batch_size: int = 1) -> bool:
+        """Acknowledge everything before an entry, and the entry itself as `acknowledge` does (Pulsar's Cumulative).
+
+        Returns:
+            Whether anything was not acknowledged before.
+
+        Raises:
+            InvalidArgumentError: the topic has no such entry yet, or the batch size is impossible.
+        """
+        if self._is_behind(ledger, entry):
+            return False
+        if not ack_set:
+            self._move_to(ledger, entry + 1)
+            return True
+        batch_mask(batch_size)  # refused before anything moves
+        moved = self._move_to(ledger, entry)
+        passed = self._is_before_mark(ledger, entry)
+        return (not passed and self._narrow(ledger, entry, ack_set, batch_size)) or moved
+
+    def reset(self, position: Position, epoch: int, ack_set: int = 0, batch_size: int = 1) -> None:
+        """Seek, back or forward: forget all acknowledgements and begin a new epoch at a position.
+
+        The next record is a snapshot. A move back must be in the cursors table before the client is told.
+
+        Args:
+            position: The next entry to read; brought into the chain if it lies outside.
+            epoch: The new epoch.
+            ack_set: Bits of the messages of that entry which are to be read; 0 for all.
+            batch_size: Messages in that entry; looked at only with an ack set.
+
+        Raises:
+            InvalidArgumentError: the epoch is not above the current one, or the batch size is impossible.
+        """
+        if epoch <= self._epoch:
+            raise InvalidArgumentError(f"Epoch {epoch} of {self._key[1]!r} does not follow {self._epoch}.")
+        mask = batch_mask(batch_size) if ack_set else 0
+        at = self._chain.clamp(position)
+        self._epoch, self._n = epoch, NO_RECORD
+        self._holes, self._news = AckHoles(), AckHoles()
+        self._ledger, self._entry = int(at.ledger), int(at.entry)
+        self._snapshot_due = True
+        unacked = ack_set & mask
+        if unacked != mask and at == position and self._chain.holds(at.ledger, at.entry):
+            self._narrow(at.ledger, at.entry, unacked, batch_size)
+
+    def clamp(self, position: Position) -> Position:
+        """Where the cursor would stand if it were reset to a position, which may lie outside the chain."""
+        return self._chain.clamp(position)
+
+    def follow(self, chain: LedgerChain) -> bool:
+        """Go on with another shape of the chain: ledgers ended or came, or were trimmed in front.
+
+        Returns:
+            Whether the mark-delete position moved. Trimmed entries count as acknowledged.
+        """
+        self._chain = chain
+        return self._move_to(*chain.settle(self._ledger, self._entry))
+
+    # -- looking ---------------------------------------------------------------------------------------------------
+
+    def is_acked(self, ledger: LedgerId, entry: EntryId) -> bool:
+        """Whether the entry is acknowledged as a whole: then it is not delivered (again)."""
+        return self._is_before_mark(ledger, entry) or self._holes.is_acked(ledger, entry)
+
+    def ack_set(self, ledger: LedgerId, entry: EntryId) -> int:
+        """Bits of the messages that are unacked in an entry of which others are acknowledged; 0 for any other entry."""
+        return self._holes.ack_set(ledger, entry) or 0
+
+    def is_at_end(self, position: Position) -> bool:
+        """Whether nothing is deliverable from a position on; False says nothing (`LedgerChain.is_at_end`)."""
+        return self._chain.is_at_end(position.ledger, position.entry)
+
+    def deliverable(self, start: Position, max_entries: int) -> Deliverable:
+        """What to read next from `start` on, up to the chain's end.
+
+        Args:
+            start: Where the last call's `next` said, or an earlier place for redelivery.
+            max_entries: Most entries in all ranges together, which also bounds the ranges.
+        """
+        place = max((int(start.ledger), int(start.entry)), (self._ledger, self._entry))
+        ledger, entry = self._chain.settle(*place)
+        ranges: list[EntryRange] = []
+        left = max_entries
+        while left > 0:
+            stop = entry
+            for first, end in self._unacked(ledger, entry):
+                stop = min(end, first + left)
+                ranges.append(EntryRange(LedgerId(ledger), first, stop))
+                left -= stop - first
+                if left == 0:
+                    break
+            else:
+                stop = max(self._chain.stop(ledger), entry)
+            place = self._chain.settle(ledger, stop)
+            if place[0] == ledger:
+                entry = place[1]
+                break
+            ledger, entry = place
+        return Deliverable(tuple(ranges), Position(LedgerId(ledger), EntryId(entry)))
+
+    # -- persisting ------------------------------------------------------------------------------------------------
+
+    @property
+    def unrecorded(self) -> bool:
+        """Whether `take_change` has something to give."""
+        return self._snapshot_due or self._moved or bool(self._news)
+
+    def take_change(self, n: int) -> CursorRecord | None:
+        """What changed since the last record, to be put in the journal's frame `n`; None if nothing did.
+
+        Raises:
+            InvalidArgumentError: `n` does not follow that of the epoch's last record: of two records with one rank
+                only one would count.
+        """
+        if not self.unrecorded:
+            return None
+        if n <= self._n:
+            raise InvalidArgumentError(f"Frame {n} of cursor {self._key[1]!r} does not follow frame {self._n}.")
+        self._n = n
+        if self._snapshot_due:
+            self._news = AckHoles()
+            self._moved = self._snapshot_due = False
+            return self.snapshot()
+        self._news.drop_before(self._ledger, self._entry)
+        news, self._news, self._moved = encode_holes(self._news), AckHoles(), False
+        return CursorRecord("change", *self._key, self._epoch, n, self.mark_delete, news)
+
+    def want_snapshot(self) -> None:
+        """Let the next record say all of the cursor: the last one may have come to nowhere."""
+        self._snapshot_due = True
+
+    def snapshot(self) -> CursorRecord:
+        """All of the cursor. Take the change first: a snapshot says no more than the records up to its n."""
+        assert not self.unrecorded, "take the change before the snapshot"
+        return CursorRecord("snapshot", *self._key, self._epoch, self._n, self.mark_delete, self.ack_holes)
+
+    # --------------------------------------------------------------------------------------------------------------
+
+    def _is_before_mark(self, ledger: int, entry: int) -> bool:
+        return ledger < self._ledger or (ledger == self._ledger and entry < self._entry)
+
+    def _is_behind(self, ledger: int, entry: int) -> bool:
+        """Whether the entry is behind the mark-delete position; if it is not, it must be there."""
+        if self._is_before_mark(ledger, entry):
+            return True
+        if not self._chain.holds(ledger, entry):
+            raise InvalidArgumentError(
+                f"Entry {ledger}:{entry} is not there to be acknowledged on {self._key[1]!r}: "
+                f"acknowledge what was delivered, the topic ends at {self._chain.end}."
+            )
+        return False
+
+    def _narrow(self, ledger: int, entry: int, ack_set: int, batch_size: int) -> bool:
+        mask = batch_mask(batch_size)
+        unacked = ack_set & mask
+        if unacked == mask or not self._holes.narrow(ledger, entry, unacked):
+            return False
+        self._news.narrow(ledger, entry, unacked)
+        if self._holes.is_acked(ledger, entry):
+            # The last messages of an entry may have been acknowledged over many records.
+            self._news.add(ledger, entry)
+            self._advance()
+        return True
+
+    def _move_to(self, ledger: int, entry: int) -> bool:
+        """Acknowledge everything before a place; whether that moved the mark-delete position."""
+        before = (self._ledger, self._entry)
+        if (ledger, entry) != before:
+            self._holes.drop_before(ledger, entry)
+            self._ledger, self._entry = ledger, entry
+            self._moved = True
+        self._advance()
+        return (self._ledger, self._entry) != before
+
+    def _unacked(self, ledger: int, entry: int) -> Iterator[tuple[int, int]]:
+        """Runs [from, to) of entries of a ledger that are there and not acknowledged as a whole."""
+        for first, end in self._chain.runs(ledger, entry):
+            yield from self._holes.unacked_runs(ledger, first, end)
+
+    def _advance(self) -> None:
+        """Step over acknowledged runs, what is not there, ends of ledgers: a round for each run or ledger at most."""
+        while True:
+            gap = self._holes.take_run(self._ledger, self._entry)
+            ledger, entry = self._chain.settle(self._ledger, gap)
+            is_there = ledger == self._ledger and entry == gap
+            self._ledger, self._entry = ledger, entry
+            if is_there:
+                return
+            self._holes.drop_before(ledger, entry)

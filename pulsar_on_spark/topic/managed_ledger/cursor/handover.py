@@ -1,0 +1,211 @@
+"""A subscription's cursor on its way between the two faces: slots with positions in Spark, ack holes in the broker.
+
+    from Spark   the slot that is furthest behind gives the mark-delete position; what the others have read beyond it
+                 becomes ack holes (`shared_holes`, `keyed_holes`). `take_from_spark`: commit the record, and only then
+                 write records or rows under its epoch.
+    to Spark     every slot begins at the mark-delete position, and readers leave out the ack holes of the broker's last
+                 row (`holes_left_out`, `unacked_rows`). `give_to_spark`: append that row, then commit the record.
+
+A face writes rows only under an epoch that it has won in the record: a row by one who lost the race for that epoch
+could otherwise hide messages after another's seek back.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from pulsar_on_spark.metadata.cursors import WHOLE, CursorRow
+from pulsar_on_spark.metadata.records import SlotOwner, SubscriptionRecord
+from pulsar_on_spark.model.errors import InvalidArgumentError
+from pulsar_on_spark.model.ids import EntryId, LedgerId, Position, TopicId
+from pulsar_on_spark.topic.entries.cutting import slots_of_entries
+from pulsar_on_spark.topic.managed_ledger.cursor.chain import LedgerChain
+from pulsar_on_spark.topic.managed_ledger.cursor.holes import AckHoles
+from pulsar_on_spark.topic.managed_ledger.cursor.record import (
+    NO_RECORD,
+    CursorRecord,
+    decode_holes,
+    encode_holes,
+    replay,
+)
+from pulsar_on_spark.topic.managed_ledger.subscription.ownership import holes_since, next_epoch
+from pulsar_on_spark.topic.managed_ledger.subscription.positions import current_positions
+from pulsar_on_spark.topic.managed_ledger.subscription.slots import slots_of
+
+_BLOCK = 1 << 20
+"""Entries looked at together."""
+
+
+@dataclass(frozen=True, slots=True)
+class KeyedEntry:
+    """An entry and the key slot of each of its messages, in batch order."""
+
+    ledger: LedgerId
+    entry: int
+    slots: tuple[int, ...]
+
+
+def shared_holes(positions: Mapping[int, Position], chain: LedgerChain) -> AckHoles:
+    """What the slots of a Shared subscription have read beyond the one that is furthest behind."""
+    holes = AckHoles()
+    start, end = min(positions.values()), max(positions.values())
+    of_slot = [positions[slot] for slot in sorted(positions)]
+    ledger, entry = chain.settle(start.ledger, start.entry)
+    while (ledger, entry) < (end.ledger, end.entry):
+        stop = min(_end_in(end, ledger, chain.stop(ledger)), entry + _BLOCK)
+        if stop > entry:
+            read_to = np.array([_end_in(position, ledger, stop) for position in of_slot], np.int64)
+            entries = np.arange(entry, stop, dtype=np.int64)
+            slots = slots_of_entries(LedgerId(ledger), entry, stop - entry)
+            holes.add_many(ledger, entries[entries < read_to[slots]])
+        before, (ledger, entry) = (ledger, entry), chain.settle(ledger, max(stop, entry))
+        if (ledger, entry) == before:
+            break
+    return holes
+
+
+def keyed_holes(positions: Mapping[int, Position], entries: Iterable[KeyedEntry]) -> AckHoles:
+    """What the slots of a Key_Shared subscription have read beyond the one that is furthest behind.
+
+    Args:
+        positions: The position of each slot.
+        entries: The entries between the first and the last position, each with the slots of its messages.
+    """
+    holes = AckHoles()
+    for entry in entries:
+        here = (entry.ledger, entry.entry)
+        unacked = 0
+        for index, slot in enumerate(entry.slots):
+            if (positions[slot].ledger, positions[slot].entry) <= here:
+                unacked |= 1 << index
+        if unacked != (1 << len(entry.slots)) - 1:
+            holes.narrow(entry.ledger, entry.entry, unacked)
+    return holes
+
+
+def take_from_spark(
+    record: SubscriptionRecord, rows: Iterable[CursorRow], beyond: AckHoles, incarnation: str
+) -> tuple[SubscriptionRecord, CursorRecord]:
+    """The broker becomes the owner: the record to commit, and after that the snapshot from which its cursor goes on.
+
+    Args:
+        record: The subscription, which no live consumer of Spark holds.
+        rows: Its cursor rows, read after the record.
+        beyond: What the slots read beyond the mark-delete position; empty for Exclusive and Failover.
+        incarnation: The broker incarnation that takes it.
+
+    Raises:
+        InvalidArgumentError: a broker owns it already.
+    """
+    if record.face == "broker":
+        raise InvalidArgumentError(f"Subscription {record.name!r} is a broker's already: recover that broker first.")
+    found = list(rows)
+    mark_delete = min(current_positions(record, found).values())
+    holes = AckHoles()
+    left_out = holes_left_out(record, found)
+    if left_out is not None:
+        holes.join(decode_holes(left_out.ack_holes or b""))
+    holes.join(beyond)
+    holes.drop_before(mark_delete.ledger, mark_delete.entry)
+    epoch = next_epoch(record)
+    start = CursorRecord(
+        "snapshot", TopicId(record.topic_id), record.name, epoch, NO_RECORD, mark_delete, encode_holes(holes)
+    )
+    return _owned(record, incarnation, epoch, mark_delete), start
+
+
+def broker_cursor(
+    record: SubscriptionRecord, rows: Iterable[CursorRow], journal: Iterable[CursorRecord]
+) -> CursorRecord:
+    """Where the cursor of a subscription that a broker owns stands, or stood when that broker ended.
+
+    Args:
+        record: The subscription.
+        rows: Its cursor rows, read after the record.
+        journal: Its records in the broker's journal; those that its newest row covers may be missing.
+
+    Raises:
+        InvalidArgumentError: no broker owns it.
+        CorruptCursorError: a record is damaged, or is of an epoch that the record of the subscription does not know.
+    """
+    if record.face != "broker" or len(record.owners) != 1:
+        raise InvalidArgumentError(f"Subscription {record.name!r} is not a broker's: its cursor is in its slots.")
+    owner = record.owners[0]
+    begun_at = Position(LedgerId(owner.start_ledger), EntryId(owner.start_entry))
+    whole = [row for row in rows if row.slot == WHOLE]
+    # An owner that ended before its first record has none of its own: then the holes before it are in an older row.
+    before = holes_left_out(record, [row for row in whole if row.epoch < owner.epoch])
+    holes = AckHoles() if before is None else decode_holes(before.ack_holes or b"")
+    holes.drop_before(begun_at.ledger, begun_at.entry)
+    begun = CursorRecord(
+        "snapshot", TopicId(record.topic_id), record.name, owner.epoch, NO_RECORD, begun_at, encode_holes(holes)
+    )
+    return replay([begun, *map(CursorRecord.from_row, whole), *journal])
+
+
+def give_to_spark(record: SubscriptionRecord, last: CursorRecord) -> SubscriptionRecord:
+    """The broker lets go, or is gone: the record to commit once `last.to_row()` is durable.
+
+    Args:
+        record: The subscription as the broker owns it.
+        last: Where its cursor stands (`broker_cursor`).
+
+    Raises:
+        InvalidArgumentError: no broker owns it, or under another epoch than that of `last`.
+    """
+    if record.face != "broker" or record.owners[0].epoch != last.epoch:
+        raise InvalidArgumentError(
+            f"Subscription {record.name!r} is not a broker's under epoch {last.epoch}: read its record again."
+        )
+    return _owned(record, None, next_epoch(record), last.mark_delete)
+
+
+def holes_left_out(record: SubscriptionRecord, rows: Iterable[CursorRow]) -> CursorRow | None:
+    """The row whose ack holes readers of the subscription leave out: a broker's last, if nothing was reset since.
+
+    An end offset names it by its (epoch, n).
+    """
+    whole = (row for row in rows if row.slot == WHOLE and row.epoch >= holes_since(record))
+    newest = max(whole, key=lambda row: row.rank, default=None)
+    return newest if newest is not None and newest.ack_holes else None
+
+
+def unacked_rows(
+    holes: AckHoles, ledger: LedgerId, entries: npt.NDArray[np.int64], batch_indexes: npt.NDArray[np.int32]
+) -> npt.NDArray[np.bool_]:
+    """Which messages of a ledger are to be read, because the holes do not acknowledge them.
+
+    Args:
+        holes: The ack holes.
+        ledger: The ledger of all rows.
+        entries: The entry id of each row, ascending.
+        batch_indexes: The batch index of each row, -1 where the message was not in a batch.
+    """
+    keep = np.ones(len(entries), np.bool_)
+    whole = holes.whole(ledger)
+    if whole is not None and len(entries):
+        runs = list(holes.unacked_runs(ledger, int(entries[0]), int(entries[-1]) + 1))
+        keep[:] = False
+        for first, end in runs:
+            keep[np.searchsorted(entries, first) : np.searchsorted(entries, end)] = True
+    for entry, unacked in holes.partial(ledger).items():
+        for row in range(int(np.searchsorted(entries, entry)), int(np.searchsorted(entries, entry + 1))):
+            keep[row] = bool(unacked >> max(int(batch_indexes[row]), 0) & 1)
+    return keep
+
+
+def _owned(record: SubscriptionRecord, owner: str | None, epoch: int, start: Position) -> SubscriptionRecord:
+    slots = tuple(slots_of(record.type))
+    owned = SlotOwner(consumer=owner, epoch=epoch, start_ledger=start.ledger, start_entry=start.entry, slots=slots)
+    return record.model_copy(update={"face": None if owner is None else "broker", "owners": (owned,)})
+
+
+def _end_in(position: Position, ledger: int, stop: int) -> int:
+    """One after the last entry of a ledger that is before the position."""
+    if position.ledger == ledger:
+        return min(int(position.entry), stop)
+    return stop if position.ledger > ledger else 0

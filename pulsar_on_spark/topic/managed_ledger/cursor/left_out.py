@@ -1,0 +1,110 @@
+"""What readers leave out of a subscription that came from a broker: what its clients acknowledged one by one.
+
+A broker gives a subscription back with every slot at the mark-delete position, and what is acknowledged beyond it as
+ack holes of its last row. An end offset names that row by its (epoch, n), so that a batch is the same at each replay.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from pulsar_on_spark.metadata.cursors import WHOLE, CursorRow
+from pulsar_on_spark.metadata.records import SubscriptionRecord
+from pulsar_on_spark.model.errors import MetadataError
+from pulsar_on_spark.model.ids import EARLIEST, EntryId, LedgerId, Position
+from pulsar_on_spark.topic.managed_ledger.chain.chain import SegmentSlice
+from pulsar_on_spark.topic.managed_ledger.cursor.handover import broker_cursor, holes_left_out
+from pulsar_on_spark.topic.managed_ledger.cursor.holes import AckHoles
+from pulsar_on_spark.topic.managed_ledger.cursor.record import decode_holes, encode_holes
+
+Rank = tuple[int, int]
+
+
+@dataclass(frozen=True, slots=True)
+class LeftOut:
+    """What a cursor row acknowledges.
+
+    Attributes:
+        rank: (epoch, n) of the row.
+        mark_delete: All before it is acknowledged.
+        holes: What is acknowledged beyond it.
+    """
+
+    rank: Rank
+    mark_delete: Position
+    holes: AckHoles
+
+    @property
+    def end(self) -> Position:
+        """Behind the last message that is left out."""
+        ledgers = self.holes.ledgers
+        if not ledgers:
+            return EARLIEST
+        whole, partial = self.holes.whole(ledgers[-1]), self.holes.partial(ledgers[-1])
+        last = max([*partial, *([whole.max()] if whole else [])])
+        return Position(LedgerId(ledgers[-1]), EntryId(last + 1))
+
+    def of(self, slice_: SegmentSlice) -> bytes:
+        """The ack holes within a slice, encoded for a task; empty for none."""
+        found = self.holes.within(slice_.segment.ledger_id, slice_.first, slice_.end)
+        return encode_holes(found)
+
+
+def left_out(record: SubscriptionRecord, rows: Iterable[CursorRow]) -> LeftOut | None:
+    """What readers of a subscription leave out; also what its broker's next row will say, while it still has it."""
+    if record.face == "broker":
+        at = broker_cursor(record, rows, ())
+        return LeftOut(at.rank, at.mark_delete, decode_holes(at.ack_holes))
+    row = holes_left_out(record, rows)
+    return None if row is None else of_row(row)
+
+
+def acknowledged_for(topic: str, named: Rank | None, epoch: int, rows: Iterable[CursorRow]) -> LeftOut | None:
+    """What a batch leaves out: what the row says that its offset names, or a later one of a broker that came since.
+
+    Such a broker's clients have acknowledged more, and that need not come again.
+
+    Args:
+        topic: The topic's full name, for the error.
+        named: (epoch, n) of the row that the offset names, if it does.
+        epoch: The newest epoch under which the batch was planned.
+        rows: The subscription's rows.
+
+    Raises:
+        MetadataError: the row that is named is not there.
+    """
+    row = max((row for row in rows if row.slot == WHOLE), key=lambda row: row.rank, default=None)
+    if named is not None and (row is None or row.rank < named):
+        raise MetadataError(
+            f"The cursor row {named} of {topic}, which the checkpoint names, is not in the cursors table: restore the "
+            "table, or start the query with a new checkpointLocation."
+        )
+    return of_row(row) if row is not None and (named is not None or row.epoch > epoch) else None
+
+
+def acknowledged_rows(slices: Sequence[SegmentSlice], holes: AckHoles) -> tuple[int, int]:
+    """How many messages of the slices are acknowledged, and about how many bytes they have."""
+    rows = size = 0
+    for slice_ in slices:
+        found = holes.within(slice_.segment.ledger_id, slice_.first, slice_.end)
+        if not found:
+            continue
+        runs = np.array(slice_.segment.entry_rows, np.int64).reshape(-1, 2)
+        of_entry = np.repeat(runs[:, 1], runs[:, 0])
+        whole = found.whole(slice_.segment.ledger_id)
+        entries = np.array(list(whole or ()), np.int64) - slice_.segment.first_entry
+        acked = int(of_entry[entries].sum())
+        for entry, unacked in found.partial(slice_.segment.ledger_id).items():
+            acked += max(int(of_entry[entry - slice_.segment.first_entry]) - unacked.bit_count(), 0)
+        rows += acked
+        size += slice_.segment.bytes * acked // max(slice_.segment.rows, 1)
+    return rows, size
+
+
+def of_row(row: CursorRow) -> LeftOut:
+    """What one row acknowledges."""
+    at = Position(LedgerId(row.ledger), EntryId(row.entry))
+    return LeftOut(row.rank, at, decode_holes(row.ack_holes or b""))

@@ -1,0 +1,48 @@
+"""Behind which of a broker's ledgers Spark has attached others: the broker goes on behind those, in due time."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+from pulsar_on_spark.metadata.state import View
+from pulsar_on_spark.model.ids import TopicId
+from pulsar_on_spark.topic.catalog.catalog import TopicPart
+from pulsar_on_spark.topic.managed_ledger.incarnation.ledgers import has_attached_behind
+from pulsar_on_spark.topic.managed_ledger.incarnation.open_ledger import OpenLedger
+
+SWITCH_EVERY_S = 10.0
+"""A topic's ledger is switched for Spark's writes so often in the long run: each switch leaves ledgers for good."""
+SWITCHES_SAVED = 360
+"""Switches that a topic may be ahead of that, an hour's; without any left, Spark's writes wait behind its ledger."""
+
+
+class AttachedBehind:
+    """The topics whose ledger is to be switched."""
+
+    def __init__(self) -> None:
+        self._topics: set[TopicId] = set()
+        self._covered_s: dict[TopicId, float] = {}
+        """Until when the switches that a topic has had are its ration; what is past is left out."""
+        self._looked_at = -1
+
+    def look(self, view: View, open_topics: Iterable[TopicId]) -> None:
+        """Take in what has changed in the metadata since the last look."""
+        changed = view.state.chains_since(self._looked_at)
+        self._looked_at = view.state.revision
+        topics = list(open_topics) if changed is None else [TopicId(each) for each in changed.shaped]
+        self._topics.update(each for each in topics if has_attached_behind(view, each))
+
+    def due(self, ledgers: Mapping[TopicId, OpenLedger], now_s: float) -> list[TopicPart]:
+        """The topics to switch now, of those that have these open ledgers."""
+        self._topics.intersection_update(ledgers)
+        self._covered_s = {topic_id: until_s for topic_id, until_s in self._covered_s.items() if until_s > now_s}
+        latest_s = now_s + (SWITCHES_SAVED - 1) * SWITCH_EVERY_S
+        return [ledgers[each].part for each in self._topics if self._covered_s.get(each, now_s) <= latest_s]
+
+    def tried(self, topic_id: TopicId) -> None:
+        """A new ledger was asked for; if the topic got none, the next look finds it again where it must."""
+        self._topics.discard(topic_id)
+
+    def switched(self, topic_id: TopicId, now_s: float) -> None:
+        """The topic's entries go to the new ledger."""
+        self._covered_s[topic_id] = self._covered_s.get(topic_id, now_s) + SWITCH_EVERY_S

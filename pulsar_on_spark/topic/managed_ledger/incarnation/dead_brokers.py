@@ -1,0 +1,177 @@
+"""Readers and writers that meet the open ledger of a dead broker recover its journal by themselves.
+
+A broker's lease decides only when that is tried. Recovery is safe at any time: a broker that was merely slow is fenced.
+"""
+
+from __future__ import annotations
+
+import logging
+import random
+import time
+from collections.abc import Callable, Collection
+
+from pulsar_on_spark.ledger.journal.log import LogRecord
+from pulsar_on_spark.ledger.journal.recover import recover
+from pulsar_on_spark.ledger.journal.register import LogRegister
+from pulsar_on_spark.metadata.records import IncarnationRecord, LedgerRecord
+from pulsar_on_spark.metadata.state import View
+from pulsar_on_spark.model.errors import PulsarpyError
+from pulsar_on_spark.model.ids import IncarnationId, PathId, TopicId
+from pulsar_on_spark.storage.placement import preferred
+from pulsar_on_spark.topic.catalog.leases import LeaseWatcher, broker_lease_directory
+from pulsar_on_spark.topic.catalog.root_handle import Root
+from pulsar_on_spark.topic.managed_ledger.chain.chain import is_open
+from pulsar_on_spark.topic.managed_ledger.subscription.ownership import Standing
+
+log = logging.getLogger(__name__)
+
+OBSERVE_EVERY_S = 0.5
+"""Leases are looked at no more often: brokers renew theirs every few seconds."""
+RETRY_AFTER_S = 3.0
+"""A recovery that stopped, or that another process has begun, is tried so much later, and up to half as much more."""
+
+
+def recover_if_dead(root: Root, incarnation: IncarnationId, watcher: LeaseWatcher) -> bool:
+    """Recover an incarnation if its lease has run out for this observer.
+
+    Args:
+        root: The root.
+        incarnation: Whose journal.
+        watcher: Of `broker_lease_directory`; it has observed for as long as the lease lasts, or recovers nothing.
+
+    Returns:
+        Whether the incarnation is CLOSED afterwards.
+
+    Raises:
+        MetadataError: the metadata cannot be read or written.
+        JournalUndecidedError: it cannot be told now what was acknowledged; a path is away or damaged.
+    """
+    watcher.observe()
+    if watcher.standing(incarnation) is not Standing.RUN_OUT:
+        return False
+    log.warning(
+        "The lease of broker incarnation %s has run out: its journal is recovered.",
+        incarnation,
+        extra={"incarnation": incarnation},
+    )
+    record = recover_incarnation(root, incarnation)
+    log.warning(
+        "The journal of broker incarnation %s is closed at frame %s.",
+        incarnation,
+        record.last_frame,
+        extra={"incarnation": incarnation},
+    )
+    return True
+
+
+def recover_incarnation(root: Root, incarnation: IncarnationId, give_up: Collection[PathId] = ()) -> LogRecord:
+    """Recover an incarnation now, whatever its lease says: a broker that is alive is fenced.
+
+    Args:
+        root: The root.
+        incarnation: Whose journal.
+        give_up: Storage paths that an operator accepts as lost (see `recover`).
+
+    Raises:
+        MetadataError, JournalUndecidedError: as `recover_if_dead`.
+    """
+    view = root.store.view()
+    writable = [path.path_id for path in preferred(root.writable_paths(view), incarnation)]
+    return recover(LogRegister(root.store, incarnation), root.current_storage_paths, writable, give_up=give_up)
+
+
+def recover_before(root: Root, topic_ids: Collection[TopicId]) -> None:
+    """Recover dead brokers whose open ledgers hide what was attached behind them.
+
+    Where a lease looks stale it is watched for one of its durations at most. Nothing is raised: what was attached is
+    committed, and readers try again.
+    """
+    try:
+        view = root.store.view()
+        owners = {
+            IncarnationId(ledger.incarnation)
+            for topic_id in topic_ids
+            for ledger in view.all(LedgerRecord, topic_id)
+            if ledger.incarnation is not None and is_open(view, ledger)
+        }
+        if owners:
+            DeadBrokers(root).settle(view, owners)
+    except (PulsarpyError, OSError) as error:
+        log.warning("It is not known whether brokers of the topics are alive, readers will look again: %s", error)
+
+
+class DeadBrokers:
+    """Watches the incarnations that a reader depends on, and recovers those that are dead.
+
+    Args:
+        root: The root.
+        clock: Seconds that only grow.
+    """
+
+    def __init__(self, root: Root, clock: Callable[[], float] = time.monotonic) -> None:
+        self._root = root
+        self._clock = clock
+        self._watcher = LeaseWatcher(broker_lease_directory(root.path), clock)
+        self._look_at_s = float("-inf")
+        self._retry_at_s: dict[IncarnationId, float] = {}
+
+    def recover(self, view: View, incarnations: Collection[IncarnationId]) -> bool:
+        """Look at the leases of those that are not CLOSED, now and then; whether one was closed. Never raises."""
+        living = [each for each in incarnations if _state(view, each) not in (None, "CLOSED")]
+        now_s = self._clock()
+        if not living or now_s < self._look_at_s:
+            return False
+        self._look_at_s = now_s + OBSERVE_EVERY_S
+        recovered = [self._recover_one(view, each) for each in living]
+        return any(recovered)
+
+    def settle(self, view: View, incarnations: Collection[IncarnationId]) -> bool:
+        """As `recover`, and wait where a lease looks stale, until it is known to have run out or is renewed."""
+        waited = False
+        while undecided := [each for each in incarnations if self._is_undecided(view, each)]:
+            if not waited:
+                log.warning(
+                    "It is waited, for the duration of a lease at most, until it shows whether these broker "
+                    "incarnations are dead: %s.",
+                    ", ".join(undecided),
+                )
+            waited = True
+            time.sleep(OBSERVE_EVERY_S / 5)
+            self._watcher.observe()
+        if waited:
+            self._look_at_s = float("-inf")
+        return self.recover(view, incarnations)
+
+    def _is_undecided(self, view: View, incarnation: IncarnationId) -> bool:
+        """A stale lease stays undecided for one of its durations at most."""
+        if _state(view, incarnation) in (None, "CLOSED"):
+            return False
+        self._watcher.observe()
+        is_unknown = self._watcher.standing(incarnation) is Standing.UNKNOWN
+        return is_unknown and self._watcher.looks_stale(incarnation, time.time())
+
+    def _recover_one(self, view: View, incarnation: IncarnationId) -> bool:
+        now_s = self._clock()
+        if _state(view, incarnation) == "IN_RECOVERY" and incarnation not in self._retry_at_s:
+            self._retry_later(incarnation)  # whoever began is given time to end
+        if now_s < self._retry_at_s.get(incarnation, now_s):
+            return False
+        try:
+            return recover_if_dead(self._root, incarnation, self._watcher)
+        except (PulsarpyError, OSError) as error:
+            self._retry_later(incarnation)
+            log.warning(
+                "The journal of broker incarnation %s is not recovered yet, what is behind it stays invisible: %s",
+                incarnation,
+                error,
+                extra={"incarnation": incarnation},
+            )
+            return False
+
+    def _retry_later(self, incarnation: IncarnationId) -> None:
+        self._retry_at_s[incarnation] = self._clock() + RETRY_AFTER_S * random.uniform(1, 1.5)
+
+
+def _state(view: View, incarnation: IncarnationId) -> str | None:
+    record = view.get(IncarnationRecord, incarnation)
+    return None if record is None else record.state

@@ -1,0 +1,93 @@
+"""Cursor records of a journal whose broker is gone: brought into the cursors table before anybody takes a subscription.
+
+A journal that is trimmed away had that done to it before (`sealing/trim.py`); here it is done at once, for whoever
+wants one of its subscriptions and cannot wait until all of the journal is sealed.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+
+from pulsar_on_spark.metadata.records import IncarnationRecord
+from pulsar_on_spark.model.errors import InvalidArgumentError, JournalUndecidedError
+from pulsar_on_spark.model.ids import IncarnationId
+from pulsar_on_spark.topic.catalog.leases import LeaseWatcher, broker_lease_directory
+from pulsar_on_spark.topic.catalog.root_handle import Root
+from pulsar_on_spark.topic.managed_ledger.incarnation.dead_brokers import recover_incarnation
+from pulsar_on_spark.topic.managed_ledger.sealing.journal_cursors import snapshot_cursors
+from pulsar_on_spark.topic.managed_ledger.sealing.journal_frames import frames_of
+from pulsar_on_spark.topic.managed_ledger.sealing.seals import sealed_log
+from pulsar_on_spark.topic.managed_ledger.subscription.ownership import Standing
+
+_ATTEMPTS = 3
+
+
+class DeadOwners:
+    """Tells whether brokers that have subscriptions are gone, and settles the cursors of those that are.
+
+    Args:
+        root: The root.
+        clock: Seconds that only grow.
+    """
+
+    def __init__(self, root: Root, clock: Callable[[], float] = time.monotonic) -> None:
+        self._root = root
+        self._watcher = LeaseWatcher(broker_lease_directory(root.path), clock)
+        self._settled: set[IncarnationId] = set()
+        self._lock = threading.Lock()
+
+    def settle(self, incarnation: IncarnationId) -> Standing:
+        """Bring a broker's cursor records into the cursors table if it is gone, its journal being recovered before.
+
+        Returns:
+            What is known of the broker; RUN_OUT once all that is done.
+
+        Raises:
+            JournalUndecidedError, CorruptCursorError: its journal cannot be closed or read now.
+            MetadataError, StorageError: nor can the metadata, or the leases.
+        """
+        if incarnation in self._settled:
+            return Standing.RUN_OUT
+        record = self._root.store.view().get(IncarnationRecord, incarnation)
+        if record is not None and record.state != "CLOSED":
+            with self._lock:
+                self._watcher.observe()
+                standing = self._watcher.standing(incarnation)
+                if standing is Standing.UNKNOWN and self._watcher.was_renewed(incarnation):
+                    standing = Standing.ALIVE
+            if standing is not Standing.RUN_OUT:
+                return standing
+            recover_incarnation(self._root, incarnation)
+        settle_cursors(self._root, incarnation)
+        self._settled.add(incarnation)
+        return Standing.RUN_OUT
+
+
+def settle_cursors(root: Root, incarnation: IncarnationId) -> None:
+    """Make sure that the cursors table says, durably, what the CLOSED journal of an incarnation says of cursors.
+
+    Anybody may do so, any number of times. It reads what is left of the journal, once.
+
+    Raises:
+        InvalidArgumentError: the journal is not closed: recover it first.
+        JournalUndecidedError: a frame cannot be read from any copy; a path is away or damaged.
+        CorruptCursorError: a record cannot be read.
+        MetadataError: the metadata cannot be read or written.
+    """
+    for attempt in range(_ATTEMPTS):
+        found = sealed_log(root.store.view(durable=True), incarnation)
+        if found is None:
+            return  # cleared away, which rests on the cursors' being in the table
+        if found.record.last_frame is None:
+            raise InvalidArgumentError(f"The journal of incarnation {incarnation} is not closed: recover it first.")
+        try:
+            end = found.record.last_frame + 1
+            snapshot_cursors(root.store, frames_of(found, root.current_storage_paths, found.floor, end))
+            return
+        except JournalUndecidedError:
+            now = sealed_log(root.store.view(), incarnation)
+            # Frames may be gone because a trimmer has seen to their cursors meanwhile.
+            if attempt == _ATTEMPTS - 1 or (now is not None and now.seal.trimmed_before == found.seal.trimmed_before):
+                raise

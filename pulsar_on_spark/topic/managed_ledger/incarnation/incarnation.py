@@ -1,0 +1,400 @@
+"""The storage face of one run of a broker: its lease, its journal and the ledgers that its topics have open in it.
+
+    start         lease -> incarnation record -> journal
+    open, append  a topic's ledger is opened at its first publish; entries go to the journal in the order of their ids
+    close         when everything in it is acknowledged: at the end, after idleness, or where Spark attached behind it
+    stop          ledgers closed, log closed, lease given up; whoever is killed instead is recovered by anyone
+
+Commits are grouped: what is asked for while one is under way is in the next. All methods belong to one event loop.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+import uuid
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+
+from pulsar_on_spark.ledger.journal.codec_encode import Payload
+from pulsar_on_spark.ledger.journal.groups import JournalLimits
+from pulsar_on_spark.ledger.journal.journal import Journal
+from pulsar_on_spark.ledger.journal.log import FrameNumber
+from pulsar_on_spark.ledger.journal.register import LogRegister
+from pulsar_on_spark.metadata.records import IncarnationRecord
+from pulsar_on_spark.model.errors import JournalFencedError, PulsarpyError
+from pulsar_on_spark.model.ids import EntryId, IncarnationId, TopicId
+from pulsar_on_spark.model.quorum import Quorum
+from pulsar_on_spark.storage.placement import preferred
+from pulsar_on_spark.topic.catalog.catalog import TopicPart
+from pulsar_on_spark.topic.catalog.leases import DEFAULT_DURATION_S, LeaseKeeper, broker_lease_directory
+from pulsar_on_spark.topic.catalog.root_handle import Root
+from pulsar_on_spark.topic.managed_ledger.incarnation.attached_behind import AttachedBehind
+from pulsar_on_spark.topic.managed_ledger.incarnation.ledger_commits import LedgerCommits
+from pulsar_on_spark.topic.managed_ledger.incarnation.ledgers import ClosedLedger, LedgerCommit, Termination
+from pulsar_on_spark.topic.managed_ledger.incarnation.listener import Appended, IncarnationListener
+from pulsar_on_spark.topic.managed_ledger.incarnation.open_ledger import OpenLedger
+from pulsar_on_spark.topic.managed_ledger.incarnation.path_news import PathNews
+from pulsar_on_spark.topic.managed_ledger.incarnation.roll_over import RollOver, grown
+
+log = logging.getLogger(__name__)
+
+POLL_S = 1.0
+"""How often an incarnation looks at the metadata, or thrice a lease. It renews its lease only while that succeeds."""
+CLOSE_IDLE_S = 600.0
+"""A ledger that nothing was appended to for so long is closed."""
+
+
+@dataclass(slots=True)
+class _Cursor:
+    context: object
+
+
+class Incarnation:
+    """One broker incarnation; made by `start`."""
+
+    def __init__(
+        self,
+        root: Root,
+        listener: IncarnationListener,
+        quorum: Quorum,
+        limits: JournalLimits | None,
+        lease_duration_s: float,
+        roll_over: RollOver,
+    ) -> None:
+        self.id = IncarnationId(uuid.uuid4().hex)
+        self.quorum = quorum
+        self._listener = listener
+        self._polled_s = time.monotonic()
+        self._poll_every_s = min(POLL_S, lease_duration_s / 3)
+        self._lease = LeaseKeeper(
+            broker_lease_directory(root.path),
+            self.id,
+            lease_duration_s,
+            may_renew=lambda: time.monotonic() - self._polled_s < lease_duration_s,
+        )
+        paths = preferred(root.writable_paths(root.store.view()), self.id)
+        self._path_news = PathNews(root, paths)
+        self.journal = Journal(
+            LogRegister(root.store, self.id),
+            paths,
+            quorum,
+            self,
+            mark_failed=self._path_news.mark_failed,
+            limits=limits,
+        )
+        self._commits = LedgerCommits(root.store, self.id)
+        self._ledgers: dict[TopicId, OpenLedger] = {}
+        self._retired: list[OpenLedger] = []
+        self._attached_behind = AttachedBehind()
+        self._roll_over = roll_over
+        self._asked_to_look = asyncio.Event()
+        self._switching = asyncio.Lock()
+        """Held while topics' ledgers are replaced or end for good."""
+        self._polling: asyncio.Task[None] | None = None
+        self._reason: str | None = None
+        self._trimmed_before: FrameNumber = 0
+
+    @classmethod
+    async def start(
+        cls,
+        root: Root,
+        listener: IncarnationListener,
+        *,
+        quorum: Quorum | None = None,
+        limits: JournalLimits | None = None,
+        lease_duration_s: float = DEFAULT_DURATION_S,
+        roll_over: RollOver | None = None,
+    ) -> Incarnation:
+        """Take a fresh id, a lease and a journal; entries are welcome afterwards.
+
+        Args:
+            root: The root.
+            listener: Who is told.
+            quorum: Of the journal; the root's by default.
+            limits: Bounds of the journal.
+            lease_duration_s: How long others wait for a renewal before they recover this incarnation.
+            roll_over: When topics go on in new ledgers; as in Pulsar by default.
+
+        Raises:
+            NotEnoughCopiesError: too few storage paths take journal files.
+            StoragePathError: a storage path is on a network file system.
+            StorageError: the lease cannot be written.
+            JournalFencedError: the record cannot be committed.
+        """
+        rolls = roll_over or RollOver()
+        made = cls(root, listener, quorum or root.quorum, limits, lease_duration_s, rolls)
+        # The lease comes first: an incarnation without one is dead.
+        await asyncio.to_thread(made._lease.start, ())
+        try:
+            await made.journal.open()
+            made._require_alive()
+        except BaseException:
+            made._reason = made._reason or "its start was cut off"
+            made.journal.abandon()
+            made._lease.stop()
+            raise
+        made._polling = asyncio.create_task(made._poll())
+        return made
+
+    async def stop(self) -> None:
+        """Close all ledgers and the log, and give the lease up.
+
+        Raises:
+            JournalFencedError: the incarnation is over already.
+        """
+        await self._end_polling()
+        try:
+            await self.close_ledgers(list(self._ledgers))
+            await self.journal.close()
+        finally:
+            await asyncio.to_thread(self._lease.stop)
+
+    # -- ledgers -------------------------------------------------------------------------------------------------------
+
+    @property
+    def ledgers(self) -> dict[TopicId, OpenLedger]:
+        """The open ledger of each topic."""
+        return self._ledgers
+
+    async def open_ledgers(self, parts: Sequence[TopicPart]) -> dict[TopicId, PulsarpyError]:
+        """Open a ledger for each topic that has none open here; returns why, for those that were refused.
+
+        Raises:
+            JournalFencedError: the incarnation is over.
+            MetadataError: the commit failed.
+        """
+        await self._commits.no_others(parts)
+        missing = {TopicId(part.topic_id): part for part in parts if part.topic_id not in self._ledgers}
+        if not missing:
+            return {}
+        self._require_alive()
+        found = await self._commits.open(list(missing.values()))
+        for topic_id in missing.keys() & found.opened.keys():
+            self._ledgers[topic_id] = OpenLedger(missing[topic_id], found.opened[topic_id])
+        return {topic_id: found.refused[topic_id] for topic_id in missing.keys() & found.refused.keys()}
+
+    async def close_ledgers(self, topic_ids: Sequence[TopicId]) -> None:
+        """Close these ledgers, and what earlier attempts left, once all is acknowledged (errors as `open_ledgers`)."""
+        self._require_alive()
+        retired = self._retire(topic_ids)
+        for ledger in retired:
+            await ledger.drained()
+        await self._close_retired()
+
+    async def terminate(self, part: TopicPart, ends: Mapping[int, int]) -> tuple[int, int]:
+        """Let a topic take no entries any more, and close its ledger in the same commit.
+
+        Args:
+            part: The topic; nothing is appended to it any more.
+            ends: See `Termination`.
+
+        Returns:
+            Ledger and entry of its last message; (-1, -1) if there is none.
+
+        Raises:
+            JournalFencedError: the incarnation is over.
+            TopicNotFoundError: the topic was deleted.
+            TopicOwnedElsewhereError: a ledger of it is open in another incarnation.
+            MetadataError: the commit failed; whether it was made is unknown.
+        """
+        async with self._switching:
+            topic_id = TopicId(part.topic_id)
+            self._retire([topic_id])
+            retired = [each for each in self._retired if each.part.topic_id == topic_id]
+            for ledger in retired:
+                await ledger.drained()
+            found = await self._commit(
+                closes=[ledger.closed() for ledger in retired], terminations=[Termination(part, ends)]
+            )
+            self._retired = [ledger for ledger in self._retired if ledger not in retired]
+        if topic_id in found.refused:
+            raise found.refused[topic_id]
+        return found.terminated[topic_id]
+
+    async def drained(self, topic_id: TopicId) -> None:
+        """Wait until the outcome of every entry of a topic is known; nothing may be appended to it meanwhile."""
+        own = self._ledgers.get(topic_id)
+        for ledger in [*([own] if own is not None else []), *self._retired]:
+            if ledger.part.topic_id == topic_id:
+                await ledger.drained()
+
+    def _retire(self, topic_ids: Sequence[TopicId]) -> list[OpenLedger]:
+        """Append nothing to the topics' ledgers any more; they are to be closed."""
+        retired = [self._ledgers.pop(topic_id) for topic_id in topic_ids if topic_id in self._ledgers]
+        self._retired += retired
+        return retired
+
+    async def _close_retired(self) -> None:
+        """Close what nothing is appended to any more, also what an earlier attempt did not come to close.
+
+        What is not acknowledged yet has another turn: the poll, which the lease depends on, must not wait for it.
+        """
+        retired = [ledger for ledger in self._retired if not ledger.outstanding]
+        if retired or self._commits.has_strays:
+            await self._commit(closes=[ledger.closed() for ledger in retired])
+            self._retired = [ledger for ledger in self._retired if ledger not in retired]
+
+    async def _commit(
+        self, closes: Sequence[ClosedLedger] = (), terminations: Sequence[Termination] = ()
+    ) -> LedgerCommit:
+        self._require_alive()
+        return await self._commits.commit((), closes, terminations)
+
+    # -- appending -----------------------------------------------------------------------------------------------------
+
+    @property
+    def can_append(self) -> bool:
+        """Whether an entry is welcome now; `room` tells when it is again."""
+        return self.journal.can_add
+
+    def append(
+        self, topic_id: TopicId, message_count: int, publish_time_ms: int, payload: Payload, context: object = None
+    ) -> EntryId:
+        """Append an entry to the topic's open ledger; the listener is told of its outcome.
+
+        Args:
+            topic_id: A topic whose ledger is open (`open_ledgers`).
+            message_count: Messages in it.
+            publish_time_ms: The broker's time, milliseconds since 1970.
+            payload: The entry as received; nobody changes it until the outcome.
+            context: Anything.
+
+        Raises:
+            KeyError: the topic has no open ledger; idleness may have closed it.
+            JournalUnavailableError, InvalidArgumentError: as `Journal.add_entry`. Nothing was appended.
+        """
+        ledger = self._ledgers[topic_id]
+        entry_id = EntryId(ledger.next)
+        self.journal.add_entry(
+            ledger.ledger_id, entry_id, message_count, publish_time_ms, payload, Appended(ledger, entry_id, context)
+        )
+        ledger.next += 1
+        ledger.bytes += len(payload)
+        ledger.outstanding += 1
+        ledger.used_s = time.monotonic()
+        return entry_id
+
+    def append_cursor(self, subscription: bytes, record: bytes, context: object = None) -> None:
+        """Append a cursor record (errors as `Journal.add_cursor`)."""
+        self.journal.add_cursor(subscription, record, _Cursor(context))
+
+    def trimmed(self, before: FrameNumber) -> None:
+        """Journal files of all frames below are deleted (see `Journal.trimmed`); saying it again changes nothing."""
+        if before > self._trimmed_before:
+            self._trimmed_before = before
+            self.journal.trimmed(before)
+
+    # -- the journal's listener ----------------------------------------------------------------------------------------
+
+    def acknowledged(self, contexts: Sequence[object]) -> None:
+        """See `JournalListener`."""
+        if isinstance(contexts[0], _Cursor):
+            self._listener.cursors_acknowledged([each.context for each in contexts if isinstance(each, _Cursor)])
+            return
+        entries = [each for each in contexts if isinstance(each, Appended)]
+        for entry in entries:
+            self._settle(entry.ledger)
+        self._listener.acknowledged(entries)
+
+    def unknown(self, contexts: Sequence[object]) -> None:
+        """See `JournalListener`."""
+        for each in contexts:
+            if isinstance(each, Appended):
+                self._settle(each.ledger)
+        self._listener.unknown([each.context if isinstance(each, _Cursor) else each for each in contexts])
+
+    def _settle(self, ledger: OpenLedger) -> None:
+        ledger.settle(1)
+        if not ledger.outstanding and ledger in self._retired:
+            self._asked_to_look.set()  # it can be closed, and nobody sees what is behind it before
+
+    def room(self) -> None:
+        """See `JournalListener`."""
+        self._listener.room()
+
+    def starved(self) -> None:
+        """See `JournalListener`: nobody is told, `can_append` is False until `room`."""
+
+    def ended(self, reason: str) -> None:
+        """See `JournalListener`. Of an incarnation that has not started its starter hears, by an error."""
+        if self._reason is None:
+            self._reason = reason
+            self._ledgers.clear()
+            self._lease.stop()
+            if self._polling is not None:
+                self._listener.ended(reason)
+
+    def _require_alive(self) -> None:
+        if self._reason is not None:
+            raise JournalFencedError(f"Incarnation {self.id} is over ({self._reason}): start a new one.")
+
+    # -- the metadata's news -------------------------------------------------------------------------------------------
+
+    def look(self) -> None:
+        """Look at the metadata now and not only at the next poll: Spark has attached something to one of the topics."""
+        self._asked_to_look.set()
+
+    async def _poll(self) -> None:
+        while self._reason is None:
+            with suppress(TimeoutError):
+                async with asyncio.timeout(self._poll_every_s):  # Python 3.11's `wait_for` may miss being cancelled
+                    await self._asked_to_look.wait()
+            self._asked_to_look.clear()
+            try:
+                record = await asyncio.to_thread(self._look)
+                if record is None or record.state != "OPEN":
+                    self.ended(f"incarnation {self.id} was taken over")
+                    return
+                self._polled_s = time.monotonic()
+                self._path_news.tell(self.journal)
+                await self._close_idle(time.monotonic())
+                if not self._switching.locked():
+                    await self._switch(time.monotonic())
+            except (PulsarpyError, OSError) as error:
+                log.warning(
+                    "Incarnation %s cannot look at the metadata: %s", self.id, error, extra={"incarnation": self.id}
+                )
+            except Exception:  # a defect; if it lasts, the lease runs out
+                log.exception("Incarnation %s cannot look at the metadata", self.id, extra={"incarnation": self.id})
+
+    async def _end_polling(self) -> None:
+        if self._polling is not None:
+            self._polling.cancel()
+            await asyncio.gather(self._polling, return_exceptions=True)
+
+    async def _close_idle(self, now_s: float) -> None:
+        idle = [topic for topic, ledger in self._ledgers.items() if now_s - ledger.used_s > CLOSE_IDLE_S]
+        self._retire(idle)
+        await self._close_retired()
+
+    def _look(self) -> IncarnationRecord | None:
+        """This incarnation's record; notes paths, and behind which ledgers Spark attached others. In a thread."""
+        view = self._path_news.fresh_view()
+        self._attached_behind.look(view, list(self._ledgers))
+        return view.get(IncarnationRecord, self.id)
+
+    async def _switch(self, now_s: float) -> None:
+        """Go on in new ledgers where it is time: first they are committed, then used, then the old ones end."""
+        due = self._attached_behind.due(self._ledgers, now_s)
+        due += grown(self._ledgers, self._roll_over, now_s, besides=due)
+        if not due:
+            return
+        async with self._switching:
+            self._require_alive()
+            found = await self._commits.open(due)
+            for part in due:
+                topic_id = TopicId(part.topic_id)
+                self._attached_behind.tried(topic_id)
+                if topic_id not in found.opened:
+                    continue
+                opened = OpenLedger(part, found.opened[topic_id])
+                if topic_id in self._ledgers:
+                    self._retire([topic_id])
+                    self._ledgers[topic_id] = opened
+                    self._attached_behind.switched(topic_id, now_s)
+                else:  # its topic is unloaded meanwhile
+                    self._retired.append(opened)
+        await self._close_retired()

@@ -1,0 +1,134 @@
+"""Commits for an incarnation's ledgers, in groups: what is asked for while one is under way is in the next."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from pulsar_on_spark.metadata.records import LedgerRecord
+from pulsar_on_spark.metadata.state import View
+from pulsar_on_spark.metadata.store import Change, MetadataStore
+from pulsar_on_spark.model.ids import IncarnationId, TopicId
+from pulsar_on_spark.topic.catalog.catalog import TopicPart
+from pulsar_on_spark.topic.managed_ledger.incarnation.ledgers import (
+    ClosedLedger,
+    IdBlock,
+    LedgerCommit,
+    Termination,
+    decide,
+)
+
+
+@dataclass(slots=True)
+class _Asked:
+    """What the next commit is asked to do."""
+
+    opens: dict[TopicId, TopicPart] = field(default_factory=dict)
+    closes: list[ClosedLedger] = field(default_factory=list)
+    terminations: list[Termination] = field(default_factory=list)
+    done: asyncio.Future[LedgerCommit] | None = None
+
+
+class LedgerCommits:
+    """All methods belong to one event loop; the commits are made in threads, one after the other.
+
+    A commit that is reported as failed may have been made. Its ledger ids are given to nobody else then, and the next
+    commit closes the ledgers that it opened, if they are there: nobody knows of them, so they are empty.
+    """
+
+    def __init__(self, store: MetadataStore, incarnation: IncarnationId) -> None:
+        self._store = store
+        self._incarnation = incarnation
+        self._ids = IdBlock()
+        self._strays: list[ClosedLedger] = []
+        self._asked = _Asked()
+        self._running: asyncio.Task[None] | None = None
+        self._opening: dict[str, asyncio.Future[None]] = {}
+        """The topics of which a new ledger is being committed, and when that is over."""
+
+    @property
+    def has_strays(self) -> bool:
+        """Whether the next commit has something to clear away, whatever it is asked to do."""
+        return bool(self._strays)
+
+    async def no_others(self, parts: Sequence[TopicPart]) -> None:
+        """Wait until nobody opens a ledger for any of the topics: who joined that commit would have the same ledger."""
+        while others := [self._opening[part.topic_id] for part in parts if part.topic_id in self._opening]:
+            await asyncio.wait(others)
+
+    async def open(self, parts: Sequence[TopicPart]) -> LedgerCommit:
+        """A new ledger for each topic, none of which others open now (errors as `commit`)."""
+        done = asyncio.get_running_loop().create_future()
+        opening = dict.fromkeys((part.topic_id for part in parts), done)
+        self._opening |= opening
+        try:
+            return await self.commit(parts)
+        finally:
+            for topic_id in opening:
+                del self._opening[topic_id]
+            done.set_result(None)
+
+    async def commit(
+        self,
+        opens: Sequence[TopicPart] = (),
+        closes: Sequence[ClosedLedger] = (),
+        terminations: Sequence[Termination] = (),
+    ) -> LedgerCommit:
+        """Join the next commit; what it says is of all who joined.
+
+        Raises:
+            JournalFencedError: the incarnation's record is not OPEN.
+            MetadataError: the commit failed; whether it was made is unknown.
+        """
+        asked = self._asked
+        asked.opens |= {TopicId(part.topic_id): part for part in opens}
+        asked.closes += closes
+        asked.terminations += terminations
+        if asked.done is None:
+            asked.done = asyncio.get_running_loop().create_future()
+        if self._running is None:
+            self._running = asyncio.create_task(self._run())
+        return await asyncio.shield(asked.done)
+
+    async def _run(self) -> None:
+        try:
+            while (asked := self._asked).done is not None:
+                self._asked = _Asked()
+                try:
+                    found = await asyncio.to_thread(self._commit, asked)
+                except Exception as error:  # each who asked gets it
+                    asked.done.set_exception(error)
+                    asked.done.exception()
+                else:
+                    asked.done.set_result(found)
+        finally:
+            self._running = None
+
+    def _commit(self, asked: _Asked) -> LedgerCommit:
+        opens = list(asked.opens.values())
+        tried: list[LedgerCommit] = []
+
+        def decide_anew(view: View) -> Change | None:
+            self._strays = [each for each in self._strays if _is_there(view, each)]
+            closes = [*asked.closes, *self._strays]
+            tried.append(decide(view, self._incarnation, opens, closes, self._ids, asked.terminations))
+            return tried[-1].change
+
+        try:
+            self._store.commit(decide_anew)
+        except Exception:
+            self._ids = IdBlock()
+            self._strays += [
+                ClosedLedger(asked.opens[topic_id], ledger_id, 0)
+                for each in tried
+                for topic_id, ledger_id in each.opened.items()
+            ]
+            raise
+        self._ids = tried[-1].ids
+        self._strays = []
+        return tried[-1]
+
+
+def _is_there(view: View, ledger: ClosedLedger) -> bool:
+    return view.get(LedgerRecord, f"{ledger.part.topic_id}/{ledger.ledger_id:020d}") is not None

@@ -1,0 +1,224 @@
+"""Opening and closing the ledgers of a broker incarnation: what one commit does for any number of topics. Pure.
+
+    open    a new ledger at the chain's end; it ends an attached ledger by being larger
+    close   the ledger has so many entries, and no more
+    terminate   the topic takes no entries any more, from anybody
+
+Every such commit carries the incarnation's `seal` key and the topics' keys, and is refused unless the incarnation is
+OPEN in the very view that it is decided on: a takeover moves the key in the commit that changes the state.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+
+from pulsar_on_spark.ledger.journal.log import LogState
+from pulsar_on_spark.ledger.journal.sealing import may_open
+from pulsar_on_spark.metadata import keys
+from pulsar_on_spark.metadata.records import IdsRecord, IncarnationRecord, LedgerRecord, Record, TopicRecord
+from pulsar_on_spark.metadata.state import View
+from pulsar_on_spark.metadata.store import Change
+from pulsar_on_spark.model.errors import (
+    JournalFencedError,
+    PulsarpyError,
+    TopicNotFoundError,
+    TopicOwnedElsewhereError,
+    TopicTerminatedError,
+)
+from pulsar_on_spark.model.ids import IncarnationId, LedgerId, TopicId
+from pulsar_on_spark.topic.catalog.catalog import TopicPart
+from pulsar_on_spark.topic.managed_ledger.chain import chain
+
+ID_BLOCK = 128
+"""Ledger ids that an incarnation takes at once, or as many as it needs now if that is more."""
+
+
+@dataclass(frozen=True, slots=True)
+class IdBlock:
+    """Ledger ids [next, end) that nobody else gives."""
+
+    next: int = 0
+    end: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class ClosedLedger:
+    """A ledger of which every entry was acknowledged and none will follow."""
+
+    part: TopicPart
+    ledger_id: LedgerId
+    entries: int
+
+
+@dataclass(frozen=True, slots=True)
+class Termination:
+    """A topic that is to be terminated; its open ledger is closed in the same commit.
+
+    Attributes:
+        part: The topic.
+        ends: Entries of its ledgers as far as they are known; of those that a recovery closed no record may say it yet.
+    """
+
+    part: TopicPart
+    ends: Mapping[int, int]
+
+
+@dataclass(frozen=True, slots=True)
+class LedgerCommit:
+    """What to commit, and what follows from it once it is committed.
+
+    Attributes:
+        change: None if there is nothing to commit.
+        opened: The new ledger of each topic that got one.
+        refused: Why a topic got none, or is not terminated.
+        terminated: Ledger and entry of the last message of each topic that is terminated; (-1, -1) for none.
+        ids: The ids that are left.
+    """
+
+    change: Change | None
+    opened: Mapping[TopicId, LedgerId] = field(default_factory=dict)
+    refused: Mapping[TopicId, PulsarpyError] = field(default_factory=dict)
+    terminated: Mapping[TopicId, tuple[int, int]] = field(default_factory=dict)
+    ids: IdBlock = field(default_factory=IdBlock)
+
+
+def decide(
+    view: View,
+    incarnation: IncarnationId,
+    opens: Sequence[TopicPart],
+    closes: Sequence[ClosedLedger],
+    ids: IdBlock,
+    terminations: Sequence[Termination] = (),
+) -> LedgerCommit:
+    """One commit for all that is to be opened, closed and terminated; a topic that is refused holds up no other.
+
+    Raises:
+        JournalFencedError: the incarnation is over.
+    """
+    record = view.get(IncarnationRecord, incarnation)
+    if record is None or not may_open(LogState(record.state)):
+        raise JournalFencedError(f"Incarnation {incarnation} was taken over: start a new one.")
+    puts: list[Record] = []
+    moved: dict[str, int | None] = {}
+    # Two may ask for one: the poll after a switch, and whoever terminates or unloads the topic then.
+    for closed in {each.ledger_id: each for each in closes}.values():
+        ledger = view.get(LedgerRecord, f"{closed.part.topic_id}/{closed.ledger_id:020d}")
+        if ledger is not None and not ledger.closed:  # else the topic was deleted, or an earlier attempt succeeded
+            puts.append(ledger.model_copy(update={"closed": True, "entries": closed.entries}))
+            moved[keys.topic(closed.part.name)] = None
+    refused: dict[TopicId, PulsarpyError] = {}
+    terminated: dict[TopicId, tuple[int, int]] = {}
+    for termination in terminations:
+        topic_id = TopicId(termination.part.topic_id)
+        topic = _terminated(view, termination, closes)
+        if isinstance(topic, PulsarpyError):
+            refused[topic_id] = topic
+            continue
+        assert topic.terminated is not None
+        terminated[topic_id] = topic.terminated
+        puts.append(topic)
+        moved[keys.topic(topic.name)] = None
+    opened: dict[TopicId, LedgerId] = {}
+    giver = _IdGiver(view, ids, len(opens))
+    for part in opens:
+        problem = _problem(view, part, incarnation, {each.part.topic_id for each in terminations})
+        if problem is not None:
+            refused[TopicId(part.topic_id)] = problem
+            continue
+        last = view.newest(LedgerRecord, part.topic_id)
+        number = giver.above(0 if last is None else last.ledger_id)
+        opened[TopicId(part.topic_id)] = LedgerId(number)
+        puts.append(
+            LedgerRecord(
+                topic_id=part.topic_id, ledger_id=number, incarnation=incarnation, created_at=datetime.now(UTC)
+            )
+        )
+        moved[keys.topic(part.name)] = None
+    if not puts:
+        return LedgerCommit(None, {}, refused, terminated, ids)
+    moved[keys.incarnation_seal(incarnation)] = None
+    if giver.counter is not None:
+        puts.append(IdsRecord(next_ledger_id=giver.counter))
+        moved[keys.IDS] = None
+    return LedgerCommit(Change(puts=puts, keys=moved), opened, refused, terminated, giver.block)
+
+
+def has_attached_behind(view: View, topic_id: TopicId) -> bool:
+    """Whether Spark has attached a ledger behind the broker's open one: nobody sees it before the broker moves on."""
+    last = view.newest(LedgerRecord, topic_id)
+    return last is not None and last.incarnation is None
+
+
+def _terminated(view: View, termination: Termination, closes: Sequence[ClosedLedger]) -> TopicRecord | PulsarpyError:
+    """The topic's record as it is then, or why it cannot be."""
+    part, topic_id = termination.part, TopicId(termination.part.topic_id)
+    topic = view.get(TopicRecord, part.name)
+    if topic is None or topic.topic_id != topic_id:
+        return _deleted(part)
+    closing: dict[int, int] = {each.ledger_id: each.entries for each in closes if each.part.topic_id == topic_id}
+    in_the_way = _open_elsewhere(view, part, closing)
+    if in_the_way is not None or topic.terminated is not None:
+        return in_the_way or topic
+    last = _last_entry(view, topic_id, {**termination.ends, **closing})
+    return topic.model_copy(update={"terminated": last})
+
+
+def _problem(
+    view: View, part: TopicPart, incarnation: IncarnationId, terminating: Collection[str]
+) -> PulsarpyError | None:
+    topic = view.get(TopicRecord, part.name)
+    if topic is None or topic.topic_id != part.topic_id:
+        return _deleted(part)
+    if topic.terminated is not None or part.topic_id in terminating:
+        return TopicTerminatedError(f"Topic {part.name} was terminated and takes no messages: use another topic.")
+    own = [each.ledger_id for each in view.all(LedgerRecord, part.topic_id) if each.incarnation == incarnation]
+    return _open_elsewhere(view, part, own)
+
+
+def _deleted(part: TopicPart) -> PulsarpyError:
+    return TopicNotFoundError(f"Topic {part.name} was deleted: look it up again.")
+
+
+def _open_elsewhere(view: View, part: TopicPart, known: Collection[int]) -> PulsarpyError | None:
+    """Whether a ledger is open that is not one of the known ones."""
+    for ledger in view.all(LedgerRecord, part.topic_id):
+        if chain.is_open(view, ledger) and ledger.ledger_id not in known:
+            return TopicOwnedElsewhereError(
+                f"Ledger {ledger.ledger_id} of {part.name} is open in broker incarnation {ledger.incarnation}: recover "
+                "that incarnation first, or leave the topic to it."
+            )
+    return None
+
+
+def _last_entry(view: View, topic_id: TopicId, ends: Mapping[int, int]) -> tuple[int, int]:
+    """Ledger and entry of a topic's last entry, none of its ledgers being open."""
+    for ledger in reversed(view.all(LedgerRecord, topic_id)):
+        if ledger.incarnation is None:
+            end: int | None = chain.readable_end(view, topic_id, ledger.ledger_id)
+        else:
+            end = ends.get(ledger.ledger_id, ledger.entries)
+        if end:
+            return ledger.ledger_id, end - 1
+    return -1, -1
+
+
+class _IdGiver:
+    """Gives ids out of a block, or out of a fresh one that the same commit takes from the counter."""
+
+    def __init__(self, view: View, block: IdBlock, needed: int) -> None:
+        counter = view.get(IdsRecord, "ledger")
+        self._free = counter.next_ledger_id if counter is not None else 1
+        self._size = max(ID_BLOCK, needed)
+        self.block = block
+        self.counter: int | None = None
+
+    def above(self, last: int) -> int:
+        """An id larger than all of the chain; what is left of a block that lies below is dropped."""
+        if self.block.next <= last or self.block.next >= self.block.end:
+            self.block = IdBlock(self._free, self._free + self._size)
+            self.counter = self._free = self.block.end
+        number = self.block.next
+        self.block = IdBlock(number + 1, self.block.end)
+        return number

@@ -1,0 +1,97 @@
+"""Storage paths that come and go while a journal is written: those that fail are marked, those that are well return."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+from collections.abc import Iterable, Sequence
+
+from pulsar_on_spark.ledger.journal.journal import Journal
+from pulsar_on_spark.ledger.segments.segment_writer import PathFailure
+from pulsar_on_spark.metadata.records import PathRecord
+from pulsar_on_spark.metadata.state import View
+from pulsar_on_spark.model.errors import MetadataError, StoragePathError
+from pulsar_on_spark.model.ids import PathId
+from pulsar_on_spark.storage.path_health import Trials
+from pulsar_on_spark.storage.storage_path import StoragePath
+from pulsar_on_spark.topic.catalog.root_handle import Root
+
+log = logging.getLogger(__name__)
+
+
+class PathNews:
+    """What a journal knows of the root's paths, and what is news to it.
+
+    `mark_failed` is called in the thread of the journal's register, `fresh_view` in the poll's, `tell` in the event
+    loop's, after `fresh_view`.
+    """
+
+    def __init__(self, root: Root, known: Iterable[StoragePath]) -> None:
+        """The journal begins with the known paths."""
+        self._root = root
+        self._known = {path.path_id for path in known}
+        self._failed: set[PathId] = set()
+        self._unmarked: dict[PathId, PathFailure] = {}
+        self._offers: list[StoragePath] = []
+        self._to_leave: list[PathId] = []
+        self._trials = Trials()
+
+    def mark_failed(self, failures: Sequence[PathFailure]) -> None:
+        """The journal has given these up: nobody else shall write there either (errors as `Root.mark_failed`).
+
+        A mark that cannot be committed, as the disk of the metadata is full, too, is made with a later view.
+        """
+        self._unmarked.update({failure.path_id: failure for failure in failures})
+        self._mark()
+
+    def _mark(self) -> None:
+        if unmarked := dict(self._unmarked):
+            self._root.mark_failed(list(unmarked.values()))
+            self._failed.update(unmarked)
+            for path_id in unmarked:
+                self._unmarked.pop(path_id, None)
+
+    def fresh_view(self) -> View:
+        """A view; notes which paths it has for the journal: new ones, those that are writable again, and drained ones.
+
+        What failed is looked up before the view is taken: it was marked by then, so that a path which is writable in
+        the view is healthy again. If too few are, failed paths that seem healthy are retried, with growing pauses.
+        """
+        with contextlib.suppress(MetadataError):
+            self._mark()
+        failed = set(self._failed)
+        view = self._root.store.view()
+        writable = self._root.writable_paths(view)
+        self._to_leave = [
+            PathId(record.path_id)
+            for record in view.all(PathRecord)
+            if record.path_id in self._known and record.state in ("draining", "lost", "retired")
+        ]
+        marked = {r.path_id: r.reason for r in view.all(PathRecord) if r.state == "read-only"}
+        self._offers = [
+            path
+            for path in writable
+            if path.path_id not in self._known
+            or (path.path_id in failed and (path.path_id not in marked or self._seems_well(path, marked[path.path_id])))
+        ]
+        return view
+
+    def _seems_well(self, path: StoragePath, reason: str) -> bool:
+        if not self._trials.may_try(path.path_id) or self._trials.illness_of(path, reason) is not None:
+            return False
+        self._trials.tried(path.path_id)
+        return True
+
+    def tell(self, journal: Journal) -> None:
+        """Offer the journal what the last view had for it, and let it leave what is to be drained, or given up."""
+        for path_id in self._to_leave:
+            self._known.discard(path_id)
+            self._failed.discard(path_id)
+            journal.withdraw(path_id)
+        for path in self._offers:
+            self._known.add(path.path_id)
+            self._failed.discard(path.path_id)
+            try:
+                journal.offer_spare(path)
+            except StoragePathError as error:
+                log.warning("A journal does not write to a path: %s", error, extra={"path": path.path_id})

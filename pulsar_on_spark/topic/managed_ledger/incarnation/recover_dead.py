@@ -1,0 +1,147 @@
+"""What an operator does about dead broker incarnations: recover them now, or have a journal closed with losses.
+
+Readers and writers recover dead brokers by themselves (`dead_brokers`). This is for those who want to see it done, and
+for a journal that can't be recovered because paths that may hold acknowledged entries are lost for good.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Collection
+from dataclasses import dataclass
+from typing import Literal, TypeAlias
+
+from pulsar_on_spark.ledger.journal.log import LogRecord, copies_of
+from pulsar_on_spark.ledger.journal.register import log_record
+from pulsar_on_spark.metadata.records import IncarnationRecord, LedgerRecord, TopicRecord
+from pulsar_on_spark.metadata.state import View
+from pulsar_on_spark.model.errors import InvalidArgumentError, PulsarpyError
+from pulsar_on_spark.model.ids import IncarnationId, PathId
+from pulsar_on_spark.topic.catalog.leases import LeaseWatcher, broker_lease_directory
+from pulsar_on_spark.topic.catalog.root_handle import Root
+from pulsar_on_spark.topic.managed_ledger.chain.chain import is_open
+from pulsar_on_spark.topic.managed_ledger.incarnation.dead_brokers import OBSERVE_EVERY_S, recover_incarnation
+from pulsar_on_spark.topic.managed_ledger.subscription.ownership import Standing
+
+log = logging.getLogger(__name__)
+
+Outcome: TypeAlias = Literal["closed", "alive", "recovered", "closed with losses", "not recovered"]
+
+
+@dataclass(frozen=True, slots=True)
+class RecoveredIncarnation:
+    """What became of one incarnation.
+
+    Attributes:
+        incarnation: Its id.
+        outcome: "closed": it was so already. "alive": its lease is renewed, nothing was done. "closed with losses":
+            paths were given up. "not recovered": see `problem`.
+        last_frame: Where its journal ends, -1 if it holds nothing; None if it isn't closed.
+        given_up: Storage paths that were given up to close it, now or earlier.
+        topics: Whose ledgers were open in it: entries of these may be missing where paths are given up.
+        problem: Why it could not be recovered.
+    """
+
+    incarnation: IncarnationId
+    outcome: Outcome
+    last_frame: int | None
+    given_up: tuple[PathId, ...]
+    topics: tuple[str, ...]
+    problem: str | None = None
+
+
+def recover_dead(
+    root: Root, incarnation: IncarnationId | None = None, give_up: Collection[PathId] = ()
+) -> tuple[RecoveredIncarnation, ...]:
+    """Recover the incarnations whose leases have run out; each lease is watched for one of its durations first.
+
+    Args:
+        root: The root.
+        incarnation: This one only.
+        give_up: Storage paths that are lost for good. They are given up only if the journal can't be recovered
+            otherwise; then acknowledged entries that were on none of the other paths are lost.
+
+    Returns:
+        One for each incarnation that is not CLOSED, or for the given one.
+
+    Raises:
+        InvalidArgumentError: there is no such incarnation; or paths are given up without naming the incarnation, or
+            that hold none of its files.
+        MetadataError: the metadata cannot be read.
+    """
+    view = root.store.view()
+    if incarnation is None and give_up:
+        raise InvalidArgumentError(
+            "Paths are given up for one incarnation: name it (`pulsarpy status` lists them), or give up none."
+        )
+    chosen = _unclosed(view) if incarnation is None else [_known(view, incarnation, give_up)]
+    watcher = _settled(root, [record.incarnation for record in chosen if record.state != "CLOSED"])
+    return tuple(_recover(root, view, record, watcher, give_up) for record in chosen)
+
+
+def _unclosed(view: View) -> list[IncarnationRecord]:
+    return [record for record in view.all(IncarnationRecord) if record.state != "CLOSED"]
+
+
+def _known(view: View, incarnation: IncarnationId, give_up: Collection[PathId]) -> IncarnationRecord:
+    record = view.get(IncarnationRecord, incarnation)
+    if record is None:
+        known = ", ".join(each.incarnation for each in _unclosed(view)) or "none"
+        raise InvalidArgumentError(f"There is no incarnation {incarnation!r} that is not closed (there is: {known}).")
+    for path in give_up if record.state != "CLOSED" else ():
+        if all(copy.path != path for copy in copies_of(log_record(record))):
+            raise InvalidArgumentError(
+                f"Storage path {path} has no file of incarnation {incarnation}: give up one that has."
+            )
+    return record
+
+
+def _settled(root: Root, incarnations: Collection[str]) -> LeaseWatcher:
+    """A watcher that knows of each lease whether it is renewed: that takes one of its durations at most."""
+    watcher = LeaseWatcher(broker_lease_directory(root.path))
+    watcher.observe()
+    while any(watcher.standing(each) is Standing.UNKNOWN for each in incarnations):
+        time.sleep(OBSERVE_EVERY_S / 5)
+        watcher.observe()
+    return watcher
+
+
+def _recover(
+    root: Root, view: View, record: IncarnationRecord, watcher: LeaseWatcher, give_up: Collection[PathId]
+) -> RecoveredIncarnation:
+    incarnation = IncarnationId(record.incarnation)
+    topics = _topics(view, incarnation)
+    if record.state == "CLOSED":
+        return _closed(incarnation, "closed", log_record(record), topics)
+    if watcher.standing(incarnation) is not Standing.RUN_OUT:
+        return RecoveredIncarnation(incarnation, "alive", None, (), topics)
+    try:
+        return _closed(incarnation, "recovered", recover_incarnation(root, incarnation), topics)
+    except (PulsarpyError, OSError) as error:
+        if not give_up:
+            return RecoveredIncarnation(incarnation, "not recovered", None, (), topics, str(error))
+        log.warning("%s Storage paths %s are given up.", error, ", ".join(map(str, sorted(give_up))))
+    try:
+        return _closed(
+            incarnation, "closed with losses", recover_incarnation(root, incarnation, give_up=give_up), topics
+        )
+    except (PulsarpyError, OSError) as error:
+        return RecoveredIncarnation(incarnation, "not recovered", None, (), topics, str(error))
+
+
+def _closed(
+    incarnation: IncarnationId, outcome: Outcome, record: LogRecord, topics: tuple[str, ...]
+) -> RecoveredIncarnation:
+    return RecoveredIncarnation(incarnation, outcome, record.last_frame, record.given_up, topics)
+
+
+def _topics(view: View, incarnation: IncarnationId) -> tuple[str, ...]:
+    """Topics, or partitions of them, with a ledger that is open in the incarnation, by name."""
+    names = {topic.topic_id: topic.name for topic in view.all(TopicRecord)}
+    found = {
+        ledger.topic_id
+        for ledger in view.all(LedgerRecord)
+        if ledger.incarnation == incarnation and is_open(view, ledger)
+    }
+    return tuple(sorted(names.get(topic_id, topic_id) for topic_id in found))

@@ -1,0 +1,50 @@
+"""When a topic goes on in a new ledger by itself: Pulsar's `managedLedgerMax...PerLedger` rules. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from itertools import islice
+
+from pulsar_on_spark.model.ids import TopicId
+from pulsar_on_spark.topic.catalog.catalog import TopicPart
+from pulsar_on_spark.topic.managed_ledger.incarnation.open_ledger import OpenLedger
+
+_AT_ONCE = 256
+"""Ledgers of one commit: each row names its topic's key. The others have their turn a second later."""
+_MIB = 1 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class RollOver:
+    """The bounds of one ledger.
+
+    Attributes:
+        max_entries: Entries.
+        max_bytes: Bytes of them, as they were received.
+        max_age_s: Seconds since it was opened.
+        min_age_s: Before this neither entries nor bytes matter: ledgers stay few.
+    """
+
+    max_entries: int = 50_000
+    max_bytes: int = 2048 * _MIB
+    max_age_s: float = 240 * 60.0
+    min_age_s: float = 10 * 60.0
+
+    def is_due(self, entries: int, size_bytes: int, age_s: float) -> bool:
+        """Whether a ledger that has so much, and is so old, is to end; an empty one goes on."""
+        if entries == 0 or age_s < self.min_age_s:
+            return False
+        return entries >= self.max_entries or size_bytes >= self.max_bytes or age_s >= self.max_age_s
+
+
+def grown(
+    ledgers: Mapping[TopicId, OpenLedger], limits: RollOver, now_s: float, besides: Collection[TopicPart]
+) -> list[TopicPart]:
+    """The topics, besides these, that are to go on in a new ledger now; `now_s` is the monotonic clock."""
+    found = (
+        ledger.part
+        for ledger in ledgers.values()
+        if limits.is_due(ledger.next, ledger.bytes, now_s - ledger.opened_s) and ledger.part not in besides
+    )
+    return list(islice(found, _AT_ONCE))

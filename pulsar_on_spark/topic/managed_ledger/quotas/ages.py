@@ -1,0 +1,28 @@
+"""How old what a subscription waits for is, as far as the metadata tell. Pure."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from pulsar_on_spark.metadata.records import LedgerRecord, SegmentRecord
+from pulsar_on_spark.metadata.state import View
+from pulsar_on_spark.model.ids import Position
+from pulsar_on_spark.topic.managed_ledger.chain.chain import readable_end
+
+NOTHING_MS: Final = 2**62
+"""Younger than anything: nothing waits."""
+
+
+def oldest_publish_ms(view: View, topic_id: str, start: Position) -> int | None:
+    """When the oldest message from a position on may have been published, ms since 1970.
+
+    It is that of the segment that holds the position: at most as old as what was acknowledged in it. None where only
+    journals tell; NOTHING_MS where nothing waits.
+    """
+    for segment in view.since(SegmentRecord, topic_id, f"{topic_id}/{start.ledger:020d}/{start.entry:020d}"):
+        if (segment.ledger_id, segment.first_entry + segment.entries) > (start.ledger, start.entry):
+            return segment.publish_min_ms
+    last = view.newest(LedgerRecord, topic_id)
+    if last is None or last.incarnation is None or last.entries == readable_end(view, topic_id, last.ledger_id):
+        return NOTHING_MS
+    return None

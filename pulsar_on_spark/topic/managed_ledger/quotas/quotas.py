@@ -1,0 +1,60 @@
+"""What backlog quotas ask for. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Final
+
+from pulsar_on_spark.topic.catalog.policies.policies import BacklogQuota, BacklogQuotaPolicy, Policies
+
+EVICTED_TO: Final = 0.9
+"""An eviction leaves so much of a quota by size (Pulsar's `BacklogQuotaManager`)."""
+
+
+@dataclass(frozen=True, slots=True)
+class BacklogMeasure:
+    """The backlog of one subscription.
+
+    Attributes:
+        bytes: Key and value bytes that it has not acknowledged.
+        oldest_publish_ms: When the oldest of them was published, ms since 1970; 0 if that is not known.
+    """
+
+    bytes: int
+    oldest_publish_ms: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class QuotaExceeded:
+    """A quota that a topic exceeds, and what that asks for."""
+
+    quota: BacklogQuota
+    by_age: bool
+
+    @property
+    def policy(self) -> BacklogQuotaPolicy:
+        """What is to happen."""
+        return self.quota.policy
+
+    def __str__(self) -> str:
+        if self.by_age:
+            return f"older than {self.quota.limit_time} s (backlog quota message_age)"
+        return f"above {self.quota.limit_size} bytes (backlog quota destination_storage)"
+
+
+def has_quota(policies: Policies) -> bool:
+    """Whether the topic's backlog is limited."""
+    return policies.backlog_quota_size.limit_size >= 0 or policies.backlog_quota_age.limit_time >= 0
+
+
+def exceeded(policies: Policies, backlogs: Iterable[BacklogMeasure], now_ms: int) -> QuotaExceeded | None:
+    """The quota that the slowest subscription exceeds: that by size before that by age; None for neither."""
+    found = list(backlogs)
+    by_size, by_age = policies.backlog_quota_size, policies.backlog_quota_age
+    if 0 <= by_size.limit_size < max((each.bytes for each in found), default=0):
+        return QuotaExceeded(by_size, by_age=False)
+    oldest_ms = min((each.oldest_publish_ms for each in found if each.bytes and each.oldest_publish_ms), default=now_ms)
+    if 0 <= by_age.limit_time * 1000 < now_ms - oldest_ms:
+        return QuotaExceeded(by_age, by_age=True)
+    return None

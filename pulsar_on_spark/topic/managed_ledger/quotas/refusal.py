@@ -1,0 +1,55 @@
+"""Spark's writes into topics whose backlog exceeds its quota are refused, as producers are by a broker.
+
+Only quotas that are set on the topic or its namespace count, and only entries that are in segments. A quota that evicts
+refuses nobody.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from pulsar_on_spark.metadata.records import SubscriptionRecord, TopicRecord
+from pulsar_on_spark.metadata.state import View
+from pulsar_on_spark.metadata.store import MetadataStore
+from pulsar_on_spark.model.clock import current_ms
+from pulsar_on_spark.model.errors import BacklogQuotaExceededError
+from pulsar_on_spark.model.names import TopicName
+from pulsar_on_spark.topic.catalog import catalog
+from pulsar_on_spark.topic.catalog.policies.effective import effective
+from pulsar_on_spark.topic.catalog.policies.policies import BacklogQuotaPolicy
+from pulsar_on_spark.topic.managed_ledger.quotas.ages import oldest_publish_ms
+from pulsar_on_spark.topic.managed_ledger.quotas.quotas import BacklogMeasure, exceeded, has_quota
+from pulsar_on_spark.topic.managed_ledger.subscription import subscriptions
+
+
+def require_room(store: MetadataStore, view: View, topics: Iterable[str]) -> None:
+    """Refuse to write to topics whose subscriptions have too much to read already.
+
+    Args:
+        store: The root's metadata.
+        view: The same as the write is decided on.
+        topics: Full names of topics without partitions, or of partitions; those that are gone are passed over.
+
+    Raises:
+        BacklogQuotaExceededError: a backlog exceeds its quota, and the quota's policy is not to evict.
+    """
+    limited = [
+        (record, policies)
+        for record in (view.get(TopicRecord, name) for name in topics)
+        if record is not None and has_quota(policies := effective(view, TopicName.parse(record.name)))
+    ]
+    if not limited:
+        return
+    cursors, now_ms = store.cursors(), current_ms()
+    for record, policies in limited:
+        (part,) = catalog.parts(view, record)
+        measures = []
+        for subscription in view.all(SubscriptionRecord, record.topic_id):
+            found = subscriptions.status(view, cursors, part, subscription)
+            oldest_ms = oldest_publish_ms(view, record.topic_id, found.mark_delete)
+            measures.append(BacklogMeasure(found.backlog_bytes, oldest_ms or 0))
+        over = exceeded(policies, measures, now_ms)
+        if over is not None and over.policy is not BacklogQuotaPolicy.EVICTION:
+            raise BacklogQuotaExceededError(
+                f"The backlog of {record.name} is {over}: nothing was written, let it be consumed or raise the quota."
+            )

@@ -1,0 +1,68 @@
+"""Journals whose broker is gone: sealed to their closed end, trimmed, cleared away. Any process may do so."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from pulsar_on_spark.model.errors import PulsarpyError
+from pulsar_on_spark.model.ids import IncarnationId
+from pulsar_on_spark.topic.catalog.root_handle import Root
+from pulsar_on_spark.topic.managed_ledger.sealing.sealer import Sealer
+from pulsar_on_spark.topic.managed_ledger.sealing.seals import closed_incarnations
+from pulsar_on_spark.topic.managed_ledger.sealing.trim import GRACE_S, Trimmer
+
+log = logging.getLogger(__name__)
+
+_MAX_PASSES = 10_000
+
+
+@dataclass(frozen=True, slots=True)
+class ClosedJournals:
+    """What was done with closed journals: entries sealed, journal files deleted, journals that are gone altogether."""
+
+    sealed_entries: int = 0
+    deleted_files: int = 0
+    cleared: int = 0
+
+
+def seal_closed(root: Root, on_problem: Callable[[str], None], grace_s: float = GRACE_S) -> ClosedJournals:
+    """Seal and trim all closed journals; what keeps one from it is said and does not hold up the others.
+
+    Files go `grace_s` after their trim, so that a journal is gone after two calls.
+
+    Raises:
+        MetadataError: the metadata cannot be read.
+    """
+    entries = files = cleared = 0
+    for incarnation in closed_incarnations(root.store.view()):
+        try:
+            entries += _seal(root, incarnation)
+            trimmed = Trimmer(root, incarnation, grace_s=grace_s).trim()
+        except (PulsarpyError, OSError) as error:
+            log.warning(
+                "The journal of incarnation %s stays for now: %s",
+                incarnation,
+                error,
+                extra={"incarnation": incarnation},
+            )
+            on_problem(f"journal of incarnation {incarnation}: {error}")
+        else:
+            files += trimmed.deleted_files
+            cleared += trimmed.is_cleared
+    return ClosedJournals(entries, files, cleared)
+
+
+def _seal(root: Root, incarnation: IncarnationId) -> int:
+    sealer = Sealer(root, incarnation, is_live=False)
+    entries = 0
+    try:
+        for _ in range(_MAX_PASSES):
+            done = sealer.seal(tail=True)
+            entries += 0 if done.lost else done.entries
+            if not done.journal_bytes:
+                break
+        return entries
+    finally:
+        sealer.close()

@@ -1,0 +1,126 @@
+"""Cursor records in a journal's frames, and whether the cursors table has them: before that their frames must stay."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import TypeAlias
+
+from pulsar_on_spark.ledger.journal.frames import Frame
+from pulsar_on_spark.ledger.journal.log import FrameKind, FrameNumber
+from pulsar_on_spark.metadata.cursors import CursorRow
+from pulsar_on_spark.metadata.records import SubscriptionRecord
+from pulsar_on_spark.metadata.store import MetadataStore
+from pulsar_on_spark.model.ids import TopicId
+from pulsar_on_spark.topic.managed_ledger.cursor.handover import broker_cursor
+from pulsar_on_spark.topic.managed_ledger.cursor.record import CursorRecord, decode
+
+CursorKey: TypeAlias = tuple[TopicId, str]
+"""(topic id, subscription)."""
+Rank: TypeAlias = tuple[int, int]
+"""(epoch, n)."""
+
+
+@dataclass(slots=True)
+class CursorsInFrames:
+    """The newest cursor record of each subscription by frame, for frames [begin, end) that were looked at in order."""
+
+    begin: FrameNumber = 0
+    end: FrameNumber = 0
+    _ranks: dict[FrameNumber, dict[CursorKey, Rank]] = field(default_factory=dict)
+
+    def pass_over(self, begin: FrameNumber, end: FrameNumber) -> None:
+        """Frames [begin, end) are lost; what was in them is not to be waited for."""
+        if begin != self.end:
+            self.begin, self._ranks = begin, {}
+        self.end = end
+
+    def take(self, frames: Iterable[Frame]) -> None:
+        """Look at frames; any that do not follow the ones before begin anew.
+
+        Raises:
+            CorruptJournalError, CorruptCursorError, FormatVersionError: a record cannot be read.
+        """
+        for frame in frames:
+            if frame.header.number != self.end:
+                self.begin, self._ranks = frame.header.number, {}
+            self.end = frame.header.number + 1
+            if frame.header.kind is FrameKind.CURSOR:
+                ranks = self._ranks.setdefault(frame.header.number, {})
+                for record in cursor_records(frame):
+                    ranks[record.cursor_key] = max(record.rank, ranks.get(record.cursor_key, record.rank))
+
+    def within(self, begin: FrameNumber, end: FrameNumber) -> Mapping[CursorKey, Rank] | None:
+        """The newest record of each subscription in frames [begin, end); None if they were not all looked at."""
+        if begin < self.begin or end > self.end:
+            return None
+        newest: dict[CursorKey, Rank] = {}
+        for number, ranks in self._ranks.items():
+            if begin <= number < end:
+                for key, rank in ranks.items():
+                    newest[key] = max(rank, newest.get(key, rank))
+        return newest
+
+    def forget(self, before: FrameNumber) -> None:
+        """Drop what is known of frames below `before`."""
+        self.begin = max(self.begin, min(before, self.end))
+        for number in [number for number in self._ranks if number < before]:
+            del self._ranks[number]
+
+
+def cursor_records(frame: Frame) -> list[CursorRecord]:
+    """The records of a CURSOR frame (raises as `CursorsInFrames.take`)."""
+    return [decode(record) for _, record in frame.cursor_records()]
+
+
+def not_snapshotted(store: MetadataStore, ranks: Mapping[CursorKey, Rank]) -> list[CursorKey]:
+    """The subscriptions whose records at these ranks no durable row covers.
+
+    Covered is what a row at or past it says, and what no longer counts: the subscription was deleted, reset, or given
+    to somebody else under a later epoch. All are positive findings in tables that are synced up to what was read.
+
+    Raises:
+        MetadataError: the tables cannot be read.
+    """
+    return [key for key, _, _ in _uncovered(store, ranks)]
+
+
+def _uncovered(
+    store: MetadataStore, ranks: Mapping[CursorKey, Rank]
+) -> list[tuple[CursorKey, SubscriptionRecord, list[CursorRow]]]:
+    """The same, with the subscription and its rows."""
+    if not ranks:
+        return []
+    # In this order: a subscription's record is in main before any row of it.
+    view = store.view(durable=True)
+    cursors = store.cursors(durable=True)
+    uncovered = []
+    for (topic_id, name), rank in ranks.items():
+        record = view.get(SubscriptionRecord, f"{topic_id}/{name}")
+        if record is None:
+            continue
+        rows = list(cursors.of(topic_id, name))
+        epochs = (record.start_epoch, *(owner.epoch for owner in record.owners))
+        if max(epochs) <= rank[0] and not any(row.rank >= rank for row in rows):
+            uncovered.append(((topic_id, name), record, rows))
+    return uncovered
+
+
+def snapshot_cursors(store: MetadataStore, frames: Iterable[Frame]) -> None:
+    """Append where the cursors stand after the records in a CLOSED log's frames, all that are left, in any order.
+
+    Anybody may do so, any number of times: a row says what is in the log, and the largest (epoch, n) counts.
+
+    Raises:
+        CorruptCursorError: a record cannot be read, or is of an epoch that the subscription's record does not know.
+        MetadataError: the table cannot be read or written.
+    """
+    found: dict[CursorKey, list[CursorRecord]] = defaultdict(list)
+    for frame in frames:
+        if frame.header.kind is FrameKind.CURSOR:
+            for record in cursor_records(frame):
+                found[record.cursor_key].append(record)
+    ranks = {key: max(record.rank for record in found[key]) for key in found}
+    stands = (broker_cursor(record, rows, found[key]) for key, record, rows in _uncovered(store, ranks))
+    store.append_cursors([each.to_row() for each in stands])

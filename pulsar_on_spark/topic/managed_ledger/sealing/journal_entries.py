@@ -1,0 +1,109 @@
+"""The entries of journal frames in columns, sorted by ledger: what a sealer takes apart together."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow as pa
+
+from pulsar_on_spark.ledger.journal.frames import RUN, Frame
+from pulsar_on_spark.ledger.journal.log import FrameKind
+from pulsar_on_spark.model.errors import CorruptJournalError
+from pulsar_on_spark.model.ids import LedgerId
+from pulsar_on_spark.protocol.field_walk import Int64s
+from pulsar_on_spark.topic.entries.cutting import RECORD_BATCH_BYTES
+from pulsar_on_spark.topic.entries.rows import GROUP_ENTRIES
+from pulsar_on_spark.topic.entries.stored import StoredEntries
+
+
+@dataclass(frozen=True, slots=True)
+class JournalEntries:
+    """Entries of many ledgers, rising by ledger and entry, dense in each ledger.
+
+    Attributes:
+        ledgers: The ledgers, rising.
+        counts: Entries of each.
+        taken_min_ms: When the broker took the first of each, in milliseconds since 1970.
+        taken_max_ms: And the last.
+    """
+
+    ledgers: Int64s
+    counts: Int64s
+    taken_min_ms: Int64s
+    taken_max_ms: Int64s
+    _ledger_ids: Int64s
+    _entry_ids: Int64s
+    _payloads: pa.BinaryArray
+    _rows: Int64s
+    """Of each entry, where its payload is."""
+    _size_bytes: Int64s
+
+    def groups(self, wanted: Collection[LedgerId]) -> Iterator[StoredEntries]:
+        """The entries of some ledgers, in pieces that are worth looking at together and small enough for a cache."""
+        places = np.arange(len(self._rows))
+        if not set(self.ledgers.tolist()).issubset(wanted):
+            places = np.flatnonzero(np.isin(self._ledger_ids, list(wanted)))
+        ends = np.cumsum(self._size_bytes[places])
+        first = before = 0
+        while first < len(places):
+            end = min(int(np.searchsorted(ends, before + RECORD_BATCH_BYTES)) + 1, first + GROUP_ENTRIES, len(places))
+            taken = places[first:end]
+            rows = self._rows[taken]
+            if rows[-1] - rows[0] + 1 == len(rows) and bool((np.diff(rows) == 1).all()):
+                payloads = self._payloads.slice(rows[0], len(rows))
+            else:
+                payloads = self._payloads.take(pa.array(rows))
+            yield StoredEntries(self._ledger_ids[taken], self._entry_ids[taken], payloads)
+            first, before = end, int(ends[end - 1])
+
+
+def ledgers_in(frame: Frame) -> list[LedgerId]:
+    """The ledgers that have entries in a frame."""
+    if frame.header.kind is not FrameKind.ENTRIES:
+        return []
+    ids: list[LedgerId] = np.frombuffer(frame.directory, RUN)["ledger_id"].tolist()
+    return ids
+
+
+def entries_of(frames: Sequence[Frame]) -> JournalEntries | None:
+    """The entries of frames that follow each other; None if there are none.
+
+    Raises:
+        CorruptJournalError: a frame is not what a writer makes, or entries of a ledger are not dense.
+    """
+    frames = [frame for frame in frames if frame.header.kind is FrameKind.ENTRIES]
+    batches = [frame.record_batch() for frame in frames]
+    if not batches:
+        return None
+
+    def joined(name: str) -> Int64s:
+        return np.concatenate([batch.column(name).view(pa.int64()).to_numpy() for batch in batches])
+
+    ledger_ids, entry_ids, taken_ms = joined("ledger_id"), joined("entry_id"), joined("publish_time")
+    rows = np.argsort(ledger_ids, kind="stable")
+    ledger_ids, entry_ids, taken_ms = ledger_ids[rows], entry_ids[rows], taken_ms[rows]
+    begins = np.flatnonzero(np.diff(ledger_ids, prepend=ledger_ids[0] - 1))
+    is_gap = np.diff(entry_ids, prepend=0) != 1
+    is_gap[begins] = False
+    if is_gap.any():
+        at = int(np.flatnonzero(is_gap)[0])
+        frame = frames[int(np.searchsorted(np.cumsum([len(batch) for batch in batches]), rows[at], side="right"))]
+        raise CorruptJournalError(
+            f"{frame.name} has entry {ledger_ids[at]}:{entry_ids[at]} where {entry_ids[at - 1] + 1} follows: no broker "
+            "writes this."
+        )
+    payloads = pa.concat_arrays([batch.column("payload") for batch in batches])
+    offsets = np.frombuffer(payloads.buffers()[1], np.int32, len(payloads) + 1, 4 * payloads.offset)
+    return JournalEntries(
+        ledgers=ledger_ids[begins],
+        counts=np.diff(begins, append=len(rows)),
+        taken_min_ms=np.minimum.reduceat(taken_ms, begins),
+        taken_max_ms=np.maximum.reduceat(taken_ms, begins),
+        _ledger_ids=ledger_ids,
+        _entry_ids=entry_ids,
+        _payloads=payloads,
+        _rows=rows,
+        _size_bytes=np.diff(offsets)[rows].astype(np.int64),
+    )

@@ -1,0 +1,192 @@
+"""The frames of one incarnation's log in order, every byte checked: what the sealer seals, and what a trimmer looks at.
+
+Any good copy gives a frame. One that has a frame damaged, or lacks one that is acknowledged, is left for another.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import closing
+from dataclasses import dataclass
+from typing import TypeAlias
+
+from pulsar_on_spark.ledger.journal.frames import Frame
+from pulsar_on_spark.ledger.journal.log import Copy, FrameNumber, LogRecord
+from pulsar_on_spark.ledger.journal.log_reader import LogReader, OpenJournalFile
+from pulsar_on_spark.ledger.journal.sealing import ended_spans
+from pulsar_on_spark.model.errors import JournalUndecidedError, StorageError
+from pulsar_on_spark.model.ids import IncarnationId, JournalFileId, PathId
+from pulsar_on_spark.storage.files import OS_FILES, FileOps
+from pulsar_on_spark.storage.storage_path import PathTable, StoragePath
+from pulsar_on_spark.topic.managed_ledger.sealing.seals import SealedLog
+
+FrameRange: TypeAlias = tuple[FrameNumber, FrameNumber]
+"""Frames [begin, end)."""
+
+
+@dataclass(frozen=True, slots=True)
+class JournalLag:
+    """The part of a log that is still to be read.
+
+    Attributes:
+        bytes: Size of the rest of its files, one copy of each counted.
+        unknown_files: Files of unknown size, because no copy can be opened: they are part of the lag, too.
+    """
+
+    bytes: int = 0
+    unknown_files: int = 0
+
+
+class JournalFrames:
+    """Reads on from a frame; a frame that is not there yet may come later.
+
+    Args:
+        incarnation: Whose log.
+        paths: Gives the root's storage paths.
+        begin: The first frame.
+        files: The operating system.
+        given_up: Frames that no copy gives and that are passed over when the caller says so, in order.
+    """
+
+    def __init__(
+        self,
+        incarnation: IncarnationId,
+        paths: PathTable,
+        begin: FrameNumber,
+        files: FileOps = OS_FILES,
+        given_up: Sequence[FrameRange] = (),
+    ) -> None:
+        self._given_up = tuple(given_up)
+        self._incarnation = incarnation
+        self._paths = paths
+        self._files = files
+        self._reader = LogReader(incarnation, paths, Frame, begin, files)
+        self._record: LogRecord | None = None
+
+    @property
+    def next(self) -> FrameNumber:
+        """The number of the next frame."""
+        return self._reader.walk.next
+
+    @property
+    def lac(self) -> FrameNumber:
+        """The highest LAC that the frames so far prove."""
+        return self._reader.walk.lac
+
+    def read(self, record: LogRecord) -> Frame | None:
+        """The next frame; None if there is none yet, or its fragment has no number yet.
+
+        Raises:
+            JournalUndecidedError: a frame that is acknowledged cannot be read from any copy.
+            FormatVersionError: a newer version wrote it.
+        """
+        reader = self._reader
+        self._see(record)
+        frame = reader.next()
+        if frame is not None:
+            _, file = reader.source
+            file.forget(reader.offset)  # it is sealed next, and read as a segment from then on
+        if frame is None and reader.walk.is_stuck:
+            causes = "; ".join(reader.problems[-3:]) or "no file that the record names has it"
+            self.close()
+            raise JournalUndecidedError(
+                f"Frame {self.next} of incarnation {self._incarnation} is acknowledged and no copy of it can be read "
+                f"now ({causes}): bring its storage paths back, or give it up with `pulsarpy recover`."
+            )
+        return frame
+
+    @property
+    def given_up(self) -> FrameRange | None:
+        """The frames to be passed over if the next one is among them."""
+        return next(((begin, end) for begin, end in self._given_up if begin <= self.next < end), None)
+
+    def pass_given_up(self) -> None:
+        """Go on behind frames that were given up."""
+        while (lost := self.given_up) is not None:
+            self.pass_over(lost[1])
+
+    def pass_over(self, end: FrameNumber) -> None:
+        """Let the frame `end` come next, whatever is before."""
+        self._reader.close()
+        self._reader.walk.rewind(end)
+
+    def rewind(self, frame: Frame) -> None:
+        """Let a frame that was read come next."""
+        self._reader.rewind(frame)
+
+    def lag(self, record: LogRecord) -> JournalLag:
+        """The part of the log behind the next frame."""
+        self._see(record)
+        return self.unread(self._reader.walk.resolved)
+
+    def unread(self, record: LogRecord) -> JournalLag:
+        """The same by any record, which reading takes no notice of: for a look in the middle of a pass."""
+        size_bytes = unknown = 0
+        counted: set[Copy] = set()
+        in_use = self._reader.walk.copy
+        ends = dict(ended_spans(record))
+        paths = self._paths()
+        for fragment in record.fragments:
+            is_behind = fragment.first is not None and ends.get(fragment.first, self.next + 1) <= self.next
+            if is_behind or not counted.isdisjoint(fragment.copies):
+                continue
+            in_order = sorted(fragment.copies, key=lambda copy: copy != in_use)
+            copy, size = self._first_size(in_order, paths)
+            if copy is None:
+                counted.update(fragment.copies)
+                unknown += 1
+            else:
+                counted.add(copy)
+                size_bytes += max(size - (self._reader.offset if copy == in_use else 0), 0)
+        return JournalLag(size_bytes, unknown)
+
+    def close(self) -> None:
+        """Close all files; reading on opens them again."""
+        self._reader.close()
+
+    def _see(self, record: LogRecord) -> None:
+        if record is not self._record:
+            self._reader.main_read(record, self.next)
+            self._reader.walk.forget_failures()
+            self._record = record
+
+    def _first_size(self, copies: Sequence[Copy], paths: Mapping[PathId, StoragePath]) -> tuple[Copy | None, int]:
+        """The first copy that has bytes, else one that is empty, and its size; None if the size of no copy is known."""
+        empty: Copy | None = None
+        for copy in copies:
+            size = self._size_bytes(copy, paths.get(copy.path))
+            if size:
+                return copy, size
+            if size == 0:
+                empty = empty or copy
+        return empty, 0
+
+    def _size_bytes(self, copy: Copy, path: StoragePath | None) -> int | None:
+        if path is None:
+            return None
+        try:
+            file = OpenJournalFile(path, self._incarnation, JournalFileId(copy.file), self._files)
+        except (StorageError, OSError):
+            return None
+        try:
+            return file.size_bytes()
+        except OSError:
+            return None
+        finally:
+            file.close()
+
+
+def frames_of(
+    found: SealedLog,
+    paths: PathTable,
+    begin: FrameNumber,
+    end: FrameNumber,
+    files: FileOps = OS_FILES,
+) -> Iterator[Frame]:
+    """Frames [begin, end) of a log, without those that were given up (raises as `JournalFrames.read`)."""
+    incarnation = IncarnationId(found.row.incarnation)
+    with closing(JournalFrames(incarnation, paths, begin, files, found.given_up)) as frames:
+        frames.pass_given_up()
+        while frames.next < end and (frame := frames.read(found.record)) is not None:
+            yield frame
+            frames.pass_given_up()

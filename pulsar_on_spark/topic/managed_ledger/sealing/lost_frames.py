@@ -1,0 +1,139 @@
+"""Acknowledged frames of a CLOSED journal that no copy gives any more: what is lost with them, and giving them up.
+
+One such frame stops the sealer, and with it the trimmer, because it must not guess. Where its copies cannot come back,
+an operator gives it up: the incarnation's `SealRecord` then names the frames, the sealer goes on behind them, and the
+records of their ledgers name the entries that are lost. Nothing is passed over that the record does not name.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import closing
+from dataclasses import dataclass
+
+from pulsar_on_spark.ledger.journal.frames import FrameHead
+from pulsar_on_spark.ledger.journal.log import FrameKind, FrameNumber, LogState
+from pulsar_on_spark.ledger.journal.log_reader import LogReader
+from pulsar_on_spark.ledger.journal.sealing import ended_spans
+from pulsar_on_spark.metadata import keys
+from pulsar_on_spark.metadata.records import GivenUpFrames, LedgerRecord, LostEntries, TopicRecord
+from pulsar_on_spark.metadata.state import View
+from pulsar_on_spark.metadata.store import Change
+from pulsar_on_spark.model.errors import InvalidArgumentError, JournalUndecidedError
+from pulsar_on_spark.model.ids import IncarnationId
+from pulsar_on_spark.storage.files import OS_FILES
+from pulsar_on_spark.topic.catalog.root_handle import Root
+from pulsar_on_spark.topic.managed_ledger.sealing.journal_frames import JournalFrames
+from pulsar_on_spark.topic.managed_ledger.sealing.seals import SealedLog, sealed_log
+
+
+@dataclass(frozen=True, slots=True)
+class LostFrames:
+    """Frames [begin, end) that cannot be read.
+
+    Attributes:
+        begin: The first one.
+        end: Behind the last one.
+        entries: How many entries were in them; None if nobody can tell, because their headers are damaged, too.
+        topics: Of these topics; all that had a ledger in the journal where nobody can tell.
+        reason: Why no copy gives them.
+    """
+
+    begin: FrameNumber
+    end: FrameNumber
+    entries: int | None
+    topics: tuple[str, ...]
+    reason: str
+
+
+def give_up_frames(root: Root, incarnation: IncarnationId, *, commit: bool) -> list[LostFrames]:
+    """Find what cannot be read of a CLOSED journal, and, if told so, give it up.
+
+    Args:
+        root: The root.
+        incarnation: Whose journal. Every byte of it that is not trimmed yet is read.
+        commit: Give up what was found; without, it is only said.
+
+    Raises:
+        InvalidArgumentError: the incarnation is unknown, or not CLOSED: its broker may still write, or recovery has to
+            come first.
+        MetadataError: the metadata cannot be read or written.
+    """
+    found = sealed_log(root.store.view(), incarnation)
+    if found is None:
+        raise InvalidArgumentError(
+            f"There is no journal of incarnation {incarnation} in {root.path}: look at `pulsarpy status`."
+        )
+    if found.record.state is not LogState.CLOSED:
+        raise InvalidArgumentError(
+            f"The journal of incarnation {incarnation} is {found.record.state.name}: stop its broker and run "
+            "`pulsarpy recover` first."
+        )
+    lost = list(_lost(root, found))
+    if commit and lost:
+        named = tuple(each for each, _ in lost)
+
+        def decide(view: View) -> Change | None:
+            now = sealed_log(view, incarnation)
+            if now is None:
+                return None
+            known = {(each.begin, each.end) for each in now.seal.given_up}
+            new = tuple(each for each in named if (each.begin, each.end) not in known)
+            seal = now.seal.model_copy(update={"given_up": (*now.seal.given_up, *new)})
+            return Change(puts=[seal], keys={keys.incarnation_seal(incarnation): None}) if new else None
+
+        root.store.commit(decide)
+    return [_in_words(found, each, reason) for each, reason in lost]
+
+
+def _lost(root: Root, found: SealedLog) -> Iterator[tuple[GivenUpFrames, str]]:
+    last = found.record.last_frame
+    assert last is not None, "the log is CLOSED"
+    incarnation = IncarnationId(found.row.incarnation)
+    with closing(
+        JournalFrames(incarnation, root.current_storage_paths, found.floor, given_up=found.given_up)
+    ) as frames:
+        while frames.next <= last:
+            frames.pass_given_up()
+            try:
+                if frames.next > last or frames.read(found.record) is not None:
+                    continue
+                reason = "its fragment has no number"
+            except JournalUndecidedError as error:
+                reason = str(error)
+            lost = _at(root, found, frames.next)
+            yield lost, reason
+            frames.pass_over(lost.end)
+
+
+def _at(root: Root, found: SealedLog, number: FrameNumber) -> GivenUpFrames:
+    """The frame alone, if some copy has its directory; else all that is left of its fragment.
+
+    Of frames that are sealed no entries are lost, only what they say of cursors.
+    """
+    incarnation = IncarnationId(found.row.incarnation)
+    with closing(LogReader(incarnation, root.current_storage_paths, FrameHead, number, OS_FILES)) as heads:
+        heads.main_read(found.record, number)
+        head = heads.next(every=True)
+    if head is None:
+        end = next(end for _, end in ended_spans(found.record) if end > number)
+        return GivenUpFrames(begin=number, end=end, entries=() if end <= found.seal.sealed_before else None)
+    entries: tuple[LostEntries, ...] = ()
+    if head.header.kind is FrameKind.ENTRIES and number >= found.seal.sealed_before:
+        entries = tuple(
+            LostEntries(ledger_id=run.ledger_id, first=run.first_entry, end=run.first_entry + run.entries)
+            for run in head.runs()
+        )
+    return GivenUpFrames(begin=number, end=number + 1, entries=entries)
+
+
+def _in_words(found: SealedLog, lost: GivenUpFrames, reason: str) -> LostFrames:
+    ledgers = {ledger.ledger_id: ledger for ledger in found.ledgers()}
+    names = {topic.topic_id: topic.name for topic in found.view.all(TopicRecord)}
+    entries = lost.entries
+    concerned: Sequence[LedgerRecord] = list(ledgers.values())
+    if entries is not None:
+        concerned = [ledgers[each.ledger_id] for each in entries if each.ledger_id in ledgers]
+    topics = sorted({names[ledger.topic_id] for ledger in concerned if ledger.topic_id in names})
+    count = None if entries is None else sum(each.end - each.first for each in entries)
+    return LostFrames(lost.begin, lost.end, count, tuple(topics), reason)

@@ -1,0 +1,356 @@
+"""The sealer's own process: off the broker's event loop, lazy, within a CPU budget, and gone with its parent.
+
+    parent: SealingProcess.start() -> child: passes of `Sealer` and `Trimmer` -> gauges in shared memory -> parent
+
+The child seals when enough is unsealed or waits long enough (`SealingPolicy`), and says in shared memory how many bytes
+of the journal are not sealed and that it is alive. Above the limit, or where nothing was heard for long, producers are
+held back: a journal must not outgrow its disks because nobody seals it.
+"""
+
+from __future__ import annotations
+
+import gc
+import logging
+import multiprocessing
+import os
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from ctypes import c_double, c_int64
+from dataclasses import dataclass
+from multiprocessing.connection import Connection
+from multiprocessing.context import SpawnProcess
+from pathlib import Path
+
+from pulsar_on_spark.ledger.journal.log import FrameNumber
+from pulsar_on_spark.model import logs
+from pulsar_on_spark.model.errors import JournalFencedError, PulsarpyError
+from pulsar_on_spark.model.ids import IncarnationId
+from pulsar_on_spark.topic.catalog.giving_way import leave_signals_to_parent, start_giving_way
+from pulsar_on_spark.topic.catalog.root_handle import Root
+from pulsar_on_spark.topic.managed_ledger.sealing.journal_frames import JournalLag
+from pulsar_on_spark.topic.managed_ledger.sealing.sealer import Sealer
+from pulsar_on_spark.topic.managed_ledger.sealing.trim import GRACE_S, Trimmer
+
+log = logging.getLogger(__name__)
+
+TICK_S = 0.25
+"""How often the child looks whether something is to be done, and whether its parent is there."""
+_LAG_INTERVAL_S = 1.0
+"""In a pass it is looked so often how much is not sealed."""
+_MAX_PAUSE_S = 1.0
+_SILENT_S = 30.0
+"""So long without a sign of life, and the child counts as stuck."""
+_STOP_TIMEOUT_S = 10.0
+_UNKNOWN_FILES = 8
+"""Number of files of unknown size that count as the whole lag limit."""
+_MIB = 1 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class SealingPolicy:
+    """When to seal, and how fast.
+
+    Attributes:
+        backlog_bytes: Unsealed journal from which a pass is worth it.
+        ledger_bytes: And so much of each ledger that the last pass met, up to a quarter of the lag limit: each pass
+            leaves a segment of each.
+        tail_bytes: Unsealed journal from which the file that is being written is sealed too, up to the LAC.
+        max_age_s: What is unsealed for so long is sealed whatever its size, with the tail.
+        interval_s: Passes begin at least so far apart.
+        trim_interval_s: And trims; a pass that sealed something is followed by one.
+        cpu_share: Of one core, at most.
+        lag_limit_bytes: Unsealed journal above which producers are held back.
+        grace_s: Journal files stay so long after their trim.
+    """
+
+    backlog_bytes: int = 64 * _MIB
+    ledger_bytes: int = _MIB // 16
+    tail_bytes: int = 256 * _MIB
+    max_age_s: float = 60.0
+    interval_s: float = 1.0
+    trim_interval_s: float = 10.0
+    cpu_share: float = 1.0
+    lag_limit_bytes: int = 4096 * _MIB
+    grace_s: float = GRACE_S
+
+    def lag_bytes(self, lag: JournalLag) -> int:
+        """The lag for the limit: a file of unknown size counts as an eighth of the limit, by default as a full one.
+
+        So one unreachable file does not hold producers back, but a journal of unknown size stops growing.
+        """
+        return lag.bytes + lag.unknown_files * (self.lag_limit_bytes // _UNKNOWN_FILES)
+
+
+DEFAULT_POLICY = SealingPolicy()
+
+
+class CpuBudget:
+    """Holds a process to a share of one core, by pausing after work. `seconds` of CPU and of the clock are given to it.
+
+    Args:
+        share: CPU seconds a second.
+        cpu_s: the CPU time of the process so far.
+        clock_s: a clock that never goes back.
+        pause: waits for so many seconds.
+    """
+
+    def __init__(
+        self,
+        share: float,
+        cpu_s: Callable[[], float] = time.process_time,
+        clock_s: Callable[[], float] = time.monotonic,
+        pause: Callable[[float], None] = time.sleep,
+    ) -> None:
+        self._share = share
+        self._cpu_s = cpu_s
+        self._clock_s = clock_s
+        self._pause = pause
+        self._since = (cpu_s(), clock_s())
+
+    def pace(self) -> None:
+        """Pause until the work since the last call is within the share, up to a second."""
+        spent_s, passed_s = self._cpu_s() - self._since[0], self._clock_s() - self._since[1]
+        owed_s = spent_s / self._share - passed_s
+        if owed_s > 0:
+            self._pause(min(owed_s, _MAX_PAUSE_S))
+        self._since = (self._cpu_s(), self._clock_s())
+
+
+class SealingProcess:
+    """The parent's side: starts and stops the child, and reads its gauges. For the incarnation's own process.
+
+    Args:
+        root: the root's path.
+        incarnation: the open incarnation whose log is sealed.
+        policy: when to seal, and how fast.
+    """
+
+    def __init__(self, root: Path, incarnation: IncarnationId, policy: SealingPolicy = DEFAULT_POLICY) -> None:
+        self._root = root
+        self._incarnation = incarnation
+        self._policy = policy
+        context = multiprocessing.get_context("spawn")
+        self._gauges = _Gauges(
+            lag_bytes=context.RawValue(c_int64, 0),
+            deleted_before=context.RawValue(c_int64, 0),
+            alive_at_s=context.RawValue(c_double, time.monotonic()),
+        )
+        self._context = context
+        self._process: SpawnProcess | None = None
+        self._stop: Connection | None = None
+
+    def start(self) -> None:
+        """Start the child; one that has died is replaced. The owner decides when."""
+        if self.is_alive():
+            return
+        self._close()
+        receiver, self._stop = self._context.Pipe(duplex=False)
+        arguments = (os.getpid(), self._root, self._incarnation, self._policy, self._gauges, receiver)
+        self._process = self._context.Process(target=_run, args=arguments, name="pulsarpy-sealer", daemon=True)
+        start_giving_way(self._process)
+        receiver.close()
+
+    def stop(self) -> None:
+        """End the child, after its pass if that ends soon; killing it does no harm."""
+        if self._stop is not None:
+            self._stop.close()
+            self._stop = None
+        if self._process is not None:
+            self._process.join(_STOP_TIMEOUT_S)
+        self._close()
+
+    def is_alive(self) -> bool:
+        """Whether the child runs. One that was fenced, or failed, has ended."""
+        return self._process is not None and self._process.is_alive()
+
+    @property
+    def pid(self) -> int | None:
+        """The child's process id."""
+        return None if self._process is None else self._process.pid
+
+    @property
+    def lag_bytes(self) -> int:
+        """Bytes of the journal that are not sealed, one copy counted, when the child last looked."""
+        return self._gauges.lag_bytes.value
+
+    @property
+    def deleted_before(self) -> FrameNumber:
+        """No journal file is left that only frames below need: what to give to `Journal.trimmed`."""
+        return self._gauges.deleted_before.value
+
+    @property
+    def lag_limit_bytes(self) -> int:
+        """See `SealingPolicy`."""
+        return self._policy.lag_limit_bytes
+
+    @property
+    def silent_s(self) -> float:
+        """Since the child gave its last sign of life; to be started is none."""
+        return time.monotonic() - self._gauges.alive_at_s.value
+
+    def is_over_lag_limit(self) -> bool:
+        """Whether producers are to be held back: too much is not sealed, or nobody seals."""
+        return self.lag_bytes > self.lag_limit_bytes or self.silent_s > _SILENT_S
+
+    def _close(self) -> None:
+        if self._stop is not None:
+            self._stop.close()
+            self._stop = None
+        if self._process is not None:
+            if self._process.is_alive():
+                self._process.kill()
+            self._process.join()
+            self._process.close()
+            self._process = None
+
+
+@dataclass(frozen=True, slots=True)
+class _Gauges:
+    """Shared memory between parent and child; the clock is the system's monotonic one.
+
+    Only the child writes, a word at a time. There are no locks: a child that is killed would leave its own held.
+    """
+
+    lag_bytes: c_int64
+    deleted_before: c_int64
+    alive_at_s: c_double
+
+
+class _StoppedError(Exception):
+    """The parent wants the end, or is gone."""
+
+
+def _run(
+    parent: int,
+    root: Path,
+    incarnation: IncarnationId,
+    policy: SealingPolicy,
+    gauges: _Gauges,
+    stop: Connection,
+) -> None:
+    """The child."""
+    leave_signals_to_parent()
+    gc.freeze()
+    logs.configure_child()
+    try:
+        _Worker(parent, Root.open(root), incarnation, policy, gauges, stop).run()
+    except _StoppedError:
+        pass
+    except JournalFencedError as error:
+        log.info("%s", error)
+
+
+class _Worker:
+    """Decides when to seal and to trim; one pass after the other."""
+
+    def __init__(
+        self,
+        parent: int,
+        root: Root,
+        incarnation: IncarnationId,
+        policy: SealingPolicy,
+        gauges: _Gauges,
+        stop: Connection,
+    ) -> None:
+        self._parent = parent
+        self._policy = policy
+        self._gauges = gauges
+        self._stop = stop
+        self._budget = CpuBudget(policy.cpu_share, pause=self._wait)
+        self._sealer = Sealer(root, incarnation, is_live=True, pace=self._pace)
+        self._trimmer = Trimmer(root, incarnation, self._sealer.cursors, grace_s=policy.grace_s)
+        self._behind_since_s: float | None = None
+        self._ledgers = 0
+        self._noted_at_s = 0.0
+        self._put_off: dict[str, type[Exception]] = {}
+
+    def run(self) -> None:
+        """Until the parent is gone or says so, or the incarnation has ended."""
+        sealed_at_s = trimmed_at_s = 0.0
+        while True:
+            now_s = time.monotonic()
+            has_sealed = False
+            if now_s >= sealed_at_s + self._policy.interval_s:
+                with self._putting_off("Sealing"):
+                    has_sealed = self._seal(now_s)
+                if has_sealed or "Sealing" in self._put_off:
+                    sealed_at_s = now_s
+            if has_sealed or now_s >= trimmed_at_s + self._policy.trim_interval_s:
+                trimmed_at_s = now_s
+                with self._putting_off("Trimming"):
+                    self._trim()
+            self._wait(TICK_S)
+
+    @contextmanager
+    def _putting_off(self, what: str) -> Iterator[None]:
+        """Catch a failure, so that the work is retried later. Log it when it begins, changes its kind and ends."""
+        try:
+            yield
+        except JournalFencedError:
+            raise
+        except (PulsarpyError, OSError) as error:
+            if self._put_off.get(what) is not type(error):
+                log.warning("%s is put off, and tried again until it is done: %s", what, error)
+            self._put_off[what] = type(error)
+        else:
+            if self._put_off.pop(what, None) is not None:
+                log.warning("%s goes on.", what)
+
+    def _seal(self, now_s: float) -> bool:
+        """Run a pass, if one is due; True if it sealed something."""
+        policy = self._policy
+        lag_bytes = self._note_lag()
+        if lag_bytes == 0:
+            self._behind_since_s = None
+            return False
+        self._behind_since_s = since_s = self._behind_since_s or now_s
+        is_old = now_s - since_s >= policy.max_age_s
+        if lag_bytes < self._backlog_bytes() and not is_old:
+            return False
+        report = self._sealer.seal(tail=is_old or lag_bytes >= policy.tail_bytes)
+        self._ledgers = report.ledgers or self._ledgers
+        if is_old or report.journal_bytes:
+            self._behind_since_s = None
+        lag_bytes = self._note_lag()
+        if report.journal_bytes:
+            log.info(
+                "Sealed %d entries of %d ledgers: %.0f MB of journal in %.1f s (%.0f MB/s) as %.0f MB; %.0f MB left.%s",
+                *(report.entries, report.ledgers, report.journal_bytes / 1e6, report.seconds),
+                *(report.journal_bytes / 1e6 / max(report.seconds, 1e-3), report.file_bytes / 1e6, lag_bytes / 1e6),
+                " Another sealer was faster." if report.lost else "",
+            )
+        return report.journal_bytes > 0
+
+    def _trim(self) -> None:
+        report = self._trimmer.trim()
+        self._gauges.deleted_before.value = max(self._gauges.deleted_before.value, report.deleted_before)
+        if report.deleted_files:
+            log.info("Deleted %d journal files; frames below %d are gone.", report.deleted_files, report.deleted_before)
+
+    def _backlog_bytes(self) -> int:
+        """Unsealed journal from which a pass is worth it."""
+        of_ledgers = min(self._ledgers * self._policy.ledger_bytes, self._policy.lag_limit_bytes // 4)
+        return max(self._policy.backlog_bytes, of_ledgers)
+
+    def _note_lag(self) -> int:
+        lag_bytes = self._policy.lag_bytes(self._sealer.lag())
+        self._gauges.lag_bytes.value = lag_bytes
+        self._noted_at_s = time.monotonic()
+        return lag_bytes
+
+    def _pace(self) -> None:
+        self._check()
+        self._budget.pace()
+        if time.monotonic() >= self._noted_at_s + _LAG_INTERVAL_S:
+            self._note_lag()  # a pass may take long, and producers go on meanwhile
+
+    def _wait(self, seconds: float) -> None:
+        if self._stop.poll(seconds):  # the parent never sends anything: its end of the pipe was closed
+            raise _StoppedError
+        self._check()
+
+    def _check(self) -> None:
+        self._gauges.alive_at_s.value = time.monotonic()
+        if os.getppid() != self._parent:
+            raise _StoppedError

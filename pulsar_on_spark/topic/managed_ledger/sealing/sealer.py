@@ -1,0 +1,313 @@
+"""The sealer: from an incarnation's journal to sealed columnar segments, pass by pass, in order of its frames.
+
+A pass reads frames up to what may be read (`JournalFrames`), takes the entries of chunks of them apart into segment
+files (`SealedFileBuilder`), and commits each file with how far the log is sealed by it (`decide_seal`). The next file
+is being written while one is made durable and committed. A pass that loses, fails or is killed leaves files that no
+topic names; the next one begins where main says.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Iterable
+from concurrent.futures import Future, ThreadPoolExecutor, wait
+from contextlib import suppress
+from dataclasses import dataclass
+from datetime import UTC, datetime
+
+from pulsar_on_spark.ledger.journal.frames import Frame
+from pulsar_on_spark.ledger.journal.log import LogState, ended_before
+from pulsar_on_spark.ledger.journal.sealing import sealable_to
+from pulsar_on_spark.metadata.records import LedgerRecord, WriteRecord
+from pulsar_on_spark.metadata.state import View
+from pulsar_on_spark.metadata.store import Change
+from pulsar_on_spark.model.errors import JournalFencedError, StorageError
+from pulsar_on_spark.model.ids import FileId, IncarnationId, LedgerId
+from pulsar_on_spark.model.quorum import Quorum
+from pulsar_on_spark.storage.files import OS_FILES, FileOps
+from pulsar_on_spark.topic.catalog.root_handle import Root
+from pulsar_on_spark.topic.entries.cutting import MAX_MESSAGE_BYTES
+from pulsar_on_spark.topic.entries.packing import SHARED_BATCH_BYTES
+from pulsar_on_spark.topic.managed_ledger.sealing.journal_cursors import CursorsInFrames
+from pulsar_on_spark.topic.managed_ledger.sealing.journal_entries import entries_of, ledgers_in
+from pulsar_on_spark.topic.managed_ledger.sealing.journal_frames import JournalFrames, JournalLag
+from pulsar_on_spark.topic.managed_ledger.sealing.sealed_rows import SealedFileBuilder
+from pulsar_on_spark.topic.managed_ledger.sealing.seals import FrameSpan, SealedFile, SealedLog, decide_seal, sealed_log
+
+log = logging.getLogger(__name__)
+
+CHUNK_BYTES = 8 << 20
+"""Frames that are sorted by ledger together; a sealer holds about twice as much. With 32 MiB it was no faster."""
+MAX_CHUNK_BYTES = 96 << 20
+"""The same where a chunk has many ledgers: with little of each, a reader of one decodes much of others."""
+MAX_PASS_BYTES = 1 << 30
+"""A pass ends after so much of the journal, so that trimming comes in between."""
+PACE_S = 1.0
+"""Interval of the calls for the pace while a file is made durable."""
+
+
+@dataclass(frozen=True, slots=True)
+class SealReport:
+    """What a pass did.
+
+    Attributes:
+        entries: Entries sealed.
+        ledgers: Of so many ledgers.
+        journal_bytes: Of so many bytes of frames.
+        file_bytes: In files of so many bytes, each copy.
+        seconds: In so much time.
+        lost: Whether another sealer was faster somewhere: its work counts.
+    """
+
+    entries: int = 0
+    ledgers: int = 0
+    journal_bytes: int = 0
+    file_bytes: int = 0
+    seconds: float = 0.0
+    lost: bool = False
+
+
+class Sealer:
+    """Seals one incarnation's log. For one thread; holds one journal file open between passes.
+
+    Args:
+        root: the root.
+        incarnation: whose log.
+        is_live: whether the caller is the incarnation's own process: then the log must be OPEN, else CLOSED.
+        pace: called between batches, to slow down; what it raises ends the pass.
+        files: the operating system.
+        max_message_size_bytes: the broker's `maxMessageSize`.
+    """
+
+    def __init__(
+        self,
+        root: Root,
+        incarnation: IncarnationId,
+        *,
+        is_live: bool,
+        pace: Callable[[], None] = lambda: None,
+        files: FileOps = OS_FILES,
+        max_message_size_bytes: int = MAX_MESSAGE_BYTES,
+    ) -> None:
+        self.incarnation = incarnation
+        self.cursors = CursorsInFrames()
+        """The cursor records in the frames that were sealed, for the trimmer."""
+        self._root = root
+        self._is_live = is_live
+        self._pace = pace
+        self._files = files
+        self._max_message_size_bytes = max_message_size_bytes
+        self._frames: JournalFrames | None = None
+        self._is_sealing = False
+        self._ledgers: dict[LedgerId, LedgerRecord] = {}
+
+    def seal(self, *, tail: bool) -> SealReport:
+        """One pass over what is not sealed.
+
+        Args:
+            tail: seal also what is acknowledged in files that are still being written.
+
+        Raises:
+            JournalFencedError: the incarnation was taken over, or has ended, and this is its own sealer.
+            JournalUndecidedError: no copy of an acknowledged frame can be read.
+            NotEnoughCopiesError: fewer than ack-quorum storage paths take new files.
+            MetadataError: the metadata cannot be read or written.
+        """
+        found = self._found()
+        if found is None:
+            return SealReport()
+        self._is_sealing = True
+        try:
+            with self._root.marking_failures():
+                return _Pass(self, self._positioned(found), found, tail=tail).run()
+        except BaseException:
+            # Where the next pass begins, main says.
+            self.close()
+            raise
+        finally:
+            self._is_sealing = False
+
+    def lag(self) -> JournalLag:
+        """The part of the journal that is not sealed; during a pass, the part that is not read (raises as `seal`)."""
+        found = self._found()
+        if found is None:
+            return JournalLag()
+        if self._is_sealing and self._frames is not None:
+            return self._frames.unread(found.record)
+        return self._positioned(found).lag(found.record)
+
+    def close(self) -> None:
+        """Close what is open; a later pass opens it again."""
+        if self._frames is not None:
+            self._frames.close()
+            self._frames = None
+
+    def _found(self) -> SealedLog | None:
+        """The log, if it is this sealer's to seal."""
+        found = sealed_log(self._root.store.view(), self.incarnation)
+        if self._is_live and (found is None or found.record.state is not LogState.OPEN):
+            raise JournalFencedError(
+                f"Incarnation {self.incarnation} of {self._root.path} is not open any more: its process must end."
+            )
+        return None if found is None or (not self._is_live and found.record.state is not LogState.CLOSED) else found
+
+    def _positioned(self, found: SealedLog) -> JournalFrames:
+        begin = found.seal.sealed_before
+        if self._frames is None or self._frames.next != begin:
+            self.close()
+            paths = self._root.current_storage_paths
+            self._frames = JournalFrames(self.incarnation, paths, begin, self._files, found.given_up)
+        return self._frames
+
+    def _builder(self, found: SealedLog) -> SealedFileBuilder:
+        record = found.record
+        paths = self._root.writable_paths(self._root.store.view())
+        quorum = Quorum(record.write_quorum, record.write_quorum, record.ack_quorum)
+        return SealedFileBuilder(paths, quorum, self._max_message_size_bytes, self._files)
+
+    def _known(self, ledgers: Iterable[LedgerId]) -> dict[LedgerId, LedgerRecord]:
+        """The records of those ledgers whose topic is not deleted. Read after the frames: they were opened before."""
+        if not self._ledgers.keys() >= set(ledgers):
+            found = sealed_log(self._root.store.view(), self.incarnation)
+            self._ledgers = {LedgerId(ledger.ledger_id): ledger for ledger in found.ledgers()} if found else {}
+        return self._ledgers
+
+    def _commit(self, span: FrameSpan, builder: SealedFileBuilder | None) -> SealedFile | None:
+        """Make a file durable and commit it with its frames.
+
+        Raises:
+            _LostError: somebody else has sealed these frames, or has taken the log over; the file is deleted.
+        """
+        sealed = None if builder is None else builder.finish()
+        if sealed is not None and sealed.written.failures:
+            self._root.mark_failed(sealed.written.failures)
+        is_done = False
+
+        def decide(view: View) -> Change | None:
+            nonlocal is_done
+            change = decide_seal(view, span, sealed, datetime.now(UTC))
+            is_done = change is not None
+            return change
+
+        view = self._root.store.commit(decide)
+        verdict = None if sealed is None else view.get(WriteRecord, sealed.write_id)
+        is_named = verdict is not None and verdict.status == "committed"
+        if sealed is not None and not is_named:
+            # This write id was never committed and never will be: all its topics are deleted, or the pass has lost.
+            self._delete(sealed.written.file_id)
+        if not is_done and not is_named:
+            raise _LostError
+        return sealed if is_named else None
+
+    def _delete(self, file_id: FileId) -> None:
+        for path in self._root.storage_paths(self._root.store.view()).values():
+            with suppress(StorageError):  # then garbage collection finds it
+                path.delete_segment(file_id, self._files)
+
+
+def _chunk_bytes(ledgers: int) -> int:
+    """Where a chunk with entries of so many ledgers may end."""
+    return min(max(CHUNK_BYTES, ledgers * SHARED_BATCH_BYTES), MAX_CHUNK_BYTES)
+
+
+class _LostError(Exception):
+    """Another sealer was faster, or a recoverer took the log."""
+
+
+class _Pass:
+    """One pass: reads and encodes in the caller's thread, syncs and commits in another."""
+
+    def __init__(self, sealer: Sealer, frames: JournalFrames, found: SealedLog, *, tail: bool) -> None:
+        self._sealer = sealer
+        self._frames = frames
+        self._found = found
+        self._tail = tail
+        self._begin = frames.next
+        self._builder: SealedFileBuilder | None = None
+        self._committing: Future[SealedFile | None] | None = None
+        self._entries = self._journal_bytes = self._file_bytes = 0
+        self._ledgers: set[LedgerId] = set()
+
+    def run(self) -> SealReport:
+        """Seal up to the limit."""
+        started = time.monotonic()
+        lost = False
+        with ThreadPoolExecutor(1, thread_name_prefix="sealer-commit") as executor:
+            try:
+                while self._journal_bytes < MAX_PASS_BYTES and (frames := self._chunk()):
+                    self._add(frames)
+                    if self._frames.given_up is not None or (self._builder is not None and self._builder.is_full):
+                        self._submit(executor)
+                self._submit(executor)
+                self._await_commit()
+            except _LostError:
+                lost = True
+                self._sealer.close()
+            finally:
+                if self._builder is not None:
+                    self._builder.abort()
+        seconds = time.monotonic() - started
+        return SealReport(self._entries, len(self._ledgers), self._journal_bytes, self._file_bytes, seconds, lost)
+
+    def _chunk(self) -> list[Frame]:
+        """The next frames that may be sealed."""
+        record, frames = self._found.record, self._frames
+        if (lost := frames.given_up) is not None:
+            # What is before is in a file of its own: the entries of a segment are dense.
+            frames.pass_given_up()
+            self._sealer.cursors.pass_over(lost[0], frames.next)
+            log.warning(
+                "Frames %d to %d of incarnation %s were given up: what was in them is lost.",
+                *(lost[0], frames.next - 1, self._sealer.incarnation),
+                extra={"incarnation": self._sealer.incarnation},
+            )
+        stop = None if self._tail or record.state is LogState.CLOSED else ended_before(record)
+        found: list[Frame] = []
+        ledgers: set[LedgerId] = set()
+        size_bytes = 0
+        while size_bytes < _chunk_bytes(len(ledgers)) and (stop is None or frames.next < stop) and not frames.given_up:
+            frame = frames.read(record)
+            if frame is None:
+                break
+            found.append(frame)
+            ledgers.update(ledgers_in(frame))
+            size_bytes += frame.header.size_bytes
+        limit = sealable_to(record, frames.lac)
+        above = next((frame for frame in found if frame.header.number > limit), None)
+        if above is None:
+            return found
+        frames.rewind(above)
+        return [frame for frame in found if frame.header.number <= limit]
+
+    def _add(self, frames: list[Frame]) -> None:
+        sealer = self._sealer
+        sealer.cursors.take(frames)
+        found = entries_of(frames)
+        counts = {} if found is None else dict(zip(found.ledgers.tolist(), found.counts.tolist(), strict=True))
+        known = sealer._known(counts)
+        wanted = counts.keys() & known.keys()
+        if found is not None and wanted:
+            if self._builder is None:
+                self._builder = sealer._builder(self._found)
+            self._builder.add(found, known, sealer._pace)
+        self._entries += sum(counts[ledger] for ledger in wanted)
+        self._ledgers |= wanted
+        self._journal_bytes += sum(frame.header.size_bytes for frame in frames)
+
+    def _submit(self, executor: ThreadPoolExecutor) -> None:
+        """Let what was read be committed, after what was submitted before."""
+        self._await_commit()
+        if self._frames.next > self._begin:
+            span = FrameSpan(self._sealer.incarnation, self._found.record.state, self._begin, self._frames.next)
+            builder, self._builder = self._builder, None
+            self._begin = span.end
+            self._committing = executor.submit(self._sealer._commit, span, builder)
+
+    def _await_commit(self) -> None:
+        committing, self._committing = self._committing, None
+        if committing is not None:
+            while not wait((committing,), PACE_S).done:
+                self._sealer._pace()  # slow disks are work, not silence
+            sealed = committing.result()
+            self._file_bytes += sealed.written.length if sealed is not None else 0

@@ -1,0 +1,278 @@
+"""What main says of an incarnation's sealing and trimming, and the commits that may follow: decided on one view.
+
+The rules are in `ledger.journal.sealing`; here they meet the records of the main table. All of it carries the
+incarnation's `seal` key, which a takeover moves: a fenced incarnation's sealer finds its log not OPEN when it decides
+again, and commits nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime
+
+from pulsar_on_spark.ledger.journal import sealing
+from pulsar_on_spark.ledger.journal.log import Copy, FrameNumber, LogRecord, LogState
+from pulsar_on_spark.ledger.journal.register import log_record
+from pulsar_on_spark.ledger.journal.sealing import EntryRange, GivenUp, SealMarks
+from pulsar_on_spark.ledger.segments.segment_writer import WrittenFile
+from pulsar_on_spark.metadata import keys
+from pulsar_on_spark.metadata.records import (
+    IncarnationRecord,
+    LedgerRecord,
+    LostEntries,
+    Record,
+    SealRecord,
+    SegmentRecord,
+    TopicRecord,
+    WriteRecord,
+)
+from pulsar_on_spark.metadata.state import View
+from pulsar_on_spark.metadata.store import Change
+from pulsar_on_spark.model.errors import MetadataError
+from pulsar_on_spark.model.ids import EntryId, IncarnationId, LedgerId, WriteId
+
+_CLOSES_AT_ONCE = 100
+"""Ledgers that one commit closes: each row names all keys of its commit, among them the topics of all."""
+
+
+@dataclass(frozen=True, slots=True)
+class SealedLog:
+    """An incarnation as a view has it."""
+
+    view: View
+    row: IncarnationRecord
+    record: LogRecord
+    seal: SealRecord
+
+    @property
+    def marks(self) -> SealMarks:
+        """How far it is sealed and trimmed; ledgers of an OPEN log are not looked at for their ends."""
+        has_ends = self.record.state is LogState.CLOSED and not _unended(self)
+        return SealMarks(self.seal.sealed_before, self.seal.trimmed_before, has_ends)
+
+    @property
+    def given_up(self) -> list[tuple[FrameNumber, FrameNumber]]:
+        """Frames [begin, end) that are passed over, in order."""
+        return sorted((each.begin, each.end) for each in self.seal.given_up)
+
+    @property
+    def floor(self) -> FrameNumber:
+        """The first frame that is not trimmed, and whose files are still there."""
+        begins = (begin for begin, end in sealing.ended_spans(self.record) if end > self.seal.trimmed_before)
+        return max(next(begins, 0), self.seal.trimmed_before)
+
+    @property
+    def is_sealed(self) -> bool:
+        """Whether the log is CLOSED and all of it is sealed."""
+        return sealing.is_sealed(self.record, SealMarks(self.seal.sealed_before))
+
+    def ledgers(self) -> list[LedgerRecord]:
+        """The ledgers that the incarnation opened and that are still there."""
+        return [ledger for ledger in self.view.all(LedgerRecord) if ledger.incarnation == self.row.incarnation]
+
+
+def sealed_log(view: View, incarnation: IncarnationId) -> SealedLog | None:
+    """The incarnation; None if it is unknown, or was cleared away.
+
+    Raises:
+        MetadataError: no journal writes such a record.
+    """
+    row = view.get(IncarnationRecord, incarnation)
+    if row is None:
+        return None
+    seal = view.get(SealRecord, incarnation) or SealRecord(incarnation=incarnation)
+    return SealedLog(view, row, log_record(row), seal)
+
+
+def sealed_end(view: View, topic_id: str, ledger_id: int) -> EntryId:
+    """The entry behind the last sealed one of a ledger: 0 if none is."""
+    last = view.before(SegmentRecord, topic_id, f"{topic_id}/{ledger_id + 1:020d}")
+    if last is None or last.ledger_id != ledger_id:
+        return EntryId(0)
+    return EntryId(last.first_entry + last.entries)
+
+
+@dataclass(frozen=True, slots=True)
+class FrameSpan:
+    """Frames [begin, end) of a log that was in `state` when they were read."""
+
+    incarnation: IncarnationId
+    state: LogState
+    begin: FrameNumber
+    end: FrameNumber
+
+
+@dataclass(frozen=True, slots=True)
+class SealedFile:
+    """A durable file with all entries of a span, and its segments."""
+
+    written: WrittenFile
+    write_id: WriteId
+    segments: tuple[SegmentRecord, ...]
+
+
+def decide_seal(view: View, span: FrameSpan, sealed: SealedFile | None, now: datetime) -> Change | None:
+    """Commit a span's entries; None where somebody else has sealed it, or the log is in other hands.
+
+    Raises:
+        MetadataError: the segments do not follow what is sealed, although the frames do.
+    """
+    found = sealed_log(view, span.incarnation)
+    if found is None:
+        return None
+    sealed_to = SealMarks(found.seal.sealed_before)
+    if not sealing.may_seal(found.record, sealed_to, span.state, span.begin, span.end):
+        return None
+    puts: list[Record] = [found.seal.model_copy(update={"sealed_before": span.end})]
+    moved: dict[str, int | None] = {keys.incarnation_seal(span.incarnation): None}
+    if sealed is not None:
+        if view.get(WriteRecord, sealed.write_id) is not None:
+            return None  # given up by garbage collection
+        segments = [segment for segment in sealed.segments if _has_ledger(view, segment)]
+        lost = _gaps(view, found, span, segments)
+        puts += lost
+        moved |= _topic_keys(view, lost)
+        if segments:
+            committed = WriteRecord(write_id=sealed.write_id, status="committed", decided_at=now)
+            puts += [sealed.written.record(sealed.write_id), committed, *segments]
+            moved[keys.write_bucket(sealed.write_id)] = None
+    return Change(puts=puts, keys=moved)
+
+
+def decide_close(view: View, incarnation: IncarnationId) -> Change | None:
+    """End some of the ledgers of a CLOSED log that is wholly sealed; None when all have their end.
+
+    Raises:
+        MetadataError: a ledger ends before its close row says, and nothing that was given up explains it.
+    """
+    found = sealed_log(view, incarnation)
+    if found is None or not found.is_sealed:
+        return None
+    ended: list[LedgerRecord] = []
+    for ledger in _unended(found)[:_CLOSES_AT_ONCE]:
+        entries = sealed_end(view, ledger.topic_id, ledger.ledger_id)
+        lost = _lost_at_end(found, ledger, entries)
+        ended.append(ledger.model_copy(update={"closed": True, "entries": int(entries), "lost": lost}))
+    moved = {keys.incarnation_seal(incarnation): None, **_topic_keys(view, ended)}
+    return Change(puts=ended, keys=moved) if ended else None
+
+
+def trimmable_before(found: SealedLog, is_snapshotted: Callable[[FrameNumber, FrameNumber], bool]) -> FrameNumber:
+    """Up to where the log, in a durable view, may be trimmed (see `sealing.trimmable_before`)."""
+    return sealing.trimmable_before(found.record, found.marks, is_snapshotted)
+
+
+def decide_trim(view: View, incarnation: IncarnationId, before: FrameNumber, now: datetime) -> Change | None:
+    """Commit that frames below `before` need no journal file; None if that is so, or must not be."""
+    found = sealed_log(view, incarnation)
+    if found is None or not sealing.may_trim(found.record, found.marks, before):
+        return None
+    seal = found.seal.model_copy(update={"trimmed_before": before, "trimmed_at": now})
+    return Change(puts=[seal], keys={keys.incarnation_seal(incarnation): None})
+
+
+def decide_prune(view: View, incarnation: IncarnationId, deleted: Collection[Copy]) -> Change | None:
+    """Forget the fragments of a CLOSED log whose files are deleted; a log without any goes altogether."""
+    found = sealed_log(view, incarnation)
+    kept = None if found is None else sealing.pruned(found.record, found.marks, deleted)
+    if found is None or kept is None:
+        return None
+    moved: dict[str, int | None] = {keys.incarnation_log(incarnation): None, keys.incarnation_seal(incarnation): None}
+    if not kept:
+        stored = view.get(SealRecord, incarnation)
+        return Change(deletes=[found.row, *([stored] if stored else [])], keys=moved)
+    firsts = {fragment.first for fragment in kept}
+    fragments = tuple(fragment for fragment in found.row.fragments if fragment.first in firsts)
+    return Change(puts=[found.row.model_copy(update={"fragments": fragments})], keys=moved)
+
+
+def _unended(found: SealedLog) -> list[LedgerRecord]:
+    """The ledgers of a log that need a close row: their owner wrote none, or it says more than is left."""
+
+    def is_short(ledger: LedgerRecord) -> bool:
+        return (ledger.entries or 0) > sealed_end(found.view, ledger.topic_id, ledger.ledger_id)
+
+    return [ledger for ledger in found.ledgers() if not ledger.closed or ledger.entries is None or is_short(ledger)]
+
+
+def _topic_keys(view: View, ledgers: Sequence[LedgerRecord]) -> dict[str, int | None]:
+    """The keys of the topics whose ledgers change."""
+    changed = {ledger.topic_id for ledger in ledgers}
+    return {keys.topic(topic.name): None for topic in view.all(TopicRecord) if topic.topic_id in changed}
+
+
+def _given_up(found: SealedLog, before: FrameNumber) -> GivenUp:
+    """What was given up of the frames below `before`."""
+    given_up = [each for each in found.seal.given_up if each.begin < before]
+    named = (_entries(lost) for each in given_up for lost in each.entries or ())
+    return GivenUp(tuple(named), unknown_runs=sum(each.entries is None for each in given_up))
+
+
+def _given_up_in_all(found: SealedLog) -> GivenUp:
+    """The same of the whole log, with what was behind its end if paths were given up to close it there."""
+    of_frames = _given_up(found, found.seal.sealed_before)
+    return replace(of_frames, unknown_runs=of_frames.unknown_runs + bool(found.row.given_up_paths))
+
+
+def _lost_at_end(found: SealedLog, ledger: LedgerRecord, sealed: EntryId) -> tuple[LostEntries, ...]:
+    """What is lost of a ledger, with what was given up behind its last sealed entry.
+
+    Raises:
+        MetadataError: its close row says more than is sealed, and nothing that was given up explains it.
+    """
+    given_up = _given_up_in_all(found)
+    named = [each.end for each in given_up.entries if each.ledger == ledger.ledger_id]
+    end = max([ledger.entries or 0, sealed, *named])
+    lost = (*ledger.lost, LostEntries(ledger_id=ledger.ledger_id, first=sealed, end=end))
+    if end > sealed:
+        if not given_up.explains(map(_entries, lost)):
+            raise MetadataError(
+                f"Ledger {ledger.ledger_id} of incarnation {found.row.incarnation} has {end} entries by its close row, "
+                f"and sealed are {sealed}: restore the metadata of this root."
+            )
+        return lost
+    one_more = EntryRange(LedgerId(ledger.ledger_id), sealed, EntryId(sealed + 1))
+    may_be_longer = ledger.entries is None and given_up.explains([*map(_entries, ledger.lost), one_more])
+    return lost if may_be_longer else ledger.lost
+
+
+def _has_ledger(view: View, segment: SegmentRecord) -> bool:
+    return view.get(LedgerRecord, f"{segment.topic_id}/{segment.ledger_id:020d}") is not None
+
+
+def _gaps(view: View, found: SealedLog, span: FrameSpan, segments: Sequence[SegmentRecord]) -> list[LedgerRecord]:
+    """The ledgers of which segments do not follow what is sealed because frames before were given up, with the gaps.
+
+    Raises:
+        MetadataError: one does not follow, and nothing that was given up explains it.
+    """
+    given_up = _given_up(found, span.end)
+    changed = []
+    for segment in segments:
+        ledger_id, first = LedgerId(segment.ledger_id), EntryId(segment.first_entry)
+        end = sealed_end(view, segment.topic_id, ledger_id)
+        if (
+            sealing.first_gap({ledger_id: end}, [EntryRange(ledger_id, first, EntryId(first + segment.entries))])
+            is None
+        ):
+            continue
+        ledger = view.get(LedgerRecord, f"{segment.topic_id}/{ledger_id:020d}")
+        assert ledger is not None, "segments of deleted topics are left out"
+        lost = (*ledger.lost, LostEntries(ledger_id=ledger_id, first=end, end=first))
+        if first < end or not given_up.explains(map(_entries, lost)):
+            raise MetadataError(
+                f"Entry {ledger_id}:{first} in frames {span.begin} to {span.end - 1} of incarnation {span.incarnation} "
+                f"does not follow {end}, the end of what is sealed: restore the metadata of this root."
+            )
+        changed.append(ledger.model_copy(update={"lost": lost}))
+    return changed
+
+
+def _entries(lost: LostEntries) -> EntryRange:
+    return EntryRange(LedgerId(lost.ledger_id), EntryId(lost.first), EntryId(lost.end))
+
+
+def closed_incarnations(view: View) -> Collection[IncarnationId]:
+    """The incarnations whose log is CLOSED and still there."""
+    return [IncarnationId(row.incarnation) for row in view.all(IncarnationRecord) if row.state == "CLOSED"]

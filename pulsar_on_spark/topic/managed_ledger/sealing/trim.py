@@ -1,0 +1,253 @@
+"""Trimming: journal files go when main says, durably, that nothing in them is needed; ledgers of closed logs get ends.
+
+    all of a CLOSED log is sealed   -> close rows: its ledgers end at their highest entry
+    cursor records not in Delta     -> of a CLOSED log they are appended there; of an OPEN one its owner does so
+    fragments sealed, snapshotted   -> the trim is committed
+    grace for readers under way     -> their files are deleted, by the names in the record, never by a listing
+    files of a CLOSED log deleted   -> its record forgets them, and is deleted with the last of them
+
+Each step rests on what is committed before it, so a trimmer may be killed anywhere, and any number may run at once.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import shutil
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+
+from pulsar_on_spark.ledger.journal.files import (
+    JOURNAL,
+    fenced_name,
+    file_directory,
+    incarnation_directory,
+    open_name,
+)
+from pulsar_on_spark.ledger.journal.frames import Frame
+from pulsar_on_spark.ledger.journal.log import Copy, FrameNumber, LogState
+from pulsar_on_spark.ledger.journal.sealing import deleted_before, files_to_delete
+from pulsar_on_spark.metadata.records import IncarnationRecord, PathRecord
+from pulsar_on_spark.metadata.state import View
+from pulsar_on_spark.metadata.store import Change
+from pulsar_on_spark.model.errors import InvalidArgumentError, StorageError
+from pulsar_on_spark.model.ids import IncarnationId, JournalFileId, PathId
+from pulsar_on_spark.storage.files import OS_FILES, FileOps
+from pulsar_on_spark.storage.storage_path import StoragePath
+from pulsar_on_spark.topic.catalog.root_handle import Root
+from pulsar_on_spark.topic.managed_ledger.sealing.journal_cursors import (
+    CursorKey,
+    CursorsInFrames,
+    Rank,
+    not_snapshotted,
+    snapshot_cursors,
+)
+from pulsar_on_spark.topic.managed_ledger.sealing.journal_frames import frames_of
+from pulsar_on_spark.topic.managed_ledger.sealing.seals import (
+    SealedLog,
+    decide_close,
+    decide_prune,
+    decide_trim,
+    sealed_log,
+    trimmable_before,
+)
+
+log = logging.getLogger(__name__)
+
+GRACE_S = 10.0
+"""Files stay so long after their trim. A reader that comes later finds them gone, and their entries in segments."""
+_MAX_CLOSE_COMMITS = 10_000
+
+
+@dataclass(frozen=True, slots=True)
+class TrimReport:
+    """What a trimmer did.
+
+    Attributes:
+        deleted_files: Journal files deleted, each copy counted.
+        deleted_before: No file is left that only frames below need; the writer of an OPEN log may forget them
+            (`Journal.trimmed`).
+        waiting_cursors: Subscriptions whose snapshot keeps journal files.
+        is_cleared: Whether the log is gone altogether.
+    """
+
+    deleted_files: int = 0
+    deleted_before: FrameNumber = 0
+    waiting_cursors: tuple[CursorKey, ...] = ()
+    is_cleared: bool = False
+
+
+class Trimmer:
+    """Trims one incarnation's log.
+
+    Args:
+        root: the root.
+        incarnation: whose log.
+        cursors: what its sealer has seen of cursor records; frames that it has not seen are looked at here.
+        waiting_for: tells which of these cursor records have no durable snapshot at or past them; None for what the
+            tables say.
+        grace_s: how long files stay after their trim.
+        files: the operating system.
+    """
+
+    def __init__(
+        self,
+        root: Root,
+        incarnation: IncarnationId,
+        cursors: CursorsInFrames | None = None,
+        *,
+        waiting_for: Callable[[Mapping[CursorKey, Rank]], list[CursorKey]] | None = None,
+        grace_s: float = GRACE_S,
+        files: FileOps = OS_FILES,
+    ) -> None:
+        self._root = root
+        self._incarnation = incarnation
+        self._cursors = cursors or CursorsInFrames()
+        self._waiting_for = waiting_for or (lambda ranks: not_snapshotted(root.store, ranks))
+        self._grace = timedelta(seconds=grace_s)
+        self._files = files
+        self._deleted: set[Copy] = set()
+        self._kept: set[Copy] = set()
+        """Those that could not be deleted, and of which the log says so."""
+        self._waiting: tuple[CursorKey, ...] = ()
+
+    def trim(self) -> TrimReport:
+        """Do what can be done now.
+
+        Raises:
+            JournalUndecidedError: frames whose cursor records must be known cannot be read.
+            CorruptCursorError: such a record cannot be read.
+            MetadataError: the metadata cannot be read or written.
+        """
+        store = self._root.store
+        for _ in range(_MAX_CLOSE_COMMITS):
+            if not self._committed(lambda view: decide_close(view, self._incarnation)):
+                break
+        # Whatever is deleted below is decided by views that are durable.
+        found = sealed_log(store.view(durable=True), self._incarnation)
+        if found is None or found.record.state is LogState.IN_RECOVERY:
+            return TrimReport(is_cleared=found is None)
+        if found.is_sealed:
+            self._snapshot(found)
+        self._waiting = ()
+        before = trimmable_before(found, lambda begin, end: self._is_snapshotted(found, begin, end))
+        if before > found.seal.trimmed_before:
+            now = datetime.now(UTC)
+            store.commit(lambda view: decide_trim(view, self._incarnation, before, now))
+        return self._delete()
+
+    # -- cursor records ------------------------------------------------------------------------------------------------
+
+    def _is_snapshotted(self, found: SealedLog, begin: FrameNumber, end: FrameNumber) -> bool:
+        ranks = self._cursors.within(begin, end)
+        if ranks is None:
+            seen = CursorsInFrames(begin, begin)
+            for frame in self._frames(found, begin, end):
+                _pass_given_up(seen, found)
+                seen.take([frame])
+            _pass_given_up(seen, found)
+            ranks = seen.within(begin, end)
+            assert ranks is not None, "all frames were looked at"
+        self._waiting = tuple(self._waiting_for(ranks))
+        return not self._waiting
+
+    def _snapshot(self, found: SealedLog) -> None:
+        """Nobody else will: the log has no owner any more."""
+        snapshot_cursors(self._root.store, self._frames(found, found.floor, found.seal.sealed_before))
+
+    def _frames(self, found: SealedLog, begin: FrameNumber, end: FrameNumber) -> Iterator[Frame]:
+        return frames_of(found, self._root.current_storage_paths, begin, end, self._files)
+
+    # -- files ---------------------------------------------------------------------------------------------------------
+
+    def _delete(self) -> TrimReport:
+        """Delete the files of trimmed frames, by a view that is durable and has their trim."""
+        view = self._root.store.view(durable=True)
+        found = sealed_log(view, self._incarnation)
+        trimmed_at = None if found is None else found.seal.trimmed_at
+        # A trim in the future was made before the clock was set back: its files do not stay until then.
+        if found is None or (trimmed_at and timedelta(0) <= datetime.now(UTC) - trimmed_at < self._grace):
+            return TrimReport(waiting_cursors=self._waiting, is_cleared=found is None)
+        paths = self._root.storage_paths(view)
+        lost = {PathId(path.path_id) for path in view.all(PathRecord) if path.state in ("lost", "retired")}
+        doomed = files_to_delete(found.record, found.seal.trimmed_before)
+        count = 0
+        for copy in doomed:
+            if copy.path in lost:
+                self._deleted.add(copy)
+            elif copy not in self._deleted and (path := paths.get(copy.path)) is not None:
+                count += self._delete_file(path, copy)
+        before = deleted_before(found.record, found.seal.trimmed_before, self._deleted)
+        self._cursors.forget(before)
+        self._committed(lambda view: decide_prune(view, self._incarnation, self._deleted))
+        is_cleared = sealed_log(self._root.store.view(durable=True), self._incarnation) is None
+        if is_cleared:
+            clear_directories(self._root)
+        return TrimReport(count, before, self._waiting, is_cleared)
+
+    def _delete_file(self, path: StoragePath, copy: Copy) -> int:
+        """Delete a journal file; a path that is away keeps it, and its record, for a later trim."""
+        directory = file_directory(path.directory, self._incarnation, JournalFileId(copy.file))
+        count = 0
+        try:
+            path.check(self._files)
+            for name in (open_name(directory), fenced_name(directory)):
+                with suppress(FileNotFoundError):
+                    self._files.unlink(name)
+                    count += 1
+            with suppress(FileNotFoundError):
+                self._files.fsync_directory(directory)
+        except (StorageError, OSError) as error:
+            if copy not in self._kept:
+                self._kept.add(copy)
+                log.warning("Journal file %s stays for now: %s", directory, error, extra={"path": path.path_id})
+            return 0
+        with suppress(OSError):  # an empty directory that stays, or comes back, means nothing
+            directory.rmdir()
+        self._deleted.add(copy)
+        return count
+
+    def _committed(self, decide: Callable[[View], Change | None]) -> bool:
+        """Commit; whether there was something to commit."""
+        done = False
+
+        def noted(view: View) -> Change | None:
+            nonlocal done
+            change = decide(view)
+            done = change is not None
+            return change
+
+        self._root.store.commit(noted)
+        return done
+
+
+def _pass_given_up(seen: CursorsInFrames, found: SealedLog) -> None:
+    """Of the frames that were given up nobody can look for cursor records."""
+    for begin, end in found.given_up:
+        if begin <= seen.end < end:
+            seen.pass_over(seen.end, end)
+
+
+def clear_directories(root: Root) -> int:
+    """Delete what incarnations have left on the storage paths whose log was cleared away; returns how many.
+
+    A listing nominates; the log's deleted record decides. What the metadata never knew stays.
+    """
+    view = root.store.view(durable=True)
+    count = 0
+    for path in root.storage_paths(view).values():
+        try:
+            path.check()
+            names = os.listdir(path.directory / JOURNAL)
+        except (StorageError, OSError) as error:
+            log.debug("The journal directory of %s is passed over: %s", path, error, extra={"path": path.path_id})
+            continue
+        for name in names:
+            row = view.last(IncarnationRecord, name)
+            if row is not None and view.get(IncarnationRecord, name) is None:
+                with suppress(OSError, InvalidArgumentError):  # then a later pass tries again
+                    shutil.rmtree(incarnation_directory(path.directory, IncarnationId(name)))
+                    count += 1
+    return count

@@ -1,0 +1,1 @@
+"""Subscriptions: who reads which slots from where, and the offsets of their queries."""

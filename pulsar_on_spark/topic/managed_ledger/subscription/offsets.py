@@ -1,0 +1,308 @@
+"""Stream offsets: where a query stands in each topic.
+
+Spark stores an offset as JSON text, compares offsets by that text and hands them back after a restart. It logs only
+the *end* of a batch, and the start that it passes with batch 0 may differ after a restart. Hence an end offset is
+complete in itself: consumer, topic ids, and for each topic or slot *from* and *to*; a batch is planned from its end
+alone. Equal offsets have equal text: ranges are grouped and sorted, keys are sorted, numbers are integers.
+
+Version 2 names the subscription. An offset of version 1, which does not, is read, and never written.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from itertools import groupby, pairwise
+from typing import Final, Literal, NoReturn
+
+from pulsar_on_spark.model.errors import FormatVersionError, InvalidArgumentError
+from pulsar_on_spark.model.ids import EARLIEST, EntryId, LedgerId, Position, TopicId
+from pulsar_on_spark.topic.entries.cutting import SLOTS
+
+FORMAT_VERSION: Final = 2
+ALL: Final = "all"
+"""The whole topic, not divided into slots: no subscription, Exclusive and Failover."""
+Slots = tuple[int, ...] | Literal["all"]
+
+_MAX_INT64 = 2**63 - 1
+
+
+@dataclass(frozen=True, slots=True)
+class SlotRange:
+    """What a batch reads of some slots of a topic: the entries from `start` up to, not including, `end`.
+
+    Attributes:
+        slots: The slot numbers, ascending, or `ALL`.
+        epoch: The epoch under which the consumer owns the slots; 0 without a subscription, and where a new query
+            starts a subscription that does not exist yet.
+        start: The first entry of the batch.
+        end: The next entry to read after the batch.
+        holes: (epoch, n) of the cursor row whose individually acknowledged messages the batch leaves out.
+    """
+
+    slots: Slots
+    epoch: int
+    start: Position
+    end: Position
+    holes: tuple[int, int] | None = None
+
+    def __post_init__(self) -> None:
+        numbers = self.numbers
+        rising = all(a < b for a, b in pairwise(numbers))
+        if self.slots != ALL and not (numbers and rising and numbers[0] >= 0 and numbers[-1] < SLOTS):
+            raise InvalidArgumentError(f"Slots {self.slots!r} are not ascending numbers from 0 to {SLOTS - 1}.")
+        if self.start > self.end:
+            raise InvalidArgumentError(f"A range from {self.start} to {self.end} runs backwards.")
+
+    @property
+    def numbers(self) -> tuple[int, ...]:
+        """The slot numbers; none where the topic is not divided."""
+        return () if self.slots == ALL else self.slots
+
+    def _rest(self) -> tuple[int, Position, Position, tuple[int, int]]:
+        return (self.epoch, self.start, self.end, self.holes or (-1, -1))
+
+
+@dataclass(frozen=True, slots=True)
+class TopicOffset:
+    """What a batch reads of one topic; no ranges means that the consumer holds no slot of it.
+
+    Ranges are brought into their one form: slots that share everything else stand together, by their lowest slot.
+    """
+
+    topic_id: TopicId
+    ranges: tuple[SlotRange, ...] = ()
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "ranges", _grouped(self.ranges))
+
+    def at(self, slot: int) -> SlotRange | None:
+        """The range that holds the slot, if any."""
+        return next((range_ for range_ in self.ranges if range_.slots == ALL or slot in range_.numbers), None)
+
+
+FROM_EARLIEST: Final = (SlotRange(ALL, 0, EARLIEST, EARLIEST),)
+
+
+@dataclass(frozen=True, slots=True)
+class TopicChanges:
+    """How the topics that exist differ from those of an offset, by full name, sorted.
+
+    A re-created topic (same name, another id) is in both: what was not read of the old one is lost.
+    """
+
+    appeared: tuple[str, ...]
+    vanished: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class StreamOffset:
+    """The offset of a streaming query: its consumer, and what its last batch read of each topic by full name.
+
+    Attributes:
+        consumer: The query's consumer.
+        topics: What was read, by full name.
+        subscription: The subscription that it was read under; None without one, and in version 1.
+    """
+
+    consumer: str
+    topics: Mapping[str, TopicOffset]
+    subscription: str | None = None
+
+    @property
+    def is_subscribed(self) -> bool:
+        """True if it was read under a subscription, named or (in version 1) not."""
+        ranges = [range_ for topic in self.topics.values() for range_ in topic.ranges]
+        standing_by = any(not topic.ranges for topic in self.topics.values())
+        return self.subscription is not None or standing_by or any(range_.epoch > 0 for range_ in ranges)
+
+    def next(self, topics: Mapping[str, TopicOffset]) -> StreamOffset:
+        """The offset with these topics, or this very one if they hold nothing to read: each new text is a batch."""
+        new = any(range_.start < range_.end for topic in topics.values() for range_ in topic.ranges)
+        return replace(self, topics=dict(topics)) if new else self
+
+    def before(self) -> StreamOffset:
+        """The offset before its batch was read: what a batch that may have to run again has settled."""
+        topics = {
+            name: TopicOffset(topic.topic_id, tuple(replace(range_, end=range_.start) for range_ in topic.ranges))
+            for name, topic in self.topics.items()
+        }
+        return replace(self, topics=topics)
+
+    def reconcile(self, topic_ids: Mapping[str, TopicId]) -> tuple[StreamOffset, TopicChanges]:
+        """The offset for the topics that exist now, by full name: new ones start at earliest, others are dropped.
+
+        If there is nothing to read then, return Spark's own start, not this offset: its text may be new.
+        """
+        kept = {name: topic for name, topic in self.topics.items() if topic_ids.get(name) == topic.topic_id}
+        appeared = {name: TopicOffset(id_, FROM_EARLIEST) for name, id_ in topic_ids.items() if name not in kept}
+        changes = TopicChanges(tuple(sorted(appeared)), tuple(sorted(self.topics.keys() - kept.keys())))
+        if not (changes.appeared or changes.vanished):
+            return self, changes
+        return replace(self, topics=kept | appeared), changes
+
+    def to_json(self) -> dict[str, object]:
+        """The JSON object for Spark; its keys are in order, so that equal offsets have equal text."""
+        topics = {name: _topic_to_json(self.topics[name]) for name in sorted(self.topics)}
+        named = {"consumer": self.consumer, "subscription": self.subscription}
+        return {**named, "topics": topics, "v": FORMAT_VERSION}
+
+    def text(self) -> str:
+        """The canonical JSON text."""
+        return json.dumps(self.to_json(), ensure_ascii=False, separators=(",", ":"))
+
+    @classmethod
+    def from_json(cls, value: object) -> StreamOffset:
+        """Read what `to_json` gave.
+
+        Raises:
+            FormatVersionError: a newer version of this project wrote the checkpoint.
+            InvalidArgumentError: the value is not such an offset.
+        """
+        fields = _object(value, "the offset")
+        version = _integer(fields.get("v"), "v", minimum=1)
+        if version > FORMAT_VERSION:
+            raise FormatVersionError(
+                f"The checkpoint's offset has version {version}, this pulsar_on_spark reads up to {FORMAT_VERSION}: "
+                "upgrade it, or start the query with a new checkpointLocation."
+            )
+        _only(fields, {"v", "consumer", "topics"} | ({"subscription"} if version > 1 else set()), "the offset")
+        consumer, subscription = fields.get("consumer"), fields.get("subscription")
+        if not isinstance(consumer, str):
+            _malformed(f"consumer is {consumer!r}, not a text")
+        if not isinstance(subscription, str | None):
+            _malformed(f"subscription is {subscription!r}, not a text")
+        topics = _object(fields.get("topics"), "topics")
+        return cls(consumer, {name: _topic_from_json(name, topic) for name, topic in topics.items()}, subscription)
+
+
+def _grouped(ranges: tuple[SlotRange, ...]) -> tuple[SlotRange, ...]:
+    if any(range_.slots == ALL for range_ in ranges):
+        if len(ranges) > 1:
+            raise InvalidArgumentError("A range of the whole topic stands beside other ranges of it.")
+        return ranges
+    merged = []
+    for _, alike in groupby(sorted(ranges, key=SlotRange._rest), key=SlotRange._rest):
+        group = list(alike)
+        merged.append(replace(group[0], slots=tuple(sorted(slot for range_ in group for slot in range_.numbers))))
+    every = [slot for range_ in merged for slot in range_.numbers]
+    if len(set(every)) < len(every):
+        raise InvalidArgumentError("A slot stands in two ranges of one topic.")
+    return tuple(sorted(merged, key=lambda range_: range_.numbers))
+
+
+def _topic_to_json(topic: TopicOffset) -> dict[str, object]:
+    ranges = [_range_to_json(range_) for range_ in topic.ranges]
+    if not ranges:
+        return {"id": topic.topic_id}
+    if topic.ranges[0].slots == ALL:
+        return dict(sorted({"id": topic.topic_id, **ranges[0]}.items()))
+    return {"groups": ranges, "id": topic.topic_id}
+
+
+def _range_to_json(range_: SlotRange) -> dict[str, object]:
+    fields: dict[str, object] = {
+        "epoch": range_.epoch,
+        "from": [range_.start.ledger, range_.start.entry],
+        "to": [range_.end.ledger, range_.end.entry],
+    }
+    if range_.holes is not None:
+        fields["holes"] = list(range_.holes)
+    if range_.slots != ALL:
+        fields["slots"] = slots_text(range_.numbers)
+    return dict(sorted(fields.items()))
+
+
+def _topic_from_json(name: str, value: object) -> TopicOffset:
+    where = f"topic {name!r}"
+    fields = dict(_object(value, where))
+    topic_id = fields.pop("id", None)
+    if not isinstance(topic_id, str):
+        _malformed(f"the id of {where} is {topic_id!r}, not a text")
+    try:
+        if "groups" in fields:
+            groups = fields.pop("groups")
+            if not isinstance(groups, list) or fields:
+                _malformed(f"{where} has groups {groups!r} beside {sorted(fields)}")
+            ranges = [_range_from_json(where, _object(group, where), slotted=True) for group in groups]
+        else:
+            ranges = [_range_from_json(where, fields, slotted=False)] if fields else []
+        return TopicOffset(TopicId(topic_id), tuple(ranges))
+    except InvalidArgumentError as error:
+        if error.args[0].startswith(_MALFORMED):
+            raise
+        _malformed(f"{where}: {error}")
+
+
+def _range_from_json(where: str, fields: Mapping[str, object], slotted: bool) -> SlotRange:
+    _only(fields, {"epoch", "from", "to", "holes"} | ({"slots"} if slotted else set()), where)
+    slots: Slots = slots_from_text(fields.get("slots")) if slotted else ALL
+    holes = _pair(fields["holes"], f"holes of {where}") if "holes" in fields else None
+    start, end = (_pair(fields.get(key), f"{key} of {where}") for key in ("from", "to"))
+    return SlotRange(
+        slots, _integer(fields.get("epoch"), f"epoch of {where}"), _position(*start), _position(*end), holes
+    )
+
+
+def slots_text(slots: Iterable[int]) -> str:
+    """Ascending slot numbers as runs: `0-31,40`."""
+    runs: list[list[int]] = []
+    for slot in slots:
+        if runs and slot == runs[-1][1] + 1:
+            runs[-1][1] = slot
+        else:
+            runs.append([slot, slot])
+    return ",".join(str(first) if first == last else f"{first}-{last}" for first, last in runs)
+
+
+def slots_from_text(text: object) -> tuple[int, ...]:
+    """Read what `slots_text` gave, and only that form of it.
+
+    Raises:
+        InvalidArgumentError: it is anything else.
+    """
+    if not isinstance(text, str) or not re.fullmatch(r"[0-9]{1,2}(-[0-9]{1,2})?(,[0-9]{1,2}(-[0-9]{1,2})?)*", text):
+        _malformed(f"slots are {text!r}, not numbers and runs such as '0-31,40'")
+    bounds = [[int(bound) for bound in run.split("-")] for run in text.split(",")]
+    slots = tuple(slot for run in bounds for slot in range(run[0], run[-1] + 1))
+    if slots_text(sorted(set(slots))) != text:
+        _malformed(f"slots {text!r} are not in ascending, shortest form")
+    return slots
+
+
+_MALFORMED = "The checkpoint's offset is malformed"
+
+
+def _malformed(what: str) -> NoReturn:
+    raise InvalidArgumentError(
+        f"{_MALFORMED}: {what}. It was edited or belongs to another source: start with a new checkpointLocation."
+    )
+
+
+def _object(value: object, where: str) -> Mapping[str, object]:
+    if not isinstance(value, dict) or not all(isinstance(key, str) for key in value):
+        _malformed(f"{where} is {value!r}, not an object")
+    return value
+
+
+def _only(fields: Mapping[str, object], known: set[str], where: str) -> None:
+    if unknown := sorted(fields.keys() - known):
+        _malformed(f"{where} has unknown fields {unknown}")
+
+
+def _integer(value: object, where: str, minimum: int = 0) -> int:
+    if type(value) is not int or not minimum <= value <= _MAX_INT64:
+        _malformed(f"{where} is {value!r}, not a whole number from {minimum}")
+    return value
+
+
+def _pair(value: object, where: str) -> tuple[int, int]:
+    if not isinstance(value, list) or len(value) != 2:
+        _malformed(f"{where} is {value!r}, not a pair of numbers")
+    return _integer(value[0], where), _integer(value[1], where)
+
+
+def _position(ledger: int, entry: int) -> Position:
+    return Position(LedgerId(ledger), EntryId(entry))

@@ -1,0 +1,379 @@
+"""Who reads which slots of a subscription on one topic, and from where: the rules, without any IO.
+
+A stream reader drives them once in each `latestOffset`, when the batch that ends at its start is committed:
+
+    read record, cursor rows and leases -> decide -> apply -> compare-and-set the record -> held_after
+                                              └─ a conflict: read again and decide anew
+    planned(...) -> the next end offset           later, when it is committed: cursor_moves(...) -> cursor rows
+
+The rules, for each slot:
+
+    owner in the record                        a reader that should have the slot           that should not
+    -----------------------------------------  -------------------------------------------  ---------------
+    me, under the epoch that I took            Keep                                         Release
+    me, this process has not taken it          Take at once (a restart)                     Release
+    me, under another epoch than I took        Fenced: another process of this consumer     Fenced
+    another, its lease has run out; or nobody  Take                                         -
+    another, live or not yet known             wait (Exclusive, known to be live: Refuse)   -
+
+Every change of hands has a new epoch, under which the record holds the position at which it begins. So owner, epoch
+and position change in one commit, and what a former owner still writes under its old epoch does not count. Nor does
+what it wrote after the taker had read the cursor: those messages come again, and none is left out.
+Safety rests on this alone; leases only decide how soon someone takes over.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from enum import Enum
+from itertools import groupby
+from typing import Literal
+
+from pulsar_on_spark.metadata.records import SlotOwner, SubscriptionRecord
+from pulsar_on_spark.model.errors import ConsumerBusyError, ConsumerFencedError
+from pulsar_on_spark.model.ids import Position, TopicId
+from pulsar_on_spark.topic.managed_ledger.subscription.offsets import ALL, SlotRange, TopicOffset
+from pulsar_on_spark.topic.managed_ledger.subscription.positions import owners_by_slot, start_of
+from pulsar_on_spark.topic.managed_ledger.subscription.slots import SLOTTED, UNDIVIDED, slots_of, targets
+
+SubscriptionType = Literal["Exclusive", "Failover", "Shared", "Key_Shared"]
+
+
+class Standing(Enum):
+    """What an observer knows of another consumer's lease."""
+
+    UNKNOWN = "seen for less than one lease period"
+    ALIVE = "seen for a lease period or longer, and renewed within the last one"
+    RUN_OUT = "not renewed for a lease period, or released"
+
+
+@dataclass(frozen=True, slots=True)
+class Situation:
+    """What a reader knows when it decides; record and cursor are read after the leases.
+
+    Attributes:
+        consumer: This reader's consumer id.
+        type: The subscription type that the query asks for.
+        topic: The topic's full name, for error messages.
+        record: The subscription as it is now.
+        cursor: `current_positions`.
+        others: Standing of the consumers that read this topic under the subscription (this one's does not matter);
+            one that is absent has no lease file, hence is gone.
+        held: Slot -> epoch that this process took (`held_after` the last decision that was committed).
+        committed: What the query's last committed batch read of this topic (Spark's start); None for a new query.
+        stopping: The query ends: give everything back.
+        holder: Standing of the broker that has the subscription, if one has.
+        finishing: An AvailableNow query has read its own slots: it takes those that no live consumer has, even if they
+            are meant for one, and gives none back before it ends.
+    """
+
+    consumer: str
+    type: SubscriptionType
+    topic: str
+    record: SubscriptionRecord
+    cursor: Mapping[int, Position]
+    others: Mapping[str, Standing]
+    held: Mapping[int, int]
+    committed: TopicOffset | None
+    stopping: bool = False
+    holder: Standing = Standing.ALIVE
+    finishing: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Keep:
+    """Read on in these slots, from these positions, under the epoch that they have."""
+
+    epoch: int
+    positions: Mapping[int, Position]
+
+
+@dataclass(frozen=True, slots=True)
+class Take:
+    """Own these slots from now on under a new epoch, and read them from these positions."""
+
+    consumer: str
+    epoch: int
+    positions: Mapping[int, Position]
+
+
+@dataclass(frozen=True, slots=True)
+class Release:
+    """Free these slots at these committed positions, under a new epoch."""
+
+    epoch: int
+    positions: Mapping[int, Position]
+
+
+@dataclass(frozen=True, slots=True)
+class Lost:
+    """Others took these slots: stop reading them. What they are read from again may have been delivered before."""
+
+    slots: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Standby:
+    """No slot is this reader's now: return the start verbatim and look again later.
+
+    While it is not known whether the slots' owners are alive, which takes one lease period at most, an AvailableNow
+    query waits rather than end with nothing.
+    """
+
+
+@dataclass(frozen=True, slots=True)
+class Refuse:
+    """Another has the subscription: the query fails with `error()`."""
+
+    text: str
+
+    def error(self) -> ConsumerBusyError:
+        """The error to raise."""
+        return ConsumerBusyError(self.text)
+
+
+@dataclass(frozen=True, slots=True)
+class Fenced:
+    """This query may not go on: it fails with `error()`."""
+
+    text: str
+
+    def error(self) -> ConsumerFencedError:
+        """The error to raise."""
+        return ConsumerFencedError(self.text)
+
+
+Action = Keep | Take | Release | Lost | Standby | Refuse | Fenced
+
+
+def decide(situation: Situation) -> tuple[Action, ...]:
+    """What to do now. `Refuse` and `Fenced` stand alone.
+
+    Before the replay of a batch that Spark logged but did not commit, obey `Refuse` and `Fenced` (under Exclusive also
+    wait while `Standby`) and ignore the rest: such a batch is planned from its own offset, and until it is committed
+    nothing may be taken or released at a position beyond it.
+    """
+    stop = _reset(situation) or _busy(situation) or _fenced(situation)
+    if stop is not None:
+        return (stop,)
+    record, held = situation.record, situation.held
+    owners = owners_by_slot(record)
+    wanted = frozenset() if situation.stopping else _wanted(situation, owners)
+    keep: dict[int, dict[int, Position]] = {}
+    take: dict[int, Position] = {}
+    release: dict[int, Position] = {}
+    for slot in slots_of(record.type):
+        owner = owners.get(slot)
+        if owner is not None and _is_mine(situation, owner):
+            at = _resume(situation, owner, slot)
+            if slot in wanted and slot in held:
+                keep.setdefault(owner.epoch, {})[slot] = at
+            elif slot in wanted:
+                take[slot] = at
+            elif slot in held or not situation.stopping:
+                release[slot] = at
+        elif slot in wanted and not _has_live_owner(owner, situation.others):
+            take[slot] = _resume(situation, owner, slot)
+
+    epoch = next_epoch(record)
+    lost = tuple(slot for slot in sorted(held) if not _is_mine(situation, owners.get(slot)))
+    actions: list[Action] = [Keep(kept, keep[kept]) for kept in sorted(keep)]
+    if take:
+        actions.append(Take(situation.consumer, epoch, take))
+    if release:
+        actions.append(Release(epoch, release))
+    if lost:
+        actions.append(Lost(lost))
+    if not (keep or take):
+        actions.append(Standby())
+    return tuple(actions)
+
+
+def held_after(actions: Iterable[Action]) -> dict[int, int]:
+    """Slot -> epoch that this process holds once `apply` of these actions is committed, or needed no commit."""
+    return {slot: action.epoch for action in actions if isinstance(action, Keep | Take) for slot in action.positions}
+
+
+def apply(record: SubscriptionRecord, actions: Iterable[Action]) -> SubscriptionRecord:
+    """The record that these actions make, to be committed against the record that they were decided on.
+
+    Returns:
+        The very same record if nothing is to be committed. Slots of one owner, epoch and position stand together.
+
+    Raises:
+        ValueError: the actions were decided on another record: decide anew.
+    """
+    owners = owners_by_slot(record)
+    changes = [action for action in actions if isinstance(action, Take | Release)]
+    for action in changes:
+        if action.epoch != next_epoch(record):
+            raise ValueError(
+                f"Epoch {action.epoch} does not follow {next_epoch(record) - 1}: decide on this record anew."
+            )
+        consumer = action.consumer if isinstance(action, Take) else None
+        for slot, start in action.positions.items():
+            owners[slot] = _owner(consumer, action.epoch, start, (slot,))
+    if not changes:
+        return record
+    face = "spark" if any(owner.consumer is not None for owner in owners.values()) else None
+    return record.model_copy(update={"owners": _grouped(owners), "face": face})
+
+
+def planned(
+    topic_id: TopicId, subscription_type: SubscriptionType, actions: Iterable[Action], end: Position
+) -> TopicOffset:
+    """What the next batch reads of the topic: every slot kept or taken, from its position up to `end`.
+
+    A slot that is past `end` already stays where it is.
+    """
+    return TopicOffset(
+        topic_id,
+        tuple(
+            SlotRange(
+                ALL if slots_of(subscription_type) is UNDIVIDED else (slot,), action.epoch, start, max(start, end)
+            )
+            for action in actions
+            if isinstance(action, Keep | Take)
+            for slot, start in action.positions.items()
+        ),
+    )
+
+
+def next_epoch(record: SubscriptionRecord) -> int:
+    """The epoch of the next change of hands, or of a reset: above all that the record knows."""
+    return max([record.start_epoch, *(owner.epoch for owner in record.owners)]) + 1
+
+
+def holes_since(record: SubscriptionRecord) -> int:
+    """The oldest epoch whose rows' ack holes still count: a reset forgets them, another type does not."""
+    return record.start_epoch if record.holes_since_epoch is None else record.holes_since_epoch
+
+
+def retyped(record: SubscriptionRecord, type_: SubscriptionType, start: Position, epoch: int) -> SubscriptionRecord:
+    """The subscription with another type and no owner, from a position on: queries of the old type may not go on."""
+    return record.model_copy(
+        update={
+            "type": type_,
+            "owners": (),
+            "start_ledger": start.ledger,
+            "start_entry": start.entry,
+            "start_epoch": epoch,
+            "holes_since_epoch": holes_since(record),
+        }
+    )
+
+
+def _reset(situation: Situation) -> Fenced | None:
+    """A cursor that was moved under the query: reading on would undo the reset (epoch 0: read without subscription)."""
+    record, committed = situation.record, situation.committed
+    epochs = [*situation.held.values(), *(range_.epoch for range_ in (committed.ranges if committed else ()))]
+    if not any(0 < epoch < record.start_epoch for epoch in epochs):
+        return None
+    return Fenced(
+        f"{_name(situation)}: the cursor was reset to {record.start_ledger}:{record.start_entry} under this query. "
+        "Start it with a new checkpointLocation to go on from there."
+    )
+
+
+def _busy(situation: Situation) -> Refuse | Standby | None:
+    record = situation.record
+    if record.face == "broker" and situation.holder is not Standing.ALIVE:
+        return Standby()  # it is taken from a broker that is dead as soon as that is known
+    if record.face == "broker":
+        return Refuse(f"{_name(situation)} is held by Pulsar clients: stop them, or use another subscription.")
+    if record.type != situation.type:
+        owners = {owner.consumer for owner in record.owners} - {None, situation.consumer}
+        standings = {situation.others.get(owner or "", Standing.RUN_OUT) for owner in owners}
+        if Standing.UNKNOWN in standings and Standing.ALIVE not in standings and not situation.held:
+            return Standby()  # perhaps nobody reads it any more: then the type may be changed
+        return Refuse(
+            f"{_name(situation)} is {record.type}, and this query asks for {situation.type}: "
+            f"set subscriptionType to {record.type}, or use another subscription."
+        )
+    owner = owners_by_slot(record).get(0)
+    if record.type != "Exclusive" or situation.held or owner is None or owner.consumer in (None, situation.consumer):
+        return None
+    if situation.others.get(owner.consumer or "") is not Standing.ALIVE:
+        return None
+    return Refuse(
+        f"{_name(situation)} is Exclusive and consumer {owner.consumer!r} is reading it: "
+        "stop that query, or use another subscription or type."
+    )
+
+
+def _fenced(situation: Situation) -> Fenced | None:
+    owners = owners_by_slot(situation.record)
+    for slot, epoch in situation.held.items():
+        owner = owners.get(slot)
+        if owner is not None and _is_mine(situation, owner) and owner.epoch != epoch:
+            return Fenced(
+                f"{_name(situation)}: another process took over as the same consumer {situation.consumer!r}. "
+                "Stop one of the two queries, or give them different consumerName options."
+            )
+        if not _is_mine(situation, owner) and situation.record.type == "Exclusive":
+            return Fenced(
+                f"{_name(situation)}: another consumer took it when this query's lease had run out. "
+                "Stop the other query and restart this one; messages may be delivered twice."
+            )
+    return None
+
+
+def _wanted(situation: Situation, owners: Mapping[int, SlotOwner]) -> frozenset[int]:
+    """The slots that this consumer should have."""
+    live = {name for name, standing in situation.others.items() if standing is not Standing.RUN_OUT}
+    live.add(situation.consumer)
+    held_by_live = {slot: owner.consumer for slot, owner in owners.items() if owner.consumer in live}
+    if situation.record.type == "Exclusive":
+        return frozenset({0})
+    if situation.record.type == "Failover":
+        active = held_by_live.get(0) or min(live)
+        return frozenset({0} if active == situation.consumer else ())
+    if situation.finishing:
+        return frozenset(slot for slot in SLOTTED if held_by_live.get(slot) in (None, situation.consumer))
+    aims = targets(live, {slot: name for slot, name in held_by_live.items() if name is not None})
+    return frozenset(slot for slot, name in aims.items() if name == situation.consumer)
+
+
+def _is_mine(situation: Situation, owner: SlotOwner | None) -> bool:
+    return owner is not None and owner.consumer == situation.consumer
+
+
+def _has_live_owner(owner: SlotOwner | None, others: Mapping[str, Standing]) -> bool:
+    if owner is None or owner.consumer is None:
+        return False
+    return others.get(owner.consumer, Standing.RUN_OUT) is not Standing.RUN_OUT
+
+
+def _resume(situation: Situation, owner: SlotOwner | None, slot: int) -> Position:
+    """Where to read on: the checkpoint if nobody took the slot since, else it or the cursor, whichever is further.
+
+    The checkpoint alone may be behind the cursor after a power cut (Spark does not sync its commit log): then the
+    batches that it forgot are read again. What it has committed needs no second reading in any case.
+    """
+    cursor = situation.cursor[slot]
+    done = situation.committed.at(slot) if situation.committed is not None else None
+    if done is None:
+        return cursor
+    if owner is not None and owner.epoch == done.epoch:
+        return done.end
+    return max(done.end, cursor)
+
+
+def _owner(consumer: str | None, epoch: int, start: Position, slots: tuple[int, ...]) -> SlotOwner:
+    return SlotOwner(consumer=consumer, epoch=epoch, start_ledger=start.ledger, start_entry=start.entry, slots=slots)
+
+
+def _grouped(owners: Mapping[int, SlotOwner]) -> tuple[SlotOwner, ...]:
+    def value(slot: int) -> tuple[int, str, Position]:
+        owner = owners[slot]
+        return (owner.epoch, owner.consumer or "", start_of(owner))
+
+    groups = [tuple(slots) for _, slots in groupby(sorted(sorted(owners), key=value), key=value)]
+    return tuple(
+        _owner(owners[slots[0]].consumer, owners[slots[0]].epoch, start_of(owners[slots[0]]), slots) for slots in groups
+    )
+
+
+def _name(situation: Situation) -> str:
+    return f"Subscription {situation.record.name!r} on topic {situation.topic!r}"

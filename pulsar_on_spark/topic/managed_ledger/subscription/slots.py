@@ -1,0 +1,55 @@
+"""Which consumer should hold which slot of a Shared or Key_Shared subscription.
+
+Every consumer computes the same targets from the same subscription record and the same live consumers. Consumers that
+for a while see different ones only wait for each other: a slot changes hands by compare-and-set (`ownership.py`).
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+
+from pulsar_on_spark.topic.entries.cutting import SLOTS
+
+SLOTTED: Sequence[int] = range(SLOTS)
+UNDIVIDED: Sequence[int] = range(1)
+"""Exclusive and Failover have the one slot 0, which is the whole topic."""
+
+
+def slots_of(subscription_type: str) -> Sequence[int]:
+    """The slots that a subscription of this type has."""
+    return SLOTTED if subscription_type in ("Shared", "Key_Shared") else UNDIVIDED
+
+
+def targets(consumers: Iterable[str], owners: Mapping[int, str]) -> dict[int, str]:
+    """Spread the slots evenly over the live consumers, moving as few as possible.
+
+    Shares differ by at most one. Who holds more keeps the larger share (on a tie the first name), everyone keeps his
+    lowest slots up to his share, and what is over, free or a dead consumer's is dealt in name order.
+
+    Args:
+        consumers: The live consumers.
+        owners: Who holds which slot now; owners that are not live do not count.
+
+    Returns:
+        The consumer of each slot; empty if no consumer is live.
+    """
+    names = sorted(set(consumers))
+    if not names:
+        return {}
+    held = Counter(owners.get(slot) for slot in SLOTTED)
+    share, larger = divmod(len(SLOTTED), len(names))
+    by_need = sorted(names, key=lambda name: -held[name])
+    room = {name: share + (rank < larger) for rank, name in enumerate(by_need)}
+
+    target: dict[int, str] = {}
+    for slot in SLOTTED:
+        owner = owners.get(slot)
+        if owner is not None and room.get(owner, 0) > 0:
+            target[slot] = owner
+            room[owner] -= 1
+    dealt = (name for name in names for _ in range(room[name]))
+    for slot in SLOTTED:
+        if slot not in target:
+            target[slot] = next(dealt)
+    return target

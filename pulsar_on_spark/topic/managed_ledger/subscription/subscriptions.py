@@ -1,0 +1,261 @@
+"""Subscriptions in the metadata: creating, listing, deleting, and what is behind their cursors."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+
+from pulsar_on_spark.metadata import keys
+from pulsar_on_spark.metadata.cursors import Cursors
+from pulsar_on_spark.metadata.records import Record, SubscriptionRecord, TopicRecord
+from pulsar_on_spark.metadata.state import View
+from pulsar_on_spark.metadata.store import Change, MetadataStore
+from pulsar_on_spark.model.errors import ConsumerBusyError, SubscriptionNotFoundError
+from pulsar_on_spark.model.ids import Position, TopicId
+from pulsar_on_spark.model.names import check_new_name, check_new_properties
+from pulsar_on_spark.topic.catalog.catalog import TopicPart
+from pulsar_on_spark.topic.catalog.leases import LeaseWatcher
+from pulsar_on_spark.topic.managed_ledger.chain import chain
+from pulsar_on_spark.topic.managed_ledger.cursor.left_out import acknowledged_rows, left_out
+from pulsar_on_spark.topic.managed_ledger.subscription import ownership
+from pulsar_on_spark.topic.managed_ledger.subscription.offsets import TopicOffset
+from pulsar_on_spark.topic.managed_ledger.subscription.ownership import Release, Standing, SubscriptionType, next_epoch
+from pulsar_on_spark.topic.managed_ledger.subscription.positions import current_positions, mark_delete
+from pulsar_on_spark.topic.managed_ledger.subscription.slots import slots_of
+
+_MAX_WAIT_S = 30.0
+_WAIT_STEP_S = 0.1
+
+
+@dataclass(frozen=True, slots=True)
+class SubscriptionStatus:
+    """A subscription on one topic: its cursor and its backlog.
+
+    `consumers` are those of Spark, or the broker incarnation that has it, as `broker <id>`. `mark_delete` is the next
+    entry to read of the slot that is furthest behind. A broker's cursor is that of its last row. The backlog counts
+    what is not acknowledged; for Key_Shared a slot's share of a range is taken as one 64th.
+    """
+
+    topic: str
+    name: str
+    type: str
+    consumers: tuple[str, ...]
+    mark_delete: Position
+    backlog_messages: int
+    backlog_bytes: int
+
+
+def create_subscriptions(
+    store: MetadataStore,
+    name: str,
+    type_: SubscriptionType,
+    starts: Mapping[TopicPart, Position],
+    expires_after_s: float | None = None,
+) -> None:
+    """Create a subscription on topics, where it does not exist yet, each with its own start.
+
+    Raises:
+        InvalidArgumentError: it does not exist yet, and its name is too long.
+    """
+
+    def decide(view: View) -> Change | None:
+        missing = [part for part in starts if view.get(SubscriptionRecord, f"{part.topic_id}/{name}") is None]
+        if not missing:
+            return None
+        check_new_name("Subscription name", name)
+        puts: list[Record] = []
+        moved: dict[str, int | None] = {}
+        for part in missing:
+            before = view.last(SubscriptionRecord, f"{part.topic_id}/{name}")
+            puts.append(
+                SubscriptionRecord(
+                    topic_id=part.topic_id,
+                    name=name,
+                    type=type_,
+                    start_ledger=starts[part].ledger,
+                    start_entry=starts[part].entry,
+                    # Above every epoch of a deleted subscription of this name, whose cursor rows must not count.
+                    start_epoch=1 if before is None else next_epoch(before),
+                    expires_after_s=expires_after_s,
+                    created_at=datetime.now(UTC),
+                )
+            )
+            moved |= {keys.topic(part.name): None, keys.subscription(part.topic_id, name): None}
+        return Change(puts=puts, keys=moved)
+
+    store.commit(decide)
+
+
+def restore_expired(store: MetadataStore, name: str, read: Mapping[TopicPart, TopicOffset]) -> None:
+    """Bring back a subscription that expired, where it is not there: free, and every slot where its query has it.
+
+    It is the former record with a further change of hands: cursor rows of former epochs do not count, and a query that
+    read under one of them may resume, unless the cursor was reset since. A subscription that does not expire, or that
+    a broker had, is not brought back: it was deleted on purpose.
+
+    Args:
+        store: The root's metadata.
+        name: The subscription.
+        read: What the query's checkpoint has read of each topic. A cursor that is further counts instead.
+    """
+
+    def decide(view: View) -> Change | None:
+        cursors = store.cursors()
+        puts: list[Record] = []
+        moved: dict[str, int | None] = {}
+        for part, topic in read.items():
+            record_id = f"{part.topic_id}/{name}"
+            former = view.last(SubscriptionRecord, record_id)
+            if former is None or view.get(SubscriptionRecord, record_id) is not None:
+                continue
+            if former.expires_after_s is None or former.face == "broker":
+                continue
+            positions = current_positions(former, cursors.of(part.topic_id, name))
+            for slot, cursor in positions.items():
+                done = topic.at(slot)
+                positions[slot] = cursor if done is None else max(cursor, done.end)
+            freed = ownership.apply(former, (Release(next_epoch(former), positions),))
+            puts.append(freed.model_copy(update={"created_at": datetime.now(UTC)}))
+            moved |= {keys.topic(part.name): None, keys.subscription(part.topic_id, name): None}
+        return Change(puts=puts, keys=moved) if puts else None
+
+    store.commit(decide)
+
+
+def delete_subscription(
+    store: MetadataStore,
+    name: str,
+    parts: Sequence[TopicPart],
+    watcher: LeaseWatcher,
+    brokers: LeaseWatcher,
+    *,
+    force: bool = False,
+) -> None:
+    """Delete a subscription on topics.
+
+    Without `force`, a consumer or broker whose lease may still run is watched for as long as the lease lasts (30 s at
+    most).
+
+    Args:
+        store: The root's metadata.
+        name: The subscription.
+        parts: The topics.
+        watcher: Of the subscription's leases.
+        brokers: Of the brokers' leases.
+        force: Delete it under its consumers, who then fail.
+
+    Raises:
+        SubscriptionNotFoundError: none of the topics has it.
+        ConsumerBusyError: a consumer is reading it, and `force` is not given.
+    """
+
+    def decide(view: View) -> Change:
+        found = [(part, view.get(SubscriptionRecord, f"{part.topic_id}/{name}")) for part in parts]
+        records = {part: record for part, record in found if record is not None}
+        if not records:
+            raise SubscriptionNotFoundError(
+                f"Subscription {name!r} does not exist on {parts[0].name}: check both names."
+            )
+        for part, record in records.items():
+            for owner, standing in _owner_standings(part, record, watcher, brokers).items():
+                if standing is not Standing.RUN_OUT and not force:
+                    raise ConsumerBusyError(
+                        f"Subscription {name!r} on {part.name} is being read by {owner}: stop it first, or force the "
+                        "deletion."
+                    )
+        moved: dict[str, int | None] = {}
+        for part in records:
+            moved |= {keys.topic(part.name): None, keys.subscription(part.topic_id, name): None}
+        return Change(deletes=list(records.values()), keys=moved)
+
+    deadline_s = time.monotonic() + _MAX_WAIT_S
+    while True:
+        watcher.observe()
+        brokers.observe()
+        if force or not _is_uncertain(store.view(), name, parts, watcher, brokers) or time.monotonic() >= deadline_s:
+            break
+        time.sleep(_WAIT_STEP_S)
+    store.commit(decide)
+
+
+def set_subscription_properties(
+    store: MetadataStore, name: str, parts: Sequence[TopicRecord], properties: Mapping[str, str]
+) -> None:
+    """Give a subscription other properties, on the topics that have it.
+
+    Raises:
+        SubscriptionNotFoundError: none of the topics has it.
+        InvalidArgumentError: they are too many, or too long.
+    """
+    check_new_properties(f"Subscription {name!r}", properties)
+
+    def decide(view: View) -> Change:
+        found = [(part, view.get(SubscriptionRecord, f"{part.topic_id}/{name}")) for part in parts]
+        puts = [each.model_copy(update={"properties": dict(properties)}) for _, each in found if each is not None]
+        if not puts:
+            raise SubscriptionNotFoundError(
+                f"Subscription {name!r} does not exist on {parts[0].name}: check both names."
+            )
+        return Change(puts=puts, keys={keys.subscription(each.topic_id, name): None for each in puts})
+
+    store.commit(decide)
+
+
+def _is_uncertain(
+    view: View, name: str, parts: Sequence[TopicPart], watcher: LeaseWatcher, brokers: LeaseWatcher
+) -> bool:
+    """Whether an owner has a lease that has not been watched for long enough to tell."""
+    found = [(part, view.get(SubscriptionRecord, f"{part.topic_id}/{name}")) for part in parts]
+    return any(
+        Standing.UNKNOWN in _owner_standings(part, record, watcher, brokers).values()
+        for part, record in found
+        if record is not None
+    )
+
+
+def _owner_standings(
+    part: TopicPart, record: SubscriptionRecord, watcher: LeaseWatcher, brokers: LeaseWatcher
+) -> dict[str, Standing]:
+    """What is known of those who have the subscription, in words; who has no lease is gone."""
+    owners = [owner.consumer for owner in record.owners if owner.consumer is not None]
+    if record.face == "broker":
+        return {f"clients of broker {owner}": brokers.standing(owner) for owner in owners}
+    standings = watcher.standings(TopicId(part.topic_id))
+    return {f"consumer {owner!r}": standings.get(owner, Standing.RUN_OUT) for owner in owners}
+
+
+def retyped(record: SubscriptionRecord, cursors: Cursors, type_: SubscriptionType) -> SubscriptionRecord:
+    """The subscription with another type, from where every slot is acknowledged: for when no consumer is left.
+
+    What single slots had acknowledged beyond is delivered again.
+    """
+    start = mark_delete(record, cursors.of(record.topic_id, record.name))
+    return ownership.retyped(record, type_, start, next_epoch(record))
+
+
+def status(view: View, cursors: Cursors, part: TopicPart, record: SubscriptionRecord) -> SubscriptionStatus:
+    """Cursor and backlog of one subscription on one topic."""
+    rows = cursors.of(record.topic_id, record.name)
+    end = chain.read_limit(view, part.topic_id)
+    slots = slots_of(record.type)
+    positions = list(current_positions(record, rows).values())
+    known = left_out(record, rows)
+    face = "broker " if record.face == "broker" else ""
+    messages = size = 0
+    for position in sorted(set(positions)):
+        plan = chain.plan_range(view, part.name, part.topic_id, part.partition, position, end)
+        acked_rows, acked_bytes = (0, 0) if known is None else acknowledged_rows(plan.slices, known.holes)
+        share = positions.count(position) / len(slots)
+        messages += round((plan.rows - acked_rows) * share)
+        size += round((plan.bytes - acked_bytes) * share)
+    return SubscriptionStatus(
+        topic=part.name,
+        name=record.name,
+        type=record.type,
+        consumers=tuple(sorted({f"{face}{owner.consumer}" for owner in record.owners if owner.consumer})),
+        mark_delete=min(positions),
+        backlog_messages=messages,
+        backlog_bytes=size,
+    )

@@ -1,1 +1,0 @@
-"""Reading what is acknowledged in journals and not sealed yet."""

@@ -1,0 +1,62 @@
+"""Topics that nobody uses are deleted; a live query of Spark that has caught up is somebody."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import cast
+
+from pulsar_on_spark.broker.background.inactive_topics import InactiveTopics
+from pulsar_on_spark.broker.runtime.views import Views
+from pulsar_on_spark.broker.topics.topics import Topics
+from pulsar_on_spark.metadata.state import View
+from pulsar_on_spark.model.ids import EARLIEST
+from pulsar_on_spark.model.names import TopicName
+from pulsar_on_spark.topic.catalog import catalog
+from pulsar_on_spark.topic.catalog.policies.change import set_topic_policies
+from pulsar_on_spark.topic.catalog.policies.effective import DEFAULTS
+from pulsar_on_spark.topic.catalog.root_handle import Root
+from pulsar_on_spark.topic.data_path.consumer import SubscriptionConsumer
+from pulsar_on_spark.topic.managed_ledger.subscription import subscriptions
+from pulsar_on_spark.topic.managed_ledger.subscription.offsets import StreamOffset
+from tests.kit import messages
+
+T = TopicName.parse("t")
+AFTER_A_MINUTE = {"deleteWhileInactive": True, "inactiveTopicDeleteMode": "delete_when_subscriptions_caught_up"}
+
+
+class NoneLoaded:
+    """The topics of a broker that has loaded none."""
+
+    def __init__(self, root: Root) -> None:
+        self._root = root
+
+    def __iter__(self) -> Iterator[object]:
+        return iter(())
+
+    async def delete_inactive(self, name: TopicName, check: Callable[[View], None]) -> None:
+        catalog.delete_topic(self._root.store, name, force=True, check=check)
+
+
+def test_a_query_of_spark_that_has_caught_up_keeps_its_topic(tmp_path: Path) -> None:
+    root = Root.create(tmp_path / "root")
+    root.create_topic("t")
+    set_topic_policies(root, T, {"inactive_topic_policies": AFTER_A_MINUTE})
+    parts = messages.target(root, "t").parts
+    subscriptions.create_subscriptions(root.store, "s", "Exclusive", dict.fromkeys(parts, EARLIEST))
+    query = SubscriptionConsumer(root, "s", "Exclusive", "query", lease_s=600)
+    query.turn(root.store.view(durable=True), parts, StreamOffset("query", {}))
+
+    async def go() -> None:
+        inactive = InactiveTopics(root, Views(root), cast(Topics, NoneLoaded(root)), DEFAULTS)
+        for now_s in (0, 100, 200):
+            await inactive.look(now_s)
+            assert root.topics()
+        query.stop((), None)  # its lease goes, and it gives nothing back
+        await inactive.look(300)
+        assert root.topics()
+        await inactive.look(360)
+        assert root.topics() == []
+
+    asyncio.run(go())

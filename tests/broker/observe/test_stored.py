@@ -1,0 +1,117 @@
+"""What metrics say of what is stored: disks that are gone and copies that are bad show without anybody's mark."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import shutil
+from pathlib import Path
+
+import pytest
+
+from pulsar_on_spark.broker.observe.stored import Stored, StoredLook
+from pulsar_on_spark.broker.runtime.views import Views
+from pulsar_on_spark.metadata.records import FileRecord, SlotOwner, SubscriptionRecord
+from pulsar_on_spark.metadata.state import View
+from pulsar_on_spark.metadata.store import Change
+from pulsar_on_spark.model.ids import EARLIEST, FileId, PathId
+from pulsar_on_spark.storage.reports import Report, ReportKind, write_report
+from pulsar_on_spark.storage.storage_path import IDENTITY_FILE
+from pulsar_on_spark.topic.catalog.root_handle import Root
+from pulsar_on_spark.topic.maintenance.maintain import maintain
+from pulsar_on_spark.topic.managed_ledger.subscription import subscriptions
+from tests.kit import messages
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Root:
+    made = Root.create(tmp_path / "root")
+    made.create_topic("t")
+    messages.write(made, "t", [b"1", b"2"])
+    return made
+
+
+def look(root: Root) -> StoredLook:
+    async def first() -> StoredLook:
+        stored = Stored(root, Views(root))
+        stored.start()
+        async with asyncio.timeout(60):
+            while not stored.look.at_s:
+                await asyncio.sleep(0.005)
+        await stored.stop()
+        return stored.look
+
+    return asyncio.run(first())
+
+
+def test_all_is_well(root: Root) -> None:
+    found = look(root)
+    assert (found.files, found.missing_copies, found.bad_copies, found.losses) == (1, 0, 0, 0)
+    assert [each.is_reachable for each in found.paths] == [True] * 3
+    assert 0 < found.root_free_bytes < found.root_total_bytes
+    assert found.audit.audited_ms == 0
+    assert all(0 < each.free_bytes < each.total_bytes for each in found.paths)
+
+
+def test_backlogs_of_subscriptions_that_no_broker_has(root: Root) -> None:
+    (part,) = messages.target(root, "t").parts
+    for name in ("rests", "is read"):
+        subscriptions.create_subscriptions(root.store, name, "Exclusive", {part: EARLIEST})
+    owner = SlotOwner(consumer="0" * 32, epoch=2, start_ledger=0, start_entry=0, slots=(0,))
+
+    def take(view: View) -> Change:
+        (taken,) = (each for each in view.all(SubscriptionRecord) if each.name == "is read")
+        return Change(puts=[taken.model_copy(update={"face": "broker", "owners": (owner,)})], keys={"key": None})
+
+    root.store.commit(take)
+    assert look(root).backlogs == {part.topic_id: {"rests": 1}}, "messages of one write are one entry"
+    messages.write(root, "t", [b"3"])
+    assert look(root).backlogs[part.topic_id]["rests"] == 2
+
+
+def test_a_wiped_path_holds_nothing_whatever_its_state(root: Root) -> None:
+    directory = root.storage_paths(root.store.view())[PathId(1)].directory
+    shutil.rmtree(directory)
+    directory.mkdir()
+    found = look(root)
+    assert [(each.state, each.is_reachable) for each in found.paths] == [
+        ("writable", True),
+        ("writable", False),
+        ("writable", True),
+    ]
+    assert found.missing_copies == 1
+    assert found.paths[1].total_bytes == 0
+
+
+def test_what_readers_and_audits_found(root: Root) -> None:
+    (file,) = root.store.view().all(FileRecord)
+    for kind, path_id in ((ReportKind.BAD_COPY, PathId(1)), (ReportKind.LOSS, None)):
+        write_report(root.path, Report(kind, FileId(file.file_id), path_id, "rot", 0))
+        write_report(root.path, Report(kind, FileId("0123456789abcdef0123456789abcdef"), path_id, "of a gone file", 0))
+    found = look(root)
+    assert (found.bad_copies, found.losses, found.missing_copies) == (1, 1, 0)
+    maintain(root)
+    assert look(root).audit.audited_ms > 0
+
+
+def test_a_look_that_is_asked_for_sees_what_is_now_and_waits_for_no_disk_that_hangs(root: Root) -> None:
+    gone, hangs = (root.storage_paths(root.store.view())[PathId(number)].directory for number in (1, 2))
+
+    async def looks() -> list[int]:
+        stored = Stored(root, Views(root))
+        stored.start()
+        found = [(await stored.look_anew(60)).paths_to_write]
+        gone.rename(gone.with_name("away"))
+        found.append((await stored.look_anew(60)).paths_to_write)
+        identity, fifo = hangs / IDENTITY_FILE, hangs / "fifo"
+        os.mkfifo(fifo)
+        fifo.replace(identity)  # whoever reads it waits for one who writes
+        found.append((await stored.look_anew(0.2)).paths_to_write)
+        writer = os.open(identity, os.O_WRONLY)
+        identity.unlink()
+        os.close(writer)
+        found.append((await stored.look_anew(60)).paths_to_write)
+        await stored.stop()
+        return found
+
+    assert asyncio.run(looks()) == [3, 2, 2, 1]

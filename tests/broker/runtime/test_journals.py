@@ -1,0 +1,147 @@
+"""A broker's journals: opened for the quorums that its topics ask for, and closed when none does."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import threading
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+from pulsar_on_spark.broker.runtime import journals as module
+from pulsar_on_spark.broker.runtime.journals import Journals
+from pulsar_on_spark.metadata.records import IncarnationRecord
+from pulsar_on_spark.model.errors import JournalUnavailableError, NotEnoughCopiesError
+from pulsar_on_spark.model.ids import IncarnationId, TopicId
+from pulsar_on_spark.model.quorum import Quorum
+from pulsar_on_spark.topic.catalog.leases import broker_lease_directory
+from pulsar_on_spark.topic.catalog.root_handle import Root
+from pulsar_on_spark.topic.managed_ledger.incarnation.incarnation import Incarnation
+from pulsar_on_spark.topic.managed_ledger.incarnation.listener import Appended
+from pulsar_on_spark.topic.managed_ledger.incarnation.roll_over import RollOver
+from pulsar_on_spark.topic.managed_ledger.sealing.process import SealingPolicy
+from tests.kit import messages
+from tests.kit.open_files import open_files_under
+
+ONE, TWO = Quorum(1, 1, 1), Quorum(2, 2, 2)
+
+
+class Listener:
+    """Hears nothing, as nothing is appended; an incarnation that ends by itself is a failure."""
+
+    def acknowledged(self, entries: Sequence[Appended]) -> None:
+        raise AssertionError
+
+    def cursors_acknowledged(self, contexts: Sequence[object]) -> None:
+        raise AssertionError
+
+    def unknown(self, contexts: Sequence[object]) -> None:
+        raise AssertionError
+
+    def room(self) -> None:
+        """Nobody waits."""
+
+    def ended(self, reason: str) -> None:
+        raise AssertionError(reason)
+
+
+def test_journals_come_and_go_with_the_topics_that_use_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    root = Root.create(tmp_path / "root")
+    root.create_topic("t")
+    (part,) = messages.target(root, "t").parts
+    topic = TopicId(part.topic_id)
+    told: list[list[IncarnationId]] = []
+    monkeypatch.setattr(module, "MAX_JOURNALS", 2)
+
+    def state(incarnation: IncarnationId) -> str:
+        record = root.store.view().get(IncarnationRecord, incarnation)
+        assert record is not None
+        return record.state
+
+    async def go() -> None:
+        journals = Journals(root, Listener(), SealingPolicy(), RollOver(), told.append)
+        await journals.start(root.quorum)
+        first = journals.first.incarnation
+        assert await journals.take(TopicId("plain"), None) is first
+        assert await journals.take(TopicId("same"), Quorum(4, 3, 2)) is first, "the ensemble does not matter"
+
+        own = await journals.take(topic, ONE)
+        assert (own.quorum, told[-1]) == (ONE, [first.id, own.id])
+        with pytest.raises(JournalUnavailableError, match="2 others are open"):
+            await journals.take(TopicId("more"), TWO)
+        await own.open_ledgers([part])
+        assert await journals.take(topic, None) is own, "it goes on where its ledger is open"
+
+        await journals.close_unused(math.inf)
+        assert list(journals) == [first, own]
+        journals.leave(topic)
+        await journals.close_unused(math.inf)
+        assert list(journals) == [first, own], "a ledger is open"
+        await own.close_ledgers([topic])
+        await journals.close_unused(0)
+        assert list(journals) == [first, own], "it was used a moment ago"
+        await journals.close_unused(math.inf)
+        assert list(journals) == [first], "the first one stays, used or not"
+        assert (state(own.id), state(first.id), told[-1]) == ("CLOSED", "OPEN", [first.id])
+
+        again = await journals.take(topic, ONE)
+        assert again is not own
+        await journals.stop()
+        await journals.stop_sealing()
+        assert {state(each) for each in (first.id, again.id)} == {"CLOSED"}
+
+    asyncio.run(go())
+
+
+def test_a_journal_that_cannot_be_opened_is_no_end_of_the_others(tmp_path: Path) -> None:
+    """A topic may ask for more copies than there are paths: its load fails, and the broker serves on."""
+    root = Root.create(tmp_path / "root")
+    ended: list[str] = []
+
+    class Ended(Listener):
+        def ended(self, reason: str) -> None:
+            ended.append(reason)
+
+    async def go() -> None:
+        journals = Journals(root, Ended(), SealingPolicy(), RollOver(), lambda ids: None)
+        await journals.start(root.quorum)
+        with pytest.raises(NotEnoughCopiesError, match="fewer paths than the ack quorum"):
+            await journals.take(TopicId("t"), Quorum(4, 4, 4))
+        assert list(journals) == [journals.first.incarnation]
+        assert await journals.take(TopicId("t"), None) is journals.first.incarnation
+        assert ended == []
+        await journals.stop()
+
+    asyncio.run(go())
+    assert ended == []
+
+
+def test_a_start_that_is_cancelled_leaves_nothing_behind(tmp_path: Path) -> None:
+    """As when the client goes away for which a topic was being loaded."""
+    root = Root.create(tmp_path / "root")
+    ended: list[str] = []
+
+    class Ended(Listener):
+        def ended(self, reason: str) -> None:
+            ended.append(reason)
+
+    def journal_threads() -> list[str]:
+        return [each.name for each in threading.enumerate() if each.name.startswith("journal-")]
+
+    async def go() -> None:
+        before = len(journal_threads())
+        starting = asyncio.create_task(Incarnation.start(root, Ended()))
+        while len(journal_threads()) == before:
+            await asyncio.sleep(0)
+        starting.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await starting
+        async with asyncio.timeout(30):
+            while len(journal_threads()) > before or open_files_under(root.path / "storage"):
+                await asyncio.sleep(0.01)
+        assert not list(broker_lease_directory(root.path).glob("*.json"))
+
+    asyncio.run(go())
+    assert ended == []

@@ -1,0 +1,62 @@
+"""What a broker can be told, and where; what it says of what it cannot use."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+
+from pulsar_on_spark.broker.runtime.settings import BrokerSettings, load
+from pulsar_on_spark.broker.topics.topic_policies import default_policies
+from pulsar_on_spark.model.errors import InvalidArgumentError
+
+
+def test_flags_count_over_the_environment_and_that_over_the_file(tmp_path: Path) -> None:
+    file = tmp_path / "broker.toml"
+    file.write_text("broker_service_port = 1\nweb_service_port = 2\nmax_producers_per_topic = 3\n")
+    environment = {"PULSARPY_BROKER_SERVICE_PORT": "10", "PULSARPY_WEB_SERVICE_PORT": "20", "PULSARPY_ROOT": "/root"}
+    found = load(file, environment, {"broker_service_port": 100, "log_level": None})
+    assert (found.broker_service_port, found.web_service_port, found.max_producers_per_topic) == (100, 20, 3)
+    assert found.log_level == "INFO"
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("broker_servce_port = 1", "'broker_servce_port' in .*toml is unknown: did you mean broker_service_port"),
+        ("zzz = 1", "'zzz' in .*toml is unknown: docs/configuration.md has all"),
+        ('broker_service_port = "abc"', "'broker_service_port' in .*toml is not acceptable .*: correct it"),
+        (
+            "default_num_partitions = 10001",
+            "'default_num_partitions' in .*toml .*less than or equal to 10000.: correct",
+        ),
+        ("a = = 1", "toml is not TOML"),
+        (None, "cannot be read .No such file"),
+    ],
+)
+def test_what_cannot_be_used_is_named_with_its_place(tmp_path: Path, text: str | None, said: str) -> None:
+    file = tmp_path / "broker.toml"
+    if text is not None:
+        file.write_text(text)
+    with pytest.raises(InvalidArgumentError, match=said):
+        load(file, {})
+
+
+def test_no_setting_is_accepted_that_cannot_be_a_policy() -> None:
+    for name, field in BrokerSettings.model_fields.items():
+        for value in (-1, 0, 1, 10_001, 2**31, 2**63) if field.annotation in (int, float) else ():
+            with suppress(InvalidArgumentError):
+                default_policies(load(None, {}, {name: value}))
+
+
+@pytest.mark.parametrize("given", [{"time_in_minutes": 0}, {"size_in_mb": 0}, {"time_in_minutes": 0, "size_in_mb": 7}])
+def test_nothing_is_kept_where_time_or_size_is_0(given: dict[str, int]) -> None:
+    settings = load(None, {}, {f"default_retention_{name}": value for name, value in given.items()})
+    kept = default_policies(settings).retention
+    assert (kept.retention_time_in_minutes, kept.retention_size_in_mb) == (0, 0)
+
+
+def test_what_is_wrong_in_the_environment_is_named_by_its_variable() -> None:
+    with pytest.raises(InvalidArgumentError, match="variable PULSARPY_BROKER_SERVICE_PORT is not acceptable"):
+        load(None, {"PULSARPY_BROKER_SERVICE_PORT": "abc"})

@@ -1,0 +1,127 @@
+"""The kinds of runs: how large everything is, and how often what goes wrong."""
+
+from __future__ import annotations
+
+from tests.simulators.journal.world import Profile
+
+NORMAL = {
+    "add": 40,
+    "idle": 6,
+    "offer": 4,
+    "withdraw": 2,
+    "time_out_writer": 3,
+    "close": 1,
+    "pause_writer": 2,
+    "wake_writer": 3,
+    "kill_writer": 1,
+    "recover": 3,
+    "time_out_recovery": 4,
+    "pause_recovery": 2,
+    "wake_recovery": 3,
+    "kill_recovery": 1,
+    "housekeep": 8,
+    "pause_housekeeper": 2,
+    "wake_housekeeper": 3,
+    "snapshot": 2,
+    "read": 6,
+    "new_reader": 1,
+    "pause_reader": 2,
+    "wake_reader": 3,
+    "away": 2,
+    "back": 4,
+    "crash": 1,
+    "empty": 1,
+    "damage": 1,
+    "power_cut": 1,
+}
+
+_HEALTHY = (("away", 0), ("back", 0), ("crash", 0), ("empty", 0), ("damage", 0), ("power_cut", 0))
+"""Where nothing is away, a reader has no excuse for a hole."""
+
+_BAD_DISKS = (("crash", 5), ("empty", 3), ("damage", 4), ("power_cut", 3), ("away", 5))
+
+PROFILES = (
+    Profile("mixed"),
+    Profile("recovery", weights=(("recover", 12), ("wake_writer", 8), ("pause_writer", 6)), steps=250),
+    Profile("rolling", roll_groups=2, weights=(("add", 90), ("time_out_writer", 6)), steps=250),
+    Profile("no spares", paths=3, roll_groups=4, weights=(("time_out_writer", 6), ("offer", 8))),
+    Profile("two copies", paths=3, write_quorum=2, roll_groups=3),
+    Profile("one copy", paths=2, write_quorum=1, ack_quorum=1, roll_groups=3),
+    Profile(
+        "closing",
+        ack_quorum=1,
+        act=0.2,
+        steps=80,
+        weights=(
+            ("add", 60),
+            ("idle", 60),
+            ("close", 40),
+            ("recover", 0),
+            ("time_out_writer", 0),
+            ("housekeep", 0),
+            ("read", 0),
+            *_HEALTHY,
+        ),
+    ),
+    Profile("one ack of three", ack_quorum=1, roll_groups=4, weights=(("idle", 30), ("close", 6))),
+    Profile("disks", loss=0.0, weights=_BAD_DISKS),
+    Profile(
+        "sealing",
+        roll_groups=2,
+        loss=0.0,
+        weights=(
+            ("add", 80),
+            ("housekeep", 60),
+            ("snapshot", 15),
+            ("read", 20),
+            ("new_reader", 15),
+            ("pause_reader", 20),
+            ("wake_reader", 15),
+            ("recover", 1),
+            *_HEALTHY,
+        ),
+        steps=700,
+        act=0.2,
+    ),
+    Profile(
+        "trimming",
+        paths=3,
+        roll_groups=1,
+        loss=0.0,
+        act=0.15,
+        steps=400,
+        weights=(
+            ("add", 80),
+            ("housekeep", 60),
+            ("snapshot", 15),
+            ("read", 20),
+            ("new_reader", 40),
+            ("pause_reader", 40),
+            ("wake_reader", 15),
+            ("recover", 2),
+            *_HEALTHY,
+            ("away", 3),
+            ("back", 6),
+        ),
+    ),
+    Profile(
+        "consequences",
+        paths=2,
+        write_quorum=2,
+        roll_groups=50,
+        loss=0.15,
+        act=0.15,
+        rename_fails=0.6,
+        checks_answers=False,
+        steps=100,
+        weights=(
+            *((name, 0) for name in NORMAL),
+            ("add", 30),
+            ("recover", 10),
+            ("pause_writer", 15),
+            ("wake_writer", 3),
+        ),
+    ),
+    Profile("consequences on disks", loss=0.0, io_error=0.02, checks_answers=False, weights=_BAD_DISKS),
+    Profile("lossy", loss=0.1, duplicate=0.1, unknown=0.3, weights=(("time_out_writer", 9), ("time_out_recovery", 9))),
+)

@@ -1,0 +1,86 @@
+"""A storage path that failed is well again when it takes files and has room for them, and is not tried without end."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from pulsar_on_spark.model.ids import PathId
+from pulsar_on_spark.storage.path_health import FIRST_PAUSE_S, LONGEST_PAUSE_S, Trials, illness_of
+from pulsar_on_spark.storage.storage_path import IDENTITY_FILE, StoragePath
+from tests.small_disks import MIB, SmallDisk
+
+DISK_MIB = 20
+FULL = "frames.open cannot be written: [Errno 28] No space left on device"
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[SmallDisk]:
+    with SmallDisk(tmp_path / "disk", DISK_MIB) as made:
+        yield made
+
+
+@pytest.mark.root
+def test_a_full_disk_is_well_again_with_room_for_a_journal_file(small_disk: SmallDisk) -> None:
+    path = StoragePath(PathId(0), small_disk.at, "c")
+    path.create()
+    assert illness_of(path, FULL) is None
+    small_disk.fill(but_bytes=MIB)
+    first = illness_of(path, FULL)
+    assert first is not None
+    assert "less than 2 MiB are free" in first, "a tenth of so small a disk"
+    small_disk.fill(but_bytes=MIB // 2)
+    assert illness_of(path, FULL) == first, "the same words, so that the log says it once"
+    assert illness_of(path, "its disk was away") is None, "what it had was enough before"
+    small_disk.make_room()
+    small_disk.fill(but_bytes=3 * MIB)
+    assert illness_of(path, FULL) is None
+    assert sorted(each.name for each in small_disk.at.iterdir()) == ["filler", IDENTITY_FILE, "segments"]
+
+
+def test_another_disk_is_not_well(tmp_path: Path) -> None:
+    StoragePath(PathId(0), tmp_path / "disk", "c").create()
+    assert "is path 0" in str(illness_of(StoragePath(PathId(1), tmp_path / "disk", "c"), ""))
+
+
+def test_what_fails_again_is_tried_less_and_less_often() -> None:
+    now_s = 1_000.0
+    trials = Trials(lambda: now_s)
+    path, other = PathId(0), PathId(1)
+    pauses = []
+    for _ in range(7):
+        assert trials.may_try(path)
+        trials.tried(path)
+        tried_s = now_s
+        while not trials.may_try(path):
+            now_s += 1
+        pauses.append(now_s - tried_s)
+        assert trials.may_try(other)
+    assert pauses == [5, 10, 20, 40, 60, 60, 60]
+    now_s += LONGEST_PAUSE_S
+    trials.tried(path)
+    now_s += FIRST_PAUSE_S
+    assert trials.may_try(path), "it was well for long enough"
+
+
+def test_a_disk_that_hangs_holds_nobody_up(tmp_path: Path) -> None:
+    """The path's identity file is a pipe without a writer here: a process that opens it hangs."""
+    path = StoragePath(PathId(0), tmp_path / "disk", "c")
+    path.create()
+    identity = path.directory / IDENTITY_FILE
+    identity.rename(identity.with_suffix(".kept"))
+    os.mkfifo(identity)
+    trials = Trials(wait_s=0.05)
+    for _ in range(3):
+        assert trials.illness_of(path, FULL) == f"{path.directory} does not answer"
+    assert [each.name for each in threading.enumerate()].count("probe-path-0") == 1
+    (waiting,) = [each for each in threading.enumerate() if each.name == "probe-path-0"]
+    identity.write_bytes(identity.with_suffix(".kept").read_bytes())
+    waiting.join(30)
+    identity.with_suffix(".kept").rename(identity)
+    assert trials.illness_of(path, FULL) is not None, "a pipe has no length: this is the answer that was waited for"
+    assert Trials(wait_s=30).illness_of(path, FULL) is None

@@ -1,0 +1,146 @@
+import json
+import os
+import pickle
+import time
+
+import pytest
+
+from pulsar_on_spark.model.errors import InvalidArgumentError, StoragePathError
+from pulsar_on_spark.model.ids import FileId, PathId
+from pulsar_on_spark.storage.storage_path import IDENTITY_FILE, StoragePath
+from pulsar_on_spark.testing.recording_files import Crash, RecordingFiles
+
+
+def test_a_new_path_knows_itself(tmp_path):
+    path = StoragePath(PathId(4), tmp_path / "deep" / "p", "c1", label="rack-1")
+    path.create()
+    path.check()
+    path.create()
+    assert json.loads((path.directory / IDENTITY_FILE).read_text()) == {
+        "format_version": 1,
+        "cluster_id": "c1",
+        "path_id": 4,
+    }
+    assert pickle.loads(pickle.dumps(path)) == path
+    assert path.free_bytes() > 0
+
+
+def test_a_fresh_file_system_may_be_a_path(tmp_path):
+    (tmp_path / "lost+found").mkdir()
+    StoragePath(PathId(0), tmp_path, "c1").create()
+    StoragePath(PathId(0), tmp_path, "c1").check()
+
+
+def test_a_foreign_directory_is_refused(tmp_path):
+    (tmp_path / "thesis.tex").write_text("")
+    with pytest.raises(StoragePathError, match=r"Storage path 0 .* is not empty .*thesis.tex.*give an empty"):
+        StoragePath(PathId(0), tmp_path, "c1").create()
+    assert os.listdir(tmp_path) == ["thesis.tex"]
+
+
+def test_a_file_in_place_of_the_directory(tmp_path):
+    (tmp_path / "p").write_text("")
+    with pytest.raises(StoragePathError, match=r"Storage path 0 .*p"):
+        StoragePath(PathId(0), tmp_path / "p", "c1").create()
+    with pytest.raises(StoragePathError, match=r"Storage path 0 .*cannot be read"):
+        StoragePath(PathId(0), tmp_path / "p", "c1").check()
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (None, "has no pulsarpy-path.json: mount its disk"),
+        ("", "cannot be read"),
+        ("{}", "cannot be read"),
+        ("[1]", "cannot be read"),
+        ('{"format_version": 2, "cluster_id": "c1", "path_id": 0}', "format version 2, .* upgrade"),
+        ('{"format_version": 1, "cluster_id": "c2", "path_id": 0}', "path 0 of cluster c2, .*mount the right disk"),
+        ('{"format_version": 1, "cluster_id": "c1", "path_id": 1}', "path 1 of cluster c1, .*mount the right disk"),
+    ],
+)
+def test_a_path_that_is_not_itself(tmp_path, content, message):
+    path = StoragePath(PathId(0), tmp_path / "p", "c1")
+    path.create()
+    identity = path.directory / IDENTITY_FILE
+    identity.unlink()
+    if content is not None:
+        identity.write_text(content)
+    for use in (path.check, lambda: list(path.segment_files(0)), lambda: path.delete_segment(FileId("ab-0"))):
+        with pytest.raises(StoragePathError, match=rf"Storage path 0 \(.*p\).*{message}"):
+            use()
+
+
+def test_a_missing_directory(tmp_path):
+    path = StoragePath(PathId(0), tmp_path / "p", "c1")
+    with pytest.raises(StoragePathError, match="mount its disk"):
+        path.check()
+    with pytest.raises(StoragePathError, match="cannot be examined"):
+        path.free_bytes()
+
+
+@pytest.mark.parametrize("file_id", ["", "a", "../x", "a/b", ".a", "a.b", "a" * 200, "ab\n"])
+def test_file_ids_that_are_no_names(tmp_path, file_id):
+    with pytest.raises(InvalidArgumentError, match="File id"):
+        StoragePath(PathId(0), tmp_path, "c1").segment_file(FileId(file_id))
+
+
+def test_listing_and_deleting(tmp_path):
+    path = StoragePath(PathId(0), tmp_path / "p", "c1")
+    path.create()
+    for file_id in ("abc-0", "abc-00", "xyz-1"):
+        path.make_segment_directory(FileId(file_id))
+        path.segment_file(FileId(file_id)).write_bytes(b"12345")
+    path.sidecar_file(FileId("abc-0")).write_bytes(b"123")
+    tmp = path.segment_file(FileId("abc-0")).with_name("abc-0.arrow.tmp-12ab")
+    tmp.write_bytes(b"1")
+    (tmp.parent / "note.txt").write_text("not ours")
+    now_s = time.time() + 3600
+
+    listed = {(f.file_id, f.path.name, f.size_bytes, f.is_tmp) for f in path.segment_files(now_s)}
+    assert listed == {
+        ("abc-0", "abc-0.arrow", 5, False),
+        ("abc-0", "abc-0.crc", 3, False),
+        ("abc-0", "abc-0.arrow.tmp-12ab", 1, True),
+        ("abc-00", "abc-00.arrow", 5, False),
+        ("xyz-1", "xyz-1.arrow", 5, False),
+    }
+    assert all(3590 < f.age_s < 3700 for f in path.segment_files(now_s))
+
+    assert path.delete_segment(FileId("abc-0")) == 3
+    assert path.delete_segment(FileId("abc-0")) == 0
+    assert sorted(f.file_id for f in path.segment_files(now_s)) == ["abc-00", "xyz-1"]
+
+
+@pytest.mark.parametrize("crash", Crash)
+def test_creation_cut_short_can_be_repeated(tmp_path, crash):
+    files = RecordingFiles(tmp_path / "log")
+    base = tmp_path / "base"
+    base.mkdir()
+    StoragePath(PathId(3), base / "p", "c1").create(files)
+    recording = files.recording()
+    for count in range(len(recording.steps) + 1):
+        recording.materialise(count, crash, base, tmp_path / "after")
+        path = StoragePath(PathId(3), tmp_path / "after" / "p", "c1")
+        if count == len(recording.steps):
+            path.check()
+        path.create()
+        path.check()
+
+
+def test_an_acknowledged_deletion_is_durable(tmp_path):
+    files = RecordingFiles(tmp_path / "log")
+    base = tmp_path / "base"
+    base.mkdir()
+    path = StoragePath(PathId(3), base / "p", "c1")
+    path.create(files)
+    path.make_segment_directory(FileId("ab-0"), files)
+    files.close(files.create(path.segment_file(FileId("ab-0"))))
+    files.fsync_directory(path.segment_file(FileId("ab-0")).parent)
+    recording = files.recording()
+    after = StoragePath(PathId(3), tmp_path / "after" / "p", "c1")
+    recording.materialise(len(recording.steps), Crash.DROP_ALL, base, tmp_path / "after")
+    assert after.segment_file(FileId("ab-0")).exists()
+    path.delete_segment(FileId("ab-0"), files)
+    recording = files.recording()
+    recording.materialise(len(recording.steps), Crash.DROP_ALL, base, tmp_path / "after")
+    assert not after.segment_file(FileId("ab-0")).exists()

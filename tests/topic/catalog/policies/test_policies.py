@@ -1,0 +1,149 @@
+"""Policies: their rules, where they are kept, and what holds in the end."""
+
+from __future__ import annotations
+
+from importlib.util import find_spec
+from typing import Any
+
+import pytest
+
+from pulsar_on_spark.metadata import keys
+from pulsar_on_spark.metadata.records import NamespaceRecord
+from pulsar_on_spark.metadata.store import Change
+from pulsar_on_spark.model.errors import InvalidArgumentError, NamespaceNotFoundError, TopicNotFoundError
+from pulsar_on_spark.model.names import TopicName
+from pulsar_on_spark.topic.catalog.policies.change import set_namespace_policies, set_topic_policies
+from pulsar_on_spark.topic.catalog.policies.effective import effective, namespace_policies, topic_policies
+from pulsar_on_spark.topic.catalog.policies.policies import (
+    FIELDS,
+    BacklogQuota,
+    BacklogQuotaPolicy,
+    Policies,
+    RetentionPolicies,
+)
+from pulsar_on_spark.topic.catalog.root_handle import Root
+
+DAY = RetentionPolicies(retention_time_in_minutes=1440, retention_size_in_mb=-1)
+
+
+def test_every_policy_says_where_it_may_be_set_and_what_enforces_it() -> None:
+    assert set(FIELDS) == set(Policies.model_fields)
+    assert all(field.namespace or field.topic for field in FIELDS.values())
+    enforcing = {f"pulsar_on_spark.{field.enforced_by}" for field in FIELDS.values()}
+    assert [name for name in sorted(enforcing) if find_spec(name) is None] == []
+
+
+def test_a_topic_over_its_namespace_over_the_broker(root: Root) -> None:
+    root.create_topic("t", 2)
+    name = TopicName.parse("t")
+    told = Policies(message_ttl=7, max_producers_per_topic=3)
+    assert effective(root.store.view(), name, told) == told
+
+    set_namespace_policies(root, "public/default", {"retention": DAY, "message_ttl": 60})
+    set_topic_policies(root, name, {"message_ttl": 5})
+
+    view = root.store.view()
+    for each in (name, name.partition(1)):
+        found = effective(view, each, told)
+        assert (found.retention, found.message_ttl, found.max_producers_per_topic) == (DAY, 5, 3)
+    assert effective(view, TopicName.parse("other"), told).message_ttl == 60
+    assert namespace_policies(view, "public/default") == {"retention": DAY, "message_ttl": 60}
+    assert topic_policies(view, name.partition(0)) == {"message_ttl": 5}
+
+
+def test_a_policy_is_unset_by_none(root: Root) -> None:
+    root.create_topic("t")
+    name = TopicName.parse("t")
+    set_topic_policies(root, name, {"message_ttl": 5, "deduplication": True})
+    set_topic_policies(root, name, {"message_ttl": None})
+    assert topic_policies(root.store.view(), name) == {"deduplication": True}
+
+
+def test_no_type_of_subscription_means_any(root: Root) -> None:
+    set_namespace_policies(root, "public/default", {"subscription_types_enabled": ["Shared"]})
+    set_namespace_policies(root, "public/default", {"subscription_types_enabled": []})
+    assert namespace_policies(root.store.view(), "public/default") == {}
+
+
+def test_values_have_pulsars_names_in_json(root: Root) -> None:
+    quota = {"limitSize": 1024, "limitTime": -1, "policy": "producer_exception"}
+    set_namespace_policies(
+        root,
+        "public/default",
+        {
+            "retention": {"retentionTimeInMinutes": 10, "retentionSizeInMB": 100},
+            "backlog_quota_size": quota,
+            "subscription_types_enabled": ["Shared", "Exclusive"],
+            "schema_compatibility_strategy": "BACKWARD",
+        },
+    )
+    view = root.store.view()
+    record = view.get(NamespaceRecord, "public/default")
+    assert record is not None
+    assert record.policies == {
+        "retention": {"retentionTimeInMinutes": 10, "retentionSizeInMB": 100},
+        "backlog_quota_size": quota,
+        "subscription_types_enabled": ["Exclusive", "Shared"],
+        "schema_compatibility_strategy": "BACKWARD",
+    }
+    found = effective(view, TopicName.parse("t"))
+    assert found.backlog_quota_size == BacklogQuota(limit_size=1024, policy=BacklogQuotaPolicy.EXCEPTION)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"retention": {"retentionTimeInMinutes": 0, "retentionSizeInMB": 5}}, "both, or neither"),
+        ({"retention": {"retentionTimeInMinutes": -2, "retentionSizeInMB": -1}}, "greater than or equal to -1"),
+        ({"retention": {"retentionTimeInMinutes": 1}}, "retentionSizeInMB"),
+        ({"retention": 5}, "an object with retentionTimeInMinutes, retentionSizeInMB"),
+        ({"persistence": 3}, "an object with bookkeeperEnsemble, "),
+        ({"message_ttl": -1}, "greater than or equal to 0"),
+        ({"message_ttl": "soon"}, "valid integer"),
+        ({"offload_threshold": 1}, "not known"),
+        ({"subscription_types_enabled": ["Broadcast"]}, "'Exclusive', 'Failover'"),
+        (
+            {
+                "retention": {"retentionTimeInMinutes": 10, "retentionSizeInMB": 1},
+                "backlog_quota_size": {"limitSize": 1 << 20},
+            },
+            "not below what its retention keeps",
+        ),
+        (
+            {
+                "retention": {"retentionTimeInMinutes": 10, "retentionSizeInMB": 1},
+                "backlog_quota_age": {"limitTime": 600},
+            },
+            "not below what its retention keeps",
+        ),
+    ],
+)
+def test_what_is_not_acceptable_changes_nothing(root: Root, changes: dict[str, Any], message: str) -> None:
+    set_namespace_policies(root, "public/default", {"message_ttl": 9})
+    with pytest.raises(InvalidArgumentError, match=message):
+        set_namespace_policies(root, "public/default", changes)
+    assert namespace_policies(root.store.view(), "public/default") == {"message_ttl": 9}
+
+
+def test_policies_of_what_is_not_there(root: Root) -> None:
+    with pytest.raises(NamespaceNotFoundError, match="no/such does not exist"):
+        set_namespace_policies(root, "no/such", {"message_ttl": 9})
+    with pytest.raises(TopicNotFoundError, match="t does not exist"):
+        set_topic_policies(root, TopicName.parse("t"), {"message_ttl": 9})
+    root.create_topic("t")
+    with pytest.raises(InvalidArgumentError, match="for namespaces only"):
+        set_topic_policies(root, TopicName.parse("t"), {"max_topics_per_namespace": 9})
+
+
+def test_what_a_newer_version_has_set_stays(root: Root) -> None:
+    def newer(view: Any) -> Change:
+        record = view.get(NamespaceRecord, "public/default")
+        changed = record.model_copy(update={"policies": {"teleport": True}})
+        return Change(puts=[changed], keys={keys.namespace("public/default"): None})
+
+    root.store.commit(newer)
+    set_namespace_policies(root, "public/default", {"message_ttl": 9})
+    record = root.store.view().get(NamespaceRecord, "public/default")
+    assert record is not None
+    assert record.policies == {"teleport": True, "message_ttl": 9}
+    assert namespace_policies(root.store.view(), "public/default") == {"message_ttl": 9}

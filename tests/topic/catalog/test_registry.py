@@ -1,0 +1,191 @@
+"""Versions of a topic's schema: numbered, committed under the topic's key, one registry for both faces."""
+
+from __future__ import annotations
+
+import json
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+from pulsar_on_spark.model.errors import (
+    IncompatibleSchemaError,
+    InvalidArgumentError,
+    SchemaNotFoundError,
+    TopicNotFoundError,
+)
+from pulsar_on_spark.model.names import TopicName
+from pulsar_on_spark.topic.catalog import registry
+from pulsar_on_spark.topic.catalog.root_handle import Root
+from pulsar_on_spark.topic.entries.schemas.compatibility import Strategy
+from pulsar_on_spark.topic.entries.schemas.schema import TopicSchema
+
+T = TopicName.parse("t")
+
+
+def click(*fields: str) -> str:
+    optional = [{"name": name, "type": ["null", "string"], "default": None} for name in fields]
+    return json.dumps({"type": "record", "name": "Click", "fields": [{"name": "url", "type": "string"}, *optional]})
+
+
+CLICK = click()
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Root:
+    made = Root.create(tmp_path / "root")
+    made.create_topic("t", 2)
+    return made
+
+
+def test_versions_follow_each_other_and_stay(root: Root) -> None:
+    for number, text in enumerate((CLICK, click("a"), click("a", "b"))):
+        added = registry.add_schema(root.store, T, TopicSchema("AVRO", text, {"k": "v"}))
+        assert (added.version, added.properties) == (number, {"k": "v"})
+    view = root.store.view()
+    assert [each.version for each in registry.versions(view, T)] == [0, 1, 2]
+    assert registry.find(view, T, None) == registry.versions(view, T)[2]
+    assert registry.find(view, T, 1) == registry.versions(view, T)[1]
+    assert registry.find(view, T, 3) is None
+
+
+def test_white_space_makes_no_new_version_and_no_commit(root: Root) -> None:
+    first = registry.add_schema(root.store, T, TopicSchema("JSON", CLICK))
+    before = root.store.view().version
+    for indent in (1, 8):
+        text = json.dumps(json.loads(CLICK), indent=indent)
+        assert registry.add_schema(root.store, T, TopicSchema("JSON", text)) == first
+    assert root.store.view().version == before
+
+
+def test_going_back_to_an_old_version_gives_its_number(root: Root) -> None:
+    first = registry.add_schema(root.store, T, TopicSchema("JSON", CLICK))
+    registry.add_schema(root.store, T, TopicSchema("JSON", click("a")))
+    assert registry.add_schema(root.store, T, TopicSchema("JSON", CLICK)) == first
+
+
+def test_a_partition_has_the_schema_of_its_topic(root: Root) -> None:
+    first = registry.add_schema(root.store, T.partition(1), TopicSchema("JSON", CLICK))
+    assert first.name == T.full
+    assert registry.find(root.store.view(), T.partition(0), None) == first
+    assert registry.find_same(root.store.view(), T, TopicSchema("JSON", CLICK)) == first
+
+
+def test_what_may_not_follow(root: Root) -> None:
+    registry.add_schema(root.store, T, TopicSchema("JSON", CLICK), may_update=False)
+    with pytest.raises(IncompatibleSchemaError, match="is_allow_auto_update_schema is off"):
+        registry.add_schema(root.store, T, TopicSchema("JSON", click("a")), may_update=False)
+    with pytest.raises(IncompatibleSchemaError, match=r"\(FULL\).*its type is JSON, not AVRO"):
+        registry.add_schema(root.store, T, TopicSchema("AVRO", CLICK))
+    registry.add_schema(root.store, T, TopicSchema("AVRO", CLICK), Strategy.ALWAYS_COMPATIBLE)
+    with pytest.raises(InvalidArgumentError):
+        registry.add_schema(root.store, T, TopicSchema("AVRO", "{"))
+    with pytest.raises(TopicNotFoundError):
+        registry.add_schema(root.store, TopicName.parse("none"), TopicSchema("AVRO", CLICK))
+    assert [each.type for each in registry.versions(root.store.view(), T)] == ["JSON", "AVRO"]
+
+
+def test_registering_at_once_makes_each_version_once(root: Root) -> None:
+    texts = [click(*"abcdef"[:count]) for count in range(6)] * 2
+    roots = [Root.open(root.path) for _ in range(2)]
+
+    def add(number: int) -> tuple[str, int]:
+        store = roots[number % 2].store
+        added = registry.add_schema(store, T, TopicSchema("JSON", texts[number]), Strategy.ALWAYS_COMPATIBLE)
+        return texts[number], added.version
+
+    with ThreadPoolExecutor(4) as threads:
+        given = dict(threads.map(add, range(len(texts))))
+    known = registry.versions(root.store.view(), T)
+    assert [each.version for each in known] == list(range(6))
+    assert given == {each.data: each.version for each in known}
+
+
+def test_consumers_are_checked_against_what_is_written(root: Root) -> None:
+    reader = TopicSchema("JSON", click("more"))
+    registry.check_reader(root.store.view(), T, reader)
+    registry.add_schema(root.store, T, TopicSchema("JSON", CLICK))
+    registry.check_reader(root.store.view(), T, reader)
+    with pytest.raises(IncompatibleSchemaError, match="cannot be read with it: its type is JSON, not STRING"):
+        registry.check_reader(root.store.view(), T, TopicSchema("STRING", ""))
+
+
+def test_what_spark_declares_is_in_the_registry(root: Root) -> None:
+    first = root.declare_schema("t", CLICK, "avro")
+    assert (first.version, first.type, first.data) == (0, "AVRO", CLICK)
+    assert root.declare_schema("t-partition-1", json.dumps(json.loads(CLICK), indent=2), "AVRO") == first
+    assert root.declare_schema("t", click("a"), "AVRO").version == 1
+    with pytest.raises(IncompatibleSchemaError, match="field 'page' is not there"):
+        root.declare_schema("t", CLICK.replace("url", "page"), "AVRO")
+
+
+@pytest.mark.parametrize(
+    ("kind", "data"),
+    [
+        ("PROTOBUF", CLICK),
+        ("JSON", "{"),
+        ("JSON", '"string"'),
+        ("AVRO", "[]"),
+        ("AVRO", json.dumps({"type": "record", "name": "x"})),
+        ("AVRO", json.dumps({"type": "record", "name": "x", "fields": [{"name": "a", "type": "unknown"}]})),
+        ("AVRO", "null"),
+        ("AVRO", "7"),
+    ],
+)
+def test_what_spark_cannot_declare(kind: str, data: str) -> None:
+    with pytest.raises(InvalidArgumentError):
+        TopicSchema.parse(kind, data)
+
+
+def test_a_deleted_schema_is_followed_by_any_and_still_reads_what_it_wrote(root: Root) -> None:
+    first = registry.add_schema(root.store, T, TopicSchema("JSON", CLICK))
+    assert registry.delete_schema(root.store, T.partition(1)) == 1
+    view = root.store.view()
+    assert (registry.versions(view, T), registry.find(view, T, None), registry.find(view, T, 1)) == ([], None, None)
+    assert registry.find(view, T, 0) == first
+    assert registry.readable(view, T) == [first]
+    assert registry.find_same(view, T, TopicSchema("JSON", CLICK)) is None
+    with pytest.raises(SchemaNotFoundError, match="has no schema"):
+        registry.delete_schema(root.store, T)
+
+    again = registry.add_schema(root.store, T, TopicSchema("STRING", ""), may_update=False)
+    assert again.version == 2
+    assert registry.versions(root.store.view(), T) == [again]
+
+
+def test_a_schema_that_is_deleted_for_good_leaves_its_numbers(root: Root) -> None:
+    registry.add_schema(root.store, T, TopicSchema("JSON", CLICK))
+    registry.delete_schema(root.store, T)
+    registry.add_schema(root.store, T, TopicSchema("STRING", ""))
+    assert registry.delete_schema(root.store, T, force=True) == 3
+    view = root.store.view()
+    assert registry.readable(view, T) == []
+    assert [registry.find(view, T, number) for number in range(4)] == [None] * 4
+    assert registry.add_schema(root.store, T, TopicSchema("JSON", CLICK)).version == 4
+    with pytest.raises(SchemaNotFoundError):
+        registry.delete_schema(root.store, TopicName.parse(create(root, "none")), force=True)
+
+
+def create(root: Root, name: str) -> str:
+    root.create_topic(name)
+    return name
+
+
+def test_versions_are_bounded(root: Root, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every process that has the metadata has all of them in memory."""
+    root.create_topic("bounded")
+    name = TopicName.parse("bounded")
+    monkeypatch.setattr(registry, "MAX_VERSIONS", 3)
+    for number in range(3):
+        record = f'{{"type": "record", "name": "R", "fields": [{{"name": "f{number}", "type": "int", "default": 0}}]}}'
+        registry.add_schema(root.store, name, TopicSchema("AVRO", record), Strategy.ALWAYS_COMPATIBLE)
+    with pytest.raises(InvalidArgumentError, match="has 3 versions of its schema, at most 3"):
+        registry.add_schema(root.store, name, TopicSchema("STRING", ""), Strategy.ALWAYS_COMPATIBLE)
+    assert registry.add_schema(root.store, name, TopicSchema("AVRO", record)).version == 2, "it is there already"
+    monkeypatch.undo()
+    monkeypatch.setattr(registry, "MAX_VERSIONS_LETTERS", 300)
+    with pytest.raises(InvalidArgumentError, match="of 300 letters together are kept"):
+        registry.add_schema(root.store, name, TopicSchema("AVRO", record.replace("f2", "f3")))
+    properties = {"k": "v" * 20_000}
+    with pytest.raises(InvalidArgumentError, match="cannot have 1 properties of 20001 bytes"):
+        registry.add_schema(root.store, name, TopicSchema("STRING", "", properties))

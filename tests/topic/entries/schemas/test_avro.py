@@ -1,0 +1,272 @@
+"""Schema resolution: the cases of Avro's specification, and whatever passes is read in earnest by fastavro."""
+
+from __future__ import annotations
+
+import io
+import json
+import re
+
+import fastavro
+import pytest
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
+
+from pulsar_on_spark.model.errors import InvalidArgumentError
+from pulsar_on_spark.topic.entries.schemas.avro import parse_avro, unreadable
+
+PRIMITIVES = ("null", "boolean", "int", "long", "float", "double", "bytes", "string")
+PROMOTED = {
+    ("int", "long"),
+    ("int", "float"),
+    ("int", "double"),
+    ("long", "float"),
+    ("long", "double"),
+    ("float", "double"),
+    ("string", "bytes"),
+    ("bytes", "string"),
+}
+
+
+def record(*fields: object, name: str = "R", **more: object) -> dict[str, object]:
+    made = [{"name": field, "type": "int"} if isinstance(field, str) else field for field in fields]
+    return {"type": "record", "name": name, "fields": made, **more}
+
+
+def enum(*symbols: str, **more: object) -> dict[str, object]:
+    return {"type": "enum", "name": "E", "symbols": list(symbols), **more}
+
+
+def fixed(size: int, name: str = "F") -> dict[str, object]:
+    return {"type": "fixed", "name": name, "size": size}
+
+
+def decimal(precision: int, scale: int) -> dict[str, object]:
+    return {"type": "bytes", "logicalType": "decimal", "precision": precision, "scale": scale}
+
+
+def array(items: object) -> dict[str, object]:
+    return {"type": "array", "items": items}
+
+
+def problems(writer: object, reader: object) -> list[str]:
+    return unreadable(parse_avro(json.dumps(writer)), parse_avro(json.dumps(reader)))
+
+
+@pytest.mark.parametrize("reader", PRIMITIVES)
+@pytest.mark.parametrize("writer", PRIMITIVES)
+def test_primitives_are_read_as_themselves_or_promoted(writer: str, reader: str) -> None:
+    assert (not problems(writer, reader)) == (writer == reader or (writer, reader) in PROMOTED)
+
+
+LIST = record({"name": "next", "type": ["null", "R"]}, {"name": "v", "type": "int"})
+LIST_OF_LONG = record({"name": "next", "type": ["null", "R"]}, {"name": "v", "type": "long"})
+LIST_RENAMED = record({"name": "next", "type": ["null", "Q"]}, {"name": "v", "type": "int"}, name="Q")
+OPTIONAL = {"name": "b", "type": ["null", "string"], "default": None}
+
+
+@pytest.mark.parametrize(
+    ("writer", "reader"),
+    [
+        (record("a", "b"), record("b", "a")),
+        (record("a", "gone"), record("a")),
+        (record("a"), record("a", OPTIONAL)),
+        (record("a"), record({"name": "a", "type": ["null", "int"]})),
+        (record("old"), record({"name": "new", "type": "int", "aliases": ["old"]})),
+        (record("a", name="x.R"), record("a", name="y.R")),
+        (record("a", name="x.R"), record("a", name="x.Q")),
+        (record("a"), {**record("a"), "type": "error"}),
+        (record({"name": "a", "type": record("x", name="In")}), record({"name": "a", "type": record("x", name="To")})),
+        (
+            record({"name": "a", "type": ["null", record("x", name="In")]}),
+            record({"name": "a", "type": ["null", record("x", name="To")]}),
+        ),
+        ([record("a", name="A"), record("b", name="B")], [record("b", name="C"), record("a", name="D")]),
+        (LIST, LIST_RENAMED),
+        (enum("A"), {**enum("A"), "name": "x.E"}),
+        (fixed(4), {**fixed(4, "G"), "aliases": ["F"]}),
+        (record("a", name="Old"), record("a", aliases=["Old"])),
+        (record("a", name="x.Old"), record("a", name="x.R", aliases=["Old"])),
+        (record({"name": "a", "type": record("x", name="In")}), record({"name": "a", "type": record("x", name="In")})),
+        (array("int"), array("long")),
+        ({"type": "map", "values": "int"}, {"type": "map", "values": ["null", "double"]}),
+        (enum("A"), enum("A", "B")),
+        (enum("A", "B"), enum("A", default="A")),
+        (fixed(4), fixed(4)),
+        (["int", "string"], ["string", "long"]),
+        ("int", ["string", "double"]),
+        (["int", "long"], "double"),
+        (["string"], "string"),
+        (LIST, LIST_OF_LONG),
+        (decimal(9, 2), decimal(9, 2)),
+        ({"type": "long", "logicalType": "timestamp-millis"}, "long"),
+        ({"type": "string", "avro.java.string": "String"}, "string"),
+    ],
+)
+def test_what_can_be_read(writer: object, reader: object) -> None:
+    assert problems(writer, reader) == []
+
+
+@pytest.mark.parametrize(
+    ("writer", "reader", "problem"),
+    [
+        (record("a"), record("a", "b"), "field 'b' is not there and has no default value"),
+        (record("a"), record({"name": "b", "type": "int", "aliases": ["c"]}), "field 'b' is not there"),
+        (record("a"), record({"name": "a", "type": "string"}), "field 'a' is int and cannot be read as string"),
+        (record("a", name="x.R"), record("b", name="x.Q"), "field 'b' is not there and has no default value"),
+        (
+            record("a", name="A"),
+            [record("b", name="A"), record("a", name="B")],
+            "field 'b' is not there and has no default value",
+        ),
+        (enum("A"), {**enum("A"), "name": "F"}, "is the enum E, and F is expected"),
+        (
+            record({"name": "a", "type": array(record("x", name="In"))}),
+            record({"name": "a", "type": array(record("x", "y", name="In"))}),
+            r"field 'a\[\].y' is not there",
+        ),
+        (
+            record({"name": "a", "type": ["null", record("x", name="In")]}),
+            record({"name": "a", "type": ["null", record("y", name="In")]}),
+            "field 'a.y' is not there",
+        ),
+        (record({"name": "m", "type": {"type": "map", "values": "string"}}),
+         record({"name": "m", "type": {"type": "map", "values": "int"}}), r"field 'm\{\}' is string"),
+        (enum("A", "B", "C"), enum("A"), "may be B, C, which the enum it is read as lacks"),
+        (fixed(4), fixed(8), "has 4 bytes, and 8 are expected"),
+        (fixed(4), fixed(4, "G"), "is the fixed F, and G is expected"),
+        (["null", "string"], "string", "is null and cannot be read as string"),
+        (["int", "boolean"], ["int", "string"], "is boolean, and the union .int, string. has no such branch"),
+        ("int", array("int"), "is int and cannot be read as array"),
+        (LIST_OF_LONG, LIST, "field 'v' is long and cannot be read as int"),
+        (decimal(9, 2), decimal(9, 3), r"is decimal\(9, 2\) and cannot be read as decimal\(9, 3\)"),
+        (record(OPTIONAL), record({"name": "b", "type": "string"}), "field 'b' is null and cannot be read as string"),
+    ],
+)  # fmt: skip
+def test_what_cannot_be_read_is_named(writer: object, reader: object, problem: str) -> None:
+    (found,) = problems(writer, reader)
+    assert re.search(problem, found)
+
+
+def test_all_places_are_named_once() -> None:
+    found = problems(record("a", "b"), record("c", "d", {"name": "a", "type": "boolean"}))
+    assert len(found) == 3
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "is_same"),
+    [
+        ({"type": "string"}, "string", True),
+        (record("a"), record("a", doc="a remark"), True),
+        (record("a", name="R", namespace="x"), record("a", name="x.R"), True),
+        (record("a"), record({"type": {"type": "int"}, "name": "a", "order": "ascending"}), True),
+        (record("a", "b"), record("b", "a"), False),
+        (record(OPTIONAL), record({"name": "b", "type": ["null", "string"]}), False),
+        (record("a"), record("a", aliases=["Q"]), False),
+        (record("a"), record({"name": "a", "type": {"type": "int", "logicalType": "date"}}), False),
+    ],
+)
+def test_the_canonical_form(one: object, other: object, is_same: bool) -> None:
+    forms = [parse_avro(json.dumps(each, indent=indent)).canonical for each, indent in ((one, 2), (other, None))]
+    assert (forms[0] == forms[1]) is is_same
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        *("{", "7", "null", '"unknown"'),
+        *(json.dumps(record(*fields)) for fields in (["a", {"name": "b"}], ["a", "a"])),
+    ],
+)
+def test_what_is_no_schema(text: str) -> None:
+    with pytest.raises(InvalidArgumentError, match="not the JSON text of an Avro schema"):
+        parse_avro(text)
+
+
+def test_deep_schemas_are_refused() -> None:
+    deep: object = "int"
+    for _ in range(100):
+        deep = array(deep)
+    with pytest.raises(InvalidArgumentError, match="nested deeper"):
+        parse_avro(json.dumps(deep))
+
+
+# -- whatever passes can be read ---------------------------------------------------------------------------------------
+
+SIMPLE = st.sampled_from(["int", "long", "float", "double", "string", "bytes", "boolean"])
+DEFAULTS = {"int": 0, "long": 1, "float": 0.5, "double": 1.5, "string": "x", "bytes": "x", "boolean": True}
+
+
+@st.composite
+def field_types(draw: st.DrawFn) -> object:
+    kind = draw(SIMPLE)
+    match draw(st.sampled_from(["plain", "plain", "optional", "array", "map", "enum", "union"])):
+        case "optional":
+            return ["null", kind]
+        case "array":
+            return array(kind)
+        case "map":
+            return {"type": "map", "values": kind}
+        case "enum":
+            return enum(*draw(st.sampled_from([("A",), ("A", "B"), ("B", "A", "C")])))
+        case "union":
+            return list(dict.fromkeys([kind, draw(SIMPLE)]))
+    return kind
+
+
+@st.composite
+def records(draw: st.DrawFn) -> dict[str, object]:
+    fields, has_enum = [], False
+    for name in draw(st.lists(st.sampled_from("abcd"), unique=True, max_size=4)):
+        kind = draw(field_types())
+        if isinstance(kind, dict) and kind["type"] == "enum":
+            if has_enum:
+                continue
+            has_enum = True
+        made: dict[str, object] = {"name": name, "type": kind}
+        if draw(st.booleans()):
+            first = kind[0] if isinstance(kind, list) else kind
+            if first == "null" or isinstance(first, str):
+                made["default"] = None if first == "null" else DEFAULTS[first]
+        fields.append(made)
+    return {"type": "record", "name": "R", "fields": fields}
+
+
+def datum(data: st.DataObject, kind: object) -> object:
+    values = {
+        "int": st.integers(-(2**31), 2**31 - 1),
+        "long": st.integers(-(2**63), 2**63 - 1),
+        "float": st.floats(width=32, allow_nan=False),
+        "double": st.floats(allow_nan=False),
+        "string": st.text(max_size=3),
+        "bytes": st.just(b"abc"),  # also text, as which it may be read
+        "boolean": st.booleans(),
+        "null": st.none(),
+    }
+    match kind:
+        case str():
+            return data.draw(values[kind])
+        case list():
+            branch = data.draw(st.sampled_from(kind))
+            return (branch, datum(data, branch))
+        case {"type": "array", "items": items}:
+            return [datum(data, items) for _ in range(data.draw(st.integers(0, 2)))]
+        case {"type": "map", "values": items}:
+            return {"k": datum(data, items)}
+        case {"type": "enum", "symbols": symbols}:
+            return data.draw(st.sampled_from(symbols))
+    raise AssertionError(kind)
+
+
+@settings(max_examples=100)
+@given(writer=records(), reader=records(), data=st.data())
+def test_whatever_passes_can_be_read(writer: dict[str, object], reader: dict[str, object], data: st.DataObject) -> None:
+    assume(not problems(writer, reader))
+    fields = writer["fields"]
+    assert isinstance(fields, list)
+    stream = io.BytesIO()
+    written, read = fastavro.parse_schema(writer), fastavro.parse_schema(reader)
+    fastavro.schemaless_writer(stream, written, {field["name"]: datum(data, field["type"]) for field in fields})
+    stream.seek(0)
+    found = fastavro.schemaless_reader(stream, written, read)
+    assert isinstance(found, dict)
+    assert set(found) == {field["name"] for field in reader["fields"]}  # type: ignore[attr-defined]

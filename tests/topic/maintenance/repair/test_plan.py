@@ -1,0 +1,184 @@
+"""What counts and what is done about the rest: every state of a path, and properties over any mixture of them."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from datetime import UTC, datetime, timedelta
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pulsar_on_spark.metadata.records import FileRecord, PathRecord
+from pulsar_on_spark.model.ids import PathId
+from pulsar_on_spark.topic.maintenance.repair.plan import (
+    FilePlan,
+    PathStanding,
+    Trust,
+    copies_left,
+    copies_named,
+    plan_file,
+    standing,
+)
+
+NOW = datetime(2026, 5, 1, tzinfo=UTC)
+A_WHILE = timedelta(minutes=10)
+
+
+def file(*copies: int, write_quorum: int = 0) -> FileRecord:
+    return FileRecord(file_id="f", write_id="w", copies=copies, write_quorum=write_quorum, length=1, batches=0)
+
+
+def at(path_id: int, trust: Trust = Trust.COUNTS, label: str = "", *, writable: bool | None = None) -> PathStanding:
+    is_writable = trust is Trust.COUNTS if writable is None else writable
+    return PathStanding(PathId(path_id), label, 1, trust, is_writable, trust is not Trust.GONE)
+
+
+def copies_after(now: FileRecord, plan: FilePlan, restored: Sequence[PathId]) -> tuple[int, ...]:
+    """What a record names when both commits are made."""
+    named = copies_named(now, plan, restored)
+    assert set(now.copies) <= set(named), "nothing leaves before what replaces it was looked for"
+    return copies_left(now.model_copy(update={"copies": named}), plan, restored)
+
+
+def planned(record: FileRecord, *paths: PathStanding, wanted: int = 3, bad: Collection[int] = ()) -> FilePlan:
+    return plan_file(record, wanted, {path.path_id: path for path in paths}, set(map(PathId, bad)))
+
+
+@pytest.mark.parametrize(
+    ("state", "is_there", "failed_min_ago", "is_checked", "expected"),
+    [
+        ("writable", True, None, True, (Trust.COUNTS, True, True)),
+        ("writable", True, None, False, (Trust.PENDING, True, True)),
+        ("read-only", True, 60, True, (Trust.COUNTS, False, True)),
+        ("read-only", False, 1, True, (Trust.PENDING, False, False)),
+        ("read-only", False, 60, True, (Trust.GONE, False, False)),
+        ("read-only", False, None, True, (Trust.PENDING, False, False)),
+        ("draining", True, None, True, (Trust.LEAVING, False, True)),
+        ("draining", False, None, True, (Trust.GONE, False, False)),
+        ("lost", True, None, True, (Trust.GONE, False, False)),
+        ("lost", False, None, True, (Trust.GONE, False, False)),
+        ("retired", True, None, True, (Trust.GONE, False, False)),
+    ],
+)
+def test_what_a_path_is_worth(state, is_there, failed_min_ago, is_checked, expected):
+    record = PathRecord(
+        path_id=4,
+        uri="x",
+        state=state,
+        failed_at=None if failed_min_ago is None else NOW - timedelta(minutes=failed_min_ago),
+        check_since=None if is_checked else NOW,
+    )
+    found = standing(record, 7 if is_there else None, NOW, A_WHILE)
+    assert (found.trust, found.is_writable, found.is_readable) == expected
+
+
+def test_a_whole_file_needs_nothing():
+    assert planned(file(0, 1, 2), at(0), at(1), at(2), at(3)).is_idle
+
+
+def test_a_bad_copy_is_written_anew_where_it_is():
+    plan = planned(file(0, 1, 2), at(0), at(1), at(2), at(3), bad=[1])
+    assert (plan.sources, plan.targets, plan.leaving, plan.lacking) == ((0, 2, 1), (1,), (), 0)
+    assert copies_after(plan.file, plan, [PathId(1)]) == (0, 1, 2)
+
+
+def test_a_bad_copy_on_a_path_that_takes_nothing_moves():
+    plan = planned(file(0, 1, 2), at(0), at(1, writable=False), at(2), at(3), bad=[1])
+    assert (plan.targets, plan.leaving) == ((3,), (1,))
+    assert copies_after(plan.file, plan, [PathId(3)]) == (0, 2, 3)
+    assert copies_after(plan.file, plan, []) == (0, 1, 2)
+
+
+def test_a_draining_path_is_read_last_but_read_and_left_when_there_is_another():
+    plan = planned(file(0, 1, 2), at(0, Trust.LEAVING), at(1), at(2), at(3))
+    assert (plan.sources, plan.targets, plan.leaving) == ((1, 2, 0), (3,), (0,))
+    assert copies_after(plan.file, plan, [PathId(3)]) == (1, 2, 3)
+
+
+def test_without_another_path_nothing_leaves():
+    plan = planned(file(0, 1, 2), at(0, Trust.LEAVING), at(1), at(2))
+    assert plan.is_idle
+    assert plan.lacking == 1
+
+
+def test_a_lost_path_is_not_read():
+    plan = planned(file(0, 1, 2), at(0, Trust.GONE), at(1), at(2), at(3))
+    assert (plan.sources, plan.targets, plan.leaving) == ((1, 2), (3,), (0,))
+
+
+def test_what_is_away_for_a_moment_is_waited_for():
+    away = PathStanding(PathId(0), "", 1, Trust.PENDING, False, False)
+    assert planned(file(0, 1, 2), away, at(1), at(2), at(3)).is_idle
+    plan = planned(file(0, 1, 2), away, at(1, Trust.LEAVING), at(2), at(3), at(4))
+    assert len(plan.targets) == 1
+    assert copies_after(plan.file, plan, plan.targets) == (0, 1, 2, *plan.targets), "only two copies are known as good"
+
+
+def test_a_file_that_was_written_below_its_quorum_is_completed():
+    plan = planned(file(0, 2), at(0), at(1), at(2))
+    assert copies_after(plan.file, plan, plan.targets) == (0, 2, 1)
+    assert planned(file(0, 2, write_quorum=2), at(0), at(1), at(2)).is_idle
+
+
+def test_copies_go_where_no_other_is():
+    paths = [at(0, Trust.GONE, "a"), at(1, label="a"), at(2, label="b"), at(3, label="a"), at(4, label="c")]
+    assert planned(file(0, 1, 2), *paths).targets == (4,)
+
+
+def test_the_second_of_two_workers_adds_nothing_and_keeps_what_the_first_did():
+    paths = [at(0, Trust.GONE), at(1), at(2), at(3), at(4)]
+    plan = planned(file(0, 1, 2), *paths)
+    (target,) = plan.targets
+    other = PathId(3 + 4 - target)
+    by_first = plan.file.model_copy(update={"copies": (1, 2, other)})
+    assert copies_after(by_first, plan, [target]) == (1, 2, other)
+
+
+STANDINGS = st.fixed_dictionaries(
+    {
+        PathId(number): st.builds(
+            PathStanding,
+            st.just(PathId(number)),
+            st.sampled_from(["", "a", "b"]),
+            st.integers(0, 100),
+            st.sampled_from(Trust),
+            st.booleans(),
+            st.booleans(),
+        )
+        for number in range(6)
+    }
+)
+
+
+@given(
+    STANDINGS,
+    st.lists(st.integers(0, 7), unique=True, max_size=5),
+    st.sets(st.integers(0, 7)),
+    st.integers(1, 4),
+    st.data(),
+)
+def test_a_record_never_names_fewer_good_copies_than_before(paths, copies, bad, wanted, data):
+    """Whatever the states are, whichever targets fail, and whatever another worker did meanwhile."""
+    record = file(*copies)
+    plan = plan_file(record, wanted, paths, set(map(PathId, bad)))
+    good = {path_id for path_id in copies if path_id in paths and paths[path_id].trust is Trust.COUNTS} - bad
+    assert set(plan.counted) == good
+    assert len(set(plan.targets)) == len(plan.targets)
+    assert all(paths[path_id].is_writable for path_id in plan.targets)
+    assert not good & set(plan.targets)
+    assert not set(plan.leaving) & good
+    assert all(paths[path_id].is_readable for path_id in plan.sources)
+
+    restored = [path_id for path_id in plan.targets if data.draw(st.booleans())]
+    theirs = data.draw(st.lists(st.sampled_from(sorted(paths)), unique=True, max_size=2))
+    now = record.model_copy(update={"copies": (*copies, *(each for each in theirs if each not in copies))})
+    after = copies_after(now, plan, restored)
+    good_now = good | {each for each in now.copies if each not in copies}
+    good_after = (good_now | set(restored)) & set(after)
+    assert len(set(after)) == len(after)
+    assert good_now <= set(after)
+    assert len(good_after) >= min(wanted, len(good_now | set(restored)))
+    assert set(after) <= set(now.copies) | set(restored)
+    if len(good_after) < wanted:
+        assert set(now.copies) <= set(after)

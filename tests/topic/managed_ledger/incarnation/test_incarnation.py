@@ -1,0 +1,496 @@
+"""A broker incarnation's ledgers: opened and closed in groups, numbered upwards, and lost to whoever takes over."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Iterator
+from datetime import UTC, datetime
+
+import pytest
+
+from pulsar_on_spark.metadata import keys
+from pulsar_on_spark.metadata.records import IncarnationRecord, LedgerRecord, PathRecord
+from pulsar_on_spark.metadata.state import View
+from pulsar_on_spark.metadata.store import Change, MetadataStore
+from pulsar_on_spark.model.errors import (
+    JournalFencedError,
+    JournalUnavailableError,
+    MetadataError,
+    TopicNotFoundError,
+    TopicOwnedElsewhereError,
+    TopicTerminatedError,
+)
+from pulsar_on_spark.model.ids import IncarnationId, LedgerId, PathId, TopicId
+from pulsar_on_spark.topic.catalog.catalog import TopicPart
+from pulsar_on_spark.topic.catalog.leases import LeaseWatcher, broker_lease_directory
+from pulsar_on_spark.topic.catalog.root_handle import Root
+from pulsar_on_spark.topic.maintenance.maintain import heal_paths
+from pulsar_on_spark.topic.managed_ledger.incarnation import attached_behind, incarnation
+from pulsar_on_spark.topic.managed_ledger.incarnation.dead_brokers import recover_if_dead, recover_incarnation
+from pulsar_on_spark.topic.managed_ledger.incarnation.ledgers import (
+    ID_BLOCK,
+    ClosedLedger,
+    IdBlock,
+    Termination,
+    decide,
+)
+from pulsar_on_spark.topic.managed_ledger.sealing.closed_journals import seal_closed
+from pulsar_on_spark.topic.managed_ledger.subscription.ownership import Standing
+from tests.kit import messages
+from tests.kit.pulsar_entries import ClientMessage, single_entry
+from tests.kit.running_incarnation import RunningIncarnation
+
+
+@pytest.fixture
+def broker(root: Root) -> Iterator[RunningIncarnation]:
+    root.create_topic("t")
+    with RunningIncarnation(root, lease_duration_s=0.6) as running:
+        yield running
+
+
+def ledgers(root: Root, topic: str = "t") -> list[LedgerRecord]:
+    (part,) = messages.target(root, topic).parts
+    return root.store.view().all(LedgerRecord, part.topic_id)
+
+
+def state(root: Root, incarnation: str) -> str:
+    found = root.store.view().get(IncarnationRecord, incarnation)
+    assert found is not None
+    return found.state
+
+
+def wait_for(until: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 60
+    while not until():
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+
+
+def test_a_path_that_is_well_again_is_written_to_again(root: Root, broker: RunningIncarnation):
+    def paths() -> list[int]:
+        found = root.store.view().get(IncarnationRecord, broker.incarnation.id)
+        assert found is not None
+        return sorted(path for path, _ in found.fragments[-1].copies)
+
+    broker.send("t", [b"a"])
+    lost = root.storage_paths(root.store.view())[PathId(1)].directory
+    lost.rename(lost.with_name("away"))
+    broker.send("t", [b"b"])
+    wait_for(lambda: root.store.view().get(PathRecord, "1").state == "read-only")
+    assert paths() == [0, 2]
+    lost.with_name("away").rename(lost)
+    assert heal_paths(root) == (1,)
+    wait_for(lambda: paths() == [0, 1, 2])
+    broker.send("t", [b"c"])
+    broker.stop()
+    found = root.store.view().get(IncarnationRecord, broker.incarnation.id)
+    assert sorted(path for path, _ in found.fragments[-1].copies) == [0, 1, 2]
+
+
+def test_a_ledger_is_opened_at_the_first_publish_and_closed_at_the_end(root: Root, broker: RunningIncarnation):
+    assert ledgers(root) == []
+    broker.send("t", [b"a", b"b"])
+    (opened,) = ledgers(root)
+    assert (opened.incarnation, opened.closed, opened.entries) == (broker.incarnation.id, False, None)
+    broker.stop()
+    (closed,) = ledgers(root)
+    assert (closed.ledger_id, closed.closed, closed.entries) == (opened.ledger_id, True, 2)
+    assert state(root, broker.incarnation.id) == "CLOSED"
+    assert not list(broker_lease_directory(root.path).glob("*.json"))
+
+
+def test_a_topic_goes_on_in_a_larger_ledger(root: Root, broker: RunningIncarnation):
+    for number in range(3):
+        broker.send("t", [b"x"] * (number + 1))
+        broker.close_ledger("t")
+    found = ledgers(root)
+    assert [each.entries for each in found] == [1, 2, 3]
+    assert [each.ledger_id for each in found] == sorted({each.ledger_id for each in found})
+
+
+def test_many_ledgers_are_one_commit(root: Root, broker: RunningIncarnation):
+    for number in range(20):
+        root.create_topic(f"many-{number}")
+    parts = [broker.part(f"many-{number}") for number in range(20)]
+    before = root.store.view().version
+
+    async def open_all() -> None:
+        await asyncio.gather(*(broker.incarnation.open_ledgers([part]) for part in parts))
+
+    asyncio.run_coroutine_threadsafe(open_all(), broker._loop).result(10)
+    assert root.store.view().version - before <= 2, "the first is under way when the others come"
+    assert len(broker.incarnation.ledgers) == 20
+    assert len({each.ledger_id for each in broker.incarnation.ledgers.values()}) == 20
+
+
+def test_ids_are_above_whatever_is_in_the_chain(root: Root, broker: RunningIncarnation):
+    broker.send("t", [b"a"])
+    broker.close_ledger("t")
+    root.create_topic("u")
+    for _ in range(2):
+        messages.write(root, "t", [b"spark"])
+        messages.write(root, "u", [b"spark"])
+    (attached,) = ledgers(root)[-1:]
+    assert attached.ledger_id > broker.incarnation._commits._ids.next, "from behind the broker's block"
+    broker.send("t", [b"b"])
+    assert ledgers(root)[-1].ledger_id > attached.ledger_id
+
+
+def test_a_topic_that_another_incarnation_has_open_is_refused(root: Root, broker: RunningIncarnation):
+    broker.send("t", [b"a"])
+    with RunningIncarnation(root) as other:
+        with pytest.raises(TopicOwnedElsewhereError, match=broker.incarnation.id):
+            other.send("t", [b"b"])
+        recover_incarnation(root, broker.incarnation.id)
+        other.send("t", [b"b"])
+    assert [each.incarnation for each in ledgers(root)] == [broker.incarnation.id, other.incarnation.id]
+
+
+class LandsAndFails:
+    """A store of which commits are made and reported as failed: reading them back did not work."""
+
+    def __init__(self, store: MetadataStore) -> None:
+        self._store = store
+
+    def commit(self, decide: Callable[[View], Change | None]) -> View:
+        self._store.commit(decide)
+        raise MetadataError("The table cannot be read.")
+
+
+@pytest.fixture
+def stray(root: Root, broker: RunningIncarnation) -> LedgerRecord:
+    """A ledger of topic t of which the broker does not know that it is open."""
+    commits = broker.incarnation._commits
+    commits._store = LandsAndFails(root.store)  # type: ignore[assignment]
+    with pytest.raises(MetadataError):
+        broker.send("t", [b"refused"])
+    commits._store = root.store
+    (found,) = ledgers(root)
+    return found
+
+
+def test_an_open_that_was_made_and_reported_as_failed_gives_its_id_to_nobody_else(
+    root: Root, broker: RunningIncarnation, stray: LedgerRecord
+):
+    root.create_topic("u")
+    broker.send("u", [b"u"])
+    broker.send("t", [b"t"])
+    found = [*ledgers(root, "u"), *ledgers(root)]
+    assert len({each.ledger_id for each in found}) == len(found) == 3
+    (first, second) = ledgers(root)
+    assert (first.ledger_id, first.closed, first.entries) == (stray.ledger_id, True, 0)
+    assert not second.closed
+    broker.stop()
+    seal_closed(root, pytest.fail)
+    for topic in ("t", "u"):
+        assert messages.values(root, topic) == [topic.encode()], "neither hidden nor somebody else's"
+
+
+def test_an_open_that_was_made_and_reported_as_failed_hides_nothing(
+    root: Root, broker: RunningIncarnation, stray: LedgerRecord
+):
+    """Nobody asks for the topic again."""
+    messages.write(root, "t", [b"spark"])
+    wait_for(lambda: ledgers(root)[0].closed)
+    assert (ledgers(root)[0].ledger_id, ledgers(root)[0].entries) == (stray.ledger_id, 0)
+    assert messages.values(root, "t") == [b"spark"]
+
+
+@pytest.mark.parametrize("is_under_way", [False, True])
+def test_two_that_open_a_topic_s_ledger_have_one(root: Root, broker: RunningIncarnation, is_under_way: bool):
+    part = broker.part("t")
+
+    async def both() -> None:
+        first = asyncio.create_task(broker.incarnation.open_ledgers([part]))
+        if is_under_way:
+            await asyncio.sleep(0)  # its commit has begun: nobody can join it any more
+        await asyncio.gather(first, broker.incarnation.open_ledgers([part]))
+        await broker.incarnation.close_ledgers([])
+
+    asyncio.run_coroutine_threadsafe(both(), broker._loop).result(60)
+    broker.send("t", [b"a"])
+    broker.stop()
+    assert [(each.closed, each.entries) for each in ledgers(root)] == [(True, 1)]
+
+
+def test_a_ledger_is_not_switched_and_opened_in_one_commit(root: Root, monkeypatch: pytest.MonkeyPatch):
+    """Its topic is unloaded and loaded again while it is switched."""
+    monkeypatch.setattr(incarnation, "POLL_S", 3600.0)
+    root.create_topic("t")
+    with RunningIncarnation(root, lease_duration_s=36_000.0) as broker:
+        broker.send("t", [b"a"])
+        messages.write(root, "t", [b"spark"])
+        part, running = broker.part("t"), broker.incarnation
+
+        async def unload_and_open() -> None:
+            running._retire([TopicId(part.topic_id)])
+            await running.open_ledgers([part])
+
+        async def both() -> None:
+            running._attached_behind.look(root.store.view(), list(running.ledgers))
+            await asyncio.gather(running._switch(time.monotonic()), unload_and_open())
+
+        asyncio.run_coroutine_threadsafe(both(), broker._loop).result(60)
+        broker.send("t", [b"b"])
+        broker.stop()
+    assert [each.entries for each in ledgers(root) if each.incarnation] == [1, 0, 1], "one that nobody needs is closed"
+
+
+def test_a_defect_does_not_end_the_looks_at_the_metadata(root: Root, broker: RunningIncarnation, monkeypatch):
+    looks = []
+    look = broker.incarnation._look
+
+    def defective() -> IncarnationRecord | None:
+        looks.append(1)
+        if len(looks) == 1:
+            raise ValueError("a defect")
+        return look()
+
+    monkeypatch.setattr(broker.incarnation, "_look", defective)
+    wait_for(lambda: len(looks) > 2)
+    broker.send("t", [b"a"])
+
+
+@pytest.mark.parametrize("turns", range(5))
+def test_a_look_that_begins_as_it_stops_does_not_hold_it_up(root: Root, monkeypatch: pytest.MonkeyPatch, turns: int):
+    monkeypatch.setattr(incarnation, "POLL_S", 3600.0)
+
+    async def look_and_stop(running: incarnation.Incarnation) -> None:
+        await asyncio.sleep(0.01)  # it waits for the next look
+        running.look()
+        for _ in range(turns):
+            await asyncio.sleep(0)
+        async with asyncio.timeout(10):
+            await running.stop()
+
+    with RunningIncarnation(root, lease_duration_s=36_000.0) as broker:
+        broker._run(look_and_stop(broker.incarnation))
+        assert state(root, broker.incarnation.id) == "CLOSED"
+
+
+def test_a_deleted_topic_holds_up_no_other(root: Root, broker: RunningIncarnation):
+    root.create_topic("gone")
+    part = broker.part("gone")
+    root.delete_topic("gone")
+    found = asyncio.run_coroutine_threadsafe(
+        broker.incarnation.open_ledgers([part, broker.part("t")]), broker._loop
+    ).result(10)
+    assert isinstance(found[TopicId(part.topic_id)], TopicNotFoundError)
+    assert len(ledgers(root)) == 1
+
+
+def test_an_incarnation_that_was_taken_over_opens_and_closes_nothing(root: Root, broker: RunningIncarnation):
+    broker.send("t", [b"a"])
+    recover_incarnation(root, broker.incarnation.id)
+    root.create_topic("u")
+    with pytest.raises(JournalFencedError, match=r"taken over|is over"):
+        broker.send("u", [b"b"])
+    with pytest.raises(JournalFencedError, match=r"taken over|is over"):
+        broker.close_ledger("t")
+    assert [each.closed for each in ledgers(root)] == [False]
+
+
+def test_an_idle_incarnation_learns_that_it_was_taken_over(root: Root, broker: RunningIncarnation):
+    broker.send("t", [b"a"])
+    recover_incarnation(root, broker.incarnation.id)
+    end_s = time.monotonic() + 60
+    while broker.over is None and time.monotonic() < end_s:
+        time.sleep(0.02)
+    assert broker.over is not None
+    assert broker.incarnation.ledgers == {}
+
+
+def test_only_a_lease_that_has_run_out_is_a_reason(root: Root, broker: RunningIncarnation):
+    broker.send("t", [b"a"])
+    watcher = LeaseWatcher(broker_lease_directory(root.path))
+    for _ in range(12):
+        assert not recover_if_dead(root, broker.incarnation.id, watcher), "it is renewed"
+        time.sleep(0.1)
+    broker.kill()
+    end_s = time.monotonic() + 60
+    while not recover_if_dead(root, broker.incarnation.id, watcher):
+        assert time.monotonic() < end_s
+        time.sleep(0.05)
+    assert state(root, broker.incarnation.id) == "CLOSED"
+
+
+def test_a_broker_that_cannot_look_at_the_metadata_lets_its_lease_run_out(root: Root, broker: RunningIncarnation):
+    log = root.path / "metadata" / "main" / "_delta_log"
+    broker.send("t", [b"a"])
+    watcher = LeaseWatcher(broker_lease_directory(root.path))
+    log.rename(log.with_name("away"))
+    log.touch()  # a commit under way would make the directory anew
+    time.sleep(0.8)
+    wait_for(lambda: (watcher.observe(), watcher.standing(broker.incarnation.id) is Standing.RUN_OUT)[1])
+    log.unlink()
+    log.with_name("away").rename(log)
+    assert broker._thread.is_alive()
+
+
+def test_what_spark_attaches_is_soon_in_front_of_a_new_ledger(
+    root: Root, broker: RunningIncarnation, monkeypatch: pytest.MonkeyPatch
+):
+    """Each write in its turn, by what a topic has saved of its ration."""
+    monkeypatch.setattr(attached_behind, "SWITCH_EVERY_S", 3600.0)
+    for number in range(4):
+        broker.send("t", [b"a"])
+        messages.write(root, "t", [b"%d" % number])
+        wait_for(lambda: len(ledgers(root)) == 2 * number + 3 and ledgers(root)[-3].closed)  # noqa: B023
+
+
+def test_a_ledger_that_is_left_is_closed_as_soon_as_all_in_it_is_acknowledged(
+    root: Root, monkeypatch: pytest.MonkeyPatch
+):
+    """What Spark attached is seen then, and not only when the metadata is looked at the next time."""
+    monkeypatch.setattr(incarnation, "POLL_S", 3600.0)
+    root.create_topic("t")
+    with RunningIncarnation(root, lease_duration_s=36_000.0) as broker:
+        broker.send("t", [b"first"])
+        topic_id, running = TopicId(broker.part("t").topic_id), broker.incarnation
+
+        async def publish_on() -> None:
+            while not ledgers(root)[0].closed:
+                running.append(topic_id, 1, 1, single_entry(ClientMessage(b"next")))
+                await asyncio.sleep(0.001)
+
+        messages.write(root, "t", [b"spark"])
+        publishing = asyncio.run_coroutine_threadsafe(publish_on(), broker._loop)
+        broker._loop.call_soon_threadsafe(running.look)
+        publishing.result(60)
+        assert [each.incarnation is not None for each in ledgers(root)] == [True, False, True]
+
+
+def test_switches_are_rationed(root: Root, broker: RunningIncarnation, monkeypatch: pytest.MonkeyPatch):
+    """The second write of Spark waits behind the new ledger; both are in order once the broker has moved on."""
+    monkeypatch.setattr(attached_behind, "SWITCHES_SAVED", 1)
+    broker.send("t", [b"a"])
+    messages.write(root, "t", [b"1"])
+    wait_for(lambda: len(ledgers(root)) == 3 and ledgers(root)[0].closed)
+    broker.send("t", [b"b"])
+    messages.write(root, "t", [b"2"])
+    time.sleep(2.5)
+    assert len(ledgers(root)) == 4, "not within ten seconds"
+    kinds = [each.incarnation is not None for each in ledgers(root)]
+    assert kinds == [True, False, True, False]
+    broker.stop()
+    assert [each.entries for each in ledgers(root) if each.incarnation] == [1, 1]
+
+
+def test_without_room_nothing_is_appended(root: Root, broker: RunningIncarnation):
+    broker.send("t", [b"a"])
+    part = broker.part("t")
+    ledger = broker.incarnation.ledgers[TopicId(part.topic_id)]
+
+    async def append() -> None:
+        broker.incarnation.journal.can_add = False
+        broker.incarnation.append(TopicId(part.topic_id), 1, 1, b"refused")
+
+    with pytest.raises(JournalUnavailableError):
+        asyncio.run_coroutine_threadsafe(append(), broker._loop).result(10)
+    assert (ledger.next, ledger.outstanding) == (1, 0)
+
+
+# -- what one commit does ----------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def part(root: Root) -> TopicPart:
+    root.create_topic("t")
+    (part,) = messages.target(root, "t").parts
+    incarnation = IncarnationRecord(incarnation="i", state="OPEN")
+    root.store.commit(lambda view: Change(puts=[incarnation], keys={keys.incarnation_log("i"): None}))
+    return part
+
+
+ME = IncarnationId("i")
+
+
+def test_every_commit_carries_the_seal_key_and_the_topics(root: Root, part: TopicPart):
+    found = decide(root.store.view(), ME, [part], [], IdBlock())
+    assert found.change is not None
+    assert found.change.keys == {keys.incarnation_seal("i"): None, keys.topic(part.name): None, keys.IDS: None}
+    assert found.ids == IdBlock(2, 1 + ID_BLOCK)
+    root.store.commit(lambda view: found.change)
+    again = decide(root.store.view(), ME, [part], [ClosedLedger(part, LedgerId(1), 7)], found.ids)
+    assert again.change is not None
+    assert again.change.keys == {keys.incarnation_seal("i"): None, keys.topic(part.name): None}
+    assert again.opened == {TopicId(part.topic_id): LedgerId(2)}
+    assert again.ids == IdBlock(3, 1 + ID_BLOCK)
+
+
+def test_a_block_below_the_chain_is_dropped(root: Root, part: TopicPart):
+    messages.write(root, "t", [b"spark"])
+    (attached,) = ledgers(root)
+    found = decide(root.store.view(), ME, [part], [], IdBlock(attached.ledger_id, attached.ledger_id + 5))
+    assert found.opened[TopicId(part.topic_id)] > attached.ledger_id
+    assert found.change is not None
+    assert keys.IDS in found.change.keys
+
+
+def test_nothing_to_do_is_no_commit(root: Root, part: TopicPart):
+    gone = TopicPart(part.name, "f" * 32, -1)
+    found = decide(root.store.view(), ME, [gone], [ClosedLedger(part, LedgerId(99), 1)], IdBlock())
+    assert found.change is None
+    assert isinstance(found.refused[TopicId(gone.topic_id)], TopicNotFoundError)
+
+
+def test_a_termination_and_the_close_of_the_ledger_are_one_commit(root: Root, part: TopicPart):
+    topic_id = TopicId(part.topic_id)
+    opened = decide(root.store.view(), ME, [part], [], IdBlock())
+    root.store.commit(lambda view: opened.change)
+    closed = ClosedLedger(part, LedgerId(1), 7)
+    found = decide(root.store.view(), ME, [part], [closed], opened.ids, [Termination(part, {})])
+    assert found.terminated == {topic_id: (1, 6)}
+    assert isinstance(found.refused[topic_id], TopicTerminatedError), "nothing is opened beside it"
+    root.store.commit(lambda view: found.change)
+    (ledger,) = ledgers(root)
+    assert (ledger.closed, ledger.entries) == (True, 7)
+    again = decide(root.store.view(), ME, [part], [closed], opened.ids, [Termination(part, {})])
+    assert again.terminated == {topic_id: (1, 6)}
+    refused = decide(root.store.view(), ME, [part], [], opened.ids).refused[topic_id]
+    assert isinstance(refused, TopicTerminatedError)
+
+
+def test_a_ledger_that_two_ask_to_close_is_closed_once(root: Root, part: TopicPart):
+    """After a switch the poll closes the old ledger, and so may a termination or an unloading in the same commit."""
+    opened = decide(root.store.view(), ME, [part], [], IdBlock())
+    root.store.commit(lambda view: opened.change)
+    closed = ClosedLedger(part, LedgerId(1), 7)
+    found = decide(root.store.view(), ME, [], [closed, closed], opened.ids)
+    root.store.commit(lambda view: found.change)
+    assert [(ledger.closed, ledger.entries) for ledger in ledgers(root)] == [(True, 7)]
+
+
+def test_the_last_message_of_a_terminated_topic(root: Root, part: TopicPart):
+    topic_id = TopicId(part.topic_id)
+
+    def last(*closes: ClosedLedger) -> tuple[int, int]:
+        found = decide(root.store.view(), ME, [], closes, IdBlock(), [Termination(part, {})])
+        return found.terminated[topic_id]
+
+    assert last() == (-1, -1)
+    root.store.commit(lambda view: decide(view, ME, [part], [], IdBlock()).change)
+    still_open = decide(root.store.view(), ME, [], [], IdBlock(), [Termination(part, {})]).refused[topic_id]
+    assert isinstance(still_open, TopicOwnedElsewhereError)
+    assert last(ClosedLedger(part, LedgerId(1), 0)) == (-1, -1), "an empty ledger has no message"
+    messages.write(root, "t", [b"behind it"])
+    attached = ledgers(root)[-1].ledger_id
+    assert last(ClosedLedger(part, LedgerId(1), 3)) == (attached, 0), "what Spark attached counts, too"
+
+
+def test_the_end_of_a_ledger_that_a_recovery_closed_counts_before_its_row_is_there(root: Root, part: TopicPart):
+    topic_id = TopicId(part.topic_id)
+    forced = LedgerRecord(topic_id=part.topic_id, ledger_id=4, incarnation="dead", created_at=datetime.now(UTC))
+    dead = IncarnationRecord(incarnation="dead", state="CLOSED")
+    root.store.commit(lambda view: Change(puts=[forced, dead], keys={keys.topic(part.name): None}))
+    found = decide(root.store.view(), ME, [], [], IdBlock(), [Termination(part, {4: 9})])
+    assert found.terminated == {topic_id: (4, 8)}
+
+
+@pytest.mark.parametrize("now", ["IN_RECOVERY", "CLOSED"])
+def test_nothing_is_committed_for_an_incarnation_that_is_over(root: Root, part: TopicPart, now: str):
+    record = IncarnationRecord.model_validate({"incarnation": "i", "state": now})
+    root.store.commit(lambda view: Change(puts=[record], keys={keys.incarnation_log("i"): None}))
+    with pytest.raises(JournalFencedError, match="taken over"):
+        decide(root.store.view(), ME, [part], [], IdBlock())
