@@ -22,7 +22,7 @@ from pulsar_on_spark.datasource.typed import TypedValues, schema_to_register, ty
 from pulsar_on_spark.datasource.user_errors import one_sentence
 from pulsar_on_spark.datasource.worker_process import keep_modules
 from pulsar_on_spark.datasource.write_targets import WriteTargets
-from pulsar_on_spark.ledger.segments.segment_writer import FileNotWrittenError, PathFailure
+from pulsar_on_spark.ledger.segments.segment_writer import FileNotWrittenError
 from pulsar_on_spark.metadata import keys
 from pulsar_on_spark.metadata.records import TopicRecord
 from pulsar_on_spark.metadata.state import View
@@ -32,7 +32,7 @@ from pulsar_on_spark.model.errors import InvalidArgumentError, MetadataError, No
 from pulsar_on_spark.model.ids import TopicId, WriteId
 from pulsar_on_spark.model.names import TopicName
 from pulsar_on_spark.model.quorum import Quorum
-from pulsar_on_spark.storage.storage_path import StoragePath
+from pulsar_on_spark.storage.storage_path import PathFailure, StoragePath
 from pulsar_on_spark.topic.catalog import catalog, registry
 from pulsar_on_spark.topic.catalog.policies.quorums import quorum_for_all, quorum_of
 from pulsar_on_spark.topic.catalog.root_handle import Root

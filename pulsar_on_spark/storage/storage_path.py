@@ -232,3 +232,11 @@ def _stored_file(entry: os.DirEntry[str], now_s: float) -> StoredFile | None:
 PathTable: TypeAlias = Callable[[], Mapping[PathId, StoragePath]]
 """A function that returns a root's current storage paths. A long-lived reader calls it for each file that it opens, as
 paths are added, moved and retired meanwhile."""
+
+
+@dataclass(frozen=True, slots=True)
+class PathFailure:
+    """A storage path that was given up during a write, and why."""
+
+    path_id: PathId
+    reason: str

@@ -21,7 +21,6 @@ from pulsar_on_spark.ledger.journal.log import FrameNumber
 from pulsar_on_spark.ledger.journal.meter import JournalMeter
 from pulsar_on_spark.ledger.journal.register import LogRegister
 from pulsar_on_spark.ledger.journal.writer_shell import WriterShell
-from pulsar_on_spark.ledger.segments.segment_writer import PathFailure
 from pulsar_on_spark.model.errors import (
     InvalidArgumentError,
     JournalFencedError,
@@ -33,7 +32,7 @@ from pulsar_on_spark.model.latencies import Latencies
 from pulsar_on_spark.model.quorum import Quorum
 from pulsar_on_spark.storage.files import OS_FILES, FileOps
 from pulsar_on_spark.storage.local_disk import require_local
-from pulsar_on_spark.storage.storage_path import StoragePath
+from pulsar_on_spark.storage.storage_path import PathFailure, StoragePath
 
 _LOGGER = logging.getLogger(__name__)
 

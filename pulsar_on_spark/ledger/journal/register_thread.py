@@ -19,8 +19,8 @@ from pulsar_on_spark.ledger.journal.messages import (
     LogRead,
 )
 from pulsar_on_spark.ledger.journal.register import LogRegister
-from pulsar_on_spark.ledger.segments.segment_writer import PathFailure
 from pulsar_on_spark.model.errors import MetadataError, PulsarpyError
+from pulsar_on_spark.storage.storage_path import PathFailure
 
 _LOGGER = logging.getLogger(__name__)
 

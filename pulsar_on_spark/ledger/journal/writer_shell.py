@@ -63,12 +63,11 @@ from pulsar_on_spark.ledger.journal.register_thread import (
     RegisterThread,
 )
 from pulsar_on_spark.ledger.journal.writer import MAX_COMMIT_ATTEMPTS, JournalWriter
-from pulsar_on_spark.ledger.segments.segment_writer import PathFailure
 from pulsar_on_spark.model.ids import JournalFileId, PathId
 from pulsar_on_spark.model.latencies import Latencies
 from pulsar_on_spark.model.quorum import Quorum
 from pulsar_on_spark.storage.files import FileOps
-from pulsar_on_spark.storage.storage_path import StoragePath
+from pulsar_on_spark.storage.storage_path import PathFailure, StoragePath
 
 TICK_S = 0.25
 """How often it looks for paths on which nothing moves."""

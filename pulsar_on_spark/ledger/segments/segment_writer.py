@@ -17,15 +17,7 @@ from pulsar_on_spark.model.ids import FileId, PathId, WriteId
 from pulsar_on_spark.model.quorum import Quorum
 from pulsar_on_spark.storage.files import OS_FILES, FileOps
 from pulsar_on_spark.storage.placement import next_apart, preferred
-from pulsar_on_spark.storage.storage_path import StoragePath
-
-
-@dataclass(frozen=True, slots=True)
-class PathFailure:
-    """A storage path that was given up during a write, and why."""
-
-    path_id: PathId
-    reason: str
+from pulsar_on_spark.storage.storage_path import PathFailure, StoragePath
 
 
 class FileNotWrittenError(NotEnoughCopiesError):

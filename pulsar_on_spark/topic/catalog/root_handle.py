@@ -12,7 +12,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
-from pulsar_on_spark.ledger.segments.segment_writer import FileNotWrittenError, PathFailure
+from pulsar_on_spark.ledger.segments.segment_writer import FileNotWrittenError
 from pulsar_on_spark.metadata import keys
 from pulsar_on_spark.metadata.records import (
     NamespaceRecord,
@@ -38,7 +38,7 @@ from pulsar_on_spark.model.root_path import local_path
 from pulsar_on_spark.storage import permissions
 from pulsar_on_spark.storage.durability import locked
 from pulsar_on_spark.storage.files import OS_FILES, make_directory, write_file
-from pulsar_on_spark.storage.storage_path import StoragePath
+from pulsar_on_spark.storage.storage_path import PathFailure, StoragePath
 from pulsar_on_spark.topic.catalog import catalog, registry
 from pulsar_on_spark.topic.catalog.progress import Progress, silent
 from pulsar_on_spark.topic.entries.schemas.schema import TopicSchema

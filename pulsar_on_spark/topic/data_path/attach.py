@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
-from pulsar_on_spark.ledger.segments.segment_writer import PathFailure, WrittenFile
+from pulsar_on_spark.ledger.segments.segment_writer import WrittenFile
 from pulsar_on_spark.metadata import keys
 from pulsar_on_spark.metadata.records import (
     IdsRecord,
@@ -26,6 +26,7 @@ from pulsar_on_spark.metadata.state import View
 from pulsar_on_spark.metadata.store import Change, MetadataStore
 from pulsar_on_spark.model.errors import TopicNotFoundError, WriteAbortedError
 from pulsar_on_spark.model.ids import WriteId
+from pulsar_on_spark.storage.storage_path import PathFailure
 from pulsar_on_spark.topic.catalog import catalog
 from pulsar_on_spark.topic.data_path.transactions import Content, Transaction, content_of, is_replay
 from pulsar_on_spark.topic.managed_ledger.quotas.refusal import require_room

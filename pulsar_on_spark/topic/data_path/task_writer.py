@@ -15,10 +15,10 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from pulsar_on_spark.ledger.segments.segment_writer import PathFailure, SegmentFileWriter
+from pulsar_on_spark.ledger.segments.segment_writer import SegmentFileWriter
 from pulsar_on_spark.model.ids import FileId, WriteId
 from pulsar_on_spark.model.quorum import Quorum
-from pulsar_on_spark.storage.storage_path import StoragePath
+from pulsar_on_spark.storage.storage_path import PathFailure, StoragePath
 from pulsar_on_spark.topic.catalog.catalog import TopicPart
 from pulsar_on_spark.topic.data_path.attach import StagedFile, StagedSegment, TaskOutput
 from pulsar_on_spark.topic.data_path.routing import HashingScheme, RoundRobin, route, split_rows

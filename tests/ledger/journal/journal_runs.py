@@ -15,13 +15,12 @@ from pulsar_on_spark.ledger.journal.journal import Journal
 from pulsar_on_spark.ledger.journal.log import Copy, FrameKind, LogRecord
 from pulsar_on_spark.ledger.journal.recover import recover
 from pulsar_on_spark.ledger.journal.register import LogRegister
-from pulsar_on_spark.ledger.segments.segment_writer import PathFailure
 from pulsar_on_spark.metadata.records import RootRecord
 from pulsar_on_spark.metadata.store import MetadataStore
 from pulsar_on_spark.model.ids import EntryId, IncarnationId, JournalFileId, LedgerId, PathId
 from pulsar_on_spark.model.quorum import Quorum
 from pulsar_on_spark.storage.files import OS_FILES, FileOps
-from pulsar_on_spark.storage.storage_path import StoragePath
+from pulsar_on_spark.storage.storage_path import PathFailure, StoragePath
 
 CLUSTER = "c1"
 NAME = IncarnationId("broker-1")

@@ -13,7 +13,6 @@ from pathlib import Path
 import pytest
 from pyspark.sql.types import ArrayType, LongType, StringType, StructField, StructType
 
-from pulsar_on_spark.ledger.segments.segment_writer import PathFailure
 from pulsar_on_spark.metadata.records import PathRecord, RootRecord
 from pulsar_on_spark.metadata.store import Change
 from pulsar_on_spark.model.errors import (
@@ -27,6 +26,7 @@ from pulsar_on_spark.model.errors import (
 from pulsar_on_spark.model.ids import PathId
 from pulsar_on_spark.model.quorum import Quorum
 from pulsar_on_spark.model.root_path import local_path
+from pulsar_on_spark.storage.storage_path import PathFailure
 from pulsar_on_spark.topic.catalog.root_handle import Root
 from tests.kit import messages
 

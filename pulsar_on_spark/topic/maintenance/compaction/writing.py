@@ -12,11 +12,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyroaring import BitMap64
 
-from pulsar_on_spark.ledger.segments.segment_writer import PathFailure, SegmentFileWriter, WrittenFile
+from pulsar_on_spark.ledger.segments.segment_writer import SegmentFileWriter, WrittenFile
 from pulsar_on_spark.metadata.records import CompactedFile
 from pulsar_on_spark.model.ids import FileId, LedgerId, WriteId
 from pulsar_on_spark.model.quorum import Quorum
-from pulsar_on_spark.storage.storage_path import StoragePath
+from pulsar_on_spark.storage.storage_path import PathFailure, StoragePath
 from pulsar_on_spark.topic.entries.cutting import RECORD_BATCH_BYTES
 from pulsar_on_spark.topic.maintenance.compaction.reading import Index, index_batch
 from pulsar_on_spark.topic.maintenance.compaction.survivors import Kept

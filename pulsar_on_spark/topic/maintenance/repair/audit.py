@@ -15,12 +15,11 @@ from typing import TYPE_CHECKING
 
 from pulsar_on_spark.ledger.journal.log import LogState
 from pulsar_on_spark.ledger.journal.register import log_record
-from pulsar_on_spark.ledger.segments.segment_writer import PathFailure
 from pulsar_on_spark.metadata.records import FileRecord, IncarnationRecord, PathRecord
 from pulsar_on_spark.metadata.state import View
 from pulsar_on_spark.model.errors import StoragePathError
 from pulsar_on_spark.model.ids import FileId, IncarnationId, PathId
-from pulsar_on_spark.storage.storage_path import SEGMENT_SUFFIX, StoragePath
+from pulsar_on_spark.storage.storage_path import SEGMENT_SUFFIX, PathFailure, StoragePath
 from pulsar_on_spark.topic.maintenance.repair.limits import RepairLimits
 from pulsar_on_spark.topic.maintenance.repair.plan import FilePlan, PathStanding, plan_file, standing
 

@@ -18,7 +18,6 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from pulsar_on_spark.ledger.segments.restoring import delete_aside, put_back, restore_copy, set_aside
-from pulsar_on_spark.ledger.segments.segment_writer import PathFailure
 from pulsar_on_spark.metadata.records import FileRecord, PathRecord
 from pulsar_on_spark.metadata.state import View
 from pulsar_on_spark.metadata.store import Change
@@ -27,7 +26,7 @@ from pulsar_on_spark.model.errors import CopiesUnreachableError, CorruptSegmentE
 from pulsar_on_spark.model.ids import FileId, PathId
 from pulsar_on_spark.storage.files import OS_FILES, FileOps
 from pulsar_on_spark.storage.reports import Report, ReportKind, clear_report, write_report
-from pulsar_on_spark.storage.storage_path import StoragePath
+from pulsar_on_spark.storage.storage_path import PathFailure, StoragePath
 from pulsar_on_spark.topic.catalog.progress import Progress, silent
 from pulsar_on_spark.topic.maintenance.files.merge import FILES_KEY
 from pulsar_on_spark.topic.maintenance.repair.plan import FilePlan, copies_left, copies_named

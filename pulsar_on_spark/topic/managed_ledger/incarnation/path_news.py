@@ -7,13 +7,12 @@ import logging
 from collections.abc import Iterable, Sequence
 
 from pulsar_on_spark.ledger.journal.journal import Journal
-from pulsar_on_spark.ledger.segments.segment_writer import PathFailure
 from pulsar_on_spark.metadata.records import PathRecord
 from pulsar_on_spark.metadata.state import View
 from pulsar_on_spark.model.errors import MetadataError, StoragePathError
 from pulsar_on_spark.model.ids import PathId
 from pulsar_on_spark.storage.path_health import Trials
-from pulsar_on_spark.storage.storage_path import StoragePath
+from pulsar_on_spark.storage.storage_path import PathFailure, StoragePath
 from pulsar_on_spark.topic.catalog.root_handle import Root
 
 log = logging.getLogger(__name__)
