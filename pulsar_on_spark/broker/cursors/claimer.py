@@ -21,11 +21,11 @@ from pulsar_on_spark.metadata.state import View
 from pulsar_on_spark.metadata.store import Change
 from pulsar_on_spark.model.errors import ConsumerBusyError
 from pulsar_on_spark.model.ids import IncarnationId
+from pulsar_on_spark.model.standing import Standing
 from pulsar_on_spark.topic.catalog.root_handle import Root
 from pulsar_on_spark.topic.managed_ledger.cursor.chain import LedgerChain
 from pulsar_on_spark.topic.managed_ledger.cursor.record import CursorRecord
 from pulsar_on_spark.topic.managed_ledger.incarnation.dead_cursors import DeadOwners
-from pulsar_on_spark.topic.managed_ledger.subscription.ownership import Standing
 
 MAX_WAIT_S: Final = 30.0
 """So long an `open` waits for leases to be told alive or run out; they last 10 s by default."""

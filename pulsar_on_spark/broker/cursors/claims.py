@@ -15,6 +15,7 @@ import numpy as np
 from pulsar_on_spark.metadata.records import SubscriptionRecord
 from pulsar_on_spark.metadata.state import View
 from pulsar_on_spark.model.ids import LedgerId, Position, TopicId
+from pulsar_on_spark.model.standing import Standing
 from pulsar_on_spark.topic.catalog.catalog import TopicPart
 from pulsar_on_spark.topic.catalog.leases import LeaseWatcher, lease_directory
 from pulsar_on_spark.topic.catalog.root_handle import Root
@@ -25,7 +26,6 @@ from pulsar_on_spark.topic.managed_ledger.chain.chain import plan_range
 from pulsar_on_spark.topic.managed_ledger.cursor.chain import LedgerChain
 from pulsar_on_spark.topic.managed_ledger.cursor.handover import KeyedEntry, keyed_holes, shared_holes
 from pulsar_on_spark.topic.managed_ledger.cursor.holes import AckHoles
-from pulsar_on_spark.topic.managed_ledger.subscription.ownership import Standing
 
 _MAX_WATCHERS = 1_024
 """Subscriptions whose leases are watched; of one that is forgotten the watch begins anew."""

@@ -44,12 +44,13 @@ from pulsar_on_spark.model.errors import (
 )
 from pulsar_on_spark.model.ids import EARLIEST, EntryId, IncarnationId, LedgerId, Position, TopicId
 from pulsar_on_spark.model.names import check_new_name, check_new_properties
+from pulsar_on_spark.model.standing import Standing
 from pulsar_on_spark.protocol.commands import ServerError
 from pulsar_on_spark.topic.catalog.catalog import TopicPart
 from pulsar_on_spark.topic.managed_ledger.cursor.handover import broker_cursor, give_to_spark, take_from_spark
 from pulsar_on_spark.topic.managed_ledger.cursor.holes import AckHoles
 from pulsar_on_spark.topic.managed_ledger.cursor.record import NO_RECORD, CursorRecord
-from pulsar_on_spark.topic.managed_ledger.subscription.ownership import Standing, SubscriptionType, next_epoch, retyped
+from pulsar_on_spark.topic.managed_ledger.subscription.ownership import SubscriptionType, next_epoch, retyped
 from pulsar_on_spark.topic.managed_ledger.subscription.positions import current_positions
 from pulsar_on_spark.topic.managed_ledger.subscription.slots import slots_of
 

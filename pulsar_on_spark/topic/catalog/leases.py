@@ -27,8 +27,8 @@ from typing import Final
 
 from pulsar_on_spark.model.errors import ConsumerBusyError, FormatVersionError, StorageError
 from pulsar_on_spark.model.ids import TopicId
+from pulsar_on_spark.model.standing import Standing
 from pulsar_on_spark.storage.permissions import make_folder, make_folders, opener
-from pulsar_on_spark.topic.managed_ledger.subscription.ownership import Standing
 
 FORMAT_VERSION: Final = 1
 DEFAULT_DURATION_S: Final = 10.0

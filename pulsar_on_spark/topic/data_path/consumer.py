@@ -18,6 +18,7 @@ from pulsar_on_spark.metadata.state import View
 from pulsar_on_spark.metadata.store import Change
 from pulsar_on_spark.model.errors import SubscriptionNotFoundError
 from pulsar_on_spark.model.ids import IncarnationId, TopicId
+from pulsar_on_spark.model.standing import Standing
 from pulsar_on_spark.topic.catalog.catalog import TopicPart
 from pulsar_on_spark.topic.catalog.leases import LeaseKeeper, LeaseWatcher, lease_directory
 from pulsar_on_spark.topic.catalog.root_handle import Root
@@ -31,7 +32,6 @@ from pulsar_on_spark.topic.managed_ledger.subscription.ownership import (
     Refuse,
     Situation,
     Standby,
-    Standing,
     SubscriptionType,
 )
 from pulsar_on_spark.topic.managed_ledger.subscription.subscriptions import retyped

@@ -7,9 +7,9 @@ from collections.abc import Callable, Iterable
 
 from pulsar_on_spark.metadata.records import SubscriptionRecord
 from pulsar_on_spark.model.ids import TopicId
+from pulsar_on_spark.model.standing import Standing
 from pulsar_on_spark.topic.catalog.leases import LeaseWatcher, lease_directory
 from pulsar_on_spark.topic.catalog.root_handle import Root
-from pulsar_on_spark.topic.managed_ledger.subscription.ownership import Standing
 
 
 class SparkReaders:

@@ -9,9 +9,9 @@ import pytest
 
 from pulsar_on_spark.model.errors import ConsumerBusyError, FormatVersionError, StorageError
 from pulsar_on_spark.model.ids import TopicId
+from pulsar_on_spark.model.standing import Standing
 from pulsar_on_spark.topic.catalog import leases
 from pulsar_on_spark.topic.catalog.leases import Lease, LeaseKeeper, LeaseWatcher, lease_directory
-from pulsar_on_spark.topic.managed_ledger.subscription.ownership import Standing
 
 T, U = TopicId("a" * 32), TopicId("b" * 32)
 

@@ -17,11 +17,11 @@ from pulsar_on_spark.metadata.records import IncarnationRecord, LedgerRecord
 from pulsar_on_spark.metadata.state import View
 from pulsar_on_spark.model.errors import PulsarpyError
 from pulsar_on_spark.model.ids import IncarnationId, PathId, TopicId
+from pulsar_on_spark.model.standing import Standing
 from pulsar_on_spark.storage.placement import preferred
 from pulsar_on_spark.topic.catalog.leases import LeaseWatcher, broker_lease_directory
 from pulsar_on_spark.topic.catalog.root_handle import Root
 from pulsar_on_spark.topic.managed_ledger.chain.chain import is_open
-from pulsar_on_spark.topic.managed_ledger.subscription.ownership import Standing
 
 log = logging.getLogger(__name__)
 

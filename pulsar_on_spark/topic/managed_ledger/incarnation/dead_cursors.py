@@ -13,13 +13,13 @@ from collections.abc import Callable
 from pulsar_on_spark.metadata.records import IncarnationRecord
 from pulsar_on_spark.model.errors import InvalidArgumentError, JournalUndecidedError
 from pulsar_on_spark.model.ids import IncarnationId
+from pulsar_on_spark.model.standing import Standing
 from pulsar_on_spark.topic.catalog.leases import LeaseWatcher, broker_lease_directory
 from pulsar_on_spark.topic.catalog.root_handle import Root
 from pulsar_on_spark.topic.managed_ledger.incarnation.dead_brokers import recover_incarnation
 from pulsar_on_spark.topic.managed_ledger.sealing.journal_cursors import snapshot_cursors
 from pulsar_on_spark.topic.managed_ledger.sealing.journal_frames import frames_of
 from pulsar_on_spark.topic.managed_ledger.sealing.seals import sealed_log
-from pulsar_on_spark.topic.managed_ledger.subscription.ownership import Standing
 
 _ATTEMPTS = 3
 

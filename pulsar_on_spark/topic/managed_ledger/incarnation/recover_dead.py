@@ -18,11 +18,11 @@ from pulsar_on_spark.metadata.records import IncarnationRecord, LedgerRecord, To
 from pulsar_on_spark.metadata.state import View
 from pulsar_on_spark.model.errors import InvalidArgumentError, PulsarpyError
 from pulsar_on_spark.model.ids import IncarnationId, PathId
+from pulsar_on_spark.model.standing import Standing
 from pulsar_on_spark.topic.catalog.leases import LeaseWatcher, broker_lease_directory
 from pulsar_on_spark.topic.catalog.root_handle import Root
 from pulsar_on_spark.topic.managed_ledger.chain.chain import is_open
 from pulsar_on_spark.topic.managed_ledger.incarnation.dead_brokers import OBSERVE_EVERY_S, recover_incarnation
-from pulsar_on_spark.topic.managed_ledger.subscription.ownership import Standing
 
 log = logging.getLogger(__name__)
 

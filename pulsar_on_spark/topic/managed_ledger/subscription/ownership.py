@@ -26,26 +26,18 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from enum import Enum
 from itertools import groupby
 from typing import Literal
 
 from pulsar_on_spark.metadata.records import SlotOwner, SubscriptionRecord
 from pulsar_on_spark.model.errors import ConsumerBusyError, ConsumerFencedError
 from pulsar_on_spark.model.ids import Position, TopicId
+from pulsar_on_spark.model.standing import Standing
 from pulsar_on_spark.topic.managed_ledger.subscription.offsets import ALL, SlotRange, TopicOffset
 from pulsar_on_spark.topic.managed_ledger.subscription.positions import owners_by_slot, start_of
 from pulsar_on_spark.topic.managed_ledger.subscription.slots import SLOTTED, UNDIVIDED, slots_of, targets
 
 SubscriptionType = Literal["Exclusive", "Failover", "Shared", "Key_Shared"]
-
-
-class Standing(Enum):
-    """What an observer knows of another consumer's lease."""
-
-    UNKNOWN = "seen for less than one lease period"
-    ALIVE = "seen for a lease period or longer, and renewed within the last one"
-    RUN_OUT = "not renewed for a lease period, or released"
 
 
 @dataclass(frozen=True, slots=True)

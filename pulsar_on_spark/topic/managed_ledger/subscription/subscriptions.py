@@ -15,13 +15,14 @@ from pulsar_on_spark.metadata.store import Change, MetadataStore
 from pulsar_on_spark.model.errors import ConsumerBusyError, SubscriptionNotFoundError
 from pulsar_on_spark.model.ids import Position, TopicId
 from pulsar_on_spark.model.names import check_new_name, check_new_properties
+from pulsar_on_spark.model.standing import Standing
 from pulsar_on_spark.topic.catalog.catalog import TopicPart
 from pulsar_on_spark.topic.catalog.leases import LeaseWatcher
 from pulsar_on_spark.topic.managed_ledger.chain import chain
 from pulsar_on_spark.topic.managed_ledger.cursor.left_out import acknowledged_rows, left_out
 from pulsar_on_spark.topic.managed_ledger.subscription import ownership
 from pulsar_on_spark.topic.managed_ledger.subscription.offsets import TopicOffset
-from pulsar_on_spark.topic.managed_ledger.subscription.ownership import Release, Standing, SubscriptionType, next_epoch
+from pulsar_on_spark.topic.managed_ledger.subscription.ownership import Release, SubscriptionType, next_epoch
 from pulsar_on_spark.topic.managed_ledger.subscription.positions import current_positions, mark_delete
 from pulsar_on_spark.topic.managed_ledger.subscription.slots import slots_of
 

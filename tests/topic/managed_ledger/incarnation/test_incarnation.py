@@ -22,6 +22,7 @@ from pulsar_on_spark.model.errors import (
     TopicTerminatedError,
 )
 from pulsar_on_spark.model.ids import IncarnationId, LedgerId, PathId, TopicId
+from pulsar_on_spark.model.standing import Standing
 from pulsar_on_spark.topic.catalog.catalog import TopicPart
 from pulsar_on_spark.topic.catalog.leases import LeaseWatcher, broker_lease_directory
 from pulsar_on_spark.topic.catalog.root_handle import Root
@@ -36,7 +37,6 @@ from pulsar_on_spark.topic.managed_ledger.incarnation.ledgers import (
     decide,
 )
 from pulsar_on_spark.topic.managed_ledger.sealing.closed_journals import seal_closed
-from pulsar_on_spark.topic.managed_ledger.subscription.ownership import Standing
 from tests.kit import messages
 from tests.kit.pulsar_entries import ClientMessage, single_entry
 from tests.kit.running_incarnation import RunningIncarnation

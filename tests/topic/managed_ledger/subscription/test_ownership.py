@@ -11,6 +11,7 @@ from pulsar_on_spark.metadata.cursors import CursorRow, Cursors
 from pulsar_on_spark.metadata.records import SlotOwner, SubscriptionRecord
 from pulsar_on_spark.model.errors import ConsumerBusyError, ConsumerFencedError
 from pulsar_on_spark.model.ids import EntryId, LedgerId, Position, TopicId
+from pulsar_on_spark.model.standing import Standing
 from pulsar_on_spark.topic.managed_ledger.subscription.offsets import ALL, SlotRange, TopicOffset
 from pulsar_on_spark.topic.managed_ledger.subscription.ownership import (
     Fenced,
@@ -20,7 +21,6 @@ from pulsar_on_spark.topic.managed_ledger.subscription.ownership import (
     Release,
     Situation,
     Standby,
-    Standing,
     Take,
     apply,
     decide,

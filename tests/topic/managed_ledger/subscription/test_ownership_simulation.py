@@ -16,16 +16,10 @@ import pytest
 from pulsar_on_spark.metadata.cursors import CursorRow
 from pulsar_on_spark.metadata.records import SlotOwner, SubscriptionRecord
 from pulsar_on_spark.model.ids import EntryId, LedgerId, Position, TopicId
+from pulsar_on_spark.model.standing import Standing
 from pulsar_on_spark.topic.managed_ledger.subscription import ownership, positions
 from pulsar_on_spark.topic.managed_ledger.subscription.offsets import TopicOffset
-from pulsar_on_spark.topic.managed_ledger.subscription.ownership import (
-    Fenced,
-    Refuse,
-    Situation,
-    Standby,
-    Standing,
-    Take,
-)
+from pulsar_on_spark.topic.managed_ledger.subscription.ownership import Fenced, Refuse, Situation, Standby, Take
 from pulsar_on_spark.topic.managed_ledger.subscription.slots import slots_of
 
 TOPIC = TopicId("f" * 32)

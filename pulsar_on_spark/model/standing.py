@@ -1,0 +1,13 @@
+"""The state of a lease as an observer sees it."""
+
+from __future__ import annotations
+
+from enum import Enum
+
+
+class Standing(Enum):
+    """What an observer knows of another consumer's lease."""
+
+    UNKNOWN = "seen for less than one lease period"
+    ALIVE = "seen for a lease period or longer, and renewed within the last one"
+    RUN_OUT = "not renewed for a lease period, or released"
