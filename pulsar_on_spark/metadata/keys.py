@@ -11,6 +11,8 @@ import zlib
 IDS = "cluster/ids"
 SETTINGS = "cluster/settings"
 FOLD = "job/fold"
+FILES = "job/files"
+"""Of file records once they are attached: a process that retires or deletes files sees that another did."""
 WRITE_BUCKETS = 64
 
 

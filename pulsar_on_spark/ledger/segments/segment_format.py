@@ -15,6 +15,7 @@ import pyarrow as pa
 from crc32c import crc32c
 
 from pulsar_on_spark.model.errors import CorruptSegmentError, FormatVersionError, InvalidArgumentError
+from pulsar_on_spark.model.ids import WriteId
 
 SEGMENT_FORMAT = 2
 """1: each batch is of one segment. 2: segments of several ledgers may share a batch (docs/adr/0008)."""
@@ -225,3 +226,8 @@ def group_end(tiles: Tiles, first_batch: int, end: int, max_bytes: int) -> int:
         if size > max_bytes:
             return batch
     return end
+
+
+def write_id_of(file_id: str) -> WriteId:
+    """The write id in a file's id."""
+    return WriteId(file_id.partition("-")[0])

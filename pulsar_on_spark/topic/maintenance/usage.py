@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING
 from pulsar_on_spark.ledger.journal.files import JOURNAL
 from pulsar_on_spark.ledger.journal.register import log_record
 from pulsar_on_spark.ledger.journal.sealing import ended_spans
+from pulsar_on_spark.ledger.segments.segment_format import write_id_of
 from pulsar_on_spark.metadata.records import (
     CompactionRecord,
     FileRecord,
@@ -33,7 +34,6 @@ from pulsar_on_spark.model.errors import StoragePathError
 from pulsar_on_spark.model.ids import FileId, PathId
 from pulsar_on_spark.storage.storage_path import StoragePath
 from pulsar_on_spark.topic.catalog import catalog
-from pulsar_on_spark.topic.maintenance.files.collect import write_id_of
 from pulsar_on_spark.topic.maintenance.status import TopicSubscription, look, topic_subscriptions
 from pulsar_on_spark.topic.managed_ledger.chain.tail_view import UnsealedSegment
 

@@ -40,7 +40,6 @@ from pulsar_on_spark.topic.maintenance.compaction.newest import NewestOfKeys, Sh
 from pulsar_on_spark.topic.maintenance.compaction.source import Source
 from pulsar_on_spark.topic.maintenance.compaction.survivors import kept_rows
 from pulsar_on_spark.topic.maintenance.compaction.writing import CompactedLedgerWriter, WrittenLedger
-from pulsar_on_spark.topic.maintenance.files.merge import FILES_KEY
 from pulsar_on_spark.topic.managed_ledger.chain.compaction_record import horizon_of, truncated_before
 
 log = logging.getLogger(__name__)
@@ -278,7 +277,7 @@ def decide_swap(
         compacted_at=now,
     )
     puts: list[Record] = [record, *(written.record(write_id) for written in ledger.written)]
-    moved: dict[str, int | None] = {keys.topic(part.name): None, FILES_KEY: None}
+    moved: dict[str, int | None] = {keys.topic(part.name): None, keys.FILES: None}
     if ledger.written:
         puts.append(WriteRecord(write_id=write_id, status="committed", decided_at=now))
         moved[keys.write_bucket(write_id)] = None

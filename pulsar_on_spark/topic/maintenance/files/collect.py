@@ -26,6 +26,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING
 
+from pulsar_on_spark.ledger.segments.segment_format import write_id_of
 from pulsar_on_spark.metadata import keys
 from pulsar_on_spark.metadata.records import FileRecord, Record, WriteRecord
 from pulsar_on_spark.metadata.state import View
@@ -37,7 +38,6 @@ from pulsar_on_spark.storage.reports import clear_report, read_reports
 from pulsar_on_spark.storage.storage_path import StoragePath, StoredFile
 from pulsar_on_spark.topic.catalog.catalog import named_files
 from pulsar_on_spark.topic.catalog.progress import Progress, silent
-from pulsar_on_spark.topic.maintenance.files.merge import FILES_KEY
 
 if TYPE_CHECKING:
     from pulsar_on_spark.topic.catalog.root_handle import Root
@@ -130,11 +130,6 @@ def collect(
     return CollectReport(aborted, retired, files, size_bytes, cleared, tuple(skipped))
 
 
-def write_id_of(file_id: str) -> WriteId:
-    """The write id in a file's id."""
-    return WriteId(file_id.partition("-")[0])
-
-
 def is_garbage(view: View, stored: StoredFile, collected: Mapping[str, FileRecord], ages: Ages) -> bool:
     """Whether a stored file may be deleted.
 
@@ -210,7 +205,7 @@ def _retire(store: MetadataStore, now_s: float) -> int:
         some = unnamed[:_COMMIT_RECORDS]
         retired = len(some)
         puts = [file.model_copy(update={"replaced_at": _time(now_s)}) for file in some]
-        return Change(puts=puts, keys={FILES_KEY: None}) if puts else None
+        return Change(puts=puts, keys={keys.FILES: None}) if puts else None
 
     total = 0
     while True:
@@ -263,7 +258,7 @@ def _tombstone(store: MetadataStore, collected: Mapping[str, FileRecord]) -> Non
         def decide(view: View, some: Sequence[str] = some) -> Change | None:
             found = [view.get(FileRecord, file_id) for file_id in some]
             deletes: list[Record] = [file for file in found if file is not None]
-            return Change(deletes=deletes, keys={FILES_KEY: None}) if deletes else None
+            return Change(deletes=deletes, keys={keys.FILES: None}) if deletes else None
 
         store.commit(decide)
 

@@ -47,8 +47,6 @@ MAX_JOB_SEGMENTS = 2_000
 """Records that one commit replaces: larger ones take so long that they lose to the topic's writers."""
 ROW_BYTES = 120
 """What a message costs in memory besides its key and value."""
-FILES_KEY = keys.job("files")
-"""Compare-and-set key of file records once they are attached: who retires or deletes files sees who else did."""
 _MAX_ROUNDS = 4
 
 
@@ -281,7 +279,7 @@ def _commit(root: Root, job: MergeJob, write_id: WriteId, written: WrittenFile, 
         puts: list[Record] = [piece.record(written.file_id) for piece in kept]
         puts += _replaced(view, job, kept, now)
         moved: dict[str, int | None] = {keys.topic(piece.topic): None for piece in kept}
-        moved[FILES_KEY] = None
+        moved[keys.FILES] = None
         if file is None:
             puts += [written.record(write_id), WriteRecord(write_id=write_id, status="committed", decided_at=now)]
             moved |= bucket

@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING
 
 from pulsar_on_spark.ledger.journal import sealing
 from pulsar_on_spark.ledger.journal.register import log_record
+from pulsar_on_spark.ledger.segments.segment_format import write_id_of
 from pulsar_on_spark.metadata import keys
 from pulsar_on_spark.metadata.records import FileRecord, IncarnationRecord, PathRecord, SealRecord, WriteRecord
 from pulsar_on_spark.metadata.state import View
@@ -34,8 +35,6 @@ from pulsar_on_spark.storage import permissions
 from pulsar_on_spark.storage.files import OS_FILES
 from pulsar_on_spark.storage.open_files import processes_with_open_files
 from pulsar_on_spark.storage.storage_path import IDENTITY_FILE, StoragePath
-from pulsar_on_spark.topic.maintenance.files.collect import write_id_of
-from pulsar_on_spark.topic.maintenance.files.merge import FILES_KEY
 
 if TYPE_CHECKING:
     from pulsar_on_spark.topic.catalog.root_handle import Root
@@ -188,7 +187,7 @@ def retire(root: Root, path_id: int) -> PathRecord:
             _require_no_writes(root, path)
         if record.state == "draining":
             _require_closed(path)
-        return _changed(root, path_id, lambda view, now: _retired(view, now), FILES_KEY)
+        return _changed(root, path_id, lambda view, now: _retired(view, now), keys.FILES)
     except BaseException:
         if is_there:
             (path.directory / _RETIRED_IDENTITY).rename(path.directory / IDENTITY_FILE)

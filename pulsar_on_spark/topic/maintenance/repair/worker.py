@@ -18,6 +18,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from pulsar_on_spark.ledger.segments.restoring import delete_aside, put_back, restore_copy, set_aside
+from pulsar_on_spark.metadata import keys
 from pulsar_on_spark.metadata.records import FileRecord, PathRecord
 from pulsar_on_spark.metadata.state import View
 from pulsar_on_spark.metadata.store import Change
@@ -28,7 +29,6 @@ from pulsar_on_spark.storage.files import OS_FILES, FileOps
 from pulsar_on_spark.storage.reports import Report, ReportKind, clear_report, write_report
 from pulsar_on_spark.storage.storage_path import PathFailure, StoragePath
 from pulsar_on_spark.topic.catalog.progress import Progress, silent
-from pulsar_on_spark.topic.maintenance.files.merge import FILES_KEY
 from pulsar_on_spark.topic.maintenance.repair.plan import FilePlan, copies_left, copies_named
 
 if TYPE_CHECKING:
@@ -240,7 +240,7 @@ def _change(root: Root, batch: Sequence[Restored], copies: CopiesThen) -> set[st
     def decide(view: View) -> Change | None:
         nonlocal changed
         changed = [record for each in batch if (record := _changed(view, each, copies)) is not None]
-        return Change(puts=changed, keys={FILES_KEY: None}) if changed else None
+        return Change(puts=changed, keys={keys.FILES: None}) if changed else None
 
     root.store.commit(decide)
     return {record.file_id for record in changed}

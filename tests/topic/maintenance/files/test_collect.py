@@ -12,6 +12,8 @@ from pathlib import Path
 
 import pytest
 
+from pulsar_on_spark.ledger.segments.segment_format import write_id_of
+from pulsar_on_spark.metadata import keys
 from pulsar_on_spark.metadata.records import FileRecord, SegmentRecord, WriteRecord
 from pulsar_on_spark.model.errors import WriteAbortedError
 from pulsar_on_spark.model.ids import FileId, PathId
@@ -20,7 +22,7 @@ from pulsar_on_spark.topic.catalog.root_handle import Root
 from pulsar_on_spark.topic.data_path.attach import TaskOutput, attach
 from pulsar_on_spark.topic.data_path.transactions import batch_of
 from pulsar_on_spark.topic.maintenance.files import merge
-from pulsar_on_spark.topic.maintenance.files.collect import DAY_S, Ages, CollectReport, collect, write_id_of
+from pulsar_on_spark.topic.maintenance.files.collect import DAY_S, Ages, CollectReport, collect
 from tests.kit import messages
 
 Stored = Callable[[Root], list[str]]
@@ -143,7 +145,7 @@ def test_a_segment_that_names_a_file_outweighs_every_mark(root: Root, topic: str
     messages.write(root, topic, [b"v"])
     (file,) = root.store.view().all(FileRecord)
     marked = file.model_copy(update={"replaced_at": datetime.now(UTC)})
-    root.store.commit(lambda _: merge.Change(puts=[marked], keys={merge.FILES_KEY: None}))
+    root.store.commit(lambda _: merge.Change(puts=[marked], keys={keys.FILES: None}))
     assert collect(root, AT_ONCE, clock=later(10 * DAY_S)).deleted_files == 0
     assert messages.values(root, topic) == [b"v"]
 
