@@ -14,13 +14,12 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Final
 
-from pulsar_on_spark.ledger.journal.groups import JournalLimits
 from pulsar_on_spark.model.errors import PulsarpyError
 from pulsar_on_spark.model.ids import PathId
 from pulsar_on_spark.storage.files import OS_FILES, write_synced
 from pulsar_on_spark.storage.storage_path import StoragePath
 
-ROOM_BYTES: Final = JournalLimits().roll_bytes
+ROOM_BYTES: Final = 512 * 1024 * 1024
 """Free bytes from which a full path is healthy again, a journal file's size: with less it would fail again at once."""
 _ROOM_PARTS: Final = 10
 """On a disk that is smaller than ten such files, a tenth of it is enough."""

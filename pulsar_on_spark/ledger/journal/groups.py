@@ -16,6 +16,7 @@ from pulsar_on_spark.ledger.journal.codec_encode import (
 from pulsar_on_spark.ledger.journal.frame_header import ChainPoint
 from pulsar_on_spark.ledger.journal.log import FrameKind, FrameNumber
 from pulsar_on_spark.model.ids import EntryId, LedgerId
+from pulsar_on_spark.storage.path_health import ROOM_BYTES
 
 MIB = 1024 * 1024
 _FRAME_OVERHEAD_BYTES = 512
@@ -48,7 +49,7 @@ class JournalLimits:
     waiting_entries: int = 200_000
     entry_bytes: int = 16 * MIB
     frames_in_flight: int = 64
-    roll_bytes: int = 512 * MIB
+    roll_bytes: int = ROOM_BYTES
     slow_path_s: float = 10.0
     idle_lac_s: float = 0.01
     metadata_wait_s: float = 30.0
