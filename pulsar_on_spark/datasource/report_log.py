@@ -6,7 +6,7 @@ import logging
 from pathlib import Path
 
 from pulsar_on_spark.model.errors import StorageError
-from pulsar_on_spark.storage.reports import REPORTS_DIRECTORY, Report, read_reports
+from pulsar_on_spark.storage.reports import REPORTS_DIRECTORY, Finding, read_reports
 
 log = logging.getLogger(__name__)
 
@@ -44,7 +44,7 @@ class ReportLog:
             return self._known
 
 
-def _words(report: Report) -> str:
+def _words(report: Finding) -> str:
     where = "" if report.path_id is None else f" on storage path {report.path_id}"
     lost = "" if report.lost is None else f"{sum(report.lost.rows)} messages of {report.lost.topic} are lost: "
     return f"{report.kind} of file {report.file_id}{where}: {lost}{report.reason}"

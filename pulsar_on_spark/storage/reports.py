@@ -65,7 +65,7 @@ class LostBatches:
 
 
 @dataclass(frozen=True, slots=True)
-class Report:
+class Finding:
     """A finding.
 
     Attributes:
@@ -93,7 +93,7 @@ class Report:
         return f"{self.kind}.{self.file_id}.{what}.json"
 
 
-def write_report(root: Path, report: Report, files: FileOps = OS_FILES) -> bool:
+def write_report(root: Path, report: Finding, files: FileOps = OS_FILES) -> bool:
     """Leave a report under the root; returns whether it was kept.
 
     It is dropped, with a warning in the log, when there are `MAX_REPORTS` others or the root cannot be written:
@@ -126,10 +126,10 @@ def report_bad_copy(root: Path, file_id: str, path_id: PathId, reason: str) -> N
         reason,
         extra={"file": file_id, "path": path_id},
     )
-    write_report(root, Report(ReportKind.BAD_COPY, FileId(file_id), path_id, reason, current_ms()))
+    write_report(root, Finding(ReportKind.BAD_COPY, FileId(file_id), path_id, reason, current_ms()))
 
 
-def read_reports(root: Path, files: FileOps = OS_FILES) -> list[Report]:
+def read_reports(root: Path, files: FileOps = OS_FILES) -> list[Finding]:
     """The reports under the root, by name. One whose content is damaged is given with what its name says.
 
     Raises:
@@ -147,13 +147,13 @@ def read_reports(root: Path, files: FileOps = OS_FILES) -> list[Report]:
     return reports
 
 
-def sum_losses(reports: Iterable[Report]) -> list[Report]:
+def sum_losses(reports: Iterable[Finding]) -> list[Finding]:
     """The losses among the reports, one of each file and topic, whose reason begins with the total of its messages.
 
     A batch counts once, in however many reports it is. Losses of unknown batches follow as they are.
     """
     rows: dict[tuple[FileId, str], dict[int, int]] = defaultdict(dict)
-    found: dict[tuple[FileId, str], Report] = {}
+    found: dict[tuple[FileId, str], Finding] = {}
     others = []
     for report in reports:
         if report.kind is not ReportKind.LOSS:
@@ -171,7 +171,7 @@ def sum_losses(reports: Iterable[Report]) -> list[Report]:
     return summed + others
 
 
-def clear_report(root: Path, report: Report, files: FileOps = OS_FILES) -> None:
+def clear_report(root: Path, report: Finding, files: FileOps = OS_FILES) -> None:
     """Remove a report whose finding was dealt with; harmless if it is gone.
 
     Raises:
@@ -185,7 +185,7 @@ def clear_report(root: Path, report: Report, files: FileOps = OS_FILES) -> None:
         raise StorageError(f"Report {path} cannot be removed ({error}): check the root's disk.") from error
 
 
-def _parse(name: re.Match[str], content: bytes) -> Report:
+def _parse(name: re.Match[str], content: bytes) -> Finding:
     try:
         fields = json.loads(content)
         reason, found_at_ms = str(fields["reason"]), int(fields["found_at_ms"])
@@ -194,7 +194,7 @@ def _parse(name: re.Match[str], content: bytes) -> Report:
         reason, found_at_ms = "the report's content is damaged", 0
         lost = None if name["first"] is None else LostBatches("an unknown topic", int(name["first"]), _no_rows(name))
     path_id = None if name["path_id"] is None else PathId(int(name["path_id"]))
-    return Report(ReportKind(name["kind"]), FileId(name["file_id"]), path_id, reason, found_at_ms, lost)
+    return Finding(ReportKind(name["kind"]), FileId(name["file_id"]), path_id, reason, found_at_ms, lost)
 
 
 def _parse_lost(name: re.Match[str], topic: str, rows: Iterable[object]) -> LostBatches:

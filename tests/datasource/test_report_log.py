@@ -7,11 +7,11 @@ import pytest
 
 from pulsar_on_spark.datasource.report_log import ReportLog
 from pulsar_on_spark.model.ids import FileId, PathId
-from pulsar_on_spark.storage.reports import Report, ReportKind, write_report
+from pulsar_on_spark.storage.reports import Finding, ReportKind, write_report
 
 
-def bad_copy(number: int) -> Report:
-    return Report(ReportKind.BAD_COPY, FileId(f"f{number}"), PathId(1), f"reason {number}", 5)
+def bad_copy(number: int) -> Finding:
+    return Finding(ReportKind.BAD_COPY, FileId(f"f{number}"), PathId(1), f"reason {number}", 5)
 
 
 def test_each_new_report_is_logged_once(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

@@ -4,8 +4,8 @@ import os
 from pulsar_on_spark.model.ids import FileId, PathId
 from pulsar_on_spark.storage import reports
 from pulsar_on_spark.storage.reports import (
+    Finding,
     LostBatches,
-    Report,
     ReportKind,
     clear_report,
     read_reports,
@@ -14,8 +14,8 @@ from pulsar_on_spark.storage.reports import (
 )
 from pulsar_on_spark.testing.failing_files import FailingFiles
 
-BAD = Report(ReportKind.BAD_COPY, FileId("ab-0"), PathId(2), "fails its checksum", 1_700_000_000_000)
-LOSS = Report(ReportKind.LOSS, FileId("ab-0"), None, "no good copy", 1_700_000_000_001)
+BAD = Finding(ReportKind.BAD_COPY, FileId("ab-0"), PathId(2), "fails its checksum", 1_700_000_000_000)
+LOSS = Finding(ReportKind.LOSS, FileId("ab-0"), None, "no good copy", 1_700_000_000_001)
 
 
 def test_reports_are_kept_until_they_are_cleared(tmp_path):
@@ -30,13 +30,13 @@ def test_reports_are_kept_until_they_are_cleared(tmp_path):
 
 def test_a_repeat_overwrites(tmp_path):
     write_report(tmp_path, BAD)
-    again = Report(BAD.kind, BAD.file_id, BAD.path_id, "is missing", 5)
+    again = Finding(BAD.kind, BAD.file_id, BAD.path_id, "is missing", 5)
     assert write_report(tmp_path, again)
     assert read_reports(tmp_path) == [again]
 
 
 def lost(topic, first, *rows, file_id="ab-0", reason="rotten"):
-    return Report(ReportKind.LOSS, FileId(file_id), None, reason, first, LostBatches(topic, first, rows))
+    return Finding(ReportKind.LOSS, FileId(file_id), None, reason, first, LostBatches(topic, first, rows))
 
 
 def test_losses_of_one_file_stand_beside_each_other(tmp_path):
@@ -84,7 +84,7 @@ def test_their_number_is_bounded(tmp_path):
         (tmp_path / "reports" / f"bad-copy.file-{number}.0.json").write_text('{"reason": "r", "found_at_ms": 1}')
     assert not write_report(tmp_path, BAD)
     assert len(read_reports(tmp_path)) == reports.MAX_REPORTS
-    known = Report(ReportKind.BAD_COPY, FileId("file-7"), PathId(0), "again", 2)
+    known = Finding(ReportKind.BAD_COPY, FileId("file-7"), PathId(0), "again", 2)
     assert write_report(tmp_path, known)
     assert known in read_reports(tmp_path)
 

@@ -14,7 +14,7 @@ from pulsar_on_spark.model.errors import (
     UnbuildableEntryError,
 )
 from pulsar_on_spark.model.ids import EntryId, FileId, LedgerId, Position
-from pulsar_on_spark.storage.reports import LostBatches, Report, ReportKind
+from pulsar_on_spark.storage.reports import Finding, LostBatches, ReportKind
 from pulsar_on_spark.topic.catalog.catalog import TopicPart
 from pulsar_on_spark.topic.managed_ledger.chain.chain import SegmentSlice, entry_runs, walk_range
 
@@ -26,7 +26,7 @@ class LostEntries(NamedTuple):
     """Entries of a ledger from the one that could not be read up to `end`, and what is reported of them, if any."""
 
     end: int
-    report: Report | None
+    report: Finding | None
 
 
 def lost_entries(
@@ -57,7 +57,7 @@ def lost_entries(
         return alone
     rows = sum(rows for _, rows in entry_runs(found.part(batch.first, batch.end)))
     lost = LostBatches(part.name, batch.number, (rows,))
-    report = Report(ReportKind.LOSS, FileId(found.file.file_id), None, str(error), now_ms, lost)
+    report = Finding(ReportKind.LOSS, FileId(found.file.file_id), None, str(error), now_ms, lost)
     return LostEntries(stop, report)
 
 

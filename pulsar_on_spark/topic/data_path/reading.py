@@ -32,7 +32,7 @@ from pulsar_on_spark.model.errors import (
 )
 from pulsar_on_spark.model.ids import EntryId, FileId, LedgerId, PathId, Position
 from pulsar_on_spark.storage.loss import LOOK_AGAIN
-from pulsar_on_spark.storage.reports import LostBatches, Report, ReportKind, report_bad_copy, write_report
+from pulsar_on_spark.storage.reports import Finding, LostBatches, ReportKind, report_bad_copy, write_report
 from pulsar_on_spark.storage.storage_path import StoragePath
 from pulsar_on_spark.topic.catalog.catalog import TopicPart
 from pulsar_on_spark.topic.catalog.root_handle import Root
@@ -328,7 +328,7 @@ class _Findings:
         loss, self._loss = self._loss, None
         if loss is not None:
             _log_skipped(loss.skipped, loss.lost.topic, loss.start, loss.reason)
-            report = Report(ReportKind.LOSS, loss.file_id, None, loss.reason, current_ms(), loss.lost)
+            report = Finding(ReportKind.LOSS, loss.file_id, None, loss.reason, current_ms(), loss.lost)
             write_report(self._root, report)
 
 

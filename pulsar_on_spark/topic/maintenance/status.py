@@ -24,7 +24,7 @@ from pulsar_on_spark.metadata.records import (
 from pulsar_on_spark.metadata.state import View
 from pulsar_on_spark.model.errors import StoragePathError
 from pulsar_on_spark.model.ids import IncarnationId, PathId
-from pulsar_on_spark.storage.reports import Report, ReportKind, read_reports, sum_losses
+from pulsar_on_spark.storage.reports import Finding, ReportKind, read_reports, sum_losses
 from pulsar_on_spark.storage.storage_path import StoragePath
 from pulsar_on_spark.topic.catalog import catalog, registry
 from pulsar_on_spark.topic.catalog.leases import LeaseWatcher, broker_lease_directory
@@ -162,8 +162,8 @@ class StorageStatus:
     incarnations: tuple[IncarnationStatus, ...]
     missing_copies: int
     unchecked_copies: int
-    bad_copies: tuple[Report, ...]
-    losses: tuple[Report, ...]
+    bad_copies: tuple[Finding, ...]
+    losses: tuple[Finding, ...]
     audit: AuditState
 
 
@@ -328,7 +328,7 @@ def _paths(root: Root, view: View, files: Mapping[str, FileRecord], bad: Counter
     return tuple(found)
 
 
-def _bad_copies(files: Mapping[str, FileRecord], reports: Sequence[Report]) -> tuple[Report, ...]:
+def _bad_copies(files: Mapping[str, FileRecord], reports: Sequence[Finding]) -> tuple[Finding, ...]:
     """The reports of copies that records of live files name."""
     return tuple(
         report
@@ -339,7 +339,7 @@ def _bad_copies(files: Mapping[str, FileRecord], reports: Sequence[Report]) -> t
     )
 
 
-def _bad_by_path(reports: Sequence[Report]) -> Counter[PathId]:
+def _bad_by_path(reports: Sequence[Finding]) -> Counter[PathId]:
     return Counter(report.path_id for report in reports if report.path_id is not None)
 
 

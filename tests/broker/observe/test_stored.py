@@ -15,7 +15,7 @@ from pulsar_on_spark.metadata.records import FileRecord, SlotOwner, Subscription
 from pulsar_on_spark.metadata.state import View
 from pulsar_on_spark.metadata.store import Change
 from pulsar_on_spark.model.ids import EARLIEST, FileId, PathId
-from pulsar_on_spark.storage.reports import Report, ReportKind, write_report
+from pulsar_on_spark.storage.reports import Finding, ReportKind, write_report
 from pulsar_on_spark.storage.storage_path import IDENTITY_FILE
 from pulsar_on_spark.topic.catalog.root_handle import Root
 from pulsar_on_spark.topic.maintenance.maintain import maintain
@@ -86,8 +86,8 @@ def test_a_wiped_path_holds_nothing_whatever_its_state(root: Root) -> None:
 def test_what_readers_and_audits_found(root: Root) -> None:
     (file,) = root.store.view().all(FileRecord)
     for kind, path_id in ((ReportKind.BAD_COPY, PathId(1)), (ReportKind.LOSS, None)):
-        write_report(root.path, Report(kind, FileId(file.file_id), path_id, "rot", 0))
-        write_report(root.path, Report(kind, FileId("0123456789abcdef0123456789abcdef"), path_id, "of a gone file", 0))
+        write_report(root.path, Finding(kind, FileId(file.file_id), path_id, "rot", 0))
+        write_report(root.path, Finding(kind, FileId("0123456789abcdef0123456789abcdef"), path_id, "of a gone file", 0))
     found = look(root)
     assert (found.bad_copies, found.losses, found.missing_copies) == (1, 1, 0)
     maintain(root)

@@ -13,7 +13,7 @@ from pulsar_on_spark.metadata.cursors import CursorRow
 from pulsar_on_spark.metadata.records import FileRecord, LedgerRecord, LostEntries
 from pulsar_on_spark.metadata.store import Change
 from pulsar_on_spark.model.ids import EARLIEST, FileId, PathId, Position
-from pulsar_on_spark.storage.reports import Report, ReportKind, read_reports, write_report
+from pulsar_on_spark.storage.reports import Finding, ReportKind, read_reports, write_report
 from pulsar_on_spark.storage.storage_path import PathFailure
 from pulsar_on_spark.topic.catalog.root_handle import Root
 from pulsar_on_spark.topic.managed_ledger.sealing.closed_journals import seal_closed
@@ -91,9 +91,9 @@ def test_reports_of_files_that_are_no_more_do_not_count(root: Root) -> None:
     messages.write(root, "t", [b"v"])
     (file,) = root.store.view().all(FileRecord)
     reports = [
-        Report(ReportKind.BAD_COPY, FileId(file.file_id), PathId(1), "rotten", 1),
-        Report(ReportKind.LOSS, FileId(file.file_id), None, "lost", 1),
-        Report(ReportKind.BAD_COPY, FileId("0" * 32 + "-0"), PathId(1), "of another", 1),
+        Finding(ReportKind.BAD_COPY, FileId(file.file_id), PathId(1), "rotten", 1),
+        Finding(ReportKind.LOSS, FileId(file.file_id), None, "lost", 1),
+        Finding(ReportKind.BAD_COPY, FileId("0" * 32 + "-0"), PathId(1), "of another", 1),
     ]
     for report in reports:
         write_report(root.path, report)

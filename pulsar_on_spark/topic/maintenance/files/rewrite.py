@@ -22,7 +22,7 @@ from pulsar_on_spark.metadata.state import View
 from pulsar_on_spark.model.clock import current_ms
 from pulsar_on_spark.model.errors import CopiesUnreachableError, CorruptSegmentError
 from pulsar_on_spark.model.ids import FileId, PathId
-from pulsar_on_spark.storage.reports import Report, ReportKind, report_bad_copy, write_report
+from pulsar_on_spark.storage.reports import Finding, ReportKind, report_bad_copy, write_report
 from pulsar_on_spark.storage.storage_path import StoragePath
 from pulsar_on_spark.topic.data_path.reading import rows_of
 from pulsar_on_spark.topic.entries.cutting import RECORD_BATCH_BYTES
@@ -173,7 +173,7 @@ class _Rewriting:
                 for each in stretch:
                     self._read_or_fail(file, [each])
                 return
-            report = Report(ReportKind.LOSS, FileId(file.file_id), None, str(error), current_ms())
+            report = Finding(ReportKind.LOSS, FileId(file.file_id), None, str(error), current_ms())
             write_report(self._root.path, report)
             self._fail(stretch[0].buffer, str(error))
 

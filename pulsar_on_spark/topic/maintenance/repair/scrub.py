@@ -22,7 +22,7 @@ from pulsar_on_spark.model.clock import current_ms
 from pulsar_on_spark.model.errors import CorruptSegmentError, StoragePathError
 from pulsar_on_spark.model.ids import FileId, PathId
 from pulsar_on_spark.storage.files import OS_FILES, FileOps, make_directory, read_file, write_file
-from pulsar_on_spark.storage.reports import REPORTS_DIRECTORY, Report, ReportKind, clear_report, write_report
+from pulsar_on_spark.storage.reports import REPORTS_DIRECTORY, Finding, ReportKind, clear_report, write_report
 from pulsar_on_spark.storage.storage_path import StoragePath
 
 log = logging.getLogger(__name__)
@@ -183,7 +183,7 @@ def check_copy(
     except StoragePathError as error:
         log.warning("A copy of file %s cannot be examined: %s", file.file_id, error, extra={"file": file.file_id})
         return CheckedCopy(str(error), is_reported=False, is_examined=False)
-    report = Report(ReportKind.BAD_COPY, FileId(file.file_id), path.path_id, reason or "", current_ms())
+    report = Finding(ReportKind.BAD_COPY, FileId(file.file_id), path.path_id, reason or "", current_ms())
     if reason is None:
         clear_report(root, report)
         return CheckedCopy(None, True)

@@ -26,7 +26,7 @@ from pulsar_on_spark.model.clock import current_ms
 from pulsar_on_spark.model.errors import CopiesUnreachableError, CorruptSegmentError, StoragePathError
 from pulsar_on_spark.model.ids import FileId, PathId
 from pulsar_on_spark.storage.files import OS_FILES, FileOps
-from pulsar_on_spark.storage.reports import Report, ReportKind, clear_report, write_report
+from pulsar_on_spark.storage.reports import Finding, ReportKind, clear_report, write_report
 from pulsar_on_spark.storage.storage_path import PathFailure, StoragePath
 from pulsar_on_spark.topic.catalog.progress import Progress, silent
 from pulsar_on_spark.topic.maintenance.repair.plan import FilePlan, copies_left, copies_named
@@ -283,10 +283,10 @@ def _settle_reports(root: Root, done: Restored, now: FileRecord | None) -> None:
     named = () if now is None else now.copies
     settled = {*done.targets, *(path_id for path_id in done.plan.file.copies if path_id not in named)}
     for path_id in settled:
-        clear_report(root.path, Report(ReportKind.BAD_COPY, file_id, PathId(path_id), "", 0))
+        clear_report(root.path, Finding(ReportKind.BAD_COPY, file_id, PathId(path_id), "", 0))
     if done.loss is not None and now is not None and now.replaced_at is None:
         now_ms = current_ms()
-        write_report(root.path, Report(ReportKind.LOSS, file_id, None, done.loss, now_ms))
+        write_report(root.path, Finding(ReportKind.LOSS, file_id, None, done.loss, now_ms))
 
 
 def _with(report: WorkReport, batch: Sequence[Restored], done: Committed) -> WorkReport:

@@ -17,7 +17,7 @@ from pulsar_on_spark.metadata import keys
 from pulsar_on_spark.metadata.records import FileRecord, SegmentRecord, WriteRecord
 from pulsar_on_spark.model.errors import WriteAbortedError
 from pulsar_on_spark.model.ids import FileId, PathId
-from pulsar_on_spark.storage.reports import Report, ReportKind, read_reports, write_report
+from pulsar_on_spark.storage.reports import Finding, ReportKind, read_reports, write_report
 from pulsar_on_spark.topic.catalog.root_handle import Root
 from pulsar_on_spark.topic.data_path.attach import TaskOutput, attach
 from pulsar_on_spark.topic.data_path.transactions import batch_of
@@ -219,7 +219,7 @@ def test_reports_about_files_that_are_gone_are_cleared(root: Root, topic: str) -
     messages.write(root, topic, [b"v"])
     (file,) = root.store.view().all(FileRecord)
     for file_id in (FileId(file.file_id), FileId("0" * 32 + "-gone")):
-        write_report(root.path, Report(ReportKind.BAD_COPY, file_id, PathId(0), "rotten", 0))
+        write_report(root.path, Finding(ReportKind.BAD_COPY, file_id, PathId(0), "rotten", 0))
     collect(root)
     assert [report.file_id for report in read_reports(root.path)] == [file.file_id]
 

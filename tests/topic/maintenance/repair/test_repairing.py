@@ -16,7 +16,7 @@ from pulsar_on_spark.model.errors import InvalidArgumentError, StoragePathError
 from pulsar_on_spark.model.ids import FileId, PathId
 from pulsar_on_spark.model.quorum import Quorum
 from pulsar_on_spark.storage.files import OsFiles
-from pulsar_on_spark.storage.reports import LostBatches, Report, ReportKind, read_reports, write_report
+from pulsar_on_spark.storage.reports import Finding, LostBatches, ReportKind, read_reports, write_report
 from pulsar_on_spark.topic.catalog.root_handle import Root
 from pulsar_on_spark.topic.maintenance.maintain import heal_paths, maintain
 from pulsar_on_spark.topic.maintenance.repair import scrub, storage_paths
@@ -58,7 +58,7 @@ def test_missing_short_and_reported_copies_come_back(root: Root, copy_of: Locate
     copy_of(root, one, 0).unlink()
     os.truncate(copy_of(root, two, 1), 99)
     flip(copy_of(root, three, 2))
-    write_report(root.path, Report(ReportKind.BAD_COPY, FileId(three.file_id), PathId(2), "a reader says so", 1))
+    write_report(root.path, Finding(ReportKind.BAD_COPY, FileId(three.file_id), PathId(2), "a reader says so", 1))
     steps: list[str] = []
 
     done = repair(root, progress=lambda step, *_: steps.append(step))
@@ -76,8 +76,8 @@ def test_reports_of_good_copies_and_of_copies_that_are_no_more_are_cleared(root:
     filled(root, 1)
     (file,) = files(root)
     for path_id in (1, 7):
-        write_report(root.path, Report(ReportKind.BAD_COPY, FileId(file.file_id), PathId(path_id), "?", 1))
-    write_report(root.path, Report(ReportKind.LOSS, FileId(file.file_id), None, "?", 1, LostBatches("t", 0, (1,))))
+        write_report(root.path, Finding(ReportKind.BAD_COPY, FileId(file.file_id), PathId(path_id), "?", 1))
+    write_report(root.path, Finding(ReportKind.LOSS, FileId(file.file_id), None, "?", 1, LostBatches("t", 0, (1,))))
     assert repair(root).work.restored == 0
     assert read_reports(root.path) == []
 
@@ -88,7 +88,7 @@ def test_what_no_copy_gives_is_reported_and_left_alone(root: Root, copy_of: Loca
     copies = [copy_of(root, file, path_id) for path_id in range(3)]
     for copy in copies:
         flip(copy)
-        write_report(root.path, Report(ReportKind.BAD_COPY, FileId(file.file_id), PathId(copies.index(copy)), "?", 1))
+        write_report(root.path, Finding(ReportKind.BAD_COPY, FileId(file.file_id), PathId(copies.index(copy)), "?", 1))
     before = [copy.read_bytes() for copy in copies]
     done = repair(root)
     assert [file_id for file_id, _ in done.work.lost] == [file.file_id]
@@ -106,7 +106,7 @@ def test_nothing_is_called_lost_while_a_copy_is_away(root: Root, copy_of: Locate
     filled(root, 1)
     (file,) = files(root)
     flip(copy_of(root, file, 0))
-    write_report(root.path, Report(ReportKind.BAD_COPY, FileId(file.file_id), PathId(0), "?", 1))
+    write_report(root.path, Finding(ReportKind.BAD_COPY, FileId(file.file_id), PathId(0), "?", 1))
     for number in (1, 2):
         (root.path / "storage" / str(number)).rename(root.path / f"away{number}")
     done = repair(root)
@@ -126,7 +126,7 @@ def test_what_cannot_be_opened_now_is_neither_bad_nor_lost(
     filled(root, 1)
     (file,) = files(root)
     flip(copy_of(root, file, 0))
-    write_report(root.path, Report(ReportKind.BAD_COPY, FileId(file.file_id), PathId(0), "?", 1))
+    write_report(root.path, Finding(ReportKind.BAD_COPY, FileId(file.file_id), PathId(0), "?", 1))
 
     def refuse(files: OsFiles, path: Path) -> int:
         if path.suffix == ".arrow":
