@@ -33,8 +33,8 @@ from pulsar_on_spark.broker.reading.reader import EntryReader
 from pulsar_on_spark.model.ids import TopicId
 from pulsar_on_spark.model.quorum import Quorum
 from pulsar_on_spark.protocol.compression import Codec
+from pulsar_on_spark.root import Root
 from pulsar_on_spark.topic.catalog.catalog import TopicPart
-from pulsar_on_spark.topic.catalog.root_handle import Root
 from pulsar_on_spark.topic.entries.cutting import MAX_MESSAGE_BYTES
 from pulsar_on_spark.topic.entries.rows import StoredEntry
 from pulsar_on_spark.topic.managed_ledger.cursor.cursor import EntryRange

@@ -16,7 +16,7 @@ from itertools import cycle, islice
 from pathlib import Path
 
 from bench.sealing import BATCH_MESSAGES, CASES, MESSAGE_BYTES, entries
-from pulsar_on_spark.topic.catalog.root_handle import Root
+from pulsar_on_spark.root import Root
 from pulsar_on_spark.topic.managed_ledger.sealing.process import SealingPolicy, SealingProcess
 from tests.kit.running_incarnation import RunningIncarnation
 

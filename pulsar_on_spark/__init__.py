@@ -14,12 +14,12 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from pulsar_on_spark.datasource.session import session_confs, spark_session
-    from pulsar_on_spark.topic.catalog.root_handle import Root
+    from pulsar_on_spark.root import Root
 
 __all__ = ["Root", "session_confs", "spark_session"]
 
 _HOMES = {
-    "Root": "pulsar_on_spark.topic.catalog.root_handle",
+    "Root": "pulsar_on_spark.root",
     "session_confs": "pulsar_on_spark.datasource.session",
     "spark_session": "pulsar_on_spark.datasource.session",
 }

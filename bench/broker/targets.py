@@ -17,7 +17,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from pulsar_on_spark.model.errors import InvalidArgumentError
 from pulsar_on_spark.model.quorum import Quorum
-from pulsar_on_spark.topic.catalog.root_handle import Root
+from pulsar_on_spark.root import Root
 from tests.kit.running_broker import RunningBroker
 
 _LAG: Final = "pulsarpy_sealing_lag_bytes"

@@ -53,9 +53,9 @@ from pulsar_on_spark.model.ids import IncarnationId
 from pulsar_on_spark.model.names import TopicName
 from pulsar_on_spark.model.quorum import DEFAULT_QUORUM, Quorum
 from pulsar_on_spark.protocol.frames import FRAME_PADDING_BYTES
+from pulsar_on_spark.root import Root
 from pulsar_on_spark.storage import permissions
 from pulsar_on_spark.topic.catalog.catalog import TopicPart
-from pulsar_on_spark.topic.catalog.root_handle import Root
 from pulsar_on_spark.topic.managed_ledger.incarnation.dead_brokers import recover_incarnation
 from pulsar_on_spark.topic.managed_ledger.sealing.process import SealingPolicy
 

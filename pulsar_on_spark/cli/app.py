@@ -107,7 +107,7 @@ def init(
     as_json: AsJson = False,
 ) -> None:
     """Make a root in a folder that is absent or empty."""
-    from pulsar_on_spark.topic.catalog.root_handle import Root
+    from pulsar_on_spark.root import Root
 
     made = Root.create(root_path(root, root_option), storage_path or (), Quorum.parse(quorum), int(file_mode, 8))
     paths = made.storage_paths(made.store.view()).values()

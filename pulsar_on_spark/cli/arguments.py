@@ -14,7 +14,7 @@ from pulsar_on_spark.model.errors import InvalidArgumentError
 from pulsar_on_spark.model.root_path import ROOT_VARIABLE, local_path
 
 if TYPE_CHECKING:
-    from pulsar_on_spark.topic.catalog.root_handle import Root
+    from pulsar_on_spark.root import Root
 
 RootArgument = Annotated[str | None, typer.Argument(metavar="[ROOT]", help="The root's folder.", show_default=False)]
 RootOption = Annotated[
@@ -41,7 +41,7 @@ def root_path(argument: str | None, option: str | None) -> Path:
 
 def open_root(argument: str | None, option: str | None) -> Root:
     """Open the root that a command is about (errors as `root_path` and `Root`)."""
-    from pulsar_on_spark.topic.catalog.root_handle import Root
+    from pulsar_on_spark.root import Root
 
     return Root.open(root_path(argument, option))
 

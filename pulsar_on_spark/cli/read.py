@@ -22,7 +22,7 @@ from pulsar_on_spark.model.names import TopicName
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from pulsar_on_spark.topic.catalog.root_handle import Root
+    from pulsar_on_spark.root import Root
     from pulsar_on_spark.topic.data_path.reading import SliceReader
     from pulsar_on_spark.topic.managed_ledger.chain.chain import SegmentSlice
 

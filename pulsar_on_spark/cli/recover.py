@@ -13,7 +13,7 @@ from pulsar_on_spark.model.errors import InvalidArgumentError
 from pulsar_on_spark.model.ids import IncarnationId
 
 if TYPE_CHECKING:
-    from pulsar_on_spark.topic.catalog.root_handle import Root
+    from pulsar_on_spark.root import Root
     from pulsar_on_spark.topic.managed_ledger.incarnation.recover_dead import RecoveredIncarnation
 
 _SHOWN_TOPICS = 10

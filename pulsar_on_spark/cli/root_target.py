@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 from pulsar_on_spark.cli.arguments import is_namespace
 from pulsar_on_spark.model.names import TopicName, check_namespace
+from pulsar_on_spark.root import Root
 from pulsar_on_spark.topic.catalog import catalog, registry, tenants
-from pulsar_on_spark.topic.catalog.root_handle import Root
 from pulsar_on_spark.topic.entries.schemas.schema import TopicSchema
 
 if TYPE_CHECKING:

@@ -43,7 +43,7 @@ def standalone(
     path = root_path(root, root_option)
     settings = _settings(config, broker_port, web_port, log_level, log_format)
     copies = None if quorum is None else Quorum.parse(quorum)
-    from pulsar_on_spark.topic.catalog.root_handle import Root
+    from pulsar_on_spark.root import Root
 
     if not Root.is_occupied(path):
         output.say(f"Making the root {path}")

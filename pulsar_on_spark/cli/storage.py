@@ -13,7 +13,7 @@ from pulsar_on_spark.model.ids import PathId
 
 if TYPE_CHECKING:
     from pulsar_on_spark.metadata.records import PathRecord
-    from pulsar_on_spark.topic.catalog.root_handle import Root
+    from pulsar_on_spark.root import Root
     from pulsar_on_spark.topic.maintenance.repair.checking import CheckReport
     from pulsar_on_spark.topic.maintenance.repair.repairing import RepairReport
     from pulsar_on_spark.topic.maintenance.status import PathStatus

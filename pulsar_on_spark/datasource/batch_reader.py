@@ -16,7 +16,7 @@ from pulsar_on_spark.datasource.user_errors import one_sentence
 from pulsar_on_spark.metadata.records import CompactionRecord
 from pulsar_on_spark.metadata.state import View
 from pulsar_on_spark.model.errors import DataLossError, InvalidArgumentError
-from pulsar_on_spark.topic.catalog.root_handle import Root
+from pulsar_on_spark.topic.catalog.root_handle import RootHandle
 from pulsar_on_spark.topic.data_path.tail import Tail
 from pulsar_on_spark.topic.maintenance.compaction.reading import CompactedSlice, compacted_slices
 from pulsar_on_spark.topic.managed_ledger.chain import chain
@@ -34,7 +34,7 @@ class PulsarBatchReader(DataSourceReader):
     @one_sentence
     def partitions(self) -> list[InputPartition]:
         """Plan: positions from the options, slices from the metadata, tasks from the sizes."""
-        root = Root.shared(self._options.root)
+        root = RootHandle.shared(self._options.root)
         with closing(Tail(root, fail_on_data_loss=self._options.fail_on_data_loss)) as tail:
             view = root.store.view(durable=True)
             view = tail.look(selected_parts(view, self._options.topics), view, settle=True)
@@ -52,7 +52,7 @@ class PulsarBatchReader(DataSourceReader):
         return self._scan.run(partition)
 
 
-def batch_bounds(root: Root, view: View, options: ReadOptions) -> list[Bounds]:
+def batch_bounds(root: RootHandle, view: View, options: ReadOptions) -> list[Bounds]:
     """Where a batch read of each part starts and ends.
 
     Raises:

@@ -40,7 +40,7 @@ from pulsar_on_spark.metadata.state import View
 from pulsar_on_spark.model.errors import DataLossError, InvalidArgumentError
 from pulsar_on_spark.model.ids import Position
 from pulsar_on_spark.topic.catalog.catalog import TopicPart
-from pulsar_on_spark.topic.catalog.root_handle import Root
+from pulsar_on_spark.topic.catalog.root_handle import RootHandle
 from pulsar_on_spark.topic.data_path.slot_filter import SlotFilter
 from pulsar_on_spark.topic.data_path.tail import Tail
 from pulsar_on_spark.topic.managed_ledger.chain import chain
@@ -97,7 +97,7 @@ class PulsarStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         It also asks when batch 0 of a checkpoint is replayed, and then ignores the answer.
         """
         if self._initial is None:
-            root = Root.shared(self._options.root)
+            root = RootHandle.shared(self._options.root)
             view = root.store.view(durable=True)
             parts = selected_parts(view, self._options.topics)
             view = self._looking(root).look(parts, view)
@@ -123,7 +123,7 @@ class PulsarStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     @one_sentence
     def prepareForTriggerAvailableNow(self) -> None:
         """Fix how far this run reads: what is there now."""
-        root = Root.shared(self._options.root)
+        root = RootHandle.shared(self._options.root)
         view = root.store.view(durable=True)
         parts = stream_plan.existing_parts(view, self._options.topics)
         view = self._looking(root).look(parts, view, settle=True)
@@ -135,7 +135,7 @@ class PulsarStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         committed = self._adopt(start)
         self._pace(committed)
         self._planned = _Planned(committed, None)
-        root = Root.shared(self._options.root)
+        root = RootHandle.shared(self._options.root)
         view = root.store.view(durable=True)
         parts = stream_plan.existing_parts(view, self._options.topics)
         self._lose_all(stream_plan.vanished(view, committed, parts))
@@ -175,7 +175,7 @@ class PulsarStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def partitions(self, start: Json, end: Json) -> Sequence[InputPartition]:
         """The tasks of a batch, from its end alone: the same messages at each replay."""
         offset = self._adopt(end)
-        root = Root.shared(self._options.root)
+        root = RootHandle.shared(self._options.root)
         self._reports = self._reports or ReportLog(root.path)
         planned = self._planned
         known = planned.view if planned is not None and planned.offset == offset else None
@@ -237,11 +237,11 @@ class PulsarStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             consumer, subscription = self._identity.consumer, self._identity.subscription
             if subscription is not None:
                 end_by_exception()  # `stop` gives the subscription back
-                root = Root.shared(self._options.root)
+                root = RootHandle.shared(self._options.root)
                 self._subscription = StreamSubscription(root, self._options, consumer, subscription)
         return parsed
 
-    def _looking(self, root: Root) -> Tail:
+    def _looking(self, root: RootHandle) -> Tail:
         """This query's sight of the journals, which never goes back."""
         if self._tail is None:
             self._tail = Tail(root, fail_on_data_loss=self._options.fail_on_data_loss)

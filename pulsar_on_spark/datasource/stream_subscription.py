@@ -16,7 +16,7 @@ from pulsar_on_spark.model.errors import MetadataError, StorageError
 from pulsar_on_spark.model.ids import EARLIEST, Position, TopicId
 from pulsar_on_spark.model.names import TopicName
 from pulsar_on_spark.topic.catalog.catalog import TopicPart
-from pulsar_on_spark.topic.catalog.root_handle import Root
+from pulsar_on_spark.topic.catalog.root_handle import RootHandle
 from pulsar_on_spark.topic.data_path.consumer import SubscriptionConsumer
 from pulsar_on_spark.topic.managed_ledger.cursor.handover import holes_left_out
 from pulsar_on_spark.topic.managed_ledger.cursor.left_out import LeftOut, acknowledged_for, of_row
@@ -39,7 +39,7 @@ _MAX_ENDS = 10_000
 class StreamSubscription:
     """One query's consumer of its subscription. Takes no lease before `turn` or `admit`."""
 
-    def __init__(self, root: Root, options: ReadOptions, consumer: str, name: str) -> None:
+    def __init__(self, root: RootHandle, options: ReadOptions, consumer: str, name: str) -> None:
         self.name = name
         self._root = root
         self._options = options
@@ -164,7 +164,7 @@ class StreamSubscription:
 
 
 def first_topics(
-    root: Root, view: View, parts: Sequence[TopicPart], options: ReadOptions, name: str
+    root: RootHandle, view: View, parts: Sequence[TopicPart], options: ReadOptions, name: str
 ) -> dict[str, TopicOffset]:
     """The topics of a new query's initial offset under the subscription `name`.
 

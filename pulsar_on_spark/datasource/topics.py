@@ -17,7 +17,7 @@ from pulsar_on_spark.model.ids import EARLIEST, EntryId, LedgerId, Position
 from pulsar_on_spark.model.names import TopicName
 from pulsar_on_spark.topic.catalog import catalog, registry
 from pulsar_on_spark.topic.catalog.catalog import TopicPart
-from pulsar_on_spark.topic.catalog.root_handle import Root
+from pulsar_on_spark.topic.catalog.root_handle import RootHandle
 from pulsar_on_spark.topic.data_path.reading import SliceReader
 from pulsar_on_spark.topic.managed_ledger.chain import chain
 
@@ -78,7 +78,7 @@ class Bounds:
 class UserPositions:
     """Turns the options `startingOffsets`, `startingTime` and their counterparts into positions of parts."""
 
-    def __init__(self, root: Root, view: View, options: ReadOptions) -> None:
+    def __init__(self, root: RootHandle, view: View, options: ReadOptions) -> None:
         self._root = root
         self._view = view
         self._options = options

@@ -20,7 +20,7 @@ from pulsar_on_spark.datasource.topics import common_schema, schema_versions
 from pulsar_on_spark.datasource.value_types import ValueSchema, topic_value_schema, value_schema
 from pulsar_on_spark.metadata.records import SchemaRecord
 from pulsar_on_spark.model.errors import IncompatibleSchemaError, InvalidArgumentError
-from pulsar_on_spark.topic.catalog.root_handle import Root
+from pulsar_on_spark.topic.catalog.root_handle import RootHandle
 from pulsar_on_spark.topic.catalog.writer_schemas import WriterSchemas
 from pulsar_on_spark.topic.entries.schemas.schema import TopicSchema
 from pulsar_on_spark.topic.entries.values.values import ParseMode
@@ -112,7 +112,7 @@ def read_schema(options: ReadOptions) -> ReadSchema:
     Raises:
         NotARootError, TopicNotFoundError, InvalidArgumentError: the options don't fit what is there.
     """
-    root = Root.shared(options.root)
+    root = RootHandle.shared(options.root)
     view = root.store.view()
     writers = WriterSchemas.of(options.root, schema_versions(view, options))
     typed = typed_values(options.typed, common_schema(view, options), writers)

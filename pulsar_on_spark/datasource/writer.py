@@ -35,7 +35,7 @@ from pulsar_on_spark.model.quorum import Quorum
 from pulsar_on_spark.storage.storage_path import PathFailure, StoragePath
 from pulsar_on_spark.topic.catalog import catalog, registry
 from pulsar_on_spark.topic.catalog.policies.quorums import quorum_for_all, quorum_of
-from pulsar_on_spark.topic.catalog.root_handle import Root
+from pulsar_on_spark.topic.catalog.root_handle import RootHandle
 from pulsar_on_spark.topic.data_path.attach import TaskOutput, attach
 from pulsar_on_spark.topic.data_path.routing import HashingScheme, split_rows
 from pulsar_on_spark.topic.data_path.task_writer import TaskWriter, WriteTarget
@@ -95,7 +95,7 @@ def plan_write(options: WriteOptions, schema: StructType, *, is_stream: bool = F
         NotARootError: the path holds something that is not a root.
     """
     topic = None if options.topic is None else TopicName.parse(options.topic)
-    root = Root.shared(options.root) if Root.is_occupied(options.root) else None
+    root = RootHandle.shared(options.root) if RootHandle.is_occupied(options.root) else None
     view = root.store.view() if root else None
     record = view.get(TopicRecord, topic.full) if view and topic else None
     if topic is not None and record is None:
@@ -106,7 +106,7 @@ def plan_write(options: WriteOptions, schema: StructType, *, is_stream: bool = F
     value_type = None if typed is None else typed.schema.write_type
     frame = check_frame(schema, has_topic_option=topic is not None, value_type=value_type)
     if root is None:
-        root = Root.open_or_create(options.root)
+        root = RootHandle.open_or_create(options.root)
     if topic is not None and record is None and not is_stream:
         catalog.create_topic(root.store, topic, None, exist_ok=True, schema=registered)
     if topic is not None and registered is not None:
@@ -204,7 +204,7 @@ class _TaskRun:
         if name.full not in self._targets and (planned := self._plan.others.get(name)) is not None:
             self._targets[name.full] = planned
         if name.full not in self._targets:
-            store = Root.shared(self._plan.root).store
+            store = RootHandle.shared(self._plan.root).store
             view = store.view()
             record = view.get(TopicRecord, name.full)
             if record is None:
@@ -264,7 +264,7 @@ class _Writing:
         staged = [message for message in messages if isinstance(message, Staged)]
         if not staged:
             return
-        root = Root.shared(self._options.root)
+        root = RootHandle.shared(self._options.root)
         write_ids = {message.write_id for message in staged}
         assert len(write_ids) == 1, f"one write has one write id, found {write_ids}"
         if not attach(root.store, write_ids.pop(), [message.output for message in staged], transaction):
@@ -286,7 +286,7 @@ def _mark_failed(root: Path, failures: Sequence[PathFailure]) -> None:
     if not failures:
         return
     try:
-        Root.shared(root).mark_failed(failures)
+        RootHandle.shared(root).mark_failed(failures)
     except (NotARootError, MetadataError, OSError) as error:
         # A task that sees neither paths nor root (they are not mounted on its host) shall say what it met first. And
         # behind a commit, whose messages are written, an error would have them written again.

@@ -20,8 +20,8 @@ from rich.console import Console
 from pulsar_on_spark import spark_session
 from pulsar_on_spark.metadata.records import FileRecord
 from pulsar_on_spark.model.ids import FileId, PathId
+from pulsar_on_spark.root import Root
 from pulsar_on_spark.storage.storage_path import StoragePath
-from pulsar_on_spark.topic.catalog.root_handle import Root
 from pulsar_on_spark.topic.maintenance.repair.audit import audit
 from pulsar_on_spark.topic.maintenance.repair.checking import CheckReport, report_of, to_read
 from pulsar_on_spark.topic.maintenance.repair.limits import RepairLimits

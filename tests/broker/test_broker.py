@@ -39,7 +39,7 @@ from pulsar_on_spark.protocol.commands import (
     CommandLookupTopic,
     ServerError,
 )
-from pulsar_on_spark.topic.catalog.root_handle import Root
+from pulsar_on_spark.root import Root
 from pulsar_on_spark.topic.managed_ledger.incarnation.incarnation import Incarnation
 from pulsar_on_spark.topic.managed_ledger.incarnation.ledger_commits import LedgerCommits
 

@@ -15,7 +15,7 @@ import pytest
 import pulsar_on_spark
 from pulsar_on_spark import cli
 from pulsar_on_spark.model.ids import EARLIEST
-from pulsar_on_spark.topic.catalog.root_handle import Root
+from pulsar_on_spark.root import Root
 from pulsar_on_spark.topic.managed_ledger.subscription import subscriptions
 from tests.kit import messages
 from tests.small_disks import SmallDisk

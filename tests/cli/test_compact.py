@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 
 from pulsar_on_spark.cli.app import app
 from pulsar_on_spark.model.errors import TopicNotFoundError
-from pulsar_on_spark.topic.catalog.root_handle import Root
+from pulsar_on_spark.root import Root
 from tests.kit import messages
 from tests.kit.running_incarnation import RunningIncarnation
 

@@ -15,7 +15,7 @@ import pulsar
 import pytest
 
 from pulsar_on_spark.model.logs import JsonLines, TextLines
-from pulsar_on_spark.topic.catalog.root_handle import Root
+from pulsar_on_spark.root import Root
 from tests.kit.running_broker import RunningBroker
 
 from .test_app import Run, run  # noqa: F401  (a fixture)

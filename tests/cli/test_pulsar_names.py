@@ -15,8 +15,8 @@ from pulsar_on_spark.cli.app import app
 from pulsar_on_spark.cli.pulsar_names import ALIASES, HINTS, hint
 from pulsar_on_spark.cli.units import duration_s, is_duration, size_bytes
 from pulsar_on_spark.model.errors import InvalidArgumentError
+from pulsar_on_spark.root import Root
 from pulsar_on_spark.topic.catalog.policies.policies import FIELDS
-from pulsar_on_spark.topic.catalog.root_handle import Root
 from tests.kit.running_broker import RunningBroker
 
 from .test_app import Run, ok, run  # noqa: F401  (a fixture)

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from pulsar_on_spark.model.ids import EARLIEST
-from pulsar_on_spark.topic.catalog.root_handle import Root
+from pulsar_on_spark.root import Root
 from pulsar_on_spark.topic.managed_ledger.subscription import subscriptions
 from tests.kit import messages
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from pulsar_on_spark.topic.catalog.root_handle import Root
+from pulsar_on_spark.root import Root
 
 HEAVY = {"deltalake", "fastapi", "fastavro", "httpx", "numpy", "pandas", "pulsar", "pyarrow", "pyspark", "uvloop"}
 PROGRAM = """

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from pulsar_on_spark import cli
-from pulsar_on_spark.topic.catalog.root_handle import Root
+from pulsar_on_spark.root import Root
 from tests.kit import messages
 
 PAGE = Path(__file__).parents[2] / "docs" / "operations.md"

@@ -10,8 +10,8 @@ from pathlib import Path
 from pulsar_on_spark.metadata.records import FileRecord
 from pulsar_on_spark.model.ids import EARLIEST
 from pulsar_on_spark.model.names import TopicName
+from pulsar_on_spark.root import Root
 from pulsar_on_spark.topic.catalog import catalog
-from pulsar_on_spark.topic.catalog.root_handle import Root
 from pulsar_on_spark.topic.maintenance.retention.trim import trim_some, truncate
 from pulsar_on_spark.topic.maintenance.usage import Reason, RootUsage, usage
 from pulsar_on_spark.topic.managed_ledger.chain import chain

@@ -8,7 +8,7 @@ from typing import Protocol
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 
-from pulsar_on_spark.topic.catalog.root_handle import Root
+from pulsar_on_spark.root import Root
 
 
 class Write(Protocol):

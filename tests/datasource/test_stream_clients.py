@@ -15,7 +15,7 @@ from pyspark.errors import StreamingQueryException
 from pyspark.sql import SparkSession
 
 from pulsar_on_spark.metadata.records import SubscriptionRecord
-from pulsar_on_spark.topic.catalog.root_handle import Root
+from pulsar_on_spark.root import Root
 from tests.kit import messages
 from tests.kit.running_broker import RunningBroker
 

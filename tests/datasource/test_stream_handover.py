@@ -17,7 +17,7 @@ from pulsar_on_spark.broker.cursors.open_cursor import OpenCursor
 from pulsar_on_spark.metadata.cursors import WHOLE, CursorRow
 from pulsar_on_spark.model.errors import ConsumerBusyError, ConsumerFencedError
 from pulsar_on_spark.model.ids import EARLIEST, EntryId, LedgerId
-from pulsar_on_spark.topic.catalog.root_handle import Root
+from pulsar_on_spark.root import Root
 from pulsar_on_spark.topic.data_path.tail import Tail
 from tests.kit import messages
 from tests.kit.cursor_broker import CursorBroker

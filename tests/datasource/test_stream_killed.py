@@ -20,7 +20,7 @@ from pyspark.sql import SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
 from pulsar_on_spark.metadata.records import SubscriptionRecord
-from pulsar_on_spark.topic.catalog.root_handle import Root
+from pulsar_on_spark.root import Root
 from tests.datasource.stream_app import let_it_initialize
 from tests.kit.messages import values, write
 

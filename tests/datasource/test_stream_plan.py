@@ -16,7 +16,7 @@ from pulsar_on_spark.datasource.stream_plan import (
     unread,
 )
 from pulsar_on_spark.model.ids import EARLIEST, EntryId, LedgerId, Position, TopicId
-from pulsar_on_spark.topic.catalog.root_handle import Root
+from pulsar_on_spark.root import Root
 from pulsar_on_spark.topic.managed_ledger.chain import chain
 from pulsar_on_spark.topic.managed_ledger.subscription.offsets import SlotRange, StreamOffset, TopicOffset
 from tests.kit.messages import write

@@ -17,7 +17,7 @@ from pulsar_on_spark.model.errors import (
     PulsarpyError,
     TopicNotFoundError,
 )
-from pulsar_on_spark.topic.catalog.root_handle import Root
+from pulsar_on_spark.root import Root
 from tests.kit.messages import values, write
 from tests.kit.micro_batches import Checkpoint, MicroBatchQuery, Point
 

@@ -9,7 +9,7 @@ import pytest
 
 from pulsar_on_spark.metadata.records import SubscriptionRecord
 from pulsar_on_spark.model.errors import InvalidArgumentError, SubscriptionNotFoundError
-from pulsar_on_spark.topic.catalog.root_handle import Root
+from pulsar_on_spark.root import Root
 from pulsar_on_spark.topic.maintenance.retention.expiry import expire_subscriptions
 from tests.kit.messages import write
 from tests.kit.micro_batches import Checkpoint, MicroBatchQuery, Point

@@ -15,7 +15,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
 from pulsar_on_spark.metadata.records import SubscriptionRecord
-from pulsar_on_spark.topic.catalog.root_handle import Root
+from pulsar_on_spark.root import Root
 from tests.kit.messages import read, values, write
 
 TIMEOUT_S = 90.0

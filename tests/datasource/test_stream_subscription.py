@@ -18,7 +18,7 @@ from pulsar_on_spark.model.errors import (
 )
 from pulsar_on_spark.model.hashing import murmur3_32
 from pulsar_on_spark.model.ids import Position
-from pulsar_on_spark.topic.catalog.root_handle import Root
+from pulsar_on_spark.root import Root
 from pulsar_on_spark.topic.managed_ledger.subscription.positions import mark_delete
 from tests.kit.messages import write
 from tests.kit.micro_batches import Checkpoint, MicroBatchQuery, Point

@@ -15,7 +15,7 @@ from pulsar_on_spark.datasource.source import PulsarDataSource
 from pulsar_on_spark.ledger.journal.groups import JournalLimits
 from pulsar_on_spark.model.errors import UnreadableMessageError
 from pulsar_on_spark.protocol.messages import MessageMetadata
-from pulsar_on_spark.topic.catalog.root_handle import Root
+from pulsar_on_spark.root import Root
 from pulsar_on_spark.topic.managed_ledger.sealing.closed_journals import seal_closed
 from pulsar_on_spark.topic.managed_ledger.sealing.sealer import Sealer
 from pulsar_on_spark.topic.managed_ledger.sealing.trim import Trimmer

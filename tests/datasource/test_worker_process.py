@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from pulsar_on_spark.topic.catalog.root_handle import Root
+from pulsar_on_spark.root import Root
 
 FROZEN = """
 import gc
@@ -20,7 +20,7 @@ print(gc.get_freeze_count() > loaded // 2, len(gc.get_objects()) < loaded // 10)
 
 OPENED = """
 import sys
-from pulsar_on_spark.topic.catalog.root_handle import Root
+from pulsar_on_spark.root import Root
 root = Root.open(sys.argv[1])
 root.topics()
 print("pandas" in sys.modules, "pyspark" in sys.modules)

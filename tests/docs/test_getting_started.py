@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from pulsar_on_spark import cli
-from pulsar_on_spark.topic.catalog.root_handle import Root
+from pulsar_on_spark.root import Root
 from tests.kit import messages
 from tests.kit.running_broker import RunningBroker
 

@@ -16,9 +16,9 @@ from pulsar_on_spark.broker.reading.extents import chain_shape
 from pulsar_on_spark.broker.runtime.commits import GroupedCommits
 from pulsar_on_spark.model.ids import MessageId, Position, TopicId
 from pulsar_on_spark.model.names import TopicName
+from pulsar_on_spark.root import Root
 from pulsar_on_spark.topic.catalog import catalog
 from pulsar_on_spark.topic.catalog.catalog import TopicPart
-from pulsar_on_spark.topic.catalog.root_handle import Root
 from pulsar_on_spark.topic.data_path.tail import Tail
 from pulsar_on_spark.topic.managed_ledger.cursor.chain import LedgerChain
 from pulsar_on_spark.topic.managed_ledger.incarnation.incarnation import Incarnation

@@ -21,8 +21,8 @@ from pulsar_on_spark.metadata.state import View
 from pulsar_on_spark.metadata.store import Change
 from pulsar_on_spark.model.ids import EntryId, IncarnationId, JournalFileId, LedgerId, PathId
 from pulsar_on_spark.model.names import TopicName
+from pulsar_on_spark.root import Root
 from pulsar_on_spark.storage.files import OS_FILES
-from pulsar_on_spark.topic.catalog.root_handle import Root
 
 PUBLISHED_MS = 1_760_000_000_000
 """When the broker took entry 0 of each ledger; each entry came a millisecond later."""

@@ -15,8 +15,8 @@ from pulsar_on_spark.metadata.state import View
 from pulsar_on_spark.model.clock import current_ms
 from pulsar_on_spark.model.ids import EARLIEST, EntryId, LedgerId, MessageId, WriteId
 from pulsar_on_spark.model.names import TopicName
+from pulsar_on_spark.root import Root
 from pulsar_on_spark.topic.catalog import catalog
-from pulsar_on_spark.topic.catalog.root_handle import Root
 from pulsar_on_spark.topic.data_path.attach import TaskOutput, attach
 from pulsar_on_spark.topic.data_path.reading import SliceReader
 from pulsar_on_spark.topic.data_path.routing import HashingScheme

@@ -32,9 +32,9 @@ from pulsar_on_spark.metadata.records import (
 from pulsar_on_spark.metadata.state import View
 from pulsar_on_spark.model.ids import FileId, IncarnationId, JournalFileId, PathId
 from pulsar_on_spark.model.names import TopicName
+from pulsar_on_spark.root import Root
 from pulsar_on_spark.storage.storage_path import IDENTITY_FILE
 from pulsar_on_spark.topic.catalog.catalog import named_files
-from pulsar_on_spark.topic.catalog.root_handle import Root
 from pulsar_on_spark.topic.managed_ledger.chain import chain
 from pulsar_on_spark.topic.managed_ledger.subscription.positions import current_positions
 

@@ -11,9 +11,9 @@ from typing import TypeVar
 from pulsar_on_spark.ledger.journal.groups import JournalLimits
 from pulsar_on_spark.model.ids import MessageId, TopicId
 from pulsar_on_spark.model.names import TopicName
+from pulsar_on_spark.root import Root
 from pulsar_on_spark.topic.catalog import catalog
 from pulsar_on_spark.topic.catalog.catalog import TopicPart
-from pulsar_on_spark.topic.catalog.root_handle import Root
 from pulsar_on_spark.topic.managed_ledger.incarnation.incarnation import Incarnation
 from pulsar_on_spark.topic.managed_ledger.incarnation.listener import Appended
 from tests.kit.pulsar_entries import ClientMessage, batch_entry, single_entry

@@ -20,9 +20,9 @@ from pulsar_on_spark.metadata.records import (
 from pulsar_on_spark.model.errors import NotARootError
 from pulsar_on_spark.model.ids import EARLIEST
 from pulsar_on_spark.model.names import TopicName
+from pulsar_on_spark.root import Root
 from pulsar_on_spark.topic.catalog import registry
 from pulsar_on_spark.topic.catalog.policies.effective import topic_policies
-from pulsar_on_spark.topic.catalog.root_handle import Root
 from pulsar_on_spark.topic.maintenance.repair.checking import check
 from pulsar_on_spark.topic.managed_ledger.subscription import subscriptions
 from tests.kit import messages

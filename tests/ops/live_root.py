@@ -13,9 +13,9 @@ from pulsar_on_spark.ledger.journal.files import JOURNAL
 from pulsar_on_spark.metadata.records import FileRecord, IncarnationRecord
 from pulsar_on_spark.model.ids import EntryId, FileId, IncarnationId, LedgerId, PathId, Position
 from pulsar_on_spark.model.names import TopicName
+from pulsar_on_spark.root import Root
 from pulsar_on_spark.topic.catalog import catalog
 from pulsar_on_spark.topic.catalog.catalog import TopicPart
-from pulsar_on_spark.topic.catalog.root_handle import Root
 from pulsar_on_spark.topic.data_path.tail import Tail
 from pulsar_on_spark.topic.maintenance.files.collect import Ages
 from pulsar_on_spark.topic.maintenance.repair.checking import check

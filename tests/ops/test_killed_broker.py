@@ -17,7 +17,7 @@ from types import TracebackType
 import httpx
 import pytest
 
-from pulsar_on_spark.topic.catalog.root_handle import Root
+from pulsar_on_spark.root import Root
 from tests.broker.clients.conftest import WAIT_MS, new_client
 from tests.broker.clients.test_durable import stored
 from tests.kit.root_checks import violations

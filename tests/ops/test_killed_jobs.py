@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from pulsar_on_spark.model.errors import NotARootError
-from pulsar_on_spark.topic.catalog.root_handle import Root
+from pulsar_on_spark.root import Root
 from pulsar_on_spark.topic.maintenance.repair import storage_paths
 from pulsar_on_spark.topic.maintenance.repair.checking import check
 from tests.kit.root_checks import violations
@@ -32,7 +32,7 @@ import sys
 from pathlib import Path
 from pulsar_on_spark import spark_session
 from pulsar_on_spark.jobs import audit
-from pulsar_on_spark.topic.catalog.root_handle import Root
+from pulsar_on_spark.root import Root
 
 with spark_session("audit", **{"spark.master": "local[2]", "spark.ui.enabled": "false"}) as spark:
     spark.sparkContext.setLogLevel("OFF")

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from pulsar_on_spark.metadata.records import IncarnationRecord
-from pulsar_on_spark.topic.catalog.root_handle import Root
+from pulsar_on_spark.root import Root
 from tests.kit.running_incarnation import RunningIncarnation
 
 

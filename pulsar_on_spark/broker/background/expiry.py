@@ -27,7 +27,7 @@ from pulsar_on_spark.topic.catalog import catalog
 from pulsar_on_spark.topic.catalog.leases import LeaseWatcher, broker_lease_directory, lease_directory
 from pulsar_on_spark.topic.catalog.policies.effective import effective
 from pulsar_on_spark.topic.catalog.policies.policies import Policies
-from pulsar_on_spark.topic.catalog.root_handle import Root
+from pulsar_on_spark.topic.catalog.root_handle import RootHandle
 from pulsar_on_spark.topic.data_path.readers import SparkReaders
 from pulsar_on_spark.topic.managed_ledger.quotas.ages import oldest_publish_ms
 from pulsar_on_spark.topic.managed_ledger.subscription import subscriptions
@@ -47,7 +47,7 @@ class MessageExpiry:
         defaults: The broker's own policies.
     """
 
-    def __init__(self, root: Root, views: Views, topics: Topics, reader: EntryReader, defaults: Policies) -> None:
+    def __init__(self, root: RootHandle, views: Views, topics: Topics, reader: EntryReader, defaults: Policies) -> None:
         self._root = root
         self._views = views
         self._topics = topics
@@ -127,7 +127,7 @@ class SubscriptionExpiry:
         defaults: The broker's own policies.
     """
 
-    def __init__(self, root: Root, views: Views, topics: Topics, defaults: Policies) -> None:
+    def __init__(self, root: RootHandle, views: Views, topics: Topics, defaults: Policies) -> None:
         self._root = root
         self._views = views
         self._topics = topics

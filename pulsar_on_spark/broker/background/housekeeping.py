@@ -19,7 +19,7 @@ from pulsar_on_spark.broker.runtime.children import ended_if_cancelled
 from pulsar_on_spark.broker.runtime.repeating import attempt
 from pulsar_on_spark.model import logs
 from pulsar_on_spark.topic.catalog.policies.policies import Policies
-from pulsar_on_spark.topic.catalog.root_handle import Root
+from pulsar_on_spark.topic.catalog.root_handle import RootHandle
 from pulsar_on_spark.topic.maintenance.maintain import maintain
 from pulsar_on_spark.topic.maintenance.repair.limits import BESIDE_A_BROKER
 
@@ -86,7 +86,7 @@ def main() -> None:
     os.nice(_NICE)
     root, replace_after_s, policies = sys.argv[1:]
     limits = replace(BESIDE_A_BROKER, replace_after=timedelta(seconds=float(replace_after_s)))
-    done = maintain(Root.open(root), repair_limits=limits, defaults=Policies.model_validate_json(policies))
+    done = maintain(RootHandle.open(root), repair_limits=limits, defaults=Policies.model_validate_json(policies))
     for problem in done.problems:
         log.warning("Housekeeping: %s", problem)
     if done.problems:

@@ -24,7 +24,7 @@ from pulsar_on_spark.model.names import TopicName
 from pulsar_on_spark.topic.catalog import catalog
 from pulsar_on_spark.topic.catalog.policies.effective import effective
 from pulsar_on_spark.topic.catalog.policies.policies import InactiveTopicDeleteMode, Policies
-from pulsar_on_spark.topic.catalog.root_handle import Root
+from pulsar_on_spark.topic.catalog.root_handle import RootHandle
 from pulsar_on_spark.topic.data_path.readers import SparkReaders
 from pulsar_on_spark.topic.managed_ledger.chain.chain import read_limit
 from pulsar_on_spark.topic.managed_ledger.quotas.ages import NOTHING_MS, oldest_publish_ms
@@ -46,7 +46,7 @@ class InactiveTopics:
         defaults: The broker's own policies.
     """
 
-    def __init__(self, root: Root, views: Views, topics: Topics, defaults: Policies) -> None:
+    def __init__(self, root: RootHandle, views: Views, topics: Topics, defaults: Policies) -> None:
         self._root = root
         self._views = views
         self._topics = topics

@@ -21,7 +21,7 @@ from pulsar_on_spark.broker.runtime.settings import BrokerSettings
 from pulsar_on_spark.broker.runtime.views import Views
 from pulsar_on_spark.broker.topics.topic_policies import default_policies
 from pulsar_on_spark.broker.topics.topics import Topics
-from pulsar_on_spark.topic.catalog.root_handle import Root
+from pulsar_on_spark.topic.catalog.root_handle import RootHandle
 from pulsar_on_spark.topic.maintenance.retention.trim import trim_topics
 
 log = logging.getLogger(__name__)
@@ -41,7 +41,7 @@ class Lifecycle:
 
     def __init__(
         self,
-        root: Root,
+        root: RootHandle,
         views: Views,
         topics: Topics,
         reader: EntryReader,

@@ -14,7 +14,7 @@ from pulsar_on_spark.broker.runtime.views import Views
 from pulsar_on_spark.metadata.records import IncarnationRecord, PathRecord
 from pulsar_on_spark.model.ids import IncarnationId
 from pulsar_on_spark.storage.path_health import Trials
-from pulsar_on_spark.topic.catalog.root_handle import Root
+from pulsar_on_spark.topic.catalog.root_handle import RootHandle
 from pulsar_on_spark.topic.maintenance.maintain import heal_paths
 from pulsar_on_spark.topic.managed_ledger.incarnation.dead_brokers import DeadBrokers
 
@@ -41,7 +41,7 @@ class Surroundings:
         path: The publish path, which is held up where sealing is too far behind.
     """
 
-    def __init__(self, root: Root, views: Views, journals: Journals, path: PublishPath) -> None:
+    def __init__(self, root: RootHandle, views: Views, journals: Journals, path: PublishPath) -> None:
         self._root = root
         self._views = views
         self._journals = journals

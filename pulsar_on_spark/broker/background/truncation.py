@@ -12,11 +12,11 @@ from pulsar_on_spark.broker.topics.topics import Topics
 from pulsar_on_spark.metadata.records import SubscriptionRecord
 from pulsar_on_spark.model.names import TopicName
 from pulsar_on_spark.protocol.commands import ServerError
-from pulsar_on_spark.topic.catalog.root_handle import Root
+from pulsar_on_spark.topic.catalog.root_handle import RootHandle
 from pulsar_on_spark.topic.maintenance.retention.trim import trim_some, truncate
 
 
-async def truncate_topic(root: Root, views: Views, topics: Topics, name: TopicName) -> None:
+async def truncate_topic(root: RootHandle, views: Views, topics: Topics, name: TopicName) -> None:
     """Acknowledge all that is in a topic now in every subscription, and have it trimmed.
 
     The topic is unloaded for that, which closes its ledger. What is sealed by then goes at once, and the rest with the

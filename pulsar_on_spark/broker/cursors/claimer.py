@@ -22,7 +22,7 @@ from pulsar_on_spark.metadata.store import Change
 from pulsar_on_spark.model.errors import ConsumerBusyError
 from pulsar_on_spark.model.ids import IncarnationId
 from pulsar_on_spark.model.standing import Standing
-from pulsar_on_spark.topic.catalog.root_handle import Root
+from pulsar_on_spark.topic.catalog.root_handle import RootHandle
 from pulsar_on_spark.topic.managed_ledger.cursor.chain import LedgerChain
 from pulsar_on_spark.topic.managed_ledger.cursor.record import CursorRecord
 from pulsar_on_spark.topic.managed_ledger.incarnation.dead_cursors import DeadOwners
@@ -35,7 +35,7 @@ _WATCH_STEP_S: Final = 0.1
 class Claimer:
     """All methods belong to one event loop."""
 
-    def __init__(self, root: Root, commits: GroupedCommits) -> None:
+    def __init__(self, root: RootHandle, commits: GroupedCommits) -> None:
         self._commits = commits
         self._claims = Claims(root)
         self._dead_owners = DeadOwners(root)

@@ -18,7 +18,7 @@ from pulsar_on_spark.model.ids import LedgerId, Position, TopicId
 from pulsar_on_spark.model.standing import Standing
 from pulsar_on_spark.topic.catalog.catalog import TopicPart
 from pulsar_on_spark.topic.catalog.leases import LeaseWatcher, lease_directory
-from pulsar_on_spark.topic.catalog.root_handle import Root
+from pulsar_on_spark.topic.catalog.root_handle import RootHandle
 from pulsar_on_spark.topic.data_path.reading import SliceReader
 from pulsar_on_spark.topic.data_path.slot_filter import KEY_COLUMNS, key_slots
 from pulsar_on_spark.topic.data_path.tail import Tail
@@ -34,7 +34,7 @@ _MAX_WATCHERS = 1_024
 class Claims:
     """Watches leases of consumers, and reads what slots have read."""
 
-    def __init__(self, root: Root) -> None:
+    def __init__(self, root: RootHandle) -> None:
         self._root = root
         self._lock = threading.Lock()
         self._consumers: dict[str, LeaseWatcher] = {}

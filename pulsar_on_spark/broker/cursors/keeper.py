@@ -50,7 +50,7 @@ from pulsar_on_spark.model.errors import (
 )
 from pulsar_on_spark.model.ids import EntryId, LedgerId, Position
 from pulsar_on_spark.topic.catalog.catalog import TopicPart
-from pulsar_on_spark.topic.catalog.root_handle import Root
+from pulsar_on_spark.topic.catalog.root_handle import RootHandle
 from pulsar_on_spark.topic.managed_ledger.cursor.chain import LedgerChain
 from pulsar_on_spark.topic.managed_ledger.cursor.cursor import Cursor
 from pulsar_on_spark.topic.managed_ledger.incarnation.incarnation import Incarnation
@@ -82,7 +82,7 @@ class CursorKeeper:
 
     def __init__(
         self,
-        root: Root,
+        root: RootHandle,
         incarnation: Incarnation,
         commits: GroupedCommits,
         on_lost: Callable[[OpenCursor], None] = lambda cursor: None,

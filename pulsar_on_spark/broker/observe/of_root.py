@@ -34,7 +34,7 @@ from pulsar_on_spark.model.ids import TopicId
 from pulsar_on_spark.model.names import TopicName
 from pulsar_on_spark.topic.catalog import catalog
 from pulsar_on_spark.topic.catalog.catalog import TopicPart
-from pulsar_on_spark.topic.catalog.root_handle import Root
+from pulsar_on_spark.topic.catalog.root_handle import RootHandle
 from pulsar_on_spark.topic.data_path.tail import Tail
 from pulsar_on_spark.topic.entries.rows import StoredEntry
 from pulsar_on_spark.topic.maintenance.retention.trim import kept_segments
@@ -58,7 +58,7 @@ class _Look:
         return PartitionedTopicMetadata(partitions=self.record.partitions or 0)
 
 
-def stats_of_root(root: Root, name: TopicName) -> TopicStats | PartitionedTopicStats:
+def stats_of_root(root: RootHandle, name: TopicName) -> TopicStats | PartitionedTopicStats:
     """The stats of a topic; for one with partitions those of all together, and one by one.
 
     Raises:
@@ -70,7 +70,7 @@ def stats_of_root(root: Root, name: TopicName) -> TopicStats | PartitionedTopicS
     return found[name.full] if look.record.partitions is None else summed(found, look.partitions)
 
 
-def internal_stats_of_root(root: Root, name: TopicName) -> InternalStats | PartitionedInternalStats:
+def internal_stats_of_root(root: RootHandle, name: TopicName) -> InternalStats | PartitionedInternalStats:
     """A topic's ledgers, why their segments are kept, and its cursors (errors as `stats_of_root`)."""
     look = _look(root, name)
     found = {part.name: _internal_stats(root, part, seen) for part, seen in look.parts.items()}
@@ -79,7 +79,7 @@ def internal_stats_of_root(root: Root, name: TopicName) -> InternalStats | Parti
     return PartitionedInternalStats(metadata=look.partitions, partitions=found)
 
 
-def peek_of_root(root: Root, name: TopicName, subscription: str, entries: int) -> list[StoredEntry]:
+def peek_of_root(root: RootHandle, name: TopicName, subscription: str, entries: int) -> list[StoredEntry]:
     """The first entries that a subscription has not acknowledged, at most so many.
 
     Raises:
@@ -108,7 +108,7 @@ def peek_of_root(root: Root, name: TopicName, subscription: str, entries: int) -
         return list(islice(reader.read(EntrySource(part), ranges), sum(each.end - each.first for each in ranges)))
 
 
-def _look(root: Root, name: TopicName) -> _Look:
+def _look(root: RootHandle, name: TopicName) -> _Look:
     view = root.store.view(durable=True)
     record = catalog.require_topic(view, name)
     parts = catalog.parts(view, record)
@@ -122,7 +122,7 @@ def _stats(part: TopicPart, seen: Contents) -> TopicStats:
     return topic_stats(catalog.require_topic(seen.view, TopicName.parse(part.name)), None, seen, _no_rates, "")
 
 
-def _internal_stats(root: Root, part: TopicPart, seen: Contents) -> InternalStats:
+def _internal_stats(root: RootHandle, part: TopicPart, seen: Contents) -> InternalStats:
     name = TopicName.parse(part.name)
     found = internal_stats(catalog.require_topic(seen.view, name), None, seen, root.quorum.write)
     return with_reasons(found, kept_segments(root.store, name))

@@ -16,7 +16,7 @@ from pulsar_on_spark.metadata.records import TopicRecord
 from pulsar_on_spark.model.ids import Position
 from pulsar_on_spark.model.names import TopicName
 from pulsar_on_spark.topic.catalog.catalog import TopicPart
-from pulsar_on_spark.topic.catalog.root_handle import Root
+from pulsar_on_spark.topic.catalog.root_handle import RootHandle
 
 
 class Overview:
@@ -28,7 +28,7 @@ class Overview:
         url: The broker's, as stats name it.
     """
 
-    def __init__(self, root: Root, topics: Topics, url: str) -> None:
+    def __init__(self, root: RootHandle, topics: Topics, url: str) -> None:
         self._topics = topics
         self._url = url
         self._write_quorum = root.quorum.write

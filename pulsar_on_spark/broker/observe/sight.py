@@ -12,7 +12,7 @@ from pulsar_on_spark.metadata.records import SegmentRecord, SubscriptionRecord
 from pulsar_on_spark.metadata.state import View
 from pulsar_on_spark.model.ids import EARLIEST, Position
 from pulsar_on_spark.topic.catalog.catalog import TopicPart
-from pulsar_on_spark.topic.catalog.root_handle import Root
+from pulsar_on_spark.topic.catalog.root_handle import RootHandle
 from pulsar_on_spark.topic.data_path.tail import Tail
 from pulsar_on_spark.topic.managed_ledger.chain import chain
 from pulsar_on_spark.topic.managed_ledger.cursor.holes import AckHoles
@@ -85,7 +85,7 @@ class Sight:
         root: The root.
     """
 
-    def __init__(self, root: Root) -> None:
+    def __init__(self, root: RootHandle) -> None:
         self._root = root
         self._tail = Tail(root, fail_on_data_loss=False)
         self._turn = asyncio.Lock()

@@ -29,7 +29,7 @@ from pulsar_on_spark.model.ids import PathId
 from pulsar_on_spark.storage.reports import ReportKind, read_reports
 from pulsar_on_spark.storage.storage_path import StoragePath
 from pulsar_on_spark.topic.catalog import catalog
-from pulsar_on_spark.topic.catalog.root_handle import Root
+from pulsar_on_spark.topic.catalog.root_handle import RootHandle
 from pulsar_on_spark.topic.maintenance.repair.scrub import AuditState, read_state
 
 log = logging.getLogger(__name__)
@@ -113,7 +113,7 @@ class Stored:
         views: Its metadata.
     """
 
-    def __init__(self, root: Root, views: Views) -> None:
+    def __init__(self, root: RootHandle, views: Views) -> None:
         self._root = root
         self._views = views
         self._looking: asyncio.Task[None] | None = None

@@ -37,7 +37,7 @@ from pulsar_on_spark.model.errors import JournalFencedError
 from pulsar_on_spark.model.ids import EntryId, IncarnationId, LedgerId, Position, TopicId
 from pulsar_on_spark.protocol.server import Sent
 from pulsar_on_spark.topic.catalog.catalog import TopicPart
-from pulsar_on_spark.topic.catalog.root_handle import Root
+from pulsar_on_spark.topic.catalog.root_handle import RootHandle
 from pulsar_on_spark.topic.managed_ledger.cursor.chain import LedgerChain
 from pulsar_on_spark.topic.managed_ledger.cursor.cursor import Cursor, EntryRange
 from pulsar_on_spark.topic.managed_ledger.cursor.record import NO_RECORD, CursorRecord
@@ -107,7 +107,7 @@ class DedupStore:
         limits: Bounds of each topic's.
     """
 
-    def __init__(self, root: Root, incarnation: IncarnationId, reader: EntryReader, limits: DedupLimits) -> None:
+    def __init__(self, root: RootHandle, incarnation: IncarnationId, reader: EntryReader, limits: DedupLimits) -> None:
         self._root = root
         self._incarnation = incarnation
         self._reader = reader

@@ -33,7 +33,7 @@ from pulsar_on_spark.model.ids import EntryId, FileId, LedgerId, PathId, Positio
 from pulsar_on_spark.storage.reports import report_bad_copy
 from pulsar_on_spark.storage.storage_path import PathTable, StoragePath
 from pulsar_on_spark.topic.catalog.catalog import TopicPart
-from pulsar_on_spark.topic.catalog.root_handle import Root
+from pulsar_on_spark.topic.catalog.root_handle import RootHandle
 from pulsar_on_spark.topic.data_path.journal_read import stored_entries
 from pulsar_on_spark.topic.data_path.reading import rows_of
 from pulsar_on_spark.topic.data_path.tail import Tail
@@ -69,7 +69,7 @@ class CatchUp:
             recovery; if not, what is not sealed is an `InJournalError`.
     """
 
-    def __init__(self, root: Root, max_message_size_bytes: int, *, in_journals: bool = True) -> None:
+    def __init__(self, root: RootHandle, max_message_size_bytes: int, *, in_journals: bool = True) -> None:
         self._root = root
         self._max_message_size_bytes = max_message_size_bytes
         self._tail = Tail(root) if in_journals else None

@@ -19,7 +19,7 @@ from pulsar_on_spark.model.errors import PulsarpyError
 from pulsar_on_spark.model.ids import MessageId, Position
 from pulsar_on_spark.storage.reports import report_bad_copy
 from pulsar_on_spark.topic.catalog.catalog import TopicPart
-from pulsar_on_spark.topic.catalog.root_handle import Root
+from pulsar_on_spark.topic.catalog.root_handle import RootHandle
 from pulsar_on_spark.topic.entries.rows import StoredEntry
 from pulsar_on_spark.topic.maintenance.compaction.chain import CompactedChain
 from pulsar_on_spark.topic.maintenance.compaction.reading import Index, read_index
@@ -133,7 +133,7 @@ def is_outlived(compacted: Compacted | None, next_: Position, log_chain: LedgerC
     return read_on < log_chain.start
 
 
-def newest_compaction(root: Root, part: TopicPart, known: Sequence[Compacted] = ()) -> Compacted | None:
+def newest_compaction(root: RootHandle, part: TopicPart, known: Sequence[Compacted] = ()) -> Compacted | None:
     """The topic's compaction as it is now; None if there is none. Blocks: off the loop.
 
     Args:

@@ -23,7 +23,7 @@ from pulsar_on_spark.metadata.state import ChangedChains, View
 from pulsar_on_spark.model.errors import PulsarpyError
 from pulsar_on_spark.model.ids import LedgerId, TopicId
 from pulsar_on_spark.topic.catalog.catalog import TopicPart
-from pulsar_on_spark.topic.catalog.root_handle import Root
+from pulsar_on_spark.topic.catalog.root_handle import RootHandle
 from pulsar_on_spark.topic.data_path.tail import Tail
 from pulsar_on_spark.topic.managed_ledger.cursor.chain import LedgerChain, LedgerExtent
 from pulsar_on_spark.topic.managed_ledger.incarnation.incarnation import Incarnation
@@ -81,7 +81,7 @@ class ChainFollower:
         incarnations: The broker's.
     """
 
-    def __init__(self, root: Root, incarnations: Iterable[Incarnation]) -> None:
+    def __init__(self, root: RootHandle, incarnations: Iterable[Incarnation]) -> None:
         self._root = root
         self._incarnations = incarnations
         self._topics: dict[TopicId, _Followed] = {}

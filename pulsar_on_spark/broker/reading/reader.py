@@ -18,7 +18,7 @@ from pulsar_on_spark.model.errors import PulsarpyError
 from pulsar_on_spark.model.ids import EARLIEST, EntryId, MessageId, Position
 from pulsar_on_spark.storage.reports import write_report
 from pulsar_on_spark.topic.catalog.catalog import TopicPart
-from pulsar_on_spark.topic.catalog.root_handle import Root
+from pulsar_on_spark.topic.catalog.root_handle import RootHandle
 from pulsar_on_spark.topic.entries.cutting import MAX_MESSAGE_BYTES
 from pulsar_on_spark.topic.entries.rows import StoredEntry
 from pulsar_on_spark.topic.managed_ledger.chain.chain import trimmed_before
@@ -66,7 +66,7 @@ class EntryReader:
         max_message_size_bytes: The broker's `maxMessageSize`.
     """
 
-    def __init__(self, root: Root, cache: EntryCache, *, max_message_size_bytes: int = MAX_MESSAGE_BYTES) -> None:
+    def __init__(self, root: RootHandle, cache: EntryCache, *, max_message_size_bytes: int = MAX_MESSAGE_BYTES) -> None:
         self.root = root
         self.cache = cache
         self.hits = self.misses = 0

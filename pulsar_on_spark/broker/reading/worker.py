@@ -21,7 +21,7 @@ from pulsar_on_spark.broker.reading.slabs import Run, SlabWriter
 from pulsar_on_spark.model import logs
 from pulsar_on_spark.model.errors import PulsarpyError, StorageError
 from pulsar_on_spark.topic.catalog.giving_way import leave_signals_to_parent
-from pulsar_on_spark.topic.catalog.root_handle import Root
+from pulsar_on_spark.topic.catalog.root_handle import RootHandle
 from pulsar_on_spark.topic.entries.rows import StoredEntry
 
 log = logging.getLogger(__name__)
@@ -39,13 +39,15 @@ def run(root: Path, max_message_size_bytes: int, slabs: list[memoryview], jobs: 
     leave_signals_to_parent()
     gc.freeze()
     logs.configure_child()
-    _Worker(Root.open(root), max_message_size_bytes, slabs, jobs).run()
+    _Worker(RootHandle.open(root), max_message_size_bytes, slabs, jobs).run()
 
 
 class _Worker:
     """A thread for what is sealed, and one for what may be in a journal: that may have to wait, others shall not."""
 
-    def __init__(self, root: Root, max_message_size_bytes: int, slabs: list[memoryview], jobs: Connection) -> None:
+    def __init__(
+        self, root: RootHandle, max_message_size_bytes: int, slabs: list[memoryview], jobs: Connection
+    ) -> None:
         self._jobs = jobs
         self._sending = threading.Lock()
         self._sealed = _Reads(CatchUp(root, max_message_size_bytes, in_journals=False), slabs, SUSPENDED_SEALED)

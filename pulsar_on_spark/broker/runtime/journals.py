@@ -18,7 +18,7 @@ from pulsar_on_spark.model.errors import JournalUnavailableError, PulsarpyError
 from pulsar_on_spark.model.ids import IncarnationId, TopicId
 from pulsar_on_spark.model.quorum import Quorum
 from pulsar_on_spark.topic.catalog.policies.quorums import MAX_QUORUMS
-from pulsar_on_spark.topic.catalog.root_handle import Root
+from pulsar_on_spark.topic.catalog.root_handle import RootHandle
 from pulsar_on_spark.topic.managed_ledger.incarnation.incarnation import Incarnation
 from pulsar_on_spark.topic.managed_ledger.incarnation.listener import IncarnationListener
 from pulsar_on_spark.topic.managed_ledger.incarnation.roll_over import RollOver
@@ -66,7 +66,7 @@ class Journals:
 
     def __init__(
         self,
-        root: Root,
+        root: RootHandle,
         listener: IncarnationListener,
         sealing: SealingPolicy,
         roll_over: RollOver,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 
 from pulsar_on_spark.metadata.state import View
-from pulsar_on_spark.topic.catalog.root_handle import Root
+from pulsar_on_spark.topic.catalog.root_handle import RootHandle
 
 
 class Views:
@@ -15,7 +15,7 @@ class Views:
         root: The root.
     """
 
-    def __init__(self, root: Root) -> None:
+    def __init__(self, root: RootHandle) -> None:
         self._root = root
         self._next: asyncio.Future[View] | None = None
         self._is_reading = False

@@ -18,7 +18,7 @@ from pulsar_on_spark.broker.topics.topic import TopicParts
 from pulsar_on_spark.broker.topics.topic_watch import TopicWatch
 from pulsar_on_spark.broker.topics.topics import Topics
 from pulsar_on_spark.protocol.commands import ServerError
-from pulsar_on_spark.topic.catalog.root_handle import Root
+from pulsar_on_spark.root import Root
 
 if TYPE_CHECKING:  # it holds connections, which hold this
     from pulsar_on_spark.broker.services.vitals import Vitals

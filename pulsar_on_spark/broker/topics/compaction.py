@@ -25,7 +25,7 @@ from pulsar_on_spark.model.ids import EntryId, LedgerId, Position
 from pulsar_on_spark.model.names import TopicName
 from pulsar_on_spark.topic.catalog.catalog import TopicPart
 from pulsar_on_spark.topic.catalog.policies.effective import effective
-from pulsar_on_spark.topic.catalog.root_handle import Root
+from pulsar_on_spark.topic.catalog.root_handle import RootHandle
 from pulsar_on_spark.topic.data_path.tail import Tail
 from pulsar_on_spark.topic.maintenance.compaction.compact import Compaction, compact
 from pulsar_on_spark.topic.managed_ledger.chain.compaction_record import waiting_bytes
@@ -83,7 +83,7 @@ class Compactions:
         settings: How often thresholds are looked at, and what holds where no policy says otherwise.
     """
 
-    def __init__(self, root: Root, settings: BrokerSettings) -> None:
+    def __init__(self, root: RootHandle, settings: BrokerSettings) -> None:
         self._root = root
         self._defaults = default_policies(settings)
         self._interval_s = settings.broker_service_compaction_monitor_interval_in_seconds
@@ -210,7 +210,7 @@ def main() -> None:
         ledger, entry = place.split(":")
         reach = Position(LedgerId(int(ledger)), EntryId(int(entry)))
     try:
-        compact(Root.open(path), topic, Compaction(retain_null_key=retain_null_key == "1"), reach=reach)
+        compact(RootHandle.open(path), topic, Compaction(retain_null_key=retain_null_key == "1"), reach=reach)
     except (PulsarpyError, OSError) as error:
         sys.exit(" ".join(str(error).split()))
 

@@ -27,7 +27,7 @@ from pulsar_on_spark.model.names import TopicName, check_new_name
 from pulsar_on_spark.protocol.commands import ServerError
 from pulsar_on_spark.topic.catalog import catalog, registry
 from pulsar_on_spark.topic.catalog.policies.effective import effective
-from pulsar_on_spark.topic.catalog.root_handle import Root
+from pulsar_on_spark.topic.catalog.root_handle import RootHandle
 
 AnyTopic = BrokerTopic | NonPersistentTopic
 Load = Callable[[TopicName, TopicRecord], BrokerTopic]
@@ -51,7 +51,9 @@ class Topics:
         http_creations: The rate at which topics may be created over HTTP.
     """
 
-    def __init__(self, root: Root, views: Views, commits: GroupedCommits, settings: BrokerSettings, load: Load) -> None:
+    def __init__(
+        self, root: RootHandle, views: Views, commits: GroupedCommits, settings: BrokerSettings, load: Load
+    ) -> None:
         self.compactions = Compactions(root, settings)
         self._root = root
         self._views = views

@@ -5,12 +5,12 @@ from __future__ import annotations
 import logging
 import os
 import uuid
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import Self, cast
 
 from pulsar_on_spark.ledger.segments.segment_writer import FileNotWrittenError
 from pulsar_on_spark.metadata import keys
@@ -18,9 +18,7 @@ from pulsar_on_spark.metadata.records import (
     NamespaceRecord,
     PathRecord,
     RootRecord,
-    SchemaRecord,
     TenantRecord,
-    TopicRecord,
 )
 from pulsar_on_spark.metadata.state import View
 from pulsar_on_spark.metadata.store import FORMAT_VERSION, Change, MetadataStore
@@ -31,38 +29,25 @@ from pulsar_on_spark.model.errors import (
     RootExistsError,
     StoragePathError,
 )
-from pulsar_on_spark.model.ids import IncarnationId, PathId
-from pulsar_on_spark.model.names import DEFAULT_NAMESPACE, DEFAULT_TENANT, TopicName
+from pulsar_on_spark.model.ids import PathId
+from pulsar_on_spark.model.names import DEFAULT_NAMESPACE, DEFAULT_TENANT
 from pulsar_on_spark.model.quorum import DEFAULT_QUORUM, Quorum
 from pulsar_on_spark.model.root_path import local_path
 from pulsar_on_spark.storage import permissions
 from pulsar_on_spark.storage.durability import locked
 from pulsar_on_spark.storage.files import OS_FILES, make_directory, write_file
 from pulsar_on_spark.storage.storage_path import PathFailure, StoragePath
-from pulsar_on_spark.topic.catalog import catalog, registry
-from pulsar_on_spark.topic.catalog.progress import Progress, silent
-from pulsar_on_spark.topic.entries.schemas.schema import TopicSchema
-from pulsar_on_spark.topic.entries.values.spark_schemas import SparkSchema
-
-if TYPE_CHECKING:
-    # These build on a root: `Root` hands over to them, and loads them when it does.
-    from pulsar_on_spark.topic.maintenance.files.collect import Ages
-    from pulsar_on_spark.topic.maintenance.maintain import MaintainReport
-    from pulsar_on_spark.topic.maintenance.repair.limits import RepairLimits
-    from pulsar_on_spark.topic.maintenance.repair.repairing import RepairReport
-    from pulsar_on_spark.topic.maintenance.status import RootStatus, TopicSubscription
-    from pulsar_on_spark.topic.managed_ledger.incarnation.recover_dead import RecoveredIncarnation
 
 log = logging.getLogger(__name__)
 
 _MAX_SHARED = 8
-_shared: dict[Path, tuple[object, Root]] = {}
+_shared: dict[tuple[type[RootHandle], Path], tuple[object, RootHandle]] = {}
 _LOCK = "lock"
 _LOST_AND_FOUND = "lost+found"
 _OWN_NAMES = {"metadata", "leases", "reports", "storage", _LOCK, _LOST_AND_FOUND}
 
 
-class Root:
+class RootHandle:
     """An open root: its metadata store and its storage paths."""
 
     def __init__(self, path: Path) -> None:
@@ -80,8 +65,8 @@ class Root:
         self.quorum = Quorum.parse(self.store.root_record.quorum)
 
     @classmethod
-    def open(cls, path: str | Path) -> Root:
-        """Open an existing root (see `Root`)."""
+    def open(cls, path: str | Path) -> Self:
+        """Open an existing root (see `RootHandle`)."""
         return cls(local_path(path))
 
     @classmethod
@@ -91,7 +76,7 @@ class Root:
         storage_paths: Sequence[str | Path] = (),
         quorum: Quorum = DEFAULT_QUORUM,
         file_mode: int = permissions.PRIVATE,
-    ) -> Root:
+    ) -> Self:
         """Make a root, or finish one whose making was cut off.
 
         Args:
@@ -137,7 +122,7 @@ class Root:
         return cls(root)
 
     @classmethod
-    def open_or_create(cls, path: str | Path) -> Root:
+    def open_or_create(cls, path: str | Path) -> Self:
         """Open a root, or make one, with a warning in the log, where the path is absent or an empty folder."""
         root = local_path(path)
         if cls.is_occupied(root):
@@ -166,15 +151,15 @@ class Root:
         return True
 
     @classmethod
-    def shared(cls, path: Path) -> Root:
+    def shared(cls, path: Path) -> Self:
         """This process's handle on a root, opened at first use. A root that was replaced on disk is opened anew."""
         identity = cls._identity(path)
-        known = _shared.get(path)
+        known = _shared.get((cls, path))
         if known is None or known[0] != identity:
             while len(_shared) >= _MAX_SHARED:
                 _shared.pop(next(iter(_shared)))
-            known = _shared[path] = (identity, cls(path))
-        return known[1]
+            known = _shared[cls, path] = (identity, cls(path))
+        return cast("Self", known[1])
 
     @staticmethod
     def _identity(path: Path) -> tuple[int, int, int] | None:
@@ -237,118 +222,6 @@ class Root:
             except MetadataError as unmarked:
                 log.warning("Storage paths could not be marked as failed: %s", unmarked)
             raise
-
-    # --- the Python API ---
-
-    def create_topic(
-        self,
-        name: str,
-        partitions: int | None = None,
-        *,
-        schema: str | SparkSchema | None = None,
-        schema_type: str = "JSON",
-        if_exists: Literal["error", "ignore"] = "error",
-    ) -> TopicRecord:
-        """Create a topic.
-
-        Args:
-            name: short (`clicks`, `tenant/namespace/clicks`) or full (`persistent://...`).
-            partitions: 1 to 10,000; None for a topic without partitions.
-            schema: what values are made of: DDL (`id BIGINT, city STRING`), a frame's `schema`, the JSON of one, or
-                an Avro record schema.
-            schema_type: how values are encoded, JSON or AVRO.
-            if_exists: "ignore" gives the existing topic back, whatever its partitions and schema.
-
-        Raises:
-            TopicExistsError: the topic exists.
-            InvalidArgumentError: the name, the number of partitions or the schema is not acceptable.
-        """
-        if if_exists not in ("error", "ignore"):
-            raise InvalidArgumentError(f"Argument if_exists is {if_exists!r}: give 'error' or 'ignore'.")
-        declared = None if schema is None else TopicSchema.parse(schema_type, schema)
-        exist_ok = if_exists == "ignore"
-        return catalog.create_topic(self.store, TopicName.parse(name), partitions, exist_ok=exist_ok, schema=declared)
-
-    def topics(self) -> list[TopicRecord]:
-        """All topics, by name; partitions are not listed on their own."""
-        return catalog.topics(self.store.view(durable=True))
-
-    def add_partitions(self, name: str, partitions: int) -> None:
-        """Let a partitioned topic grow to `partitions` (see `catalog.add_partitions` for the errors)."""
-        catalog.add_partitions(self.store, TopicName.parse(name), partitions)
-
-    def declare_schema(self, name: str, schema: str | SparkSchema, schema_type: str = "JSON") -> SchemaRecord:
-        """Register a topic's schema, also one that follows others; arguments are those of `create_topic`.
-
-        Raises:
-            TopicNotFoundError, InvalidArgumentError: there is no such topic, or the schema is not acceptable.
-            IncompatibleSchemaError: it may not follow those that are there.
-        """
-        return registry.add_schema(self.store, TopicName.parse(name), TopicSchema.parse(schema_type, schema))
-
-    def delete_topic(self, name: str, *, force: bool = False) -> None:
-        """Delete a topic with its partitions and data; with `force` also one that has subscriptions.
-
-        Raises:
-            TopicNotFoundError: there is no such topic.
-            InvalidArgumentError: it has subscriptions and `force` is not given, or it is a partition.
-        """
-        catalog.delete_topic(self.store, TopicName.parse(name), force=force)
-
-    def subscriptions(self) -> tuple[TopicSubscription, ...]:
-        """The subscriptions of all topics, with cursors and backlog."""
-        from pulsar_on_spark.topic.maintenance.status import look, topic_subscriptions
-
-        return topic_subscriptions(self, look(self))
-
-    def delete_subscription(self, topic: str, name: str, *, force: bool = False) -> None:
-        """Delete a subscription on a topic and its partitions.
-
-        A consumer whose lease may still run is waited for: one lease period tells whether it is alive.
-
-        Raises:
-            TopicNotFoundError, SubscriptionNotFoundError: there is no such topic or subscription.
-            ConsumerBusyError: a consumer is reading it, and `force` is not given.
-        """
-        from pulsar_on_spark.topic.catalog.leases import LeaseWatcher, broker_lease_directory, lease_directory
-        from pulsar_on_spark.topic.managed_ledger.subscription import subscriptions
-
-        view = self.store.view()
-        parts = catalog.parts(view, catalog.require_topic(view, TopicName.parse(topic)))
-        watcher = LeaseWatcher(lease_directory(self.path, name))
-        brokers = LeaseWatcher(broker_lease_directory(self.path))
-        subscriptions.delete_subscription(self.store, name, parts, watcher, brokers, force=force)
-
-    def __repr__(self) -> str:
-        return f"Root({str(self.path)!r}, quorum={self.quorum})"
-
-    def status(self, *, verify: bool = False, progress: Progress = silent) -> RootStatus:
-        """Storage paths, topics, subscriptions, missing and bad copies (see `status.status`)."""
-        from pulsar_on_spark.topic.maintenance.status import status
-
-        return status(self, verify=verify, progress=progress)
-
-    def recover(
-        self, incarnation: str | None = None, give_up: Collection[int] = ()
-    ) -> tuple[RecoveredIncarnation, ...]:
-        """Recover the journals of brokers that are dead, now (see `repair.recover_dead`)."""
-        from pulsar_on_spark.topic.managed_ledger.incarnation.recover_dead import recover_dead
-
-        chosen = None if incarnation is None else IncarnationId(incarnation)
-        return recover_dead(self, chosen, [PathId(path) for path in give_up])
-
-    def repair(self, limits: RepairLimits | None = None, progress: Progress = silent) -> RepairReport:
-        """Find bad and missing copies and restore them (see `repairing.repair`)."""
-        from pulsar_on_spark.topic.maintenance.repair.repairing import repair
-
-        return repair(self, limits, progress)
-
-    def maintain(self, ages: Ages | None = None, progress: Progress = silent) -> MaintainReport:
-        """One pass of housekeeping (see `maintain.maintain`)."""
-        from pulsar_on_spark.topic.maintenance import maintain
-        from pulsar_on_spark.topic.maintenance.files import collect
-
-        return maintain.maintain(self, ages or collect.DEFAULT_AGES, progress)
 
 
 def _storage_path(root: Path, cluster_id: str, record: PathRecord) -> StoragePath:

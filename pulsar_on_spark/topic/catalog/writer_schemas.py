@@ -9,7 +9,7 @@ from pathlib import Path
 from pulsar_on_spark.metadata.records import SchemaRecord
 from pulsar_on_spark.model.names import TopicName
 from pulsar_on_spark.topic.catalog import registry
-from pulsar_on_spark.topic.catalog.root_handle import Root
+from pulsar_on_spark.topic.catalog.root_handle import RootHandle
 
 
 @dataclass(frozen=True)
@@ -45,7 +45,7 @@ class WriterSchemas:
                 return self.known[owner, version]
         found = None
         if len(version) == 8:
-            found = registry.find(Root.shared(self.root).store.view(), name, int.from_bytes(version, "big"))
+            found = registry.find(RootHandle.shared(self.root).store.view(), name, int.from_bytes(version, "big"))
         said = None if found is None else (found.type, found.data)
         self.known[name.full, version] = said
         return said

@@ -21,7 +21,7 @@ from pulsar_on_spark.model.ids import IncarnationId, TopicId
 from pulsar_on_spark.model.standing import Standing
 from pulsar_on_spark.topic.catalog.catalog import TopicPart
 from pulsar_on_spark.topic.catalog.leases import LeaseKeeper, LeaseWatcher, lease_directory
-from pulsar_on_spark.topic.catalog.root_handle import Root
+from pulsar_on_spark.topic.catalog.root_handle import RootHandle
 from pulsar_on_spark.topic.managed_ledger.cursor.handover import broker_cursor, give_to_spark
 from pulsar_on_spark.topic.managed_ledger.incarnation.dead_cursors import DeadOwners
 from pulsar_on_spark.topic.managed_ledger.subscription import ownership, positions
@@ -68,7 +68,7 @@ class SubscriptionConsumer:
 
     def __init__(
         self,
-        root: Root,
+        root: RootHandle,
         name: str,
         type_: SubscriptionType,
         consumer: str,

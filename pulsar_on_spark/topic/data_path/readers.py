@@ -9,7 +9,7 @@ from pulsar_on_spark.metadata.records import SubscriptionRecord
 from pulsar_on_spark.model.ids import TopicId
 from pulsar_on_spark.model.standing import Standing
 from pulsar_on_spark.topic.catalog.leases import LeaseWatcher, lease_directory
-from pulsar_on_spark.topic.catalog.root_handle import Root
+from pulsar_on_spark.topic.catalog.root_handle import RootHandle
 
 
 class SparkReaders:
@@ -20,7 +20,7 @@ class SparkReaders:
         clock: Seconds that only grow.
     """
 
-    def __init__(self, root: Root, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, root: RootHandle, clock: Callable[[], float] = time.monotonic) -> None:
         self._root = root
         self._clock = clock
         self._watchers: dict[str, LeaseWatcher] = {}

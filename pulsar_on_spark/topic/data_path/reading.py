@@ -35,7 +35,7 @@ from pulsar_on_spark.storage.loss import LOOK_AGAIN
 from pulsar_on_spark.storage.reports import Finding, LostBatches, ReportKind, report_bad_copy, write_report
 from pulsar_on_spark.storage.storage_path import StoragePath
 from pulsar_on_spark.topic.catalog.catalog import TopicPart
-from pulsar_on_spark.topic.catalog.root_handle import Root
+from pulsar_on_spark.topic.catalog.root_handle import RootHandle
 from pulsar_on_spark.topic.data_path.journal_read import read_entries
 from pulsar_on_spark.topic.data_path.tail import Tail
 from pulsar_on_spark.topic.entries.hidden_rows import HIDING_COLUMNS, UnreadableEntry, leave_out, message_rows_of
@@ -226,7 +226,7 @@ class SliceReader:
         end = Position(start.ledger, EntryId(slice_.end))
         part = TopicPart(slice_.topic, slice_.topic_id, slice_.partition)
         try:
-            root = Root(self.root)
+            root = RootHandle(self.root)
             with closing(Tail(root, fail_on_data_loss=self.fail_on_data_loss)) as tail:
                 view = tail.look([part], reach={slice_.topic_id: end})
         except (NotARootError, MetadataError, OSError):

@@ -24,7 +24,7 @@ from pulsar_on_spark.model.errors import DataLossError
 from pulsar_on_spark.model.ids import IncarnationId, Position
 from pulsar_on_spark.storage.loss import unreachable
 from pulsar_on_spark.topic.catalog.catalog import TopicPart
-from pulsar_on_spark.topic.catalog.root_handle import Root
+from pulsar_on_spark.topic.catalog.root_handle import RootHandle
 from pulsar_on_spark.topic.data_path.journal_scan import JournalScan
 from pulsar_on_spark.topic.managed_ledger.chain import chain
 from pulsar_on_spark.topic.managed_ledger.chain.tail_view import TailView, TopicTail, UnsealedSegment
@@ -68,7 +68,7 @@ class Tail:
     """
 
     def __init__(
-        self, root: Root, *, fail_on_data_loss: bool = True, clock: Callable[[], float] = time.monotonic
+        self, root: RootHandle, *, fail_on_data_loss: bool = True, clock: Callable[[], float] = time.monotonic
     ) -> None:
         self._root = root
         self._fail_on_data_loss = fail_on_data_loss

@@ -6,7 +6,7 @@ import logging
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, TypeVar
+from typing import TypeVar
 
 from pulsar_on_spark.metadata import keys
 from pulsar_on_spark.metadata.records import PathRecord
@@ -18,6 +18,7 @@ from pulsar_on_spark.storage.path_health import Trials
 from pulsar_on_spark.topic.catalog.policies.effective import DEFAULTS
 from pulsar_on_spark.topic.catalog.policies.policies import Policies
 from pulsar_on_spark.topic.catalog.progress import Progress, silent
+from pulsar_on_spark.topic.catalog.root_handle import RootHandle
 from pulsar_on_spark.topic.maintenance.files.collect import DEFAULT_AGES, Ages, CollectReport, collect
 from pulsar_on_spark.topic.maintenance.files.merge import MergeReport, merge
 from pulsar_on_spark.topic.maintenance.repair.limits import BESIDE_A_BROKER, RepairLimits
@@ -25,9 +26,6 @@ from pulsar_on_spark.topic.maintenance.repair.repairing import RepairReport, rep
 from pulsar_on_spark.topic.maintenance.retention.expiry import expire_subscriptions, sweep_leases
 from pulsar_on_spark.topic.maintenance.retention.trim import TrimmedTopics, trim_topics
 from pulsar_on_spark.topic.managed_ledger.sealing.closed_journals import ClosedJournals, seal_closed
-
-if TYPE_CHECKING:
-    from pulsar_on_spark.topic.catalog.root_handle import Root
 
 T = TypeVar("T")
 log = logging.getLogger(__name__)
@@ -68,7 +66,7 @@ class MaintainReport:
 
 
 def maintain(
-    root: Root,
+    root: RootHandle,
     ages: Ages = DEFAULT_AGES,
     progress: Progress = silent,
     repair_limits: RepairLimits = BESIDE_A_BROKER,
@@ -109,7 +107,9 @@ def maintain(
     )
 
 
-def heal_paths(root: Root, told: dict[int, str] | None = None, trials: Trials | None = None) -> tuple[PathId, ...]:
+def heal_paths(
+    root: RootHandle, told: dict[int, str] | None = None, trials: Trials | None = None
+) -> tuple[PathId, ...]:
     """Let storage paths that failed under a write, and are well again, be written to; returns which.
 
     Args:
@@ -149,5 +149,5 @@ def heal_paths(root: Root, told: dict[int, str] | None = None, trials: Trials | 
 
 
 def _has_failed(record: PathRecord) -> bool:
-    """Marked by a write (`Root.mark_failed`), not set to read-only by somebody."""
+    """Marked by a write (`RootHandle.mark_failed`), not set to read-only by somebody."""
     return record.state == "read-only" and bool(record.reason)

@@ -8,7 +8,7 @@ from collections.abc import Collection, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from pulsar_on_spark.ledger.journal.register import log_record
 from pulsar_on_spark.metadata.records import (
@@ -29,6 +29,7 @@ from pulsar_on_spark.storage.storage_path import StoragePath
 from pulsar_on_spark.topic.catalog import catalog, registry
 from pulsar_on_spark.topic.catalog.leases import LeaseWatcher, broker_lease_directory
 from pulsar_on_spark.topic.catalog.progress import Progress, silent
+from pulsar_on_spark.topic.catalog.root_handle import RootHandle
 from pulsar_on_spark.topic.data_path.tail import Tail
 from pulsar_on_spark.topic.maintenance.repair.scrub import AuditState, check_copy, read_state
 from pulsar_on_spark.topic.managed_ledger.chain import chain
@@ -36,9 +37,6 @@ from pulsar_on_spark.topic.managed_ledger.chain.tail_view import UnsealedSegment
 from pulsar_on_spark.topic.managed_ledger.sealing.journal_frames import JournalFrames
 from pulsar_on_spark.topic.managed_ledger.subscription import subscriptions
 from pulsar_on_spark.topic.managed_ledger.subscription.subscriptions import SubscriptionStatus
-
-if TYPE_CHECKING:
-    from pulsar_on_spark.topic.catalog.root_handle import Root
 
 
 @dataclass(frozen=True, slots=True)
@@ -188,7 +186,7 @@ class RootStatus(StorageStatus):
     verified_copies: int | None
 
 
-def status(root: Root, *, verify: bool = False, progress: Progress = silent) -> RootStatus:
+def status(root: RootHandle, *, verify: bool = False, progress: Progress = silent) -> RootStatus:
     """The root now.
 
     Args:
@@ -214,13 +212,13 @@ def status(root: Root, *, verify: bool = False, progress: Progress = silent) -> 
     )
 
 
-def storage_status(root: Root) -> StorageStatus:
+def storage_status(root: RootHandle) -> StorageStatus:
     """Storage paths, copies and journals now (raises as `status`)."""
     view = root.store.view(durable=True)
     return StorageStatus(**_storage(root, view, catalog.live_files(view)))
 
 
-def _storage(root: Root, view: View, files: Mapping[str, FileRecord]) -> dict[str, Any]:
+def _storage(root: RootHandle, view: View, files: Mapping[str, FileRecord]) -> dict[str, Any]:
     """The fields of `StorageStatus`."""
     reports = [report for report in read_reports(root.path) if report.file_id in files]
     bad = _bad_copies(files, reports)
@@ -236,7 +234,7 @@ def _storage(root: Root, view: View, files: Mapping[str, FileRecord]) -> dict[st
     }
 
 
-def look(root: Root) -> View:
+def look(root: RootHandle) -> View:
     """The root now, with what is in journals; where that cannot be read, as much of it as is known without."""
     view = root.store.view(durable=True)
     parts = [part for topic in catalog.topics(view) for part in catalog.parts(view, topic)]
@@ -244,7 +242,7 @@ def look(root: Root) -> View:
         return tail.look(parts, view)
 
 
-def topic_subscriptions(root: Root, view: View) -> tuple[TopicSubscription, ...]:
+def topic_subscriptions(root: RootHandle, view: View) -> tuple[TopicSubscription, ...]:
     """The subscriptions of all topics, partitions summed up."""
     cursors = root.store.cursors()
     found = []
@@ -276,7 +274,7 @@ def _topic(view: View, topic: TopicRecord) -> TopicStatus:
     )
 
 
-def _incarnation(root: Root, view: View, record: IncarnationRecord) -> IncarnationStatus:
+def _incarnation(root: RootHandle, view: View, record: IncarnationRecord) -> IncarnationStatus:
     seal = view.get(SealRecord, record.incarnation) or SealRecord(incarnation=record.incarnation)
     frames = JournalFrames(IncarnationId(record.incarnation), root.current_storage_paths, seal.sealed_before)
     watcher = LeaseWatcher(broker_lease_directory(root.path))
@@ -296,7 +294,9 @@ def _incarnation(root: Root, view: View, record: IncarnationRecord) -> Incarnati
     )
 
 
-def _paths(root: Root, view: View, files: Mapping[str, FileRecord], bad: Counter[PathId]) -> tuple[PathStatus, ...]:
+def _paths(
+    root: RootHandle, view: View, files: Mapping[str, FileRecord], bad: Counter[PathId]
+) -> tuple[PathStatus, ...]:
     copies: Counter[int] = Counter()
     sizes: Counter[int] = Counter()
     for file in files.values():
@@ -348,7 +348,7 @@ def _holds(path: PathStatus) -> bool:
     return not path.problem and path.state not in ("lost", "draining")
 
 
-def _missing_copies(root: Root, files: Mapping[str, FileRecord], holding: Collection[int]) -> int:
+def _missing_copies(root: RootHandle, files: Mapping[str, FileRecord], holding: Collection[int]) -> int:
     return sum(
         max((file.write_quorum or root.quorum.write) - sum(1 for path_id in file.copies if path_id in holding), 0)
         for file in files.values()
@@ -363,7 +363,7 @@ def _look(path: StoragePath) -> tuple[str, int | None]:
         return str(error), None
 
 
-def _verify(root: Root, view: View, files: Mapping[str, FileRecord], progress: Progress) -> int:
+def _verify(root: RootHandle, view: View, files: Mapping[str, FileRecord], progress: Progress) -> int:
     """Read every copy of the files; returns how many were good."""
     paths = root.storage_paths(view)
     copies = [(file, paths[PathId(each)]) for file in files.values() for each in file.copies if PathId(each) in paths]

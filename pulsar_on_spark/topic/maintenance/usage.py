@@ -15,7 +15,6 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from pulsar_on_spark.ledger.journal.files import JOURNAL
 from pulsar_on_spark.ledger.journal.register import log_record
@@ -34,11 +33,9 @@ from pulsar_on_spark.model.errors import StoragePathError
 from pulsar_on_spark.model.ids import FileId, PathId
 from pulsar_on_spark.storage.storage_path import StoragePath
 from pulsar_on_spark.topic.catalog import catalog
+from pulsar_on_spark.topic.catalog.root_handle import RootHandle
 from pulsar_on_spark.topic.maintenance.status import TopicSubscription, look, topic_subscriptions
 from pulsar_on_spark.topic.managed_ledger.chain.tail_view import UnsealedSegment
-
-if TYPE_CHECKING:
-    from pulsar_on_spark.topic.catalog.root_handle import Root
 
 
 class Reason(Enum):
@@ -124,7 +121,7 @@ class FileShares:
     compacted: Mapping[str, float]
 
 
-def usage(root: Root) -> RootUsage:
+def usage(root: RootHandle) -> RootUsage:
     """Look at a root now.
 
     Raises:

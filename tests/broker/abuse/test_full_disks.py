@@ -14,8 +14,8 @@ import pytest
 
 from pulsar_on_spark.metadata.records import PathRecord
 from pulsar_on_spark.model.errors import InvalidArgumentError
+from pulsar_on_spark.root import Root
 from pulsar_on_spark.storage.open_files import processes_with_open_files
-from pulsar_on_spark.topic.catalog.root_handle import Root
 from pulsar_on_spark.topic.maintenance.repair import storage_paths
 from pulsar_on_spark.topic.maintenance.repair.repairing import repair
 from tests.broker.clients.conftest import WAIT_MS, new_client

@@ -23,7 +23,7 @@ from pulsar_on_spark.protocol.commands import (
     CommandSubscribe,
     MessageIdData,
 )
-from pulsar_on_spark.topic.catalog.root_handle import Root
+from pulsar_on_spark.root import Root
 from tests.broker.clients.conftest import new_client
 from tests.broker.clients.raw import answer_and_entry, command, consuming
 from tests.broker.clients.raw_chunks import whole_messages

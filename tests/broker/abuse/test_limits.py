@@ -33,7 +33,7 @@ from pulsar_on_spark.protocol.commands import (
 )
 from pulsar_on_spark.protocol.entry_frame import MAX_MESSAGES_IN_ENTRY
 from pulsar_on_spark.protocol.frames import frame_of
-from pulsar_on_spark.topic.catalog.root_handle import Root
+from pulsar_on_spark.root import Root
 from pulsar_on_spark.topic.maintenance.status import look
 from tests.broker.clients.conftest import WAIT_MS, new_client
 from tests.broker.clients.raw import answer, answer_of, command, connect

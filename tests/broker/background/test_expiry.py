@@ -13,10 +13,10 @@ from pulsar_on_spark.metadata import keys
 from pulsar_on_spark.metadata.records import SubscriptionRecord
 from pulsar_on_spark.metadata.store import Change
 from pulsar_on_spark.model.ids import EARLIEST
+from pulsar_on_spark.root import Root
 from pulsar_on_spark.topic.catalog.catalog import TopicPart
 from pulsar_on_spark.topic.catalog.policies.change import set_namespace_policies
 from pulsar_on_spark.topic.catalog.policies.effective import DEFAULTS
-from pulsar_on_spark.topic.catalog.root_handle import Root
 from pulsar_on_spark.topic.data_path.consumer import SubscriptionConsumer
 from pulsar_on_spark.topic.managed_ledger.subscription import subscriptions
 from pulsar_on_spark.topic.managed_ledger.subscription.offsets import StreamOffset

@@ -13,10 +13,10 @@ from pulsar_on_spark.broker.topics.topics import Topics
 from pulsar_on_spark.metadata.state import View
 from pulsar_on_spark.model.ids import EARLIEST
 from pulsar_on_spark.model.names import TopicName
+from pulsar_on_spark.root import Root
 from pulsar_on_spark.topic.catalog import catalog
 from pulsar_on_spark.topic.catalog.policies.change import set_topic_policies
 from pulsar_on_spark.topic.catalog.policies.effective import DEFAULTS
-from pulsar_on_spark.topic.catalog.root_handle import Root
 from pulsar_on_spark.topic.data_path.consumer import SubscriptionConsumer
 from pulsar_on_spark.topic.managed_ledger.subscription import subscriptions
 from pulsar_on_spark.topic.managed_ledger.subscription.offsets import StreamOffset

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from pulsar_on_spark.metadata.records import PathRecord
 from pulsar_on_spark.model.ids import PathId
-from pulsar_on_spark.topic.catalog.root_handle import Root
+from pulsar_on_spark.root import Root
 from pulsar_on_spark.topic.maintenance.repair import scrub
 from pulsar_on_spark.topic.maintenance.repair.audit import live
 from tests.kit import messages

@@ -15,9 +15,9 @@ from pulsar_on_spark.metadata.records import SegmentRecord
 from pulsar_on_spark.model.ids import Position
 from pulsar_on_spark.model.names import TopicName
 from pulsar_on_spark.protocol.commands import CommandSubscribe, ServerError
+from pulsar_on_spark.root import Root
 from pulsar_on_spark.topic.catalog import catalog
 from pulsar_on_spark.topic.catalog.policies.policies import Policies, RetentionPolicies
-from pulsar_on_spark.topic.catalog.root_handle import Root
 from pulsar_on_spark.topic.maintenance.compaction.compact import compact
 from pulsar_on_spark.topic.maintenance.retention.trim import trim_some
 from tests.broker.clients.conftest import WAIT_MS, new_client

@@ -28,7 +28,7 @@ from pulsar_on_spark.protocol.commands import (
     CommandTcClientConnectRequest,
     ServerError,
 )
-from pulsar_on_spark.topic.catalog.root_handle import Root
+from pulsar_on_spark.root import Root
 from pulsar_on_spark.topic.managed_ledger.incarnation.dead_brokers import recover_incarnation
 from tests.broker.clients.raw import answer, answer_of, command, connect
 from tests.kit.running_broker import RunningBroker

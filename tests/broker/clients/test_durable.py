@@ -12,8 +12,8 @@ import pulsar
 import pytest
 
 from pulsar_on_spark.model.names import TopicName
+from pulsar_on_spark.root import Root
 from pulsar_on_spark.topic.catalog import catalog
-from pulsar_on_spark.topic.catalog.root_handle import Root
 from pulsar_on_spark.topic.data_path.tail import Tail
 from tests.kit import messages
 from tests.kit.running_broker import RunningBroker

@@ -11,8 +11,8 @@ import pytest
 
 from pulsar_on_spark.metadata.records import NamespaceRecord, PathRecord
 from pulsar_on_spark.model.quorum import Quorum
+from pulsar_on_spark.root import Root
 from pulsar_on_spark.topic.catalog.policies.policies import PersistencePolicies
-from pulsar_on_spark.topic.catalog.root_handle import Root
 from tests.kit.running_broker import RunningBroker
 from tests.small_disks import SmallDisk
 

@@ -13,7 +13,7 @@ import httpx
 import pulsar
 import pytest
 
-from pulsar_on_spark.topic.catalog.root_handle import Root
+from pulsar_on_spark.root import Root
 from tests.kit.running_broker import RunningBroker
 
 from .conftest import new_client

@@ -14,8 +14,8 @@ import pulsar
 import pytest
 
 from pulsar_on_spark.broker.web.admin.not_there import BRANCHES, UNDER_NAMESPACE, UNDER_TOPIC
+from pulsar_on_spark.root import Root
 from pulsar_on_spark.topic.catalog.policies.policies import FIELDS
-from pulsar_on_spark.topic.catalog.root_handle import Root
 from tests.kit import messages
 from tests.kit.running_broker import RunningBroker
 

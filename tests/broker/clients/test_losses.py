@@ -7,8 +7,8 @@ from pathlib import Path
 import pulsar
 
 from pulsar_on_spark.metadata.records import FileRecord, SegmentRecord
+from pulsar_on_spark.root import Root
 from pulsar_on_spark.storage.reports import ReportKind, read_reports
-from pulsar_on_spark.topic.catalog.root_handle import Root
 from tests.kit import messages
 from tests.kit.running_broker import RunningBroker
 

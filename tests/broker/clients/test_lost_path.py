@@ -13,7 +13,7 @@ import pytest
 
 from pulsar_on_spark.metadata.records import FileRecord, PathRecord
 from pulsar_on_spark.model.ids import PathId
-from pulsar_on_spark.topic.catalog.root_handle import Root
+from pulsar_on_spark.root import Root
 from pulsar_on_spark.topic.maintenance.repair import scrub, storage_paths
 from pulsar_on_spark.topic.managed_ledger.sealing.closed_journals import seal_closed
 from tests.broker.clients.conftest import WAIT_MS, new_client

@@ -10,7 +10,7 @@ import httpx
 import pulsar
 from prometheus_client.parser import text_string_to_metric_families
 
-from pulsar_on_spark.topic.catalog.root_handle import Root
+from pulsar_on_spark.root import Root
 from tests.kit import messages
 from tests.kit.running_broker import RunningBroker
 

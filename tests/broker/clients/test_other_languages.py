@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from pulsar_on_spark.metadata.records import TopicRecord
-from pulsar_on_spark.topic.catalog.root_handle import Root
+from pulsar_on_spark.root import Root
 from tests.kit.running_broker import RunningBroker
 
 HERE = Path(__file__).parent

@@ -15,7 +15,7 @@ from typing import Final
 import pulsar
 import pytest
 
-from pulsar_on_spark.topic.catalog.root_handle import Root
+from pulsar_on_spark.root import Root
 from tests.kit.running_broker import RunningBroker
 
 from .conftest import WAIT_MS, new_client

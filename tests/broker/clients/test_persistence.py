@@ -10,7 +10,7 @@ import pytest
 
 from pulsar_on_spark.metadata.records import FileRecord, IncarnationRecord, LedgerRecord, SegmentRecord, TopicRecord
 from pulsar_on_spark.model.names import TopicName
-from pulsar_on_spark.topic.catalog.root_handle import Root
+from pulsar_on_spark.root import Root
 from pulsar_on_spark.topic.managed_ledger.sealing.closed_journals import seal_closed
 from tests.kit.running_broker import RunningBroker
 

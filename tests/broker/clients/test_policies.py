@@ -14,9 +14,9 @@ import pytest
 from pulsar_on_spark.metadata.records import DedupRecord, LedgerRecord, SubscriptionRecord, TopicRecord, TrimRecord
 from pulsar_on_spark.model.ids import EARLIEST
 from pulsar_on_spark.model.names import TopicName
+from pulsar_on_spark.root import Root
 from pulsar_on_spark.topic.catalog import tenants
 from pulsar_on_spark.topic.catalog.policies.change import set_namespace_policies, set_topic_policies
-from pulsar_on_spark.topic.catalog.root_handle import Root
 from pulsar_on_spark.topic.data_path.consumer import SubscriptionConsumer
 from pulsar_on_spark.topic.managed_ledger.subscription import subscriptions
 from pulsar_on_spark.topic.managed_ledger.subscription.offsets import StreamOffset

@@ -8,7 +8,7 @@ import time
 import pulsar
 import pytest
 
-from pulsar_on_spark.topic.catalog.root_handle import Root
+from pulsar_on_spark.root import Root
 from tests.broker.clients.conftest import new_client
 from tests.kit.running_broker import RunningBroker
 

@@ -10,7 +10,7 @@ import pulsar
 import pyarrow as pa
 import pytest
 
-from pulsar_on_spark.topic.catalog.root_handle import Root
+from pulsar_on_spark.root import Root
 from pulsar_on_spark.topic.data_path.attach import attach
 from pulsar_on_spark.topic.managed_ledger.sealing.closed_journals import seal_closed
 from tests.kit import messages

@@ -16,7 +16,7 @@ from pulsar_on_spark.metadata import keys
 from pulsar_on_spark.metadata.records import DedupRecord, LedgerRecord, TopicRecord
 from pulsar_on_spark.metadata.store import Change
 from pulsar_on_spark.protocol.commands import BaseCommand, ServerError
-from pulsar_on_spark.topic.catalog.root_handle import Root
+from pulsar_on_spark.root import Root
 from tests.broker.clients.conftest import WAIT_MS
 from tests.broker.clients.raw_replicator import Receipt, Replicator, replicated_entry
 from tests.broker.clients.test_durable import stored

@@ -14,8 +14,8 @@ from pyspark.sql import SparkSession
 from pulsar_on_spark.metadata.records import TopicRecord
 from pulsar_on_spark.model.names import TopicName
 from pulsar_on_spark.protocol.commands import BaseCommand, CommandSubscribe, Schema
+from pulsar_on_spark.root import Root
 from pulsar_on_spark.topic.catalog import registry
-from pulsar_on_spark.topic.catalog.root_handle import Root
 from tests.kit.running_broker import RunningBroker
 
 from .conftest import WAIT_MS

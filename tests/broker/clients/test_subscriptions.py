@@ -19,8 +19,8 @@ from pulsar import BatchingType, ConsumerType, InitialPosition, KeySharedMode
 
 from pulsar_on_spark.model.ids import EARLIEST
 from pulsar_on_spark.model.names import TopicName
+from pulsar_on_spark.root import Root
 from pulsar_on_spark.topic.catalog import catalog
-from pulsar_on_spark.topic.catalog.root_handle import Root
 from pulsar_on_spark.topic.managed_ledger.subscription.subscriptions import create_subscriptions
 from tests.broker.clients.conftest import new_client
 from tests.kit import messages

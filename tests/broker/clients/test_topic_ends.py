@@ -26,8 +26,8 @@ from pulsar_on_spark.protocol.commands import (
     ProducerAccessMode,
     ServerError,
 )
+from pulsar_on_spark.root import Root
 from pulsar_on_spark.topic.catalog import catalog
-from pulsar_on_spark.topic.catalog.root_handle import Root
 from tests.kit import messages
 from tests.kit.running_broker import RunningBroker
 

@@ -13,8 +13,8 @@ from pulsar_on_spark.protocol.commands import (
     CommandWatchTopicListClose,
     ServerError,
 )
+from pulsar_on_spark.root import Root
 from pulsar_on_spark.topic.catalog import catalog
-from pulsar_on_spark.topic.catalog.root_handle import Root
 from tests.kit.running_broker import RunningBroker
 
 from .raw import answer, answer_of, command, connect

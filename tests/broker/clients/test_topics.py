@@ -22,7 +22,7 @@ from pulsar_on_spark.protocol.commands import (
     Schema,
     ServerError,
 )
-from pulsar_on_spark.topic.catalog.root_handle import Root
+from pulsar_on_spark.root import Root
 from tests.broker.clients.conftest import WAIT_MS
 from tests.broker.clients.raw import answer_of, command, connect
 from tests.kit.running_broker import RunningBroker

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from pulsar_on_spark.topic.catalog.root_handle import Root
+from pulsar_on_spark.root import Root
 
 
 @pytest.fixture

@@ -19,7 +19,7 @@ from pulsar_on_spark.broker.runtime.commits import GroupedCommits
 from pulsar_on_spark.metadata.store import MetadataStore
 from pulsar_on_spark.model.errors import StorageError
 from pulsar_on_spark.model.ids import EARLIEST, EntryId, LedgerId, MessageId, Position
-from pulsar_on_spark.topic.catalog.root_handle import Root
+from pulsar_on_spark.root import Root
 from tests.kit.cursor_broker import CursorBroker
 
 LEASE_S = 0.2

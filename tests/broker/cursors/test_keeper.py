@@ -12,7 +12,7 @@ from pulsar_on_spark.metadata.cursors import CursorRow
 from pulsar_on_spark.metadata.records import SubscriptionRecord
 from pulsar_on_spark.model.errors import ConsumerBusyError, ConsumerFencedError, SubscriptionNotFoundError
 from pulsar_on_spark.model.ids import EARLIEST, EntryId, LedgerId, MessageId, Position
-from pulsar_on_spark.topic.catalog.root_handle import Root
+from pulsar_on_spark.root import Root
 from pulsar_on_spark.topic.managed_ledger.subscription.positions import mark_delete
 from tests.kit import messages
 from tests.kit.cursor_broker import CursorBroker

@@ -12,7 +12,7 @@ import time
 import pytest
 
 from pulsar_on_spark.model.ids import EARLIEST, EntryId
-from pulsar_on_spark.topic.catalog.root_handle import Root
+from pulsar_on_spark.root import Root
 from tests.kit.cursor_broker import CursorBroker
 
 LEASE_S = 0.5
@@ -23,7 +23,7 @@ import asyncio, random, sys
 from pathlib import Path
 from pulsar_on_spark.model.ids import EARLIEST
 from tests.kit.cursor_broker import CursorBroker
-from pulsar_on_spark.topic.catalog.root_handle import Root
+from pulsar_on_spark.root import Root
 
 async def start():
     return await CursorBroker.start(Root.open(Path(sys.argv[1])), lease_duration_s=0.5, snapshot_every_s=0.3)

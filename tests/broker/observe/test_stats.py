@@ -18,8 +18,8 @@ from pulsar_on_spark.broker.observe.models import (
 from pulsar_on_spark.broker.observe.sight import Contents, Sight
 from pulsar_on_spark.broker.observe.topic_stats import summed
 from pulsar_on_spark.metadata.records import TopicRecord
+from pulsar_on_spark.root import Root
 from pulsar_on_spark.topic.catalog.catalog import TopicPart
-from pulsar_on_spark.topic.catalog.root_handle import Root
 from pulsar_on_spark.topic.maintenance.repair.storage_paths import give_up
 from tests.kit import messages
 from tests.kit.open_files import open_files_under

@@ -15,9 +15,9 @@ from pulsar_on_spark.metadata.records import FileRecord, SlotOwner, Subscription
 from pulsar_on_spark.metadata.state import View
 from pulsar_on_spark.metadata.store import Change
 from pulsar_on_spark.model.ids import EARLIEST, FileId, PathId
+from pulsar_on_spark.root import Root
 from pulsar_on_spark.storage.reports import Finding, ReportKind, write_report
 from pulsar_on_spark.storage.storage_path import IDENTITY_FILE
-from pulsar_on_spark.topic.catalog.root_handle import Root
 from pulsar_on_spark.topic.maintenance.maintain import maintain
 from pulsar_on_spark.topic.managed_ledger.subscription import subscriptions
 from tests.kit import messages

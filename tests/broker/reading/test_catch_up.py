@@ -21,9 +21,9 @@ from pulsar_on_spark.model.errors import CopiesUnreachableError, CorruptJournalE
 from pulsar_on_spark.model.ids import EntryId, FileId, LedgerId, PathId, Position
 from pulsar_on_spark.protocol.compression import Codec
 from pulsar_on_spark.protocol.messages import MessageMetadata
+from pulsar_on_spark.root import Root
 from pulsar_on_spark.storage.reports import ReportKind, read_reports
 from pulsar_on_spark.topic.catalog.catalog import TopicPart
-from pulsar_on_spark.topic.catalog.root_handle import Root
 from pulsar_on_spark.topic.data_path import tail
 from pulsar_on_spark.topic.entries.rows import StoredEntry
 from pulsar_on_spark.topic.maintenance.compaction.compact import compact

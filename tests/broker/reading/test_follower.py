@@ -16,7 +16,7 @@ from pulsar_on_spark.metadata.records import LedgerRecord, SegmentRecord
 from pulsar_on_spark.metadata.state import View
 from pulsar_on_spark.metadata.store import Change
 from pulsar_on_spark.model.ids import LedgerId, TopicId
-from pulsar_on_spark.topic.catalog.root_handle import Root
+from pulsar_on_spark.root import Root
 from pulsar_on_spark.topic.managed_ledger.cursor.chain import LedgerChain, LedgerExtent
 from pulsar_on_spark.topic.managed_ledger.incarnation.dead_brokers import recover_incarnation
 from tests.kit import messages

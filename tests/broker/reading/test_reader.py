@@ -18,8 +18,8 @@ from pulsar_on_spark.model.errors import DataLossError, StorageError
 from pulsar_on_spark.model.ids import EntryId, LedgerId, MessageId, Position, TopicId
 from pulsar_on_spark.model.names import TopicName
 from pulsar_on_spark.protocol.messages import MessageMetadata
+from pulsar_on_spark.root import Root
 from pulsar_on_spark.topic.catalog.catalog import TopicPart
-from pulsar_on_spark.topic.catalog.root_handle import Root
 from pulsar_on_spark.topic.entries.cutting import MAX_MESSAGE_BYTES
 from pulsar_on_spark.topic.entries.rows import StoredEntry
 from pulsar_on_spark.topic.maintenance.retention import trim

@@ -11,8 +11,8 @@ from pulsar_on_spark.broker.reading import worker
 from pulsar_on_spark.broker.reading.catch_up import CatchUp
 from pulsar_on_spark.broker.reading.jobs import EntrySource, Filled, FillJob, Large
 from pulsar_on_spark.broker.reading.slabs import Slab, slab_bytes
+from pulsar_on_spark.root import Root
 from pulsar_on_spark.topic.catalog.catalog import TopicPart
-from pulsar_on_spark.topic.catalog.root_handle import Root
 from pulsar_on_spark.topic.managed_ledger.cursor.cursor import EntryRange
 from tests.kit import messages
 from tests.kit.open_files import open_files_under

@@ -16,8 +16,8 @@ from pulsar_on_spark.metadata.records import IncarnationRecord
 from pulsar_on_spark.model.errors import JournalUnavailableError, NotEnoughCopiesError
 from pulsar_on_spark.model.ids import IncarnationId, TopicId
 from pulsar_on_spark.model.quorum import Quorum
+from pulsar_on_spark.root import Root
 from pulsar_on_spark.topic.catalog.leases import broker_lease_directory
-from pulsar_on_spark.topic.catalog.root_handle import Root
 from pulsar_on_spark.topic.managed_ledger.incarnation.incarnation import Incarnation
 from pulsar_on_spark.topic.managed_ledger.incarnation.listener import Appended
 from pulsar_on_spark.topic.managed_ledger.incarnation.roll_over import RollOver

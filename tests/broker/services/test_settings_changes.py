@@ -12,10 +12,10 @@ from pulsar_on_spark.broker.topics.topic_policies import default_policies
 from pulsar_on_spark.metadata.store import MetadataStore
 from pulsar_on_spark.model.errors import InvalidArgumentError
 from pulsar_on_spark.model.names import TopicName
+from pulsar_on_spark.root import Root
 from pulsar_on_spark.topic.catalog.policies.change import set_namespace_policies
 from pulsar_on_spark.topic.catalog.policies.effective import effective
 from pulsar_on_spark.topic.catalog.policies.policies import Policies, RetentionPolicies
-from pulsar_on_spark.topic.catalog.root_handle import Root
 
 GIVEN = BrokerSettings(default_retention_time_in_minutes=5, max_producers_per_topic=3)
 TOPIC = TopicName.parse("t")

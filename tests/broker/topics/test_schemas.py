@@ -18,7 +18,7 @@ from pulsar_on_spark.metadata.records import TopicRecord
 from pulsar_on_spark.model.errors import IncompatibleSchemaError, InvalidArgumentError, TopicNotFoundError
 from pulsar_on_spark.model.names import TopicName
 from pulsar_on_spark.protocol.commands import Schema, ServerError
-from pulsar_on_spark.topic.catalog.root_handle import Root
+from pulsar_on_spark.root import Root
 from pulsar_on_spark.topic.entries.schemas.schema import SCHEMA_TYPES, TopicSchema
 
 T = TopicName.parse("t")

@@ -11,7 +11,7 @@ from pulsar_on_spark.broker.runtime.views import Views
 from pulsar_on_spark.broker.topics.topic_watch import TopicWatch
 from pulsar_on_spark.broker.topics.topics import Topics
 from pulsar_on_spark.metadata.state import View
-from pulsar_on_spark.topic.catalog.root_handle import Root
+from pulsar_on_spark.root import Root
 from tests.broker.subscriptions.test_subscription import ClientSide
 
 LIMIT_S = 60

@@ -10,7 +10,7 @@ import pytest
 from pulsar_on_spark.broker.observe import of_root
 from pulsar_on_spark.metadata.records import NamespaceRecord
 from pulsar_on_spark.model.names import TopicName
-from pulsar_on_spark.topic.catalog.root_handle import Root
+from pulsar_on_spark.root import Root
 from pulsar_on_spark.topic.maintenance.status import RootStatus, look
 from tests.kit import messages
 

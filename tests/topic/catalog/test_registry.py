@@ -15,8 +15,8 @@ from pulsar_on_spark.model.errors import (
     TopicNotFoundError,
 )
 from pulsar_on_spark.model.names import TopicName
+from pulsar_on_spark.root import Root
 from pulsar_on_spark.topic.catalog import registry
-from pulsar_on_spark.topic.catalog.root_handle import Root
 from pulsar_on_spark.topic.entries.schemas.compatibility import Strategy
 from pulsar_on_spark.topic.entries.schemas.schema import TopicSchema
 

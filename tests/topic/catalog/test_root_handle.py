@@ -26,8 +26,8 @@ from pulsar_on_spark.model.errors import (
 from pulsar_on_spark.model.ids import PathId
 from pulsar_on_spark.model.quorum import Quorum
 from pulsar_on_spark.model.root_path import local_path
+from pulsar_on_spark.root import Root
 from pulsar_on_spark.storage.storage_path import PathFailure
-from pulsar_on_spark.topic.catalog.root_handle import Root
 from tests.kit import messages
 
 

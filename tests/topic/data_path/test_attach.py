@@ -23,7 +23,7 @@ from pulsar_on_spark.metadata.records import (
 from pulsar_on_spark.metadata.state import View
 from pulsar_on_spark.metadata.store import Change
 from pulsar_on_spark.model.errors import ReplayDiffersError, TopicNotFoundError, TopicTerminatedError, WriteAbortedError
-from pulsar_on_spark.topic.catalog.root_handle import Root
+from pulsar_on_spark.root import Root
 from pulsar_on_spark.topic.data_path.attach import attach
 from pulsar_on_spark.topic.data_path.transactions import batch_of, content_of
 from tests.kit import messages
@@ -218,7 +218,7 @@ WRITER = """
 import sys
 from pathlib import Path
 from tests.kit import messages
-from pulsar_on_spark.topic.catalog.root_handle import Root
+from pulsar_on_spark.root import Root
 root = Root.open(sys.argv[1])
 for number in range(int(sys.argv[3])):
     messages.write(root, "t", [f"{sys.argv[2]}-{number}-{row}".encode() for row in range(5)])

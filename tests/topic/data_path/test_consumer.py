@@ -11,9 +11,9 @@ import pytest
 
 from pulsar_on_spark.metadata.records import SubscriptionRecord
 from pulsar_on_spark.model.ids import EARLIEST
+from pulsar_on_spark.root import Root
 from pulsar_on_spark.topic.catalog.catalog import TopicPart
 from pulsar_on_spark.topic.catalog.leases import lease_directory
-from pulsar_on_spark.topic.catalog.root_handle import Root
 from pulsar_on_spark.topic.data_path.consumer import SubscriptionConsumer, Turn
 from pulsar_on_spark.topic.maintenance.retention import expiry
 from pulsar_on_spark.topic.managed_ledger.subscription import subscriptions

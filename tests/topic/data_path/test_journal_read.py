@@ -10,7 +10,7 @@ import pytest
 
 from pulsar_on_spark.model.errors import CorruptJournalError
 from pulsar_on_spark.model.ids import EARLIEST
-from pulsar_on_spark.topic.catalog.root_handle import Root
+from pulsar_on_spark.root import Root
 from pulsar_on_spark.topic.data_path.checked_frames import CheckedFrames
 from pulsar_on_spark.topic.data_path.journal_read import stored_entries
 from pulsar_on_spark.topic.data_path.tail import Tail

@@ -18,9 +18,9 @@ from pulsar_on_spark.metadata.records import FileRecord, SegmentRecord
 from pulsar_on_spark.metadata.store import Change
 from pulsar_on_spark.model.errors import CopiesUnreachableError, DataLossError
 from pulsar_on_spark.model.ids import EARLIEST
+from pulsar_on_spark.root import Root
 from pulsar_on_spark.storage.files import OsFiles
 from pulsar_on_spark.storage.reports import ReportKind, read_reports
-from pulsar_on_spark.topic.catalog.root_handle import Root
 from pulsar_on_spark.topic.data_path.attach import attach
 from pulsar_on_spark.topic.data_path.reading import SliceReader
 from pulsar_on_spark.topic.maintenance.files import merge

@@ -19,8 +19,8 @@ from pulsar_on_spark.ledger.journal.register import log_record
 from pulsar_on_spark.metadata.records import IncarnationRecord, LedgerRecord, SegmentRecord
 from pulsar_on_spark.model.errors import CopiesUnreachableError, DataLossError
 from pulsar_on_spark.model.ids import EARLIEST, TopicId
+from pulsar_on_spark.root import Root
 from pulsar_on_spark.storage.storage_path import IDENTITY_FILE
-from pulsar_on_spark.topic.catalog.root_handle import Root
 from pulsar_on_spark.topic.data_path import tail as tail_module
 from pulsar_on_spark.topic.data_path.journal_scan import JournalScan
 from pulsar_on_spark.topic.data_path.reading import SliceReader

@@ -14,7 +14,7 @@ import pytest
 
 from pulsar_on_spark.metadata.records import LedgerRecord, SegmentRecord
 from pulsar_on_spark.model.ids import IncarnationId
-from pulsar_on_spark.topic.catalog.root_handle import Root
+from pulsar_on_spark.root import Root
 from pulsar_on_spark.topic.managed_ledger.incarnation.dead_brokers import recover_incarnation
 from pulsar_on_spark.topic.managed_ledger.sealing.closed_journals import seal_closed
 from tests.kit import messages
@@ -25,7 +25,7 @@ import sys
 from pathlib import Path
 from pulsar_on_spark.ledger.journal.groups import JournalLimits
 from tests.kit.running_incarnation import RunningIncarnation
-from pulsar_on_spark.topic.catalog.root_handle import Root
+from pulsar_on_spark.root import Root
 
 root, first = Root.open(Path(sys.argv[1])), int(sys.argv[2])
 broker = RunningIncarnation(root, limits=JournalLimits(roll_bytes=60_000), lease_duration_s=0.5)

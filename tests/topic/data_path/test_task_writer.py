@@ -16,8 +16,8 @@ from pulsar_on_spark.metadata.records import FileRecord, PathRecord
 from pulsar_on_spark.model.errors import InvalidArgumentError, NotEnoughCopiesError
 from pulsar_on_spark.model.ids import PathId
 from pulsar_on_spark.model.quorum import Quorum
+from pulsar_on_spark.root import Root
 from pulsar_on_spark.storage.storage_path import PathFailure, StoragePath
-from pulsar_on_spark.topic.catalog.root_handle import Root
 from pulsar_on_spark.topic.data_path import task_writer
 from pulsar_on_spark.topic.data_path.attach import TaskOutput, attach
 from pulsar_on_spark.topic.data_path.routing import HashingScheme

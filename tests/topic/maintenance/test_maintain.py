@@ -22,8 +22,8 @@ from pulsar_on_spark.metadata import keys
 from pulsar_on_spark.metadata.records import PathRecord, SubscriptionRecord, WriteRecord
 from pulsar_on_spark.metadata.store import Change
 from pulsar_on_spark.model.ids import EARLIEST, TopicId, WriteId
+from pulsar_on_spark.root import Root
 from pulsar_on_spark.topic.catalog.leases import LeaseKeeper, lease_directory
-from pulsar_on_spark.topic.catalog.root_handle import Root
 from pulsar_on_spark.topic.data_path.attach import TaskOutput, attach
 from pulsar_on_spark.topic.data_path.routing import HashingScheme
 from pulsar_on_spark.topic.data_path.task_writer import TaskWriter
@@ -198,7 +198,7 @@ from tests.kit import messages
 from pulsar_on_spark.topic.maintenance.files.collect import Ages
 from pulsar_on_spark.topic.maintenance.repair.repairing import RepairReport
 from pulsar_on_spark.topic.maintenance.repair.worker import WorkReport
-from pulsar_on_spark.topic.catalog.root_handle import Root
+from pulsar_on_spark.root import Root
 root = Root.open(sys.argv[1])
 print("ready", flush=True)
 sys.stdin.readline()

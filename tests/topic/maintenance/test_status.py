@@ -13,9 +13,9 @@ from pulsar_on_spark.metadata.cursors import CursorRow
 from pulsar_on_spark.metadata.records import FileRecord, LedgerRecord, LostEntries
 from pulsar_on_spark.metadata.store import Change
 from pulsar_on_spark.model.ids import EARLIEST, FileId, PathId, Position
+from pulsar_on_spark.root import Root
 from pulsar_on_spark.storage.reports import Finding, ReportKind, read_reports, write_report
 from pulsar_on_spark.storage.storage_path import PathFailure
-from pulsar_on_spark.topic.catalog.root_handle import Root
 from pulsar_on_spark.topic.managed_ledger.sealing.closed_journals import seal_closed
 from pulsar_on_spark.topic.managed_ledger.subscription import subscriptions
 from tests.kit import messages

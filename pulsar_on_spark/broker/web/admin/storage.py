@@ -9,7 +9,7 @@ from fastapi import APIRouter, Depends, HTTPException, Request
 from pydantic import TypeAdapter
 
 from pulsar_on_spark.broker.web.requests import BrokerServices, administers, refused
-from pulsar_on_spark.topic.catalog.root_handle import Root
+from pulsar_on_spark.root import Root
 from pulsar_on_spark.topic.maintenance.status import StorageStatus, storage_status
 
 router = APIRouter(prefix="/admin/v2/storage", tags=["storage"], dependencies=[Depends(administers)])

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from pydantic import JsonValue, ValidationError
 
@@ -16,9 +16,7 @@ from pulsar_on_spark.model.names import TopicName
 from pulsar_on_spark.topic.catalog.policies.effective import given, policy_topic
 from pulsar_on_spark.topic.catalog.policies.policies import FIELDS, BacklogQuota, Policies, RetentionPolicies
 from pulsar_on_spark.topic.catalog.policies.quorums import check_quorum
-
-if TYPE_CHECKING:
-    from pulsar_on_spark.topic.catalog.root_handle import Root
+from pulsar_on_spark.topic.catalog.root_handle import RootHandle
 
 _MIB: Final = 1 << 20
 _NEGATIVE: Final = {
@@ -28,7 +26,7 @@ _NEGATIVE: Final = {
 """Pulsar's text for a negative number in these policies; for all others it says that they must be 0 or more."""
 
 
-def set_namespace_policies(root: Root, namespace: str, changes: Mapping[str, Any]) -> None:
+def set_namespace_policies(root: RootHandle, namespace: str, changes: Mapping[str, Any]) -> None:
     """Set policies of a namespace.
 
     Args:
@@ -65,7 +63,7 @@ def new_policies(view: View, namespace: str, given_there: Mapping[str, Any]) -> 
     return stored
 
 
-def set_topic_policies(root: Root, name: TopicName, changes: Mapping[str, Any]) -> None:
+def set_topic_policies(root: RootHandle, name: TopicName, changes: Mapping[str, Any]) -> None:
     """Set policies of a topic; of a partition, those of its partitioned topic (see `set_namespace_policies`).
 
     Raises:

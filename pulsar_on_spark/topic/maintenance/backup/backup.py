@@ -21,7 +21,7 @@ import time
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from pulsar_on_spark.metadata import keys
 from pulsar_on_spark.metadata.records import FileRecord, IncarnationRecord, PathRecord
@@ -33,14 +33,13 @@ from pulsar_on_spark.storage import permissions
 from pulsar_on_spark.storage.durability import locked
 from pulsar_on_spark.storage.files import OS_FILES, make_directory
 from pulsar_on_spark.topic.catalog.progress import Progress, silent
+from pulsar_on_spark.topic.catalog.root_handle import RootHandle
 from pulsar_on_spark.topic.maintenance.backup import snapshot
 from pulsar_on_spark.topic.maintenance.backup.snapshot import VanishedError
 from pulsar_on_spark.topic.maintenance.repair.checking import CheckReport, check
+from pulsar_on_spark.topic.maintenance.repair.repairing import repair
 from pulsar_on_spark.topic.managed_ledger.incarnation.dead_brokers import recover_incarnation
 from pulsar_on_spark.topic.managed_ledger.sealing.closed_journals import seal_closed
-
-if TYPE_CHECKING:
-    from pulsar_on_spark.topic.catalog.root_handle import Root
 
 log = logging.getLogger(__name__)
 
@@ -68,7 +67,7 @@ class BackupReport:
     check: CheckReport
 
 
-def back_up(root: Root, target: Path, progress: Progress = silent) -> BackupReport:
+def back_up(root: RootHandle, target: Path, progress: Progress = silent) -> BackupReport:
     """Copy a root; brokers, writers and readers may go on.
 
     The target appears under its name when it is whole. What is cut off leaves a directory `<target>.unfinished-...`.
@@ -84,8 +83,6 @@ def back_up(root: Root, target: Path, progress: Progress = silent) -> BackupRepo
         JournalUndecidedError: a journal cannot be recovered with the paths that can be read.
         MetadataError: the metadata cannot be read.
     """
-    from pulsar_on_spark.topic.catalog.root_handle import Root
-
     _require_free(root.path, target)
     unfinished = target.with_name(f"{target.name}.unfinished-{secrets.token_hex(4)}")
     make_directory(OS_FILES, unfinished)
@@ -94,12 +91,12 @@ def back_up(root: Root, target: Path, progress: Progress = silent) -> BackupRepo
         make_directory(OS_FILES, unfinished / name)
     snapshot.copy_once(root.path / "metadata" / "cluster-id", unfinished / "metadata" / "cluster-id")
     attempts = _copied(root, unfinished, progress)
-    copy = Root.open(unfinished)
+    copy = RootHandle.open(unfinished)
     copy.store.commit(_with_own_paths)
     sealed = _close_journals(copy)
     found = check(copy, progress=progress)
     if not found.is_good:
-        copy.repair(progress=progress)
+        repair(copy, progress=progress)
         found = check(copy, progress=progress)
     files = len(copy.store.view().all(FileRecord))
     snapshot.sync_all([unfinished])
@@ -115,7 +112,7 @@ def _require_free(root: Path, target: Path) -> None:
         raise InvalidArgumentError(f"{target} lies in the root {root}: give a path outside of it.")
 
 
-def _copied(root: Root, unfinished: Path, progress: Progress) -> int:
+def _copied(root: RootHandle, unfinished: Path, progress: Progress) -> int:
     """Copy until it is consistent; returns the number of attempts."""
     with suppress(VanishedError):
         _copy_files(root, root.store.view(), unfinished, progress)  # most of it, before anything has to be quick
@@ -140,7 +137,7 @@ def _copied(root: Root, unfinished: Path, progress: Progress) -> int:
     )
 
 
-def _copy_files(root: Root, view: View, unfinished: Path, progress: Progress) -> bool:
+def _copy_files(root: RootHandle, view: View, unfinished: Path, progress: Progress) -> bool:
     """Copy segments and journals that the view names; returns whether there are journals."""
     sources = root.storage_paths(root.store.view())
     targets = {
@@ -184,7 +181,7 @@ def _with_own_paths(view: View) -> Change:
     return Change(puts=moved, keys={keys.path(record.path_id): None for record in records})
 
 
-def _close_journals(copy: Root) -> int:
+def _close_journals(copy: RootHandle) -> int:
     """Recover, seal and clear away all journals of the copy; returns the sealed entries."""
     for record in copy.store.view().all(IncarnationRecord):
         if record.state != "CLOSED":

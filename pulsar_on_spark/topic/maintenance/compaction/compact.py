@@ -33,7 +33,7 @@ from pulsar_on_spark.topic.catalog import catalog
 from pulsar_on_spark.topic.catalog.catalog import TopicPart
 from pulsar_on_spark.topic.catalog.policies.quorums import quorum_of
 from pulsar_on_spark.topic.catalog.progress import Progress, silent
-from pulsar_on_spark.topic.catalog.root_handle import Root
+from pulsar_on_spark.topic.catalog.root_handle import RootHandle
 from pulsar_on_spark.topic.data_path.tail import Tail
 from pulsar_on_spark.topic.maintenance.compaction import newest
 from pulsar_on_spark.topic.maintenance.compaction.newest import NewestOfKeys, Share, TooManyKeysError
@@ -95,7 +95,12 @@ class CompactionReport:
 
 
 def compact(
-    root: Root, name: str, how: Compaction | None = None, *, reach: Position | None = None, progress: Progress = silent
+    root: RootHandle,
+    name: str,
+    how: Compaction | None = None,
+    *,
+    reach: Position | None = None,
+    progress: Progress = silent,
 ) -> tuple[CompactionReport, ...]:
     """Compact a topic, each partition by itself.
 
@@ -118,7 +123,7 @@ def compact(
 
 
 def _compact(
-    root: Root, part: TopicPart, how: Compaction, reach: Position | None, progress: Progress
+    root: RootHandle, part: TopicPart, how: Compaction, reach: Position | None, progress: Progress
 ) -> CompactionReport:
     began_s = time.monotonic()
     with closing(Tail(root)) as tail:
@@ -149,7 +154,7 @@ def _compact(
 
 
 def _write(
-    root: Root,
+    root: RootHandle,
     part: TopicPart,
     source: Source,
     survivors: Int64s,
@@ -215,7 +220,7 @@ class _Step:
 # --- the commit ---
 
 
-def _commit(root: Root, part: TopicPart, source: Source, write_id: WriteId, ledger: WrittenLedger) -> bool:
+def _commit(root: RootHandle, part: TopicPart, source: Source, write_id: WriteId, ledger: WrittenLedger) -> bool:
     """Put the ledger in place; False, and it is deleted, if the topic has another compaction by now."""
     is_done = False
 
@@ -288,7 +293,7 @@ def decide_swap(
     return Change(puts=puts, keys=moved)
 
 
-def _delete(root: Root, ledger: WrittenLedger) -> None:
+def _delete(root: RootHandle, ledger: WrittenLedger) -> None:
     """Delete files that were never committed and never will be."""
     for path in root.storage_paths(root.store.view()).values():
         for written in ledger.written:

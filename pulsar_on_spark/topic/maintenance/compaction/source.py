@@ -21,7 +21,7 @@ from pulsar_on_spark.model.ids import EntryId, LedgerId, PathId, Position
 from pulsar_on_spark.storage.reports import report_bad_copy
 from pulsar_on_spark.storage.storage_path import StoragePath
 from pulsar_on_spark.topic.catalog.catalog import TopicPart
-from pulsar_on_spark.topic.catalog.root_handle import Root
+from pulsar_on_spark.topic.catalog.root_handle import RootHandle
 from pulsar_on_spark.topic.data_path.journal_read import read_entries
 from pulsar_on_spark.topic.data_path.reading import rows_of
 from pulsar_on_spark.topic.data_path.tail import Tail
@@ -66,7 +66,7 @@ class Source:
         DataLossError: entries of the log are gone.
     """
 
-    def __init__(self, root: Root, part: TopicPart, tail: Tail, view: View) -> None:
+    def __init__(self, root: RootHandle, part: TopicPart, tail: Tail, view: View) -> None:
         self._root = root
         self._part = part
         self._tail = tail

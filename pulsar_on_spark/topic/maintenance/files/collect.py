@@ -24,7 +24,6 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING
 
 from pulsar_on_spark.ledger.segments.segment_format import write_id_of
 from pulsar_on_spark.metadata import keys
@@ -38,9 +37,7 @@ from pulsar_on_spark.storage.reports import clear_report, read_reports
 from pulsar_on_spark.storage.storage_path import StoragePath, StoredFile
 from pulsar_on_spark.topic.catalog.catalog import named_files
 from pulsar_on_spark.topic.catalog.progress import Progress, silent
-
-if TYPE_CHECKING:
-    from pulsar_on_spark.topic.catalog.root_handle import Root
+from pulsar_on_spark.topic.catalog.root_handle import RootHandle
 
 log = logging.getLogger(__name__)
 
@@ -97,7 +94,7 @@ class Nominee:
 
 
 def collect(
-    root: Root,
+    root: RootHandle,
     ages: Ages = DEFAULT_AGES,
     progress: Progress = silent,
     clock: float | None = None,
@@ -151,7 +148,7 @@ def is_garbage(view: View, stored: StoredFile, collected: Mapping[str, FileRecor
 # --- steps ---
 
 
-def _listed(root: Root, now_s: float) -> tuple[list[Nominee], list[str]]:
+def _listed(root: RootHandle, now_s: float) -> tuple[list[Nominee], list[str]]:
     """All stored files of the paths that are there, and what is wrong with the others."""
     nominees: list[Nominee] = []
     skipped = []
@@ -293,7 +290,7 @@ def _clear_verdicts(store: MetadataStore, remaining: set[WriteId], ages: Ages, n
     return cleared
 
 
-def _clear_reports(root: Root) -> None:
+def _clear_reports(root: RootHandle) -> None:
     """Clear the reports about files that are no more."""
     reports = read_reports(root.path)
     view = root.store.view(durable=True)

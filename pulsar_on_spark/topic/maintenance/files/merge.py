@@ -15,7 +15,6 @@ from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING
 
 from pulsar_on_spark.ledger.segments.segment_writer import SegmentFileWriter, WrittenFile
 from pulsar_on_spark.metadata import keys
@@ -28,10 +27,8 @@ from pulsar_on_spark.model.names import TopicName
 from pulsar_on_spark.storage.reports import ReportKind, read_reports
 from pulsar_on_spark.topic.catalog.policies.quorums import quorum_of, strictest
 from pulsar_on_spark.topic.catalog.progress import Progress, silent
+from pulsar_on_spark.topic.catalog.root_handle import RootHandle
 from pulsar_on_spark.topic.maintenance.files.rewrite import Piece, Run, rewrite
-
-if TYPE_CHECKING:
-    from pulsar_on_spark.topic.catalog.root_handle import Root
 
 log = logging.getLogger(__name__)
 
@@ -78,7 +75,7 @@ class MergeReport:
     skipped_segments: int = 0
 
 
-def merge(root: Root, progress: Progress = silent) -> MergeReport:
+def merge(root: RootHandle, progress: Progress = silent) -> MergeReport:
     """Merge what is worth it, in a few rounds: what one round made may be merged further by the next.
 
     Raises:
@@ -226,7 +223,7 @@ def _jobs(runs: Sequence[Run]) -> Iterator[tuple[Run, ...]]:
 # --- one job ---
 
 
-def _run(root: Root, job: MergeJob) -> tuple[list[Piece], bool]:
+def _run(root: RootHandle, job: MergeJob) -> tuple[list[Piece], bool]:
     """Write a job's file and commit it; returns the pieces that were replaced, and whether there is a new file."""
     view = root.store.view()
     write_id = WriteId(uuid.uuid4().hex)
@@ -256,7 +253,9 @@ def _groups(runs: Sequence[Run]) -> Iterator[list[Run]]:
         yield group
 
 
-def _commit(root: Root, job: MergeJob, write_id: WriteId, written: WrittenFile, pieces: Sequence[Piece]) -> list[Piece]:
+def _commit(
+    root: RootHandle, job: MergeJob, write_id: WriteId, written: WrittenFile, pieces: Sequence[Piece]
+) -> list[Piece]:
     """Replace the segments of all pieces that are as they were; returns those pieces.
 
     Where the commit loses every attempt to busy writers, halves are tried: one busy topic does not hold up the others.

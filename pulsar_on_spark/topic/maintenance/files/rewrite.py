@@ -24,6 +24,7 @@ from pulsar_on_spark.model.errors import CopiesUnreachableError, CorruptSegmentE
 from pulsar_on_spark.model.ids import FileId, PathId
 from pulsar_on_spark.storage.reports import Finding, ReportKind, report_bad_copy, write_report
 from pulsar_on_spark.storage.storage_path import StoragePath
+from pulsar_on_spark.topic.catalog.root_handle import RootHandle
 from pulsar_on_spark.topic.data_path.reading import rows_of
 from pulsar_on_spark.topic.entries.cutting import RECORD_BATCH_BYTES
 from pulsar_on_spark.topic.entries.packing import BatchPacker, OwnedRows, SegmentPlaces
@@ -31,8 +32,6 @@ from pulsar_on_spark.topic.managed_ledger.chain.chain import SegmentSlice, Slice
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
-
-    from pulsar_on_spark.topic.catalog.root_handle import Root
 
 log = logging.getLogger(__name__)
 
@@ -86,7 +85,7 @@ class Piece:
         )
 
 
-def rewrite(root: Root, view: View, runs: Sequence[Run], writer: SegmentFileWriter) -> list[Piece]:
+def rewrite(root: RootHandle, view: View, runs: Sequence[Run], writer: SegmentFileWriter) -> list[Piece]:
     """Read the runs and append them to the file, each in as few pieces as memory allows.
 
     A run with a segment that no copy gives is left out (what of it was written before is in no piece) and logged; where
@@ -133,7 +132,7 @@ class _Rewriting:
     """One group of runs on its way through memory."""
 
     def __init__(
-        self, root: Root, paths: Mapping[PathId, StoragePath], runs: Sequence[Run], writer: SegmentFileWriter
+        self, root: RootHandle, paths: Mapping[PathId, StoragePath], runs: Sequence[Run], writer: SegmentFileWriter
     ) -> None:
         self._root = root
         self._paths = paths

@@ -11,7 +11,6 @@ import time
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING
 
 from pulsar_on_spark.ledger.journal.log import LogState
 from pulsar_on_spark.ledger.journal.register import log_record
@@ -20,11 +19,9 @@ from pulsar_on_spark.metadata.state import View
 from pulsar_on_spark.model.errors import StoragePathError
 from pulsar_on_spark.model.ids import FileId, IncarnationId, PathId
 from pulsar_on_spark.storage.storage_path import SEGMENT_SUFFIX, PathFailure, StoragePath
+from pulsar_on_spark.topic.catalog.root_handle import RootHandle
 from pulsar_on_spark.topic.maintenance.repair.limits import RepairLimits
 from pulsar_on_spark.topic.maintenance.repair.plan import FilePlan, PathStanding, plan_file, standing
-
-if TYPE_CHECKING:
-    from pulsar_on_spark.topic.catalog.root_handle import Root
 
 log = logging.getLogger(__name__)
 
@@ -101,7 +98,7 @@ def live(view: View) -> list[FileRecord]:
     return [file for file in view.all(FileRecord) if file.replaced_at is None]
 
 
-def audit(root: Root, limits: RepairLimits) -> Audit:
+def audit(root: RootHandle, limits: RepairLimits) -> Audit:
     """Look at all storage paths once.
 
     A path that turns out to be away is marked as failed, so that nobody writes to it and everybody knows since when.
@@ -145,7 +142,9 @@ def listed(path: StoragePath) -> dict[FileId, StoredCopy]:
     }
 
 
-def standings(root: Root, view: View, problems: Collection[PathId], limits: RepairLimits) -> dict[PathId, PathStanding]:
+def standings(
+    root: RootHandle, view: View, problems: Collection[PathId], limits: RepairLimits
+) -> dict[PathId, PathStanding]:
     """What each path is worth now."""
     known = root.storage_paths(view)
     now = datetime.now(UTC)

@@ -4,18 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from pulsar_on_spark.metadata.records import FileRecord
 from pulsar_on_spark.model.errors import InvalidArgumentError
 from pulsar_on_spark.model.ids import FileId, PathId
 from pulsar_on_spark.topic.catalog.progress import Progress, silent
+from pulsar_on_spark.topic.catalog.root_handle import RootHandle
 from pulsar_on_spark.topic.maintenance.repair.audit import MISSING, Audit, audit, live
 from pulsar_on_spark.topic.maintenance.repair.limits import RepairLimits
 from pulsar_on_spark.topic.maintenance.repair.scrub import check_copy
-
-if TYPE_CHECKING:
-    from pulsar_on_spark.topic.catalog.root_handle import Root
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +39,7 @@ class CheckReport:
         return not (self.missing or self.bad or self.lacking or self.reasons)
 
 
-def check(root: Root, path_id: PathId | None = None, *, progress: Progress = silent) -> CheckReport:
+def check(root: RootHandle, path_id: PathId | None = None, *, progress: Progress = silent) -> CheckReport:
     """Read every copy in full, or those on one path; what is bad is reported for repair.
 
     Raises:

@@ -7,7 +7,6 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
-from typing import TYPE_CHECKING
 
 from pulsar_on_spark.metadata import keys
 from pulsar_on_spark.metadata.records import FileRecord, PathRecord
@@ -19,15 +18,13 @@ from pulsar_on_spark.model.ids import FileId, PathId
 from pulsar_on_spark.storage.reports import ReportKind, clear_report, read_reports
 from pulsar_on_spark.storage.storage_path import StoragePath
 from pulsar_on_spark.topic.catalog.progress import Progress, silent
+from pulsar_on_spark.topic.catalog.root_handle import RootHandle
 from pulsar_on_spark.topic.maintenance.repair import scrub
 from pulsar_on_spark.topic.maintenance.repair.audit import MISSING, Audit, BareFragment, audit, live
 from pulsar_on_spark.topic.maintenance.repair.limits import RepairLimits
 from pulsar_on_spark.topic.maintenance.repair.plan import FilePlan
 from pulsar_on_spark.topic.maintenance.repair.scrub import AuditState, PathScrub, ScrubReport
 from pulsar_on_spark.topic.maintenance.repair.worker import WorkReport, discard, work
-
-if TYPE_CHECKING:
-    from pulsar_on_spark.topic.catalog.root_handle import Root
 
 log = logging.getLogger(__name__)
 
@@ -95,7 +92,7 @@ class Throttle:
 
 
 def repair(
-    root: Root,
+    root: RootHandle,
     limits: RepairLimits | None = None,
     progress: Progress = silent,
     *,
@@ -144,7 +141,7 @@ def repair(
 
 
 def _round(
-    root: Root,
+    root: RootHandle,
     limits: RepairLimits,
     is_over: Callable[[], bool],
     pace: Callable[[int], None],
@@ -162,7 +159,7 @@ def _round(
 
 
 def check_reports(
-    root: Root,
+    root: RootHandle,
     found: Audit,
     is_over: Callable[[], bool],
     pace: Callable[[int], None],
@@ -215,7 +212,7 @@ def _is_readable(found: Audit, path_id: int) -> bool:
 
 
 def _scrub(
-    root: Root,
+    root: RootHandle,
     found: Audit,
     limits: RepairLimits,
     is_over: Callable[[], bool],
@@ -257,7 +254,7 @@ def _budget(copies: Sequence[FileRecord], known: PathScrub, limits: RepairLimits
     return scrub.budget_bytes(sum(file.length for file in copies), max(since, timedelta()), limits.scrub_within)
 
 
-def _settle_check(root: Root, path_id: PathId, since: datetime) -> bool:
+def _settle_check(root: RootHandle, path_id: PathId, since: datetime) -> bool:
     """Let the copies of a path count that came back, and was read in full; False if it has come back again."""
     settled = False
 
@@ -273,7 +270,7 @@ def _settle_check(root: Root, path_id: PathId, since: datetime) -> bool:
     return settled
 
 
-def _discard_extra(root: Root, found: Audit) -> int:
+def _discard_extra(root: RootHandle, found: Audit) -> int:
     paths = root.storage_paths(found.view)
     count = 0
     for file_id, path_id in found.extra:
@@ -290,7 +287,7 @@ def _discard_extra(root: Root, found: Audit) -> int:
     return count
 
 
-def _remember(root: Root, state: AuditState, report: RepairReport) -> None:
+def _remember(root: RootHandle, state: AuditState, report: RepairReport) -> None:
     last = {
         "audited_ms": current_ms(),
         "missing": report.missing,

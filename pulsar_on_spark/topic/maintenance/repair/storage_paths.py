@@ -19,7 +19,6 @@ from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from pulsar_on_spark.ledger.journal import sealing
 from pulsar_on_spark.ledger.journal.register import log_record
@@ -35,9 +34,7 @@ from pulsar_on_spark.storage import permissions
 from pulsar_on_spark.storage.files import OS_FILES
 from pulsar_on_spark.storage.open_files import processes_with_open_files
 from pulsar_on_spark.storage.storage_path import IDENTITY_FILE, StoragePath
-
-if TYPE_CHECKING:
-    from pulsar_on_spark.topic.catalog.root_handle import Root
+from pulsar_on_spark.topic.catalog.root_handle import RootHandle
 
 log = logging.getLogger(__name__)
 
@@ -68,7 +65,7 @@ def use_of(view: View, path_id: PathId) -> PathUse:
     return PathUse(len(files), sole, _fragments_on(view, path_id))
 
 
-def add(root: Root, directory: str | Path, label: str = "") -> PathRecord:
+def add(root: RootHandle, directory: str | Path, label: str = "") -> PathRecord:
     """Add a directory as a storage path, or take a lost path back whose directory it is.
 
     A running broker begins to write there when it looks at the metadata next.
@@ -100,7 +97,7 @@ def add(root: Root, directory: str | Path, label: str = "") -> PathRecord:
     )
 
 
-def drain(root: Root, path_id: int) -> PathRecord:
+def drain(root: RootHandle, path_id: int) -> PathRecord:
     """Let nothing new be put on a path, and its copies be copied away (by `repair`).
 
     Raises:
@@ -121,7 +118,7 @@ def drain(root: Root, path_id: int) -> PathRecord:
     return _changed(root, path_id, drained)
 
 
-def resume(root: Root, path_id: int) -> PathRecord:
+def resume(root: RootHandle, path_id: int) -> PathRecord:
     """Write again to a path that is draining, or that failed.
 
     Raises:
@@ -141,7 +138,7 @@ def resume(root: Root, path_id: int) -> PathRecord:
     return _changed(root, path_id, resumed)
 
 
-def give_up(root: Root, path_id: int, *, force: bool = False) -> PathRecord:
+def give_up(root: RootHandle, path_id: int, *, force: bool = False) -> PathRecord:
     """Say that a path is lost: its copies are not believed any more, and are replaced from the others.
 
     Raises:
@@ -163,7 +160,7 @@ def give_up(root: Root, path_id: int, *, force: bool = False) -> PathRecord:
     return _changed(root, path_id, lost)
 
 
-def retire(root: Root, path_id: int) -> PathRecord:
+def retire(root: RootHandle, path_id: int) -> PathRecord:
     """Take a path out of the root for good, when nothing is left on it that counts.
 
     Raises:
@@ -211,7 +208,7 @@ def _require_unused(view: View, record: PathRecord) -> None:
         )
 
 
-def _require_no_writes(root: Root, path: StoragePath) -> None:
+def _require_no_writes(root: RootHandle, path: StoragePath) -> None:
     """No file may be there whose write is neither committed nor aborted: its commit may name this path yet."""
     listed = list(_unchecked_listing(path))
     view = root.store.view(durable=True)
@@ -262,7 +259,7 @@ def _hide_identity(path: StoragePath) -> bool:
 # --- adding ---
 
 
-def _added(root: Root, place: Path, label: str, found: int | None) -> PathRecord:
+def _added(root: RootHandle, place: Path, label: str, found: int | None) -> PathRecord:
     """A new path. Its identity stands on the disk before the commit, so that nobody meets a path without one."""
     for _ in range(_ATTEMPTS):
         path_id = _next_id(root.store.view())
@@ -277,7 +274,7 @@ def _added(root: Root, place: Path, label: str, found: int | None) -> PathRecord
     raise StoragePathError(f"{place} could not be added in {_ATTEMPTS} attempts, others add paths at once: try again.")
 
 
-def _is_committed(root: Root, record: PathRecord) -> bool:
+def _is_committed(root: RootHandle, record: PathRecord) -> bool:
     done = False
 
     def decide(view: View) -> Change | None:
@@ -290,7 +287,7 @@ def _is_committed(root: Root, record: PathRecord) -> bool:
     return done
 
 
-def _taken_back(root: Root, former: PathRecord, place: Path, label: str) -> PathRecord:
+def _taken_back(root: RootHandle, former: PathRecord, place: Path, label: str) -> PathRecord:
     StoragePath(PathId(former.path_id), place, root.cluster_id, label).check()
 
     def back(view: View, record: PathRecord) -> PathRecord:
@@ -312,7 +309,7 @@ def _next_id(view: View) -> int:
     return max(record.path_id for record in view.all(PathRecord)) + 1
 
 
-def _identity(root: Root, place: Path) -> int | None:
+def _identity(root: RootHandle, place: Path) -> int | None:
     """The id of the path of this root whose directory it is, by its identity file."""
     with suppress(OSError, ValueError, KeyError, TypeError):
         content = json.loads((place / IDENTITY_FILE).read_bytes())
@@ -321,11 +318,11 @@ def _identity(root: Root, place: Path) -> int | None:
     return None
 
 
-def _uri(root: Root, place: Path) -> str:
+def _uri(root: RootHandle, place: Path) -> str:
     return str(place.relative_to(root.path)) if place.is_relative_to(root.path) else str(place)
 
 
-def _is_at(root: Root, record: PathRecord, place: Path) -> bool:
+def _is_at(root: RootHandle, record: PathRecord, place: Path) -> bool:
     return Path(os.path.realpath(root.path / record.uri)) == Path(os.path.realpath(place))
 
 
@@ -348,7 +345,9 @@ def _require(record: PathRecord, states: Collection[str], what: str) -> None:
         )
 
 
-def _changed(root: Root, path_id: int, change: Callable[[View, PathRecord], PathRecord], *more_keys: str) -> PathRecord:
+def _changed(
+    root: RootHandle, path_id: int, change: Callable[[View, PathRecord], PathRecord], *more_keys: str
+) -> PathRecord:
     """Commit a changed record under the path's key; what `change` raises is raised."""
     changed: PathRecord | None = None
 

@@ -15,7 +15,6 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
 
 from pulsar_on_spark.ledger.segments.restoring import delete_aside, put_back, restore_copy, set_aside
 from pulsar_on_spark.metadata import keys
@@ -29,10 +28,8 @@ from pulsar_on_spark.storage.files import OS_FILES, FileOps
 from pulsar_on_spark.storage.reports import Finding, ReportKind, clear_report, write_report
 from pulsar_on_spark.storage.storage_path import PathFailure, StoragePath
 from pulsar_on_spark.topic.catalog.progress import Progress, silent
+from pulsar_on_spark.topic.catalog.root_handle import RootHandle
 from pulsar_on_spark.topic.maintenance.repair.plan import FilePlan, copies_left, copies_named
-
-if TYPE_CHECKING:
-    from pulsar_on_spark.topic.catalog.root_handle import Root
 
 log = logging.getLogger(__name__)
 
@@ -95,7 +92,7 @@ class WorkReport:
 
 
 def work(
-    root: Root,
+    root: RootHandle,
     plans: Sequence[FilePlan],
     *,
     is_over: Callable[[], bool] = lambda: False,
@@ -178,7 +175,7 @@ class Committed:
     ended: frozenset[str] = frozenset()
 
 
-def commit(root: Root, batch: Sequence[Restored], files: FileOps = OS_FILES) -> Committed:
+def commit(root: RootHandle, batch: Sequence[Restored], files: FileOps = OS_FILES) -> Committed:
     """Move the restored copies into the records, clear the reports about them, delete what nobody names any more.
 
     Raises:
@@ -213,7 +210,7 @@ def commit(root: Root, batch: Sequence[Restored], files: FileOps = OS_FILES) -> 
     return Committed(len(moved), dropped, tuple(problem for some in gone.values() for problem in some), ended)
 
 
-def discard(root: Root, file_id: FileId, path: StoragePath, files: FileOps = OS_FILES) -> bool:
+def discard(root: RootHandle, file_id: FileId, path: StoragePath, files: FileOps = OS_FILES) -> bool:
     """Delete a copy that no record names; whether it was deleted.
 
     It is renamed first, and comes back if the metadata, read after that, name it after all.
@@ -233,7 +230,7 @@ def discard(root: Root, file_id: FileId, path: StoragePath, files: FileOps = OS_
     return True
 
 
-def _change(root: Root, batch: Sequence[Restored], copies: CopiesThen) -> set[str]:
+def _change(root: RootHandle, batch: Sequence[Restored], copies: CopiesThen) -> set[str]:
     """Commit other copies into the records of files; returns the files whose record changed."""
     changed: list[FileRecord] = []
 
@@ -256,7 +253,7 @@ def _changed(view: View, done: Restored, copies: CopiesThen) -> FileRecord | Non
     return None if then == now.copies else now.model_copy(update={"copies": then})
 
 
-def _gone_again(root: Root, batch: Sequence[Restored]) -> dict[str, list[str]]:
+def _gone_again(root: RootHandle, batch: Sequence[Restored]) -> dict[str, list[str]]:
     """Of each file whose record names a new copy that is not there any more, what to say about it."""
     view = root.store.view(durable=True)
     paths = root.storage_paths(view)
@@ -277,7 +274,7 @@ def _may_hold(view: View, path_id: PathId) -> bool:
     return record is not None and record.state not in ("lost", "retired")
 
 
-def _settle_reports(root: Root, done: Restored, now: FileRecord | None) -> None:
+def _settle_reports(root: RootHandle, done: Restored, now: FileRecord | None) -> None:
     """Clear the reports about copies that were written anew or are not named any more; leave one of a loss."""
     file_id = FileId(done.plan.file.file_id)
     named = () if now is None else now.copies

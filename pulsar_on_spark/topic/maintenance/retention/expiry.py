@@ -9,22 +9,19 @@ from __future__ import annotations
 import time
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from pulsar_on_spark.metadata import keys
 from pulsar_on_spark.metadata.records import SubscriptionRecord, TopicRecord
 from pulsar_on_spark.metadata.state import View
 from pulsar_on_spark.metadata.store import Change
 from pulsar_on_spark.topic.catalog.leases import Lease, lease_directory
-
-if TYPE_CHECKING:
-    from pulsar_on_spark.topic.catalog.root_handle import Root
+from pulsar_on_spark.topic.catalog.root_handle import RootHandle
 
 SWEEP_AFTER_S = 24 * 3600.0
 """Lease files that were not renewed for so long are deleted; no lease lasts so long."""
 
 
-def expire_subscriptions(root: Root, clock: float | None = None) -> int:
+def expire_subscriptions(root: RootHandle, clock: float | None = None) -> int:
     """Delete the subscriptions that expire and whose consumers were away for `expires_after_s`; returns how many.
 
     Args:
@@ -41,7 +38,7 @@ def expire_subscriptions(root: Root, clock: float | None = None) -> int:
     return expired
 
 
-def sweep_leases(root: Root, clock: float | None = None) -> int:
+def sweep_leases(root: RootHandle, clock: float | None = None) -> int:
     """Delete the lease files that no consumer renewed for a day and no subscription's expiry needs; returns how many.
 
     Empty directories go, too. A paused consumer that this hits writes its file anew when it wakes.
@@ -61,7 +58,7 @@ def sweep_leases(root: Root, clock: float | None = None) -> int:
     return swept
 
 
-def _delete(root: Root, topic: str, record: SubscriptionRecord, now_s: float) -> bool:
+def _delete(root: RootHandle, topic: str, record: SubscriptionRecord, now_s: float) -> bool:
     deleted = False
 
     def decide(view: View) -> Change | None:
@@ -79,7 +76,7 @@ def _delete(root: Root, topic: str, record: SubscriptionRecord, now_s: float) ->
     return deleted
 
 
-def _is_expired(root: Root, record: SubscriptionRecord, now_s: float) -> bool:
+def _is_expired(root: RootHandle, record: SubscriptionRecord, now_s: float) -> bool:
     if record.expires_after_s is None or record.face == "broker":
         return False
     seen_s = max([record.created_at.timestamp(), *_renewals(lease_directory(root.path, record.name), record.topic_id)])

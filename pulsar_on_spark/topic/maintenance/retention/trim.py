@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from pulsar_on_spark.metadata import keys
 from pulsar_on_spark.metadata.records import CompactionRecord, IdsRecord, LedgerRecord, Record, TopicRecord, TrimRecord
@@ -25,6 +25,7 @@ from pulsar_on_spark.topic.catalog import catalog
 from pulsar_on_spark.topic.catalog.policies.effective import DEFAULTS, effective
 from pulsar_on_spark.topic.catalog.policies.policies import Policies
 from pulsar_on_spark.topic.catalog.progress import Progress, silent
+from pulsar_on_spark.topic.catalog.root_handle import RootHandle
 from pulsar_on_spark.topic.maintenance.retention.holders import holders, marked
 from pulsar_on_spark.topic.maintenance.retention.retention import (
     KeptSegment,
@@ -34,9 +35,6 @@ from pulsar_on_spark.topic.maintenance.retention.retention import (
     truncated_before,
     why_kept,
 )
-
-if TYPE_CHECKING:
-    from pulsar_on_spark.topic.catalog.root_handle import Root
 
 _TOPICS_AT_ONCE: Final = 32
 """Topics of one commit: each row names its keys, and a commit that many share loses more often."""
@@ -63,7 +61,7 @@ class TrimmedTopics:
 
 
 def trim_topics(
-    root: Root, defaults: Policies = DEFAULTS, progress: Progress = silent, now: datetime | None = None
+    root: RootHandle, defaults: Policies = DEFAULTS, progress: Progress = silent, now: datetime | None = None
 ) -> TrimmedTopics:
     """Trim every topic whose retention has a limit.
 

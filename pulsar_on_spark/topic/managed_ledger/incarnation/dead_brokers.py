@@ -20,7 +20,7 @@ from pulsar_on_spark.model.ids import IncarnationId, PathId, TopicId
 from pulsar_on_spark.model.standing import Standing
 from pulsar_on_spark.storage.placement import preferred
 from pulsar_on_spark.topic.catalog.leases import LeaseWatcher, broker_lease_directory
-from pulsar_on_spark.topic.catalog.root_handle import Root
+from pulsar_on_spark.topic.catalog.root_handle import RootHandle
 from pulsar_on_spark.topic.managed_ledger.chain.chain import is_open
 
 log = logging.getLogger(__name__)
@@ -31,7 +31,7 @@ RETRY_AFTER_S = 3.0
 """A recovery that stopped, or that another process has begun, is tried so much later, and up to half as much more."""
 
 
-def recover_if_dead(root: Root, incarnation: IncarnationId, watcher: LeaseWatcher) -> bool:
+def recover_if_dead(root: RootHandle, incarnation: IncarnationId, watcher: LeaseWatcher) -> bool:
     """Recover an incarnation if its lease has run out for this observer.
 
     Args:
@@ -64,7 +64,7 @@ def recover_if_dead(root: Root, incarnation: IncarnationId, watcher: LeaseWatche
     return True
 
 
-def recover_incarnation(root: Root, incarnation: IncarnationId, give_up: Collection[PathId] = ()) -> LogRecord:
+def recover_incarnation(root: RootHandle, incarnation: IncarnationId, give_up: Collection[PathId] = ()) -> LogRecord:
     """Recover an incarnation now, whatever its lease says: a broker that is alive is fenced.
 
     Args:
@@ -80,7 +80,7 @@ def recover_incarnation(root: Root, incarnation: IncarnationId, give_up: Collect
     return recover(LogRegister(root.store, incarnation), root.current_storage_paths, writable, give_up=give_up)
 
 
-def recover_before(root: Root, topic_ids: Collection[TopicId]) -> None:
+def recover_before(root: RootHandle, topic_ids: Collection[TopicId]) -> None:
     """Recover dead brokers whose open ledgers hide what was attached behind them.
 
     Where a lease looks stale it is watched for one of its durations at most. Nothing is raised: what was attached is
@@ -108,7 +108,7 @@ class DeadBrokers:
         clock: Seconds that only grow.
     """
 
-    def __init__(self, root: Root, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, root: RootHandle, clock: Callable[[], float] = time.monotonic) -> None:
         self._root = root
         self._clock = clock
         self._watcher = LeaseWatcher(broker_lease_directory(root.path), clock)

@@ -15,7 +15,7 @@ from pulsar_on_spark.model.errors import InvalidArgumentError, JournalUndecidedE
 from pulsar_on_spark.model.ids import IncarnationId
 from pulsar_on_spark.model.standing import Standing
 from pulsar_on_spark.topic.catalog.leases import LeaseWatcher, broker_lease_directory
-from pulsar_on_spark.topic.catalog.root_handle import Root
+from pulsar_on_spark.topic.catalog.root_handle import RootHandle
 from pulsar_on_spark.topic.managed_ledger.incarnation.dead_brokers import recover_incarnation
 from pulsar_on_spark.topic.managed_ledger.sealing.journal_cursors import snapshot_cursors
 from pulsar_on_spark.topic.managed_ledger.sealing.journal_frames import frames_of
@@ -32,7 +32,7 @@ class DeadOwners:
         clock: Seconds that only grow.
     """
 
-    def __init__(self, root: Root, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, root: RootHandle, clock: Callable[[], float] = time.monotonic) -> None:
         self._root = root
         self._watcher = LeaseWatcher(broker_lease_directory(root.path), clock)
         self._settled: set[IncarnationId] = set()
@@ -65,7 +65,7 @@ class DeadOwners:
         return Standing.RUN_OUT
 
 
-def settle_cursors(root: Root, incarnation: IncarnationId) -> None:
+def settle_cursors(root: RootHandle, incarnation: IncarnationId) -> None:
     """Make sure that the cursors table says, durably, what the CLOSED journal of an incarnation says of cursors.
 
     Anybody may do so, any number of times. It reads what is left of the journal, once.

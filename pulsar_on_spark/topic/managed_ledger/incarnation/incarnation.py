@@ -30,7 +30,7 @@ from pulsar_on_spark.model.quorum import Quorum
 from pulsar_on_spark.storage.placement import preferred
 from pulsar_on_spark.topic.catalog.catalog import TopicPart
 from pulsar_on_spark.topic.catalog.leases import DEFAULT_DURATION_S, LeaseKeeper, broker_lease_directory
-from pulsar_on_spark.topic.catalog.root_handle import Root
+from pulsar_on_spark.topic.catalog.root_handle import RootHandle
 from pulsar_on_spark.topic.managed_ledger.incarnation.attached_behind import AttachedBehind
 from pulsar_on_spark.topic.managed_ledger.incarnation.ledger_commits import LedgerCommits
 from pulsar_on_spark.topic.managed_ledger.incarnation.ledgers import ClosedLedger, LedgerCommit, Termination
@@ -57,7 +57,7 @@ class Incarnation:
 
     def __init__(
         self,
-        root: Root,
+        root: RootHandle,
         listener: IncarnationListener,
         quorum: Quorum,
         limits: JournalLimits | None,
@@ -100,7 +100,7 @@ class Incarnation:
     @classmethod
     async def start(
         cls,
-        root: Root,
+        root: RootHandle,
         listener: IncarnationListener,
         *,
         quorum: Quorum | None = None,

@@ -13,7 +13,7 @@ from pulsar_on_spark.model.errors import MetadataError, StoragePathError
 from pulsar_on_spark.model.ids import PathId
 from pulsar_on_spark.storage.path_health import Trials
 from pulsar_on_spark.storage.storage_path import PathFailure, StoragePath
-from pulsar_on_spark.topic.catalog.root_handle import Root
+from pulsar_on_spark.topic.catalog.root_handle import RootHandle
 
 log = logging.getLogger(__name__)
 
@@ -25,7 +25,7 @@ class PathNews:
     loop's, after `fresh_view`.
     """
 
-    def __init__(self, root: Root, known: Iterable[StoragePath]) -> None:
+    def __init__(self, root: RootHandle, known: Iterable[StoragePath]) -> None:
         """The journal begins with the known paths."""
         self._root = root
         self._known = {path.path_id for path in known}
@@ -36,7 +36,7 @@ class PathNews:
         self._trials = Trials()
 
     def mark_failed(self, failures: Sequence[PathFailure]) -> None:
-        """The journal has given these up: nobody else shall write there either (errors as `Root.mark_failed`).
+        """The journal has given these up: nobody else shall write there either (errors as `RootHandle.mark_failed`).
 
         A mark that cannot be committed, as the disk of the metadata is full, too, is made with a later view.
         """

@@ -20,7 +20,7 @@ from pulsar_on_spark.model.errors import InvalidArgumentError, PulsarpyError
 from pulsar_on_spark.model.ids import IncarnationId, PathId
 from pulsar_on_spark.model.standing import Standing
 from pulsar_on_spark.topic.catalog.leases import LeaseWatcher, broker_lease_directory
-from pulsar_on_spark.topic.catalog.root_handle import Root
+from pulsar_on_spark.topic.catalog.root_handle import RootHandle
 from pulsar_on_spark.topic.managed_ledger.chain.chain import is_open
 from pulsar_on_spark.topic.managed_ledger.incarnation.dead_brokers import OBSERVE_EVERY_S, recover_incarnation
 
@@ -52,7 +52,7 @@ class RecoveredIncarnation:
 
 
 def recover_dead(
-    root: Root, incarnation: IncarnationId | None = None, give_up: Collection[PathId] = ()
+    root: RootHandle, incarnation: IncarnationId | None = None, give_up: Collection[PathId] = ()
 ) -> tuple[RecoveredIncarnation, ...]:
     """Recover the incarnations whose leases have run out; each lease is watched for one of its durations first.
 
@@ -97,7 +97,7 @@ def _known(view: View, incarnation: IncarnationId, give_up: Collection[PathId]) 
     return record
 
 
-def _settled(root: Root, incarnations: Collection[str]) -> LeaseWatcher:
+def _settled(root: RootHandle, incarnations: Collection[str]) -> LeaseWatcher:
     """A watcher that knows of each lease whether it is renewed: that takes one of its durations at most."""
     watcher = LeaseWatcher(broker_lease_directory(root.path))
     watcher.observe()
@@ -108,7 +108,7 @@ def _settled(root: Root, incarnations: Collection[str]) -> LeaseWatcher:
 
 
 def _recover(
-    root: Root, view: View, record: IncarnationRecord, watcher: LeaseWatcher, give_up: Collection[PathId]
+    root: RootHandle, view: View, record: IncarnationRecord, watcher: LeaseWatcher, give_up: Collection[PathId]
 ) -> RecoveredIncarnation:
     incarnation = IncarnationId(record.incarnation)
     topics = _topics(view, incarnation)

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from pulsar_on_spark.model.errors import PulsarpyError
 from pulsar_on_spark.model.ids import IncarnationId
-from pulsar_on_spark.topic.catalog.root_handle import Root
+from pulsar_on_spark.topic.catalog.root_handle import RootHandle
 from pulsar_on_spark.topic.managed_ledger.sealing.sealer import Sealer
 from pulsar_on_spark.topic.managed_ledger.sealing.seals import closed_incarnations
 from pulsar_on_spark.topic.managed_ledger.sealing.trim import GRACE_S, Trimmer
@@ -27,7 +27,7 @@ class ClosedJournals:
     cleared: int = 0
 
 
-def seal_closed(root: Root, on_problem: Callable[[str], None], grace_s: float = GRACE_S) -> ClosedJournals:
+def seal_closed(root: RootHandle, on_problem: Callable[[str], None], grace_s: float = GRACE_S) -> ClosedJournals:
     """Seal and trim all closed journals; what keeps one from it is said and does not hold up the others.
 
     Files go `grace_s` after their trim, so that a journal is gone after two calls.
@@ -54,7 +54,7 @@ def seal_closed(root: Root, on_problem: Callable[[str], None], grace_s: float = 
     return ClosedJournals(entries, files, cleared)
 
 
-def _seal(root: Root, incarnation: IncarnationId) -> int:
+def _seal(root: RootHandle, incarnation: IncarnationId) -> int:
     sealer = Sealer(root, incarnation, is_live=False)
     entries = 0
     try:

@@ -22,7 +22,7 @@ from pulsar_on_spark.metadata.store import Change
 from pulsar_on_spark.model.errors import InvalidArgumentError, JournalUndecidedError
 from pulsar_on_spark.model.ids import IncarnationId
 from pulsar_on_spark.storage.files import OS_FILES
-from pulsar_on_spark.topic.catalog.root_handle import Root
+from pulsar_on_spark.topic.catalog.root_handle import RootHandle
 from pulsar_on_spark.topic.managed_ledger.sealing.journal_frames import JournalFrames
 from pulsar_on_spark.topic.managed_ledger.sealing.seals import SealedLog, sealed_log
 
@@ -46,7 +46,7 @@ class LostFrames:
     reason: str
 
 
-def give_up_frames(root: Root, incarnation: IncarnationId, *, commit: bool) -> list[LostFrames]:
+def give_up_frames(root: RootHandle, incarnation: IncarnationId, *, commit: bool) -> list[LostFrames]:
     """Find what cannot be read of a CLOSED journal, and, if told so, give it up.
 
     Args:
@@ -86,7 +86,7 @@ def give_up_frames(root: Root, incarnation: IncarnationId, *, commit: bool) -> l
     return [_in_words(found, each, reason) for each, reason in lost]
 
 
-def _lost(root: Root, found: SealedLog) -> Iterator[tuple[GivenUpFrames, str]]:
+def _lost(root: RootHandle, found: SealedLog) -> Iterator[tuple[GivenUpFrames, str]]:
     last = found.record.last_frame
     assert last is not None, "the log is CLOSED"
     incarnation = IncarnationId(found.row.incarnation)
@@ -106,7 +106,7 @@ def _lost(root: Root, found: SealedLog) -> Iterator[tuple[GivenUpFrames, str]]:
             frames.pass_over(lost.end)
 
 
-def _at(root: Root, found: SealedLog, number: FrameNumber) -> GivenUpFrames:
+def _at(root: RootHandle, found: SealedLog, number: FrameNumber) -> GivenUpFrames:
     """The frame alone, if some copy has its directory; else all that is left of its fragment.
 
     Of frames that are sealed no entries are lost, only what they say of cursors.

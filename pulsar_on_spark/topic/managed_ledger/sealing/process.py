@@ -27,7 +27,7 @@ from pulsar_on_spark.model import logs
 from pulsar_on_spark.model.errors import JournalFencedError, PulsarpyError
 from pulsar_on_spark.model.ids import IncarnationId
 from pulsar_on_spark.topic.catalog.giving_way import leave_signals_to_parent, start_giving_way
-from pulsar_on_spark.topic.catalog.root_handle import Root
+from pulsar_on_spark.topic.catalog.root_handle import RootHandle
 from pulsar_on_spark.topic.managed_ledger.sealing.journal_frames import JournalLag
 from pulsar_on_spark.topic.managed_ledger.sealing.sealer import Sealer
 from pulsar_on_spark.topic.managed_ledger.sealing.trim import GRACE_S, Trimmer
@@ -234,7 +234,7 @@ def _run(
     gc.freeze()
     logs.configure_child()
     try:
-        _Worker(parent, Root.open(root), incarnation, policy, gauges, stop).run()
+        _Worker(parent, RootHandle.open(root), incarnation, policy, gauges, stop).run()
     except _StoppedError:
         pass
     except JournalFencedError as error:
@@ -247,7 +247,7 @@ class _Worker:
     def __init__(
         self,
         parent: int,
-        root: Root,
+        root: RootHandle,
         incarnation: IncarnationId,
         policy: SealingPolicy,
         gauges: _Gauges,

@@ -26,7 +26,7 @@ from pulsar_on_spark.model.errors import JournalFencedError, StorageError
 from pulsar_on_spark.model.ids import FileId, IncarnationId, LedgerId
 from pulsar_on_spark.model.quorum import Quorum
 from pulsar_on_spark.storage.files import OS_FILES, FileOps
-from pulsar_on_spark.topic.catalog.root_handle import Root
+from pulsar_on_spark.topic.catalog.root_handle import RootHandle
 from pulsar_on_spark.topic.entries.cutting import MAX_MESSAGE_BYTES
 from pulsar_on_spark.topic.entries.packing import SHARED_BATCH_BYTES
 from pulsar_on_spark.topic.managed_ledger.sealing.journal_cursors import CursorsInFrames
@@ -82,7 +82,7 @@ class Sealer:
 
     def __init__(
         self,
-        root: Root,
+        root: RootHandle,
         incarnation: IncarnationId,
         *,
         is_live: bool,

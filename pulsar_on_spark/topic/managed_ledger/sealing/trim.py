@@ -36,7 +36,7 @@ from pulsar_on_spark.model.errors import InvalidArgumentError, StorageError
 from pulsar_on_spark.model.ids import IncarnationId, JournalFileId, PathId
 from pulsar_on_spark.storage.files import OS_FILES, FileOps
 from pulsar_on_spark.storage.storage_path import StoragePath
-from pulsar_on_spark.topic.catalog.root_handle import Root
+from pulsar_on_spark.topic.catalog.root_handle import RootHandle
 from pulsar_on_spark.topic.managed_ledger.sealing.journal_cursors import (
     CursorKey,
     CursorsInFrames,
@@ -94,7 +94,7 @@ class Trimmer:
 
     def __init__(
         self,
-        root: Root,
+        root: RootHandle,
         incarnation: IncarnationId,
         cursors: CursorsInFrames | None = None,
         *,
@@ -230,7 +230,7 @@ def _pass_given_up(seen: CursorsInFrames, found: SealedLog) -> None:
             seen.pass_over(seen.end, end)
 
 
-def clear_directories(root: Root) -> int:
+def clear_directories(root: RootHandle) -> int:
     """Delete what incarnations have left on the storage paths whose log was cleared away; returns how many.
 
     A listing nominates; the log's deleted record decides. What the metadata never knew stays.

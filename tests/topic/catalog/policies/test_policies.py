@@ -12,6 +12,7 @@ from pulsar_on_spark.metadata.records import NamespaceRecord
 from pulsar_on_spark.metadata.store import Change
 from pulsar_on_spark.model.errors import InvalidArgumentError, NamespaceNotFoundError, TopicNotFoundError
 from pulsar_on_spark.model.names import TopicName
+from pulsar_on_spark.root import Root
 from pulsar_on_spark.topic.catalog.policies.change import set_namespace_policies, set_topic_policies
 from pulsar_on_spark.topic.catalog.policies.effective import effective, namespace_policies, topic_policies
 from pulsar_on_spark.topic.catalog.policies.policies import (
@@ -21,7 +22,6 @@ from pulsar_on_spark.topic.catalog.policies.policies import (
     Policies,
     RetentionPolicies,
 )
-from pulsar_on_spark.topic.catalog.root_handle import Root
 
 DAY = RetentionPolicies(retention_time_in_minutes=1440, retention_size_in_mb=-1)
 

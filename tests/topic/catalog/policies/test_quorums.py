@@ -7,11 +7,11 @@ import pytest
 from pulsar_on_spark.model.errors import InvalidArgumentError
 from pulsar_on_spark.model.names import TopicName
 from pulsar_on_spark.model.quorum import Quorum
+from pulsar_on_spark.root import Root
 from pulsar_on_spark.topic.catalog import tenants
 from pulsar_on_spark.topic.catalog.policies.change import set_namespace_policies, set_topic_policies
 from pulsar_on_spark.topic.catalog.policies.policies import PersistencePolicies
 from pulsar_on_spark.topic.catalog.policies.quorums import MAX_QUORUMS, quorum_for_all, quorum_of
-from pulsar_on_spark.topic.catalog.root_handle import Root
 from pulsar_on_spark.topic.maintenance.repair import storage_paths
 
 T, U = TopicName.parse("t"), TopicName.parse("u")

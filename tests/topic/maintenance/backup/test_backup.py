@@ -13,7 +13,7 @@ import pytest
 
 from pulsar_on_spark.metadata.records import FileRecord, IncarnationRecord, PathRecord
 from pulsar_on_spark.model.errors import InvalidArgumentError
-from pulsar_on_spark.topic.catalog.root_handle import Root
+from pulsar_on_spark.root import Root
 from pulsar_on_spark.topic.maintenance.backup.backup import back_up
 from tests.kit import messages
 from tests.kit.running_broker import RunningBroker
@@ -128,7 +128,7 @@ def test_a_broker_that_is_published_to_is_backed_up(root: Root, tmp_path: Path) 
 WRITER = """
 import sys
 from tests.kit import messages
-from pulsar_on_spark.topic.catalog.root_handle import Root
+from pulsar_on_spark.root import Root
 
 root = Root.open(sys.argv[1])
 number = 0

@@ -19,10 +19,10 @@ from pulsar_on_spark.metadata.store import Change, MetadataStore
 from pulsar_on_spark.model.errors import NotEnoughCopiesError, TopicNotFoundError
 from pulsar_on_spark.model.ids import EARLIEST, EntryId, LedgerId, MessageId, PathId, Position, WriteId
 from pulsar_on_spark.model.names import TopicName
+from pulsar_on_spark.root import Root
 from pulsar_on_spark.topic.catalog.catalog import TopicPart
 from pulsar_on_spark.topic.catalog.policies.change import set_topic_policies
 from pulsar_on_spark.topic.catalog.policies.policies import RetentionPolicies
-from pulsar_on_spark.topic.catalog.root_handle import Root
 from pulsar_on_spark.topic.data_path.tail import Tail
 from pulsar_on_spark.topic.maintenance.compaction import compact as compact_module
 from pulsar_on_spark.topic.maintenance.compaction.compact import Compaction, CompactionReport, compact
@@ -430,7 +430,7 @@ def test_too_few_storage_paths(root: Root, stored_files: Callable[[Root], list[s
 COMPACT_FOR_EVER = """
 import sys
 from pulsar_on_spark.topic.maintenance.compaction.compact import compact
-from pulsar_on_spark.topic.catalog.root_handle import Root
+from pulsar_on_spark.root import Root
 root = Root.open(sys.argv[1])
 print("ready", flush=True)
 while True:

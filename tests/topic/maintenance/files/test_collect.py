@@ -17,8 +17,8 @@ from pulsar_on_spark.metadata import keys
 from pulsar_on_spark.metadata.records import FileRecord, SegmentRecord, WriteRecord
 from pulsar_on_spark.model.errors import WriteAbortedError
 from pulsar_on_spark.model.ids import FileId, PathId
+from pulsar_on_spark.root import Root
 from pulsar_on_spark.storage.reports import Finding, ReportKind, read_reports, write_report
-from pulsar_on_spark.topic.catalog.root_handle import Root
 from pulsar_on_spark.topic.data_path.attach import TaskOutput, attach
 from pulsar_on_spark.topic.data_path.transactions import batch_of
 from pulsar_on_spark.topic.maintenance.files import merge

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from pulsar_on_spark.ledger.segments.segment_reader import verify_file
 from pulsar_on_spark.metadata.records import FileRecord, SegmentRecord, WriteRecord
 from pulsar_on_spark.model.ids import PathId
-from pulsar_on_spark.topic.catalog.root_handle import Root
+from pulsar_on_spark.root import Root
 from pulsar_on_spark.topic.data_path.attach import attach
 from pulsar_on_spark.topic.maintenance.files import merge, rewrite
 from tests.kit import messages

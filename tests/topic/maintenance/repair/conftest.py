@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from pulsar_on_spark.metadata.records import FileRecord, PathRecord
 from pulsar_on_spark.model.ids import FileId, PathId
+from pulsar_on_spark.root import Root
 from pulsar_on_spark.storage.reports import read_reports
 from pulsar_on_spark.topic.catalog.catalog import live_files
-from pulsar_on_spark.topic.catalog.root_handle import Root
 from pulsar_on_spark.topic.maintenance.repair import scrub
 
 

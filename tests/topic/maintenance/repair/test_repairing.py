@@ -15,9 +15,9 @@ from pulsar_on_spark.metadata.records import FileRecord, PathRecord
 from pulsar_on_spark.model.errors import InvalidArgumentError, StoragePathError
 from pulsar_on_spark.model.ids import FileId, PathId
 from pulsar_on_spark.model.quorum import Quorum
+from pulsar_on_spark.root import Root
 from pulsar_on_spark.storage.files import OsFiles
 from pulsar_on_spark.storage.reports import Finding, LostBatches, ReportKind, read_reports, write_report
-from pulsar_on_spark.topic.catalog.root_handle import Root
 from pulsar_on_spark.topic.maintenance.maintain import heal_paths, maintain
 from pulsar_on_spark.topic.maintenance.repair import scrub, storage_paths
 from pulsar_on_spark.topic.maintenance.repair.checking import check

@@ -23,9 +23,9 @@ from pulsar_on_spark.metadata.store import Change
 from pulsar_on_spark.model.errors import DataLossError
 from pulsar_on_spark.model.ids import EARLIEST, EntryId, LedgerId, Position
 from pulsar_on_spark.model.names import TopicName
+from pulsar_on_spark.root import Root
 from pulsar_on_spark.topic.catalog.catalog import TopicPart
 from pulsar_on_spark.topic.catalog.policies.change import set_namespace_policies, set_topic_policies
-from pulsar_on_spark.topic.catalog.root_handle import Root
 from pulsar_on_spark.topic.maintenance.files import merge
 from pulsar_on_spark.topic.maintenance.files.collect import collect
 from pulsar_on_spark.topic.maintenance.retention.trim import TrimmedTopics, kept_segments, trim_topics, truncate

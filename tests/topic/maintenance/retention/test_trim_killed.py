@@ -13,9 +13,9 @@ from pulsar_on_spark.metadata.cursors import WHOLE, CursorRow
 from pulsar_on_spark.metadata.records import FileRecord, SegmentRecord
 from pulsar_on_spark.model.ids import EARLIEST, EntryId, LedgerId, Position
 from pulsar_on_spark.model.names import TopicName
+from pulsar_on_spark.root import Root
 from pulsar_on_spark.topic.catalog.catalog import TopicPart
 from pulsar_on_spark.topic.catalog.policies.change import set_topic_policies
-from pulsar_on_spark.topic.catalog.root_handle import Root
 from pulsar_on_spark.topic.maintenance.files.collect import Ages, collect
 from pulsar_on_spark.topic.maintenance.retention.trim import trim_topics
 from pulsar_on_spark.topic.managed_ledger.chain import chain
@@ -27,7 +27,7 @@ import sys
 from pulsar_on_spark.topic.maintenance.files.collect import Ages, collect
 from pulsar_on_spark.topic.maintenance.files.merge import merge
 from pulsar_on_spark.topic.maintenance.retention.trim import trim_topics
-from pulsar_on_spark.topic.catalog.root_handle import Root
+from pulsar_on_spark.root import Root
 
 root = Root.open(sys.argv[1])
 print("ready", flush=True)

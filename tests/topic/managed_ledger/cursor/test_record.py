@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from pulsar_on_spark.metadata.cursors import WHOLE, CursorRow
 from pulsar_on_spark.model.errors import CorruptCursorError, FormatVersionError, InvalidArgumentError
 from pulsar_on_spark.model.ids import EntryId, LedgerId, Position, TopicId
-from pulsar_on_spark.topic.catalog.root_handle import Root
+from pulsar_on_spark.root import Root
 from pulsar_on_spark.topic.managed_ledger.cursor.holes import AckHoles
 from pulsar_on_spark.topic.managed_ledger.cursor.record import (
     NO_RECORD,

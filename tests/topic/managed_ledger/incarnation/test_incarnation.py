@@ -23,9 +23,9 @@ from pulsar_on_spark.model.errors import (
 )
 from pulsar_on_spark.model.ids import IncarnationId, LedgerId, PathId, TopicId
 from pulsar_on_spark.model.standing import Standing
+from pulsar_on_spark.root import Root
 from pulsar_on_spark.topic.catalog.catalog import TopicPart
 from pulsar_on_spark.topic.catalog.leases import LeaseWatcher, broker_lease_directory
-from pulsar_on_spark.topic.catalog.root_handle import Root
 from pulsar_on_spark.topic.maintenance.maintain import heal_paths
 from pulsar_on_spark.topic.managed_ledger.incarnation import attached_behind, incarnation
 from pulsar_on_spark.topic.managed_ledger.incarnation.dead_brokers import recover_if_dead, recover_incarnation

@@ -12,7 +12,7 @@ import pytest
 from pulsar_on_spark import cli
 from pulsar_on_spark.metadata.records import IncarnationRecord
 from pulsar_on_spark.model.errors import InvalidArgumentError
-from pulsar_on_spark.topic.catalog.root_handle import Root
+from pulsar_on_spark.root import Root
 from pulsar_on_spark.topic.maintenance.repair import storage_paths
 from pulsar_on_spark.topic.managed_ledger.incarnation.recover_dead import recover_dead
 from tests.kit.running_incarnation import RunningIncarnation

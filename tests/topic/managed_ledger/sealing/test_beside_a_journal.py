@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 from pulsar_on_spark.ledger.journal.groups import JournalLimits
 from pulsar_on_spark.metadata.records import SegmentRecord
-from pulsar_on_spark.topic.catalog.root_handle import Root
+from pulsar_on_spark.root import Root
 from pulsar_on_spark.topic.managed_ledger.sealing.process import SealingPolicy, SealingProcess
 from tests.kit import messages
 from tests.kit.journal_logs import journal_files

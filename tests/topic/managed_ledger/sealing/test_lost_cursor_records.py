@@ -9,7 +9,7 @@ import pytest
 from pulsar_on_spark.metadata.cursors import WHOLE
 from pulsar_on_spark.model.errors import JournalUndecidedError
 from pulsar_on_spark.model.ids import EntryId, Position
-from pulsar_on_spark.topic.catalog.root_handle import Root
+from pulsar_on_spark.root import Root
 from pulsar_on_spark.topic.managed_ledger.cursor.record import CursorRecord, encode
 from pulsar_on_spark.topic.managed_ledger.incarnation.dead_cursors import settle_cursors
 from pulsar_on_spark.topic.managed_ledger.sealing.closed_journals import seal_closed

@@ -19,7 +19,7 @@ from pulsar_on_spark.metadata.state import View
 from pulsar_on_spark.metadata.store import Change
 from pulsar_on_spark.model.errors import InvalidArgumentError, JournalUndecidedError, MetadataError
 from pulsar_on_spark.model.ids import EARLIEST, EntryId, PathId, Position
-from pulsar_on_spark.topic.catalog.root_handle import Root
+from pulsar_on_spark.root import Root
 from pulsar_on_spark.topic.data_path import tail as tail_module
 from pulsar_on_spark.topic.data_path.tail import Tail
 from pulsar_on_spark.topic.managed_ledger.chain import chain

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from pulsar_on_spark.model.ids import IncarnationId
-from pulsar_on_spark.topic.catalog.root_handle import Root
+from pulsar_on_spark.root import Root
 from pulsar_on_spark.topic.managed_ledger.sealing.journal_frames import JournalLag
 from pulsar_on_spark.topic.managed_ledger.sealing.process import CpuBudget, SealingPolicy, SealingProcess
 from tests.kit.journal_logs import LogOnDisk, journal_files

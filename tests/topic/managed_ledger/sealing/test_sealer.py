@@ -17,9 +17,9 @@ from pulsar_on_spark.model.ids import EARLIEST, LedgerId
 from pulsar_on_spark.model.names import TopicName
 from pulsar_on_spark.protocol.compression import Codec
 from pulsar_on_spark.protocol.messages import MessageMetadata
+from pulsar_on_spark.root import Root
 from pulsar_on_spark.topic.catalog import catalog
 from pulsar_on_spark.topic.catalog.catalog import delete_topic
-from pulsar_on_spark.topic.catalog.root_handle import Root
 from pulsar_on_spark.topic.data_path.reading import rows_of
 from pulsar_on_spark.topic.entries.rebuild import rebuild_entries
 from pulsar_on_spark.topic.maintenance.files.collect import collect

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from pulsar_on_spark.ledger.segments.segment_format import SEGMENT_SCHEMA
 from pulsar_on_spark.metadata.records import SegmentRecord
 from pulsar_on_spark.model.ids import EntryId, Position
-from pulsar_on_spark.topic.catalog.root_handle import Root
+from pulsar_on_spark.root import Root
 from pulsar_on_spark.topic.data_path.reading import SliceReader
 from pulsar_on_spark.topic.entries import packing
 from pulsar_on_spark.topic.maintenance.files import merge

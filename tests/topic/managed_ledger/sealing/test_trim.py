@@ -25,8 +25,8 @@ from pulsar_on_spark.metadata.state import View
 from pulsar_on_spark.metadata.store import Change
 from pulsar_on_spark.model.ids import EntryId, LedgerId, Position, TopicId
 from pulsar_on_spark.model.names import TopicName
+from pulsar_on_spark.root import Root
 from pulsar_on_spark.storage.files import OS_FILES, OsFiles
-from pulsar_on_spark.topic.catalog.root_handle import Root
 from pulsar_on_spark.topic.maintenance.files.collect import Ages, collect
 from pulsar_on_spark.topic.maintenance.maintain import maintain
 from pulsar_on_spark.topic.managed_ledger.cursor.record import CursorRecord, encode

@@ -12,9 +12,9 @@ from pulsar_on_spark.metadata.records import SlotOwner, SubscriptionRecord
 from pulsar_on_spark.metadata.store import Change
 from pulsar_on_spark.model.errors import ConsumerBusyError, SubscriptionNotFoundError, TopicNotFoundError
 from pulsar_on_spark.model.ids import EARLIEST, EntryId, LedgerId, Position, TopicId
+from pulsar_on_spark.root import Root
 from pulsar_on_spark.topic.catalog.catalog import TopicPart
 from pulsar_on_spark.topic.catalog.leases import LeaseKeeper, lease_directory
-from pulsar_on_spark.topic.catalog.root_handle import Root
 from pulsar_on_spark.topic.managed_ledger.subscription import subscriptions
 from pulsar_on_spark.topic.managed_ledger.subscription.positions import current_positions
 from tests.kit import messages
