@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from pulsar_on_spark.broker.observe.overview import Overview
 from pulsar_on_spark.broker.producing.producers import ProducerNames
@@ -13,15 +12,13 @@ from pulsar_on_spark.broker.runtime.access import Access
 from pulsar_on_spark.broker.runtime.server_errors import ServerRefusalError
 from pulsar_on_spark.broker.runtime.settings import BrokerSettings
 from pulsar_on_spark.broker.runtime.views import Views
+from pulsar_on_spark.broker.services.vitals import Vitals
 from pulsar_on_spark.broker.topics.schemas import ClientSchemas
 from pulsar_on_spark.broker.topics.topic import TopicParts
 from pulsar_on_spark.broker.topics.topic_watch import TopicWatch
 from pulsar_on_spark.broker.topics.topics import Topics
 from pulsar_on_spark.protocol.commands import ServerError
 from pulsar_on_spark.root import Root
-
-if TYPE_CHECKING:  # it holds connections, which hold this
-    from pulsar_on_spark.broker.services.vitals import Vitals
 
 
 @dataclass(slots=True)

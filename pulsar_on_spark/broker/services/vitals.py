@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from typing import Final
+from typing import Final, Protocol
 
 from pulsar_on_spark.broker.background.housekeeping import Housekeeping
-from pulsar_on_spark.broker.connection.connections import Connections
 from pulsar_on_spark.broker.observe.stored import Stored
 from pulsar_on_spark.broker.runtime.journals import Journals
 from pulsar_on_spark.broker.services.health import HealthCheck
@@ -14,6 +13,15 @@ from pulsar_on_spark.model.latencies import Latencies
 
 LOOP_EVERY_S: Final = 0.25
 """How often the event loop is asked how late it is."""
+
+
+class Clients(Protocol):
+    """The connections of clients, as far as metrics count them."""
+
+    created: int
+
+    def __len__(self) -> int:
+        """Count those that are open."""
 
 
 class Vitals:
@@ -33,7 +41,7 @@ class Vitals:
     def __init__(
         self,
         journals: Journals,
-        connections: Connections,
+        connections: Clients,
         stored: Stored,
         housekeeping: Housekeeping,
     ) -> None:
