@@ -1,8 +1,9 @@
 """Apache Pulsar's architecture as a Spark-native streaming storage engine.
 
 Topics live in a folder, the root: messages in replicated Arrow segments, metadata in Delta tables, and Spark reads and
-writes them through `format("pulsarpy")`. The packages, from the top: `cli` and `jobs`, `datasource`, `topic`, `ledger`,
-`metadata`, `model`; imports point down only. Start reading at `model`, or at `datasource` for the Spark side.
+writes them through `format("pulsarpy")`. The packages, from the top: `cli` and `jobs`, `broker` and `datasource`,
+`root`, `topic`, `ledger`, `metadata` and `protocol`, `storage`, `model`; imports point down only. Start reading at
+`model`, or at `datasource` for the Spark side.
 
 What stands in `__all__` is loaded at its first use, so that importing the package is light.
 """
