@@ -41,16 +41,16 @@ class BrokerSettings(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     broker_service_port: Port = 6650
-    """Where clients connect; 0 takes a free port."""
+    """Port for clients; 0 takes a free port."""
     web_service_port: Port = 8080
-    """Where HTTP is served; 0 takes a free port."""
+    """Port for HTTP; 0 takes a free port."""
     bind_address: str = "127.0.0.1"
-    """The address to listen on; `0.0.0.0` for all, with a warning. Pulsar's default is all; as this broker has no
-    authentication, clients on other hosts can connect only where this is set."""
+    """Address to listen on; `0.0.0.0` for all, with a warning. Pulsar's default is all. This broker has no
+    authentication, so clients on other hosts can connect only if this is set."""
     advertised_address: str = "localhost"
-    """The host name that lookups answer: clients must reach the broker by it."""
+    """Host name that lookups return: clients must reach the broker by it."""
     web_service_allowed_hosts: Names = ()
-    """Host names that HTTP requests may name besides addresses, `localhost` and `advertised_address`; `*` for any.
+    """Host names that HTTP requests may have besides addresses, `localhost` and `advertised_address`; `*` for any.
     Separated by commas in the environment."""
     web_service_allowed_origins: Names = ()
     """Origins of web pages that may send requests, such as `https://console.example.com`, besides those of the
@@ -61,60 +61,62 @@ class BrokerSettings(BaseModel):
     max_http_server_connections_per_ip: Count = 100
     """HTTP connections from one address; as above. Not in Pulsar."""
     cluster_name: str = "standalone"
-    """Begins the names of producers that give themselves none."""
+    """Prefix of the names of producers without a name."""
 
     root_file_mode: Literal["0600", "0660"] = "0600"
     """Permissions of the files of a root that this broker creates: for its user alone, or `0660` to share the root with
     a group (see operations). An existing root keeps its own, and another value here is refused. Not in Pulsar."""
     log_format: LogFormat = "text"
-    """How the broker's processes log to standard error: lines for people, or a JSON object a line with `time`, `level`,
-    `logger`, `message` and what it is about: `topic`, `subscription`, `ledger`, `path`, `file`, `incarnation`,
+    """Log format on standard error, for all processes of the broker: text, or a JSON object in each line with `time`,
+    `level`, `logger`, `message` and the subject: `topic`, `subscription`, `ledger`, `path`, `file`, `incarnation`,
     `connection`."""
     log_level: LogLevel = "INFO"
-    """What is logged: this level and those above."""
+    """Lowest level that is logged."""
     expose_topic_level_metrics_in_prometheus: bool = True
-    """Whether metrics tell of topics and subscriptions one by one; else they are summed up by namespace."""
+    """Metrics for each topic and subscription; if false, sums by namespace."""
     expose_consumer_level_metrics_in_prometheus: bool = False
-    """Whether they tell of consumers one by one, too, where they tell of topics."""
+    """Metrics for each consumer, if there are metrics for each topic."""
 
     max_message_size: Annotated[int, Field(ge=1024, le=15 * _MIB)] = 5 * _MIB
     """Bytes of an entry with its metadata; clients split larger messages into chunks where that is switched on. A
     journal takes entries of up to 16 MiB."""
     keep_alive_interval_seconds: Annotated[float, Field(gt=0)] = 30
-    """A connection that was silent for so long is asked for a sign of life, and closed after as long again."""
+    """Silence after which the broker pings a connection. After the same time again without an answer, it closes the
+    connection."""
     connection_handshake_timeout_seconds: Annotated[float, Field(gt=0, le=3600)] = 10
     """Time in which a connection must be CONNECTED, whatever it sends; one keep-alive interval in Pulsar."""
     connection_handshake_max_frame_bytes: Annotated[int, Field(ge=1024, le=5 * _MIB)] = MAX_HANDSHAKE_FRAME_BYTES
-    """Bytes of a frame before a connection is CONNECTED: it holds the client's credentials."""
+    """Bytes of a frame before a connection is CONNECTED, which holds the client's credentials."""
     broker_max_connections: Count = 10_000
-    """Connections of all clients together. Pulsar's default is no limit; here the journal could run out of file
+    """Connections of all clients together. Pulsar's default is no limit; here, the journal could run out of file
     descriptors."""
     broker_max_connections_per_ip: Count = 0
     """Connections from one address."""
     max_pending_publish_requests_per_connection: Some = 1000
-    """Entries of a connection that are not acknowledged: above it nothing is read from it, until half of them are."""
+    """Unacknowledged entries of a connection: above it, the broker stops reading from the connection until half of them
+    are acknowledged."""
     max_message_publish_buffer_size_mb: Some = 128
-    """Bytes of entries of all connections that are not acknowledged; as above. Pulsar's default is half of the direct
-    memory. Incomplete frames may take four times as much; above it the connections that were silent longest are
+    """Bytes of unacknowledged entries of all connections; as above. Pulsar's default is half of the direct memory.
+    Incomplete frames may take four times as much; above that, the connections that have been silent longest are
     closed."""
 
     allow_auto_topic_creation: bool = True
-    """Whether a client's use of a topic that is not there creates it."""
+    """Automatic creation of a missing topic that a client uses."""
     allow_auto_topic_creation_type: Literal["non-partitioned", "partitioned"] = "non-partitioned"
-    """What is created so."""
+    """Type of automatically created topics."""
     default_num_partitions: Annotated[int, Field(ge=1, le=10_000)] = 1
-    """Partitions of a topic that is created so, where the type is partitioned."""
+    """Partitions of automatically created topics, if their type is partitioned."""
     max_num_partitions_per_partitioned_topic: Annotated[int, Field(ge=0, le=10_000)] = 0
     """Partitions that a topic may be created with, or grow to; 0 for 10,000."""
     max_topics_per_namespace: Count = 0
-    """Topics that clients and the admin API create in one namespace, each partition counted. Spark's writes go by the
-    namespace's policy, and by this setting where it was changed while the broker ran."""
+    """Topics that clients and the admin API create in one namespace; each partition counts. Spark's writes use the
+    namespace's policy, and this setting if it was changed while the broker ran."""
     max_namespaces_per_tenant: Count = 0
-    """Namespaces that the admin API creates of one tenant."""
+    """Namespaces that the admin API creates in one tenant."""
     max_tenants: Count = 0
     """Tenants that the admin API creates."""
     allow_auto_subscription_creation: bool = True
-    """Whether a consumer creates its subscription."""
+    """Automatic creation of a consumer's subscription."""
     max_producers_per_topic: Count = 0
     """Producers of one topic."""
     max_consumers_per_topic: Count = 0
@@ -128,78 +130,78 @@ class BrokerSettings(BaseModel):
     auto_skip_non_recoverable_data: bool = False
     """Whether subscriptions pass over entries that no copy gives; else they wait until somebody brings them back."""
     dispatcher_max_read_batch_size: Some = 100
-    """Entries of a subscription that are read at once, at most."""
+    """Most entries in one read for a subscription."""
     dispatcher_max_read_size_bytes: Some = 5 * 1024 * 1024
-    """Bytes of entries of a subscription that are read at once, at most; a larger entry is read alone."""
+    """Most bytes of entries in one read for a subscription; a larger entry is read alone."""
     dispatcher_max_round_robin_batch_size: Some = 20
-    """Messages that one Shared consumer gets before it is the next one's turn."""
+    """Messages that one Shared consumer gets before the next one."""
     active_consumer_failover_delay_time_millis: Count = 1000
-    """How long a Failover subscription rests before another consumer is the active one."""
+    """Pause of a Failover subscription before another consumer becomes active."""
     delayed_delivery_enabled: bool = True
-    """Whether the times of delivery that producers name are heeded."""
+    """Delivery at the time that a producer sets; if false, at once."""
     delayed_delivery_tick_time_millis: Some = 1000
-    """How often messages whose time has come are looked for."""
+    """Interval of checks for delayed messages that are due."""
     subscription_pattern_max_length: Some = 50
-    """Characters of a regular expression by which a client watches topics; with a longer one it polls for them."""
+    """Characters of a regular expression by which a client watches topics; with a longer one it polls."""
     max_subscriptions_per_topic: Count = 0
     """Durable subscriptions of one topic."""
 
     default_retention_time_in_minutes: Limit = -1
-    """Age up to which acknowledged entries are kept; -1 for no limit, where Pulsar's default is 0: nothing is kept,
-    whatever the size."""
+    """Age up to which acknowledged entries are kept; -1 for no limit. Pulsar's default is 0: nothing is kept, whatever
+    the size."""
     default_retention_size_in_mb: Limit = -1
-    """Size up to which acknowledged entries are kept; as above, 0 whatever the age."""
+    """Size up to which acknowledged entries are kept; as above, 0 keeps nothing, whatever the age."""
     retention_check_interval_in_seconds: Some = 120
-    """How often topics are trimmed."""
+    """Interval of trimming."""
     ttl_duration_default_in_seconds: Count = 0
-    """Age above which entries count as acknowledged in every subscription; 0 for never."""
+    """Age above which entries are acknowledged in every subscription; 0 for never."""
     message_expiry_check_interval_in_minutes: Annotated[float, Field(gt=0)] = 5
-    """How often such entries are looked for."""
+    """Interval of checks for such entries."""
     backlog_quota_default_limit_bytes: Limit = -1
-    """Bytes of backlog that the slowest subscription of a topic may have; -1 for no limit."""
+    """Bytes in the largest backlog of a topic; -1 for no limit."""
     backlog_quota_default_limit_second: Limit = -1
     """Age of the oldest entry in a topic's backlog; -1 for no limit."""
     backlog_quota_default_retention_policy: Literal[
         "producer_request_hold", "producer_exception", "consumer_backlog_eviction"
     ] = "producer_request_hold"
-    """What happens above these."""
+    """Action above these limits."""
     backlog_quota_check_interval_in_seconds: Annotated[float, Field(gt=0)] = 60
-    """How often backlogs are looked at."""
+    """Interval of checks of backlogs."""
     subscription_expiration_time_minutes: Count = 0
-    """How long a subscription without consumers stays; 0 for ever."""
+    """Time after which a subscription without consumers is deleted; 0 for never."""
     subscription_expiry_check_interval_in_minutes: Annotated[float, Field(gt=0)] = 5
-    """How often such subscriptions are looked for."""
+    """Interval of checks for such subscriptions."""
     broker_delete_inactive_topics_enabled: bool = False
-    """Whether topics that nobody uses are deleted. Pulsar's default is true: here a topic that Spark has written and
-    nobody has read yet would be deleted with all that is in it."""
+    """Deletion of unused topics. Pulsar's default is true. Here, a topic that Spark has written and no client has read
+    yet would be deleted with its content."""
     broker_delete_inactive_topics_mode: Literal[
         "delete_when_no_subscriptions", "delete_when_subscriptions_caught_up"
     ] = "delete_when_no_subscriptions"
-    """When a topic without producers and consumers is one that nobody uses."""
+    """Condition under which a topic without producers and consumers is unused."""
     broker_delete_inactive_topics_max_inactive_duration_seconds: Some = 60
-    """For how long nobody must have used it."""
+    """Time without use before such a topic is deleted."""
     broker_delete_inactive_topics_frequency_seconds: Annotated[float, Field(gt=0)] = 60
-    """How often such topics are looked for."""
+    """Interval of checks for such topics."""
     managed_ledger_max_entries_per_ledger: Some = 50_000
-    """Entries after which a topic goes on in a new ledger."""
+    """Entries after which a topic continues in a new ledger."""
     managed_ledger_max_size_per_ledger_mbytes: Some = 2048
-    """Size after which it does."""
+    """Size after which a topic continues in a new ledger."""
     managed_ledger_max_ledger_rollover_time_minutes: Annotated[float, Field(gt=0)] = 240
-    """Age after which it does."""
+    """Age after which a topic continues in a new ledger."""
     managed_ledger_min_ledger_rollover_time_minutes: Annotated[float, Field(ge=0)] = 10
-    """Age before which it does not, whatever its entries and size."""
+    """Age before which a topic stays in its ledger, whatever its entries and size."""
 
     broker_deduplication_enabled: bool = False
-    """Whether entries that a producer sends again are recognised by their sequence ids and not stored again."""
+    """Deduplication: an entry that a producer sends again is recognised by its sequence id and not stored again."""
 
     broker_deduplication_max_number_of_producers: Some = 10_000
-    """Producer names of one topic that are remembered while their producers are away."""
+    """Names of disconnected producers that are remembered for each topic."""
     broker_deduplication_entries_interval: Some = 1000
-    """Entries of a topic after which what is remembered is saved."""
+    """Entries of a topic after which its deduplication state is saved."""
     broker_deduplication_snapshot_interval_seconds: Some = 120
-    """The same in time, if there was any entry."""
+    """Time after which it is saved, if there were entries."""
     broker_deduplication_producer_inactivity_timeout_minutes: Some = 360
-    """How long a producer name is remembered while its producer is away."""
+    """Time for which the name of a disconnected producer is remembered."""
 
     schema_compatibility_strategy: Literal[
         "ALWAYS_INCOMPATIBLE",
@@ -211,30 +213,29 @@ class BrokerSettings(BaseModel):
         "FORWARD_TRANSITIVE",
         "FULL_TRANSITIVE",
     ] = "FULL"
-    """What is asked of a schema that follows others."""
+    """Rule that a new schema of a topic must meet."""
     is_allow_auto_update_schema: bool = True
-    """Whether a producer's schema that follows others is registered; else producers must bring one that is there."""
+    """Registration of a producer's compatible schema; if false, producers must use a registered one."""
     is_schema_validation_enforced: bool = False
-    """Whether producers without a schema are refused where the topic has one."""
+    """Refusal of producers without a schema on a topic that has one."""
 
     managed_ledger_cache_size_mb: Some = 256
-    """Acknowledged entries that are kept in memory for consumers who follow. Pulsar's default is a fifth of the direct
-    memory."""
+    """Memory for acknowledged entries, for consumers at the tail. Pulsar's default is a fifth of the direct memory."""
     broker_shutdown_timeout_ms: Some = 60_000
-    """How long a drain may last: clients are told to go, what is published is acknowledged, cursors are saved."""
+    """Longest time of a drain: clients are sent away, published entries are acknowledged, cursors are saved."""
 
     sealing_lag_limit_mb: Some = 4096
-    """Journal that is not yet sealed into segments above which producers are held back."""
+    """Size of the unsealed journal above which producers are held back."""
     broker_service_compaction_threshold_in_bytes: Bytes = 0
-    """Key and value bytes of a topic that are not compacted yet above which it is; 0 for never."""
+    """Uncompacted key and value bytes above which a topic is compacted; 0 for never."""
     broker_service_compaction_monitor_interval_in_seconds: Annotated[float, Field(gt=0)] = 60
-    """How often that is looked at."""
+    """Interval of checks for topics to compact."""
     topic_compaction_retain_null_key: bool = False
-    """Whether compaction keeps messages without a key."""
+    """Compaction keeps messages without a key; if false, it drops them."""
     maintain_interval_s: Annotated[float, Field(gt=0)] = 600
-    """How often housekeeping (`pulsarpy maintain`) is done beside the broker."""
+    """Interval of housekeeping (`pulsarpy maintain`) by the broker."""
     lost_path_recovery_delay_s: Annotated[float, Field(ge=0)] = 600
-    """How long a storage path is away before housekeeping makes its copies anew on others."""
+    """Time for which a storage path may be unreachable before housekeeping restores its copies on others."""
 
 
 def load(

@@ -12,17 +12,19 @@ from pulsar_on_spark.broker.services.settings_changes import DYNAMIC
 
 HEAD = f"""# Configuration
 
-All settings of a [broker](broker.md), written from `broker/runtime/settings.py` by
-`python -m pulsar_on_spark.broker.services.settings_page > docs/configuration.md`.
+All settings of a [broker](broker.md), with their defaults. `python -m
+pulsar_on_spark.broker.services.settings_page > docs/configuration.md` writes this page from
+`broker/runtime/settings.py`.
 
-They come from a TOML file (`--config FILE`), from the environment (`{ENVIRONMENT_PREFIX}` and the name in capitals) and
-from flags of the command line; each counts over those before. Names and defaults are Pulsar's, in snake case, unless
-the description says otherwise. What a namespace or a topic sets as a [policy](lifecycle.md) holds over the setting. 0
-means no limit where a limit may be 0. A setting of file or flags that is unknown, and any that is not acceptable,
-keeps the broker from starting, with a sentence that names it.
+Settings come from a TOML file (`--config FILE`), from the environment (`{ENVIRONMENT_PREFIX}` and the name
+in capitals) and from flags of the command line; later ones win. Names and defaults are Pulsar's, in
+snake case, unless the description says otherwise. A [policy](lifecycle.md) of a namespace or topic
+wins over the setting. 0 means no limit if a limit may be 0. An unknown or invalid setting in the
+file or a flag keeps the broker from starting, with a sentence that names it.
 
-Those with a star can be changed while the broker runs (`pulsar-admin brokers update-dynamic-config`, or the
-[admin API](admin.md#settings-that-change)): that holds at once, and over file, environment and flags of later brokers.
+Settings with a star can be changed while the broker runs (`pulsar-admin brokers
+update-dynamic-config`, or the [admin API](admin.md#settings-that-change)). A change applies at
+once, and wins over file, environment and flags of later brokers.
 
 ```toml
 broker_service_port = 6650
