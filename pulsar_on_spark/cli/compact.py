@@ -72,7 +72,7 @@ def compact(
 def _by_broker(broker: HttpAdmin, topic: str) -> None:
     path = (*topic_path(topic), "compaction")
     broker.change("PUT", *path)
-    with output.err().status("compacting"):
+    with output.waiting("compacting"):
         while (found := broker.get(*path))["status"] == "RUNNING":
             time.sleep(_POLL_S)
     if found["status"] == "ERROR":

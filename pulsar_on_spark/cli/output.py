@@ -6,7 +6,7 @@ import dataclasses
 import json
 import sys
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -87,11 +87,14 @@ def print_json(value: object) -> None:
 @contextmanager
 def progress(quiet: bool) -> Iterator[Report]:
     """Bars on standard error for the steps of long work; nothing if `quiet`, or where nobody looks."""
+    console = err()
+    if quiet or not console.is_terminal:  # Rich before 14.3 would print an empty line
+        yield lambda step, done, total: None
+        return
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-    console = err()
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
-    with Progress(*columns, console=console, transient=True, disable=quiet or not console.is_terminal) as bars:
+    with Progress(*columns, console=console, transient=True) as bars:
         tasks: dict[str, TaskID] = {}
 
         def report(step: str, done: int, total: int) -> None:
@@ -100,6 +103,14 @@ def progress(quiet: bool) -> Iterator[Report]:
             bars.update(tasks[step], completed=done, total=total)
 
         yield report
+
+
+@contextmanager
+def waiting(what: str) -> Iterator[None]:
+    """Say on standard error what is waited for; nothing where nobody looks."""
+    console = err()
+    with console.status(what) if console.is_terminal else nullcontext():
+        yield
 
 
 def _text(cell: Cell) -> str:

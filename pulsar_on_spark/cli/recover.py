@@ -53,7 +53,7 @@ def recover(
             raise InvalidArgumentError("Frames are given up for one broker incarnation: name it with --incarnation.")
         _give_up_frames(opened, IncarnationId(incarnation), yes=yes, as_json=as_json)
         return
-    with output.err().status("looking which brokers are alive, recovering those that are not"):
+    with output.waiting("looking which brokers are alive, recovering those that are not"):
         found = opened.recover(incarnation, give_up if yes else ())
     if as_json:
         output.print_json(found)
@@ -71,7 +71,7 @@ def recover(
 def _give_up_frames(root: Root, incarnation: IncarnationId, *, yes: bool, as_json: bool) -> None:
     from pulsar_on_spark.topic.managed_ledger.sealing import lost_frames
 
-    with output.err().status("reading what is not sealed of the journal"):
+    with output.waiting("reading what is not sealed of the journal"):
         lost = lost_frames.give_up_frames(root, incarnation, commit=yes)
     if as_json:
         output.print_json(lost)

@@ -53,6 +53,6 @@ def delete(
 ) -> None:
     """Delete a subscription on a topic and its partitions."""
     target = open_target(root, root_option, url)
-    with output.err().status("looking whether a consumer is alive"):
+    with output.waiting("looking whether a consumer is alive"):
         target.delete_subscription(topic, name, force=force)
     output.done(f"Deleted subscription {name!r} on {topic}.", as_json, topic=topic, subscription=name)

@@ -23,7 +23,7 @@ def usage(
     from pulsar_on_spark.topic.maintenance.usage import usage as look
 
     opened = open_root(root, root_option)
-    with output.err().status("looking at the files of all storage paths"):
+    with output.waiting("looking at the files of all storage paths"):
         found = look(opened)
     if as_json:
         output.print_json(found)

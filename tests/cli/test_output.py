@@ -20,6 +20,16 @@ def test_progress(monkeypatch: pytest.MonkeyPatch, is_terminal: bool, quiet: boo
         report("verify", 0, 3)
         report("verify", 3, 3)
     assert ("verify" in drawn.getvalue(), "3/3" in drawn.getvalue()) == (is_drawn, is_drawn)
+    assert bool(drawn.getvalue()) == is_drawn, "not even an empty line"
+
+
+@pytest.mark.parametrize("is_terminal", [True, False])
+def test_what_is_waited_for_is_said_on_terminals(monkeypatch: pytest.MonkeyPatch, is_terminal: bool) -> None:
+    said = io.StringIO()
+    monkeypatch.setattr(output, "err", lambda: Console(file=said, force_terminal=is_terminal, width=80))
+    with output.waiting("compacting"):
+        pass
+    assert bool(said.getvalue()) == ("compacting" in said.getvalue()) == is_terminal
 
 
 EVIL = "a\x1b]0;title\x07\u202eb\u2028c"
