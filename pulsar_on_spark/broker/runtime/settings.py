@@ -128,7 +128,7 @@ class BrokerSettings(BaseModel):
     max_unacked_messages_per_subscription: Count = 200_000
     """The same of all consumers of a subscription."""
     auto_skip_non_recoverable_data: bool = False
-    """Whether subscriptions pass over entries that no copy gives; else they wait until somebody brings them back."""
+    """Subscriptions skip entries without a good copy; if false, they wait until a copy comes back."""
     dispatcher_max_read_batch_size: Some = 100
     """Most entries in one read for a subscription."""
     dispatcher_max_read_size_bytes: Some = 5 * 1024 * 1024
