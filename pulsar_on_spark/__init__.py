@@ -15,12 +15,33 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from pulsar_on_spark.datasource.session import session_confs, spark_session
+    from pulsar_on_spark.datasource.source import PulsarDataSource
+    from pulsar_on_spark.model import errors
+    from pulsar_on_spark.model.ids import MessageId
+    from pulsar_on_spark.model.names import TopicName
+    from pulsar_on_spark.model.quorum import Quorum
     from pulsar_on_spark.root import Root
 
-__all__ = ["Root", "session_confs", "spark_session"]
+    __version__: str
+
+__all__ = [
+    "MessageId",
+    "PulsarDataSource",
+    "Quorum",
+    "Root",
+    "TopicName",
+    "__version__",
+    "errors",
+    "session_confs",
+    "spark_session",
+]
 
 _HOMES = {
+    "MessageId": "pulsar_on_spark.model.ids",
+    "PulsarDataSource": "pulsar_on_spark.datasource.source",
+    "Quorum": "pulsar_on_spark.model.quorum",
     "Root": "pulsar_on_spark.root",
+    "TopicName": "pulsar_on_spark.model.names",
     "session_confs": "pulsar_on_spark.datasource.session",
     "spark_session": "pulsar_on_spark.datasource.session",
 }
@@ -31,6 +52,12 @@ def __dir__() -> list[str]:
 
 
 def __getattr__(name: str) -> object:
+    if name == "errors":
+        return import_module("pulsar_on_spark.model.errors")
+    if name == "__version__":
+        from importlib.metadata import version
+
+        return version("pulsar-on-spark")
     home = _HOMES.get(name)
     if home is None:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -13,14 +13,11 @@ from pulsar_on_spark.datasource.option_names import warn_without_effect
 from pulsar_on_spark.datasource.options import ReadOptions, read_options, write_options
 from pulsar_on_spark.datasource.typed import ReadSchema, read_schema
 from pulsar_on_spark.datasource.user_errors import one_sentence
-from pulsar_on_spark.datasource.worker_daemon import end_quietly
 from pulsar_on_spark.datasource.writer import PulsarBatchWriter, PulsarStreamWriter, in_sink_runner
 from pulsar_on_spark.model.errors import InvalidArgumentError, PulsarpyError
 
 if TYPE_CHECKING:
     from pulsar_on_spark.datasource.stream_reader import PulsarStreamReader
-
-end_quietly()
 
 
 class PulsarDataSource(DataSource):

@@ -7,6 +7,7 @@ import os
 from collections.abc import Callable, Iterator
 from typing import ParamSpec, TypeVar, cast
 
+from pulsar_on_spark.datasource.worker_daemon import end_quietly
 from pulsar_on_spark.datasource.worker_process import is_spark_worker
 from pulsar_on_spark.model.errors import PulsarpyError
 
@@ -14,6 +15,8 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 _HIDE = "SPARK_HIDE_TRACEBACK"
+
+end_quietly()  # every process that plans, commits or runs a task loads this module
 
 
 def one_sentence(method: Callable[P, T]) -> Callable[P, T]:

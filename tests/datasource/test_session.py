@@ -13,19 +13,6 @@ from pulsar_on_spark.datasource.session import require_java, session_confs, spar
 from pulsar_on_spark.model.errors import SparkSessionError
 
 
-def test_the_package_imports_without_spark_or_arrow():
-    code = "import sys, pulsar_on_spark; sys.exit(any(m in sys.modules for m in ('pyspark', 'pyarrow', 'deltalake')))"
-    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
-
-
-def test_public_names_are_loaded_at_first_use():
-    import pulsar_on_spark
-
-    assert pulsar_on_spark.session_confs is session_confs
-    with pytest.raises(AttributeError, match="no_such_name"):
-        _ = pulsar_on_spark.no_such_name
-
-
 def test_confs_without_delta_name_no_jar():
     assert not [name for name in session_confs(delta=False) if "jars" in name or "extensions" in name]
 

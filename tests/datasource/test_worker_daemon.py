@@ -12,14 +12,14 @@ from pathlib import Path
 import pytest
 
 QUIET = "pulsar_on_spark.datasource.worker_daemon"
-LOADS_THE_SOURCE = """
+LOADS = """
 import runpy, sys
 from pyspark import worker
 wait_for_a_task = worker.main
-def load_the_source(*files):
-    import pyspark_pulsarpy
+def load(*files):
+    import {module}
     worker.main = wait_for_a_task
-worker.main = load_the_source
+worker.main = load
 sys.argv = ["-m", "pyspark.worker"]
 runpy.run_module("pyspark.daemon", run_name="__main__", alter_sys=True)
 """
@@ -59,8 +59,17 @@ def test_this_daemon_prints_nothing(memory_path: Path) -> None:
     assert closing_an_idle_worker(["-m", QUIET, "pyspark.worker"], memory_path) == ""
 
 
-def test_a_worker_that_has_loaded_the_data_source_prints_nothing(memory_path: Path) -> None:
-    assert closing_an_idle_worker(["-c", LOADS_THE_SOURCE], memory_path) == ""
+@pytest.mark.parametrize(
+    "module",
+    [
+        "pyspark_pulsarpy",
+        *(f"pulsar_on_spark.datasource.{name}" for name in ("batch_reader", "stream_reader", "writer")),
+    ],
+)
+def test_a_worker_that_has_loaded_the_source_a_reader_or_a_writer_prints_nothing(
+    memory_path: Path, module: str
+) -> None:
+    assert closing_an_idle_worker(["-c", LOADS.format(module=module)], memory_path) == ""
 
 
 @pytest.mark.parametrize("module", ["pyarrow", "pandas", "numpy", "deltalake"])

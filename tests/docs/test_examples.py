@@ -18,8 +18,9 @@ PAGES = [page for page in DOCS if BLOCK.search(page.read_text())]
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
-def test_examples_run(spark: SparkSession, page: Path, tmp_path: Path) -> None:
+def test_examples_run(delta_spark: SparkSession, page: Path, tmp_path: Path) -> None:
     """Paths called `my-...` are put into a folder of this test."""
+    spark = delta_spark
     names: dict[str, object] = {"__name__": page.name}
     text = page.read_text()
     try:
