@@ -73,10 +73,9 @@ def environment(python: Path) -> dict[str, str]:
     return kept | {"PYSPARK_PYTHON": str(python)}
 
 
-def run(python: Path, code: str, cwd: Path, expect: int = 0) -> subprocess.CompletedProcess[str]:
-    done = subprocess.run(
-        [str(python), "-c", code], cwd=cwd, env=environment(python), capture_output=True, text=True, check=False
-    )
+def run(python: Path, code: str, cwd: Path, expect: int = 0, **variables: str) -> subprocess.CompletedProcess[str]:
+    env = environment(python) | variables
+    done = subprocess.run([str(python), "-c", code], cwd=cwd, env=env, capture_output=True, text=True, check=False)
     assert done.returncode == expect, done.stderr[-2_000:]
     return done
 
@@ -172,6 +171,67 @@ def test_a_data_source_that_cannot_be_imported_is_reported_with_its_reason(fresh
     assert 'format("pulsarpy") is not available' in done.stderr
     assert "pyarrow" in done.stderr
     assert "Traceback" not in done.stderr
+
+
+@pytest.mark.spark
+def test_spark_says_once_why_the_format_is_not_there(fresh_python: Path, tmp_path: Path):
+    """A module of ours lacks what it imports, in the worker that looks for formats, too."""
+    (tmp_path / "sitecustomize.py").write_text("import sys\nsys.modules['deltalake'] = None\n")
+    code = """
+from pyspark.sql import SparkSession
+spark = SparkSession.builder.master("local[1]").config("spark.ui.enabled", "false").getOrCreate()
+for _ in range(2):
+    try:
+        spark.read.format("pulsarpy").option("topic", "x").load("root")
+    except Exception as error:
+        print("[DATA_SOURCE_NOT_FOUND]" in str(error))
+print(spark.range(3).count())
+"""
+    done = run(fresh_python, code, tmp_path, PYTHONPATH=str(tmp_path))
+    assert done.stdout.split() == ["True", "True", "3"]
+    reasons = [line for line in done.stderr.splitlines() if 'format("pulsarpy") is not available' in line]
+    assert len(reasons) == 1
+    assert reasons[0].endswith("failed: ModuleNotFoundError: import of deltalake halted; None in sys.modules")
+
+
+BESIDE = ("pandas==2.2.3", "pyarrow==20.0.0")
+SPARK_ALONE = f"""
+import os, sys
+from importlib.metadata import version
+from importlib.util import find_spec
+print([f"{{name}}=={{version(name)}}" for name in ("pandas", "pyarrow")])
+print([name for name in {EXTRA_MODULES!r} if find_spec(name)])
+from pulsar_on_spark import spark_session
+root = os.path.abspath("root")
+with spark_session(**{{"spark.master": "local[1]", "spark.ui.enabled": "false"}}) as spark:
+    rows = spark.range(100).selectExpr("CAST(id AS STRING) value")
+    rows.write.format("pulsarpy").mode("append").option("topic", "x").save(root)
+    print(spark.read.format("pulsarpy").option("topic", "x").load(root).toPandas().value.nunique())
+"""
+
+
+@pytest.mark.spark
+def test_the_spark_face_alone_installs_beside_pandas_and_pyarrow(wheel: Path, tmp_path: Path):
+    """Neither is replaced, and neither web framework nor command line comes with it."""
+    uv = [sys.executable, "-m", "uv", "--quiet"]
+    pytest.importorskip("uv", reason="the environment with the lowest versions has no uv")
+    subprocess.run([*uv, "venv", "--python", sys.executable, str(tmp_path / "venv")], check=True)
+    for wanted in (BESIDE, (str(wheel),)):
+        subprocess.run([*uv, "pip", "install", "--python", str(tmp_path / "venv"), *wanted], check=True)
+    said = run(tmp_path / "venv" / "bin" / "python", SPARK_ALONE, tmp_path).stdout.splitlines()
+    assert said == [str(list(BESIDE)), "[]", "100"]
+
+
+def test_the_lowest_versions_of_all_ranges_go_together_with_pandas_and_pyarrow(tmp_path: Path):
+    pytest.importorskip("uv", reason="the environment with the lowest versions has no uv")
+    (tmp_path / "beside.in").write_text("\n".join(BESIDE))
+    compile_ = ["pip", "compile", "--quiet", "--no-header", "--no-annotate", "--resolution", "lowest-direct"]
+    files = [str(HOUSE / "pyproject.toml"), str(tmp_path / "beside.in")]
+    done = subprocess.run([sys.executable, "-m", "uv", *compile_, *files], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    resolved = set(done.stdout.split())
+    assert {*BESIDE, "pyspark==4.2.0", "deltalake==1.6.0"} <= resolved
+    assert not {name for line in resolved if (name := line.partition("==")[0]) in EXTRA_MODULES}
 
 
 def third_party_imports(package: str) -> set[str]:
