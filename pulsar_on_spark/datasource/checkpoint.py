@@ -28,10 +28,11 @@ _NOT_OURS = (FileNotFoundError, IsADirectoryError, NotADirectoryError, Permissio
 """Errors of a path that is not, on this host and for this process, where Spark keeps the checkpoint."""
 
 
-def checkpoint_of(query_id: str, location: str | None, default: str | None) -> Path | None:
-    """The folder of a query's checkpoint; None where it is on no local disk, or cannot be read by this process.
+def checkpoints_of(query_id: str, location: str | None, default: str | None) -> list[Path]:
+    """The folders with the checkpoint of a query: one, or several if copies of it lie in the folder of all checkpoints.
 
-    A path without a scheme may be one of another file system: the query's id in the folder tells.
+    There is none where it is on no local disk, or cannot be read by this process. A path without a scheme may be one of
+    another file system: the query's id in the folder tells.
 
     Args:
         query_id: The query.
@@ -43,31 +44,47 @@ def checkpoint_of(query_id: str, location: str | None, default: str | None) -> P
     """
     folder = _local(location or default)
     if folder is None:
-        return None
+        return []
     try:
-        for metadata in [folder / "metadata"] if location else folder.glob("*/metadata"):
-            if _query_id(metadata) == query_id:
-                return metadata.parent
+        candidates = [folder / "metadata"] if location else folder.glob("*/metadata")
+        found = [metadata.parent for metadata in candidates if _query_id(metadata) == query_id]
     except OSError as error:
         raise StorageError(
             f"The checkpoint of query {query_id} in {folder} cannot be read ({error}): check its disk, and start the "
             "query again."
         ) from error
-    if os.path.isdir(folder):
+    if not found and os.path.isdir(folder):
         log.warning("No checkpoint of query %s can be read in %s: its offsets are not made durable.", query_id, folder)
-    return None
+    return found
 
 
-def sync_offsets(checkpoint: Path, batch_id: int, files: FileOps = OS_FILES) -> str | None:
+def sync_offsets(checkpoints: Sequence[Path], batch_id: int, files: FileOps = OS_FILES) -> str | None:
     """Return when the offsets of a batch, and the query's id, are durable in its checkpoint.
+
+    Args:
+        checkpoints: The checkpoint and its copies. Nothing tells them apart: those with the batch must agree.
+        batch_id: The batch.
+        files: The file system.
 
     Returns:
         A digest of the offsets that the batch's sources were planned with, and of the files behind those of Spark's
         file source; None where this process cannot open them, which is said in the log.
 
     Raises:
-        StorageError: they cannot be made durable.
+        StorageError: they cannot be made durable, or a copy of the checkpoint has others.
     """
+    holding = [each for each in checkpoints if os.path.exists(each / "offsets" / str(batch_id))]
+    digests = {each: _synced(each, batch_id, files) for each in holding or checkpoints[:1]}
+    if len(set(digests.values())) > 1:
+        raise StorageError(
+            f"The folders {', '.join(map(str, digests))} are checkpoints of one query, with different offsets for "
+            f"batch {batch_id}: move the copies out of {checkpoints[0].parent}, or name the query's own by option "
+            "checkpointLocation, and start the query again."
+        )
+    return next(iter(digests.values()), None)
+
+
+def _synced(checkpoint: Path, batch_id: int, files: FileOps) -> str | None:
     offsets = checkpoint / "offsets"
     digest = None
     try:
@@ -95,9 +112,10 @@ def sync_offsets(checkpoint: Path, batch_id: int, files: FileOps = OS_FILES) -> 
 def _sources(planned: Path) -> list[bytes]:
     """The lines of the sources in a file of Spark's log of offsets (its class `OffsetSeqLog`).
 
-    Before them stand the format's version, and settings and times in one line: these may be edited.
+    Before them stand the format's version, and settings and times in one line: these may be edited, by an editor that
+    ends the last line, too.
     """
-    return planned.read_bytes().split(b"\n")[2:]
+    return planned.read_bytes().splitlines()[2:]
 
 
 _FILES = re.compile(rb'(?:([^{]+):)?\{"logOffset":(\d+)\}')

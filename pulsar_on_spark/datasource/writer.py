@@ -15,7 +15,7 @@ from pyspark import TaskContext
 from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
 from pyspark.sql.types import StructType
 
-from pulsar_on_spark.datasource.checkpoint import checkpoint_of, sync_offsets
+from pulsar_on_spark.datasource.checkpoint import checkpoints_of, sync_offsets
 from pulsar_on_spark.datasource.options import WriteOptions
 from pulsar_on_spark.datasource.rows import FramePlan, check_frame, to_segment_rows
 from pulsar_on_spark.datasource.typed import TypedValues, schema_to_register, typed_as, typed_values
@@ -334,15 +334,16 @@ class PulsarStreamWriter(_Writing, DataSourceStreamArrowWriter):
 
         Raises:
             ReplayDiffersError: the batch is committed already, with other rows or from other offsets.
-            StorageError: the batch's offsets in a checkpoint on a local disk cannot be made durable.
+            StorageError: the batch's offsets in a checkpoint on a local disk cannot be made durable, or are others in
+                a copy of it.
         """
         known = {(message.query_id, message.checkpoints) for message in messages if isinstance(message, Staged)}
         if not known:
             return
         ((query_id, checkpoints),) = known
         assert query_id is not None, "a streaming task knows its query"
-        checkpoint = checkpoint_of(query_id, self._options.checkpoint_location, checkpoints)
-        offsets = None if checkpoint is None else sync_offsets(checkpoint, batchId)
+        folders = checkpoints_of(query_id, self._options.checkpoint_location, checkpoints)
+        offsets = sync_offsets(folders, batchId)
         self._attach(messages, batch_of(query_id, batchId, offsets))
 
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import io
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -12,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from pulsar_on_spark.datasource.checkpoint import checkpoint_of, sync_offsets
+from pulsar_on_spark.datasource.checkpoint import checkpoints_of, sync_offsets
 from pulsar_on_spark.model.errors import StorageError
 
 METADATA = '{"batchWatermarkMs":0,"batchTimestampMs":1,"conf":{}}'
@@ -32,7 +33,7 @@ def checkpoint(tmp_path: Path) -> Path:
 def planned(checkpoint: Path, *lines: str) -> str | None:
     """The digest of batch 0, planned with these lines."""
     (checkpoint / "offsets" / "0").write_text("\n".join(lines))
-    return sync_offsets(checkpoint, 0)
+    return sync_offsets([checkpoint], 0)
 
 
 def test_each_source_counts_and_the_settings_do_not(checkpoint: Path) -> None:
@@ -50,6 +51,15 @@ def test_each_source_counts_and_the_settings_do_not(checkpoint: Path) -> None:
     edited = [planned(checkpoint, lines[0], METADATA.replace("1", "2"), *lines[2:]) for lines in given]
     assert edited == found
     assert planned(checkpoint, "v1", METADATA) is None
+
+
+@pytest.mark.parametrize("end", ["\n", "\r\n"])
+def test_an_editor_may_end_the_last_line(checkpoint: Path, end: str) -> None:
+    """Spark writes no end of it, and reads the same offsets where there is one."""
+    lines = ("v1", METADATA, '{"a":1}')
+    found = planned(checkpoint, *lines)
+    (checkpoint / "offsets" / "0").write_bytes("".join(line + end for line in lines).encode())
+    assert sync_offsets([checkpoint], 0) == found
 
 
 @pytest.mark.parametrize(("version", "line", "source"), [("v1", "", "1"), ("v2", "day:", "day")])
@@ -76,14 +86,32 @@ def test_a_checkpoint_is_known_by_its_query(checkpoint: Path, caplog: pytest.Log
     (checkpoint.parent / "a file").touch()
     (checkpoint.parent / "a root" / "metadata").mkdir(parents=True)
     for given in (str(checkpoint), checkpoint.as_uri()):
-        assert checkpoint_of("q", given, None) == checkpoint
-        assert checkpoint_of("q", given, "hdfs://host/checkpoints") == checkpoint
-    assert checkpoint_of("q", None, str(checkpoint.parent)) == checkpoint
+        assert checkpoints_of("q", given, None) == [checkpoint]
+        assert checkpoints_of("q", given, "hdfs://host/checkpoints") == [checkpoint]
+    assert checkpoints_of("q", None, str(checkpoint.parent)) == [checkpoint]
     for elsewhere in ("hdfs://host/checkpoints", str(checkpoint / "none"), str(checkpoint.parent / "a file")):
-        assert checkpoint_of("q", elsewhere, None) is None
-        assert checkpoint_of("q", None, elsewhere) is None
-    assert checkpoint_of("q", None, None) is None
+        assert checkpoints_of("q", elsewhere, None) == []
+        assert checkpoints_of("q", None, elsewhere) == []
+    assert checkpoints_of("q", None, None) == []
     assert caplog.messages == []
+
+
+def test_copies_of_a_checkpoint_beside_it_count_if_they_differ(checkpoint: Path) -> None:
+    """Under the default folder, where nothing tells which of them the query uses."""
+    digest = planned(checkpoint, "v1", METADATA, '{"a":1}')
+    copy = shutil.copytree(checkpoint, checkpoint.with_name("copy"))
+    for content in ("same", "absent", "other"):
+        if content == "absent":
+            (copy / "offsets" / "0").unlink()
+        if content == "other":
+            (copy / "offsets" / "0").write_text(f'v1\n{METADATA}\n{{"a":2}}')
+        found = checkpoints_of("q", None, str(checkpoint.parent))
+        assert sorted(found) == [copy, checkpoint]
+        if content == "other":
+            with pytest.raises(StorageError, match=rf"different offsets for batch 0: move .* out of {copy.parent}"):
+                sync_offsets(found, 0)
+        else:
+            assert sync_offsets(found, 0) == digest
 
 
 @pytest.mark.parametrize("content", [None, '{"id":"another"}', "no JSON"])
@@ -95,25 +123,25 @@ def test_a_folder_that_is_no_checkpoint_of_the_query_is_left_alone(
     (checkpoint / "metadata").unlink()
     if content is not None:
         (checkpoint / "metadata").write_text(content)
-    assert checkpoint_of("q", str(checkpoint), None) is None
-    assert checkpoint_of("q", None, str(checkpoint.parent)) is None
+    assert checkpoints_of("q", str(checkpoint), None) == []
+    assert checkpoints_of("q", None, str(checkpoint.parent)) == []
     assert len(caplog.messages) == 2
     assert all(line.startswith("No checkpoint of query q can be read in") for line in caplog.messages)
 
 
 def test_a_batch_without_offsets_is_said_and_does_not_fail(checkpoint: Path, caplog: pytest.LogCaptureFixture) -> None:
     (checkpoint / "offsets").rmdir()
-    assert sync_offsets(checkpoint, 0) is None
+    assert sync_offsets([checkpoint], 0) is None
     assert len(caplog.messages) == 1
     assert f"offsets of batch 0 cannot be made durable in checkpoint {checkpoint}" in caplog.messages[0]
 
 
 LOOK = """
 import logging, sys
-from pulsar_on_spark.datasource.checkpoint import checkpoint_of, sync_offsets
+from pulsar_on_spark.datasource.checkpoint import checkpoints_of, sync_offsets
 logging.basicConfig(level=logging.INFO, format="%(message)s")
-found = checkpoint_of("q", sys.argv[1], None)
-print(found and sync_offsets(found, 0))
+found = checkpoints_of("q", sys.argv[1], None)
+print(sync_offsets(found, 0))
 """
 
 
@@ -158,5 +186,5 @@ def test_a_disk_that_fails_is_no_other_host(checkpoint: Path, name: str, monkeyp
 
 def commit_look(checkpoint: Path) -> None:
     """All that a commit of batch 0 does with the checkpoint."""
-    assert checkpoint_of("q", str(checkpoint), None) == checkpoint
-    sync_offsets(checkpoint, 0)
+    assert checkpoints_of("q", str(checkpoint), None) == [checkpoint]
+    sync_offsets([checkpoint], 0)

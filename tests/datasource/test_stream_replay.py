@@ -76,10 +76,14 @@ def test_a_batch_that_is_planned_anew_over_as_many_messages_is_refused(
         run(under_default=under_default)
         assert values(root, "out") == numbered(0, 20)
 
-        shutil.rmtree(checkpoint)
+        checkpoint.rename(checkpoint.with_name("broken"))
         checkpoint.with_name("backup").rename(checkpoint)
         for first in (20, 30):
             write(root, "in-b", numbered(first, 10))
+        if under_default:
+            with pytest.raises(StreamingQueryException, match="different offsets for batch 1: move the copies out of"):
+                run(under_default=True)
+            checkpoint.with_name("broken").rename(checkpoint.parent.parent / f"{checkpoint.parent.name}-broken")
         with pytest.raises(StreamingQueryException) as refused:
             run(under_default=under_default)
         assert "is committed with 10 messages, and came again with 10" in str(refused.value)
@@ -132,7 +136,7 @@ def test_a_batch_that_comes_again_from_its_offsets_is_a_replay(root: Root, check
 
 
 def test_the_settings_of_a_batch_may_be_edited_before_it_comes_again(root: Root, checkpoint: Path, run: Run) -> None:
-    """As operators do, who want another number of shuffle partitions."""
+    """As operators do, who want another number of shuffle partitions; their editors end the last line."""
     write(root, "in-a", numbered(0, 10))
     run()
     forget_commit(checkpoint, 0)
@@ -141,7 +145,7 @@ def test_the_settings_of_a_batch_may_be_edited_before_it_comes_again(root: Root,
     edited = json.loads(settings)
     edited["batchTimestampMs"] += 1
     edited["conf"]["spark.sql.shuffle.partitions"] = "3"
-    planned.write_text("\n".join((version, json.dumps(edited), *sources)))
+    planned.write_text("\n".join((version, json.dumps(edited), *sources, "")))
     planned.with_name(".0.crc").unlink()
     write(root, "in-a", numbered(10, 10))
     run()
