@@ -16,7 +16,7 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from pulsar_on_spark.metadata.log import delta_log, unsynced
+from pulsar_on_spark.metadata.log import damage, delta_log, unsynced
 from pulsar_on_spark.metadata.log.checksums import checksums_path
 from pulsar_on_spark.metadata.log.delta_log import ORPHAN_HOURS, DeltaLog
 from pulsar_on_spark.metadata.log.log_entry import entry_path
@@ -169,6 +169,31 @@ def test_a_mark_of_an_earlier_start_of_the_machine_is_taken_away(
     put(later, "after")
     assert _tenants(later) == ["after", "unsynced"]
     assert not (root / "metadata" / "main" / "_unsynced").exists()
+
+
+def test_a_mark_that_comes_while_another_is_taken_away_stays(
+    root: Path, put: Put, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """After a restart many open the root. The disk fails again under the first, while the second still checks files."""
+    table = root / "metadata" / "main"
+    (table / "_unsynced").write_text('{"boot": "an-earlier-one", "version": 1}')
+    needs_repair = damage.needs_repair
+
+    def needs_repair_late(table: Path, *, deep: bool = False) -> bool:
+        found = needs_repair(table, deep=deep)
+        monkeypatch.setattr("pulsar_on_spark.metadata.log.damage.needs_repair", needs_repair)
+        first = MetadataStore(root)
+        with monkeypatch.context() as refusing:
+            _refusing(refusing, ".parquet")
+            with pytest.raises(MetadataError, match="durable"):
+                put(first, "unsynced")
+        return found
+
+    monkeypatch.setattr("pulsar_on_spark.metadata.log.damage.needs_repair", needs_repair_late)
+    second = MetadataStore(root)
+    for process in (second, MetadataStore(root)):
+        with pytest.raises(MetadataError, match="could not be made durable at version 2"):
+            put(process, "on top")
 
 
 def _broken_of_this_boot(root: Path, put: Put) -> Path:
@@ -399,3 +424,23 @@ def test_permissions_that_a_disk_refuses_are_no_failed_fsync(tmp_path: Path, mon
     with pytest.raises(OSError, match="not supported") as caught:
         fsync_path(tmp_path)
     assert not isinstance(caught.value, UnsyncedError)
+
+
+@pytest.mark.parametrize("name", ["00000000000000000000.json", "_delta_log", "main", "cursors"])
+def test_nothing_is_committed_on_a_table_that_could_not_be_made_durable(
+    memory_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    """The kernel tells an error once: a second `pulsarpy init` would be told that all is well."""
+
+    def fsync(path: Path) -> None:
+        if path.name == name:
+            raise UnsyncedError(errno.EIO, os.strerror(errno.EIO), str(path))
+        fsync_path(path)
+
+    with monkeypatch.context() as refusing:
+        refusing.setattr("pulsar_on_spark.metadata.log.creation.fsync_path", fsync)
+        with pytest.raises(MetadataError, match=r"could not be made durable at version 0 .*Input/output error"):
+            MetadataStore.create(memory_path / "root", [ROOT_RECORD])
+    for _ in range(2):
+        with pytest.raises(MetadataError, match="could not be made durable at version 0"):
+            MetadataStore.create(memory_path / "root", [ROOT_RECORD])

@@ -9,11 +9,12 @@ from pathlib import Path
 import pyarrow as pa
 from deltalake import DeltaTable
 
+from pulsar_on_spark.metadata.log import unsynced
 from pulsar_on_spark.metadata.log.checksums import Checksums, checksummed_versions, checksums_path, write_checksums
 from pulsar_on_spark.metadata.log.data_files import damaged
 from pulsar_on_spark.metadata.log.log_entry import entry_name, entry_path, read_entry
 from pulsar_on_spark.model.errors import InvalidArgumentError
-from pulsar_on_spark.storage.durability import fsync_path, locked
+from pulsar_on_spark.storage.durability import UnsyncedError, fsync_path, locked, syncing
 from pulsar_on_spark.storage.permissions import make_folders, mode_of, set_mode
 
 RETAIN_HOURS = 1
@@ -48,6 +49,7 @@ def create_table(directory: Path, schema: pa.Schema, lock_file: Path) -> None:
     Raises:
         InvalidArgumentError: deltalake cannot hold a table at such a path.
         CorruptMetadataError: there was a table, and its log is gone.
+        MetadataError: the disk refuses to make it durable, or has refused since the machine started.
     """
     check_location(directory)
     make_folders(directory)
@@ -64,9 +66,14 @@ def create_table(directory: Path, schema: pa.Schema, lock_file: Path) -> None:
                 raise damaged(first)
             DeltaTable.create(str(directory), schema=schema, configuration=_CONFIGURATION)
             set_mode(first.parent, mode_of(directory))
-        for path in (first, first.parent, directory, directory.parent):
-            if path.exists():
-                fsync_path(path)
+        with syncing(first.parent):
+            try:
+                for path in (first, first.parent, directory, directory.parent):
+                    if path.exists():
+                        fsync_path(path)
+            except UnsyncedError as error:
+                raise unsynced.leave_mark(directory, 0, error) from error
+            unsynced.refuse_marked(directory)
         entry = read_entry(directory, 0)
         if entry is not None and entry.checksum is not None and entry.durable is None:
             write_checksums(checksums_path(directory, 0), Checksums(entry.token, {entry_name(0): entry.checksum}))

@@ -293,7 +293,8 @@ class DeltaLog(DeltaHandle):
                         fsync_path(path)
                     damage.clean_up(self._directory, version - KEEP_ENTRIES, KEEP_S)
                 except UnsyncedError as error:
-                    raise self._lost(version, error) from error
+                    with syncing(log):
+                        raise self._lost(version, error) from error
                 except (DeltaError, OSError) as error:
                     raise self._stale(error, "A checkpoint was not finished of") from error
         self.checkpointed = max(version, newest)

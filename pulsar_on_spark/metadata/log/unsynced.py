@@ -20,7 +20,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from pulsar_on_spark.model.errors import MetadataError
-from pulsar_on_spark.storage.durability import UnsyncedError, boot_id
+from pulsar_on_spark.storage.durability import UnsyncedError, boot_id, syncing
 from pulsar_on_spark.storage.permissions import opener
 
 _NAME = "_unsynced"
@@ -31,7 +31,7 @@ _LOGGER = logging.getLogger(__name__)
 def leave_mark(table: Path, version: int, error: UnsyncedError) -> MetadataError:
     """Mark a table whose version may not be on the disk; returns the error that says so.
 
-    If the disk refuses the mark, too, only this process refuses further commits.
+    The caller holds `syncing`. If the disk refuses the mark, too, only this process refuses further commits.
     """
     unfinished = table / f"{_NAME}.tmp"
     try:
@@ -87,12 +87,15 @@ def _read_mark(table: Path) -> dict[str, object] | None:
 
 
 def remove_mark(table: Path) -> None:
-    """Remove the mark: all files that the log names have been read and are complete.
+    """Remove the mark from before the files were read: all that the log names are complete.
 
-    It stays where this process may not write: then it is for the next that may.
+    It stays where this process may not write: then it is for the next that may. So does a mark that another process has
+    left meanwhile.
     """
     try:
-        mark_path(table).unlink(missing_ok=True)
+        with syncing(table / "_delta_log"):  # as everyone who leaves a mark
+            if is_marked_before(table):
+                mark_path(table).unlink(missing_ok=True)
     except OSError as error:
         if error.errno not in _MAY_NOT_WRITE:
             raise
