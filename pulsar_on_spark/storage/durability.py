@@ -54,9 +54,16 @@ def boot_id() -> str:
     """The id of the machine's current boot: within one boot there was no power cut.
 
     Raises:
-        OSError: the kernel does not say.
+        MetadataError: this process does not see the file.
+        OSError: the kernel does not say just now.
     """
-    return _BOOT_ID.read_text().strip()
+    try:
+        return _BOOT_ID.read_text().strip()
+    except FileNotFoundError as error:
+        raise MetadataError(
+            f"{_BOOT_ID} is missing, by which commits tell a power cut from damage: give this process the whole of "
+            "/proc (in a systemd service no ProcSubset=pid)."
+        ) from error
 
 
 @contextmanager

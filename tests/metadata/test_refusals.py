@@ -196,6 +196,18 @@ def test_a_mark_that_comes_while_another_is_taken_away_stays(
             put(process, "on top")
 
 
+def test_a_service_without_the_whole_of_proc_is_told_what_it_misses(
+    root: Path, store: MetadataStore, put: Put, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as hardened:
+        hardened.setattr(durability, "_BOOT_ID", root / "boot_id")
+        with pytest.raises(MetadataError, match=rf"{root}/boot_id is missing.*ProcSubset"):
+            put(store, "never")
+        assert _tenants(MetadataStore(root)) == []
+    put(store, "after")
+    assert _tenants(store) == ["after"]
+
+
 def _broken_of_this_boot(root: Path, put: Put) -> Path:
     """Leave a root whose last commit was not reported and is not on the disk; returns its mark."""
     table = root / "metadata" / "main"
