@@ -33,6 +33,7 @@ from pulsar_on_spark.ledger.journal.copy_protocol import (
 )
 from pulsar_on_spark.ledger.journal.files import create_journal_file, file_directory, open_name
 from pulsar_on_spark.ledger.journal.log import Copy, FrameNumber
+from pulsar_on_spark.ledger.journal.messages import CopyAcked, CopyFailed
 from pulsar_on_spark.ledger.journal.page_cache import PageCache
 from pulsar_on_spark.model.errors import PulsarpyError
 from pulsar_on_spark.model.ids import IncarnationId, JournalFileId
@@ -55,32 +56,6 @@ class FrameBytes(Protocol):
     @property
     def buffers(self) -> Sequence[Payload]:
         """Its bytes, fewer buffers than one write takes."""
-
-
-@dataclass(frozen=True, slots=True)
-class CopyOk:
-    """All frames up to `watermark` count on this copy."""
-
-    copy: Copy
-    watermark: FrameNumber
-
-
-@dataclass(frozen=True, slots=True)
-class CopyLost:
-    """Nothing more will count on this copy.
-
-    Attributes:
-        copy: Which.
-        reason: For people.
-        is_fenced: Its name was gone or another file's; else its disk failed.
-    """
-
-    copy: Copy
-    reason: str
-    is_fenced: bool = False
-
-
-Report: TypeAlias = CopyOk | CopyLost
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,7 +131,7 @@ class PathThread:
         self,
         path: StoragePath,
         incarnation: IncarnationId,
-        report: Callable[[Report], None],
+        report: Callable[[CopyAcked | CopyFailed], None],
         files: FileOps = OS_FILES,
     ) -> None:
         self.path = path
@@ -203,7 +178,7 @@ class PathThread:
         except Exception as error:  # a defect here must not look like a slow disk
             _LOGGER.exception("The journal's thread of %s has failed", self.path, extra={"path": self.path.path_id})
             for file in self._open.values():
-                self._report(CopyLost(file.copy, f"the journal's thread has failed: {error!r}"))
+                self._report(CopyFailed(file.copy, f"the journal's thread has failed: {error!r}"))
             self._abandoned = True
             while self._serve(self._waiting()):
                 pass
@@ -272,11 +247,11 @@ class PathThread:
         while effects:
             match effects.popleft():
                 case Ok(watermark):
-                    self._report(CopyOk(file.copy, watermark))
+                    self._report(CopyAcked(file.copy, watermark))
                     continue
                 case Lost(reason):
                     file.frames.clear()
-                    self._report(CopyLost(file.copy, file.error or reason, is_fenced=not file.error))
+                    self._report(CopyFailed(file.copy, file.error or reason, is_fenced=not file.error))
                     return
                 case Write(first, last):
                     outcome = self._write(file, first, last)

@@ -7,39 +7,15 @@ from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import TypeAlias
 
-from pulsar_on_spark.ledger.journal.copies import CopyLost, CopyOk, FrameBytes, PathThread, create_copy
+from pulsar_on_spark.ledger.journal.copies import FrameBytes, PathThread, create_copy
 from pulsar_on_spark.ledger.journal.log import Copy, FrameNumber
+from pulsar_on_spark.ledger.journal.messages import CopyAcked, CopyEvent, CopyFailed, FileCreated, FileNotCreated
 from pulsar_on_spark.model.errors import PulsarpyError
 from pulsar_on_spark.model.ids import IncarnationId, PathId
 from pulsar_on_spark.model.latencies import Latencies
 from pulsar_on_spark.storage.files import OS_FILES, FileOps
 from pulsar_on_spark.storage.storage_path import StoragePath
-
-
-@dataclass(frozen=True, slots=True)
-class CopyCreated:
-    """A file was made; its descriptor."""
-
-    copy: Copy
-    fd: int
-
-
-@dataclass(frozen=True, slots=True)
-class CopyNotCreated:
-    """A file could not be made.
-
-    Attributes:
-        is_there: It exists already. File ids are never given twice, so another process writes this incarnation's log.
-    """
-
-    copy: Copy
-    reason: str
-    is_there: bool = False
-
-
-EnsembleReport: TypeAlias = CopyOk | CopyLost | CopyCreated | CopyNotCreated
 
 
 @dataclass(slots=True)
@@ -68,7 +44,7 @@ class Ensemble:
     Args:
         paths: all storage paths that it may meet.
         incarnation: whose log it is.
-        post: takes reports, called in other threads; the owner hands those of `created` and `acked` back.
+        post: takes events, called in other threads; the owner hands each to `take_in` before its core sees it.
         files: the operating system.
     """
 
@@ -76,7 +52,7 @@ class Ensemble:
         self,
         paths: Mapping[PathId, StoragePath],
         incarnation: IncarnationId,
-        post: Callable[[EnsembleReport], None],
+        post: Callable[[CopyEvent], None],
         files: FileOps = OS_FILES,
     ) -> None:
         self._paths = dict(paths)
@@ -86,6 +62,8 @@ class Ensemble:
         self._states: dict[PathId, _PathState] = {}
         self._creating: dict[Copy, int] = {}
         self._created: dict[Copy, int] = {}
+        self._made: dict[Copy, int] = {}
+        """Descriptors whose `FileCreated` is not taken in yet; written by other threads, under `_ending`."""
         self._ending = threading.Lock()
         self._is_over = False
 
@@ -120,27 +98,18 @@ class Ensemble:
             try:
                 fd = create_copy(path, incarnation, copy, files)
             except (OSError, PulsarpyError) as error:
-                is_there = isinstance(error, FileExistsError)
-                post(CopyNotCreated(copy, f"a journal file cannot be made: {error}", is_there))
+                exists = isinstance(error, FileExistsError)
+                post(FileNotCreated(copy, f"a journal file cannot be made: {error}", exists))
                 return
             with self._ending:
                 if not self._is_over:
-                    post(CopyCreated(copy, fd))
+                    self._made[copy] = fd
+                    post(FileCreated(copy))
                     return
             self._close(fd)
 
         self._creating[copy] = 0
         threading.Thread(target=work, name=f"journal-create-{copy.path}", daemon=True).start()
-
-    def created(self, report: CopyCreated | CopyNotCreated) -> bool:
-        """Take in how a creation came out; False if nobody waits for it any more."""
-        waited_for = self._creating.pop(report.copy, None) is not None
-        if isinstance(report, CopyCreated):
-            if waited_for:
-                self._created[report.copy] = report.fd
-            else:
-                self._close(report.fd)
-        return waited_for
 
     def begin(self, copy: Copy, first: FrameNumber, header: bytes) -> None:
         """The created file begins with this frame; one whose path was given up meanwhile does not."""
@@ -167,33 +136,6 @@ class Ensemble:
             state.backlog_bytes += size_bytes
         state.thread.append(copy, first, frames, size_bytes, sync=sync)
 
-    def acked(self, report: CopyOk) -> None:
-        """A path has confirmed frames."""
-        state = self._states.get(report.copy.path)
-        waiting = None if state is None else state.outstanding.get(report.copy)
-        if state is None or waiting is None:
-            return
-        state.quiet_ticks = 0
-        while waiting and waiting[0][0] <= report.watermark:
-            state.backlog_bytes -= waiting.popleft()[1]
-        if not waiting and report.copy in state.released:
-            state.released.discard(report.copy)
-            del state.outstanding[report.copy]
-
-    def lost(self, report: CopyLost) -> bool:
-        """Take in that a file counts no more; whether its path is ill: the report isn't stale, and the file is needed.
-
-        A file of a fragment that has ended may be trimmed away while its path is still behind.
-        """
-        state = self._states.get(report.copy.path)
-        if state is None or report.copy not in state.outstanding:
-            return False
-        if not (report.is_fenced and report.copy in state.released):
-            return True
-        state.backlog_bytes -= sum(size_bytes for _, size_bytes in state.outstanding.pop(report.copy))
-        state.released.discard(report.copy)
-        return False
-
     def release(self, copies: Iterable[Copy]) -> None:
         """These files get nothing more."""
         for copy in copies:
@@ -207,6 +149,57 @@ class Ensemble:
                 if not state.outstanding[copy]:
                     state.released.discard(copy)
                     del state.outstanding[copy]
+
+    # -- what threads report -------------------------------------------------------------------------------------------
+
+    def take_in(self, event: CopyEvent) -> bool:
+        """Note what a thread reports; False if the event is stale, or about a file that is not needed: drop it then."""
+        match event:
+            case CopyAcked(copy, watermark):
+                self._confirmed(copy, watermark)
+                return True
+            case CopyFailed(copy):
+                return self._is_failure(copy, is_fenced=event.is_fenced)
+            case FileCreated(copy):
+                return self._is_wanted(copy)
+            case FileNotCreated(copy):
+                return self._creating.pop(copy, None) is not None
+
+    def _confirmed(self, copy: Copy, watermark: FrameNumber) -> None:
+        state = self._states.get(copy.path)
+        waiting = None if state is None else state.outstanding.get(copy)
+        if state is None or waiting is None:
+            return
+        state.quiet_ticks = 0
+        while waiting and waiting[0][0] <= watermark:
+            state.backlog_bytes -= waiting.popleft()[1]
+        if not waiting and copy in state.released:
+            state.released.discard(copy)
+            del state.outstanding[copy]
+
+    def _is_failure(self, copy: Copy, *, is_fenced: bool) -> bool:
+        """False also for a file of a fragment that has ended: it may be trimmed away while its path is still behind."""
+        state = self._states.get(copy.path)
+        if state is None or copy not in state.outstanding:
+            return False
+        if not (is_fenced and copy in state.released):
+            return True
+        state.backlog_bytes -= sum(size_bytes for _, size_bytes in state.outstanding.pop(copy))
+        state.released.discard(copy)
+        return False
+
+    def _is_wanted(self, copy: Copy) -> bool:
+        """False for a file that was given up or released while it was being made, or that `shut_down` has closed."""
+        is_waited_for = self._creating.pop(copy, None) is not None
+        with self._ending:
+            fd = self._made.pop(copy, None)
+        if fd is None:
+            return False
+        if is_waited_for:
+            self._created[copy] = fd
+        else:
+            self._close(fd)
+        return is_waited_for
 
     # -- paths ---------------------------------------------------------------------------------------------------------
 
@@ -266,16 +259,14 @@ class Ensemble:
         return next(iter(known), None)
 
     def shut_down(self, *, at_once: bool = False) -> None:
-        """End all threads after their queued work, or `at_once`; do not wait for a disk that hangs.
-
-        Files that were made and whose reports the owner has not handed back yet are for the owner to hand back still.
-        """
+        """End all threads after their queued work, or `at_once`; do not wait for a disk that hangs."""
         with self._ending:
             self._is_over = True
         self._creating.clear()
-        for fd in self._created.values():
+        for fd in (*self._created.values(), *self._made.values()):  # no thread adds to `_made` any more
             self._close(fd)
         self._created.clear()
+        self._made.clear()
         for state in self._states.values():
             if at_once:
                 state.thread.abandon()

@@ -11,8 +11,8 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from typing import Generic, TypeVar
 
-from pulsar_on_spark.ledger.journal.copies import CopyOk
 from pulsar_on_spark.ledger.journal.log import Copy, FrameNumber
+from pulsar_on_spark.ledger.journal.messages import CopyAcked
 
 _M = TypeVar("_M")
 
@@ -28,21 +28,21 @@ class Inbox(Generic[_M]):
     def __init__(self, wake: Callable[[], None], ack_quorum: int) -> None:
         self._wake = wake
         self._ack_quorum = ack_quorum
-        self._messages: deque[_M | CopyOk] = deque()
+        self._messages: deque[_M | CopyAcked] = deque()
         self._is_woken = False
         self._watermarks: dict[Copy, FrameNumber] = {}
         self._awaited: tuple[tuple[Copy, ...], FrameNumber] | None = None
 
-    def post(self, message: _M | CopyOk) -> None:
+    def post(self, message: _M | CopyAcked) -> None:
         """Called in any thread."""
         self._messages.append(message)
-        if isinstance(message, CopyOk) and not self._is_awaited(message):
+        if isinstance(message, CopyAcked) and not self._is_awaited(message):
             return
         if not self._is_woken:
             self._is_woken = True
             self._wake()
 
-    def take(self) -> Iterator[_M | CopyOk]:
+    def take(self) -> Iterator[_M | CopyAcked]:
         """All messages that there are; those that come meanwhile wake the reader again, or are among them."""
         self._is_woken = False
         while self._messages:
@@ -56,7 +56,7 @@ class Inbox(Generic[_M]):
                     self._watermarks.pop(copy)
         self._awaited = awaited
 
-    def _is_awaited(self, report: CopyOk) -> bool:
+    def _is_awaited(self, report: CopyAcked) -> bool:
         """Two threads may both find the quorum complete, never neither: each writes before it counts.
 
         If `expect` comes in between, they count for an earlier frame, and wake the reader once too often.

@@ -1,4 +1,4 @@
-"""Events and effects of `JournalWriter` and `Recovery`: all that a shell serves, except within a path (`path`).
+"""Events and effects of `JournalWriter` and `Recovery`: all that a shell serves, except within a path (`copy_protocol`).
 
 A shell keeps the frames' bytes by number; the cores know numbers only. Each effect that ends in "outcome:" is
 answered by exactly one of the events named there. A path that does not answer in time is reported as failed; what
@@ -128,14 +128,22 @@ class FileCreated:
 
 @dataclass(frozen=True, slots=True)
 class FileNotCreated:
-    """Event: it could not be created, or that takes too long."""
+    """Event: the file could not be created, or creating it takes too long.
+
+    Attributes:
+        copy: The file.
+        reason: For the log and for operators.
+        exists: The file exists already. File ids are never given twice, so another process writes this log.
+    """
 
     copy: Copy
+    reason: str = field(default="", compare=False, repr=False)
+    exists: bool = field(default=False, compare=False, repr=False)
 
 
 @dataclass(frozen=True, slots=True)
 class CopyAcked:
-    """Event: all frames up to `watermark` count on this file (`path.Ok`)."""
+    """Event: all frames up to `watermark` count on this file (`copy_protocol.Ok`)."""
 
     copy: Copy
     watermark: FrameNumber
@@ -143,10 +151,21 @@ class CopyAcked:
 
 @dataclass(frozen=True, slots=True)
 class CopyFailed:
-    """Event: nothing more will count on this file (`path.Lost`: an error, no room, fenced; or it is too slow)."""
+    """Event: nothing more will count on this file (`copy_protocol.Lost`: an error, no room, fenced; or it is too slow).
+
+    Attributes:
+        copy: The file.
+        reason: For the log and for operators.
+        is_fenced: The file's name was gone or another file's; otherwise its disk failed.
+    """
 
     copy: Copy
+    reason: str = field(default="", compare=False, repr=False)
+    is_fenced: bool = field(default=False, compare=False, repr=False)
 
+
+CopyEvent: TypeAlias = FileCreated | FileNotCreated | CopyAcked | CopyFailed
+"""What the files of a log report; threads post it, `Ensemble` sees it first, and the cores decide by it."""
 
 # -- the writer only ---------------------------------------------------------------------------------------------------
 
@@ -239,11 +258,8 @@ class LogAbandoned:
 
 WriterEvent: TypeAlias = (
     AddGroup
-    | CopyAcked
-    | CopyFailed
+    | CopyEvent
     | BecameIdle
-    | FileCreated
-    | FileNotCreated
     | LogCommitted
     | LogConflict
     | LogCommitUnknown
@@ -287,14 +303,14 @@ class GiveUpPath:
 
 @dataclass(frozen=True, slots=True)
 class FenceCopy:
-    """Effect: fence this file and learn its LAC (`path.FenceFirst`). Outcome: CopyFenced or CopySilent."""
+    """Effect: fence this file and learn its LAC (`copy_protocol.FenceFirst`). Outcome: CopyFenced or CopySilent."""
 
     copy: Copy
 
 
 @dataclass(frozen=True, slots=True)
 class ReadCopy:
-    """Effect: fence and read this file (`path.ReadFrames`). Outcome: CopyRead or CopySilent.
+    """Effect: fence and read this file (`copy_protocol.ReadFrames`). Outcome: CopyRead or CopySilent.
 
     The bytes read are kept until they are written back or the recovery ends.
     """
@@ -306,7 +322,7 @@ class ReadCopy:
 
 @dataclass(frozen=True, slots=True)
 class CopyFenced:
-    """Event: `path.FenceAnswer`."""
+    """Event: `copy_protocol.FenceAnswer`."""
 
     copy: Copy
     fenced: bool
@@ -316,7 +332,7 @@ class CopyFenced:
 
 @dataclass(frozen=True, slots=True)
 class CopyRead:
-    """Event: `path.ReadAnswer`."""
+    """Event: `copy_protocol.ReadAnswer`."""
 
     copy: Copy
     start: FrameNumber
@@ -364,10 +380,7 @@ RecoveryEvent: TypeAlias = (
     | CopyFenced
     | CopyRead
     | CopySilent
-    | FileCreated
-    | FileNotCreated
-    | CopyAcked
-    | CopyFailed
+    | CopyEvent
     | LogCommitted
     | LogConflict
     | LogCommitUnknown

@@ -14,10 +14,9 @@ from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
-from pulsar_on_spark.ledger.journal.copies import CopyLost, CopyOk
 from pulsar_on_spark.ledger.journal.copy_protocol import FenceAnswer, FenceFirst, ReadFrames
 from pulsar_on_spark.ledger.journal.copy_reader import CopyFile
-from pulsar_on_spark.ledger.journal.ensemble import CopyCreated, CopyNotCreated, Ensemble, EnsembleReport
+from pulsar_on_spark.ledger.journal.ensemble import Ensemble
 from pulsar_on_spark.ledger.journal.files import JournalFileHeader
 from pulsar_on_spark.ledger.journal.frame_header import ChainPoint
 from pulsar_on_spark.ledger.journal.log import Copy, FrameNumber, LogRecord
@@ -25,6 +24,7 @@ from pulsar_on_spark.ledger.journal.messages import (
     BeginFiles,
     CommitLog,
     CopyAcked,
+    CopyEvent,
     CopyFailed,
     CopyFenced,
     CopyRead,
@@ -111,7 +111,7 @@ class _Answered:
     problem: str
 
 
-_Message: TypeAlias = EnsembleReport | _Answered
+_Message: TypeAlias = CopyEvent | _Answered
 
 
 class _ReaderThread:
@@ -209,16 +209,9 @@ class _Recovering:
                     self._take(message)
         finally:
             self._ensemble.shut_down()
-            self._close_unused()
             for reader in self._readers.values():
                 reader.stop()
         return self._result
-
-    def _close_unused(self) -> None:
-        """Hand back the files that were made too late to be used."""
-        while not self._inbox.empty():
-            if isinstance(message := self._inbox.get(), CopyCreated):
-                self._ensemble.created(message)
 
     def _feed(self, event: RecoveryEvent) -> None:
         events = [event]
@@ -302,22 +295,16 @@ class _Recovering:
                 if problem:
                     self._problems[copy] = problem
                 self._feed(event)
-            case CopyOk(copy, watermark):
-                self._ensemble.acked(message)
-                self._feed(CopyAcked(copy, watermark))
-            case CopyCreated(copy):
-                if self._ensemble.created(message):
-                    self._feed(FileCreated(copy))
-            case CopyNotCreated(copy, reason):
-                if self._ensemble.created(message):
-                    self._lost(copy, reason, FileNotCreated(copy))
-            case CopyLost(copy, reason):
-                if self._ensemble.lost(message):
-                    self._lost(copy, reason, CopyFailed(copy))
+            case CopyAcked() | FileCreated():
+                if self._ensemble.take_in(message):
+                    self._feed(message)
+            case CopyFailed() | FileNotCreated():
+                if self._ensemble.take_in(message):
+                    self._lost(message)
 
-    def _lost(self, copy: Copy, reason: str, event: CopyFailed | FileNotCreated) -> None:
-        self._problems[copy] = reason
-        self._ensemble.give_up(copy.path)
+    def _lost(self, event: CopyFailed | FileNotCreated) -> None:
+        self._problems[event.copy] = event.reason
+        self._ensemble.give_up(event.copy.path)
         self._feed(event)
 
     def _tick(self) -> None:
@@ -329,7 +316,7 @@ class _Recovering:
                     self._problems[copy] = f"storage path {path} does not answer"
                     self._feed(CopySilent(copy))
         for copy in self._ensemble.quiet(self._quiet_ticks):
-            self._lost(copy, f"storage path {copy.path} does not answer", CopyFailed(copy))
+            self._lost(CopyFailed(copy, f"storage path {copy.path} does not answer"))
 
     def _explained(self, reason: str) -> str:
         problems = "; ".join(

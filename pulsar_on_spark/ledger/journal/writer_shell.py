@@ -18,14 +18,13 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from typing import TypeAlias
 
-from pulsar_on_spark.ledger.journal.copies import CopyLost, CopyOk
-from pulsar_on_spark.ledger.journal.ensemble import CopyCreated, CopyNotCreated, Ensemble, EnsembleReport
+from pulsar_on_spark.ledger.journal.ensemble import Ensemble
 from pulsar_on_spark.ledger.journal.files import JournalFileHeader
 from pulsar_on_spark.ledger.journal.groups import Group, JournalLimits
 from pulsar_on_spark.ledger.journal.in_flight import FramesInFlight
 from pulsar_on_spark.ledger.journal.inbox import Inbox
 from pulsar_on_spark.ledger.journal.listener import ShellOwner
-from pulsar_on_spark.ledger.journal.log import NO_FRAME, Copy, FrameKind, FrameNumber, LogState
+from pulsar_on_spark.ledger.journal.log import NO_FRAME, FrameKind, FrameNumber, LogState
 from pulsar_on_spark.ledger.journal.messages import (
     Acknowledged,
     AddGroup,
@@ -35,6 +34,7 @@ from pulsar_on_spark.ledger.journal.messages import (
     CloseLog,
     CommitLog,
     CopyAcked,
+    CopyEvent,
     CopyFailed,
     CreateFile,
     FileCreated,
@@ -74,7 +74,7 @@ TICK_S = 0.25
 _LOGGER = logging.getLogger(__name__)
 _GROUP_KINDS = (FrameKind.ENTRIES, FrameKind.CURSOR)
 
-_Post: TypeAlias = EnsembleReport | RegisterReport
+_Post: TypeAlias = CopyEvent | RegisterReport
 
 
 class WriterShell:
@@ -305,17 +305,12 @@ class WriterShell:
 
     def _take(self, message: _Post) -> None:
         match message:
-            case CopyOk(copy, watermark):
-                self._ensemble.acked(message)
-                self._feed(CopyAcked(copy, watermark))
-            case CopyLost(copy, reason):
-                if self._ensemble.lost(message):
-                    self._give_up(copy, reason)
-            case CopyCreated(copy):
-                if self._ensemble.created(message):
-                    self._feed(FileCreated(copy))
-            case CopyNotCreated():
-                self._not_created(message)
+            case CopyAcked() | FileCreated():
+                if self._ensemble.take_in(message):
+                    self._feed(message)
+            case CopyFailed() | FileNotCreated():
+                if self._ensemble.take_in(message):
+                    self._failed(message)
             case RegisterSilent(reason):
                 self._unreadable(reason)
             case RegisterLost(reason):
@@ -325,13 +320,11 @@ class WriterShell:
             case _:
                 self._feed(message)
 
-    def _not_created(self, report: CopyNotCreated) -> None:
-        if not self._ensemble.created(report):
-            return
-        if report.is_there:
+    def _failed(self, event: CopyFailed | FileNotCreated) -> None:
+        if isinstance(event, FileNotCreated) and event.exists:
             self.end("it has journal files already")
         else:
-            self._give_up(report.copy, report.reason, FileNotCreated(report.copy))
+            self._give_up(event)
 
     def _unreadable(self, reason: str) -> None:
         """The metadata is away: without the next fragment the log grows on in the last one."""
@@ -342,10 +335,11 @@ class WriterShell:
 
     # -- paths that fail -----------------------------------------------------------------------------------------------
 
-    def _give_up(self, copy: Copy, reason: str, event: CopyFailed | FileNotCreated | None = None) -> None:
-        """The whole path is given up at its first failure; nothing is tried on it again."""
+    def _give_up(self, event: CopyFailed | FileNotCreated) -> None:
+        """Give up the whole path at its first failure; nothing is tried on it again."""
         if self.is_over:
             return
+        copy, reason = event.copy, event.reason
         _LOGGER.warning(
             "The journal of %s gives %s up: %s",
             self._incarnation,
@@ -355,7 +349,9 @@ class WriterShell:
         )
         self._failures.append(PathFailure(copy.path, reason))
         known = self._ensemble.give_up(copy.path)
-        self._feed(event or CopyFailed(known or copy))
+        if isinstance(event, CopyFailed) and known is not None:
+            event = CopyFailed(known, reason)  # the core has forgotten a file that was released
+        self._feed(event)
         self._register.look()
 
     def _looked(self, state: LogState | None) -> None:
@@ -380,11 +376,10 @@ class WriterShell:
         slow_path_s, far_bytes = self._limits.slow_path_s, self._limits.waiting_bytes // 2
         ticks = round(slow_path_s / TICK_S)
         for copy in self._ensemble.quiet(ticks):
-            self._give_up(copy, f"nothing has moved on it for {slow_path_s} s")
+            self._give_up(CopyFailed(copy, f"nothing has moved on it for {slow_path_s} s"))
         for copy in self._ensemble.holding_back(self._core.copies, self._quorum.ack, far_bytes, ticks):
-            self._give_up(
-                copy, f"it is {far_bytes} bytes or more behind, and the other paths had to wait for {slow_path_s} s"
-            )
+            reason = f"it is {far_bytes} bytes or more behind, and the other paths had to wait for {slow_path_s} s"
+            self._give_up(CopyFailed(copy, reason))
         # Not sooner: the commit that replaces the path comes first.
         self._mark_failures()
 

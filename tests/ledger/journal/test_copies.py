@@ -9,9 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from pulsar_on_spark.ledger.journal.copies import CopyLost, CopyOk, PathThread, Report, create_copy
-from pulsar_on_spark.ledger.journal.ensemble import CopyCreated, Ensemble, EnsembleReport
+from pulsar_on_spark.ledger.journal.copies import PathThread, create_copy
+from pulsar_on_spark.ledger.journal.ensemble import Ensemble
 from pulsar_on_spark.ledger.journal.log import Copy
+from pulsar_on_spark.ledger.journal.messages import CopyAcked, CopyEvent, CopyFailed, FileCreated
 from pulsar_on_spark.model.ids import PathId
 from pulsar_on_spark.storage.files import OsFiles
 from tests.kit.open_files import open_files_under
@@ -74,11 +75,11 @@ def test_a_path_that_is_given_up_closes_what_it_was_still_to_begin(tmp_path):
 
 def test_a_thread_that_has_failed_closes_what_it_gets_afterwards(tmp_path):
     path = Place(tmp_path, paths=1).paths[PathId(0)]
-    reports: queue.SimpleQueue[Report] = queue.SimpleQueue()
+    reports: queue.SimpleQueue[CopyEvent] = queue.SimpleQueue()
     thread = PathThread(path, NAME, reports.put)
     thread.begin(FIRST, create_copy(path, NAME, FIRST), 0, b"header")
     thread.append(FIRST, 0, [BadBytes()], 5, sync=True)
-    assert isinstance(reports.get(timeout=30), CopyLost)
+    assert isinstance(reports.get(timeout=30), CopyFailed)
     thread.begin(SECOND, create_copy(path, NAME, SECOND), 1, b"header")
     thread.stop()
     thread._thread.join(30)
@@ -89,7 +90,7 @@ def test_a_thread_that_has_failed_closes_what_it_gets_afterwards(tmp_path):
 def test_a_file_that_is_made_as_all_ends_is_closed(tmp_path, reported_first):
     path = Place(tmp_path, paths=1).paths[PathId(0)]
     files = StuckFiles("create")
-    reports: queue.SimpleQueue[EnsembleReport] = queue.SimpleQueue()
+    reports: queue.SimpleQueue[CopyEvent] = queue.SimpleQueue()
     ensemble = Ensemble({path.path_id: path}, NAME, reports.put, files)
     ensemble.create(FIRST)
     (making,) = [each for each in threading.enumerate() if each.name == "journal-create-0"]
@@ -101,29 +102,27 @@ def test_a_file_that_is_made_as_all_ends_is_closed(tmp_path, reported_first):
     files.go_on.set()
     making.join(30)
     assert reports.empty() != reported_first, "an ensemble that has shut down gets no report"
-    if reported_first:
-        report = reports.get()
-        assert isinstance(report, CopyCreated)
-        assert not ensemble.created(report)
     assert open_files_under(path.directory) == []
+    if reported_first:
+        assert not ensemble.take_in(reports.get()), "the file is closed"
 
 
 def test_a_path_that_comes_back_at_another_place_is_written_there(tmp_path):
     """Given up by its operator, moved, and added again, while its files were well."""
     path = Place(tmp_path, paths=1).paths[PathId(0)]
-    reports: queue.SimpleQueue[EnsembleReport] = queue.SimpleQueue()
+    reports: queue.SimpleQueue[CopyEvent] = queue.SimpleQueue()
     ensemble = Ensemble({path.path_id: path}, NAME, reports.put)
 
     def write(copy: Copy) -> None:
         ensemble.create(copy)
         created = reports.get(timeout=30)
-        assert isinstance(created, CopyCreated)
-        assert ensemble.created(created)
+        assert created == FileCreated(copy)
+        assert ensemble.take_in(created)
         ensemble.begin(copy, 0, b"header")
         ensemble.append(copy, 0, [Bytes()], 5, sync=True)
         acked = reports.get(timeout=30)
-        assert acked == CopyOk(copy, 0)
-        ensemble.acked(acked)
+        assert acked == CopyAcked(copy, 0)
+        assert ensemble.take_in(acked)
         ensemble.release([copy])
 
     write(FIRST)

@@ -2,8 +2,8 @@
 
 import threading
 
-from pulsar_on_spark.ledger.journal.copies import CopyLost, CopyOk
 from pulsar_on_spark.ledger.journal.inbox import Inbox
+from pulsar_on_spark.ledger.journal.messages import CopyAcked, CopyFailed
 from tests.ledger.journal.script import copy
 
 COPIES = (copy(0), copy(1), copy(2))
@@ -12,7 +12,7 @@ COPIES = (copy(0), copy(1), copy(2))
 class Woken:
     def __init__(self) -> None:
         self.times = 0
-        self.inbox: Inbox[CopyLost] = Inbox(self, 2)
+        self.inbox: Inbox[CopyFailed] = Inbox(self, 2)
 
     def __call__(self) -> None:
         self.times += 1
@@ -21,30 +21,30 @@ class Woken:
 def test_only_the_answer_that_completes_the_quorum_wakes() -> None:
     woken = Woken()
     woken.inbox.expect((COPIES, 5))
-    woken.inbox.post(CopyOk(copy(0), 4))
-    woken.inbox.post(CopyOk(copy(1), 4))
-    woken.inbox.post(CopyOk(copy(2), 6))
+    woken.inbox.post(CopyAcked(copy(0), 4))
+    woken.inbox.post(CopyAcked(copy(1), 4))
+    woken.inbox.post(CopyAcked(copy(2), 6))
     assert woken.times == 0
-    woken.inbox.post(CopyOk(copy(1), 5))
-    woken.inbox.post(CopyOk(copy(0), 5))
+    woken.inbox.post(CopyAcked(copy(1), 5))
+    woken.inbox.post(CopyAcked(copy(0), 5))
     assert woken.times == 1
     assert [message.copy for message in woken.inbox.take()] == [copy(0), copy(1), copy(2), copy(1), copy(0)]
     woken.inbox.expect((COPIES, 7))
-    woken.inbox.post(CopyOk(copy(0), 6))
+    woken.inbox.post(CopyAcked(copy(0), 6))
     assert woken.times == 1
-    woken.inbox.post(CopyOk(copy(0), 7))
-    woken.inbox.post(CopyOk(copy(2), 7))
+    woken.inbox.post(CopyAcked(copy(0), 7))
+    woken.inbox.post(CopyAcked(copy(2), 7))
     assert woken.times == 2
 
 
 def test_what_is_not_expected_wakes_always() -> None:
     woken = Woken()
-    woken.inbox.post(CopyOk(copy(0), 0))
+    woken.inbox.post(CopyAcked(copy(0), 0))
     assert woken.times == 1
     assert len(list(woken.inbox.take())) == 1
     woken.inbox.expect((COPIES, 1))
-    woken.inbox.post(CopyLost(copy(1), "it is gone"))
-    woken.inbox.post(CopyLost(copy(2), "it is gone, too"))
+    woken.inbox.post(CopyFailed(copy(1), "it is gone"))
+    woken.inbox.post(CopyFailed(copy(2), "it is gone, too"))
     assert woken.times == 2
     assert len(list(woken.inbox.take())) == 2
 
@@ -52,15 +52,15 @@ def test_what_is_not_expected_wakes_always() -> None:
 def test_answers_of_files_that_are_not_written_to_any_more_are_forgotten() -> None:
     woken = Woken()
     woken.inbox.expect((COPIES, 1))
-    woken.inbox.post(CopyOk(copy(0), 9))
+    woken.inbox.post(CopyAcked(copy(0), 9))
     later = (copy(0, "2"), copy(1, "2"), copy(0))
     woken.inbox.expect((later, 5))
-    woken.inbox.post(CopyOk(copy(1, "2"), 5))
+    woken.inbox.post(CopyAcked(copy(1, "2"), 5))
     assert woken.times == 1, "a file that goes on has its answer still"
     woken.inbox.expect((COPIES[1:], 5))
     woken.inbox.expect((later, 5))
     list(woken.inbox.take())
-    woken.inbox.post(CopyOk(copy(1, "2"), 5))
+    woken.inbox.post(CopyAcked(copy(1, "2"), 5))
     assert woken.times == 1
 
 
@@ -72,7 +72,7 @@ def test_of_threads_that_answer_at_once_one_wakes() -> None:
 
         def answer(path: int, inbox=woken.inbox, ready=ready, number=number) -> None:
             ready.wait()
-            inbox.post(CopyOk(copy(path), number))
+            inbox.post(CopyAcked(copy(path), number))
 
         threads = [threading.Thread(target=answer, args=(path,)) for path in range(3)]
         for thread in threads:

@@ -14,9 +14,8 @@ from pathlib import Path
 
 import pytest
 
-from pulsar_on_spark.ledger.journal.copies import CopyLost
 from pulsar_on_spark.ledger.journal.groups import JournalLimits
-from pulsar_on_spark.ledger.journal.messages import LogCommitUnknown
+from pulsar_on_spark.ledger.journal.messages import CopyFailed, LogCommitUnknown
 from pulsar_on_spark.ledger.journal.register import LogRegister
 from pulsar_on_spark.model.errors import JournalUnavailableError, MetadataError, NotEnoughCopiesError
 from pulsar_on_spark.model.ids import PathId
@@ -330,7 +329,7 @@ def test_a_late_word_of_a_path_that_was_given_up_and_is_back_counts_for_nothing(
         (copy,) = [copy for copy in place.register.read().record.fragments[0].copies if copy.path == 2]
         journal.offer_spare(place.paths[PathId(2)])
         await listener.wait_until(lambda: len(paths_of(place.register.read().record)[-1]) == 3)
-        journal._shell._inbox.post(CopyLost(copy, "it fails at last"))
+        journal._shell._inbox.post(CopyFailed(copy, "it fails at last"))
         files.gate.set()
         await add_some(journal, listener, 5)
         await asyncio.sleep(0.4)
