@@ -1,4 +1,4 @@
-"""Events and effects of `JournalWriter` and `Recovery`: all that a shell serves, except within a path (`copy_protocol`).
+"""Events and effects of `JournalWriter` and `Recovery`: all that a shell serves, except within a path.
 
 A shell keeps the frames' bytes by number; the cores know numbers only. Each effect that ends in "outcome:" is
 answered by exactly one of the events named there. A path that does not answer in time is reported as failed; what
