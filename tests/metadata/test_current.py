@@ -10,6 +10,7 @@ from deltalake import DeltaTable, QueryBuilder
 
 from pulsar_on_spark.metadata.current import TableName, current, current_sql
 from pulsar_on_spark.metadata.cursors import CursorRow
+from pulsar_on_spark.metadata.log import damage
 from pulsar_on_spark.metadata.records import LedgerRecord, SubscriptionRecord
 from pulsar_on_spark.metadata.store import Change, MetadataStore
 from pulsar_on_spark.model.errors import InvalidArgumentError, MetadataError, NotARootError
@@ -68,6 +69,25 @@ def test_the_present_rows_are_those_of_the_store(used: Path) -> None:
 def test_the_sql_names_the_table_by_its_path(used: Path) -> None:
     assert f"FROM delta.`{used}/metadata/cursors`" in current_sql(used, "cursors")
     assert "delta.`/a``b/metadata/main`" in current_sql("/a`b", "main")
+
+
+def test_a_checkpoint_that_is_cleaned_up_meanwhile_is_no_damage(used: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Looking at a table takes no lock, so others clean up behind its listing."""
+    store = MetadataStore(used)
+    assert store._main.refresh()
+    assert store._main.checkpoint()
+    rows, listed = len(current(used, "main")), damage._list
+
+    def list_before_a_clean_up(table: Path) -> damage._Listing:
+        listing = listed(table)
+        assert len(listing.checkpoints) == 2
+        monkeypatch.setattr(damage, "_list", listed)
+        damage.clean_up(table, listing.checkpoints[-1], -60)
+        return listing
+
+    monkeypatch.setattr(damage, "_list", list_before_a_clean_up)
+    assert len(current(used, "main")) == rows
+    assert len(listed(used / "metadata" / "main").checkpoints) == 1
 
 
 def test_an_empty_table_is_empty(root: Path) -> None:

@@ -163,7 +163,11 @@ def find_damage(table: Path, *, deep: bool = False) -> Damage:
     while whole and contradicts_checkpoint(table, whole[-1], read_content(checkpoint_path(table, whole[-1]))):
         whole.pop()
     checkpoint = whole[-1] if whole else None
-    broken_checkpoints = tuple(version for version in listing.checkpoints if version not in whole)
+    broken_checkpoints = tuple(
+        version
+        for version in listing.checkpoints
+        if version not in whole and checkpoint_path(table, version).exists()  # not cleaned up just now
+    )
     entries = [version for version in listing.entries if checkpoint is None or version > checkpoint]
     pointer = (table / "_delta_log" / _POINTER).exists() and pointed_checkpoint(table) not in whole
     missing = checkpoint if checkpoint is not None and checkpoint not in listing.entries else None
