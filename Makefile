@@ -8,6 +8,8 @@ unexport PYTHONDONTWRITEBYTECODE
 
 BIN := .venv/bin
 STAMP := .venv/.installed
+# Three, for two cores: tests wait for disks, for leases to end and for processes that start.
+IN_PROCESSES := -n 3 --dist loadfile --no-loadscope-reorder
 
 .PHONY: help
 help: ## list the targets
@@ -55,16 +57,19 @@ imports: install ## import-linter: imports point down the house
 	@$(BIN)/lint-imports --no-logo
 
 .PHONY: unit
-# Three, for two cores: tests wait for disks, for leases to end and for processes that start.
-unit: install ## pytest in three processes, without the long runs
-	@$(BIN)/pytest -n 3 --dist loadfile --no-loadscope-reorder --durations=20
+unit: install ## pytest in three processes, without the long tests
+	@$(BIN)/pytest $(IN_PROCESSES) --durations=20
+
+.PHONY: test-long
+test-long: install ## the tests that kill, cut power, fill disks, install or last long
+	@$(BIN)/pytest $(IN_PROCESSES) --durations=20 -m "long and not soak and not peer"
 
 .PHONY: simulate
 simulate: install ## run the journal's protocol in the simulator; SECONDS=3600, SEED=n
 	@$(BIN)/python -m tests.simulators.journal --seconds $(or $(SECONDS),3600) $(if $(SEED),--seed $(SEED))
 
 .PHONY: soak
-soak: install ## pytest, the long runs only
+soak: install ## long tests at full length, minutes to hours
 	@$(BIN)/pytest -m soak -o faulthandler_timeout=7200
 
 .PHONY: demo
@@ -81,7 +86,7 @@ test-lowest: install ## run the tests with the lowest versions that pyproject.to
 	@$(BIN)/uv venv --quiet --clear --python $(BIN)/python .venv-lowest
 	@$(BIN)/uv pip install --quiet --python .venv-lowest --resolution lowest-direct --editable . \
 	  -r pyproject.toml --extra test
-	@.venv-lowest/bin/pytest -n 3 --dist loadfile --no-loadscope-reorder $(or $(TESTS),tests)
+	@.venv-lowest/bin/pytest $(IN_PROCESSES) -m "not soak and not peer" $(or $(TESTS),tests)
 
 .PHONY: docs
 docs: install ## build the documentation's site into site/, and check its links

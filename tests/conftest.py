@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 WITH_DELTA = pytest.StashKey[bool]()
-LONG = (
+EARLY = (
     "tests/ledger/journal/test_simulation.py",
     "tests/topic/maintenance/",
     "tests/test_install.py",
@@ -67,10 +67,10 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 def _place(item: pytest.Item) -> int:
-    """Files with the session come first, then those of `LONG`."""
+    """Files with the session come first, then those of `EARLY`."""
     if has_session(item.path):
         return -1
-    return next((number for number, start in enumerate(LONG) if item.nodeid.startswith(start)), len(LONG))
+    return next((number for number, start in enumerate(EARLY) if item.nodeid.startswith(start)), len(EARLY))
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:

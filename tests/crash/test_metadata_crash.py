@@ -27,7 +27,7 @@ from tests.metadata.committing import forever
 COMMITTING = [sys.executable, str(Path(__file__).parents[1] / "metadata" / "committing.py")]
 ROOT_RECORD = RootRecord(format_version=1, cluster_id="c" * 32, quorum="3/3/2")
 
-pytestmark = pytest.mark.root
+pytestmark = [pytest.mark.root, pytest.mark.long]
 
 
 def _check(root: Path, reported: list[int]) -> None:

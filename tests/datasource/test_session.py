@@ -81,6 +81,7 @@ def start(folder: Path, settings: Path, packages: str = "") -> subprocess.Comple
     return subprocess.run(program, capture_output=True, text=True, check=False)
 
 
+@pytest.mark.long
 def test_a_session_fetches_deltas_jars_and_says_only_what_matters(repository: Path, tmp_path: Path):
     done = start(tmp_path / "ivy", repository)
     assert done.stdout.endswith("ROWS 1\n")
@@ -90,6 +91,7 @@ def test_a_session_fetches_deltas_jars_and_says_only_what_matters(repository: Pa
     assert f"NotARootError: Root {tmp_path / 'ivy' / 'none'} does not exist" in done.stderr
 
 
+@pytest.mark.long
 def test_jars_that_cannot_be_fetched_are_named_with_sparks_lines_and_the_remedy(tmp_path: Path):
     settings = tmp_path / "settings.xml"
     settings.write_text(IVY.format(folder=tmp_path / "nothing"))
@@ -99,6 +101,7 @@ def test_jars_that_cannot_be_fetched_are_named_with_sparks_lines_and_the_remedy(
     assert "pass delta=False to work without Delta's SQL" in done.stderr.strip().splitlines()[-1]
 
 
+@pytest.mark.long
 def test_packages_of_ones_own_that_cannot_be_fetched_are_named_too(tmp_path: Path):
     settings = tmp_path / "settings.xml"
     settings.write_text(IVY.format(folder=tmp_path / "nothing"))

@@ -91,6 +91,7 @@ def read_by_spark(spark: SparkSession, root: Root, checkpoint: Path) -> None:
     assert not query.isActive
 
 
+@pytest.mark.long
 def test_a_subscription_goes_from_a_client_to_spark_and_back(
     spark: SparkSession, broker: RunningBroker, client: pulsar.Client, tmp_path: Path
 ) -> None:
@@ -134,6 +135,7 @@ def test_a_subscription_goes_from_a_client_to_spark_and_back(
     )
 
 
+@pytest.mark.long
 def test_a_subscription_goes_to_and_fro_while_messages_come(
     spark: SparkSession, broker: RunningBroker, client: pulsar.Client, tmp_path: Path
 ) -> None:

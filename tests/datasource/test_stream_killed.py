@@ -24,6 +24,8 @@ from pulsar_on_spark.root import Root
 from tests.datasource.stream_app import let_it_initialize
 from tests.kit.messages import values, write
 
+pytestmark = pytest.mark.long
+
 MARK = "PULSARPY_TEST_APPLICATION"
 APP = Path(__file__).with_name("stream_app.py")
 TIMEOUT_S = 120.0

@@ -18,6 +18,8 @@ from pulsar_on_spark.metadata.records import TenantRecord
 from pulsar_on_spark.metadata.store import Change, MetadataStore
 from tests.metadata.conftest import ROOT_RECORD
 
+pytestmark = pytest.mark.long
+
 
 def _race(root: Path, spawn: Callable[..., subprocess.Popen[str]], commits: int, timeout_s: int) -> None:
     tasks = {0: ("housekeep", "vacuum"), 1: ("housekeep", "cursors"), 2: ("cursors",)}

@@ -18,6 +18,8 @@ from tests.ops.commands import SCENARIOS, Command, Scenario
 from tests.ops.forked_commands import KILLED, NEVER, ForkedCommands, Kill, Run
 from tests.ops.live_root import BROKERED, WRITTEN, LiveRoot
 
+pytestmark = pytest.mark.long
+
 SOAK_KILLS = 100
 """Of each scenario."""
 KILLS_OF_A_ROOT = 250

@@ -24,6 +24,8 @@ from tests.kit.root_checks import violations
 from tests.kit.running_broker import RunningBroker
 from tests.ops.asked import ASKED, SENT, Site
 
+pytestmark = pytest.mark.long
+
 SOAK_KILLS = 100
 """While each was being done."""
 KILLS_OF_A_TOPIC = 5

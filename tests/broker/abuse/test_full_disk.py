@@ -15,6 +15,8 @@ from tests.broker.clients.test_durable import stored
 from tests.kit.running_broker import RunningBroker
 from tests.small_disks import SmallDisk
 
+pytestmark = pytest.mark.long
+
 DISK_MIB = 96
 ENOUGH_MIB = 1024
 """Segments take their place beside the journals that they are made from."""

@@ -23,6 +23,8 @@ from tests.broker.clients.test_durable import stored
 from tests.kit.running_broker import RunningBroker
 from tests.small_disks import SmallDisk
 
+pytestmark = pytest.mark.long
+
 DISK_MIB = 256
 WAIT_S = 90.0
 

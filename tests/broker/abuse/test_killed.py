@@ -46,6 +46,8 @@ from tests.kit.history import (
 from tests.kit.pulsar_entries import read_entry
 from tests.kit.restarting_broker import RestartingBroker
 
+pytestmark = pytest.mark.long
+
 TOPIC, SPREAD, LARGE = "orders", "spread", "large"
 WHOLE = "whole"
 PARTITIONS = 3

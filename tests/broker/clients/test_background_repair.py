@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
 from pulsar_on_spark.metadata.records import PathRecord
 from pulsar_on_spark.model.ids import PathId
 from pulsar_on_spark.root import Root
@@ -19,6 +21,7 @@ WIPED = 1
 SETTINGS = {"maintain_interval_s": 0.5, "lost_path_recovery_delay_s": 0.5}
 
 
+@pytest.mark.long
 def test_a_wiped_path_is_replaced_under_load(tmp_path: Path) -> None:
     root = Root.create(tmp_path / "root", [tmp_path / str(number) for number in range(4)])
     root.create_topic("by-spark")

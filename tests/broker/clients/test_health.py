@@ -53,6 +53,7 @@ def red(broker: RunningBroker) -> str:
     return reason
 
 
+@pytest.mark.long
 def test_it_is_red_where_a_quorum_of_topics_cannot_be_stored_or_nothing_can(tmp_path: Path) -> None:
     with RunningBroker(tmp_path / "root") as broker:
         policy = PersistencePolicies.of(Quorum(3, 3, 3)).model_dump(mode="json", by_alias=True)
@@ -81,6 +82,7 @@ def test_it_is_red_where_a_quorum_of_topics_cannot_be_stored_or_nothing_can(tmp_
         broker.kill()
 
 
+@pytest.mark.long
 @pytest.mark.root
 def test_it_is_red_where_nothing_can_be_committed(tmp_path: Path) -> None:
     """The journal has room on its own disks, so that messages are stored; that alone is not enough for long."""

@@ -21,6 +21,8 @@ from tests.broker.clients.test_durable import stored
 from tests.kit import messages
 from tests.kit.running_broker import RunningBroker
 
+pytestmark = pytest.mark.long
+
 WAIT_S = 120.0
 SETTINGS = {"maintain_interval_s": 3600}
 """The test itself repairs, so that it knows when."""

@@ -134,6 +134,7 @@ def said_by(user: int, group: int, *arguments: object) -> str:
     return done.stdout
 
 
+@pytest.mark.long
 @pytest.mark.root
 def test_two_users_of_a_group_work_on_one_root() -> None:
     with folder_of(OWNER, GROUP) as root:

@@ -15,6 +15,8 @@ from pulsar_on_spark.model.ids import EARLIEST, EntryId
 from pulsar_on_spark.root import Root
 from tests.kit.cursor_broker import CursorBroker
 
+pytestmark = pytest.mark.long
+
 LEASE_S = 0.5
 BATCH = 3
 

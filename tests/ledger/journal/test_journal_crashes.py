@@ -159,6 +159,7 @@ def crashed(ran: Run, base: Path, after: Path, steps: int, crash: Crash) -> None
     assert len(stored) >= ran.acked(steps)
 
 
+@pytest.mark.long
 def test_every_crash_keeps_what_was_acknowledged(tmp_path, memory_path):
     base = tmp_path / "base"
     ran = run(base, FailingRecorder(tmp_path / "log", bad=base / "p1"))

@@ -16,6 +16,8 @@ from pulsar_on_spark.model.quorum import Quorum
 from tests.ledger.journal.journal_runs import Place
 from tests.ledger.journal.writing import FENCED, check, forks
 
+pytestmark = pytest.mark.long
+
 
 def delete_files(place: Place) -> None:
     for path in place.paths.values():

@@ -18,7 +18,7 @@ from pulsar_on_spark.model.quorum import Quorum
 from tests.ledger.journal.journal_runs import Place
 from tests.ledger.journal.writing import check, forks
 
-pytestmark = pytest.mark.root
+pytestmark = [pytest.mark.root, pytest.mark.long]
 
 
 @contextmanager

@@ -20,6 +20,8 @@ from pulsar_on_spark.topic.managed_ledger.sealing.closed_journals import seal_cl
 from tests.kit import messages
 from tests.kit.micro_batches import Checkpoint, MicroBatchQuery
 
+pytestmark = pytest.mark.long
+
 BROKER = """
 import sys
 from pathlib import Path

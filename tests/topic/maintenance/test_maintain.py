@@ -74,6 +74,7 @@ def report_day(root: Root, writes: int, started_s: float) -> None:
     )
 
 
+@pytest.mark.long
 def test_a_simulated_day_in_short(memory_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """250 one-second writes on 8 partitions, more than one merge takes: 750 files become a handful, and no more."""
     monkeypatch.setattr(merge, "MAX_JOB_SEGMENTS", 600)
@@ -147,6 +148,7 @@ def test_a_step_that_fails_does_not_keep_the_others(root: Root) -> None:
     assert len(messages.read(root, "t")) == 3
 
 
+@pytest.mark.long
 def test_two_passes_at_once_beside_writers_and_readers(root: Root) -> None:
     topic = root.create_topic("t", 2).name
     stop, errors, written, passes = threading.Event(), [], [], []
@@ -249,6 +251,7 @@ def check_whole(root: Root, reported: set[str]) -> None:
     assert reported <= set(writes), "lost"
 
 
+@pytest.mark.long
 def test_processes_killed_at_random_points(root: Root, start_python: Callable[..., subprocess.Popen[str]]) -> None:
     kill_again_and_again(root, 12, start_python)
 

@@ -463,6 +463,7 @@ def killed_again_and_again(root: Root, start_python: Callable[..., subprocess.Po
     assert {dict(m.columns)["key"]: m.value for m in messages.read_compacted(root, "t")} == expected
 
 
+@pytest.mark.long
 def test_killed_at_any_moment(root: Root, start_python: Callable[..., subprocess.Popen[str]]) -> None:
     killed_again_and_again(root, start_python, 2)
 

@@ -177,6 +177,7 @@ def test_a_retired_target_is_not_named(spread: Root) -> None:
     assert target not in files(spread)[0].copies or plan.file.file_id != files(spread)[0].file_id
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "rounds", [pytest.param(3, id="short"), pytest.param(100, id="hundred", marks=pytest.mark.soak)]
 )

@@ -22,6 +22,8 @@ from pulsar_on_spark.topic.managed_ledger.chain import chain
 from pulsar_on_spark.topic.managed_ledger.subscription import subscriptions
 from tests.kit import messages
 
+pytestmark = pytest.mark.long
+
 HOUSEKEEPER = """
 import sys
 from pulsar_on_spark.topic.maintenance.files.collect import Ages, collect
