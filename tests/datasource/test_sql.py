@@ -169,9 +169,9 @@ def test_a_view_made_in_sql_reads_and_takes_rows(spark: SparkSession, write: Wri
 
 def test_a_view_of_typed_values_made_in_sql_takes_rows(spark: SparkSession, read: Read, root: Path) -> None:
     Root.open_or_create(root).create_topic("flights", schema=json.dumps(FLIGHT), schema_type="AVRO")
-    spark.sql(f"CREATE TEMPORARY VIEW flights USING pulsarpy OPTIONS (path '{root}', topic 'flights')")
+    spark.sql(f"CREATE TEMPORARY VIEW typed USING pulsarpy OPTIONS (path '{root}', topic 'flights')")
     try:
-        spark.sql("INSERT INTO flights (carrier, delay, __key) VALUES ('UA', 2.5, X'4142')")
+        spark.sql("INSERT INTO typed (carrier, delay, __key) VALUES ('UA', 2.5, X'4142')")
     finally:
-        spark.sql("DROP VIEW flights")
+        spark.sql("DROP VIEW typed")
     assert read("flights").select("carrier", "delay", "__key").collect() == [("UA", 2.5, bytearray(b"AB"))]
