@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from pulsar_on_spark.root import Root
     from pulsar_on_spark.topic.maintenance.repair.checking import CheckReport
     from pulsar_on_spark.topic.maintenance.repair.repairing import RepairReport
-    from pulsar_on_spark.topic.maintenance.status import PathStatus
+    from pulsar_on_spark.topic.maintenance.storage_status import PathNumbers
 
 storage_app = typer.Typer(help="Storage paths and the copies on them.", no_args_is_help=True)
 PathIdArgument = Annotated[int, typer.Argument(metavar="ID", help="The path's id, as `list` shows it.")]
@@ -147,7 +147,7 @@ def repair(
         raise typer.Exit(1)
 
 
-def print_paths(paths: tuple[PathStatus, ...]) -> None:
+def print_paths(paths: tuple[PathNumbers, ...]) -> None:
     """The table of storage paths; also of `pulsarpy status`."""
     output.table(
         "Storage paths",
@@ -167,15 +167,15 @@ def print_paths(paths: tuple[PathStatus, ...]) -> None:
         ),
     )
     for path in paths:
-        if path.problem:  # names the path
-            output.say(path.problem)
+        if not path.is_there:  # names the path
+            output.say(path.reason)
         elif path.reason:
             output.say(f"Storage path {path.path_id}: {path.reason}")
 
 
-def _state(path: PathStatus) -> str:
+def _state(path: PathNumbers) -> str:
     state = path.state if path.is_checked else f"{path.state}, to be checked"
-    return f"{state}, not reachable" if path.problem else state
+    return state if path.is_there else f"{state}, not reachable"
 
 
 def _say(record: PathRecord, what: str, as_json: bool) -> None:

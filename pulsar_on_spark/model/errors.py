@@ -99,6 +99,10 @@ class StoragePathError(StorageError):
     """A storage path is missing, not writable, or is not the path that the root knows."""
 
 
+class WrongPathError(StoragePathError):
+    """A directory is there that is not the storage path that the root knows: it is empty, or another path's."""
+
+
 class NotEnoughCopiesError(StorageError):
     """Fewer than ack-quorum storage paths took the data: nothing was acknowledged."""
 

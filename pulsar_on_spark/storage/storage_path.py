@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TypeAlias
 
-from pulsar_on_spark.model.errors import InvalidArgumentError, StoragePathError
+from pulsar_on_spark.model.errors import InvalidArgumentError, StoragePathError, WrongPathError
 from pulsar_on_spark.model.ids import FileId, PathId
 from pulsar_on_spark.storage.files import OS_FILES, TMP_INFIX, FileOps, make_directory, read_file, write_file
 from pulsar_on_spark.storage.permissions import set_mode
@@ -97,7 +97,8 @@ class StoragePath:
         """Make sure that the directory is this path and no other.
 
         Raises:
-            StoragePathError: the identity file is missing, damaged, another path's, or of a newer version.
+            WrongPathError: the directory has no identity file, or another path's.
+            StoragePathError: it is missing, the identity file is damaged, or of a newer version.
         """
         identity = self.directory / IDENTITY_FILE
         try:
@@ -105,7 +106,8 @@ class StoragePath:
             found = (content["cluster_id"], content["path_id"])
             version = int(content["format_version"])
         except FileNotFoundError as error:
-            raise StoragePathError(
+            kind = WrongPathError if self.directory.is_dir() else StoragePathError
+            raise kind(
                 f"{self._name} has no {IDENTITY_FILE}: mount its disk there, or mark the path as lost."
             ) from error
         except (OSError, ValueError, KeyError, TypeError) as error:
@@ -117,7 +119,7 @@ class StoragePath:
                 f"{self._name} has format version {version}, this program knows up to {IDENTITY_FORMAT}: upgrade it."
             )
         if found != (self.cluster_id, self.path_id):
-            raise StoragePathError(
+            raise WrongPathError(
                 f"{self._name} is path {found[1]} of cluster {found[0]}, not path {self.path_id} of cluster "
                 f"{self.cluster_id}: mount the right disk there."
             )

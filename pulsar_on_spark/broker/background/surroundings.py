@@ -13,7 +13,7 @@ from pulsar_on_spark.broker.runtime.repeating import every
 from pulsar_on_spark.broker.runtime.views import Views
 from pulsar_on_spark.metadata.records import IncarnationRecord, PathRecord
 from pulsar_on_spark.model.ids import IncarnationId
-from pulsar_on_spark.storage.path_health import Trials
+from pulsar_on_spark.storage.probe import Trials
 from pulsar_on_spark.topic.catalog.root_handle import RootHandle
 from pulsar_on_spark.topic.maintenance.maintain import heal_paths
 from pulsar_on_spark.topic.managed_ledger.incarnation.dead_brokers import DeadBrokers

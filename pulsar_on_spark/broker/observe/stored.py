@@ -6,7 +6,7 @@ import asyncio
 import logging
 import shutil
 import time
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
@@ -24,13 +24,12 @@ from pulsar_on_spark.metadata.records import (
     SubscriptionRecord,
 )
 from pulsar_on_spark.metadata.state import View
-from pulsar_on_spark.model.errors import PulsarpyError, StoragePathError
-from pulsar_on_spark.model.ids import PathId
+from pulsar_on_spark.model.errors import PulsarpyError
 from pulsar_on_spark.storage.reports import ReportKind, read_reports
-from pulsar_on_spark.storage.storage_path import StoragePath
 from pulsar_on_spark.topic.catalog import catalog
 from pulsar_on_spark.topic.catalog.root_handle import RootHandle
 from pulsar_on_spark.topic.maintenance.repair.scrub import AuditState, read_state
+from pulsar_on_spark.topic.maintenance.storage_status import PathNumbers, bad_copies, path_numbers
 
 log = logging.getLogger(__name__)
 
@@ -39,24 +38,6 @@ SHARE: Final = 0.02
 """Of the time, at most, is spent on looking: a large root is looked at less often."""
 _ANEW_EVERY_S: Final = 0.01
 """How often it is looked whether a look that somebody waits for has ended."""
-_HOLDING: Final = ("writable", "read-only")
-"""States of a path whose copies stay where they are."""
-
-
-@dataclass(frozen=True, slots=True)
-class PathLook:
-    """A storage path. Bytes are those of its file system, 0 where it cannot be reached.
-
-    `is_reachable` says whether its identity file is there and the right one: a directory that was wiped, or whose disk
-    is not mounted, is not, whatever state the metadata give it.
-    """
-
-    path_id: int
-    uri: str
-    state: str
-    is_reachable: bool
-    total_bytes: int = 0
-    free_bytes: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,7 +73,7 @@ class StoredLook:
     files: int = 0
     missing_copies: int = 0
     open_incarnations: int = 0
-    paths: Sequence[PathLook] = ()
+    paths: Sequence[PathNumbers] = ()
     bad_copies: int = 0
     losses: int = 0
     audit: AuditState = field(default_factory=AuditState)
@@ -102,7 +83,7 @@ class StoredLook:
     @property
     def paths_to_write(self) -> int:
         """Storage paths that are there and may be written to."""
-        return sum(each.is_reachable and each.state == "writable" for each in self.paths)
+        return sum(each.is_writable for each in self.paths)
 
 
 class Stored:
@@ -160,22 +141,22 @@ class Stored:
 
     def _look(self, view: View) -> StoredLook:
         at_s, root = time.monotonic(), self._root
-        known = root.storage_paths(view)
-        records = [each for each in view.all(PathRecord) if each.state != "retired"]
-        paths = [_path_look(each, known[PathId(each.path_id)]) for each in records]
-        holding = frozenset(each.path_id for each in paths if each.is_reachable and each.state in _HOLDING)
+        files = catalog.live_files(view)
+        reports = [each for each in read_reports(root.path) if each.file_id in files]
+        bad = bad_copies(files, reports)
+        paths = path_numbers(root, view, files, bad)
+        holding = frozenset(each.path_id for each in paths if each.holds_copies)
         if (view.version, holding) != self._seen:
             self._counted = counted(view, root.quorum.write, holding)
             self._seen = (view.version, holding)
-        reports = Counter(each.kind for each in read_reports(root.path) if _is_live(view, each.file_id))
         disk = shutil.disk_usage(root.path / "metadata")
         return replace(
             self._counted,
             at_s=at_s,
             backlogs=_backlogs(view, root.store.cursors()),
             paths=paths,
-            bad_copies=reports[ReportKind.BAD_COPY],
-            losses=reports[ReportKind.LOSS],
+            bad_copies=len(bad),
+            losses=sum(each.kind is ReportKind.LOSS for each in reports),
             audit=read_state(root.path),
             root_total_bytes=disk.total,
             root_free_bytes=disk.free,
@@ -220,17 +201,3 @@ def _backlogs(view: View, cursors: Cursors) -> Mapping[str, Mapping[str, int]]:
         if not is_at_broker and record.topic_id in parts:
             found[record.topic_id][record.name] = backlog_of(view, cursors, parts[record.topic_id], record).entries
     return found
-
-
-def _is_live(view: View, file_id: str) -> bool:
-    file = view.get(FileRecord, file_id)
-    return file is not None and file.replaced_at is None
-
-
-def _path_look(record: PathRecord, path: StoragePath) -> PathLook:
-    try:
-        path.check()
-        disk = shutil.disk_usage(path.directory)
-    except (StoragePathError, OSError):
-        return PathLook(record.path_id, record.uri, record.state, is_reachable=False)
-    return PathLook(record.path_id, record.uri, record.state, True, disk.total, disk.free)

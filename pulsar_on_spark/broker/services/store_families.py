@@ -176,8 +176,8 @@ def _of_paths(cluster: str, look: StoredLook) -> Iterator[Metric]:
         key = (cluster, str(path.path_id), path.uri)
         for each in _STATES:
             state.add_metric((*key, each), path.state == each)
-        reachable.add_metric(key, path.is_reachable)
-        if path.is_reachable:
+        reachable.add_metric(key, path.is_there)
+        if path.total_bytes is not None and path.free_bytes is not None:
             total.add_metric(key, path.total_bytes)
             free.add_metric(key, path.free_bytes)
     yield from (state, reachable, total, free)

@@ -19,7 +19,7 @@ from pulsar_on_spark.storage.storage_path import StoragePath
 
 
 @dataclass(slots=True)
-class _PathState:
+class _PathQueue:
     """A path in use: frames that it was given and has not confirmed, by file, as (number, bytes).
 
     A file that is `released` gets nothing more; it still counts for the backlog until the path has caught up.
@@ -59,7 +59,7 @@ class Ensemble:
         self._incarnation = incarnation
         self._post = post
         self._files = files
-        self._states: dict[PathId, _PathState] = {}
+        self._states: dict[PathId, _PathQueue] = {}
         self._creating: dict[Copy, int] = {}
         self._created: dict[Copy, int] = {}
         self._made: dict[Copy, int] = {}
@@ -119,7 +119,7 @@ class Ensemble:
         state = self._states.get(copy.path)
         if state is None:
             thread = PathThread(self._paths[copy.path], self._incarnation, self._post, self._files)
-            state = self._states[copy.path] = _PathState(thread)
+            state = self._states[copy.path] = _PathQueue(thread)
         state.outstanding[copy] = deque()
         state.thread.begin(copy, fd, first, header)
 

@@ -16,7 +16,7 @@ from pulsar_on_spark.ledger.journal.codec_encode import (
 from pulsar_on_spark.ledger.journal.frame_header import ChainPoint
 from pulsar_on_spark.ledger.journal.log import FrameKind, FrameNumber
 from pulsar_on_spark.model.ids import EntryId, LedgerId
-from pulsar_on_spark.storage.path_health import ROOM_BYTES
+from pulsar_on_spark.storage.probe import ROOM_BYTES
 
 MIB = 1024 * 1024
 _FRAME_OVERHEAD_BYTES = 512

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from datetime import datetime
-from typing import ClassVar, Literal
+from typing import ClassVar
 
 from pydantic import Field, JsonValue
 
 from pulsar_on_spark.metadata.records.record import Record
+from pulsar_on_spark.storage.health import PathState
 
 
 class RootRecord(Record):
@@ -40,7 +41,7 @@ class PathRecord(Record):
     kind: ClassVar[str] = "path"
     path_id: int
     uri: str
-    state: Literal["writable", "read-only", "draining", "lost", "retired"] = "writable"
+    state: PathState = "writable"
     label: str = ""
     reason: str = ""
     failed_at: datetime | None = None

@@ -36,6 +36,8 @@ from pulsar_on_spark.model.root_path import local_path
 from pulsar_on_spark.storage import permissions
 from pulsar_on_spark.storage.durability import locked
 from pulsar_on_spark.storage.files import OS_FILES, make_directory, write_file
+from pulsar_on_spark.storage.health import PathHealth
+from pulsar_on_spark.storage.probe import examine
 from pulsar_on_spark.storage.storage_path import PathFailure, StoragePath
 
 log = logging.getLogger(__name__)
@@ -180,6 +182,18 @@ class RootHandle:
     def current_storage_paths(self) -> dict[PathId, StoragePath]:
         """The storage paths as main has them now, for readers that outlive a view (raises `MetadataError`)."""
         return self.storage_paths(self.store.view())
+
+    def examine_paths(self, view: View) -> dict[PathId, PathHealth]:
+        """Look at all storage paths but those that were retired; a disk that hangs blocks."""
+        records = {PathId(record.path_id): record for record in view.all(PathRecord)}
+        return {
+            path_id: replace(
+                examine(path, records[path_id].reason),
+                state=records[path_id].state,
+                is_checked=records[path_id].check_since is None,
+            )
+            for path_id, path in self.storage_paths(view).items()
+        }
 
     def writable_paths(self, view: View) -> list[StoragePath]:
         """The storage paths to write to, with their free bytes as weights.

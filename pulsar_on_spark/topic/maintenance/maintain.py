@@ -14,7 +14,7 @@ from pulsar_on_spark.metadata.state import View
 from pulsar_on_spark.metadata.store import Change
 from pulsar_on_spark.model.errors import PulsarpyError
 from pulsar_on_spark.model.ids import PathId
-from pulsar_on_spark.storage.path_health import Trials
+from pulsar_on_spark.storage.probe import Trials
 from pulsar_on_spark.topic.catalog.policies.effective import DEFAULTS
 from pulsar_on_spark.topic.catalog.policies.policies import Policies
 from pulsar_on_spark.topic.catalog.progress import Progress, silent
@@ -121,9 +121,8 @@ def heal_paths(
     paths = root.storage_paths(view)
     trials = trials or Trials(wait_s=_ANSWER_WITHIN_S)
     failed = [r for r in view.all(PathRecord) if _has_failed(r) and trials.may_try(PathId(r.path_id))]
-    ills = {
-        r.path_id: ill for r in failed if (ill := trials.illness_of(paths[PathId(r.path_id)], r.reason)) is not None
-    }
+    found = [trials.try_out(paths[PathId(record.path_id)], record.reason) for record in failed]
+    ills: dict[int, str] = {each.path_id: each.reason for each in found if not each.is_well}
     for path_id, ill in ills.items():
         if told is None or told.get(path_id) != ill:
             log.warning("Storage path %d is still not well: %s", path_id, ill, extra={"path": path_id})

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Collection, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
@@ -15,59 +15,26 @@ from pulsar_on_spark.metadata.records import (
     FileRecord,
     IncarnationRecord,
     LedgerRecord,
-    PathRecord,
     SealRecord,
     SegmentRecord,
     SubscriptionRecord,
     TopicRecord,
 )
 from pulsar_on_spark.metadata.state import View
-from pulsar_on_spark.model.errors import StoragePathError
 from pulsar_on_spark.model.ids import IncarnationId, PathId
-from pulsar_on_spark.storage.reports import Finding, ReportKind, read_reports, sum_losses
-from pulsar_on_spark.storage.storage_path import StoragePath
+from pulsar_on_spark.storage.reports import Finding, read_reports, sum_losses
 from pulsar_on_spark.topic.catalog import catalog, registry
 from pulsar_on_spark.topic.catalog.leases import LeaseWatcher, broker_lease_directory
 from pulsar_on_spark.topic.catalog.progress import Progress, silent
 from pulsar_on_spark.topic.catalog.root_handle import RootHandle
 from pulsar_on_spark.topic.data_path.tail import Tail
 from pulsar_on_spark.topic.maintenance.repair.scrub import AuditState, check_copy, read_state
+from pulsar_on_spark.topic.maintenance.storage_status import PathNumbers, bad_copies, path_numbers
 from pulsar_on_spark.topic.managed_ledger.chain import chain
 from pulsar_on_spark.topic.managed_ledger.chain.tail_view import UnsealedSegment
 from pulsar_on_spark.topic.managed_ledger.sealing.journal_frames import JournalFrames
 from pulsar_on_spark.topic.managed_ledger.subscription import subscriptions
 from pulsar_on_spark.topic.managed_ledger.subscription.subscriptions import SubscriptionStatus
-
-
-@dataclass(frozen=True, slots=True)
-class PathStatus:
-    """A storage path.
-
-    Attributes:
-        path_id: Its id.
-        directory: Where it is.
-        label: Its rack.
-        state: As in the metadata: writable, read-only, draining or lost. Retired ones are left out.
-        is_checked: Whether its copies count; not so while one that came back was not read in full.
-        reason: Why a write, or an audit, marked it as read-only.
-        problem: What is wrong with it right now, as far as a look tells.
-        free_bytes: Free space on its file system; None if that cannot be said.
-        copies: Files of which it should hold a copy.
-        bytes: What these take.
-        bad_copies: Copies on it that readers, or a verification, found bad or missing.
-    """
-
-    path_id: PathId
-    directory: Path
-    label: str
-    state: str
-    is_checked: bool
-    reason: str
-    problem: str
-    free_bytes: int | None
-    copies: int
-    bytes: int
-    bad_copies: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,14 +116,14 @@ class StorageStatus:
         paths: Its storage paths.
         incarnations: Broker incarnations, those whose journals are wholly sealed and cleared away left out.
         missing_copies: How many copies live files lack to their write quorum. Those on paths that cannot be reached
-            count as missing; the `problem` of such a path says why. So do those on lost and on draining paths.
+            count as missing; the `reason` of such a path says why. So do those on lost and on draining paths.
         unchecked_copies: Copies on paths that came back: they count when they were read in full.
         bad_copies: Reports of copies of live files that are bad or missing, while another is good.
         losses: What of live files no copy gives: one of each file and topic, with the total of its messages.
         audit: What the last audit found, what was repaired after it, and how far the scrub of each path is.
     """
 
-    paths: tuple[PathStatus, ...]
+    paths: tuple[PathNumbers, ...]
     incarnations: tuple[IncarnationStatus, ...]
     missing_copies: int
     unchecked_copies: int
@@ -221,12 +188,12 @@ def storage_status(root: RootHandle) -> StorageStatus:
 def _storage(root: RootHandle, view: View, files: Mapping[str, FileRecord]) -> dict[str, Any]:
     """The fields of `StorageStatus`."""
     reports = [report for report in read_reports(root.path) if report.file_id in files]
-    bad = _bad_copies(files, reports)
-    paths = _paths(root, view, files, _bad_by_path(bad))
+    bad = bad_copies(files, reports)
+    paths = path_numbers(root, view, files, bad)
     return {
         "paths": paths,
         "incarnations": tuple(_incarnation(root, view, record) for record in view.all(IncarnationRecord)),
-        "missing_copies": _missing_copies(root, files, {path.path_id for path in paths if _holds(path)}),
+        "missing_copies": _missing_copies(root, files, {path.path_id for path in paths if path.holds_copies}),
         "unchecked_copies": sum(path.copies for path in paths if not path.is_checked),
         "bad_copies": bad,
         "losses": tuple(sum_losses(reports)),
@@ -294,73 +261,11 @@ def _incarnation(root: RootHandle, view: View, record: IncarnationRecord) -> Inc
     )
 
 
-def _paths(
-    root: RootHandle, view: View, files: Mapping[str, FileRecord], bad: Counter[PathId]
-) -> tuple[PathStatus, ...]:
-    copies: Counter[int] = Counter()
-    sizes: Counter[int] = Counter()
-    for file in files.values():
-        for path_id in file.copies:
-            copies[path_id] += 1
-            sizes[path_id] += file.length + file.sidecar_length
-    known = root.storage_paths(view)
-    found = []
-    for record in view.all(PathRecord):
-        path = known.get(PathId(record.path_id))
-        if path is None:
-            continue
-        problem, free_bytes = _look(path)
-        found.append(
-            PathStatus(
-                path_id=path.path_id,
-                directory=path.directory,
-                label=record.label,
-                state=record.state,
-                is_checked=record.check_since is None,
-                reason=record.reason,
-                problem=problem,
-                free_bytes=free_bytes,
-                copies=copies[record.path_id],
-                bytes=sizes[record.path_id],
-                bad_copies=bad[path.path_id],
-            )
-        )
-    return tuple(found)
-
-
-def _bad_copies(files: Mapping[str, FileRecord], reports: Sequence[Finding]) -> tuple[Finding, ...]:
-    """The reports of copies that records of live files name."""
-    return tuple(
-        report
-        for report in reports
-        if report.kind is ReportKind.BAD_COPY
-        and report.file_id in files
-        and report.path_id in files[report.file_id].copies
-    )
-
-
-def _bad_by_path(reports: Sequence[Finding]) -> Counter[PathId]:
-    return Counter(report.path_id for report in reports if report.path_id is not None)
-
-
-def _holds(path: PathStatus) -> bool:
-    """Whether copies on it are there, and stay."""
-    return not path.problem and path.state not in ("lost", "draining")
-
-
 def _missing_copies(root: RootHandle, files: Mapping[str, FileRecord], holding: Collection[int]) -> int:
     return sum(
         max((file.write_quorum or root.quorum.write) - sum(1 for path_id in file.copies if path_id in holding), 0)
         for file in files.values()
     )
-
-
-def _look(path: StoragePath) -> tuple[str, int | None]:
-    try:
-        path.check()
-        return "", path.free_bytes()
-    except StoragePathError as error:
-        return str(error), None
 
 
 def _verify(root: RootHandle, view: View, files: Mapping[str, FileRecord], progress: Progress) -> int:

@@ -14,6 +14,7 @@ from pulsar_on_spark.metadata.records import FileRecord, LedgerRecord, LostEntri
 from pulsar_on_spark.metadata.store import Change
 from pulsar_on_spark.model.ids import EARLIEST, FileId, PathId, Position
 from pulsar_on_spark.root import Root
+from pulsar_on_spark.storage.health import Condition
 from pulsar_on_spark.storage.reports import Finding, ReportKind, read_reports, write_report
 from pulsar_on_spark.storage.storage_path import PathFailure
 from pulsar_on_spark.topic.managed_ledger.sealing.closed_journals import seal_closed
@@ -30,7 +31,7 @@ def test_a_new_root(root: Root) -> None:
     assert [(path.path_id, path.directory, path.state) for path in found.paths] == [
         (number, root.path / "storage" / str(number), "writable") for number in range(3)
     ]
-    assert all(path.free_bytes and not path.problem and not path.copies for path in found.paths)
+    assert all(path.free_bytes and path.is_well and not path.copies for path in found.paths)
     assert found.topics == found.subscriptions == found.bad_copies == found.losses == ()
     assert (found.missing_copies, found.verified_copies) == (0, None)
 
@@ -63,15 +64,17 @@ def test_paths_say_what_they_should_hold_and_what_is_wrong(root: Root) -> None:
     found = root.status()
 
     good, _, bad = found.paths
-    assert (good.copies, good.problem, good.reason) == (2, "", "")
+    assert (good.copies, good.condition, good.reason) == (2, Condition.WELL, "")
     assert good.bytes >= file.length
     assert (bad.state, bad.copies, bad.bytes, bad.free_bytes) == ("read-only", 1, file.length, None)
-    assert bad.reason == "gone under a write"
-    assert "Storage path 2" in bad.problem
+    assert bad.condition is Condition.UNREACHABLE
+    assert "Storage path 2" in bad.reason
     assert found.missing_copies == 2, "one that was not written, and one that is away"
 
     (root.path / "away").rename(root.path / "storage" / "2")
-    assert root.status().missing_copies == 1
+    found = root.status()
+    assert found.missing_copies == 1
+    assert (found.paths[2].condition, found.paths[2].reason) == (Condition.FAILING, "gone under a write")
 
 
 def test_copies_on_a_path_that_is_another_one_are_missing(root: Root) -> None:
@@ -83,7 +86,7 @@ def test_copies_on_a_path_that_is_another_one_are_missing(root: Root) -> None:
     shutil.copytree(storage / "1", storage / "0")
     found = root.status()
     assert found.missing_copies == 2
-    assert "mount the right disk" in found.paths[0].problem
+    assert "mount the right disk" in found.paths[0].reason
 
 
 def test_reports_of_files_that_are_no_more_do_not_count(root: Root) -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 
 from pulsar_on_spark.ledger.journal.log import LogState
@@ -18,10 +18,11 @@ from pulsar_on_spark.metadata.records import FileRecord, IncarnationRecord, Path
 from pulsar_on_spark.metadata.state import View
 from pulsar_on_spark.model.errors import StoragePathError
 from pulsar_on_spark.model.ids import FileId, IncarnationId, PathId
+from pulsar_on_spark.storage.health import Condition, PathHealth
 from pulsar_on_spark.storage.storage_path import SEGMENT_SUFFIX, PathFailure, StoragePath
 from pulsar_on_spark.topic.catalog.root_handle import RootHandle
 from pulsar_on_spark.topic.maintenance.repair.limits import RepairLimits
-from pulsar_on_spark.topic.maintenance.repair.plan import FilePlan, PathStanding, plan_file, standing
+from pulsar_on_spark.topic.maintenance.repair.plan import FilePlan, plan_file
 
 log = logging.getLogger(__name__)
 
@@ -60,7 +61,7 @@ class Audit:
 
     Attributes:
         view: The metadata that it is about.
-        paths: All storage paths.
+        paths: All storage paths but those that were retired.
         problems: Of paths that cannot be reached, why.
         bad: Copies that are missing or have the wrong length, with the reason.
         extra: Copies that no record of a live file names.
@@ -68,7 +69,7 @@ class Audit:
     """
 
     view: View
-    paths: Mapping[PathId, PathStanding]
+    paths: Mapping[PathId, PathHealth]
     problems: Mapping[PathId, str] = field(default_factory=dict)
     bad: Mapping[tuple[FileId, PathId], str] = field(default_factory=dict)
     extra: tuple[tuple[FileId, PathId], ...] = ()
@@ -120,7 +121,7 @@ def audit(root: RootHandle, limits: RepairLimits) -> Audit:
         root.mark_failed([PathFailure(path_id, reason) for path_id, reason in problems.items()])
     # After the listings: what was written before it is in one of them.
     view = root.store.view(durable=True)
-    paths = standings(root, view, problems, limits)
+    paths = path_health(root, view, problems, limits)
     bad, extra = compared(live(view), view.all(FileRecord), stored)
     bad = {each: reason for each, reason in bad.items() if reason != MISSING or _is_missing(known, *each)}
     return Audit(view, paths, problems, bad, tuple(extra), tuple(bare_fragments(view, paths)))
@@ -142,18 +143,24 @@ def listed(path: StoragePath) -> dict[FileId, StoredCopy]:
     }
 
 
-def standings(
-    root: RootHandle, view: View, problems: Collection[PathId], limits: RepairLimits
-) -> dict[PathId, PathStanding]:
-    """What each path is worth now."""
-    known = root.storage_paths(view)
+def path_health(
+    root: RootHandle, view: View, problems: Mapping[PathId, str], limits: RepairLimits
+) -> dict[PathId, PathHealth]:
+    """Examine all paths again; those that could not be listed count as away."""
     now = datetime.now(UTC)
-    found = {}
+    found = root.examine_paths(view)
     for record in view.all(PathRecord):
-        path = known.get(PathId(record.path_id))
-        free_bytes = None if path is None or path.path_id in problems else _free_bytes(path)
-        each = standing(record, free_bytes, now, limits.replace_after)
-        found[each.path_id] = each
+        path_id = PathId(record.path_id)
+        if path_id in problems and found[path_id].is_there:
+            found[path_id] = replace(
+                found[path_id],
+                condition=Condition.UNREACHABLE,
+                reason=problems[path_id],
+                total_bytes=None,
+                free_bytes=None,
+            )
+        if record.failed_at is not None and path_id in found:
+            found[path_id] = replace(found[path_id], is_overdue=now - record.failed_at >= limits.replace_after)
     return found
 
 
@@ -185,7 +192,7 @@ def compared(
     return bad, extra
 
 
-def bare_fragments(view: View, paths: Mapping[PathId, PathStanding]) -> list[BareFragment]:
+def bare_fragments(view: View, paths: Mapping[PathId, PathHealth]) -> list[BareFragment]:
     """The journal fragments in use of which copies are on paths that are away or lost."""
     found = []
     for row in view.all(IncarnationRecord):
@@ -211,11 +218,3 @@ def _defect(file: FileRecord, copy: StoredCopy | None) -> str | None:
 def _is_missing(paths: Mapping[PathId, StoragePath], file_id: FileId, path_id: PathId) -> bool:
     """Whether nothing has the copy's name: it may have come after the listing."""
     return not paths[path_id].segment_file(file_id).exists()
-
-
-def _free_bytes(path: StoragePath) -> int | None:
-    try:
-        path.check()
-        return path.free_bytes()
-    except StoragePathError:
-        return None

@@ -17,11 +17,11 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import datetime, timedelta
 from enum import Enum
 
-from pulsar_on_spark.metadata.records import FileRecord, PathRecord
+from pulsar_on_spark.metadata.records import FileRecord
 from pulsar_on_spark.model.ids import PathId
+from pulsar_on_spark.storage.health import PathHealth
 from pulsar_on_spark.storage.placement import next_apart, preferred
 
 
@@ -34,57 +34,15 @@ class Trust(Enum):
     GONE = "they are not believed, and are replaced elsewhere"
 
 
-@dataclass(frozen=True, slots=True)
-class PathStanding:
-    """A storage path as repair sees it. It is a `Place` for `placement.preferred`.
-
-    Attributes:
-        path_id: Its id.
-        label: Its rack.
-        weight: Its free bytes.
-        trust: What its copies are worth.
-        is_writable: Whether new copies go there.
-        is_readable: Whether copies are read from it.
-        is_away: Whether it cannot be reached and nobody has given it up: what is on it may be good.
-    """
-
-    path_id: PathId
-    label: str
-    weight: int
-    trust: Trust
-    is_writable: bool
-    is_readable: bool
-    is_away: bool = False
-
-
-def standing(record: PathRecord, free_bytes: int | None, now: datetime, replace_after: timedelta) -> PathStanding:
-    """What a path is worth.
-
-    Args:
-        record: The path's record.
-        free_bytes: Its free space; None if it cannot be reached, or is not the path that the record means.
-        now: The time.
-        replace_after: A path that was found failed and is still away after so long is given up, until it is back.
-    """
-    is_there = free_bytes is not None
-    if record.state in ("lost", "retired"):
-        trust = Trust.GONE
-    elif record.state == "draining":
-        trust = Trust.LEAVING if is_there else Trust.GONE
-    elif not is_there:
-        is_over = record.failed_at is not None and now - record.failed_at >= replace_after
-        trust = Trust.GONE if is_over else Trust.PENDING
-    else:
-        trust = Trust.COUNTS if record.check_since is None else Trust.PENDING
-    return PathStanding(
-        path_id=PathId(record.path_id),
-        label=record.label,
-        weight=free_bytes or 1,
-        trust=trust,
-        is_writable=is_there and record.state == "writable",
-        is_readable=is_there and record.state not in ("lost", "retired"),
-        is_away=not is_there and record.state not in ("lost", "retired"),
-    )
+def trust_in(path: PathHealth) -> Trust:
+    """Decide what the copies on a path are worth."""
+    if path.state in ("lost", "retired"):
+        return Trust.GONE
+    if path.state == "draining":
+        return Trust.LEAVING if path.is_there else Trust.GONE
+    if not path.is_there:
+        return Trust.GONE if path.is_overdue else Trust.PENDING
+    return Trust.COUNTS if path.is_checked else Trust.PENDING
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,13 +76,13 @@ class FilePlan:
         return not self.targets and not (self.leaving and enough)
 
 
-def plan_file(file: FileRecord, wanted: int, paths: Mapping[PathId, PathStanding], bad: Collection[PathId]) -> FilePlan:
+def plan_file(file: FileRecord, wanted: int, paths: Mapping[PathId, PathHealth], bad: Collection[PathId]) -> FilePlan:
     """What to do about a file.
 
     Args:
         file: Its record.
         wanted: The write quorum of the root, for a file whose record does not say its own.
-        paths: All storage paths.
+        paths: All storage paths but those that were retired.
         bad: Paths on which its copy is known to be bad or missing.
     """
     wanted = file.write_quorum or wanted
@@ -185,6 +143,6 @@ def _good(now: FileRecord, plan: FilePlan, restored: Sequence[PathId]) -> list[i
     return [path_id for path_id in now.copies if path_id in (*plan.counted, *restored) or path_id not in known]
 
 
-def _trust(paths: Mapping[PathId, PathStanding], path_id: PathId) -> Trust:
+def _trust(paths: Mapping[PathId, PathHealth], path_id: PathId) -> Trust:
     known = paths.get(path_id)
-    return Trust.GONE if known is None else known.trust
+    return Trust.GONE if known is None else trust_in(known)

@@ -33,6 +33,7 @@ from pulsar_on_spark.model.root_path import local_path
 from pulsar_on_spark.storage import permissions
 from pulsar_on_spark.storage.files import OS_FILES
 from pulsar_on_spark.storage.open_files import processes_with_open_files
+from pulsar_on_spark.storage.probe import examine
 from pulsar_on_spark.storage.storage_path import IDENTITY_FILE, StoragePath
 from pulsar_on_spark.topic.catalog.root_handle import RootHandle
 
@@ -244,9 +245,7 @@ def _unchecked_listing(path: StoragePath) -> Iterable[str]:
 
 def _hide_identity(path: StoragePath) -> bool:
     """Take the path's identity away; False if it is not there, or is another path's."""
-    try:
-        path.check()
-    except StoragePathError:
+    if not examine(path).is_there:
         return False
     try:
         (path.directory / IDENTITY_FILE).rename(path.directory / _RETIRED_IDENTITY)

@@ -11,7 +11,7 @@ from pulsar_on_spark.metadata.records import PathRecord
 from pulsar_on_spark.metadata.state import View
 from pulsar_on_spark.model.errors import MetadataError, StoragePathError
 from pulsar_on_spark.model.ids import PathId
-from pulsar_on_spark.storage.path_health import Trials
+from pulsar_on_spark.storage.probe import Trials
 from pulsar_on_spark.storage.storage_path import PathFailure, StoragePath
 from pulsar_on_spark.topic.catalog.root_handle import RootHandle
 
@@ -76,7 +76,7 @@ class PathNews:
         return view
 
     def _seems_well(self, path: StoragePath, reason: str) -> bool:
-        if not self._trials.may_try(path.path_id) or self._trials.illness_of(path, reason) is not None:
+        if not self._trials.may_try(path.path_id) or not self._trials.try_out(path, reason).is_well:
             return False
         self._trials.tried(path.path_id)
         return True

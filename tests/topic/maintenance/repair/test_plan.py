@@ -3,35 +3,31 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
-from datetime import UTC, datetime, timedelta
+from typing import get_args
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pulsar_on_spark.metadata.records import FileRecord, PathRecord
+from pulsar_on_spark.metadata.records import FileRecord
 from pulsar_on_spark.model.ids import PathId
+from pulsar_on_spark.storage.health import Condition, PathHealth, PathState
 from pulsar_on_spark.topic.maintenance.repair.plan import (
     FilePlan,
-    PathStanding,
     Trust,
     copies_left,
     copies_named,
     plan_file,
-    standing,
+    trust_in,
 )
-
-NOW = datetime(2026, 5, 1, tzinfo=UTC)
-A_WHILE = timedelta(minutes=10)
 
 
 def file(*copies: int, write_quorum: int = 0) -> FileRecord:
     return FileRecord(file_id="f", write_id="w", copies=copies, write_quorum=write_quorum, length=1, batches=0)
 
 
-def at(path_id: int, trust: Trust = Trust.COUNTS, label: str = "", *, writable: bool | None = None) -> PathStanding:
-    is_writable = trust is Trust.COUNTS if writable is None else writable
-    return PathStanding(PathId(path_id), label, 1, trust, is_writable, trust is not Trust.GONE)
+def at(path_id: int, state: PathState = "writable", label: str = "") -> PathHealth:
+    return PathHealth(path_id=PathId(path_id), state=state, label=label)
 
 
 def copies_after(now: FileRecord, plan: FilePlan, restored: Sequence[PathId]) -> tuple[int, ...]:
@@ -41,36 +37,34 @@ def copies_after(now: FileRecord, plan: FilePlan, restored: Sequence[PathId]) ->
     return copies_left(now.model_copy(update={"copies": named}), plan, restored)
 
 
-def planned(record: FileRecord, *paths: PathStanding, wanted: int = 3, bad: Collection[int] = ()) -> FilePlan:
+def planned(record: FileRecord, *paths: PathHealth, wanted: int = 3, bad: Collection[int] = ()) -> FilePlan:
     return plan_file(record, wanted, {path.path_id: path for path in paths}, set(map(PathId, bad)))
 
 
 @pytest.mark.parametrize(
-    ("state", "is_there", "failed_min_ago", "is_checked", "expected"),
+    ("state", "is_there", "is_overdue", "is_checked", "expected"),
     [
-        ("writable", True, None, True, (Trust.COUNTS, True, True)),
-        ("writable", True, None, False, (Trust.PENDING, True, True)),
-        ("read-only", True, 60, True, (Trust.COUNTS, False, True)),
-        ("read-only", False, 1, True, (Trust.PENDING, False, False)),
-        ("read-only", False, 60, True, (Trust.GONE, False, False)),
-        ("read-only", False, None, True, (Trust.PENDING, False, False)),
-        ("draining", True, None, True, (Trust.LEAVING, False, True)),
-        ("draining", False, None, True, (Trust.GONE, False, False)),
-        ("lost", True, None, True, (Trust.GONE, False, False)),
-        ("lost", False, None, True, (Trust.GONE, False, False)),
-        ("retired", True, None, True, (Trust.GONE, False, False)),
+        ("writable", True, False, True, (Trust.COUNTS, True, True)),
+        ("writable", True, False, False, (Trust.PENDING, True, True)),
+        ("read-only", True, True, True, (Trust.COUNTS, False, True)),
+        ("read-only", False, False, True, (Trust.PENDING, False, False)),
+        ("read-only", False, True, True, (Trust.GONE, False, False)),
+        ("draining", True, False, True, (Trust.LEAVING, False, True)),
+        ("draining", False, False, True, (Trust.GONE, False, False)),
+        ("lost", True, False, True, (Trust.GONE, False, False)),
+        ("lost", False, False, True, (Trust.GONE, False, False)),
+        ("retired", True, False, True, (Trust.GONE, False, False)),
     ],
 )
-def test_what_a_path_is_worth(state, is_there, failed_min_ago, is_checked, expected):
-    record = PathRecord(
-        path_id=4,
-        uri="x",
-        state=state,
-        failed_at=None if failed_min_ago is None else NOW - timedelta(minutes=failed_min_ago),
-        check_since=None if is_checked else NOW,
-    )
-    found = standing(record, 7 if is_there else None, NOW, A_WHILE)
-    assert (found.trust, found.is_writable, found.is_readable) == expected
+def test_trust_in_copies_on_a_path(
+    state: PathState, is_there: bool, is_overdue: bool, is_checked: bool, expected: tuple[Trust, bool, bool]
+) -> None:
+    for condition in Condition:
+        path = PathHealth(
+            path_id=PathId(4), state=state, condition=condition, is_overdue=is_overdue, is_checked=is_checked
+        )
+        if path.is_there is is_there:
+            assert (trust_in(path), path.is_writable, path.is_readable) == expected
 
 
 def test_a_whole_file_needs_nothing():
@@ -84,33 +78,33 @@ def test_a_bad_copy_is_written_anew_where_it_is():
 
 
 def test_a_bad_copy_on_a_path_that_takes_nothing_moves():
-    plan = planned(file(0, 1, 2), at(0), at(1, writable=False), at(2), at(3), bad=[1])
+    plan = planned(file(0, 1, 2), at(0), at(1, "read-only"), at(2), at(3), bad=[1])
     assert (plan.targets, plan.leaving) == ((3,), (1,))
     assert copies_after(plan.file, plan, [PathId(3)]) == (0, 2, 3)
     assert copies_after(plan.file, plan, []) == (0, 1, 2)
 
 
 def test_a_draining_path_is_read_last_but_read_and_left_when_there_is_another():
-    plan = planned(file(0, 1, 2), at(0, Trust.LEAVING), at(1), at(2), at(3))
+    plan = planned(file(0, 1, 2), at(0, "draining"), at(1), at(2), at(3))
     assert (plan.sources, plan.targets, plan.leaving) == ((1, 2, 0), (3,), (0,))
     assert copies_after(plan.file, plan, [PathId(3)]) == (1, 2, 3)
 
 
 def test_without_another_path_nothing_leaves():
-    plan = planned(file(0, 1, 2), at(0, Trust.LEAVING), at(1), at(2))
+    plan = planned(file(0, 1, 2), at(0, "draining"), at(1), at(2))
     assert plan.is_idle
     assert plan.lacking == 1
 
 
 def test_a_lost_path_is_not_read():
-    plan = planned(file(0, 1, 2), at(0, Trust.GONE), at(1), at(2), at(3))
+    plan = planned(file(0, 1, 2), at(0, "lost"), at(1), at(2), at(3))
     assert (plan.sources, plan.targets, plan.leaving) == ((1, 2), (3,), (0,))
 
 
 def test_what_is_away_for_a_moment_is_waited_for():
-    away = PathStanding(PathId(0), "", 1, Trust.PENDING, False, False)
+    away = PathHealth(path_id=PathId(0), condition=Condition.UNREACHABLE)
     assert planned(file(0, 1, 2), away, at(1), at(2), at(3)).is_idle
-    plan = planned(file(0, 1, 2), away, at(1, Trust.LEAVING), at(2), at(3), at(4))
+    plan = planned(file(0, 1, 2), away, at(1, "draining"), at(2), at(3), at(4))
     assert len(plan.targets) == 1
     assert copies_after(plan.file, plan, plan.targets) == (0, 1, 2, *plan.targets), "only two copies are known as good"
 
@@ -122,12 +116,12 @@ def test_a_file_that_was_written_below_its_quorum_is_completed():
 
 
 def test_copies_go_where_no_other_is():
-    paths = [at(0, Trust.GONE, "a"), at(1, label="a"), at(2, label="b"), at(3, label="a"), at(4, label="c")]
+    paths = [at(0, "lost", "a"), at(1, label="a"), at(2, label="b"), at(3, label="a"), at(4, label="c")]
     assert planned(file(0, 1, 2), *paths).targets == (4,)
 
 
 def test_the_second_of_two_workers_adds_nothing_and_keeps_what_the_first_did():
-    paths = [at(0, Trust.GONE), at(1), at(2), at(3), at(4)]
+    paths = [at(0, "lost"), at(1), at(2), at(3), at(4)]
     plan = planned(file(0, 1, 2), *paths)
     (target,) = plan.targets
     other = PathId(3 + 4 - target)
@@ -135,16 +129,17 @@ def test_the_second_of_two_workers_adds_nothing_and_keeps_what_the_first_did():
     assert copies_after(by_first, plan, [target]) == (1, 2, other)
 
 
-STANDINGS = st.fixed_dictionaries(
+PATHS = st.fixed_dictionaries(
     {
         PathId(number): st.builds(
-            PathStanding,
-            st.just(PathId(number)),
-            st.sampled_from(["", "a", "b"]),
-            st.integers(0, 100),
-            st.sampled_from(Trust),
-            st.booleans(),
-            st.booleans(),
+            PathHealth,
+            path_id=st.just(PathId(number)),
+            label=st.sampled_from(["", "a", "b"]),
+            state=st.sampled_from(get_args(PathState)),
+            is_checked=st.booleans(),
+            is_overdue=st.booleans(),
+            condition=st.sampled_from(Condition),
+            free_bytes=st.none() | st.integers(0, 100),
         )
         for number in range(6)
     }
@@ -152,7 +147,7 @@ STANDINGS = st.fixed_dictionaries(
 
 
 @given(
-    STANDINGS,
+    PATHS,
     st.lists(st.integers(0, 7), unique=True, max_size=5),
     st.sets(st.integers(0, 7)),
     st.integers(1, 4),
@@ -162,7 +157,7 @@ def test_a_record_never_names_fewer_good_copies_than_before(paths, copies, bad, 
     """Whatever the states are, whichever targets fail, and whatever another worker did meanwhile."""
     record = file(*copies)
     plan = plan_file(record, wanted, paths, set(map(PathId, bad)))
-    good = {path_id for path_id in copies if path_id in paths and paths[path_id].trust is Trust.COUNTS} - bad
+    good = {path_id for path_id in copies if path_id in paths and trust_in(paths[path_id]) is Trust.COUNTS} - bad
     assert set(plan.counted) == good
     assert len(set(plan.targets)) == len(plan.targets)
     assert all(paths[path_id].is_writable for path_id in plan.targets)

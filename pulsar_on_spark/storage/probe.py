@@ -1,4 +1,7 @@
-"""The check of whether a failed storage path may be written to again."""
+"""Looks at storage paths: the condition that each is in, and trials of those that failed.
+
+A look reads the path's identity and the size of its file system; a trial writes a durable file, too.
+"""
 
 from __future__ import annotations
 
@@ -11,12 +14,13 @@ import time
 from collections.abc import Callable
 from concurrent.futures import Future
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
-from pulsar_on_spark.model.errors import PulsarpyError
+from pulsar_on_spark.model.errors import StoragePathError, WrongPathError
 from pulsar_on_spark.model.ids import PathId
 from pulsar_on_spark.storage.files import OS_FILES, write_synced
+from pulsar_on_spark.storage.health import Condition, PathHealth
 from pulsar_on_spark.storage.storage_path import StoragePath
 
 ROOM_BYTES: Final = 512 * 1024 * 1024
@@ -29,29 +33,65 @@ FIRST_PAUSE_S: Final = 5.0
 LONGEST_PAUSE_S: Final = 60.0
 
 
-def illness_of(path: StoragePath, reason: str) -> str | None:
-    """The reason why the path is the wrong one, takes no durable file or is still full; None if it is healthy.
+def examine(path: StoragePath, mark: str = "") -> PathHealth:
+    """Look at a path: it is away, or there, and then in the condition that its last failure left it in.
 
     Args:
         path: The path.
-        reason: The reason of its failure. Free space is checked only if the path was full.
+        mark: The reason for which a write or an audit marked it as failed; empty if none did.
     """
-    probe = path.directory / f".probe-{os.getpid()}-{secrets.token_hex(4)}"
     try:
         path.check()
+        usage = shutil.disk_usage(path.directory)
+    except StoragePathError as error:
+        return _away(path, str(error), is_wiped=isinstance(error, WrongPathError))
+    except OSError as error:
+        return _away(path, f"{path} cannot be examined ({error}): check its disk.")
+    condition = Condition.FULL if _is_full(mark) else Condition.FAILING if mark else Condition.WELL
+    return PathHealth(
+        path_id=path.path_id,
+        label=path.label,
+        condition=condition,
+        reason=mark,
+        total_bytes=usage.total,
+        free_bytes=usage.free,
+    )
+
+
+def try_out(path: StoragePath, mark: str) -> PathHealth:
+    """Write to a path that failed: it is well if it takes a durable file and is full no more.
+
+    Args:
+        path: The path.
+        mark: The reason of its failure. Free space is checked only if the path was full.
+    """
+    found = examine(path)
+    if not found.is_there:
+        return found
+    probe = path.directory / f".probe-{os.getpid()}-{secrets.token_hex(4)}"
+    try:
         write_synced(OS_FILES, probe, b"\0" * 65_536)
         usage = shutil.disk_usage(path.directory)
     except OSError as error:
-        return f"{error.strerror} at {path.directory}"
-    except PulsarpyError as error:
-        return str(error)
+        condition = Condition.FULL if error.errno in (errno.ENOSPC, errno.EDQUOT) else Condition.FAILING
+        return replace(found, condition=condition, reason=f"{error.strerror} at {path.directory}")
     finally:
         with suppress(OSError):
             probe.unlink()
     needed_bytes = min(ROOM_BYTES, usage.total // _ROOM_PARTS)
-    if any(full in reason for full in _FULL) and usage.free < needed_bytes:
-        return f"less than {needed_bytes / 2**20:.0f} MiB are free at {path.directory}, and a journal file needs that"
-    return None
+    if _is_full(mark) and usage.free < needed_bytes:
+        reason = f"less than {needed_bytes / 2**20:.0f} MiB are free at {path.directory}, and a journal file needs that"
+        return replace(found, condition=Condition.FULL, reason=reason)
+    return found
+
+
+def _away(path: StoragePath, reason: str, *, is_wiped: bool = False) -> PathHealth:
+    condition = Condition.WIPED if is_wiped else Condition.UNREACHABLE
+    return PathHealth(path_id=path.path_id, label=path.label, condition=condition, reason=reason)
+
+
+def _is_full(mark: str) -> bool:
+    return any(full in mark for full in _FULL)
 
 
 @dataclass(slots=True)
@@ -75,7 +115,7 @@ class Trials:
         self._clock = clock
         self._wait_s = wait_s
         self._pauses: dict[PathId, _Pause] = {}
-        self._looks: dict[PathId, Future[str | None]] = {}
+        self._looks: dict[PathId, Future[PathHealth]] = {}
 
     def may_try(self, path: PathId) -> bool:
         """True if the pause since the path's last trial is over."""
@@ -90,24 +130,24 @@ class Trials:
         length_s = min(2 * pause.length_s, LONGEST_PAUSE_S) if pause is not None and is_again else FIRST_PAUSE_S
         self._pauses[path] = _Pause(length_s, now_s + length_s)
 
-    def illness_of(self, path: StoragePath, reason: str) -> str | None:
-        """Check as `illness_of` does, with a time limit: a path that does not answer is ill."""
+    def try_out(self, path: StoragePath, mark: str) -> PathHealth:
+        """Try a path as `try_out` does, with a time limit: one that does not answer is unreachable."""
         look, wait_s = self._looks.get(path.path_id), 0.0
         if look is None:
             look, wait_s = self._looks.setdefault(path.path_id, Future()), self._wait_s
             threading.Thread(
-                target=_look, args=(path, reason, look), name=f"probe-path-{path.path_id}", daemon=True
+                target=_look, args=(path, mark, look), name=f"probe-path-{path.path_id}", daemon=True
             ).start()
         try:
             found = look.result(timeout=wait_s)
         except TimeoutError:
-            return f"{path.directory} does not answer"
+            return _away(path, f"{path.directory} does not answer")
         del self._looks[path.path_id]
         return found
 
 
-def _look(path: StoragePath, reason: str, look: Future[str | None]) -> None:
+def _look(path: StoragePath, mark: str, look: Future[PathHealth]) -> None:
     try:
-        look.set_result(illness_of(path, reason))
+        look.set_result(try_out(path, mark))
     except BaseException as error:
         look.set_exception(error)

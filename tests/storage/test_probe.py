@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 
 from pulsar_on_spark.model.ids import PathId
-from pulsar_on_spark.storage.path_health import FIRST_PAUSE_S, LONGEST_PAUSE_S, Trials, illness_of
+from pulsar_on_spark.storage.health import Condition
+from pulsar_on_spark.storage.probe import FIRST_PAUSE_S, LONGEST_PAUSE_S, Trials, examine, try_out
 from pulsar_on_spark.storage.storage_path import IDENTITY_FILE, StoragePath
 from tests.small_disks import MIB, SmallDisk
 
@@ -28,23 +29,25 @@ def small_disk(tmp_path: Path) -> Iterator[SmallDisk]:
 def test_a_full_disk_is_well_again_with_room_for_a_journal_file(small_disk: SmallDisk) -> None:
     path = StoragePath(PathId(0), small_disk.at, "c")
     path.create()
-    assert illness_of(path, FULL) is None
+    assert try_out(path, FULL).is_well
     small_disk.fill(but_bytes=MIB)
-    first = illness_of(path, FULL)
-    assert first is not None
-    assert "less than 2 MiB are free" in first, "a tenth of so small a disk"
+    first = try_out(path, FULL)
+    assert first.condition is Condition.FULL
+    assert "less than 2 MiB are free" in first.reason, "a tenth of so small a disk"
     small_disk.fill(but_bytes=MIB // 2)
-    assert illness_of(path, FULL) == first, "the same words, so that the log says it once"
-    assert illness_of(path, "its disk was away") is None, "what it had was enough before"
+    assert try_out(path, FULL).reason == first.reason, "the same words, so that the log says it once"
+    assert try_out(path, "its disk was away").is_well, "what it had was enough before"
     small_disk.make_room()
     small_disk.fill(but_bytes=3 * MIB)
-    assert illness_of(path, FULL) is None
+    assert try_out(path, FULL).is_well
     assert sorted(each.name for each in small_disk.at.iterdir()) == ["filler", IDENTITY_FILE, "segments"]
 
 
 def test_another_disk_is_not_well(tmp_path: Path) -> None:
     StoragePath(PathId(0), tmp_path / "disk", "c").create()
-    assert "is path 0" in str(illness_of(StoragePath(PathId(1), tmp_path / "disk", "c"), ""))
+    found = try_out(StoragePath(PathId(1), tmp_path / "disk", "c"), "")
+    assert found.condition is Condition.WIPED
+    assert "is path 0" in found.reason
 
 
 def test_what_fails_again_is_tried_less_and_less_often() -> None:
@@ -76,11 +79,45 @@ def test_a_disk_that_hangs_holds_nobody_up(tmp_path: Path) -> None:
     os.mkfifo(identity)
     trials = Trials(wait_s=0.05)
     for _ in range(3):
-        assert trials.illness_of(path, FULL) == f"{path.directory} does not answer"
+        found = trials.try_out(path, FULL)
+        assert (found.condition, found.reason) == (Condition.UNREACHABLE, f"{path.directory} does not answer")
     assert [each.name for each in threading.enumerate()].count("probe-path-0") == 1
     (waiting,) = [each for each in threading.enumerate() if each.name == "probe-path-0"]
     identity.write_bytes(identity.with_suffix(".kept").read_bytes())
     waiting.join(30)
     identity.with_suffix(".kept").rename(identity)
-    assert trials.illness_of(path, FULL) is not None, "a pipe has no length: this is the answer that was waited for"
-    assert Trials(wait_s=30).illness_of(path, FULL) is None
+    assert not trials.try_out(path, FULL).is_well, "a pipe has no length: this is the answer that was waited for"
+    assert Trials(wait_s=30).try_out(path, FULL).is_well
+
+
+@pytest.mark.parametrize(
+    ("change", "mark", "condition"),
+    [
+        ("", "", Condition.WELL),
+        ("", "frames.open cannot be written: [Errno 5] Input/output error", Condition.FAILING),
+        ("", FULL, Condition.FULL),
+        ("empty", "", Condition.WIPED),
+        ("another", "", Condition.WIPED),
+        ("empty", FULL, Condition.WIPED),
+        ("away", "", Condition.UNREACHABLE),
+        ("damaged", "", Condition.UNREACHABLE),
+    ],
+)
+def test_a_look_says_how_a_path_is(tmp_path: Path, change: str, mark: str, condition: Condition) -> None:
+    path = StoragePath(PathId(4), tmp_path / "disk", "c", "rack")
+    path.create()
+    identity = path.directory / IDENTITY_FILE
+    if change == "empty":
+        identity.unlink()
+    elif change == "another":
+        identity.write_bytes(identity.read_bytes().replace(b"4", b"5"))
+    elif change == "damaged":
+        identity.write_bytes(b"{")
+    elif change == "away":
+        path.directory.rename(tmp_path / "elsewhere")
+    found = examine(path, mark)
+    assert (found.path_id, found.label, found.condition) == (4, "rack", condition)
+    is_there = not change
+    assert (found.is_there, found.is_well) == (is_there, condition is Condition.WELL)
+    assert (found.reason == mark) is is_there
+    assert (found.free_bytes is not None, found.total_bytes is not None) == (is_there, is_there)
