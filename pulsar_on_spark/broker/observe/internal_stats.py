@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from typing import Final
 
 from pulsar_on_spark.broker.cursors.open_cursor import OpenCursor
@@ -29,6 +29,7 @@ from pulsar_on_spark.metadata.records import (
 )
 from pulsar_on_spark.metadata.state import View
 from pulsar_on_spark.model.ids import Position
+from pulsar_on_spark.storage.health import keeps_copies
 from pulsar_on_spark.topic.maintenance.retention.retention import KeptSegment
 from pulsar_on_spark.topic.managed_ledger.chain import chain
 
@@ -46,12 +47,13 @@ def internal_stats(record: TopicRecord, topic: BrokerTopic | None, seen: Content
         write_quorum: Copies that a file has where it says nothing else.
     """
     view = seen.view
-    copies = _Copies(view, write_quorum)
+    holding = {each.path_id for each in view.all(PathRecord) if keeps_copies(each.state)}
     segments: dict[int, list[SegmentRecord]] = defaultdict(list)
     for segment in view.all(SegmentRecord, record.topic_id):
         segments[segment.ledger_id].append(segment)
     ledgers = [
-        _ledger(view, each, segments[each.ledger_id], copies) for each in view.all(LedgerRecord, record.topic_id)
+        _ledger(view, each, segments[each.ledger_id], write_quorum, holding)
+        for each in view.all(LedgerRecord, record.topic_id)
     ]
     newest = view.newest(LedgerRecord, record.topic_id)
     created_s = record.created_at.timestamp() if newest is None else newest.created_at.timestamp()
@@ -90,27 +92,17 @@ def with_reasons(found: InternalStats, kept: Iterable[KeptSegment]) -> InternalS
     return found.model_copy(update={"ledgers": ledgers})
 
 
-class _Copies:
-    """Whether files have all their copies, as far as the metadata know: on paths that are not lost."""
-
-    def __init__(self, view: View, write_quorum: int) -> None:
-        self._view = view
-        self._write_quorum = write_quorum
-        self._lost = {each.path_id for each in view.all(PathRecord) if each.state in ("lost", "retired")}
-
-    def lack(self, segment: SegmentRecord) -> bool:
-        file = self._view.get(FileRecord, segment.file_id)
-        # What is in the journal alone has its copies there.
-        return file is not None and len(set(file.copies) - self._lost) < (file.write_quorum or self._write_quorum)
-
-
-def _ledger(view: View, ledger: LedgerRecord, of_it: Sequence[SegmentRecord], copies: _Copies) -> LedgerStats:
+def _ledger(
+    view: View, ledger: LedgerRecord, of_it: Sequence[SegmentRecord], write_quorum: int, holding: Collection[int]
+) -> LedgerStats:
+    # Entries in a journal alone have their copies there.
+    files = (view.get(FileRecord, each.file_id) for each in of_it)
     state = "attached" if ledger.incarnation is None else "open" if chain.is_open(view, ledger) else "closed"
     return LedgerStats(
         ledger_id=ledger.ledger_id,
         entries=sum(each.entries for each in of_it),
         size=sum(each.bytes for each in of_it),
-        under_replicated=any(map(copies.lack, of_it)),
+        under_replicated=any(each is not None and each.missing_copies(write_quorum, holding) > 0 for each in files),
         state=state,
         messages=sum(each.rows for each in of_it),
     )

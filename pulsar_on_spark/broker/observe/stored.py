@@ -7,7 +7,7 @@ import logging
 import shutil
 import time
 from collections import defaultdict
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import Final
@@ -29,7 +29,7 @@ from pulsar_on_spark.storage.reports import ReportKind, read_reports
 from pulsar_on_spark.topic.catalog import catalog
 from pulsar_on_spark.topic.catalog.root_handle import RootHandle
 from pulsar_on_spark.topic.maintenance.repair.scrub import AuditState, read_state
-from pulsar_on_spark.topic.maintenance.storage_status import PathNumbers, bad_copies, path_numbers
+from pulsar_on_spark.topic.maintenance.storage_status import PathNumbers, bad_copies, missing_copies, path_numbers
 
 log = logging.getLogger(__name__)
 
@@ -99,7 +99,8 @@ class Stored:
         self._views = views
         self._looking: asyncio.Task[None] | None = None
         self._counted = StoredLook()
-        self._seen: tuple[int, frozenset[int]] | None = None
+        self._files: Mapping[str, FileRecord] = {}
+        self._seen: int | None = None
         self._asked = asyncio.Event()
         self.look = StoredLook()
         """The last one."""
@@ -141,20 +142,20 @@ class Stored:
 
     def _look(self, view: View) -> StoredLook:
         at_s, root = time.monotonic(), self._root
-        files = catalog.live_files(view)
+        if view.version != self._seen:
+            self._files, self._counted = catalog.live_files(view), counted(view)
+            self._seen = view.version
+        files = self._files
         reports = [each for each in read_reports(root.path) if each.file_id in files]
         bad = bad_copies(files, reports)
         paths = path_numbers(root, view, files, bad)
-        holding = frozenset(each.path_id for each in paths if each.holds_copies)
-        if (view.version, holding) != self._seen:
-            self._counted = counted(view, root.quorum.write, holding)
-            self._seen = (view.version, holding)
         disk = shutil.disk_usage(root.path / "metadata")
         return replace(
             self._counted,
             at_s=at_s,
             backlogs=_backlogs(view, root.store.cursors()),
             paths=paths,
+            missing_copies=missing_copies(root, files, paths),
             bad_copies=len(bad),
             losses=sum(each.kind is ReportKind.LOSS for each in reports),
             audit=read_state(root.path),
@@ -163,14 +164,8 @@ class Stored:
         )
 
 
-def counted(view: View, write_quorum: int, holding: Collection[int]) -> StoredLook:
-    """What the metadata say. Pure.
-
-    Args:
-        view: The metadata.
-        write_quorum: Copies that a file has where it says nothing else.
-        holding: Ids of the paths whose copies are there, and stay.
-    """
+def counted(view: View) -> StoredLook:
+    """What the metadata say. Pure."""
     gone = {each.path_id for each in view.all(PathRecord) if each.state in ("lost", "retired")}
     files = {each.file_id: each for each in view.all(FileRecord) if each.replaced_at is None}
     named = {file_id: sum(copy not in gone for copy in each.copies) for file_id, each in files.items()}
@@ -185,10 +180,6 @@ def counted(view: View, write_quorum: int, holding: Collection[int]) -> StoredLo
         compacted={each.topic_id: (each.entries, each.bytes) for each in view.all(CompactionRecord)},
         file_bytes=sum((each.length + each.sidecar_length) * named[file_id] for file_id, each in files.items()),
         files=len(files),
-        missing_copies=sum(
-            max((each.write_quorum or write_quorum) - sum(copy in holding for copy in each.copies), 0)
-            for each in files.values()
-        ),
         open_incarnations=sum(each.state != "CLOSED" for each in view.all(IncarnationRecord)),
     )
 

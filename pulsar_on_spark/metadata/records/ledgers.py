@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from datetime import datetime
 from typing import ClassVar, Literal
 
@@ -61,6 +62,15 @@ class FileRecord(Record):
     def record_id(self) -> str:
         """The file's id."""
         return self.file_id
+
+    def missing_copies(self, write_quorum: int, holding: Collection[int]) -> int:
+        """The number of copies that it lacks to its write quorum.
+
+        Args:
+            write_quorum: The root's, for a file that does not say its own.
+            holding: Ids of the paths whose copies count.
+        """
+        return max((self.write_quorum or write_quorum) - sum(path_id in holding for path_id in self.copies), 0)
 
 
 class SegmentRecord(Record):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import defaultdict
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
@@ -29,7 +29,7 @@ from pulsar_on_spark.topic.catalog.progress import Progress, silent
 from pulsar_on_spark.topic.catalog.root_handle import RootHandle
 from pulsar_on_spark.topic.data_path.tail import Tail
 from pulsar_on_spark.topic.maintenance.repair.scrub import AuditState, check_copy, read_state
-from pulsar_on_spark.topic.maintenance.storage_status import PathNumbers, bad_copies, path_numbers
+from pulsar_on_spark.topic.maintenance.storage_status import PathNumbers, bad_copies, missing_copies, path_numbers
 from pulsar_on_spark.topic.managed_ledger.chain import chain
 from pulsar_on_spark.topic.managed_ledger.chain.tail_view import UnsealedSegment
 from pulsar_on_spark.topic.managed_ledger.sealing.journal_frames import JournalFrames
@@ -193,7 +193,7 @@ def _storage(root: RootHandle, view: View, files: Mapping[str, FileRecord]) -> d
     return {
         "paths": paths,
         "incarnations": tuple(_incarnation(root, view, record) for record in view.all(IncarnationRecord)),
-        "missing_copies": _missing_copies(root, files, {path.path_id for path in paths if path.holds_copies}),
+        "missing_copies": missing_copies(root, files, paths),
         "unchecked_copies": sum(path.copies for path in paths if not path.is_checked),
         "bad_copies": bad,
         "losses": tuple(sum_losses(reports)),
@@ -258,13 +258,6 @@ def _incarnation(root: RootHandle, view: View, record: IncarnationRecord) -> Inc
         journal_bytes=frames.lag(log_record(record)).bytes,
         given_up_paths=record.given_up_paths,
         given_up_frames=tuple((each.begin, each.end) for each in seal.given_up),
-    )
-
-
-def _missing_copies(root: RootHandle, files: Mapping[str, FileRecord], holding: Collection[int]) -> int:
-    return sum(
-        max((file.write_quorum or root.quorum.write) - sum(1 for path_id in file.copies if path_id in holding), 0)
-        for file in files.values()
     )
 
 

@@ -68,6 +68,12 @@ def path_numbers(
     )
 
 
+def missing_copies(root: RootHandle, files: Mapping[str, FileRecord], paths: Iterable[PathHealth]) -> int:
+    """The number of copies that files lack, those on paths that are away, lost or draining included."""
+    holding = {path.path_id for path in paths if path.holds_copies}
+    return sum(file.missing_copies(root.quorum.write, holding) for file in files.values())
+
+
 def bad_copies(files: Mapping[str, FileRecord], reports: Iterable[Finding]) -> tuple[Finding, ...]:
     """The reports of copies that records of live files name."""
     return tuple(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -20,7 +21,7 @@ from pulsar_on_spark.broker.observe.topic_stats import summed
 from pulsar_on_spark.metadata.records import TopicRecord
 from pulsar_on_spark.root import Root
 from pulsar_on_spark.topic.catalog.catalog import TopicPart
-from pulsar_on_spark.topic.maintenance.repair.storage_paths import give_up
+from pulsar_on_spark.topic.maintenance.repair.storage_paths import drain, give_up
 from tests.kit import messages
 from tests.kit.open_files import open_files_under
 from tests.kit.running_incarnation import RunningIncarnation
@@ -59,7 +60,8 @@ def test_a_partitioned_topic_hides_no_partitions_trouble() -> None:
     assert found.compaction.last_compaction_succeed_timestamp == 0
 
 
-def test_ledgers_with_too_few_copies(tmp_path: Path) -> None:
+@pytest.mark.parametrize("leave", [give_up, drain])
+def test_ledgers_with_too_few_copies(tmp_path: Path, leave: Callable[[Root, int], object]) -> None:
     root = Root.create(tmp_path / "root")
     root.create_topic("t")
     messages.write(root, "t", [b"1"])
@@ -76,7 +78,7 @@ def test_ledgers_with_too_few_copies(tmp_path: Path) -> None:
         return ledger.under_replicated
 
     assert not is_under_replicated()
-    give_up(root, 1)
+    leave(root, 1)
     assert is_under_replicated()
 
 

@@ -95,8 +95,8 @@ def plan_file(file: FileRecord, wanted: int, paths: Mapping[PathId, PathHealth],
     leaving = [*by_trust[Trust.LEAVING], *by_trust[Trust.GONE]]
     spoilt = [path_id for path_id in copies if path_id in bad and path_id not in leaving]
 
-    needed = wanted - len(counted) - len(pending)
-    in_place = [path_id for path_id in spoilt if paths[path_id].is_writable][: max(needed, 0)]
+    needed = file.missing_copies(wanted, {*counted, *pending})
+    in_place = [path_id for path_id in spoilt if paths[path_id].is_writable][:needed]
     used = [paths[path_id].label for path_id in (*counted, *pending, *in_place)]
     free = preferred((each for each in paths.values() if each.is_writable and each.path_id not in copies), file.file_id)
     added: list[PathId] = []
@@ -113,7 +113,7 @@ def plan_file(file: FileRecord, wanted: int, paths: Mapping[PathId, PathHealth],
         sources=tuple(path_id for path_id in dict.fromkeys(best_first) if paths[path_id].is_readable),
         targets=(*in_place, *added),
         leaving=tuple(path_id for path_id in (*leaving, *spoilt) if path_id not in in_place),
-        lacking=max(needed - len(in_place) - len(added), 0),
+        lacking=needed - len(in_place) - len(added),
         away=tuple(path_id for path_id in copies if path_id in paths and paths[path_id].is_away),
     )
 
