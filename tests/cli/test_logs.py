@@ -59,7 +59,7 @@ def test_lines_name_what_they_are_about(broker: RunningBroker) -> None:
     with socket.create_connection((host, int(port))) as rude:
         rude.sendall(b"\xff" * 64)
         address = rude.getsockname()
-        line = logged_when(broker, lambda each: each["message"].startswith("Hanging up"))
+        line = logged_when(broker, lambda each: each["message"].startswith("Closing the connection"))
     assert str(address[1]) in line["connection"]
 
 

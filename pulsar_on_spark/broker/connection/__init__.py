@@ -1,1 +1,1 @@
-"""Clients' connections: bytes in, commands to their handlers, answers out; and when nothing is read."""
+"""Clients' connections: parse bytes, dispatch commands to handlers, write responses, apply back-pressure."""

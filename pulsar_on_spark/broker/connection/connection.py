@@ -1,4 +1,4 @@
-"""A client's connection: bytes in, commands to their handlers, answers out; and when to stop reading."""
+"""A client's connection: parse bytes, dispatch commands to handlers, write responses, apply back-pressure."""
 
 from __future__ import annotations
 
@@ -29,42 +29,44 @@ from pulsar_on_spark.protocol.server import Event, Sent, ServerConnection
 log = logging.getLogger(__name__)
 
 WRITE_HIGH_WATER_BYTES: Final = 1 << 20
-"""What a client may leave unread of what was written to it, before nothing more is delivered to it."""
+"""Bytes that a client may leave unread before deliveries to it pause."""
 UNREAD_LIMIT_BYTES: Final = 16 << 20
-"""What it may leave unread before nothing more is read from it, either: far above what deliveries and the answers to a
-client's outstanding requests come to. Clients that send and receive on one connection stop reading while they wait to
-send (the Go client does): if the broker waited to be read, too, neither would go on. Pulsar always reads on."""
+"""Bytes that a client may leave unread before the broker also stops reading from it; far above the size of deliveries
+and of answers to a client's outstanding requests. A client that sends and receives on one connection may stop reading
+while it waits to send (Go's does): if the broker then stopped reading too, both would wait forever. Pulsar never stops
+reading."""
 LIVENESS_TIMEOUT_S: Final = 5.0
-"""How long a client that another one wants to replace is waited for (`connectionLivenessCheckTimeoutMillis`)."""
+"""Time in which a client must respond when another one wants its place (`connectionLivenessCheckTimeoutMillis`)."""
 TURN_COMMANDS: Final = 1_000
-"""Commands in one read above which a client is one of many small ones, or one of a few large ones (each may name
-thousands of messages): the others have their turn after every ..."""
+"""Commands in one read above which a client takes turns with others: it sends very many small commands."""
 TURN_BYTES: Final = 32 << 10
-"""... so many bytes of it. (Reads of 256 KiB, up to 32 in a row, are what uvloop would hand over.)"""
+"""Bytes that such a client may send per turn, and size from which a read without a SEND at its end counts as such: a
+few large commands may name thousands of messages each. (uvloop reads up to 32 times 256 KiB in a row.)"""
 MAX_REQUESTS: Final = 5_000
-"""Requests of one connection that are not answered; a client that asks more is told to come later."""
+"""Maximum number of unanswered requests of one connection; further ones get TooManyRequests."""
 MAX_ERROR_LETTERS: Final = 4_096
-"""Limit of an error that is sent to a client and logged: it may quote what the client sent."""
+"""Limit of an error that is sent to a client and logged, in characters: it may quote the client's own data."""
 
 
 class Connection(asyncio.Protocol):
-    """A client's connection; see `Peer` for what topics see of it.
+    """A client's connection; topics see it as a `Peer`.
 
     Args:
         services: The broker's parts.
-        handlers: What is done with commands.
-        registry: All connections, this one among them as long as it is open.
+        handlers: The handlers of commands.
+        registry: All open connections.
 
     Attributes:
-        role: Who the client is; None as long as that is not known.
-        authentication: How that is found out; None before CONNECT.
-        auth_method: How the client calls its method.
+        role: The client's role; None until it is authenticated.
+        authentication: The state of its authentication; None before CONNECT.
+        auth_method: The client's name of its authentication method.
         knows_source_positions: True if its replicators understand receipts with their entries' source positions.
-        producers: Its producers by its own numbers.
+        producers: Its producers by the client's numbers.
         asking: Producers that are not admitted yet.
-        consumers: Its consumers by its own numbers; also those that the broker has sent away.
-        wanted: What is not connected yet and still wanted: (type of its command, its number) -> its request.
-        is_asked: A PING is on its way to it.
+        consumers: Its consumers by the client's numbers, including those that the broker has disconnected.
+        wanted: Running SUBSCRIBE and PRODUCER requests that the client has not cancelled: (type of the command, number
+            of the consumer or producer) -> request id.
+        is_asked: True if a PING was sent and no data has arrived since.
         creations: The rate at which it may create topics and subscriptions.
         large_answers: The turns of its large answers.
     """
@@ -95,7 +97,7 @@ class Connection(asyncio.Protocol):
             max_handshake_frame_bytes=services.settings.connection_handshake_max_frame_bytes,
         )
         self._holds = False
-        """True if it holds bytes of an incomplete frame."""
+        """True if the codec holds bytes of an incomplete frame."""
         self._transport: asyncio.Transport | None = None
         self._rest: bytes | memoryview = b""
         self._left: Iterator[Event] = iter(())
@@ -108,7 +110,7 @@ class Connection(asyncio.Protocol):
     # -- asyncio -------------------------------------------------------------------------------------------------------
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """See `asyncio.Protocol`."""
+        """Register the connection and start the handshake's timeout; refuse it above the connection limits."""
         self._loop = asyncio.get_running_loop()
         self._transport = cast(asyncio.Transport, transport)
         self._transport.set_write_buffer_limits(WRITE_HIGH_WATER_BYTES)
@@ -123,7 +125,7 @@ class Connection(asyncio.Protocol):
             self._refuse(error)
 
     def data_received(self, data: bytes) -> None:
-        """See `asyncio.Protocol`."""
+        """Handle the received commands, and note that the client is alive."""
         self.intake.heard_s = self._loop.time()
         self.is_asked = False
         if self._probe is not None:
@@ -132,7 +134,7 @@ class Connection(asyncio.Protocol):
         self._take()
 
     def _take(self) -> None:
-        """Handle what was read; where that is very many commands, a part of it, and the next part a turn later."""
+        """Handle the received data; if it has very many commands, only a part of it, and the next part a turn later."""
         data, self._rest = self._rest, b""
         if self._takes_turns:
             whole = memoryview(data)
@@ -140,7 +142,7 @@ class Connection(asyncio.Protocol):
         try:
             events = self._codec.receive_data(data)
         except ProtocolError as error:
-            log.warning("Hanging up on %s: %s", self.address, error, extra={"connection": self.address})
+            log.warning("Closing the connection of %s: %s", self.address, error, extra={"connection": self.address})
             self.close()
             return
         held_bytes = self._codec.held_bytes + len(self._rest)
@@ -185,10 +187,10 @@ class Connection(asyncio.Protocol):
             self._refuse(error)
 
     def _handshake_late(self, timeout_s: float) -> None:
-        self.abort(f"it was not connected {timeout_s:g} s after it came")
+        self.abort(f"its handshake took longer than {timeout_s:g} s")
 
     def handshake_done(self) -> None:
-        """The client is CONNECTED: lift the limits of connections before their handshake."""
+        """Lift the limits of connections before their handshake: the client is CONNECTED."""
         self._codec.handshake_done()
         self._registry.handshake_done(self)
         self._handshake.cancel()
@@ -204,7 +206,7 @@ class Connection(asyncio.Protocol):
             self.intake.resume(Pause.TURN)
 
     def _is_stepping(self) -> bool:
-        """Take the next step of a command that takes steps; after its last step, handle the client's next commands."""
+        """Take the next step of a command with steps; after its last step, handle the client's next commands."""
         if self._steps is None:
             return False
         for _ in self._steps:
@@ -214,7 +216,7 @@ class Connection(asyncio.Protocol):
         return self._steps is not None
 
     def connection_lost(self, error: Exception | None) -> None:
-        """See `asyncio.Protocol`."""
+        """Unregister the connection and remove its producers, consumers and watchers."""
         self.is_closed = True
         self.is_writable = False
         self._registry.remove(self)
@@ -224,11 +226,11 @@ class Connection(asyncio.Protocol):
         self._handlers.closed(self)
 
     def pause_writing(self) -> None:
-        """See `asyncio.Protocol`."""
+        """Pause deliveries: the client has left too much unread."""
         self.is_writable = False
 
     def resume_writing(self) -> None:
-        """See `asyncio.Protocol`."""
+        """Resume deliveries and reading: the client has read enough."""
         self.is_writable = True
         self.large_answers.room_changed()
         self.intake.heard_s = self._loop.time()
@@ -238,25 +240,28 @@ class Connection(asyncio.Protocol):
     # -- for topics and handlers ---------------------------------------------------------------------------------------
 
     def write(self, data: bytes) -> None:
-        """See `Peer`."""
+        """Send data to the client; drop it if the connection has ended."""
         if not self.is_closed and self._transport is not None:
             self._transport.write(data)
 
     def close(self) -> None:
-        """See `Peer`."""
+        """Close the connection after the written data is sent."""
         self.is_closed = True
         if self._transport is not None:
             self._transport.close()
 
     def abort(self, why: str) -> None:
-        """Hang up at once, whatever was written."""
-        log.info("Hanging up on %s: %s.", self.address, why, extra={"connection": self.address})
+        """Close the connection at once, dropping unsent data."""
+        log.info("Closing the connection of %s: %s.", self.address, why, extra={"connection": self.address})
         self.is_closed = True
         if self._transport is not None:
             self._transport.abort()
 
     async def is_alive(self) -> bool:
-        """See `Peer`: ask, and wait for any sign of life; of one that is held back only its hanging up is seen."""
+        """Ping the client and wait for any data from it; abort the connection if none arrives.
+
+        A paused connection is not pinged, because its data is not read: it is alive unless the client has closed it.
+        """
         if self.intake.is_held and self.intake.has_hung_up:
             self.abort("it has hung up")
         if self.is_closed or self.intake.is_held:
@@ -269,7 +274,7 @@ class Connection(asyncio.Protocol):
                 await asyncio.shield(self._probe)
         except TimeoutError:
             self._probe = None
-            self.abort("it does not answer, and another client wants what it has")
+            self.abort("it does not respond, and another client wants to take over its consumer or producer")
         return not self.is_closed
 
     def _settle_probe(self) -> None:
@@ -279,12 +284,12 @@ class Connection(asyncio.Protocol):
             self._probe = None
 
     def pending_changed(self, entries: int) -> None:
-        """See `Peer`."""
+        """Count the entries that are not acknowledged yet; pause or resume reading at the limits."""
         if self.intake.pending_changed(entries):
             self.update_hold()
 
     def update_hold(self) -> None:
-        """Read, or not: a client with producers is held back while nothing is taken from it; others are not."""
+        """Pause reading from a client with producers while the broker accepts no entries, else resume it."""
         is_shut = not self.services.path.is_open
         publishes = not all(made.is_closed for made in self.producers.values())
         self.intake.hold_producers(publishes=publishes, is_shut=is_shut)
@@ -293,10 +298,10 @@ class Connection(asyncio.Protocol):
             self._may_come_again = None
 
     def while_held(self) -> None:
-        """Called now and then while nothing is read: the client must not take that for death, nor wait for long.
+        """Keep a paused connection alive: send PONG, and after a while disconnect its producers.
 
-        What its consumers say waits behind what its producers send. So these are told to come again after a while, and
-        what they send until then is read and passed over.
+        Called periodically while nothing is read. The commands of the client's consumers wait behind the messages of
+        its producers, so these are disconnected and their messages dropped until they reconnect and send them again.
         """
         if self.intake.has_hung_up:
             self.abort("it has hung up")
@@ -307,7 +312,7 @@ class Connection(asyncio.Protocol):
 
     def _send_producers_away(self) -> None:
         log.warning(
-            "Nothing was taken from producers of %s for %.0f s: they are told to come again.",
+            "Producers of %s were blocked for %.0f s: they are disconnected and will reconnect.",
             self.address,
             self._patience_s,
             extra={"connection": self.address},
@@ -321,10 +326,10 @@ class Connection(asyncio.Protocol):
         self.update_hold()
 
     async def room_for_producers(self) -> None:
-        """Wait until producers that were sent away may come again; at once where none was.
+        """Wait until disconnected producers may reconnect; return immediately if none were disconnected.
 
         Raises:
-            ServerRefusalError: that takes long; the client tries again.
+            ServerRefusalError: the wait timed out; the client tries again.
         """
         if self._may_come_again is None:
             return
@@ -333,15 +338,16 @@ class Connection(asyncio.Protocol):
                 await asyncio.shield(self._may_come_again)
         except TimeoutError as error:
             raise ServerRefusalError(
-                ServerError.ServiceNotReady, "The broker takes nothing now: see that enough storage paths are writable."
+                ServerError.ServiceNotReady,
+                "The broker is not accepting messages: check that enough storage paths are writable.",
             ) from error
 
     def hold_for(self, seconds: float) -> None:
-        """See `Peer`."""
+        """Pause reading for some seconds, to keep a publish rate."""
         self.intake.hold_for(seconds)
 
     def no_longer_asked(self, place: tuple[int, int], request_id: int) -> bool:
-        """The request has come to its end: whether what it asked for is `wanted` still, by a client that is there."""
+        """End a request of `wanted`; True if the client is still connected and has not cancelled it."""
         if self.wanted.get(place) != request_id:
             return False
         del self.wanted[place]
@@ -356,7 +362,7 @@ class Connection(asyncio.Protocol):
     def _handle(self, type_: int, body: Message | None) -> Steps | None:
         if not self._is_its_turn(type_):
             log.warning(
-                "Hanging up on %s: it sent command %d %s.",
+                "Closing the connection of %s: it sent command %d %s.",
                 self.address,
                 type_,
                 self._when(),
@@ -369,7 +375,7 @@ class Connection(asyncio.Protocol):
             self._start(request, body)
         else:
             log.debug(
-                "%s sent command %d, which is not known here.", self.address, type_, extra={"connection": self.address}
+                "%s sent command %d, which has no handler.", self.address, type_, extra={"connection": self.address}
             )
         return None
 
@@ -381,17 +387,17 @@ class Connection(asyncio.Protocol):
     def _when(self) -> str:
         if self.role is not None:
             return "after a first CONNECT"
-        return "before its CONNECT" if self.authentication is None else "before it is known"
+        return "before its CONNECT" if self.authentication is None else "before it is authenticated"
 
     def _start(self, request: Request, body: Any) -> None:
         if len(self._tasks) >= MAX_REQUESTS:
-            message = f"{MAX_REQUESTS} requests of this connection are not answered yet: ask later."
+            message = f"{MAX_REQUESTS} requests of this connection are not answered yet: try again later."
             self.write(request.refuse(body.request_id, ServerError.TooManyRequests, message))
             return
         self.spawn(self._serve(request, body))
 
     def spawn(self, work: Coroutine[Any, Any, None]) -> None:
-        """Do something that takes a while, for this client."""
+        """Run a coroutine for this client in the background."""
         task = self._loop.create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
@@ -404,6 +410,6 @@ class Connection(asyncio.Protocol):
             log.info("%s is refused: %s", self.address, message, extra={"connection": self.address})
             self.write(request.refuse(body.request_id, code_of(error), message))
         except Exception:
-            # One request must not take others down; clients retry this error.
+            # A bug in one request must not break others; clients retry this error.
             log.exception("A request of %s failed.", self.address, extra={"connection": self.address})
             self.write(request.refuse(body.request_id, ServerError.UnknownError, BUG_REASON))

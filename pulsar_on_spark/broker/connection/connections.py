@@ -1,4 +1,4 @@
-"""All connections of a broker: the server, signs of life, and holding producers back."""
+"""All connections of a broker: the server, keep-alive, and back-pressure on producers."""
 
 from __future__ import annotations
 
@@ -14,20 +14,20 @@ from pulsar_on_spark.model.errors import InvalidArgumentError
 from pulsar_on_spark.protocol import replies
 
 _TICKS_PER_INTERVAL: Final = 4
-"""How often silence is looked for, in a keep-alive interval."""
+"""Checks of every connection's liveness per keep-alive interval."""
 _BACKLOG: Final = 1024
-"""Connections that the kernel holds until they are accepted."""
+"""Maximum number of connections that the kernel queues until they are accepted."""
 
 
 class Connections:
-    """The clients of a broker.
+    """The connections of a broker's clients.
 
     Args:
-        handlers: What is done with commands.
+        handlers: The handlers of commands.
         frames_limit_bytes: Limit of the incomplete frames of all clients.
 
     Attributes:
-        created: Connections that were made since the start.
+        created: Number of connections accepted since the start.
     """
 
     def __init__(self, handlers: Handlers, frames_limit_bytes: int) -> None:
@@ -41,7 +41,7 @@ class Connections:
         return len(self._all)
 
     async def serve(self, listening: socket.socket, services: Services) -> None:
-        """Let clients in."""
+        """Accept clients on a listening socket."""
         loop = asyncio.get_running_loop()
         self._server = await loop.create_server(lambda: self._made(services), sock=listening, backlog=_BACKLOG)
         self._ticking = asyncio.create_task(self._tick(services.settings.keep_alive_interval_seconds))
@@ -51,12 +51,12 @@ class Connections:
         return Connection(services, self._handlers, self._all)
 
     def update_holds(self) -> None:
-        """The publish path takes entries again, or takes none."""
+        """Pause or resume reading from producers after the publish path has closed or reopened."""
         for connection in self._all:
             connection.update_hold()
 
     async def stop_listening(self) -> None:
-        """Let nobody in any more."""
+        """Accept no more clients."""
         if self._ticking is not None:
             self._ticking.cancel()
             await asyncio.gather(self._ticking, return_exceptions=True)
@@ -64,7 +64,7 @@ class Connections:
             self._server.close()
 
     def close(self) -> None:
-        """Hang up on everybody, after what was written to them."""
+        """Close all connections after the written data is sent."""
         for connection in self._all:
             connection.close()
 
@@ -79,22 +79,22 @@ class Connections:
                     continue
                 silent_s = now_s - connection.intake.heard_s
                 if silent_s >= 2 * interval_s:
-                    connection.abort("nothing was heard of it")
+                    connection.abort("no data arrived from it in two keep-alive intervals")
                 elif silent_s >= interval_s and not connection.is_asked:
                     connection.is_asked = True
                     connection.write(replies.ping())
 
 
 def listen(address: str, port: int, option: str) -> socket.socket:
-    """Take a port; clients are let in by whoever serves on it.
+    """Bind a port, so that a server can listen on it later.
 
     Args:
         address: The address.
-        port: The port; 0 takes a free one.
-        option: How an operator gives another.
+        port: The port; 0 for any free one.
+        option: The option by which an operator chooses another port, for the error.
 
     Raises:
-        InvalidArgumentError: the port is taken, or may not be had.
+        InvalidArgumentError: the port is in use, or binding it is not permitted.
     """
     family = socket.AF_INET6 if ":" in address else socket.AF_INET
     listening = socket.socket(family, socket.SOCK_STREAM)
@@ -104,7 +104,7 @@ def listen(address: str, port: int, option: str) -> socket.socket:
     except OSError as error:
         listening.close()
         raise InvalidArgumentError(
-            f"Port {port} of {address} cannot be listened on ({error.strerror}): stop what has it, or give another "
-            f"{option}."
+            f"Port {port} of {address} cannot be bound ({error.strerror}): stop the process that uses it, or set "
+            f"another {option}."
         ) from error
     return listening

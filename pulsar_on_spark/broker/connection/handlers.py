@@ -1,4 +1,4 @@
-"""Tables of the handlers of clients' commands, which a connection is given."""
+"""The types of command handlers and of the tables that a connection finds them in."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from pulsar_on_spark.protocol import replies
 from pulsar_on_spark.protocol.commands import ServerError
 from pulsar_on_spark.protocol.server import Sent
 
-if TYPE_CHECKING:  # it is given these
+if TYPE_CHECKING:  # avoids a circular import
     from pulsar_on_spark.broker.connection.connection import Connection
 
 
 class Request(NamedTuple):
-    """The handler of a command that gets an answer.
+    """The handler of a command that is answered.
 
     Attributes:
         handle: Carries out the command; may raise a `PulsarpyError`.
@@ -26,9 +26,9 @@ class Request(NamedTuple):
 
 
 Steps = Iterator[None]
-"""A handler that works in steps: the broker's other clients have their turn in between."""
+"""The remaining work of a handler, in steps: other clients get a turn between two of them."""
 Signal = Callable[["Connection", Any], Steps | None]
-"""A handler that acts at once, or returns the steps to take before the client's next command; must not raise."""
+"""A handler that acts immediately, or returns the steps to take before the client's next command; must not raise."""
 
 
 class Handlers(NamedTuple):

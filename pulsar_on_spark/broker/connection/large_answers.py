@@ -1,4 +1,4 @@
-"""Answers that may be large: one at a time for each client, and none while it leaves too much unread.
+"""Back-pressure on large answers: one at a time for each client, and none while it leaves too much unread.
 
 A request of fifty bytes can ask for a list of a megabyte, and a client may ask five thousand times without reading.
 """

@@ -1,10 +1,10 @@
-"""All connections of a broker, with limits of their number and of the bytes of unfinished frames that they hold.
+"""All connections of a broker, with limits of their number and of the bytes that they buffer.
 
 | limit | above it |
 |---|---|
 | `broker_max_connections`, `broker_max_connections_per_ip` | a new connection gets NotAllowedError |
-| `MAX_SLOW_HANDSHAKES` that are not CONNECTED in time, `MAX_SLOW_HANDSHAKES_PER_ADDRESS` | it gets ServiceNotReady |
-| bytes of unfinished frames of all connections | the quietest of their holders are hung up on |
+| slow handshakes: `MAX_SLOW_HANDSHAKES`, `MAX_SLOW_HANDSHAKES_PER_ADDRESS` | the next one gets ServiceNotReady |
+| bytes of incomplete frames of all connections | the quietest of their holders are disconnected |
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from pulsar_on_spark.broker.runtime.settings import BrokerSettings
 from pulsar_on_spark.protocol.commands import ServerError
 
 SLOW_HANDSHAKE_S: Final = 1.0
-"""A connection that is not CONNECTED after this time counts as slow. Before it none is counted: a thousand clients
-of one host may come at once, after a restart of the broker for one."""
+"""Time after which a connection without CONNECT counts as slow. Faster handshakes are not limited: a thousand clients
+of one host may connect at the same time, for example after a restart of the broker."""
 MAX_SLOW_HANDSHAKES: Final = 1_000
 MAX_SLOW_HANDSHAKES_PER_ADDRESS: Final = 100
 
@@ -31,7 +31,7 @@ class Held(Protocol):
     intake: Intake
 
     def abort(self, why: str) -> None:
-        """Hang up at once."""
+        """Close the connection at once."""
 
 
 _C = TypeVar("_C", bound=Held)
@@ -39,10 +39,10 @@ _T = TypeVar("_T")
 
 
 class Registry(Generic[_C]):
-    """The connections that are open. Methods belong to the broker's event loop.
+    """The open connections. Call all methods in the broker's event loop.
 
     Args:
-        frames_limit_bytes: Limit of the unfinished frames of all connections.
+        frames_limit_bytes: Limit of the incomplete frames of all connections.
     """
 
     def __init__(self, frames_limit_bytes: int) -> None:
@@ -59,7 +59,7 @@ class Registry(Generic[_C]):
         return iter(list(self._hosts))
 
     def add(self, connection: _C, host: str, settings: BrokerSettings) -> None:
-        """Take a connection that was made; one that is refused stays in until `remove`, too.
+        """Add a new connection; a refused one is counted until `remove` too.
 
         Raises:
             ServerRefusalError: there are too many.
@@ -74,7 +74,7 @@ class Registry(Generic[_C]):
             raise _refused(f"The broker has {limit} connections from {host} already, its limit.")
 
     def add_slow_handshake(self, connection: _C) -> None:
-        """Count a connection that is not CONNECTED after `SLOW_HANDSHAKE_S`, until it is or has ended.
+        """Count a slow handshake until the client is CONNECTED or its connection has ended.
 
         Raises:
             ServerRefusalError: there are too many.
@@ -92,7 +92,9 @@ class Registry(Generic[_C]):
         self._frames.note(connection, size_bytes)
         if self._frames.is_over:
             for quietest in self._frames.surplus(lambda other: other.intake.is_held):
-                quietest.abort("clients hold too much of frames that are not complete, and it is the quietest")
+                quietest.abort(
+                    "incomplete frames of all clients fill the memory, and this one has been quiet the longest"
+                )
 
     def handshake_done(self, connection: _C) -> None:
         """Note that the client is CONNECTED, or that its connection has ended."""
@@ -137,8 +139,8 @@ class UnfinishedFrames(Generic[_T]):
         """Stop counting the quietest connections, until the others are within the limit, and return them.
 
         Args:
-            is_waiting: Whether the broker itself does not read from a connection: such a one is passed over, and
-                counts again when it is heard.
+            is_waiting: True if the broker itself has paused reading from a connection: such a connection is skipped,
+                and counts again when it sends data.
         """
         found: list[_T] = []
         while self.is_over:

@@ -1,4 +1,4 @@
-"""What is done with each command of a client: tables from its type to a function, one module a subject."""
+"""The handlers of clients' commands: one module per subject, each with tables from command type to function."""
 
 from __future__ import annotations
 

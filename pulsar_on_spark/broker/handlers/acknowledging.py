@@ -28,13 +28,13 @@ from pulsar_on_spark.protocol.commands import (
 log = logging.getLogger(__name__)
 
 IDS_AT_ONCE: Final = 1_000
-"""Message ids of one command that are handled before other clients have their turn: some milliseconds."""
+"""Message ids of one command that are handled in one step, some milliseconds, before other clients get a turn."""
 
 
 def ack(connection: Connection, command: CommandAck) -> Steps | None:
-    """ACK: taken at once, so that it counts before what the client sends next; answered, if asked, once it is durable.
+    """Handle ACK: apply it before the client's next command, and answer, if requested, once it is durable.
 
-    The ACK of an unknown consumer is dropped silently, as in official brokers.
+    An ACK for an unknown consumer is dropped silently, as in official brokers.
     """
     found = live_consumer(connection, command.consumer_id)
     if found is None:
@@ -60,7 +60,7 @@ def _at_once(ids: Sequence[MessageIdData]) -> Iterator[Sequence[MessageIdData]]:
 def _take_acks(
     connection: Connection, command: CommandAck, found: Subscribed, ids: Sequence[MessageIdData]
 ) -> PulsarpyError | None:
-    """Acknowledge messages; returns the reason if some are refused."""
+    """Acknowledge messages; return the error if some are refused."""
     try:
         if command.txnid_most_bits or command.txnid_least_bits:
             raise ServerRefusalError(ServerError.NotAllowedError, "Transactions are not supported: acknowledge alone.")
@@ -84,9 +84,9 @@ def _answer_ack(connection: Connection, command: CommandAck, found: Subscribed, 
 
 
 def _ack(id_: MessageIdData, topic: AnyTopic, is_cumulative: bool) -> Ack | None:
-    """One acknowledgement; None if it acknowledges nothing.
+    """Convert a message id to an acknowledgement; None if it acknowledges nothing.
 
-    To acknowledge a ledger's first batch in part, clients name the entry in front of it: number -1.
+    To acknowledge part of a ledger's first batch, clients send the id of the entry before it: number -1.
     """
     ledger, entry = LedgerId(id_.ledgerId), EntryId(signed(id_.entryId))
     if is_cumulative and entry < 0 and isinstance(topic, BrokerTopic):
@@ -110,7 +110,7 @@ async def _confirm(
 
 
 def redeliver(connection: Connection, command: CommandRedeliverUnacknowledgedMessages) -> Steps | None:
-    """REDELIVER_UNACKNOWLEDGED_MESSAGES."""
+    """Handle REDELIVER_UNACKNOWLEDGED_MESSAGES."""
     found = live_consumer(connection, command.consumer_id)
     if found is None:
         return None

@@ -1,4 +1,4 @@
-"""What a client asks about one of its consumers (CONSUMER_STATS, C++ `getBrokerConsumerStats`)."""
+"""Stats of a consumer for its own client (CONSUMER_STATS, C++ `getBrokerConsumerStats`)."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from pulsar_on_spark.protocol.commands import BaseCommand, CommandConsumerStats,
 
 
 async def stats(connection: Connection, command: CommandConsumerStats) -> None:
-    """CONSUMER_STATS. The backlog is that of the subscription in entries, as in official brokers."""
+    """Handle CONSUMER_STATS; the backlog is the subscription's, in entries, as in official brokers."""
     _, subscription, consumer = stored_consumer(connection, command.consumer_id)
     found = consumer_stats(subscription, consumer, connection.services.overview.meters.rates)
     connection.write(

@@ -1,4 +1,4 @@
-"""Consumers: what they subscribe to, what they ask for, and what they acknowledge."""
+"""Handlers of consumers' commands: subscribe, flow, seek, unsubscribe, close."""
 
 from __future__ import annotations
 
@@ -57,16 +57,16 @@ _EARLIEST_LEDGER: Final = 2**64 - 1
 _LATEST_LEDGER: Final = 2**63 - 1
 _SINGLE: Final = ("Exclusive", "Failover")
 MAX_CONSUMERS: Final = 10_000
-"""Of one connection."""
+"""Maximum number of consumers on one connection."""
 MAX_HASH_RANGES: Final = 1_000
-"""Of one Key_Shared consumer that names its own."""
+"""Maximum number of hash ranges of one sticky Key_Shared consumer."""
 
 
 # -- subscribing -------------------------------------------------------------------------------------------------------
 
 
 async def subscribe(connection: Connection, command: CommandSubscribe) -> None:
-    """SUBSCRIBE: connect a consumer, creating or taking the subscription."""
+    """Handle SUBSCRIBE: connect a consumer, creating or acquiring the subscription."""
     number = command.consumer_id
     place = (BaseCommand.SUBSCRIBE, number)
     if place in connection.wanted:
@@ -146,8 +146,8 @@ def _check(command: CommandSubscribe, name: TopicName) -> None:
     if len(command.keySharedMeta.hashRanges) > MAX_HASH_RANGES:
         raise ServerRefusalError(
             ServerError.ConsumerAssignError,
-            f"The consumer names {len(command.keySharedMeta.hashRanges)} hash ranges, at most {MAX_HASH_RANGES} are "
-            "taken: join those that touch.",
+            f"The consumer has {len(command.keySharedMeta.hashRanges)} hash ranges, but at most {MAX_HASH_RANGES} are "
+            "allowed: merge adjacent ones.",
         )
     check_new_properties(f"Consumer {command.consumer_name!r}", {each.key: each.value for each in command.metadata})
     try:
@@ -163,12 +163,13 @@ def _check(command: CommandSubscribe, name: TopicName) -> None:
         )
     if command.read_compacted and not name.is_persistent:
         raise ServerRefusalError(
-            ServerError.NotAllowedError, f"Topic {name} is not persistent, and never compacted: read it as it is."
+            ServerError.NotAllowedError,
+            f"Topic {name} is not persistent and never compacted: subscribe without read_compacted.",
         )
 
 
 async def _require_subscription(connection: Connection, topic: BrokerTopic, command: CommandSubscribe) -> None:
-    """Wait for the turn of a missing subscription; refuse it if consumers may not create subscriptions."""
+    """For a missing subscription, wait for the creation rate; refuse it if auto-creation is off."""
     if topic.subscriptions.get(command.subscription) is not None:
         return
     view = await connection.services.views.view()
@@ -176,14 +177,14 @@ async def _require_subscription(connection: Connection, topic: BrokerTopic, comm
         return
     if not topic.policies.auto_subscription_creation.allow_auto_subscription_creation:
         raise SubscriptionNotFoundError(
-            f"Subscription {command.subscription!r} on {command.topic} is not there, and subscriptions are not created "
-            f"by themselves here: create it before."
+            f"Subscription {command.subscription!r} on {command.topic} does not exist, and automatic creation of "
+            f"subscriptions is disabled: create it first."
         )
     await connection.creations.turn()
 
 
 async def _start(connection: Connection, topic: BrokerTopic, command: CommandSubscribe) -> InitialPosition:
-    """Where a subscription begins if it is new."""
+    """Return the position at which a new subscription begins."""
     if not command.durable:
         if command.start_message_rollback_duration_sec:
             since_ms = current_ms() - command.start_message_rollback_duration_sec * 1000
@@ -194,18 +195,18 @@ async def _start(connection: Connection, topic: BrokerTopic, command: CommandSub
 
 
 async def _evict_the_dead(topic: AnyTopic, name: str) -> bool:
-    """Whether consumers of the subscription were on connections that are dead, and are gone now."""
+    """Disconnect the subscription's consumers on dead connections; True if there were any."""
     subscription = topic.subscriptions.get(name)
     if subscription is None:
         return False
-    # Who does not answer is hung up on, and leaves by that.
+    # `is_alive` aborts a connection that does not respond, which removes its consumers.
     alive = [await each.peer.is_alive() for each in subscription.consumers]
     await asyncio.sleep(0)
     return not all(alive)
 
 
 def _position(id_: MessageIdData, topic: BrokerTopic) -> Position:
-    """The next entry to read for somebody who names this message; the client itself drops what lies before it."""
+    """Return the first entry to read for a client that starts at this message; the client drops earlier messages."""
     first = id_.first_chunk_message_id if id_.HasField("first_chunk_message_id") else id_
     if first.ledgerId >= _EARLIEST_LEDGER:
         return EARLIEST
@@ -215,7 +216,7 @@ def _position(id_: MessageIdData, topic: BrokerTopic) -> Position:
 
 
 def signed(number: int) -> int:
-    """An entry id as the protocol has it, in 64 bits, with its sign."""
+    """Convert an unsigned 64-bit entry id of the protocol to a signed number."""
     return number - (1 << 64) if number >> 63 else number
 
 
@@ -223,17 +224,17 @@ def signed(number: int) -> int:
 
 
 def flow(connection: Connection, command: CommandFlow) -> None:
-    """FLOW."""
+    """Handle FLOW."""
     if (found := live_consumer(connection, command.consumer_id)) is not None:
         found.consumer.flowed_ms = current_ms()
         found.subscription.flow(found.consumer, command.messagePermits)
 
 
 async def seek(connection: Connection, command: CommandSeek) -> None:
-    """SEEK: all consumers of the subscription are sent away before it is answered, and come back.
+    """Handle SEEK: disconnect all consumers of the subscription, move its cursor, and answer.
 
-    A client that is not back yet may seek again: Go's reader seeks while it is made, where it starts at the latest
-    message inclusively, so that a seek of its user overtakes its coming back now and then.
+    A client that has not reconnected yet may seek again: Go's reader seeks during its creation if it starts at the
+    latest message inclusively, so a seek by the user may arrive before the reader has reconnected.
     """
     topic, subscription = _sought(connection, command.consumer_id)
     await topic.settle()
@@ -247,7 +248,7 @@ async def seek(connection: Connection, command: CommandSeek) -> None:
 
 
 async def get_last_message_id(connection: Connection, command: CommandGetLastMessageId) -> None:
-    """GET_LAST_MESSAGE_ID, with the mark-delete position: Pulsar's is the last entry that is acknowledged."""
+    """Handle GET_LAST_MESSAGE_ID; its mark-delete position is the last acknowledged entry, as in Pulsar."""
     topic, subscription, _ = stored_consumer(connection, command.consumer_id)
     await topic.settle()
     await subscription.is_renewed.wait()
@@ -270,7 +271,7 @@ async def get_last_message_id(connection: Connection, command: CommandGetLastMes
 
 
 async def unsubscribe(connection: Connection, command: CommandUnsubscribe) -> None:
-    """UNSUBSCRIBE: the subscription is deleted."""
+    """Handle UNSUBSCRIBE: delete the subscription."""
     found = _required(connection, command.consumer_id)
     if isinstance(found.topic, NonPersistentTopic):
         _leave(found)  # there is nothing to delete
@@ -282,7 +283,7 @@ async def unsubscribe(connection: Connection, command: CommandUnsubscribe) -> No
 
 
 async def close_consumer(connection: Connection, command: CommandCloseConsumer) -> None:
-    """CLOSE_CONSUMER: always a success, also where it is not connected yet and then will not be."""
+    """Handle CLOSE_CONSUMER: always succeeds; cancels a SUBSCRIBE that is still running."""
     connection.wanted.pop((BaseCommand.SUBSCRIBE, command.consumer_id), None)
     if (found := connection.consumers.pop(command.consumer_id, None)) is not None:
         _leave(found)
@@ -290,14 +291,14 @@ async def close_consumer(connection: Connection, command: CommandCloseConsumer) 
 
 
 def closed(connection: Connection) -> None:
-    """The connection is gone, and its consumers with it."""
+    """Remove the consumers of a connection that has ended."""
     for found in connection.consumers.values():
         _leave(found)
     connection.consumers.clear()
 
 
 def writable_again(connection: Connection) -> None:
-    """The connection takes data again."""
+    """Resume deliveries after the client has read enough."""
     for found in connection.consumers.values():
         if not found.consumer.is_closed:
             found.subscription.writable_again(found.consumer)
@@ -310,7 +311,7 @@ def _leave(found: Subscribed) -> None:
 
 
 def live_consumer(connection: Connection, number: int) -> Subscribed | None:
-    """A client's consumer by its number; None if it is not connected."""
+    """Return a client's consumer by its number; None if it is not connected."""
     found = connection.consumers.get(number)
     return None if found is None or found.consumer.is_closed else found
 
@@ -323,7 +324,7 @@ def _required(connection: Connection, number: int) -> Subscribed:
 
 
 def _sought(connection: Connection, number: int) -> tuple[BrokerTopic, Subscription]:
-    """The topic and subscription that a client's consumer may seek in; errors as `stored_consumer`."""
+    """Return the topic and subscription that a client's consumer may seek in; errors as `stored_consumer`."""
     found = connection.consumers.get(number)
     if found is not None and found.consumer.left_for_seek and isinstance(found.topic, BrokerTopic):
         subscription = found.subscription
@@ -334,10 +335,10 @@ def _sought(connection: Connection, number: int) -> tuple[BrokerTopic, Subscript
 
 
 def stored_consumer(connection: Connection, number: int) -> tuple[BrokerTopic, Subscription, Consumer]:
-    """A client's consumer by its number.
+    """Return a client's consumer by its number, with its topic and subscription.
 
     Raises:
-        ServerRefusalError: it is not connected, or its topic is not stored.
+        ServerRefusalError: it is not connected, or its topic is not persistent.
     """
     topic, subscription, consumer, _ = _required(connection, number)
     if isinstance(topic, NonPersistentTopic) or isinstance(subscription, NonPersistentSubscription):

@@ -1,4 +1,4 @@
-"""Where topics are, how many partitions they have, and which there are."""
+"""Handlers of lookups: a topic's broker, its number of partitions, the topics of a namespace."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ from pulsar_on_spark.protocol.commands import (
 
 
 def topic_name(text: str) -> TopicName:
-    """The topic that a client names.
+    """Parse a topic name that a client sent.
 
     Raises:
-        ServerRefusalError: Pulsar refuses such a name.
+        ServerRefusalError: the name is invalid in Pulsar.
     """
     try:
         return TopicName.parse_any(text)
@@ -34,18 +34,18 @@ def topic_name(text: str) -> TopicName:
 
 
 async def lookup(connection: Connection, command: CommandLookupTopic) -> None:
-    """LOOKUP: who serves the topic. Never creates one: Java asks for regular expressions here."""
+    """Handle LOOKUP: return the broker's URL, without creating the topic: Java also looks up regular expressions."""
     authorize(connection, Operation.LOOKUP, topic_name(command.topic))
     url = connection.services.service_url_of(command.advertised_listener_name)
     connection.write(replies.lookup_response(command.request_id, url))
 
 
 async def partitioned_metadata(connection: Connection, command: CommandPartitionedTopicMetadata) -> None:
-    """PARTITIONED_METADATA: creates a topic that is not there only where topics are made with partitions."""
+    """Handle PARTITIONED_METADATA: creates a missing topic only if auto-creation makes partitioned topics."""
     name = topic_name(command.topic)
     authorize(connection, Operation.LOOKUP, name)
     if name.namespace == SYSTEM_NAMESPACE:
-        partitions = 0  # so that clients who look for transaction coordinators find none
+        partitions = 0  # clients that look for transaction coordinators find none
     else:
         create = connection.creations if command.metadata_auto_creation_enabled else None
         partitions = await connection.services.topics.partitions(name, create=create)
@@ -53,7 +53,7 @@ async def partitioned_metadata(connection: Connection, command: CommandPartition
 
 
 async def topics_of_namespace(connection: Connection, command: CommandGetTopicsOfNamespace) -> None:
-    """GET_TOPICS_OF_NAMESPACE: what a regular expression is to be matched with."""
+    """Handle GET_TOPICS_OF_NAMESPACE: list the topics that a client matches with its regular expression."""
     authorize_list(connection, command.namespace)
     mode = _MODES[command.mode]
     async with connection.large_answers.turn():
@@ -67,20 +67,20 @@ async def topics_of_namespace(connection: Connection, command: CommandGetTopicsO
 
 
 def authorize(connection: Connection, operation: Operation, topic: TopicName) -> None:
-    """Refuse what the client may not do.
+    """Require that the client may do an operation.
 
     Raises:
-        AccessDeniedError: it may not.
+        AccessDeniedError: the client may not.
     """
     assert connection.role is not None, "nothing comes before CONNECT"
     connection.services.access.authorize(connection.role, operation, topic)
 
 
 def authorize_list(connection: Connection, namespace: str) -> None:
-    """Refuse to tell a client which topics there are.
+    """Require that the client may list the topics of a namespace.
 
     Raises:
-        AccessDeniedError: it may not know.
+        AccessDeniedError: the client may not list them.
     """
     assert connection.role is not None, "nothing comes before CONNECT"
     connection.services.access.authorize_list(connection.role, namespace)

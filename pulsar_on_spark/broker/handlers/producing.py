@@ -1,4 +1,4 @@
-"""Producers and what they send."""
+"""Handlers of producers' commands and of SEND."""
 
 from __future__ import annotations
 
@@ -29,11 +29,11 @@ from pulsar_on_spark.protocol.server import Sent
 log = logging.getLogger(__name__)
 
 MAX_PRODUCERS: Final = 10_000
-"""Of one connection."""
+"""Maximum number of producers on one connection."""
 
 
 async def producer(connection: Connection, command: CommandProducer) -> None:
-    """PRODUCER: admit it, after a while if it waits to be the exclusive one."""
+    """Handle PRODUCER: admit the producer; WaitForExclusive may have to wait for its turn."""
     place = (BaseCommand.PRODUCER, command.producer_id)
     if len(connection.producers) >= MAX_PRODUCERS:
         raise ServerRefusalError(
@@ -49,7 +49,7 @@ async def producer(connection: Connection, command: CommandProducer) -> None:
         return
     if made.is_closed:
         raise ServerRefusalError(
-            ServerError.ServiceNotReady, f"Topic {topic.name} was unloaded here meanwhile: look it up again."
+            ServerError.ServiceNotReady, f"Topic {topic.name} was unloaded meanwhile: look it up again."
         )
     made.metadata = {each.key: each.value for each in command.metadata}
     connection.producers[command.producer_id] = made
@@ -58,7 +58,7 @@ async def producer(connection: Connection, command: CommandProducer) -> None:
 
 
 async def _producer(connection: Connection, command: CommandProducer) -> tuple[AnyTopic, ProducerInfo, bytes, Producer]:
-    """Admit a producer; returns what its client is told."""
+    """Admit a producer; return it with the answer for its client."""
     services = connection.services
     name = topic_name(command.topic)
     is_remote = is_replicator(command.producer_name)
@@ -68,16 +68,16 @@ async def _producer(connection: Connection, command: CommandProducer) -> tuple[A
     await connection.room_for_producers()
     topic = await services.topics.get(name, create=connection.creations)
     schema = command.schema if command.HasField("schema") else None
-    # A replicator brings entries of any schema, and registers each before.
+    # A replicator sends entries of several schemas and registers each schema first.
     version = NO_VERSION if is_remote else await services.schemas.of_producer(name.partitioned_base, schema)
     if command.initial_subscription_name:
-        # Where dead letters go is created by who sends them: nothing is lost until somebody looks.
+        # The producer of dead letters creates their subscription, so that none is deleted before it is read.
         is_allowed = services.settings.allow_auto_subscription_creation
         if isinstance(topic, BrokerTopic):
             is_allowed = topic.policies.auto_subscription_creation.allow_auto_subscription_creation
         if not is_allowed:
             raise ServerRefusalError(
-                ServerError.NotAllowedError, "Subscriptions are not created by themselves here: create it before."
+                ServerError.NotAllowedError, "Automatic creation of subscriptions is disabled: create it first."
             )
         check_subscription_name(command.initial_subscription_name)
         if topic.subscriptions.get(command.initial_subscription_name) is None:
@@ -105,7 +105,7 @@ async def _producer(connection: Connection, command: CommandProducer) -> tuple[A
         holder = None if error.holder is None else cast(Peer, error.holder.connection)
         if holder is None or holder is connection or await holder.is_alive():
             raise
-        await asyncio.sleep(0)  # who does not answer is hung up on, and leaves by that
+        await asyncio.sleep(0)  # `is_alive` aborted the holder's connection, which removes its producer
         topic = await services.topics.again(topic)
         made, epoch = await _admit(connection, topic, info, queued)
     last = -1 if topic.dedup is None or is_remote else topic.dedup.core.last_sequence_id(info.name)
@@ -116,7 +116,7 @@ async def _producer(connection: Connection, command: CommandProducer) -> tuple[A
 
 
 def _replication(connection: Connection, topic: AnyTopic) -> Replication:
-    """The way to deduplicate a replicator: by sequence ids where messages are not stored, as they have no positions."""
+    """Choose how a replicator is deduplicated: by positions if its source sends them and the topic is persistent."""
     by_position = connection.knows_source_positions and isinstance(topic, BrokerTopic)
     return Replication.BY_POSITION if by_position else Replication.BY_SEQUENCE_ID
 
@@ -133,17 +133,17 @@ async def _admit(
 
 
 def sent(connection: Connection, entry: Sent) -> None:
-    """SEND."""
+    """Handle SEND: publish an entry."""
     made = connection.producers.get(entry.producer_id)
     if made is None:
         log.warning(
-            "Hanging up on %s: it sent for producer %d, which is not there.",
+            "Closing the connection of %s: it sent for producer %d, which does not exist.",
             *_who(connection, entry),
             extra={"connection": connection.address},
         )
         connection.close()
     elif made.is_closed:
-        return  # it was told so, and will send again after it has come back
+        return  # its client knows, and sends again after it has reconnected
     elif (refused := _problem(connection, entry)) is not None:
         made.refuse(made.take(), entry.sequence_id, *refused)
     else:
@@ -158,7 +158,7 @@ def _problem(connection: Connection, entry: Sent) -> tuple[ServerError, str] | N
     if entry.num_messages > MAX_MESSAGES_IN_ENTRY:
         return (
             refusal_of_one_entry(connection),
-            f"The batch has {entry.num_messages} messages and may have {MAX_MESSAGES_IN_ENTRY}: make smaller ones.",
+            f"The batch has {entry.num_messages} messages, but at most {MAX_MESSAGES_IN_ENTRY} fit: send smaller ones.",
         )
     return None
 
@@ -168,7 +168,7 @@ def _who(connection: Connection, entry: Sent) -> tuple[str, int]:
 
 
 async def close_producer(connection: Connection, command: CommandCloseProducer) -> None:
-    """CLOSE_PRODUCER: answered once all that it sent is settled; its name is free then."""
+    """Handle CLOSE_PRODUCER: answer once all its messages are settled; then its name is free."""
     made = connection.producers.get(command.producer_id)
     connection.wanted.pop((BaseCommand.PRODUCER, command.producer_id), None)
     asking = connection.asking.pop(command.producer_id, None)
@@ -195,7 +195,7 @@ def _remove(connection: Connection, made: Producer) -> None:
 
 
 def closed(connection: Connection) -> None:
-    """The connection is gone, and its producers with it."""
+    """Remove the producers of a connection that has ended."""
     for topic, info in list(connection.asking.values()):
         topic.producers.remove(info)
     for made in list(connection.producers.values()):

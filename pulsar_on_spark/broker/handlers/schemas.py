@@ -1,4 +1,4 @@
-"""What clients ask of the schema registry."""
+"""Handlers of the schema registry's commands."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from pulsar_on_spark.protocol.commands import BaseCommand, CommandGetOrCreateSch
 
 
 async def get_schema(connection: Connection, command: CommandGetSchema) -> None:
-    """GET_SCHEMA: the latest version, or the one that is named."""
+    """Handle GET_SCHEMA: return the latest version, or the requested one."""
     name = topic_name(command.topic)
     authorize(connection, Operation.LOOKUP, name)
     async with connection.large_answers.turn():
@@ -22,7 +22,7 @@ async def get_schema(connection: Connection, command: CommandGetSchema) -> None:
 
 
 async def get_or_create_schema(connection: Connection, command: CommandGetOrCreateSchema) -> None:
-    """GET_OR_CREATE_SCHEMA: as a producer's schema is registered; the topic is there already, as in Pulsar."""
+    """Handle GET_OR_CREATE_SCHEMA: register a schema as a producer's; the topic must exist, as in Pulsar."""
     name = topic_name(command.topic)
     authorize(connection, Operation.PRODUCE, name)
     services = connection.services

@@ -1,4 +1,4 @@
-"""CONNECT, the exchange that it may begin, PING and PONG."""
+"""Handlers of CONNECT, of the authentication that it starts, and of PING and PONG."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ from pulsar_on_spark.protocol.commands import (
 )
 
 PROTOCOL_VERSION: Final = 21
-"""Of Pulsar 4.2."""
+"""The protocol version of Pulsar 4.2."""
 SERVER_VERSION: Final = f"pulsar_on_spark {version('pulsar-on-spark')}"
 MAX_LABEL_LETTERS: Final = 256
-"""Limit of a client's name for itself and its authentication method, which are kept as long as the connection."""
+"""Limit of a client's version and of its authentication method's name, which are stored with the connection."""
 FEATURES: Final = FeatureFlags(
     supports_get_partitioned_metadata_without_auto_creation=True,
     supports_topic_watchers=True,
@@ -31,7 +31,7 @@ FEATURES: Final = FeatureFlags(
 
 
 def connect(connection: Connection, command: CommandConnect) -> None:
-    """CONNECT: who is it, and what do both ends understand?"""
+    """Handle CONNECT: negotiate the protocol version and begin to authenticate the client."""
     connection.client_version = command.client_version[:MAX_LABEL_LETTERS]
     connection.protocol_version = min(command.protocol_version, PROTOCOL_VERSION)
     connection.auth_method = command.auth_method_name[:MAX_LABEL_LETTERS]
@@ -45,7 +45,7 @@ def connect(connection: Connection, command: CommandConnect) -> None:
 
 
 def auth_response(connection: Connection, command: CommandAuthResponse) -> None:
-    """AUTH_RESPONSE: the next step of who is not known yet, or a new proof of who is."""
+    """Handle AUTH_RESPONSE: the next step of authentication, or new credentials of an authenticated client."""
     _authenticate(connection, command.response.auth_data)
 
 
@@ -62,7 +62,9 @@ def _authenticate(connection: Connection, data: bytes) -> None:
             )
             return
         if known not in (None, outcome):
-            raise AccessDeniedError(f"The connection is that of role {known!r} and cannot become that of {outcome!r}.")
+            raise AccessDeniedError(
+                f"The connection has role {known!r} and cannot change to role {outcome!r}: connect again."
+            )
     except AccessDeniedError as error:
         _deny(connection, error)
         return
@@ -79,12 +81,12 @@ def _deny(connection: Connection, error: AccessDeniedError) -> None:
 
 
 def ping(connection: Connection, _: object) -> None:
-    """PING is answered."""
+    """Handle PING: answer PONG."""
     connection.write(replies.pong())
 
 
 def pong(_: Connection, __: object) -> None:
-    """PONG: that it came is all that it says."""
+    """Handle PONG: any received data counts as a sign of life, so nothing is left to do."""
 
 
 SIGNALS: Final[dict[int, Signal]] = {

@@ -1,4 +1,4 @@
-"""Transactions, of which there are none: whoever asks for one is told so at once, in the answer that it waits for."""
+"""Refusal of transactions: each request gets an error at once, in the response type that its client waits for."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from pulsar_on_spark.protocol.transactions import REFUSALS
 
 
 async def refuse(connection: Connection, command: Any) -> None:
-    """Any request of a transaction."""
+    """Refuse a request of a transaction."""
     raise ServerRefusalError(ServerError.NotAllowedError, "Transactions are not supported: make a client without them.")
 
 

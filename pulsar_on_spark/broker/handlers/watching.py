@@ -1,4 +1,4 @@
-"""Clients that watch the topics of a namespace (Java's regular expressions), instead of polling for them."""
+"""Handlers of topic-list watchers: clients with regular expressions that are notified instead of polling."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ from pulsar_on_spark.protocol.commands import (
 
 
 async def watch(connection: Connection, command: CommandWatchTopicList) -> None:
-    """WATCH_TOPIC_LIST: what matches now, and from now on what changes."""
+    """Handle WATCH_TOPIC_LIST: answer with the matching topics, and send each change from then on."""
     services = connection.services
     authorize_list(connection, command.namespace)
     longest = services.settings.subscription_pattern_max_length
     if len(command.topics_pattern) > longest:
         raise ServerRefusalError(
             ServerError.NotAllowedError,
-            f"The pattern has {len(command.topics_pattern)} characters and may have {longest} "
+            f"The pattern has {len(command.topics_pattern)} characters, above the limit of {longest} "
             "(subscription_pattern_max_length): poll, or use a shorter one.",
         )
     async with connection.large_answers.turn():
@@ -38,13 +38,13 @@ async def watch(connection: Connection, command: CommandWatchTopicList) -> None:
 
 
 def unwatch(connection: Connection, command: CommandWatchTopicListClose) -> None:
-    """WATCH_TOPIC_LIST_CLOSE: always a success."""
+    """Handle WATCH_TOPIC_LIST_CLOSE: always succeeds."""
     connection.services.watch.unwatch(connection, command.watcher_id)
     connection.write(replies.success(command.request_id))
 
 
 def closed(connection: Connection) -> None:
-    """The connection is gone."""
+    """Remove the watchers of a connection that has ended."""
     connection.services.watch.left(connection)
 
 

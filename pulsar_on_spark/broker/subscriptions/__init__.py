@@ -1,1 +1,1 @@
-"""Subscriptions of loaded topics and their consumers; who gets which entry is decided in `dispatch`."""
+"""Subscriptions of loaded topics and their consumers; `dispatch` decides which consumer gets which entry."""

@@ -1,4 +1,4 @@
-"""A client's consumer on a subscription, and a cursor for those that keep nothing."""
+"""A client's consumer on a subscription, and the in-memory cursor of non-durable subscriptions."""
 
 from __future__ import annotations
 
@@ -14,29 +14,29 @@ from pulsar_on_spark.protocol import replies
 from pulsar_on_spark.topic.managed_ledger.cursor.cursor import Cursor
 
 ACTIVE_CONSUMER_PROTOCOL: Final = 12
-"""The first protocol version whose clients know ACTIVE_CONSUMER_CHANGE."""
+"""The first protocol version with ACTIVE_CONSUMER_CHANGE."""
 
 
 class Consumer:
-    """A consumer as its client made it.
+    """A client's consumer on a subscription.
 
     Attributes:
         peer: Its connection.
-        consumer_id: The client's number for it.
+        consumer_id: The client's number of it.
         name: Its name.
         priority: Its priority level.
-        epoch: Its `consumer_epoch`, None if its client knows none.
+        epoch: Its `consumer_epoch`; None if its client does not send one.
         ranges: Its hash ranges, for Key_Shared STICKY.
-        takes_any_schema: Whether it asked for whatever schema is there.
+        takes_any_schema: True if it accepts every schema of the topic (AUTO_CONSUME).
         id: Its id in the subscription.
-        is_closed: Whether the broker sent it away; its client subscribes again.
+        is_closed: True if the broker disconnected it; its client subscribes again.
         left_for_seek: True if it was disconnected for a seek.
-        messages_out: Messages that were delivered to it.
+        messages_out: Number of messages delivered to it.
         bytes_out: Bytes of their entries.
-        connected_at: Seconds since 1970.
+        connected_at: Time of its SUBSCRIBE, in seconds since 1970.
         metadata: Properties from its client, for stats.
-        flowed_ms: Time of its last request for messages (FLOW), milliseconds since 1970; 0 for never.
-        knows_end: Whether it was told that it has all messages of a terminated topic.
+        flowed_ms: Time of its last FLOW, in milliseconds since 1970; 0 for never.
+        knows_end: True if its client was notified of the end of a terminated topic.
     """
 
     __slots__ = (
@@ -90,46 +90,46 @@ class Consumer:
 
     @property
     def info(self) -> ConsumerInfo:
-        """What a dispatcher knows of it."""
+        """The consumer in the form that dispatchers use."""
         return ConsumerInfo(self.id, self.name, self.priority, self.epoch, self.ranges)
 
     def tell_active(self, *, is_active: bool) -> None:
-        """Tell a Failover consumer whether it is the active one, if its client knows that."""
+        """Notify a Failover consumer of its state, if its client's protocol version has the command."""
         if self.peer.protocol_version >= ACTIVE_CONSUMER_PROTOCOL:
             self.peer.write(replies.active_consumer_change(self.consumer_id, is_active))
 
 
 class KeptCursor(Protocol):
-    """A subscription's cursor and what keeps it: `OpenCursor`, or nothing at all.
+    """A subscription's cursor and its storage: `OpenCursor` if it is durable, else `MemoryCursor`.
 
     Attributes:
-        cursor: What is acknowledged.
-        lost: Why it counts no more; None as long as it does.
+        cursor: The acknowledged messages.
+        lost: The reason why the subscription is no longer this broker's; None while it is.
     """
 
     cursor: Cursor
     lost: PulsarpyError | None
 
     def changed(self) -> None:
-        """Something was acknowledged."""
+        """Store the cursor soon: messages were acknowledged."""
 
     async def durable(self) -> None:
-        """Wait until what is acknowledged now is as durable as it gets (errors: it never will be)."""
+        """Wait until the current state of the cursor is stored (raises if it never will be)."""
 
 
 class MemoryCursor:
-    """The cursor of a non-durable subscription: a reader remembers itself where it stands."""
+    """The cursor of a non-durable subscription, lost with it: a reader's client remembers its own position."""
 
     def __init__(self, cursor: Cursor) -> None:
         self.cursor = cursor
         self.lost: PulsarpyError | None = None
 
     def changed(self) -> None:
-        """See `KeptCursor`."""
+        """Do nothing: the cursor is not stored."""
 
     async def durable(self) -> None:
-        """See `KeptCursor`."""
+        """Return at once: the cursor is not stored."""
 
     def reset(self, position: Position) -> None:
-        """Seek."""
+        """Move the cursor to a position."""
         self.cursor.reset(position, self.cursor.epoch + 1)

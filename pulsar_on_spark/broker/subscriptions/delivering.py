@@ -1,12 +1,12 @@
-"""What a subscription reads and hands to its consumers.
+"""The delivery loop of a subscription: read entries and send them to consumers.
 
-    wake ──> a turn: what does the dispatcher want?
+    wake ──> a turn: which entries does the dispatcher want?
                  ├── in memory ──> offer ──> MESSAGE frames to connections ──> the next turn
-                 └── else a task reads it off the loop, offers it, and looks again; after a while if that fails
+                 └── else a task reads them off the event loop and offers them; retries with back-off if that fails
 
-One read at a time for all consumers, only as much as they have asked for; what a client leaves unread in its connection
-stops its deliveries. So the memory of a subscription is that of one read and of its dispatcher. While there is nothing
-to deliver nothing runs.
+A subscription runs one read at a time, limited to the permits of all its consumers, and a client that does not read
+its connection gets no deliveries. So its memory is bounded by one read and its dispatcher. The loop sleeps while
+nothing is deliverable.
 """
 
 from __future__ import annotations
@@ -35,39 +35,39 @@ from pulsar_on_spark.topic.managed_ledger.cursor.holes import ack_set_words
 log = logging.getLogger(__name__)
 
 RETRY_S: Final = (1.0, 60.0)
-"""How long after a failed read the next is tried, doubled from first to last: looking for what is lost costs."""
+"""First and longest delay before a failed read is retried; it doubles, because searching for copies is costly."""
 RATE_WAIT_S: Final = 1.0
-"""How soon a subscription that is throttled looks again, as other limits may hold then."""
+"""Longest wait of a throttled subscription before it checks the rate again: the limit may change meanwhile."""
 _MOST_DOUBLINGS: Final = 10
 SKIP_AFTER_FAILURES: Final = 2
-"""What cannot be read is passed over at the third attempt, some seconds later: a path may be away for a moment."""
+"""Failed attempts before lost entries are skipped, some seconds later: a storage path may be gone only for a moment."""
 
 
 class Deliveries:
-    """Reads for one subscription and delivers. Methods belong to the broker's event loop.
+    """The delivery loop of one subscription. Call all methods in the broker's event loop.
 
     Args:
         part: The topic.
         name: The subscription.
         kept: Its cursor.
         entries: Reads its entries.
-        dispatcher: Says what to read and who gets it.
-        consumers: Who is connected: the subscription's own table.
-        limits: What bounds its dispatching.
-        moved: Called when delivering has acknowledged something, or set a time.
+        dispatcher: Decides which entries to read and which consumer gets each.
+        consumers: The connected consumers: the subscription's own table.
+        limits: The limits of its dispatching.
+        moved: Called after a delivery, which may have acknowledged entries or set the dispatcher's timer.
 
     Attributes:
-        entries: See `entries` above; another sight of the topic may take its place.
-        compacted: The compaction that is read in place of the log's beginning; None if the log alone is.
-        dispatcher: See above; a subscription that changes its type has another one.
-        limits: See above.
-        on_failed_read: Called after each read that failed: what is read may have been replaced.
-        messages: Messages that were delivered.
+        entries: The reader of its entries; replaced with the view of the topic.
+        compacted: The compaction that is read in place of the log's beginning; None if only the log is read.
+        dispatcher: The dispatcher; replaced if the subscription changes its type.
+        limits: The limits of its dispatching.
+        on_failed_read: Called after each failed read: the files that were read may have been replaced.
+        messages: Number of delivered messages.
         size_bytes: Bytes of their entries.
-        rate: How fast it may deliver.
-        shared_rate: How fast it may together with the topic's other subscriptions.
-        entries_lost: Entries that were passed over because no copy gives them.
-        problem: Why the last read failed; None if it did not.
+        rate: The subscription's dispatch rate.
+        shared_rate: The dispatch rate of all subscriptions of the topic together.
+        entries_lost: Number of entries that were skipped because no copy is readable.
+        problem: The error of the last read; None if it succeeded.
     """
 
     def __init__(
@@ -104,13 +104,13 @@ class Deliveries:
         self._held: asyncio.TimerHandle | None = None
 
     def wake(self) -> None:
-        """Something may be deliverable: the loop's next turn looks, once for all who say so until then."""
+        """Schedule a turn: entries may be deliverable. Repeated calls before the turn have no further effect."""
         if not self._is_due and self._consumers and self.dispatcher.has_more:
             self._is_due = True
             self._loop.call_soon(self._turn)
 
     async def close(self) -> None:
-        """Read nothing any more; consumers are gone before."""
+        """Stop reading; call it after the last consumer is removed."""
         if self._reading is not None:
             self._reading.cancel()
             await asyncio.gather(self._reading, return_exceptions=True)
@@ -118,7 +118,7 @@ class Deliveries:
     # -- reading -------------------------------------------------------------------------------------------------------
 
     def _turn(self) -> None:
-        """Deliver what is in memory, one read of it: other subscriptions have their turn before the next."""
+        """Deliver entries that are in memory, up to one read: other subscriptions get a turn before the next."""
         self._is_due = False
         if self._reading is not None or (wanted := self._wanted()) is None:
             return
@@ -135,7 +135,7 @@ class Deliveries:
                 self._reading = asyncio.create_task(self._after(self._read(wanted)))
 
     async def _after(self, work: Coroutine[Any, Any, None]) -> None:
-        """Look again behind it, whatever comes of it."""
+        """Run a read, and schedule the next turn whether it succeeds or fails."""
         try:
             await work
         finally:
@@ -143,7 +143,7 @@ class Deliveries:
             self.wake()
 
     async def _read(self, wanted: Wanted) -> None:
-        """Deliver what has to be read."""
+        """Read entries that are not in memory, and deliver them."""
         try:
             entries = await self.entries.read(self._part, wanted.ranges, wanted.max_entries, wanted.max_bytes)
             self._note_slow()
@@ -152,7 +152,7 @@ class Deliveries:
             await self._failed(wanted, error)
 
     async def _failed(self, wanted: Wanted, error: Exception) -> None:
-        """Whatever it is, the other subscriptions go on; this one tries again after a while, longer each time."""
+        """Log a failed read and wait before the retry, longer each time; other subscriptions are not affected."""
         expected = isinstance(error, PulsarpyError)
         log.warning(
             "Subscription %r on %s: %s",
@@ -171,7 +171,7 @@ class Deliveries:
             await asyncio.sleep(min(first_s * 2 ** min(self._failures - 1, _MOST_DOUBLINGS), last_s))
 
     async def _passed_over(self, wanted: Wanted, error: Exception) -> bool:
-        """Acknowledge what is lost for good, where that is wanted (`auto_skip_non_recoverable_data`)."""
+        """Acknowledge entries that are lost for good, if `auto_skip_non_recoverable_data` is on; True if any were."""
         if not self.limits.auto_skip_non_recoverable_data or not isinstance(error, LOSSES):
             return False
         asked = wanted.ranges[0]
@@ -188,7 +188,7 @@ class Deliveries:
             )
             return False
         log.error(
-            "Subscription %r on %s passes over entries %s, which are lost: %s",
+            "Subscription %r on %s skips entries %s, which are lost: %s",
             self._name,
             self._part.name,
             lost_range(first, end),
@@ -203,7 +203,7 @@ class Deliveries:
         return True
 
     def _wanted(self) -> Wanted | None:
-        """What to read now; where the rate does not allow more, it is looked at again when it does."""
+        """Return the entries to read now; if the rate allows none, schedule a turn for when it does."""
         self._note_slow()
         if not (self.rate.is_unlimited and self.shared_rate.is_unlimited):
             now_s = self._loop.time()
@@ -219,7 +219,7 @@ class Deliveries:
         self.wake()
 
     def _note_slow(self) -> None:
-        """Who shares a connection with others, its client's a thousand topics may be, is held up by what they got."""
+        """Mark consumers whose connections are full: a client's other topics may have filled a shared connection."""
         for id_, consumer in self._consumers.items():
             if not consumer.peer.is_writable:
                 self.dispatcher.set_writable(id_, False)
@@ -237,7 +237,7 @@ class Deliveries:
         self._moved()
 
     def _deliver(self, deliveries: Sequence[Delivery], entries: Sequence[StoredEntry]) -> None:
-        """Send some of the entries, in their order."""
+        """Send the deliveries, which are in the order of the entries."""
         frames: dict[ConsumerId, list[bytes]] = {}
         left = iter(entries)
         messages = size_bytes = 0
@@ -271,14 +271,14 @@ class Deliveries:
             self._consumers[id_].peer.write(b"".join(parts))
 
     def _leave_out(self, entries: Sequence[StoredEntry], infos: Sequence[EntryInfo]) -> None:
-        """Acknowledge what compaction took out of batches: not every client passes over it, but all over acked ones."""
+        """Acknowledge messages that compaction removed from batches: not all clients skip these by themselves."""
         for stored, info in zip(entries, infos, strict=True):
             if stored.ack_set:
                 self._kept.cursor.acknowledge(stored.ledger_id, stored.entry_id, stored.ack_set, info.messages)
 
 
 def _nothing() -> None:
-    """Nobody wants to know."""
+    """Do nothing: the default of `on_failed_read`."""
 
 
 def _info(stored: StoredEntry, heeds_times: bool) -> EntryInfo:

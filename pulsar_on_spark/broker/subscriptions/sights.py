@@ -1,7 +1,7 @@
-"""What subscriptions see of their topic: its log, or a compaction of its beginning and the log behind that.
+"""The subscriptions' views of their topic: the log alone, or a compaction of its beginning and the log after it.
 
-A subscription keeps the compaction that it began with until that was replaced, or the log was trimmed behind its
-horizon: then it goes over to the newest one (`broker/reading/compacted.py`).
+A subscription keeps its compaction until that is replaced, or until the log is trimmed beyond its horizon; then it
+switches to the newest one (`broker/reading/compacted.py`).
 """
 
 from __future__ import annotations
@@ -27,15 +27,15 @@ from pulsar_on_spark.topic.managed_ledger.cursor.chain import LedgerChain
 log = logging.getLogger(__name__)
 
 RENEW_AGAIN_S: Final = 1.0
-"""How long after the newest compaction could not be read it is tried again."""
+"""Delay before reading the newest compaction is retried, in seconds."""
 
 
 class SeenTopic(Protocol):
-    """What is seen.
+    """The part of a topic that views need.
 
     Attributes:
-        part: Where it is in the catalog.
-        chain: Its ledgers as they are now.
+        part: The topic in the catalog.
+        chain: Its current chain of ledgers.
     """
 
     part: TopicPart
@@ -43,12 +43,12 @@ class SeenTopic(Protocol):
 
 
 class Sights:
-    """What the subscriptions of one topic see of it. Methods belong to the broker's event loop.
+    """The views that the subscriptions of one topic have of it. Call all methods in the broker's event loop.
 
     Args:
         topic: The topic.
         reader: Reads its log.
-        open_: Its subscriptions that are open here; they share the indexes of compactions.
+        open_: Its loaded subscriptions, which share the indexes of compactions.
     """
 
     def __init__(self, topic: SeenTopic, reader: EntryReader, open_: Mapping[str, Subscription]) -> None:
@@ -58,17 +58,17 @@ class Sights:
         self._is_stopped = False
 
     def stop(self) -> None:
-        """Renew nothing any more."""
+        """Stop renewing views."""
         self._is_stopped = True
 
     def of(self, compacted: Compacted | None) -> tuple[SubscribedEntries, LedgerChain]:
-        """What reads the topic with this compaction, and the chain that goes with it; the log alone for None."""
+        """Return the reader and the chain of the topic with this compaction, or of the log alone for None."""
         if compacted is None:
             return self._reader, self._topic.chain
         return CompactedEntries(self._reader, compacted), compacted.over(self._topic.chain)
 
     async def newest(self, read_compacted: bool) -> Compacted | None:
-        """The newest compaction; None if there is none, or the log alone is to be read.
+        """Return the newest compaction; None if there is none or `read_compacted` is false.
 
         Raises:
             PulsarpyError: as `newest_compaction`.
@@ -79,13 +79,13 @@ class Sights:
         return await asyncio.to_thread(newest_compaction, self._reader.root, self._topic.part, known)
 
     async def show(self, subscription: Subscription, read_compacted: bool) -> None:
-        """Let a subscription read the newest compaction, if there is one; or the log alone (errors as `newest`)."""
+        """Switch a subscription to the newest compaction, or to the log alone (errors as `newest`)."""
         compacted = await self.newest(read_compacted)
         subscription.reads_compacted = read_compacted
         subscription.see(*self.of(compacted), compacted)
 
     def follow(self, subscription: Subscription) -> bool:
-        """Let a subscription see the topic's chain as it is now; False if it has to be `renew`ed first."""
+        """Update a subscription to the topic's current chain; False if its view has to be `renew`ed first."""
         compacted, chain = subscription.compacted, self._topic.chain
         if subscription.reads_compacted and is_outlived(compacted, subscription.kept.cursor.mark_delete, chain):
             return False
@@ -93,11 +93,13 @@ class Sights:
         return True
 
     async def renew(self, subscription: Subscription, lock: asyncio.Lock) -> None:
-        """What the subscription reads was replaced, or trimmed behind its horizon: go on with what is there now.
+        """Switch a subscription to the newest compaction after its own was replaced or outlived.
+
+        Retries until it succeeds or the subscription is closed, then sets `is_renewed`.
 
         Args:
-            subscription: Which, its `is_renewed` not set; it is tried again and again as long as it is open.
-            lock: Held while it is shown something else.
+            subscription: The subscription, with `is_renewed` cleared.
+            lock: Held while the view is switched.
         """
         try:
             while self._open.get(subscription.name) is subscription and not self._is_stopped:

@@ -1,4 +1,4 @@
-"""What a consumer asks for when it subscribes, and where that begins."""
+"""The request of a consumer that subscribes, and the cursor of a non-durable one."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ from pulsar_on_spark.topic.managed_ledger.subscription.ownership import Subscrip
 
 @dataclass(frozen=True, slots=True)
 class SubscribeRequest:
-    """What a consumer asks for.
+    """The options of a SUBSCRIBE command.
 
     Attributes:
         name: The subscription.
         type: Its type.
-        is_durable: False for readers: the cursor is in memory, and gone with the last consumer.
-        start: Where a new subscription starts.
-        properties: Kept with a new durable subscription.
+        is_durable: False for readers, whose cursor is in memory and lost with the last consumer.
+        start: The start position of a new subscription.
+        properties: Stored with a new durable subscription.
         key_shared: How Key_Shared consumers divide the keys.
-        read_compacted: Whether the compacted ledger is read in place of the log up to its horizon.
+        read_compacted: True to read the compacted ledger in place of the log up to its horizon.
     """
 
     name: str
@@ -40,7 +40,7 @@ class SubscribeRequest:
 
 
 def memory_cursor(part: TopicPart, chain: LedgerChain, request: SubscribeRequest) -> MemoryCursor:
-    """The cursor of a subscription that is not durable."""
+    """Create the cursor of a non-durable subscription."""
     start = request.start
     if start == "earliest":
         at = chain.start

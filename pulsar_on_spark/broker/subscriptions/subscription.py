@@ -1,6 +1,6 @@
-"""One subscription of a loaded topic: its consumers, its cursor, its dispatcher.
+"""A subscription of a loaded topic: its consumers, its cursor, its dispatcher.
 
-Consumers' commands, growth of the topic and time drive the dispatcher; `Deliveries` reads and sends what it wants.
+Consumers' commands, new entries and timers drive the dispatcher; `Deliveries` reads and sends the entries it wants.
 """
 
 from __future__ import annotations
@@ -34,23 +34,23 @@ from pulsar_on_spark.topic.managed_ledger.subscription.ownership import Subscrip
 
 
 class Subscription:
-    """A subscription and who is connected to it. Methods belong to the broker's event loop.
+    """A subscription with its connected consumers. Call all methods in the broker's event loop.
 
     Args:
         part: The topic.
         name: Its name.
-        type_: Its type; with no consumer it may become another.
+        type_: Its type; it may change while no consumer is connected.
         kept: Its cursor.
         entries: Reads its entries.
-        chain: The topic's ledgers as it sees them: its cursor's.
-        limits: What bounds its dispatching.
-        key_shared: How its Key_Shared consumers divide the keys.
+        chain: The chain of ledgers in its view of the topic, which its cursor uses too.
+        limits: The limits of its dispatching.
+        key_shared: The way in which its Key_Shared consumers divide the keys.
 
     Attributes:
-        chain: See above.
-        deliveries: Reads and delivers.
-        reads_compacted: Whether it reads compacted, where the topic is.
-        is_renewed: Not set while it goes over to another compaction: what it sees of the topic may lag behind.
+        chain: The chain of ledgers in its view of the topic.
+        deliveries: Its delivery loop.
+        reads_compacted: True if it reads compactions of the topic.
+        is_renewed: Cleared while it switches to another compaction: its view of the topic may lag meanwhile.
     """
 
     def __init__(
@@ -85,46 +85,46 @@ class Subscription:
 
     @property
     def consumers(self) -> list[Consumer]:
-        """Who is connected, in the order of their coming."""
+        """The connected consumers, in the order in which they subscribed."""
         return list(self._consumers.values())
 
     @property
     def entries(self) -> SubscribedEntries:
-        """Reads its entries."""
+        """The reader of its entries."""
         return self.deliveries.entries
 
     @property
     def compacted(self) -> Compacted | None:
-        """The compaction that it reads in place of the log's beginning; None if it reads the log alone."""
+        """The compaction that is read in place of the log's beginning; None if only the log is read."""
         return self.deliveries.compacted
 
     @property
     def messages_out(self) -> int:
-        """Messages that were delivered."""
+        """The number of delivered messages."""
         return self.deliveries.messages
 
     @property
     def bytes_out(self) -> int:
-        """Bytes of their entries."""
+        """The bytes of the delivered entries."""
         return self.deliveries.size_bytes
 
     @property
     def entries_lost(self) -> int:
-        """Entries that were passed over because no copy gives them (`auto_skip_non_recoverable_data`)."""
+        """The number of entries skipped because no copy is readable (`auto_skip_non_recoverable_data`)."""
         return self.deliveries.entries_lost
 
     @property
     def problem(self) -> str | None:
-        """Why the last read failed; None if it did not. It is tried again and again."""
+        """The error of the last read, which is retried; None if it succeeded."""
         return self.deliveries.problem
 
     @property
     def stats(self) -> DispatcherStats:
-        """How dispatching stands; its consumers' ids are those of `consumers`."""
+        """The dispatcher's statistics, by the ids of `consumers`."""
         return self._dispatcher.stats()
 
     def limit(self, limits: DispatchLimits) -> None:
-        """Let other limits hold from now on."""
+        """Apply new limits."""
         self._limits = self.deliveries.limits = limits
         self._dispatcher.limit(limits)
         self._moved()
@@ -132,7 +132,7 @@ class Subscription:
     # -- consumers -----------------------------------------------------------------------------------------------------
 
     def become(self, type_: SubscriptionType, key_shared: KeySharedPolicy) -> None:
-        """Go on as another type, or with keys divided in another way; what was out comes again.
+        """Change the type or the division of keys; unacknowledged deliveries are delivered again.
 
         Raises:
             ConsumerBusyError: consumers of the other kind are connected.
@@ -149,11 +149,11 @@ class Subscription:
         self._dispatcher = self.deliveries.dispatcher = self._make_dispatcher()
 
     def add(self, consumer: Consumer) -> None:
-        """A consumer subscribed.
+        """Add a consumer.
 
         Raises:
-            ConsumerBusyError: the subscription is Exclusive and has its consumer.
-            ConsumerAssignError: its hash ranges are not acceptable.
+            ConsumerBusyError: the subscription is Exclusive and has a consumer.
+            ConsumerAssignError: its hash ranges are invalid or overlap another consumer's.
         """
         self._last_id += 1
         consumer.id = ConsumerId(self._last_id)
@@ -163,7 +163,7 @@ class Subscription:
         self._moved()
 
     def remove(self, consumer: Consumer) -> bool:
-        """A consumer went, what it had goes to others; False if it was not here any more."""
+        """Remove a consumer and give its unacknowledged messages to others; False if it was removed already."""
         if self._consumers.get(consumer.id) is not consumer:
             return False
         del self._consumers[consumer.id]
@@ -172,27 +172,27 @@ class Subscription:
         return True
 
     def disconnect_all(self, *, for_seek: bool = False) -> None:
-        """Send all consumers away: their clients look the topic up and subscribe again."""
+        """Disconnect all consumers: their clients look the topic up and subscribe again."""
         for consumer in self.consumers:
             consumer.is_closed, consumer.left_for_seek = True, for_seek
             consumer.peer.write(replies.close_consumer(consumer.consumer_id))
             self.remove(consumer)
 
     def flow(self, consumer: Consumer, permits: int) -> None:
-        """FLOW."""
+        """Add permits to a consumer (FLOW)."""
         self._dispatcher.flow(consumer.id, permits)
         self.deliveries.wake()
 
     def writable_again(self, consumer: Consumer) -> None:
-        """The consumer's connection takes data again."""
+        """Resume deliveries to a consumer whose connection has room again."""
         self._dispatcher.set_writable(consumer.id, True)
         self.deliveries.wake()
 
     def ack(self, consumer: Consumer, acks: Iterable[Ack], *, cumulative: bool = False) -> None:
-        """ACK; `durable` waits for it.
+        """Acknowledge messages for a consumer (ACK); `durable` waits until that is stored.
 
         Raises:
-            InvalidArgumentError: the topic has no such entry yet; all others are acknowledged.
+            InvalidArgumentError: an entry does not exist yet; all others are acknowledged.
         """
         try:
             self._dispatcher.ack(consumer.id, acks, cumulative=cumulative)
@@ -200,14 +200,14 @@ class Subscription:
             self._moved()
 
     def skip(self, acks: Iterable[Ack] = (), through: Position | None = None) -> None:
-        """Acknowledge what an operator or a policy passes over, whoever has it: nobody gets it any more.
+        """Acknowledge messages for an operator or a policy, even if a consumer has them: they are not delivered again.
 
         Args:
             acks: Entries, or messages of them.
-            through: An entry: it and all before it are acknowledged, too.
+            through: An entry; it and all entries before it are acknowledged, too.
 
         Raises:
-            InvalidArgumentError: the topic has no such entry; those before it are acknowledged.
+            InvalidArgumentError: an entry does not exist; entries before it are acknowledged.
         """
         try:
             if through is not None:
@@ -219,50 +219,50 @@ class Subscription:
             self._moved()
 
     async def durable(self) -> None:
-        """Wait until what is acknowledged now is durable.
+        """Wait until all acknowledgements so far are durable.
 
         Raises:
-            PulsarpyError: it never will be: the subscription, or the broker's journal, was lost.
+            PulsarpyError: they never will be, because the subscription or the broker's journal was lost.
         """
         await self.kept.durable()
 
     def redeliver(
         self, consumer: Consumer, entries: Iterable[tuple[LedgerId, EntryId]] | None, epoch: int | None
     ) -> None:
-        """REDELIVER_UNACKNOWLEDGED_MESSAGES: of what it has, these entries, or all of it if None."""
+        """Deliver entries of a consumer again, or all its unacknowledged ones for None."""
         self._dispatcher.redeliver(consumer.id, entries, epoch)
         self._moved()
 
     # -- the topic -----------------------------------------------------------------------------------------------------
 
     def entries_grew(self) -> None:
-        """More entries are readable."""
+        """Deliver new entries: more became readable."""
         self.deliveries.wake()
 
     def see(self, entries: SubscribedEntries, chain: LedgerChain, compacted: Compacted | None) -> None:
-        """Go on with another sight of the topic: what it reads in place of the log, and the chain that goes with it."""
+        """Switch to another view of the topic: its reader, its compaction, and the chain of both."""
         self.deliveries.entries, self.deliveries.compacted = entries, compacted
         self.chain_changed(chain)
 
     def chain_changed(self, chain: LedgerChain) -> None:
-        """Ledgers came, ended or were trimmed: this chain counts from now on."""
+        """Follow a new chain: ledgers were added, sealed or trimmed."""
         self.chain = chain
         if self.kept.cursor.follow(chain):
             self._dispatcher.forget_acked()
         self._moved()
 
     def reached_end(self) -> None:
-        """The topic was terminated, and its last message is readable: consumers are told once they have it all."""
+        """Note the end of a terminated topic: consumers are notified once everything is acknowledged."""
         self._is_ended = True
         self._moved()
 
     def was_reset(self) -> None:
-        """The cursor was reset, with no consumer connected."""
+        """Restart the dispatcher after the cursor was reset; no consumer is connected."""
         self._dispatcher.reset()
         self._moved()
 
     async def close(self) -> None:
-        """Deliver nothing any more; consumers are gone or sent away before."""
+        """Stop deliveries; call it after the last consumer is removed."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
@@ -280,16 +280,16 @@ class Subscription:
         return SingleActiveDispatcher(cursor, limits, is_failover=is_failover, partition=self.part.partition)
 
     def _moved(self) -> None:
-        """After whatever may have acknowledged something, made something deliverable, or set a time."""
+        """Schedule deliveries, storing and timers after any change of the dispatcher or the cursor."""
         self.deliveries.wake()
         self._note_change()
 
     def _note_change(self) -> None:
-        """After whatever may have acknowledged something, or set a time."""
+        """Schedule storing and timers after acknowledgements or a change of the dispatcher's due time."""
         if self.kept.cursor.unrecorded:
             self.kept.changed()
         if self._is_ended:
-            asyncio.get_running_loop().call_soon(self._tell_end)  # behind the answer to who has just subscribed
+            asyncio.get_running_loop().call_soon(self._tell_end)  # after the answer to a new consumer's SUBSCRIBE
         due_ms = self._dispatcher.due_ms
         if due_ms is None:
             return
@@ -307,7 +307,7 @@ class Subscription:
         self._moved()
 
     def _tell_end(self) -> None:
-        """As in Pulsar: when nothing is left that is not acknowledged."""
+        """Notify consumers of the topic's end once everything is acknowledged, as Pulsar does."""
         if self.kept.cursor.backlog_entries:
             return
         for consumer in self.consumers:

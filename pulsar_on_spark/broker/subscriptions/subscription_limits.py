@@ -1,4 +1,4 @@
-"""How many subscriptions and consumers a topic may have, how fast they get entries, and how often they may come."""
+"""Limits of a topic's subscriptions: their number, their consumers, dispatch rates and subscribe rates."""
 
 from __future__ import annotations
 
@@ -16,22 +16,22 @@ from pulsar_on_spark.topic.catalog.policies.policies import DispatchRate, Subscr
 from pulsar_on_spark.topic.managed_ledger.subscription.ownership import SubscriptionType
 
 _MAX_CONSUMERS: Final = 10_000
-"""Consumers whose coming is counted; with more, all counts begin anew."""
+"""Maximum number of consumers whose subscribe rate is tracked; above it all counts restart."""
 
 
 @dataclass(frozen=True, slots=True)
 class SubscriptionLimits:
-    """How many there may be; 0 for no limit.
+    """The limits of a topic's subscriptions; 0 for no limit.
 
     Attributes:
-        subscriptions: Durable subscriptions of the topic that have consumers.
-        consumers: Consumers of all subscriptions of the topic.
-        consumers_each: Consumers of one subscription.
-        types: The types of subscriptions that consumers may have.
-        dispatch: What bounds each one's dispatching.
-        topic_rate: How fast entries go to all subscriptions together.
-        subscription_rate: How fast they go to each.
-        subscribe_rate: How often one consumer may subscribe.
+        subscriptions: Maximum number of durable subscriptions of the topic that have consumers.
+        consumers: Maximum number of consumers of all subscriptions of the topic.
+        consumers_each: Maximum number of consumers of one subscription.
+        types: The enabled subscription types.
+        dispatch: The limits of each subscription's dispatching.
+        topic_rate: The dispatch rate of all subscriptions together.
+        subscription_rate: The dispatch rate of each subscription.
+        subscribe_rate: The rate at which one consumer may subscribe.
     """
 
     subscriptions: int = 0
@@ -45,23 +45,23 @@ class SubscriptionLimits:
 
 
 class SubscribeRates:
-    """How often each consumer, by its host and name, subscribes to one topic (Pulsar's `SubscribeRateLimiter`)."""
+    """The subscribe rates of a topic's consumers, by host and name (Pulsar's `SubscribeRateLimiter`)."""
 
     def __init__(self) -> None:
         self._rate = SubscribeRate()
         self._consumers: dict[tuple[str, str], Throttle] = {}
 
     def limit(self, rate: SubscribeRate) -> None:
-        """Let another rate hold from now on."""
+        """Apply a new rate."""
         if rate != self._rate:
             self._rate = rate
             self._consumers.clear()
 
     def check(self, consumer: Consumer, topic: str) -> None:
-        """Note that a consumer comes.
+        """Count a consumer's SUBSCRIBE.
 
         Raises:
-            ServerRefusalError: it comes too often.
+            ServerRefusalError: the consumer subscribes too often.
         """
         most, period_s = self._rate.subscribe_throttling_rate_per_consumer, self._rate.rate_period_in_second
         if most <= 0:
@@ -71,7 +71,7 @@ class SubscribeRates:
             self._consumers.clear()
         throttle, now_s = self._consumers.setdefault(who, Throttle(most, -1, period_s)), time.monotonic()
         if throttle.take(now_s, 1, 0) > 0:
-            throttle.take(now_s, -1, 0)  # who is refused has not come
+            throttle.take(now_s, -1, 0)  # a refused attempt does not count
             raise ServerRefusalError(
                 ServerError.TooManyRequests,
                 f"Consumer {consumer.name!r} subscribes to {topic} more than {most} times in {period_s} s "
@@ -80,7 +80,7 @@ class SubscribeRates:
 
 
 def set_rate(throttle: Throttle, rate: DispatchRate) -> None:
-    """Let a dispatch rate hold."""
+    """Apply a dispatch rate to a throttle."""
     throttle.limit(
         rate.dispatch_throttling_rate_in_msg, rate.dispatch_throttling_rate_in_byte, rate.rate_period_in_second
     )
@@ -94,14 +94,14 @@ def check_limits(
     consumers: int,
     each: int | None,
 ) -> None:
-    """Refuse what would be one consumer too many; subscriptions are counted where a new one is committed.
+    """Check the type and the number of consumers; the commit of a new subscription checks the number of those.
 
     Args:
-        limits: How many there may be.
+        limits: The limits.
         topic: The topic's name.
-        request: What is asked for.
-        consumers: Consumers of all subscriptions.
-        each: Consumers of the subscription that is asked for; None if it is not open.
+        request: The consumer's request.
+        consumers: The current number of consumers of all subscriptions.
+        each: The current number of consumers of this subscription; None if it is not loaded.
 
     Raises:
         ServerRefusalError: a limit is reached, or the type is not enabled.
@@ -109,7 +109,7 @@ def check_limits(
     if request.type not in limits.types:
         raise ServerRefusalError(
             ServerError.NotAllowedError,
-            f"{topic} takes no {request.type} subscriptions (subscriptionTypesEnabled): use "
+            f"{topic} does not allow {request.type} subscriptions (subscriptionTypesEnabled): use "
             f"{' or '.join(sorted(limits.types))}.",
         )
     for found, limit, of in (

@@ -1,7 +1,7 @@
-"""The subscriptions of a loaded topic: opened for their first consumer, given back when the last one is gone.
+"""The subscriptions of a loaded topic: acquired for their first consumer, released after the last one is gone.
 
-A durable subscription is this broker's while it has consumers, and for `RELEASE_AFTER_S` after: clients that come back
-at once find it here. Whatever takes time is done under a lock of the subscription's name.
+The broker owns a durable subscription while it has consumers and for `RELEASE_AFTER_S` after, so that a client that
+reconnects at once finds it loaded. Operations that wait hold a lock of the subscription's name.
 """
 
 from __future__ import annotations
@@ -36,30 +36,29 @@ from pulsar_on_spark.topic.managed_ledger.subscription.ownership import Subscrip
 log = logging.getLogger(__name__)
 
 RELEASE_AFTER_S: Final = 1.0
-"""How long a durable subscription without consumers is kept, before it is anybody's."""
+"""Time after which a durable subscription without consumers is released, in seconds."""
 FORGET_AFTER_S: Final = 30.0
-"""How long a non-durable one is kept after a seek: its client is about to come back."""
+"""Time after which a non-durable subscription is dropped after a seek: its client is about to reconnect."""
 
 
 class SubscribedTopic(SeenTopic, Protocol):
-    """What subscriptions know of their topic.
+    """The part of a topic that its subscriptions use.
 
     Attributes:
-        keeps_entries: Whether acknowledged entries are kept in memory: a subscription is open, which has consumers or
-            whose consumers are about to come.
+        keeps_entries: True to cache stored entries in memory: a subscription is loaded, so consumers will read them.
     """
 
     keeps_entries: bool
 
 
 class TopicSubscriptions:
-    """The subscriptions of one topic. Methods belong to the broker's event loop.
+    """The subscriptions of one topic. Call all methods in the broker's event loop.
 
     Args:
         topic: The topic.
-        keeper: Has the durable cursors.
+        keeper: Acquires, stores and releases the durable cursors.
         reader: Reads entries.
-        limits: How many there may be.
+        limits: The limits of subscriptions and consumers.
     """
 
     def __init__(
@@ -80,16 +79,16 @@ class TopicSubscriptions:
 
     @property
     def is_empty(self) -> bool:
-        """Whether no subscription is open here."""
+        """True if no subscription is loaded."""
         return not self._open
 
     @property
     def all(self) -> list[Subscription]:
-        """Those that are open here."""
+        """The loaded subscriptions."""
         return list(self._open.values())
 
     def limit(self, limits: SubscriptionLimits) -> None:
-        """Let other limits hold from now on; who is connected stays so."""
+        """Apply new limits; connected consumers stay connected."""
         self._limits = limits
         self._subscribe_rates.limit(limits.subscribe_rate)
         set_rate(self._rate, limits.topic_rate)
@@ -98,17 +97,18 @@ class TopicSubscriptions:
             set_rate(subscription.deliveries.rate, limits.subscription_rate)
 
     def get(self, name: str) -> Subscription | None:
-        """A subscription that is open here."""
+        """Return a loaded subscription, or None."""
         return self._open.get(name)
 
     # -- consumers -----------------------------------------------------------------------------------------------------
 
     async def subscribe(self, consumer: Consumer, request: SubscribeRequest) -> Subscription:
-        """Connect a consumer, creating or taking the subscription if need be.
+        """Connect a consumer, creating or acquiring the subscription if necessary.
 
         Raises:
-            ConsumerBusyError: Spark, another broker, or consumers of another type have it, or the one of an Exclusive.
-            ConsumerAssignError: the consumer's hash ranges are not acceptable.
+            ConsumerBusyError: Spark or another broker owns it, or it has consumers of another type, or it is Exclusive
+                and has a consumer.
+            ConsumerAssignError: the consumer's hash ranges are invalid or overlap another consumer's.
             ServerRefusalError: a limit is reached, or the topic or the connection is being closed.
             PulsarpyError: as `CursorKeeper.open`.
         """
@@ -135,16 +135,16 @@ class TopicSubscriptions:
     async def create(
         self, name: str, start: InitialPosition = "earliest", properties: Mapping[str, str] | None = None
     ) -> None:
-        """Make sure that there is a durable subscription of this name.
+        """Create a durable subscription unless it exists.
 
         Args:
             name: The subscription.
-            start: Where a new one starts.
-            properties: Kept with a new one.
+            start: The start position of a new one.
+            properties: Stored with a new one.
 
         Raises:
             ServerRefusalError: a limit is reached, or the topic is being closed.
-            PulsarpyError: as `CursorKeeper.open`; but one that is in other hands is there.
+            PulsarpyError: as `CursorKeeper.open`, except that a subscription of another owner counts as existing.
         """
         request = SubscribeRequest(name, "Shared", start=start, properties=properties or {})
         async with self._lock(name):
@@ -158,7 +158,7 @@ class TopicSubscriptions:
                 return
 
     async def take(self, name: str, type_: SubscriptionType) -> Subscription:
-        """A durable subscription that is there, without a consumer; it is given back soon if none comes.
+        """Acquire an existing durable subscription without a consumer; it is released soon unless one subscribes.
 
         Args:
             name: The subscription.
@@ -180,15 +180,15 @@ class TopicSubscriptions:
             return subscription
 
     def leave(self, subscription: Subscription, consumer: Consumer) -> None:
-        """A consumer closed, or its connection is gone."""
+        """Remove a consumer that has closed or lost its connection."""
         if subscription.remove(consumer) and self._open.get(subscription.name) is subscription:
             self._settle(subscription)
 
     async def seek(self, subscription: Subscription, position: Position) -> None:
-        """Send all consumers away and begin anew at a position; where a durable one stands is in Delta then.
+        """Disconnect all consumers and move the cursor; a durable one is committed to Delta on return.
 
         Raises:
-            PulsarpyError: as `CursorKeeper.reset`, or the subscription is not open here any more.
+            PulsarpyError: as `CursorKeeper.reset`, or the subscription is no longer loaded.
         """
         async with self._lock(subscription.name):
             self._require_same(subscription)
@@ -206,10 +206,10 @@ class TopicSubscriptions:
     async def unsubscribe(
         self, subscription: Subscription, consumer: Consumer | None = None, *, force: bool = False
     ) -> None:
-        """Delete the subscription, for one of its consumers or for an operator.
+        """Delete the subscription on request of one of its consumers or of an operator.
 
         Raises:
-            ServerRefusalError: others are connected, and it is not forced.
+            ServerRefusalError: other consumers are connected, and `force` is false.
             PulsarpyError: as `CursorKeeper.delete`.
         """
         async with self._lock(subscription.name):
@@ -218,9 +218,9 @@ class TopicSubscriptions:
                 raise ServerRefusalError(
                     ServerError.MetadataError,
                     f"Subscription {subscription.name!r} has {len(subscription.consumers)} consumers: close the others "
-                    f"before it is deleted.",
+                    f"first.",
                 )
-            # Consumers stay until it is committed: if it cannot be, nothing has changed for them.
+            # Consumers stay connected until the commit: if it fails, nothing has changed for them.
             if isinstance(subscription.kept, OpenCursor):
                 await self._keeper.delete(subscription.kept)
             if consumer is not None:
@@ -232,34 +232,34 @@ class TopicSubscriptions:
     # -- the topic -----------------------------------------------------------------------------------------------------
 
     def entries_grew(self) -> None:
-        """More entries are readable."""
+        """Deliver new entries: more became readable."""
         for subscription in self._open.values():
             subscription.entries_grew()
 
     def chain_changed(self) -> None:
-        """The topic has another chain."""
+        """Update the subscriptions to the topic's new chain."""
         for subscription in self._open.values():
             if not self._sights.follow(subscription):
                 self._renew(subscription)
 
     def reached_end(self) -> None:
-        """See `Subscription.reached_end`; it goes for those that come, too."""
+        """Note the end of a terminated topic, for loaded subscriptions and for those loaded later."""
         self._is_ended = True
         for subscription in self._open.values():
             subscription.reached_end()
 
     def lost(self, cursor: OpenCursor) -> None:
-        """A cursor is in other hands: its consumers find out who has it when they come back."""
+        """Disconnect the consumers of a cursor that was taken over: they reconnect and learn its new owner."""
         subscription = self._open.get(cursor.name)
         if subscription is not None and subscription.kept is cursor:
             subscription.disconnect_all()
             self._spawn(self._forget(subscription))
 
     async def close(self) -> None:
-        """Send all consumers away and give all subscriptions back.
+        """Disconnect all consumers and release all subscriptions.
 
         Raises:
-            MetadataError: a commit failed; cursors that could not be given back are found by whoever comes next.
+            MetadataError: a commit failed; the next owner recovers cursors that could not be released.
         """
         self._is_closed = True
         self._sights.stop()
@@ -301,13 +301,13 @@ class TopicSubscriptions:
         return opened
 
     def _renew(self, subscription: Subscription) -> None:
-        """What it reads may have been replaced, if that is a compaction."""
+        """Renew the view of a subscription that reads compacted: its compaction may have been replaced."""
         if subscription.reads_compacted:
             subscription.is_renewed.clear()
             self._spawn(self._sights.renew(subscription, self._lock(subscription.name)))
 
     async def _fit(self, subscription: Subscription, request: SubscribeRequest) -> None:
-        """Make an open subscription what is asked for, where nobody is connected who wants it otherwise."""
+        """Adapt a loaded subscription to a request, unless connected consumers conflict with it."""
         if request.is_durable is not isinstance(subscription.kept, OpenCursor):
             kind = "not durable" if request.is_durable else "durable"
             raise ServerRefusalError(
@@ -328,7 +328,7 @@ class TopicSubscriptions:
             )
 
     def _settle(self, subscription: Subscription, *, after_seek: bool = False) -> None:
-        """After consumers came or went: keep the subscription, or let it go after a while."""
+        """Start the release timer if the last consumer has left; cancel it if there are consumers."""
         name = subscription.name
         timer = self._timers.pop(name, None)
         if timer is not None:

@@ -1,4 +1,4 @@
-"""The application: all routes, and errors as Pulsar's clients read them, `{"reason": ...}`."""
+"""The web application: all routes, and errors in the form that Pulsar's clients read, `{"reason": ...}`."""
 
 from __future__ import annotations
 
@@ -43,9 +43,9 @@ from pulsar_on_spark.topic.entries.schemas.schema import MAX_SCHEMA_BYTES
 log = logging.getLogger(__name__)
 
 MAX_BODY_BYTES: Final = 4 * MAX_SCHEMA_BYTES
-"""The largest body is a schema in JSON, some of its letters escaped."""
+"""Limit of a request's body: the largest is a schema in JSON with some of its characters escaped."""
 MAX_DRAINED_BYTES: Final = 16 * MAX_BODY_BYTES
-"""Of a longer one so much is read and dropped: a client that still sends would not see the answer."""
+"""Bytes of a body above the limit that are read and dropped: a client that is still sending misses the response."""
 _STATUS: Final[tuple[tuple[type[PulsarpyError], int], ...]] = (
     (AccessDeniedError, 403),
     (TopicNotFoundError, 404),
@@ -64,7 +64,7 @@ _STATUS: Final[tuple[tuple[type[PulsarpyError], int], ...]] = (
     (MetadataError, 503),
     (StorageError, 503),
 )
-"""The first line whose class fits counts; 500 for others."""
+"""HTTP status by error class; the first matching line decides, and other errors are 500."""
 _STATUS_OF_CODE: Final = {
     ServerError.AuthorizationError: 403,
     ServerError.TopicNotFound: 404,
@@ -77,17 +77,17 @@ _STATUS_OF_CODE: Final = {
 }
 
 _DESCRIPTION: Final = (
-    "Apache Pulsar's admin REST v2 over a root of pulsar_on_spark. What is not supported is answered with 501 and the "
+    "Apache Pulsar's admin REST v2 over a root of pulsar_on_spark. Unsupported requests are answered with 501 and the "
     'reason; errors are `{"reason": "..."}`.'
 )
 
 
 def create_app(services: Services, web_url: str) -> FastAPI:
-    """The broker's application.
+    """Create the broker's web application.
 
     Args:
         services: The broker's parts.
-        web_url: Where it is served, as lookups answer.
+        web_url: The application's own URL, which lookups return.
     """
     app = FastAPI(
         title="pulsar_on_spark",
@@ -118,7 +118,7 @@ def create_app(services: Services, web_url: str) -> FastAPI:
 
 
 class _LimitedBody:
-    """Refuses bodies that are longer than anything that is asked for, before they are in memory."""
+    """Middleware that refuses bodies above `MAX_BODY_BYTES` before they are in memory."""
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = app
@@ -141,7 +141,7 @@ class _LimitedBody:
 
 
 class _HeadAsGet:
-    """Answers HEAD as GET, as Pulsar's server does: the server sends no body then."""
+    """Middleware that handles HEAD as GET, as Pulsar's server does; uvicorn omits the body."""
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = app
@@ -151,7 +151,7 @@ class _HeadAsGet:
 
 
 def status_of(error: PulsarpyError) -> int:
-    """The HTTP status of one of our errors."""
+    """Return the HTTP status of an error."""
     if isinstance(error, ServerRefusalError):
         return _STATUS_OF_CODE.get(error.code, 500)
     return next((status for kind, status in _STATUS if isinstance(error, kind)), 500)
@@ -165,7 +165,7 @@ async def _refused(request: Request, error: Exception) -> JSONResponse:
 async def _failed(request: Request, error: Exception) -> JSONResponse:
     assert isinstance(error, StarletteHTTPException | HTTPException), "registered for these"
     if error.status_code == 404 and error.detail == "Not Found":
-        return _reason(404, f"There is nothing at {request.url.path}: see Pulsar's admin REST v2 for paths.")
+        return _reason(404, f"No such path: {request.url.path}; see Pulsar's admin REST v2 for paths.")
     return _reason(error.status_code, str(error.detail))
 
 
@@ -176,7 +176,7 @@ async def _malformed(request: Request, error: Exception) -> JSONResponse:
         at = first["loc"][-1]
         return _reason(400, f"The request's body is not JSON ({first['ctx']['error']}: character {at}): correct it.")
     where = ".".join(str(part) for part in first["loc"])
-    return _reason(400, f"The request's {where} is not acceptable ({first['msg']}): correct it.")
+    return _reason(400, f"The request's {where} is invalid ({first['msg']}): correct it.")
 
 
 async def _broken(request: Request, error: Exception) -> JSONResponse:

@@ -1,8 +1,8 @@
-"""Refusal of requests that a web page of another site sends through its reader's browser, and of disguised paths.
+"""Protection against cross-site requests, DNS rebinding and disguised paths.
 
-A browser lets every page send requests to a broker that its reader reaches, and names the page in `Origin` or at least
-in `Sec-Fetch-Site`. A page whose host name was rebound to the broker's address passes for the broker's own, but the
-request then has that name in `Host`. Clients that are no browsers send neither `Origin` nor `Sec-Fetch-Site`.
+A browser lets every web page send requests to a broker that its user can reach, and names the page in `Origin` or at
+least in `Sec-Fetch-Site`. A page whose host name was rebound to the broker's address counts as same-origin, but its
+requests carry that name in `Host`. Clients other than browsers send neither `Origin` nor `Sec-Fetch-Site`.
 """
 
 from __future__ import annotations
@@ -21,16 +21,16 @@ from pulsar_on_spark.broker.web.health import PROBES
 
 _HOST: Final = re.compile(r"(\[[0-9a-fA-F:.]+\]|[^][:/@?#\s]+)(:\d+)?")
 _OWN_SITE: Final = ("none", "same-origin")
-"""Values of `Sec-Fetch-Site`: typed into the address bar, or sent by a page of the broker itself."""
+"""Allowed values of `Sec-Fetch-Site`: typed into the address bar, or sent by a page of the broker itself."""
 _DISGUISED: Final = re.compile(r"%(2[def]|3[0-9]|[46][1-9a-f]|[57][0-9a]|5f)", re.IGNORECASE)
-"""Escapes of `/` and of characters that routes are made of: letters, digits, `-`, `.` and `_`."""
+"""Escapes of `/` and of the characters in routes: letters, digits, `-`, `.` and `_`."""
 _SETTING: Final = re.compile(r"(/admin/v2/brokers/configuration/[^/]+/).+", re.DOTALL)
-"""The path that changes a setting: all behind the group is the value, which may have any escapes."""
+"""The path that changes a setting; the value after the group may have any escapes."""
 
 
 @dataclass(frozen=True, slots=True)
 class Guard:
-    """The hosts and origins that requests may name.
+    """The hosts and origins that requests may carry.
 
     Attributes:
         hosts: Host names beside `localhost` and addresses, in small letters; `*` for any.
@@ -42,19 +42,19 @@ class Guard:
 
     @classmethod
     def of(cls, advertised: str, hosts: Iterable[str], origins: Iterable[str]) -> Guard:
-        """The guard of a broker that is advertised under a name."""
+        """Create the guard of a broker with this advertised address."""
         return cls(frozenset(map(str.lower, ("localhost", advertised, *hosts))), frozenset(map(str.lower, origins)))
 
     def refusal(self, method: str, path: str, headers: Headers) -> tuple[int, str] | None:
-        """Status and reason if a request must not be served, None if it may.
+        """Return status and reason of a refusal, None if the request may be served.
 
         Args:
             method: The request's method, in capitals.
             path: The path as the client sent it, percent-encoded.
-            headers: The request's.
+            headers: The request's headers.
         """
         if _DISGUISED.search(_spelled(method, path)):
-            return 400, "The path has percent-escapes of plain characters or of a slash: write them as they are."
+            return 400, "The path has percent-escapes of plain characters or of a slash: write them unescaped."
         if path in PROBES:
             return None
         host = headers.get("host")
@@ -84,11 +84,11 @@ class Guard:
 
 
 class Guarded:
-    """An application behind a guard.
+    """Middleware that passes on only the requests that a guard allows.
 
     Args:
         app: The application.
-        guard: Decides which requests the application gets.
+        guard: The allowed hosts and origins.
     """
 
     def __init__(self, app: ASGIApp, guard: Guard) -> None:
@@ -96,7 +96,7 @@ class Guarded:
         self._guard = guard
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Serve a request, or refuse it before anything of it is read."""
+        """Pass on a request, or refuse it before its body is read."""
         path = scope["raw_path"].decode("latin-1")
         refusal = self._guard.refusal(scope["method"], path, Headers(scope=scope))
         app = self._app if refusal is None else JSONResponse({"reason": refusal[1]}, refusal[0])
@@ -104,7 +104,7 @@ class Guarded:
 
 
 def _spelled(method: str, path: str) -> str:
-    """The part of a path that must have one spelling: all but the value of a setting that is changed."""
+    """Return the part of a path that is checked for escapes: all but the new value of a setting."""
     setting = _SETTING.fullmatch(path) if method == "POST" else None
     return path if setting is None else setting[1]
 

@@ -1,4 +1,4 @@
-"""Whether the broker serves: what load balancers, operators and test containers ask."""
+"""Probes of load balancers, operators and test containers: readiness, health and version."""
 
 from __future__ import annotations
 
@@ -13,24 +13,24 @@ from pulsar_on_spark.broker.web.requests import BrokerServices
 router = APIRouter(default_response_class=PlainTextResponse)
 
 PROBES: Final = ("/status.html", "/admin/v2/brokers/ready")
-"""Probes of supervisors and load balancers: answered for every host, and above the connection limits."""
+"""Paths of readiness probes: served for every host, and above the connection limits."""
 
 
 @router.get(PROBES[0])
 @router.get(PROBES[1])
 async def ready() -> str:
-    """It is served after the broker has started and until it drains."""
+    """Report readiness: the path is served from the broker's start until it drains."""
     return "ok"
 
 
 @router.get("/admin/v2/brokers/health")
 async def health(services: BrokerServices) -> str:
-    """Check that a message can be stored and read within ten seconds; 503 and the reason if not.
+    """Check that a message can be stored and read within ten seconds; if not, respond with 503 and the reason.
 
-    An outcome is reused for a second.
+    The outcome is cached for a second.
 
     Raises:
-        ServerRefusalError: it cannot.
+        ServerRefusalError: the check failed.
     """
     await services.vitals.health.require(services)
     return "ok"
@@ -38,5 +38,5 @@ async def health(services: BrokerServices) -> str:
 
 @router.get("/admin/v2/brokers/version")
 async def broker_version() -> str:
-    """Of this project, not of Pulsar."""
+    """Return the version of this project, not of Pulsar."""
     return version("pulsar-on-spark")

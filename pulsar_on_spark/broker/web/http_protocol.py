@@ -1,15 +1,15 @@
-"""HTTP connections with limits: slow and idle clients make room for new ones, and every wait has a timeout.
+"""HTTP connections with limits: slow and idle clients give way to new ones, and every wait has a timeout.
 
-| waiting for                                  | at most                     |
-|----------------------------------------------|-----------------------------|
-| a request's headers, from the accept or from its first byte | `HEADERS_S`  |
-| the rest of its body                         | `BODY_S`                    |
-| a client to take what was written to it      | `TAKE_S`                    |
-| the next request of a connection that is kept| uvicorn's keep-alive time   |
+| wait                                                        | timeout                     |
+|-------------------------------------------------------------|-----------------------------|
+| for a request's headers, from the accept or its first byte  | `HEADERS_S`                 |
+| for the rest of its body                                    | `BODY_S`                    |
+| for a client to read the written data                       | `TAKE_S`                    |
+| for the next request of an idle connection                  | uvicorn's keep-alive time   |
 
-Above a limit of connections the one that has waited for its client longest is closed, so that a new client always gets
-in. Where none waits, the new one's request is answered with 503, unless it is a probe (`PROBES`): a broker that is
-crowded lives, and must not be killed for it.
+Above the connection limit, the connection that has waited longest for its client is closed, so that a new client
+always gets in. If no connection waits, the new request is answered with 503, unless it is a probe (`PROBES`): an
+overloaded broker is alive, and its supervisor must not kill it.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ from uvicorn.server import ServerState
 from pulsar_on_spark.broker.web.health import PROBES
 
 HEADERS_S: Final = 10.0
-"""Time limit of a request's headers."""
+"""Time limit of a request's headers, in seconds."""
 BODY_S: Final = 60.0
-"""Time limit of a request's body."""
+"""Time limit of a request's body, in seconds."""
 TAKE_S: Final = 60.0
-"""Time in which a client must read an answer."""
+"""Time in which a client must read its response, in seconds."""
 _CROWDED: Final = JSONResponse(
     {"reason": "Too many HTTP connections are busy: try again, or raise max_http_server_connections."},
     503,
@@ -41,11 +41,11 @@ _CROWDED: Final = JSONResponse(
 
 
 class HttpLimits:
-    """All HTTP connections of a broker; closes idle ones when there are too many.
+    """The connection limits of a broker's HTTP server; closes idle connections above them.
 
     Args:
-        total: Connections of all clients together; 0 for any number.
-        per_address: Connections from one address; 0 for any number.
+        total: Maximum number of connections; 0 for no limit.
+        per_address: Maximum number of connections from one address; 0 for no limit.
     """
 
     def __init__(self, total: int, per_address: int) -> None:
@@ -54,10 +54,10 @@ class HttpLimits:
         self._connections: Counter[str] = Counter()
         self._waiting: dict[LimitedHttp, None] = {}
         self._waiting_of: defaultdict[str, dict[LimitedHttp, None]] = defaultdict(dict)
-        """Connections that wait for their clients, the one that has waited longest first."""
+        """Connections that wait for their clients, in the order in which they began to wait."""
 
     def enter(self, connection: LimitedHttp) -> None:
-        """Count a connection, and close one that waits if there are too many."""
+        """Count a new connection, and close the longest waiting one if there are too many."""
         address = connection.address
         self._connections[address] += 1
         if self._is_over(self._connections[address], self._per_address):
@@ -80,7 +80,7 @@ class HttpLimits:
             self._waiting_of.pop(address, None)
 
     def on_waiting(self, connection: LimitedHttp) -> None:
-        """Note that a connection waits for its client from now on."""
+        """Note that a connection began to wait for its client."""
         self.on_busy(connection)
         self._waiting[connection] = self._waiting_of[connection.address][connection] = None
 
@@ -90,7 +90,7 @@ class HttpLimits:
         self._waiting_of[connection.address].pop(connection, None)
 
     def is_crowded(self, connection: LimitedHttp) -> bool:
-        """True if there are too many connections, in total or from this one's address."""
+        """True if a limit is exceeded, in total or for this connection's address."""
         return self._is_over(self._connections[connection.address], self._per_address) or self._is_over(
             self._connections.total(), self._total
         )
@@ -101,14 +101,14 @@ class HttpLimits:
 
 
 class LimitedHttp(H11Protocol):
-    """One connection.
+    """One HTTP connection with timeouts.
 
     Args:
         limits: The limits, shared by all connections.
-        config, server_state, app_state, _loop: As uvicorn gives them.
+        config, server_state, app_state, _loop: Arguments of uvicorn's protocol class.
 
     Attributes:
-        address: The client's.
+        address: The client's IP address.
     """
 
     def __init__(
@@ -133,11 +133,11 @@ class LimitedHttp(H11Protocol):
         try:
             await (self.config.loaded_app if is_served else _CROWDED)(scope, receive, send)
         finally:
-            # uvicorn closes the connection next where the answer was cut off.
+            # uvicorn closes the connection next if the response was cut off.
             self.loop.call_soon(self._wait_for_close)
 
     def abort(self) -> None:
-        """Close the connection now; what was not sent is dropped."""
+        """Close the connection now, dropping unsent data."""
         self._limits.on_busy(self)
         self.transport.abort()
 
@@ -163,7 +163,7 @@ class LimitedHttp(H11Protocol):
         self._look_what_is_due()
 
     def on_response_complete(self) -> None:
-        """Wait for the client to take the answer, or for its next request."""
+        """Wait for the client to read the response, or for its next request."""
         super().on_response_complete()
         self._look_what_is_due(is_idle=not self.conn.trailing_data[0])
 
@@ -173,12 +173,12 @@ class LimitedHttp(H11Protocol):
         self._look_what_is_due()
 
     def pause_writing(self) -> None:
-        """Wait for the client to take what was written."""
+        """Start the timeout for the client to read the written data."""
         super().pause_writing()
         self._untaken = self.loop.call_later(TAKE_S, self.abort)
 
     def resume_writing(self) -> None:
-        """Note that the client has read enough."""
+        """Cancel the timeout: the client has read enough."""
         super().resume_writing()
         if self._untaken is not None:
             self._untaken.cancel()
@@ -191,7 +191,7 @@ class LimitedHttp(H11Protocol):
         if self.conn.their_state is h11.SEND_BODY:
             self._wait_for(self.cycle, BODY_S)
         elif self.conn.their_state is h11.IDLE:
-            # uvicorn closes an idle one.
+            # uvicorn closes idle connections.
             self._wait_for(*("the next request", None) if is_idle else ("headers", HEADERS_S))
         else:
             self._wait_for(None, None)
@@ -201,7 +201,7 @@ class LimitedHttp(H11Protocol):
             self._wait_for("closing", TAKE_S)
 
     def _wait_for(self, what: object, limit_s: float | None) -> None:
-        """Wait for this from the client; None ends the wait. More of the same does not extend it."""
+        """Begin a wait for the client, or end it with None; repeating the same wait does not extend it."""
         if what == self._waits_for or self._is_lost:
             return
         self._waits_for = what

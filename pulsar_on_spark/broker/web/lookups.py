@@ -1,4 +1,4 @@
-"""Where topics are, how many partitions they have, and which there are: what clients with an `http://` URL ask."""
+"""Lookups of clients with an `http://` URL: a topic's broker, its number of partitions, a namespace's topics."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ async def lookup(
     listener: Annotated[str, Query(alias="listenerName")] = "",
     listener_header: Annotated[str, Header(alias="X-Pulsar-ListenerName")] = "",
 ) -> dict[str, str]:
-    """Who serves the topic; asking creates none. C++ clients need all URLs, also empty ones."""
+    """Return the URLs of the topic's broker, without creating the topic; C++ clients need all keys, even empty ones."""
     path_topic(services, role, Operation.LOOKUP, domain, (tenant, namespace), local)
     url = services.service_url_of(listener or listener_header)
     return {
@@ -53,7 +53,7 @@ async def lookup(
 async def topics(
     services: BrokerServices, role: Role, namespace: NamedNamespace, mode: Mode = "PERSISTENT"
 ) -> list[str]:
-    """Full names, partitions one by one."""
+    """List the full names of a namespace's topics, each partition by itself."""
     services.access.authorize_list(role, namespace)
     require_namespace(await services.views.view(), namespace)
     return list_topics(await services.topics.names(), namespace, mode).topics
@@ -66,7 +66,7 @@ async def partitions(
     name: NamedTopic,
     create: Annotated[bool, Query(alias="checkAllowAutoCreation")] = False,
 ) -> dict[str, int]:
-    """Number of partitions, 0 for none; on demand creates a topic where topics are made with partitions."""
+    """Return the number of partitions, 0 for none; with `checkAllowAutoCreation`, may create a partitioned topic."""
     services.access.authorize(role, Operation.LOOKUP, name)
     rate = services.topics.http_creations if create else None
     return {"partitions": await services.topics.partitions(name, create=rate)}

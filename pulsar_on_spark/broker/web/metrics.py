@@ -1,4 +1,4 @@
-"""`/metrics` for Prometheus, under Pulsar's names and labels, so that its dashboards work."""
+"""`/metrics` for Prometheus, under Pulsar's names and labels, so that dashboards for Pulsar work."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ router = APIRouter()
 
 @router.get("/metrics")
 async def metrics(services: BrokerServices) -> StreamingResponse:
-    """The broker's metrics in Prometheus' text form, a family at a time, each made in a thread."""
+    """Stream the broker's metrics in Prometheus' text format; a thread renders one family at a time."""
     settings = services.settings
     topics = await gather(
         services.topics,

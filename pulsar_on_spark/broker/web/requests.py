@@ -1,4 +1,4 @@
-"""What handlers take out of a request: the broker's parts, who asks, and the topic or namespace of the path."""
+"""Dependencies of handlers: the broker's parts, the client's role, and the topic or namespace of the path."""
 
 from __future__ import annotations
 
@@ -24,19 +24,19 @@ Domain = Literal["persistent", "non-persistent"]
 
 
 class NamesConvertor(Convertor[str]):
-    """Lets a path's segment be one of some names, which subclasses give as `regex`."""
+    """A path segment that must be one of some names; subclasses set `regex`."""
 
     def convert(self, value: str) -> str:
-        """As it is."""
+        """Return the segment unchanged."""
         return value
 
     def to_string(self, value: str) -> str:
-        """As it is."""
+        """Return the name unchanged."""
         return value
 
 
 class _DomainConvertor(NamesConvertor):
-    """Keeps a topic's path apart from others with as many segments."""
+    """The first segment of a topic's path, which tells it from other paths of the same length."""
 
     regex = "persistent|non-persistent"
 
@@ -44,7 +44,7 @@ class _DomainConvertor(NamesConvertor):
 register_url_convertor("domain", _DomainConvertor())
 
 
-# All of them are coroutines: FastAPI runs plain functions in threads, and the broker's parts belong to its event loop.
+# All dependencies are coroutines: FastAPI runs plain functions in threads, and the broker's parts are not thread-safe.
 
 
 def _services_of(request: Request) -> Services:
@@ -60,7 +60,7 @@ async def _web_url(request: Request) -> str:
 
 
 async def _role(request: Request) -> str:
-    """Who asks, by the header of Pulsar's clients: `Authorization: <method> <data>`."""
+    """Return the client's role by the header of Pulsar's clients: `Authorization: <method> <data>`."""
     method, _, data = request.headers.get(_AUTHORIZATION, "").partition(" ")
     return role_at_once(_services_of(request).access, method, data.encode())
 
@@ -69,23 +69,23 @@ BrokerServices = Annotated[Services, Depends(_services)]
 WebUrl = Annotated[str, Depends(_web_url)]
 Role = Annotated[str, Depends(_role)]
 
-Force = Annotated[bool, Query(description="Also where it is in use.")]
+Force = Annotated[bool, Query(description="Do it even if the object is in use.")]
 Text = Annotated[str, Path(min_length=1, max_length=1024)]
 
 
 async def administers(services: BrokerServices, role: Role) -> None:
-    """Let only those through who may administer: for routers whose requests have no topic."""
+    """Require the administrator's role: a dependency of whole routers."""
     services.access.administer(role)
 
 
 def path_topic(
     services: Services, role: str, operation: Operation, domain: str, namespace: tuple[str, str], local: str
 ) -> TopicName:
-    """The topic that a path names, if this client may do so with it.
+    """Return the topic that a path names, if the client may do the operation.
 
     Raises:
-        InvalidArgumentError: Pulsar refuses such a name.
-        AccessDeniedError: the client may not.
+        InvalidArgumentError: the name is invalid in Pulsar.
+        AccessDeniedError: the client may not do it.
     """
     name = TopicName.parse_any(f"{domain}://{'/'.join(namespace)}/{local}")
     services.access.authorize(role, operation, name)
@@ -97,17 +97,17 @@ async def _named_topic(domain: Domain, tenant: Text, namespace: Text, topic: Tex
 
 
 NamedTopic = Annotated[TopicName, Depends(_named_topic)]
-"""Any topic that a path names, persistent or not."""
+"""The topic that a path names, persistent or not."""
 
 
 async def _stored_topic(name: NamedTopic) -> TopicName:
-    """Refuses topics that are not stored, as Pulsar does.
+    """Refuse non-persistent topics, as Pulsar does.
 
     Raises:
         HTTPException: 405.
     """
     if not name.is_persistent:
-        raise HTTPException(405, f"Topic {name} is not persistent: there is nothing of it but its live clients.")
+        raise HTTPException(405, f"Topic {name} is not persistent: it has live clients only, and no stored data.")
     return name
 
 
@@ -129,7 +129,7 @@ SubscriptionName = Annotated[str, Depends(_subscription_name)]
 
 
 def parts(view: View, name: TopicName) -> list[TopicRecord]:
-    """The partitions of a topic in their order, or the topic itself where it has none.
+    """Return the partitions of a topic in order, or the topic itself if it has none.
 
     Raises:
         TopicNotFoundError: there is no such topic.
@@ -142,7 +142,7 @@ def parts(view: View, name: TopicName) -> list[TopicRecord]:
 
 
 def single(view: View, name: TopicName, what: str) -> TopicRecord:
-    """The record of a topic without partitions, or of one partition.
+    """Return the record of a topic without partitions, or of one partition.
 
     Raises:
         TopicNotFoundError: there is no such topic.
@@ -155,7 +155,7 @@ def single(view: View, name: TopicName, what: str) -> TopicRecord:
 
 
 def refused(status: int, description: str) -> dict[int | str, dict[str, Any]]:
-    """An error as the API's description has it."""
+    """Describe an error response for the OpenAPI document."""
     return {status: {"description": description, "content": {"application/json": {"schema": REASON}}}}
 
 

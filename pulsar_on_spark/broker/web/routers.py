@@ -1,4 +1,4 @@
-"""All routes, in the order in which they are tried: what takes any name comes behind what has one of its own."""
+"""All routers, in matching order: paths with a variable segment come after the fixed names in its place."""
 
 from __future__ import annotations
 

@@ -21,19 +21,19 @@ router = APIRouter(prefix="/admin/v2/schemas/{tenant}/{namespace}/{local}", tags
 Version = Annotated[int, Path(ge=0, le=2**63 - 1)]
 _MISSING: Final = refused(404, "There is no such topic, or it has no such schema.")
 _MALFORMED: Final = refused(422, "The schema is malformed.")
-_UNSUITED: Final = refused(409, "It may not follow those that are there.")
+_UNSUITED: Final = refused(409, "The schema is incompatible with the existing ones.")
 _NO_LEDGER: Final = -1
 
 
 class SchemaBody(BaseModel):
-    """A schema that somebody brings."""
+    """A schema in a request's body (Pulsar's `PostSchemaPayload`)."""
 
     type: str
     data: str = Field("", alias="schema")
     properties: dict[str, str] | None = None
 
     def topic_schema(self) -> TopicSchema:
-        """The schema in the registry's form.
+        """Return the schema in the registry's form.
 
         Raises:
             HTTPException: 422, it is malformed.
@@ -50,14 +50,14 @@ class SchemaBody(BaseModel):
 async def all_versions(
     services: BrokerServices, role: Role, tenant: str, namespace: str, local: str
 ) -> dict[str, list[dict[str, Any]]]:
-    """All versions, by number."""
+    """List all versions of the topic's schema, by number."""
     name = await _topic(services, role, Operation.LOOKUP, tenant, namespace, local)
     return {"getSchemaResponses": [_response(each) for each in await services.schemas.versions(name)]}
 
 
 @router.get("/schema", responses=_MISSING)
 async def latest(services: BrokerServices, role: Role, tenant: str, namespace: str, local: str) -> dict[str, Any]:
-    """The latest version; 404 if there is none."""
+    """Return the latest version; 404 if there is none."""
     name = await _topic(services, role, Operation.LOOKUP, tenant, namespace, local)
     return _response(await services.schemas.record(name, None))
 
@@ -71,7 +71,7 @@ async def one(
     local: str,
     version: Version,
 ) -> dict[str, Any]:
-    """One version; 404 if there is none."""
+    """Return one version; 404 if it does not exist."""
     name = await _topic(services, role, Operation.LOOKUP, tenant, namespace, local)
     return _response(await services.schemas.record(name, version))
 
@@ -80,7 +80,7 @@ async def one(
 async def add(
     services: BrokerServices, role: Role, tenant: str, namespace: str, local: str, body: SchemaBody
 ) -> dict[str, dict[str, int]]:
-    """Register a schema; 409 if it may not follow those that are there. Makes the topic as its first use does."""
+    """Register a schema; 409 if it is incompatible. Creates a missing topic, as its first producer would."""
     name = await _topic(services, role, Operation.PRODUCE, tenant, namespace, local)
     await services.topics.create_missing(name, services.topics.http_creations)
     added = await services.schemas.add(name, body.topic_schema())
@@ -91,7 +91,7 @@ async def add(
 async def delete(
     services: BrokerServices, role: Role, tenant: str, namespace: str, local: str, force: Force = False
 ) -> dict[str, int]:
-    """Let the topic have no schema any more; forced for good, so that messages are read without it."""
+    """Delete the topic's schema; with `force` for good, so that messages are read without it."""
     services.access.administer(role)
     name = await _topic(services, role, Operation.PRODUCE, tenant, namespace, local)
     return {"version": await services.schemas.delete(name, force=force)}
@@ -99,7 +99,7 @@ async def delete(
 
 @router.get("/metadata", responses=_MISSING)
 async def metadata(services: BrokerServices, role: Role, tenant: str, namespace: str, local: str) -> dict[str, Any]:
-    """The numbers of the versions; they are in the metadata and not in a ledger, whose id is -1."""
+    """List the version numbers; ledger ids are -1, because schemas are stored in the metadata and not in ledgers."""
     name = await _topic(services, role, Operation.LOOKUP, tenant, namespace, local)
     numbers = [each.version for each in await services.schemas.versions(name)]
     if not numbers:
@@ -112,7 +112,7 @@ async def metadata(services: BrokerServices, role: Role, tenant: str, namespace:
 async def compatibility(
     services: BrokerServices, role: Role, tenant: str, namespace: str, local: str, body: SchemaBody
 ) -> dict[str, bool | str]:
-    """Whether a schema might be registered."""
+    """Check if a schema could be registered, without registering it."""
     name = await _topic(services, role, Operation.LOOKUP, tenant, namespace, local)
     is_compatible = await services.schemas.may_follow(name, body.topic_schema())
     strategy = await services.schemas.strategy(name)
@@ -123,7 +123,7 @@ async def compatibility(
 async def version_of(
     services: BrokerServices, role: Role, tenant: str, namespace: str, local: str, body: SchemaBody
 ) -> dict[str, int]:
-    """The version that a schema has; 404 if it is none."""
+    """Return the version number of a schema; 404 if it is not registered."""
     name = await _topic(services, role, Operation.LOOKUP, tenant, namespace, local)
     return {"version": (await services.schemas.same(name, body.topic_schema())).version}
 
@@ -131,7 +131,7 @@ async def version_of(
 async def _topic(
     services: Services, role: str, operation: Operation, tenant: str, namespace: str, local: str
 ) -> TopicName:
-    """The topic that is stored, unless there is none and one that is not stored is in use, or has a schema."""
+    """Return the persistent topic, or the non-persistent one if only that is in use or has a schema."""
     stored, unstored = (
         TopicName.parse_any(f"{domain}://{tenant}/{namespace}/{local}") for domain in ("persistent", "non-persistent")
     )

@@ -1,4 +1,4 @@
-"""Runs the application on the broker's event loop."""
+"""The HTTP server, which runs the application on the broker's event loop."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from pulsar_on_spark.broker.web.app import create_app
 from pulsar_on_spark.broker.web.http_protocol import HttpLimits, LimitedHttp
 
 KEEP_ALIVE_S: Final = 30
-"""How long a connection without a request stays open."""
+"""Time that an idle connection stays open, in seconds."""
 DRAIN_TIMEOUT_S: Final = 5
-"""How long requests under way are waited for at the end."""
+"""Time to finish running requests when the server stops, in seconds."""
 _STARTED_POLL_S: Final = 0.01
 
 
@@ -35,7 +35,7 @@ class WebServer:
         self._serving: asyncio.Task[None] | None = None
 
     async def start(self, listening: socket.socket) -> str:
-        """Serve on a socket that is bound and listens; returns the URL that clients reach it by."""
+        """Serve on a listening socket and return the URL for clients."""
         settings = self._services.settings
         url = f"http://{settings.advertised_address}:{listening.getsockname()[1]}"
         limits = HttpLimits(settings.max_http_server_connections, settings.max_http_server_connections_per_ip)
@@ -43,7 +43,7 @@ class WebServer:
             create_app(self._services, url),
             lifespan="off",
             log_config=None,
-            log_level="error",  # below it a line for each malformed request, whose client is not named
+            log_level="error",  # "warning" logs a line per malformed request, without its client
             access_log=False,
             http=cast(Any, partial(LimitedHttp, limits)),
             ws="none",
@@ -60,7 +60,7 @@ class WebServer:
         return url
 
     async def stop(self) -> None:
-        """Answer what is under way, and serve no more."""
+        """Finish running requests and stop serving."""
         if self._server is not None and self._serving is not None:
             self._server.should_exit = True
             await self._serving
@@ -69,5 +69,5 @@ class WebServer:
 class _Server(uvicorn.Server):
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
-        """Signals are the broker's."""
+        """Leave signals to the broker instead of uvicorn."""
         yield

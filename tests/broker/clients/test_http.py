@@ -165,7 +165,7 @@ def test_a_schema_is_deleted_and_declared_anew(admin: httpx.Client, client: puls
 @pytest.mark.parametrize(
     ("path", "status", "part"),
     [
-        ("/nothing", 404, "nothing at /nothing"),
+        ("/nothing", 404, "No such path: /nothing"),
         ("/lookup/v2/topic/persistent/public/default/a%2Fb", 400, "percent-escapes"),
         ("/lookup/v2/topic/other/public/default/a", 412, "not valid"),
         ("/lookup/v2/topic/persistent/public/default/a?listenerName=b", 503, "has no listener 'b'"),

@@ -416,7 +416,7 @@ def test_what_is_not_supported_says_why(admin: httpx.Client, namespace: str) -> 
         refused(admin.post(place, json={}), 501, "is not supported: One broker serves all of a root")
     of_bundle = f"/namespaces/{namespace}/0x00000000_0xffffffff"
     for place in ("clearBacklog", "clearBacklog/s", "unsubscribe/s"):
-        refused(admin.post(f"{of_bundle}/{place}"), 501, "without one")
+        refused(admin.post(f"{of_bundle}/{place}"), 501, "without a bundle")
     answer = httpx.get(str(admin.base_url).removesuffix("v2/") + "v3/functions/public/default")
     refused(answer, 501, "Spark")
 

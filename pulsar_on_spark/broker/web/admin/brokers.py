@@ -1,4 +1,4 @@
-"""Brokers: the one that answers, its settings, and what of it is served."""
+"""Brokers: the one broker of the root, its settings, and the namespaces that it serves."""
 
 from __future__ import annotations
 
@@ -21,55 +21,55 @@ router = APIRouter(prefix="/admin/v2/brokers", tags=["brokers"], dependencies=[D
 BUNDLE: Final = "0x00000000_0xffffffff"
 """The one bundle of each namespace: one broker serves all of a root."""
 _NAMES: Final = {to_camel(name): name for name in DYNAMIC}
-_NOT_DYNAMIC: Final = refused(412, "The setting cannot be changed while it runs, or not to this value.")
+_NOT_DYNAMIC: Final = refused(412, "The setting cannot be changed while the broker runs, or the value is invalid.")
 
 
 @router.get("")
 async def all_brokers(web_url: WebUrl) -> list[str]:
-    """The brokers of the cluster: this one."""
+    """List the brokers of the cluster: this one."""
     return [_id(web_url)]
 
 
 @router.get("/leaderBroker")
 async def leader(web_url: WebUrl) -> dict[str, str]:
-    """The one that answers."""
+    """Return the leader: this broker."""
     return {"brokerId": _id(web_url), "serviceUrl": web_url}
 
 
 @router.get("/configuration")
 async def dynamic_names() -> list[str]:
-    """Settings that can be changed while it runs."""
+    """List the settings that can be changed while the broker runs."""
     return sorted(_NAMES)
 
 
 @router.get("/configuration/values")
 async def dynamic_values(services: BrokerServices) -> dict[str, str]:
-    """Those of them that were changed."""
+    """Return the dynamic settings that were changed, with their values."""
     changed = changed_values(await services.views.view())
     return {to_camel(name): value for name, value in changed.items()}
 
 
 @router.get("/configuration/runtime")
 async def settings(services: BrokerServices) -> dict[str, str]:
-    """All settings, as they are in force."""
+    """Return all settings with the values in force."""
     return {to_camel(name): _text(value) for name, value in services.settings.model_dump(mode="json").items()}
 
 
 @router.post("/configuration/{name}/{value:path}", response_class=Response, responses=_NOT_DYNAMIC)
 async def change_setting(services: BrokerServices, name: Text, value: Text) -> None:
-    """Change a setting now, and for the brokers that come after this one."""
+    """Change a setting of the running broker, and of every broker that runs on the root later."""
     await _change(services, name, value)
 
 
 @router.delete("/configuration/{name}", response_class=Response, responses=_NOT_DYNAMIC)
 async def reset_setting(services: BrokerServices, name: Text) -> None:
-    """Have a setting again as the broker was started with it."""
+    """Reset a setting to the value that the broker was started with."""
     await _change(services, name, None)
 
 
 @router.get("/internal-configuration")
 async def internal_configuration() -> dict[str, str]:
-    """The places of metadata and ledgers, relative to the root: the root's own path stays private."""
+    """Return the locations of metadata and ledgers, relative to the root: the root's own path stays private."""
     return {
         "metadataStoreUrl": "delta:metadata",
         "configurationMetadataStoreUrl": "delta:metadata",
@@ -81,9 +81,9 @@ async def internal_configuration() -> dict[str, str]:
 
 @router.get("/{cluster}", responses=refused(404, "There is no such cluster."))
 async def brokers_of(services: BrokerServices, web_url: WebUrl, cluster: Text) -> list[str]:
-    """The brokers of a cluster."""
+    """List the brokers of a cluster."""
     if cluster != services.settings.cluster_name:
-        raise HTTPException(404, f"Cluster {cluster} does not exist: there is {services.settings.cluster_name} alone.")
+        raise HTTPException(404, f"Cluster {cluster} does not exist: the only one is {services.settings.cluster_name}.")
     return [_id(web_url)]
 
 
@@ -91,9 +91,11 @@ async def brokers_of(services: BrokerServices, web_url: WebUrl, cluster: Text) -
 async def owned_namespaces(
     services: BrokerServices, web_url: WebUrl, cluster: Text, broker: Text
 ) -> dict[str, dict[str, Any]]:
-    """All bundles of all namespaces."""
+    """Return all bundles of all namespaces: the broker owns each."""
     if (cluster, broker) != (services.settings.cluster_name, _id(web_url)):
-        raise HTTPException(404, f"Broker {broker} of cluster {cluster} does not exist: there is {_id(web_url)} alone.")
+        raise HTTPException(
+            404, f"Broker {broker} of cluster {cluster} does not exist: the only one is {_id(web_url)}."
+        )
     view = await services.views.view()
     owned = {"broker_assignment": "shared", "is_controlled": False, "is_active": True}
     return {f"{record.namespace}/{BUNDLE}": owned for record in view.all(NamespaceRecord)}
@@ -105,7 +107,7 @@ def _id(web_url: str) -> str:
 
 async def _change(services: Services, name: str, value: str | None) -> None:
     await asyncio.to_thread(settings_changes.change, services.root.store, services.given, _NAMES.get(name, name), value)
-    # Of a view that is read now: of two changes at once the later one counts here as well.
+    # Read the view again: of two concurrent changes, the later one wins here as it does in the metadata.
     now = in_force(services.given, changed_values(await services.views.view()))
     follow_log_level(services.settings, now)
     services.settings = now

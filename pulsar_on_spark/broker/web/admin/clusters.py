@@ -1,4 +1,4 @@
-"""Clusters: there is one, the broker's own."""
+"""Clusters: only one exists, the broker's own."""
 
 from __future__ import annotations
 
@@ -10,18 +10,18 @@ from pulsar_on_spark.broker.web.requests import BrokerServices, Text, WebUrl, ad
 
 router = APIRouter(prefix="/admin/v2/clusters", tags=["clusters"], dependencies=[Depends(administers)])
 
-_ONE: Final = "A root has one cluster, its own, and knows no others: geo-replication is not supported."
+_ONE: Final = "A root is one cluster and knows no others: geo-replication is not supported."
 
 
 @router.get("")
 async def clusters(services: BrokerServices) -> list[str]:
-    """The one cluster that there is; test containers wait for this."""
+    """List the one cluster; test containers poll this path to wait for a broker."""
     return [services.settings.cluster_name]
 
 
 @router.get("/{cluster}", responses=refused(404, "There is no such cluster."))
 async def cluster_data(services: BrokerServices, web_url: WebUrl, cluster: Text) -> dict[str, str]:
-    """Where its brokers are."""
+    """Return the URLs of the cluster's broker."""
     _require(services, cluster)
     return {
         "serviceUrl": web_url,
@@ -33,7 +33,7 @@ async def cluster_data(services: BrokerServices, web_url: WebUrl, cluster: Text)
 
 @router.put("/{cluster}", status_code=204, responses=refused(409, "It exists.") | refused(501, _ONE))
 async def create_cluster(services: BrokerServices, cluster: Text) -> None:
-    """Not supported for others."""
+    """Refuse a new cluster: 409 for the broker's own, 501 for others."""
     if cluster == services.settings.cluster_name:
         raise HTTPException(409, f"Cluster {cluster} exists already.")
     raise HTTPException(501, _ONE)
@@ -42,10 +42,10 @@ async def create_cluster(services: BrokerServices, cluster: Text) -> None:
 @router.post("/{cluster}", status_code=204, responses=refused(501, _ONE))
 @router.delete("/{cluster}", status_code=204, responses=refused(501, _ONE))
 async def change_cluster(cluster: Text) -> None:
-    """Not supported."""
+    """Refuse the change: a cluster's data follows from the broker's settings."""
     raise HTTPException(501, _ONE)
 
 
 def _require(services: BrokerServices, cluster: str) -> None:
     if cluster != services.settings.cluster_name:
-        raise HTTPException(404, f"Cluster {cluster} does not exist: there is {services.settings.cluster_name} alone.")
+        raise HTTPException(404, f"Cluster {cluster} does not exist: the only one is {services.settings.cluster_name}.")

@@ -1,4 +1,4 @@
-"""Compaction of topics: start it, and how it stands."""
+"""Compaction of topics: start one, and report its progress."""
 
 from __future__ import annotations
 
@@ -21,9 +21,11 @@ class CompactionJson(BaseModel):
     last_error: str = Field(alias="lastError")
 
 
-@router.put(f"{TOPIC}/compaction", status_code=204, responses=MISSING | refused(409, "It is being compacted already."))
+@router.put(
+    f"{TOPIC}/compaction", status_code=204, responses=MISSING | refused(409, "A compaction is running already.")
+)
 async def compact(services: BrokerServices, name: StoredTopic) -> None:
-    """Compact it in the background, or each of its partitions."""
+    """Compact a topic, or each of its partitions, in the background."""
     try:
         await services.topics.compact(name)
     except TopicBusyError as error:
@@ -32,6 +34,6 @@ async def compact(services: BrokerServices, name: StoredTopic) -> None:
 
 @router.get(f"{TOPIC}/compaction", responses=MISSING)
 async def status(services: BrokerServices, name: StoredTopic) -> CompactionJson:
-    """How the last one that this broker was told to make stands, or how it ended."""
+    """Return the state of the last compaction that this broker started."""
     found = await services.topics.compaction_status(name)
     return CompactionJson(status=found.status, lastError=found.last_error)

@@ -27,14 +27,14 @@ class MessageIdJson(BaseModel):
 
     @classmethod
     def of(cls, id_: MessageId) -> MessageIdJson:
-        """An id as clients read it."""
+        """Convert a message id to the form that clients read."""
         return cls(ledger_id=id_.ledger, entry_id=id_.entry, partition_index=id_.partition, batch_index=id_.batch_index)
 
 
 class CursorPlace(MessageIdJson):
-    """Where a cursor shall stand (Pulsar's `ResetCursorData`): at a message, or behind it if it is excluded.
+    """The target of a cursor (Pulsar's `ResetCursorData`): a message, or the position after it if it is excluded.
 
-    (-1, -1) is the earliest, (2^63 - 1, 2^63 - 1) the latest place, as clients say it.
+    As in Pulsar's clients, (-1, -1) is the earliest and (2^63 - 1, 2^63 - 1) the latest position.
     """
 
     is_excluded: Annotated[bool, Field(validation_alias=AliasChoices("isExcluded", "excluded", "is_excluded"))] = False
@@ -42,7 +42,7 @@ class CursorPlace(MessageIdJson):
     properties: Annotated[dict[str, str], Field(max_length=1000)] | None = None
 
     def position(self, end: Position) -> Position:
-        """The next entry to read.
+        """Return the position of the next entry to read.
 
         Args:
             end: The topic's end.
@@ -51,7 +51,7 @@ class CursorPlace(MessageIdJson):
             return end
         if self.ledger_id == _EARLIEST_LEDGER:
             return EARLIEST
-        # A message of a batch shares its entry with others, which come again.
+        # A message of a batch shares its entry with others, which are delivered again.
         is_whole = self.batch_index < 0
         next_ = self.entry_id + (1 if self.is_excluded and is_whole else 0)
         return Position(LedgerId(self.ledger_id), EntryId(max(next_, 0)))

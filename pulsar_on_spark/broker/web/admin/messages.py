@@ -1,7 +1,7 @@
-"""Single messages: peeked at behind a cursor, by their id, by their place in the topic, by time.
+"""Single messages: in a subscription's backlog, by id, by index in the topic, by time.
 
-An answer is an entry as its producer sent it, decompressed; what its metadata says is in headers under Pulsar's names.
-A batch comes as a whole, and clients take it apart.
+The body of an answer is the entry's payload, decompressed; its metadata are headers under Pulsar's names. A batch is
+sent whole, and clients split it.
 """
 
 from __future__ import annotations
@@ -60,9 +60,9 @@ async def peek(
     subscription: SubscriptionName,
     position: Annotated[int, Path(ge=1, le=2**31 - 1)],
 ) -> Response:
-    """The entry at a place, from 1, among those that a subscription has not acknowledged; nothing moves.
+    """Return the n-th entry, from 1, of a subscription's backlog, without moving its cursor.
 
-    A missing subscription has acknowledged nothing. Pulsar would create it at the first message; this does not.
+    For a missing subscription the whole topic is backlog. Pulsar would create it at the first message; this does not.
     """
     view = await services.views.view()
     part = single(view, name, "Peeking")
@@ -70,17 +70,19 @@ async def peek(
     cursor = await _cursor(services, view, topic, part, subscription)
     found = cursor.deliverable(cursor.mark_delete, position)
     if sum(each.end - each.first for each in found.ranges) < position:
-        raise HTTPException(404, f"Subscription {subscription!r} on {name} has fewer than {position} entries to come.")
+        raise HTTPException(
+            404, f"Subscription {subscription!r} on {name} has fewer than {position} entries in its backlog."
+        )
     last = found.ranges[-1]
     return await _entry(services, topic, Position(last.ledger, EntryId(last.end - 1)))
 
 
 @router.get(f"{TOPIC}/ledger/{{ledger}}/entry/{{entry}}", responses=_NO_TOPIC | _ENTRY, dependencies=_IN_TURN)
 async def entry_by_id(services: BrokerServices, name: StoredTopic, ledger: _Number, entry: _Number) -> Response:
-    """The entry with an id."""
+    """Return the entry with an id."""
     topic = await _loaded(services, single(await services.views.view(), name, "A message id"))
     if not topic.chain.holds(ledger, entry):
-        raise HTTPException(404, f"Entry {ledger}:{entry} of {name} is not there.")
+        raise HTTPException(404, f"Entry {ledger}:{entry} of {name} does not exist.")
     return await _entry(services, topic, Position(LedgerId(ledger), EntryId(entry)))
 
 
@@ -91,7 +93,7 @@ async def examine(
     start: Annotated[Literal["earliest", "latest"], Query(alias="initialPosition")] = "latest",
     number: Annotated[int, Query(alias="messagePosition", ge=1, le=2**31 - 1)] = 1,
 ) -> Response:
-    """The entry at a place, from 1, counted from the topic's start or from its end."""
+    """Return the n-th entry, from 1, counted from the topic's start or from its end."""
     topic = await _loaded(services, single(await services.views.view(), name, "Examining"))
     chain = topic.chain
     entries = chain.entries_from(chain.start.ledger, chain.start.entry)
@@ -107,7 +109,7 @@ async def examine(
 async def id_at(
     services: BrokerServices, name: StoredTopic, timestamp_ms: Annotated[int, Path(ge=0, le=2**53)]
 ) -> MessageIdJson:
-    """The id of the first message that was published at a time or later; else that of the last one."""
+    """Return the id of the first message published at a time or later; if there is none, the last message's id."""
     topic = await _loaded(services, single(await services.views.view(), name, "A message id"))
     position = await services.reader.position_at(topic.part, topic.chain, timestamp_ms)
     found = position if topic.chain.holds(position.ledger, position.entry) else topic.chain.entry_before(position)
@@ -118,7 +120,7 @@ async def id_at(
 
 @router.get(f"{TOPIC}/lastMessageId", responses=refused(404, "There is no such topic."))
 async def last_id(services: BrokerServices, name: StoredTopic) -> MessageIdJson:
-    """The id of the last message; (-1, -1) where there is none."""
+    """Return the id of the last message; (-1, -1) if the topic is empty."""
     topic = await _loaded(services, single(await services.views.view(), name, "A message id"))
     last = await services.reader.last_message_id(topic.part, topic.chain)
     nothing = MessageId(LedgerId(-1), EntryId(-1), topic.part.partition)
@@ -136,7 +138,7 @@ async def _loaded(services: Services, part: TopicRecord) -> BrokerTopic:
 
 
 async def _cursor(services: Services, view: View, topic: BrokerTopic, part: TopicRecord, name: str) -> Cursor:
-    """A cursor to look through: the live one where it is open here, else where its record and rows say it stands."""
+    """Return the live cursor if the subscription is loaded here, else a copy from the metadata."""
     live = topic.subscriptions.get(name)
     if live is not None:
         return live.kept.cursor
@@ -192,7 +194,7 @@ def _headers(metadata: MessageMetadata, payload_bytes: int) -> Iterator[tuple[st
     properties = {each.key: each.value for each in metadata.properties}
     if properties:
         yield "X-Pulsar-PROPERTY", json.dumps(properties)
-        # As older clients look for them.
+        # Older clients look for one header per property.
         for key, value in properties.items():
             if _HEADER_NAME.fullmatch(key):
                 yield f"X-Pulsar-PROPERTY-{key}", value
@@ -214,9 +216,9 @@ def _headers(metadata: MessageMetadata, payload_bytes: int) -> Iterator[tuple[st
 
 
 _LAST_MS: Final = 253_402_300_800_000
-"""The first millisecond of the year 10000, which no date form of four digits can say."""
+"""The first millisecond of the year 10000, which a date with a four-digit year cannot express."""
 
 
 def _header_value(text: str) -> bytes:
-    """A client's text as a header may hold it: UTF-8, and a space for each control character."""
+    """Encode a client's text as a header value: UTF-8, with each control character replaced by a space."""
     return "".join(letter if letter.isprintable() else " " for letter in text).encode().strip()

@@ -27,12 +27,14 @@ from pulsar_on_spark.topic.catalog import tenants as registry
 router = APIRouter(tags=["namespaces"], dependencies=[Depends(administers)])
 
 MISSING: Final = refused(404, "There is no such namespace.")
-_ONE_BUNDLE: Final = f"A namespace has the one bundle {BUNDLE}, as one broker serves all of a root: it is not split."
+_ONE_BUNDLE: Final = (
+    f"A namespace has the one bundle {BUNDLE}, because one broker serves all of a root: splitting is not supported."
+)
 Properties = Annotated[dict[str, str], Field(max_length=1000)]
 
 
 class NamespaceBody(BaseModel):
-    """Pulsar's `Policies`: whatever stands there besides properties is looked up among the policies."""
+    """Pulsar's `Policies`: every key beside `properties` is the name of a policy."""
 
     model_config = ConfigDict(extra="allow")
 
@@ -41,7 +43,7 @@ class NamespaceBody(BaseModel):
 
 @router.get("/admin/v2/namespaces/{tenant}", responses=refused(404, "There is no such tenant."))
 async def namespaces(services: BrokerServices, tenant: Text) -> list[str]:
-    """The namespaces of a tenant, by name."""
+    """List the namespaces of a tenant, sorted by name."""
     view = await services.views.view()
     registry.require_tenant(view, tenant)
     return [each.namespace for each in registry.namespaces(view, tenant)]
@@ -49,7 +51,7 @@ async def namespaces(services: BrokerServices, tenant: Text) -> list[str]:
 
 @router.get(NAMESPACE, responses=MISSING)
 async def policies(services: BrokerServices, namespace: NamedNamespace) -> dict[str, Any]:
-    """The namespace's policies: those that are set, under the names of Pulsar's `Policies`."""
+    """Return the policies that are set on the namespace, under the names of Pulsar's `Policies`."""
     record = registry.require_namespace(await services.views.view(), namespace)
     return {
         "bundles": _bundles(),
@@ -60,9 +62,13 @@ async def policies(services: BrokerServices, namespace: NamedNamespace) -> dict[
     }
 
 
-@router.put(NAMESPACE, status_code=204, responses=refused(409, "It exists.") | refused(501, "Not all is supported."))
+@router.put(
+    NAMESPACE,
+    status_code=204,
+    responses=refused(409, "It exists.") | refused(501, "One of the policies is not supported."),
+)
 async def create(services: BrokerServices, namespace: NamedNamespace, body: NamespaceBody | None = None) -> None:
-    """Create a namespace of a tenant that is there, with policies in the shape of Pulsar's `Policies`: all or none."""
+    """Create a namespace of an existing tenant, with all policies of the body (Pulsar's `Policies`) or not at all."""
     body = body or NamespaceBody()
     fields, unsupported = given_fields(body.model_extra or {}, services.settings.cluster_name)
     if unsupported:
@@ -76,7 +82,7 @@ async def create(services: BrokerServices, namespace: NamedNamespace, body: Name
 
 @router.delete(NAMESPACE, status_code=204, responses=MISSING | refused(409, "It has topics."))
 async def delete(services: BrokerServices, namespace: NamedNamespace, force: Force = False) -> None:
-    """Delete a namespace; forced also one that has topics, with their data and subscriptions."""
+    """Delete a namespace; with `force`, its topics, their data and subscriptions too."""
     registry.require_namespace(await services.views.view(), namespace)
     if force:
         await _unload(services, namespace)
@@ -85,29 +91,29 @@ async def delete(services: BrokerServices, namespace: NamedNamespace, force: For
 
 @router.get(f"{NAMESPACE}/bundles", responses=MISSING)
 async def bundles(services: BrokerServices, namespace: NamedNamespace) -> dict[str, Any]:
-    """The one bundle that each namespace has."""
+    """Return the namespace's one bundle."""
     registry.require_namespace(await services.views.view(), namespace)
     return _bundles()
 
 
 @router.put(f"{NAMESPACE}/unload", status_code=204, responses=MISSING)
 async def unload(services: BrokerServices, namespace: NamedNamespace) -> None:
-    """Unload all topics; their clients look them up again."""
+    """Unload all topics of a namespace; their clients look them up again."""
     registry.require_namespace(await services.views.view(), namespace)
     await _unload(services, namespace)
 
 
 @router.put(f"{NAMESPACE}/{{bundle}}/unload", status_code=204, responses=MISSING)
 async def unload_bundle(services: BrokerServices, namespace: NamedNamespace, bundle: Text) -> None:
-    """As `unload`, for there is one bundle."""
+    """Unload all topics of the namespace: it has one bundle."""
     if bundle != BUNDLE:
-        raise HTTPException(412, f"Bundle {bundle} of {namespace} does not exist: there is {BUNDLE} alone.")
+        raise HTTPException(412, f"Bundle {bundle} of {namespace} does not exist: the only one is {BUNDLE}.")
     await unload(services, namespace)
 
 
 @router.put(f"{NAMESPACE}/{{bundle}}/split", status_code=204, responses=refused(501, _ONE_BUNDLE))
 async def split_bundle(namespace: NamedNamespace, bundle: Text) -> None:
-    """Not supported."""
+    """Refuse to split the bundle."""
     raise HTTPException(501, _ONE_BUNDLE)
 
 
@@ -116,13 +122,13 @@ async def split_bundle(namespace: NamedNamespace, bundle: Text) -> None:
 
 @router.get(f"{NAMESPACE}/properties", responses=MISSING)
 async def properties(services: BrokerServices, namespace: NamedNamespace) -> dict[str, str]:
-    """The namespace's properties."""
+    """Return the namespace's properties."""
     return dict(registry.require_namespace(await services.views.view(), namespace).properties)
 
 
 @router.put(f"{NAMESPACE}/properties", status_code=204, responses=MISSING)
 async def set_properties(services: BrokerServices, namespace: NamedNamespace, body: Properties) -> None:
-    """Set properties; the others stay."""
+    """Set properties; others keep their values."""
     await asyncio.to_thread(registry.set_namespace_properties, services.root.store, namespace, body)
 
 
@@ -136,7 +142,7 @@ async def clear_properties(services: BrokerServices, namespace: NamedNamespace) 
 
 @router.get(f"{NAMESPACE}/property/{{key}}", responses=MISSING)
 async def property_(services: BrokerServices, namespace: NamedNamespace, key: Text) -> Response:
-    """One property, as it is."""
+    """Return one property as plain text; 204 if it is not set."""
     return _text(registry.require_namespace(await services.views.view(), namespace).properties.get(key))
 
 
@@ -148,7 +154,7 @@ async def set_property(services: BrokerServices, namespace: NamedNamespace, key:
 
 @router.delete(f"{NAMESPACE}/property/{{key}}", responses=MISSING)
 async def remove_property(services: BrokerServices, namespace: NamedNamespace, key: Text) -> Response:
-    """Remove one property; answers what it was."""
+    """Remove one property and return its old value."""
     was = registry.require_namespace(await services.views.view(), namespace).properties.get(key)
     await asyncio.to_thread(registry.set_namespace_properties, services.root.store, namespace, {key: None})
     return _text(was)

@@ -1,6 +1,6 @@
-"""What Pulsar's admin API has and this project does not do: each is answered with 501 and the reason, never accepted.
+"""Unsupported paths of Pulsar's admin API: each request is refused with 501 and the reason, never silently accepted.
 
-The table has whole paths under a namespace or a topic, and whole branches of the API.
+The tables hold paths under a namespace or a topic, and whole branches of the API.
 """
 
 from __future__ import annotations
@@ -15,18 +15,20 @@ router = APIRouter(include_in_schema=False)
 
 _GEO: Final = "A root is one cluster: geo-replication is not supported."
 _OFFLOAD: Final = "Segments are on storage paths for good: tiered storage is not supported."
-_PERMISSIONS: Final = "There is no authorization: everybody may do everything, and no permission would be heeded."
-_NOT_ENFORCED: Final = "This policy is not enforced here, and so it is not taken."
-_ENCRYPTION: Final = "Clients may encrypt, and nobody is made to: encryption is not enforced."
-_ONE_BROKER: Final = "One broker serves all of a root: nothing is balanced or isolated."
-_ONE_BUNDLE: Final = "A namespace has one bundle: ask without one."
-_FUNCTIONS: Final = "There are no functions, sources, sinks or packages: use Spark on the topic."
+_PERMISSIONS: Final = (
+    "Authorization is not supported: every client may do everything, and a permission would have no effect."
+)
+_NOT_ENFORCED: Final = "The broker does not enforce this policy, so it cannot be set."
+_ENCRYPTION: Final = "Clients may encrypt messages, but the broker cannot require it."
+_ONE_BROKER: Final = "One broker serves all of a root: load balancing and isolation do not apply."
+_ONE_BUNDLE: Final = "A namespace has one bundle: use the path without a bundle."
+_FUNCTIONS: Final = "Functions, sources, sinks and packages are not supported: use Spark on the topic."
 _TRANSACTIONS: Final = "Transactions are not supported."
 
 UNDER_NAMESPACE: Final = {
     "subscriptionPermission": _PERMISSIONS,
     "subscriptionAuthMode": _PERMISSIONS,
-    "persistence/bookieAffinity": "There are no bookies: storage paths have labels, and copies are kept apart by them.",
+    "persistence/bookieAffinity": "There are no bookies: labels of storage paths decide where copies are placed.",
     "replication": _GEO,
     "replicatorDispatchRate": _GEO,
     "allowedClusters": _GEO,
@@ -49,7 +51,7 @@ UNDER_NAMESPACE: Final = {
     "{bundle}/unsubscribe/{subscription}": _ONE_BUNDLE,
     "{bundle}/topHashPositions": _ONE_BUNDLE,
     "isolation": _ONE_BROKER,
-    "schemaAutoUpdateCompatibilityStrategy": "It was replaced in Pulsar 2.5: set schemaCompatibilityStrategy.",
+    "schemaAutoUpdateCompatibilityStrategy": "Pulsar 2.5 replaced it: set schemaCompatibilityStrategy.",
     "scanOffloadedLedgers": _OFFLOAD,
 }
 UNDER_TOPIC: Final = {
@@ -60,10 +62,10 @@ UNDER_TOPIC: Final = {
     "offloadPolicies": _OFFLOAD,
     "entryFilters": _NOT_ENFORCED,
     "dispatcherPauseOnAckStatePersistent": _NOT_ENFORCED,
-    "getMessageIdByIndex": "Entries have ids and times, and no index.",
+    "getMessageIdByIndex": "Entries have ids and times but no index.",
     "{subscription}/dispatchRate": "Rates are set for all subscriptions of a topic (subscriptionDispatchRate).",
     "subscription/{subscription}/replicatedSubscriptionStatus": _GEO,
-    "subscription/{subscription}/analyzeBacklog": "The backlog in stats is exact as it is.",
+    "subscription/{subscription}/analyzeBacklog": "The backlog in the topic's stats is exact already.",
 }
 BRANCHES: Final = {
     "/admin/v2/resourcegroups": _NOT_ENFORCED,
@@ -91,7 +93,7 @@ def _refuse(path: str, reason: str) -> None:
     async def not_there(request: Request) -> Response:
         raise HTTPException(501, f"{request.method} {request.url.path} is not supported: {reason}")
 
-    router.add_route(path, not_there, methods=_METHODS)  # plain ones: nothing of them is described or looked at
+    router.add_route(path, not_there, methods=_METHODS)  # not validated, not described
 
 
 for _segment, _reason in UNDER_NAMESPACE.items():

@@ -1,4 +1,4 @@
-"""Answers that hold a message: few at the same time and each bounded, so that they never fill the memory."""
+"""Responses that hold a message: limited in number and size, so that they never fill the memory."""
 
 from __future__ import annotations
 
@@ -17,33 +17,33 @@ from pulsar_on_spark.protocol.messages import MessageMetadata
 from pulsar_on_spark.protocol.opened_entry import PayloadTooLargeError, open_entry
 
 PEEKS: Final = 2
-"""Messages that are read, decompressed and sent at once."""
+"""Maximum number of messages that are read, decompressed and sent concurrently."""
 PATIENCE_S: Final = 10.0
-"""Time that a request waits for its turn."""
+"""Time that a request waits for its turn, in seconds."""
 SEND_S: Final = 60.0
-"""Time in which a client must read an answer: others wait for their turn meanwhile."""
+"""Time in which a client must read its response: other requests wait for their turn meanwhile."""
 LARGEST: Final = 3
-"""A payload is decompressed to at most this many times `max_message_size`."""
+"""Limit of a decompressed payload, as a multiple of `max_message_size`."""
 _PIECE_BYTES: Final = 1 << 16
-"""About this much is copied to the connection before its client takes some."""
+"""Bytes written to the connection before waiting for its client to read."""
 
 
 def peek_turns() -> asyncio.Semaphore:
-    """The turns of an application's requests for single messages."""
+    """Create the semaphore that limits an application's requests for single messages."""
     return asyncio.Semaphore(PEEKS)
 
 
 async def peek_turn(request: Request) -> AsyncIterator[None]:
-    """Hold a turn until the answer was sent: for routes that answer with a message.
+    """Hold a turn until the response is sent: a dependency of routes that respond with a message.
 
     Raises:
-        HTTPException: 503, there was no turn within `PATIENCE_S`.
+        HTTPException: 503, no turn was free within `PATIENCE_S`.
     """
     turns: asyncio.Semaphore = request.app.state.peek_turns
     try:
         await asyncio.wait_for(turns.acquire(), PATIENCE_S)
     except TimeoutError as error:
-        raise HTTPException(503, f"{PEEKS} other messages are being looked at: try again.") from error
+        raise HTTPException(503, f"{PEEKS} other messages are being read: try again.") from error
     try:
         yield
     finally:
@@ -51,7 +51,7 @@ async def peek_turn(request: Request) -> AsyncIterator[None]:
 
 
 async def open_peeked(services: BrokerServices, at: Position, data: bytes) -> tuple[MessageMetadata, bytes]:
-    """Metadata and payload of an entry, decompressed beside the event loop.
+    """Return metadata and payload of an entry, decompressed in a thread.
 
     Raises:
         HTTPException: 413, the payload is too large.
@@ -66,12 +66,12 @@ async def open_peeked(services: BrokerServices, at: Position, data: bytes) -> tu
 
 
 class PeekResponse(Response):
-    """A payload, sent as fast as its client takes it."""
+    """A payload, sent as fast as its client reads it."""
 
     media_type = "application/octet-stream"
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Send headers and payload; after `SEND_S` give up, and close the connection."""
+        """Send headers and payload; close the connection if that takes longer than `SEND_S`."""
         with suppress(TimeoutError):
             async with asyncio.timeout(SEND_S):
                 await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})

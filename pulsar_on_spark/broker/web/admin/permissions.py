@@ -1,4 +1,4 @@
-"""Permissions: none, as in a Pulsar without authorization: nobody is granted or denied anything."""
+"""Permissions: always empty, as in Pulsar without authorization; changes are refused."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ _NOT_ENABLED: Final = "Authorization is not enabled."
 @router.get(f"{NAMESPACE}/permissions", responses=_MISSING)
 @router.get(f"{NAMESPACE}/permissions/subscription", responses=_MISSING)
 async def of_namespace(services: BrokerServices, namespace: NamedNamespace) -> dict[str, list[str]]:
-    """Nobody's."""
+    """Return no permissions; 404 if the namespace does not exist."""
     tenants.require_namespace(await services.views.view(), namespace)
     return {}
 
 
 @router.get(f"{TOPIC}/permissions", responses=_MISSING)
 async def of_topic(services: BrokerServices, name: NamedTopic) -> dict[str, list[str]]:
-    """Nobody's."""
+    """Return no permissions; 404 if the topic's namespace does not exist."""
     tenants.require_namespace(await services.views.view(), name.namespace)
     return {}
 

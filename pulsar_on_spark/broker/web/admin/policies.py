@@ -1,8 +1,9 @@
-"""Policies of namespaces and topics: their names and fields are those of the table `FIELDS`.
+"""Policies of namespaces and topics, under the names and fields of the table `FIELDS`.
 
-GET answers what is set there, 204 where nothing is (`_UNSET_THERE` for two of a namespace's); with `applied=true` what
-holds in the end, and so without it where Pulsar's clients know no "not set" (`_NEVER_UNSET`). POST and PUT set,
-whichever of them Pulsar takes. A policy that is not enforced is not in the table: see `not_there.py`.
+GET returns the value set on the namespace or topic; an unset one is answered with 204, or with the value of
+`_UNSET_THERE`. With `applied=true` it returns the effective value, as it always does for policies that Pulsar's clients
+cannot read as "not set" (`_NEVER_UNSET`). POST and PUT both set a policy, because Pulsar uses either. Policies that the
+broker does not enforce are refused: see `not_there.py`.
 """
 
 from __future__ import annotations
@@ -38,14 +39,14 @@ from pulsar_on_spark.topic.catalog.policies.policies import FIELDS, PersistenceP
 router = APIRouter(dependencies=[Depends(administers)])
 
 QuotaType = Literal["destination_storage", "message_age"]
-Applied = Annotated[bool, Query(description="What holds in the end, wherever it is set.")]
+Applied = Annotated[bool, Query(description="Return the effective value, wherever it is set.")]
 _NEVER_UNSET: Final = ("schema_validation_enforced", "is_allow_auto_update_schema")
-"""Their getters in Java are of type `boolean`."""
+"""Policies whose getters in Java return `boolean`, which cannot be null."""
 _UNSET_THERE: Final[dict[str, JsonValue]] = {
     "schema_compatibility_strategy": "UNDEFINED",
     "subscription_types_enabled": [],
 }
-"""Answers where a namespace does not set them, as Pulsar's are: its Go client fails on an empty one."""
+"""Pulsar's responses for policies that a namespace does not set: its Go client fails on an empty response."""
 _MISSING: Final = refused(404, "There is no such namespace or topic.")
 _BAD: Final = refused(412, "The value is not acceptable.")
 
@@ -80,7 +81,7 @@ async def _set_namespace(services: Services, namespace: str, field: str, value: 
 async def _set_topic(services: Services, name: TopicName, field: str, value: JsonValue) -> None:
     largest = services.settings.max_message_size
     if field == "max_message_size" and isinstance(value, int) and value > largest:
-        raise HTTPException(412, f"The broker takes messages of at most {largest} bytes: give less than that.")
+        raise HTTPException(412, f"The broker accepts messages of at most {largest} bytes: set a smaller size.")
     await asyncio.to_thread(set_topic_policies, services.root, name, {field: value})
 
 
@@ -98,7 +99,7 @@ _TOPIC_FIELDS: Final = {
 }
 
 
-# One route takes all names: with one for each of them, to make them would be a good part of a broker's start.
+# One route serves all names: creating a route per policy would be a good part of a broker's start time.
 
 
 class _NamespacePolicies(NamesConvertor):
@@ -125,7 +126,7 @@ _OF_TOPIC: Final = "topic policies"
 async def namespace_policy(
     services: BrokerServices, namespace: NamedNamespace, policy: NamespacePolicy, applied: Applied = False
 ) -> Response:
-    """A policy as it is set there, or as it holds in the end for topics that do not set it."""
+    """Return a policy's value on the namespace, or the effective value for topics that do not set it."""
     field = _NAMESPACE_FIELDS[policy]
     value = (await _of_namespace(services, namespace, applied or field in _NEVER_UNSET)).get(field)
     return _answer(_UNSET_THERE.get(field) if value is None else value)
@@ -136,13 +137,13 @@ async def namespace_policy(
 async def set_namespace_policy(
     services: BrokerServices, namespace: NamedNamespace, policy: NamespacePolicy, value: Value
 ) -> None:
-    """Set a policy."""
+    """Set a policy of a namespace."""
     await _set_namespace(services, namespace, _NAMESPACE_FIELDS[policy], value)
 
 
 @router.delete(_NAMESPACE_POLICY, status_code=204, tags=[_OF_NAMESPACE], responses=_MISSING)
 async def unset_namespace_policy(services: BrokerServices, namespace: NamedNamespace, policy: NamespacePolicy) -> None:
-    """Have a policy unset."""
+    """Remove a policy from a namespace."""
     await _set_namespace(services, namespace, _NAMESPACE_FIELDS[policy], None)
 
 
@@ -150,7 +151,7 @@ async def unset_namespace_policy(services: BrokerServices, namespace: NamedNames
 async def topic_policy(
     services: BrokerServices, name: StoredTopic, policy: TopicPolicy, applied: Applied = False
 ) -> Response:
-    """A policy as it is set there, or as it holds in the end."""
+    """Return a policy's value on the topic, or the effective value."""
     field = _TOPIC_FIELDS[policy]
     return _answer((await _of_topic(services, name, applied or field in _NEVER_UNSET)).get(field))
 
@@ -160,8 +161,8 @@ async def topic_policy(
 async def set_topic_policy(
     request: Request, services: BrokerServices, name: StoredTopic, policy: TopicPolicy, value: Value = None
 ) -> None:
-    """Set a policy."""
-    given = request.query_params.get(policy) if value is None else value  # as Java clients send a topic's TTL
+    """Set a policy of a topic."""
+    given = request.query_params.get(policy) if value is None else value  # Java clients send a topic's TTL in the query
     if given is None:
         raise HTTPException(400, f"The request has no value for {policy}: give one as its body.")
     await _set_topic(services, name, _TOPIC_FIELDS[policy], given)
@@ -169,7 +170,7 @@ async def set_topic_policy(
 
 @router.delete(_TOPIC_POLICY, status_code=204, tags=[_OF_TOPIC], responses=_MISSING)
 async def unset_topic_policy(services: BrokerServices, name: StoredTopic, policy: TopicPolicy) -> None:
-    """Have a policy unset."""
+    """Remove a policy from a topic."""
     await _set_topic(services, name, _TOPIC_FIELDS[policy], None)
 
 
@@ -182,7 +183,7 @@ _Type = Annotated[QuotaType, Query(alias="backlogQuotaType")]
 async def namespace_quotas(
     services: BrokerServices, namespace: NamedNamespace, applied: Applied = False
 ) -> dict[str, Any]:
-    """The quotas that are set, by their type."""
+    """Return the namespace's backlog quotas by type."""
     return quota_map(await _of_namespace(services, namespace, applied))
 
 
@@ -193,7 +194,7 @@ async def set_namespace_quota(
     quota: Annotated[JsonValue, Body()],
     type_: _Type = "destination_storage",
 ) -> None:
-    """Set a quota."""
+    """Set a backlog quota of a namespace."""
     await _set_namespace(services, namespace, QUOTAS[type_], _of_type(quota, type_))
 
 
@@ -201,13 +202,13 @@ async def set_namespace_quota(
 async def unset_namespace_quota(
     services: BrokerServices, namespace: NamedNamespace, type_: _Type = "destination_storage"
 ) -> None:
-    """Have a quota unset."""
+    """Remove a backlog quota from a namespace."""
     await _set_namespace(services, namespace, QUOTAS[type_], None)
 
 
 @router.get(f"{TOPIC}/backlogQuotaMap", tags=[_OF_TOPIC], responses=_MISSING)
 async def topic_quotas(services: BrokerServices, name: StoredTopic, applied: Applied = False) -> dict[str, Any]:
-    """The quotas that are set, by their type."""
+    """Return the topic's backlog quotas by type."""
     return quota_map(await _of_topic(services, name, applied))
 
 
@@ -218,18 +219,18 @@ async def set_topic_quota(
     quota: Annotated[JsonValue, Body()],
     type_: _Type = "destination_storage",
 ) -> None:
-    """Set a quota."""
+    """Set a backlog quota of a topic."""
     await _set_topic(services, name, QUOTAS[type_], _of_type(quota, type_))
 
 
 @router.delete(f"{TOPIC}/backlogQuota", status_code=204, tags=[_OF_TOPIC], responses=_MISSING)
 async def unset_topic_quota(services: BrokerServices, name: StoredTopic, type_: _Type = "destination_storage") -> None:
-    """Have a quota unset."""
+    """Remove a backlog quota from a topic."""
     await _set_topic(services, name, QUOTAS[type_], None)
 
 
 def _of_type(quota: JsonValue, type_: QuotaType) -> JsonValue:
-    """A quota without what says nothing for its type; `limit` is what clients before Pulsar 2.9 said for bytes."""
+    """Drop a quota's null fields; clients before Pulsar 2.9 send the size as `limit`."""
     if not isinstance(quota, dict):
         return quota
     said: dict[str, JsonValue] = {name: value for name, value in quota.items() if value is not None}

@@ -1,7 +1,7 @@
 """Policies in the JSON of Pulsar's admin API. Pure.
 
-`FIELDS` (`topic.catalog.policies`) says under which name a policy stands there; the rest is shape: quotas are a map by
-their type, and rates in a namespace's policies are maps by cluster.
+`FIELDS` (`topic.catalog.policies`) gives each policy's name there. Two kinds differ in shape: quotas are a map by type,
+and rates in a namespace's policies are maps by cluster.
 """
 
 from __future__ import annotations
@@ -21,18 +21,18 @@ _ANY: Final = TypeAdapter(Any)
 
 
 def value_json(value: object) -> JsonValue:
-    """A policy's value as clients read it."""
+    """Convert a policy's value to the JSON that clients read."""
     dumped: JsonValue = _ANY.dump_python(value, mode="json", by_alias=True)
     return sorted(dumped, key=str) if isinstance(value, set | frozenset) and isinstance(dumped, list) else dumped
 
 
 def quota_map(values: Mapping[str, Any]) -> dict[str, JsonValue]:
-    """The quotas among policies by field, by their type."""
+    """Pick the quotas among policies by field, and return them by Pulsar's type."""
     return {type_: value_json(values[field]) for type_, field in QUOTAS.items() if values.get(field) is not None}
 
 
 def policies_json(stored: Mapping[str, JsonValue], cluster: str) -> dict[str, JsonValue]:
-    """A namespace's policies as its record has them, in the shape of Pulsar's `Policies`."""
+    """Convert the policies of a namespace's record to the shape of Pulsar's `Policies`."""
     shown: dict[str, JsonValue] = {}
     for field, value in stored.items():
         if field not in FIELDS or field in QUOTAS.values():
@@ -43,9 +43,9 @@ def policies_json(stored: Mapping[str, JsonValue], cluster: str) -> dict[str, Js
 
 
 def given_fields(body: Mapping[str, JsonValue], cluster: str) -> tuple[dict[str, JsonValue], list[str]]:
-    """The policies by field that a body in the shape of Pulsar's `Policies` sets, and keys that are not supported.
+    """Parse a body in the shape of Pulsar's `Policies` into policies by field, and list its unsupported keys.
 
-    Clients send every key that they know: what says nothing (`_SAYS_NOTHING`), or what holds anyway, is passed over.
+    Clients send every key that they know: empty values (`_SAYS_NOTHING`) and values that hold anyway are ignored.
     """
     fields: dict[str, JsonValue] = {}
     unsupported: list[str] = []
@@ -92,5 +92,5 @@ def _is_open(grants: JsonValue) -> bool:
 
 
 def _is_undefined(value: JsonValue) -> bool:
-    """As clients say a strategy that is not set."""
+    """True for null and for the name that clients send for an unset strategy."""
     return value is None or value == "UNDEFINED"

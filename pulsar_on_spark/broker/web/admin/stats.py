@@ -1,4 +1,4 @@
-"""Stats of topics: what comes in and goes out, what is stored, and what is behind each subscription."""
+"""Stats of topics: rates in and out, storage, and the backlog of each subscription."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ _MISSING_PARTITIONED: Final = refused(404, "There is no such partitioned topic."
 async def stats(
     services: BrokerServices, name: NamedTopic, no_publishers: _NoPublishers = False, no_consumers: _NoConsumers = False
 ) -> TopicStats:
-    """A topic without partitions, or one partition."""
+    """Return the stats of a topic without partitions, or of one partition."""
     if not name.is_persistent:
         topic = await services.topics.get(name)
         assert isinstance(topic, NonPersistentTopic), "it is not stored"
@@ -69,7 +69,7 @@ async def partitioned_stats(
     no_publishers: _NoPublishers = False,
     no_consumers: _NoConsumers = False,
 ) -> PartitionedTopicStats:
-    """A partitioned topic: all partitions together, and one by one unless that is not wanted."""
+    """Return the stats of a partitioned topic: the sum, and each partition's unless `perPartition=false`."""
     metadata, records = await _partitioned(services, name)
     parts_of_it = {
         key: each.without(publishers=no_publishers, consumers=no_consumers)
@@ -81,7 +81,7 @@ async def partitioned_stats(
 
 @router.get(f"{TOPIC}/internalStats", responses=_MISSING, response_model_exclude_none=True)
 async def internal_stats(services: BrokerServices, name: StoredTopic) -> InternalStats:
-    """The ledgers and cursors of a topic without partitions, or of one partition."""
+    """Return the ledgers and cursors of a topic without partitions, or of one partition."""
     record = await _single(services, name)
     found = (await services.overview.internal_stats([record]))[record.name]
     return await _with_reasons(services, name, found)
@@ -89,7 +89,7 @@ async def internal_stats(services: BrokerServices, name: StoredTopic) -> Interna
 
 @router.get(f"{TOPIC}/partitioned-internalStats", responses=_MISSING_PARTITIONED, response_model_exclude_none=True)
 async def partitioned_internal_stats(services: BrokerServices, name: StoredTopic) -> PartitionedInternalStats:
-    """The ledgers and cursors of all partitions."""
+    """Return the ledgers and cursors of all partitions."""
     metadata, records = await _partitioned(services, name)
     found = await services.overview.internal_stats(records)
     return PartitionedInternalStats(
@@ -100,7 +100,7 @@ async def partitioned_internal_stats(services: BrokerServices, name: StoredTopic
 
 @router.get(f"{TOPIC}/internal-info", responses=_MISSING)
 async def internal_info(services: BrokerServices, name: StoredTopic) -> dict[str, Any]:
-    """The ledgers and cursors in short (Pulsar's `ManagedLedgerInfo`)."""
+    """Return a summary of the ledgers and cursors (Pulsar's `ManagedLedgerInfo`)."""
     record = await _single(services, name)
     found = (await services.overview.internal_stats([record]))[record.name]
     return {
@@ -116,7 +116,7 @@ async def internal_info(services: BrokerServices, name: StoredTopic) -> dict[str
 
 @router.get(f"{TOPIC}/backlog", responses=_MISSING)
 async def backlog(services: BrokerServices, name: StoredTopic) -> dict[str, Any]:
-    """How far each subscription is behind (Pulsar's `PersistentOfflineTopicStats`)."""
+    """Return the backlog of each subscription (Pulsar's `PersistentOfflineTopicStats`)."""
     record = await _single(services, name)
     found = (await services.overview.stats([record]))[record.name]
     return {
@@ -132,7 +132,7 @@ async def backlog(services: BrokerServices, name: StoredTopic) -> dict[str, Any]
 
 @router.put(f"{TOPIC}/backlogSize", responses=_MISSING)
 async def backlog_size(services: BrokerServices, name: StoredTopic, body: MessageIdJson) -> int:
-    """Bytes of keys and values behind a message."""
+    """Return the bytes of keys and values that follow a message."""
     record = await _single(services, name)
     contents = await services.overview.contents(record)
     behind = Position(LedgerId(body.ledger_id), EntryId(body.entry_id + 1)) if body.ledger_id >= 0 else EARLIEST
@@ -141,14 +141,14 @@ async def backlog_size(services: BrokerServices, name: StoredTopic, body: Messag
 
 
 async def _with_reasons(services: Services, name: TopicName, found: InternalStats) -> InternalStats:
-    """Each ledger's sealed segments, and why they are still kept."""
+    """Add each ledger's sealed segments, and the reasons why they are retained."""
     defaults = default_policies(services.settings)
     kept = await asyncio.to_thread(kept_segments, services.root.store, name, defaults)
     return with_reasons(found, kept)
 
 
 async def _single(services: Services, name: TopicName) -> TopicRecord:
-    """As Pulsar: stats of a partitioned topic are not found here."""
+    """Require a topic without partitions: as in Pulsar, stats of a partitioned topic are 404 here."""
     record = catalog.require_topic(await services.views.view(), name)
     if record.partitions is not None:
         raise TopicNotFoundError(f"Topic {name} is partitioned: ask for its partitioned-stats, or name a partition.")

@@ -1,4 +1,4 @@
-"""Storage paths, copies and journals, as `pulsarpy status` shows them of a root. Not in Pulsar."""
+"""Storage paths, copies and journals of the root, as `pulsarpy status` shows them. Not in Pulsar."""
 
 from __future__ import annotations
 
@@ -15,21 +15,21 @@ from pulsar_on_spark.topic.maintenance.status import StorageStatus, storage_stat
 router = APIRouter(prefix="/admin/v2/storage", tags=["storage"], dependencies=[Depends(administers)])
 
 TIMEOUT_S: Final = 10.0
-"""Time to wait for the disks."""
+"""Time to wait for the disks, in seconds."""
 _STATUS: Final = TypeAdapter(StorageStatus)
 
 
 class StorageLook:
-    """One scan of the disks at a time, shared by all requests meanwhile: a disk that hangs blocks one thread."""
+    """A scan of the disks that concurrent requests share, so that a disk that hangs blocks only one thread."""
 
     def __init__(self) -> None:
         self._looking: asyncio.Task[StorageStatus] | None = None
 
     async def look(self, root: Root) -> StorageStatus:
-        """The storage now.
+        """Return the state of the storage, joining a scan that is running.
 
         Raises:
-            TimeoutError: a disk does not answer.
+            TimeoutError: a disk does not respond.
             PulsarpyError: metadata or reports cannot be read.
         """
         looking = self._looking
@@ -42,13 +42,13 @@ async def _look(request: Request) -> StorageLook:
     return cast(StorageLook, request.app.state.storage_look)
 
 
-@router.get("", responses=refused(503, "A disk does not answer, or the metadata cannot be read."))
+@router.get("", responses=refused(503, "A disk does not respond, or the metadata cannot be read."))
 async def storage(services: BrokerServices, look: Annotated[StorageLook, Depends(_look)]) -> dict[str, Any]:
-    """Storage paths, missing and bad copies, losses, journals, and the last audit."""
+    """Return storage paths, missing and corrupt copies, losses, journals, and the last audit."""
     try:
         found = await look.look(services.root)
     except TimeoutError as error:
         raise HTTPException(
-            503, f"The storage paths were not looked at in {TIMEOUT_S:.0f} s: a disk hangs, see the host's log."
+            503, f"Scanning the storage paths took longer than {TIMEOUT_S:.0f} s: a disk hangs, see the host's log."
         ) from error
     return cast(dict[str, Any], _STATUS.dump_python(found, mode="json"))

@@ -1,4 +1,4 @@
-"""Subscriptions: create, list, delete, and move them. A partitioned topic's are those of all its partitions."""
+"""Subscriptions: create, list, delete and move them; on a partitioned topic, those of all its partitions."""
 
 from __future__ import annotations
 
@@ -37,9 +37,9 @@ from pulsar_on_spark.topic.managed_ledger.subscription.subscriptions import set_
 router = APIRouter(tags=["subscriptions"], dependencies=[Depends(administers)])
 
 MISSING: Final = refused(404, "There is no such topic or subscription.")
-_BUSY: Final = refused(412, "It has consumers, or Spark has it.")
+_BUSY: Final = refused(412, "It has consumers, or Spark owns it.")
 _AT_ONCE: Final = 64
-"""Partitions whose subscriptions are made together."""
+"""Maximum number of partitions whose subscriptions are created concurrently."""
 _NO_NAMESPACE: Final = refused(404, "There is no such namespace.")
 _NOT_REPLICATED: Final = "A root is one cluster: its subscriptions are not replicated."
 _ONE: Final = f"{TOPIC}/subscription/{{subscription}}"
@@ -50,7 +50,7 @@ Messages = Annotated[int, Path(ge=0, le=2**31 - 1)]
 
 @router.get(f"{TOPIC}/subscriptions", responses=refused(404, "There is no such topic."))
 async def subscriptions(services: BrokerServices, name: StoredTopic) -> list[str]:
-    """Names of the durable subscriptions."""
+    """List the names of the durable subscriptions."""
     view = await services.views.view()
     return sorted({each.name for part in parts(view, name) for each in view.all(SubscriptionRecord, part.topic_id)})
 
@@ -67,7 +67,7 @@ async def create(
     body: CursorPlace | None = None,
     replicated: bool = False,
 ) -> None:
-    """Create a subscription at a message id, by default at the end. On partitions only `earliest` and `latest` fit."""
+    """Create a subscription at a message id, by default at the end; on partitions at `earliest` or `latest` only."""
     if replicated:
         raise HTTPException(501, _NOT_REPLICATED)
     view = await services.views.view()
@@ -89,7 +89,7 @@ async def create(
 async def delete(
     services: BrokerServices, name: StoredTopic, subscription: SubscriptionName, force: Force = False
 ) -> None:
-    """Delete a subscription; forced also under its consumers, be they Spark's."""
+    """Delete a subscription; with `force`, even one with consumers or one that Spark owns."""
     view = await services.views.view()
     for part in _having(view, name, subscription):
         topic = await _loaded(services, part)
@@ -105,7 +105,7 @@ async def delete(
 
 @router.post(f"{_ONE}/skip_all", status_code=204, responses=MISSING | _BUSY)
 async def skip_all(services: BrokerServices, name: StoredTopic, subscription: SubscriptionName) -> None:
-    """Acknowledge the whole backlog."""
+    """Acknowledge the whole backlog of a subscription."""
     view = await services.views.view()
     for part in _having(view, name, subscription):
         await clear(await _loaded(services, part), _require(view, part, subscription))
@@ -115,7 +115,7 @@ async def skip_all(services: BrokerServices, name: StoredTopic, subscription: Su
 async def skip_some(
     services: BrokerServices, name: StoredTopic, subscription: SubscriptionName, messages: Messages
 ) -> None:
-    """Acknowledge the first messages of the backlog: messages, also within a batch (Pulsar counts entries)."""
+    """Acknowledge the first n messages of the backlog; a batch counts as its messages (in Pulsar as one entry)."""
     view = await services.views.view()
     part = single(view, name, "Skipping")
     record = _require(view, part, subscription)
@@ -126,7 +126,7 @@ async def skip_some(
 async def reset_to_time(
     services: BrokerServices, name: StoredTopic, subscription: SubscriptionName, timestamp_ms: TimeMs
 ) -> None:
-    """Begin anew at the first message that was published at a time or later; consumers are sent away, and come back."""
+    """Reset the cursor to the first message published at a time or later; consumers are disconnected and reconnect."""
     view = await services.views.view()
     for part in _having(view, name, subscription):
         topic = await _loaded(services, part)
@@ -138,7 +138,7 @@ async def reset_to_time(
 async def reset_to_id(
     services: BrokerServices, name: StoredTopic, subscription: SubscriptionName, body: CursorPlace
 ) -> None:
-    """Begin anew at a message id, or behind it if it is excluded."""
+    """Reset the cursor to a message id, or to the position after it if it is excluded."""
     view = await services.views.view()
     part = single(view, name, "A message id")
     record, topic = _require(view, part, subscription), await _loaded(services, part)
@@ -149,7 +149,7 @@ async def reset_to_id(
 async def expire_older(
     services: BrokerServices, name: StoredTopic, subscription: SubscriptionName, seconds: Seconds
 ) -> None:
-    """Acknowledge what was published more than so many seconds ago."""
+    """Acknowledge the messages published more than `seconds` ago."""
     view = await services.views.view()
     for part in _having(view, name, subscription):
         await _expire(services, part, _require(view, part, subscription), seconds)
@@ -159,7 +159,7 @@ async def expire_older(
 async def expire_to_id(
     services: BrokerServices, name: StoredTopic, subscription: SubscriptionName, body: CursorPlace
 ) -> None:
-    """Acknowledge all up to a message id, itself too unless it is excluded."""
+    """Acknowledge all messages up to a message id, including it unless it is excluded."""
     view = await services.views.view()
     part = single(view, name, "A message id")
     record, topic = _require(view, part, subscription), await _loaded(services, part)
@@ -169,7 +169,7 @@ async def expire_to_id(
 
 @router.post(f"{TOPIC}/all_subscription/expireMessages/{{seconds}}", status_code=204, responses=MISSING | _BUSY)
 async def expire_all(services: BrokerServices, name: StoredTopic, seconds: Seconds) -> None:
-    """The same for all subscriptions of a topic."""
+    """Acknowledge the messages published more than `seconds` ago, for all subscriptions of a topic."""
     view = await services.views.view()
     for part in parts(view, name):
         for record in view.all(SubscriptionRecord, part.topic_id):
@@ -178,7 +178,7 @@ async def expire_all(services: BrokerServices, name: StoredTopic, seconds: Secon
 
 @router.get(f"{_ONE}/properties", responses=MISSING)
 async def properties(services: BrokerServices, name: StoredTopic, subscription: SubscriptionName) -> dict[str, str]:
-    """Its properties."""
+    """Return the subscription's properties."""
     view = await services.views.view()
     part = _having(view, name, subscription)[0]
     return dict(_require(view, part, subscription).properties)
@@ -188,7 +188,7 @@ async def properties(services: BrokerServices, name: StoredTopic, subscription: 
 async def set_properties(
     services: BrokerServices, name: StoredTopic, subscription: SubscriptionName, body: Properties
 ) -> None:
-    """Give it these properties in place of those that it has."""
+    """Replace the subscription's properties."""
     parts_ = _having(await services.views.view(), name, subscription)
     await asyncio.to_thread(set_subscription_properties, services.root.store, subscription, parts_, body)
 
@@ -198,7 +198,7 @@ async def set_properties(
 
 @router.post(f"{NAMESPACE}/clearBacklog", status_code=204, responses=_NO_NAMESPACE | _BUSY)
 async def clear_namespace(services: BrokerServices, namespace: NamedNamespace) -> None:
-    """Acknowledge the whole backlog of all subscriptions."""
+    """Acknowledge the whole backlog of all subscriptions of a namespace."""
     for part, record in await _of_namespace(services, namespace):
         await clear(await _loaded(services, part), record)
 
@@ -207,7 +207,7 @@ async def clear_namespace(services: BrokerServices, namespace: NamedNamespace) -
 async def clear_namespace_of(
     services: BrokerServices, namespace: NamedNamespace, subscription: SubscriptionName
 ) -> None:
-    """Acknowledge the whole backlog of the subscriptions of this name."""
+    """Acknowledge the whole backlog of all subscriptions of this name in a namespace."""
     for part, record in await _of_namespace(services, namespace):
         if record.name == subscription:
             await clear(await _loaded(services, part), record)
@@ -215,7 +215,7 @@ async def clear_namespace_of(
 
 @router.post(f"{NAMESPACE}/unsubscribe/{{subscription}}", status_code=204, responses=_NO_NAMESPACE | _BUSY)
 async def unsubscribe(services: BrokerServices, namespace: NamedNamespace, subscription: SubscriptionName) -> None:
-    """Delete the subscriptions of this name; 412 where one has consumers."""
+    """Delete all subscriptions of this name in a namespace; 412 if one has consumers."""
     for part, record in await _of_namespace(services, namespace):
         if record.name == subscription:
             topic = await _loaded(services, part)
@@ -226,7 +226,7 @@ async def unsubscribe(services: BrokerServices, namespace: NamedNamespace, subsc
 
 
 async def _of_namespace(services: Services, namespace: str) -> list[tuple[TopicRecord, SubscriptionRecord]]:
-    """All subscriptions, with the topic or partition of each."""
+    """List all subscriptions of a namespace, with the topic or partition of each."""
     view = await services.views.view()
     tenants.require_namespace(view, namespace)
     topics = (
@@ -236,7 +236,7 @@ async def _of_namespace(services: Services, namespace: str) -> list[tuple[TopicR
 
 
 async def _loaded(services: Services, part: TopicRecord) -> BrokerTopic:
-    """The topic, with all that is acknowledged readable."""
+    """Load the topic and wait until all acknowledged entries are readable."""
     topic = await services.topics.get(TopicName.parse(part.name))
     assert isinstance(topic, BrokerTopic), "it is stored"
     await topic.settle()
@@ -262,7 +262,7 @@ def _require(view: View, part: TopicRecord, name: str) -> SubscriptionRecord:
 
 
 def _having(view: View, name: TopicName, subscription: str) -> list[TopicRecord]:
-    """The partitions that have the subscription, or the topic itself."""
+    """Return the partitions that have the subscription, or the topic itself."""
     found = [part for part in parts(view, name) if _record(view, part, subscription) is not None]
     if not found:
         raise SubscriptionNotFoundError(f"Subscription {subscription!r} on {name} does not exist: check both names.")

@@ -1,4 +1,4 @@
-"""Tenants. Their roles and clusters are kept for whoever asks; nobody is kept out by them yet."""
+"""Tenants. Their roles and clusters are stored and returned, but not enforced."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from pulsar_on_spark.topic.catalog import tenants as registry
 router = APIRouter(prefix="/admin/v2/tenants", tags=["tenants"], dependencies=[Depends(administers)])
 
 _MISSING = refused(404, "There is no such tenant.")
-_NO_CLUSTER = refused(412, "There is no such cluster, or the name is not acceptable.")
+_NO_CLUSTER = refused(412, "There is no such cluster, or the name is invalid.")
 Names = Annotated[list[Annotated[str, Field(max_length=256)]], Field(max_length=1000)]
 
 
 class TenantInfo(BaseModel):
-    """Who administers a tenant, and in which clusters it is."""
+    """The administrators' roles and the clusters of a tenant."""
 
     model_config = ConfigDict(alias_generator=to_camel, populate_by_name=True)
 
@@ -31,13 +31,13 @@ class TenantInfo(BaseModel):
 
 @router.get("")
 async def tenants(services: BrokerServices) -> list[str]:
-    """All tenants, by name."""
+    """List all tenants, sorted by name."""
     return [each.tenant for each in registry.tenants(await services.views.view())]
 
 
 @router.get("/{tenant}", responses=_MISSING)
 async def tenant_info(services: BrokerServices, tenant: Text) -> TenantInfo:
-    """A tenant."""
+    """Return a tenant's roles and clusters."""
     record = registry.require_tenant(await services.views.view(), tenant)
     clusters = record.allowed_clusters or (services.settings.cluster_name,)
     return TenantInfo(admin_roles=list(record.admin_roles), allowed_clusters=list(clusters))
@@ -64,7 +64,7 @@ async def update(services: BrokerServices, tenant: Text, body: TenantInfo) -> No
 
 @router.delete("/{tenant}", status_code=204, responses=_MISSING | refused(409, "It has namespaces."))
 async def delete(services: BrokerServices, tenant: Text, force: Force = False) -> None:
-    """Delete a tenant; forced also one that has namespaces, with all that is in them."""
+    """Delete a tenant; with `force`, its namespaces and everything in them too."""
     await asyncio.to_thread(registry.delete_tenant, services.root.store, tenant, force=force)
 
 
@@ -72,4 +72,4 @@ def _check_clusters(services: Services, info: TenantInfo) -> None:
     own = services.settings.cluster_name
     unknown = [cluster for cluster in info.allowed_clusters or () if cluster != own]
     if unknown:
-        raise HTTPException(412, f"Cluster {unknown[0]} does not exist: there is {own} alone.")
+        raise HTTPException(412, f"Cluster {unknown[0]} does not exist: the only one is {own}.")

@@ -1,4 +1,4 @@
-"""Topics and their partitions: create, list, delete, and what ends or moves them."""
+"""Topics and their partitions: create, list, delete, terminate, unload, truncate and trim them."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ Partitions = Annotated[int, Field(ge=1, le=MAX_PARTITIONS)]
 
 
 class PartitionedTopicBody(BaseModel):
-    """How many partitions a topic shall have, and its properties: what clients send who know of properties."""
+    """The number of partitions of a new topic and its properties, as newer clients send them."""
 
     partitions: Partitions
     properties: Properties | None = None
@@ -52,7 +52,7 @@ class PartitionedTopicBody(BaseModel):
 
 @router.get(_TOPICS, responses=refused(404, "There is no such namespace."))
 async def topics(services: BrokerServices, role: Role, domain: Domain, namespace: NamedNamespace) -> list[str]:
-    """Full names of the topics of a namespace, partitions one by one."""
+    """List the full names of a namespace's topics, each partition by itself."""
     services.access.authorize_list(role, namespace)
     tenants.require_namespace(await services.views.view(), namespace)
     mode: Mode = "PERSISTENT" if domain == "persistent" else "NON_PERSISTENT"
@@ -63,7 +63,7 @@ async def topics(services: BrokerServices, role: Role, domain: Domain, namespace
 async def partitioned_topics(
     services: BrokerServices, role: Role, domain: Domain, namespace: NamedNamespace
 ) -> list[str]:
-    """Full names of the partitioned topics of a namespace."""
+    """List the full names of a namespace's partitioned topics."""
     services.access.authorize_list(role, namespace)
     view = await services.views.view()
     tenants.require_namespace(view, namespace)
@@ -83,9 +83,9 @@ async def create(services: BrokerServices, name: StoredTopic, body: Properties |
 
 @router.delete(TOPIC, status_code=204, responses=MISSING | refused(412, "It is in use."))
 async def delete(services: BrokerServices, name: NamedTopic, force: Force = False) -> None:
-    """Delete a topic without partitions, with its data; forced also one that has clients and subscriptions.
+    """Delete a topic without partitions, and its data; with `force`, even one with clients and subscriptions.
 
-    One that is not stored is there only while it has clients: forced, they are sent away.
+    A non-persistent topic exists only while it has clients: `force` disconnects them.
     """
     if name.is_persistent:
         record = catalog.require_topic(await services.views.view(), name)
@@ -98,14 +98,16 @@ async def delete(services: BrokerServices, name: NamedTopic, force: Force = Fals
 async def create_partitioned(
     services: BrokerServices, name: StoredTopic, body: Annotated[Partitions | PartitionedTopicBody, Body()]
 ) -> None:
-    """Create a topic with partitions; the body is their number, or that and properties."""
+    """Create a partitioned topic; the body is the number of partitions, or an object that also has properties."""
     wanted = PartitionedTopicBody(partitions=body) if isinstance(body, int) else body
     await _create(services, name, wanted.partitions, wanted.properties)
 
 
-@router.post(f"{TOPIC}/partitions", status_code=204, responses=MISSING | refused(412, "It has as many already."))
+@router.post(
+    f"{TOPIC}/partitions", status_code=204, responses=MISSING | refused(412, "It has that many partitions already.")
+)
 async def add_partitions(services: BrokerServices, name: StoredTopic, body: Annotated[Partitions, Body()]) -> None:
-    """Let a topic grow to so many partitions."""
+    """Raise a topic's number of partitions to the one in the body."""
     limits = topic_limits(services.settings)
     await asyncio.to_thread(catalog.add_partitions, services.root.store, name, body, limits)
 
@@ -121,14 +123,14 @@ async def delete_partitioned(services: BrokerServices, name: StoredTopic, force:
 
 @router.post(f"{TOPIC}/createMissedPartitions", status_code=204, responses=MISSING)
 async def create_missed_partitions(services: BrokerServices, name: StoredTopic) -> None:
-    """Nothing to do: a topic's partitions are created with it."""
+    """Do nothing but require the topic: its partitions were created with it."""
     catalog.require_topic(await services.views.view(), name)
 
 
 async def _create(
     services: BrokerServices, name: TopicName, partitions: int | None, properties: Properties | None
 ) -> None:
-    """In a namespace that is there: an operator's mistake in its name is not to make another."""
+    """Create a topic in an existing namespace: a typing error in its name must not create another one."""
     tenants.require_namespace(await services.views.view(), name.namespace)
     limits = topic_limits(services.settings)
     await asyncio.to_thread(
@@ -141,7 +143,7 @@ async def _create(
 
 @router.get(f"{TOPIC}/properties", responses=MISSING)
 async def properties(services: BrokerServices, name: StoredTopic) -> dict[str, str]:
-    """The topic's properties; a partition's are those of its partitioned topic."""
+    """Return the topic's properties; a partition has those of its partitioned topic."""
     view = await services.views.view()
     record = catalog.require_topic(view, name)
     base = view.get(TopicRecord, record.partition_of) if record.partition_of else record
@@ -150,7 +152,7 @@ async def properties(services: BrokerServices, name: StoredTopic) -> dict[str, s
 
 @router.put(f"{TOPIC}/properties", status_code=204, responses=MISSING)
 async def set_properties(services: BrokerServices, name: StoredTopic, body: Properties) -> None:
-    """Set properties; the others stay."""
+    """Set properties; others keep their values."""
     await asyncio.to_thread(tenants.set_topic_properties, services.root.store, name, body)
 
 
@@ -167,13 +169,13 @@ async def remove_property(
 
 @router.post(f"{TOPIC}/terminate", responses=MISSING | refused(405, "It is partitioned."))
 async def terminate(services: BrokerServices, name: StoredTopic) -> MessageIdJson:
-    """Let it take no messages any more; answers the id of the last one."""
+    """Terminate a topic, so that it accepts no more messages, and return the id of its last one."""
     return MessageIdJson.of(await services.topics.terminate(name))
 
 
 @router.post(f"{TOPIC}/terminate/partitions", responses=MISSING)
 async def terminate_partitions(services: BrokerServices, name: StoredTopic) -> dict[str, MessageIdJson]:
-    """The same for all partitions; answers the last id of each, by its number."""
+    """Terminate all partitions of a topic and return each one's last message id by partition number."""
     record = catalog.require_topic(await services.views.view(), name)
     if record.partitions is None:
         raise HTTPException(405, f"Topic {name} has no partitions: terminate it as a topic.")
@@ -183,19 +185,19 @@ async def terminate_partitions(services: BrokerServices, name: StoredTopic) -> d
 
 @router.put(f"{TOPIC}/unload", status_code=204, responses=MISSING)
 async def unload(services: BrokerServices, name: NamedTopic) -> None:
-    """Close it here; its clients look it up again."""
+    """Unload a topic; its clients look it up again."""
     await services.topics.unload(name)
 
 
 @router.delete(f"{TOPIC}/truncate", status_code=204, responses=MISSING)
 async def truncate(services: BrokerServices, name: StoredTopic) -> None:
-    """Acknowledge all messages in all subscriptions and delete them, whatever retention says."""
+    """Acknowledge all messages in all subscriptions and delete them, regardless of retention."""
     for each in parts(await services.views.view(), name):
         await truncate_topic(services.root, services.views, services.topics, TopicName.parse(each.name))
 
 
 @router.post(f"{TOPIC}/trim", status_code=204, responses=MISSING)
 async def trim(services: BrokerServices, name: StoredTopic) -> None:
-    """Delete now what retention need not keep."""
+    """Delete the segments that retention no longer requires, without waiting for the next trim."""
     names = [each.name for each in parts(await services.views.view(), name)]
     await asyncio.to_thread(trim_some, services.root.store, names, default_policies(services.settings))
