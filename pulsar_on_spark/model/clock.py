@@ -1,4 +1,4 @@
-"""The time as Pulsar counts it. What decides gets it as a value; only shells ask for it."""
+"""The time as Pulsar counts it. Pure code receives the time as an argument; only shells read the clock."""
 
 from __future__ import annotations
 

@@ -24,7 +24,7 @@ class NotARootError(PulsarpyError):
 
 
 class RootExistsError(PulsarpyError):
-    """There is a root where one shall be made."""
+    """A root already exists at the path where one is to be created."""
 
 
 class BrokerRunningError(PulsarpyError):
@@ -32,7 +32,7 @@ class BrokerRunningError(PulsarpyError):
 
 
 class AccessDeniedError(PulsarpyError):
-    """A client is not who it must be, or may not do what it asks."""
+    """The client is not authenticated, or not authorized for its request."""
 
 
 class FormatVersionError(PulsarpyError):
@@ -40,27 +40,27 @@ class FormatVersionError(PulsarpyError):
 
 
 class TopicNotFoundError(PulsarpyError):
-    """No such topic in this root."""
+    """The root has no such topic."""
 
 
 class NamespaceNotFoundError(PulsarpyError):
-    """No such tenant or namespace in this root."""
+    """The root has no such tenant or namespace."""
 
 
 class NamespaceExistsError(PulsarpyError):
-    """The tenant or namespace exists already, or still has something in it."""
+    """The tenant or namespace already exists, or is not empty."""
 
 
 class TopicExistsError(PulsarpyError):
-    """The topic exists already, or exists in another form."""
+    """A topic of this name already exists."""
 
 
 class TopicTerminatedError(PulsarpyError):
-    """The topic was terminated: it takes no messages any more, and can be read."""
+    """The topic was terminated: it accepts no more messages, but can still be read."""
 
 
 class TopicBusyError(PulsarpyError):
-    """The topic is in use by clients, and is not deleted under them."""
+    """The topic cannot be deleted, because clients are using it."""
 
 
 class TopicOwnedElsewhereError(PulsarpyError):
@@ -68,19 +68,19 @@ class TopicOwnedElsewhereError(PulsarpyError):
 
 
 class SubscriptionNotFoundError(PulsarpyError):
-    """No such subscription on this topic."""
+    """The topic has no such subscription."""
 
 
 class ConsumerBusyError(PulsarpyError):
-    """The subscription is held by another consumer or by the other face (Pulsar's ConsumerBusy)."""
+    """The subscription belongs to another consumer, or to the other of broker and Spark (Pulsar's ConsumerBusy)."""
 
 
 class ConsumerAssignError(PulsarpyError):
-    """A Key_Shared consumer cannot have the hash ranges that it names (Pulsar's ConsumerAssignException)."""
+    """A Key_Shared consumer cannot have the hash ranges that it requests (Pulsar's ConsumerAssignException)."""
 
 
 class ConsumerFencedError(PulsarpyError):
-    """This consumer lost its subscription to another, or its cursor was reset under it."""
+    """Another consumer took over this consumer's subscription, or its cursor was reset."""
 
 
 class DataLossError(PulsarpyError):
@@ -88,7 +88,7 @@ class DataLossError(PulsarpyError):
 
 
 class UnreadableMessageError(PulsarpyError):
-    """A message is stored whole and cannot be made into rows: it is encrypted, or a chunk. Other clients read it."""
+    """An intact message cannot become rows: it is encrypted, or one chunk of several. Pulsar clients can read it."""
 
 
 class StorageError(PulsarpyError):
@@ -116,31 +116,31 @@ class CorruptSegmentError(StorageError):
 
 
 class SegmentGoneError(CorruptSegmentError):
-    """No copy of a segment file is there any more: it may have been merged into another, so resolve the place again."""
+    """Every copy of a segment file is gone. The file may have been merged: look up where its entries are now."""
 
 
 class CorruptJournalError(StorageError):
-    """Bytes of a copy of a journal file are not what a writer of the journal wrote."""
+    """A copy of a journal file holds bytes that the journal's writer did not write."""
 
 
 class JournalGoneError(CorruptJournalError):
-    """No copy of a journal file is there any more: its entries were sealed, so resolve the place again."""
+    """Every copy of a journal file is gone. Its entries were sealed: look up where they are now."""
 
 
 class JournalUnavailableError(StorageError):
-    """The journal takes nothing now: it is full, closing, or short of paths. Nothing was written; try again later."""
+    """The journal accepts no entries now: it is full, closing or short of paths. Nothing was written; try again."""
 
 
 class JournalFencedError(StorageError):
-    """The journal's incarnation was taken over, or lost its record: this process must not serve any longer."""
+    """The journal's incarnation was taken over, or its record is gone: this process must stop serving."""
 
 
 class JournalUndecidedError(StorageError):
-    """It cannot be told now what a journal has acknowledged: recovery would have to guess, and stops."""
+    """Recovery stopped, because it cannot determine now which entries a journal acknowledged."""
 
 
 class UnbuildableEntryError(PulsarpyError):
-    """The stored rows of an entry are not all there, or cannot be made into an entry of at most maxMessageSize."""
+    """An entry cannot be rebuilt: some of its stored rows are missing, or it would exceed maxMessageSize."""
 
 
 class MetadataError(PulsarpyError):
@@ -152,19 +152,19 @@ class CorruptMetadataError(MetadataError):
 
 
 class CorruptCursorError(MetadataError):
-    """The bytes of a cursor record or of its ack holes are damaged, or records that it needs are missing."""
+    """A cursor record or its ack holes are damaged, or records that it depends on are missing."""
 
 
 class CommitConflictError(MetadataError):
-    """A metadata commit lost every one of its bounded attempts to other writers."""
+    """A metadata commit conflicted with other writers in every allowed attempt."""
 
 
 class ReplayDiffersError(PulsarpyError):
-    """A transaction that is committed came again with other rows: nothing was written, and nothing was dropped."""
+    """A committed transaction was replayed with different rows: nothing was written, and nothing was dropped."""
 
 
 class WriteAbortedError(PulsarpyError):
-    """The write was declared aborted by garbage collection before it was committed."""
+    """Garbage collection aborted the write before it was committed."""
 
 
 class IncompatibleSchemaError(PulsarpyError):
@@ -172,7 +172,7 @@ class IncompatibleSchemaError(PulsarpyError):
 
 
 class BacklogQuotaExceededError(PulsarpyError):
-    """A topic's subscriptions have more to read than its backlog quota allows: nothing was written."""
+    """A topic's backlog exceeds its quota: nothing was written."""
 
 
 class SchemaNotFoundError(PulsarpyError):
@@ -180,7 +180,7 @@ class SchemaNotFoundError(PulsarpyError):
 
 
 class ProtocolError(PulsarpyError):
-    """A peer's bytes are not Pulsar's protocol: the connection cannot go on."""
+    """A peer's bytes violate Pulsar's protocol: the connection must be closed."""
 
 
 class SparkSessionError(PulsarpyError):
@@ -188,8 +188,8 @@ class SparkSessionError(PulsarpyError):
 
 
 def sentence_of(error: OSError) -> str:
-    """The system's refusal as one sentence for users: the file, why, and what to check."""
+    """Describe an operating system's error to users in one sentence: the file, the reason and what to check."""
     why = error.strerror or str(error) or type(error).__name__
     if error.filename is None:
-        return f"The system refused ({why}): see that disks are mounted and have room."
-    return f"{error.filename} cannot be used ({why}): see that it is mounted, and that this user may read and write it."
+        return f"The system refused ({why}): check that disks are mounted and have free space."
+    return f"{error.filename} cannot be used ({why}): check that it is mounted and this user may read and write it."

@@ -1,6 +1,6 @@
 """Pulsar's key hashes over whole Arrow columns: no Python loop over rows.
 
-Three hashes decide where a message goes, and each is equal to the official clients' (`tests/golden`):
+Three hashes route a message, each with the official clients' results (`tests/golden`):
 
 * `java_string_hash`, the Java client's default routing hash;
 * `murmur3_32`, its `Murmur3_32Hash` routing hash, and the default of other clients;
@@ -9,8 +9,9 @@ Three hashes decide where a message goes, and each is equal to the official clie
 **Keys.** Pulsar's `partition_key` is a string; `keyBytes` of the Java client stores the Base64 of the bytes there and
 sets a flag. We hold a key as its *bytes* plus that flag (`key_b64`): readers get the bytes without any work, and
 `key_strings` gives Pulsar's string. A key that comes from Spark is a string if it is valid UTF-8, else it is flagged:
-the key alone decides, never its neighbours, so a key always takes the same way. The Java client flags *every* key given
-to `keyBytes`; a Spark job that must meet such a producer's keys in the same partition writes their Base64 as `__key`.
+the flag depends on the key alone, never on its neighbours, so a key is always routed alike. The Java client flags
+*every* key given to `keyBytes`; a Spark job whose keys must reach the same partitions as such a producer's writes their
+Base64 as `__key`.
 """
 
 from __future__ import annotations
@@ -27,16 +28,16 @@ import pyarrow.compute as pc
 from pulsar_on_spark.model.errors import InvalidArgumentError
 
 Hashes = npt.NDArray[np.uint32]
-"""One hash a row in 0 .. 2**31 - 1; what stands at a null row has no meaning."""
+"""One hash per row, in 0 .. 2**31 - 1; the hash of a null row is undefined."""
 
 KeyArray: TypeAlias = pa.BinaryArray | pa.StringArray
 
 _POSITIVE = np.uint32(0x7FFFFFFF)
 _ROWS_AT_ONCE = 16_384
 _UNITS_AT_ONCE = 262_144
-"""Rows, and bytes (or UTF-16 units), worked on together: intermediate columns stay in the processor's cache."""
+"""Limits of a chunk in rows and in bytes (or UTF-16 units): intermediate columns stay in the processor's cache."""
 _FEW_ROWS = 16
-"""From this many rows down, one Python step a word is faster than a dozen numpy calls a word."""
+"""Up to this many rows, one Python step per word is faster than a dozen numpy calls per word."""
 _C1 = np.uint32(0xCC9E2D51)
 _C2 = np.uint32(0x1B873593)
 _BASE64 = np.frombuffer(b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/", np.uint8)
@@ -85,7 +86,7 @@ def java_string_hash(strings: KeyArray) -> Hashes:
 
 
 def invalid_utf8(keys: KeyArray) -> pa.BooleanArray | None:
-    """Which rows are not valid UTF-8 and thus need `key_b64`; None if all rows are text. Nulls are text."""
+    """Mark the rows that are not valid UTF-8 and thus need `key_b64`; None if all rows are text. Nulls are text."""
     if keys.null_count == len(keys) or _is_ascii(_bytes_and_offsets(keys)[0]) or _all_utf8(keys):
         return None
     # A truncated sequence shows up to three bytes later, so three bytes between rows keep each fault with its row.
@@ -119,7 +120,7 @@ def base64_encode(values: KeyArray) -> pa.BinaryArray:
 
 
 def _base64_rows(data: npt.NDArray[np.uint8], offsets: npt.NDArray[np.int64], text: npt.NDArray[np.uint8]) -> None:
-    """Fills `text`, four characters a row of it, with the Base64 of the rows one after the other."""
+    """Fill `text`, four characters per row of it, with the Base64 of the rows one after the other."""
     quads = (np.diff(offsets) + 2) // 3
     start = np.repeat(offsets[:-1] - 3 * (np.cumsum(quads) - quads), quads)
     at = start + 3 * np.arange(len(start))
@@ -133,7 +134,7 @@ def _base64_rows(data: npt.NDArray[np.uint8], offsets: npt.NDArray[np.int64], te
 
 
 def _chunks(offsets: npt.NDArray[np.int64]) -> Iterator[tuple[int, int]]:
-    """Row ranges of bounded rows and bytes (a larger row stands alone)."""
+    """Row ranges of bounded rows and bytes (a larger row is a chunk of its own)."""
     first, rows = 0, len(offsets) - 1
     while first < rows:
         fitting = int(np.searchsorted(offsets, offsets[first] + _UNITS_AT_ONCE, side="right")) - 1
@@ -211,7 +212,7 @@ def _finish_long_rows(
     blocks: npt.NDArray[np.int64],
     first_block: int,
 ) -> None:
-    """Adds the remaining blocks of a few long rows: each row's words at once, its chain step by step."""
+    """Add the remaining blocks of a few long rows: all words of a row are scrambled together, then added one by one."""
     for row, (start, count) in enumerate(zip(starts.tolist(), blocks.tolist(), strict=True)):
         value = int(hashes[row])
         for word in _scramble(words[start + 4 * first_block : start + 4 * count : 4].copy()).tolist():
@@ -275,7 +276,7 @@ def _utf16_units(
 
 
 def _utf8_faults(data: npt.NDArray[np.uint8]) -> npt.NDArray[np.bool_]:
-    """Where a byte stands that UTF-8 (RFC 3629) does not allow there; the data must end in an ASCII byte."""
+    """Mark the bytes that UTF-8 (RFC 3629) does not allow at their position; the data must end in an ASCII byte."""
     continues: npt.NDArray[np.bool_] = (data & 0xC0) == 0x80
     expected = np.zeros(len(data), np.bool_)
     for reach, least in ((1, 0xC0), (2, 0xE0), (3, 0xF0)):
@@ -307,7 +308,7 @@ def _as_binary(values: KeyArray) -> pa.BinaryArray:
 
 
 def _bytes_and_offsets(values: KeyArray) -> tuple[npt.NDArray[np.uint8], npt.NDArray[np.int64]]:
-    """The rows' bytes without copying them, and where each row starts and ends (offsets from the first byte)."""
+    """The rows' bytes, not copied, and the offsets of each row's start and end from the first byte."""
     if values.type not in (pa.binary(), pa.string()):
         raise InvalidArgumentError(f"A key column is {values.type}: cast it to string or binary.")
     _, offset_buffer, data_buffer = values.buffers()

@@ -17,12 +17,12 @@ PathId = NewType("PathId", int)
 IncarnationId = NewType("IncarnationId", str)
 """One run of one broker; its log is the incarnation's log."""
 JournalFileId = NewType("JournalFileId", str)
-"""The name of a journal file within its incarnation; a file has one writer ever."""
+"""The name of a journal file within its incarnation; a file only ever has one writer."""
 
 
 @dataclass(frozen=True, slots=True, order=True)
 class Position:
-    """The next entry to read: everything before (ledger, entry) is behind it.
+    """The position of the next entry to read.
 
     Ledger ids start at 1, so `EARLIEST` (0, 0) is before every entry. An entry is never split, hence no batch index.
     """

@@ -1,6 +1,6 @@
-"""How a broker and the processes that it starts log: text for people, or a JSON object a line for machines.
+"""Log formats of a broker and its child processes: lines of text, or one JSON object per line.
 
-A call names what it is about in its text, and in fields besides: `log.warning("...", extra={"topic": name})`.
+A call names its subject in the text and also in fields: `log.warning("...", extra={"topic": name})`.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ LogFormat = Literal["text", "json"]
 LogLevel = Literal["DEBUG", "INFO", "WARNING", "ERROR"]
 
 FIELDS: Final = ("topic", "subscription", "ledger", "path", "file", "incarnation", "connection")
-"""What a line may be about: names in full, ids of ledgers and storage paths, files by id, connections by address."""
+"""Subjects of a line: full names, ids of ledgers and storage paths, files by id, connections by address."""
 _TEXT: Final = "%(asctime)s %(levelname)s %(name)s: %(message)s"
 _FORMAT_VARIABLE: Final = "PULSARPY_LOG_FORMAT"
 _LEVEL_VARIABLE: Final = "PULSARPY_LOG_LEVEL"
 
 
 class TextLines(logging.Formatter):
-    """A line of text with the lines of its error below it; characters that control a terminal are escaped."""
+    """Formatter of text lines, each followed by its traceback; characters that control a terminal are escaped."""
 
     def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802  (logging's name)
         """One line, whatever the message holds."""
@@ -36,7 +36,7 @@ class TextLines(logging.Formatter):
 
 
 class JsonLines(logging.Formatter):
-    """`time` (UTC, milliseconds), `level`, `logger`, `message`, those of `FIELDS` that the call gave, `exception`."""
+    """Formatter of JSON: `time` (UTC, milliseconds), `level`, `logger`, `message`, the call's `FIELDS`, `exception`."""
 
     def format(self, record: logging.LogRecord) -> str:
         """One line, without its end."""
@@ -62,13 +62,13 @@ def _json(letter: str) -> str:
 
 
 def configure(level: LogLevel, format_: LogFormat) -> None:
-    """Let this process, its libraries and the processes that it starts log so, to standard error."""
+    """Set up the log on standard error for this process, its libraries and its child processes."""
     os.environ[_LEVEL_VARIABLE], os.environ[_FORMAT_VARIABLE] = level, format_
     configure_child()
 
 
 def configure_child() -> None:
-    """Log as the process that started this one; as text from INFO on if that said nothing."""
+    """Log as the parent process does; as text at level INFO if the parent set nothing."""
     handler = logging.StreamHandler()
     handler.setFormatter(JsonLines() if os.environ.get(_FORMAT_VARIABLE) == "json" else TextLines(_TEXT))
     logging.basicConfig(level=os.environ.get(_LEVEL_VARIABLE, "INFO"), handlers=[handler], force=True)

@@ -10,7 +10,7 @@ import pyarrow.compute as pc
 from pulsar_on_spark.model.ids import LedgerId, varint
 
 _ROWS_AT_ONCE = 8_192
-"""Rows worked on together, so that the table of their bytes stays in the processor's cache."""
+"""Rows of one chunk: the table of their bytes stays in the processor's cache."""
 _NO_BATCH = -1
 
 
@@ -58,10 +58,10 @@ def _serialize(
     batch_indexes: npt.NDArray[np.int32],
     lengths: npt.NDArray[np.int32],
 ) -> npt.NDArray[np.uint8]:
-    """The ids' bytes one after the other; fills `lengths`.
+    """Concatenate the ids' bytes, and fill `lengths`.
 
-    Each id is first laid out in a row of a table wide enough for the longest of them. If all are equally long the table
-    is the answer, else the unused cells are squeezed out.
+    Each id is laid out in one row of a table that is as wide as the longest id. If all ids are equally long, the table
+    is the result; otherwise its unused cells are removed.
     """
     entry_width, batch_width = _varint_width(int(entries.max())), _varint_width(int(batch_indexes.max()))
     prefix = b"\x08" + varint(ledger) + b"\x10"
@@ -90,10 +90,10 @@ def _serialize(
 def _put_varints(
     table: npt.NDArray[np.uint8], at: int, numbers: npt.NDArray[np.int64] | npt.NDArray[np.int32], width: int
 ) -> list[tuple[int, npt.NDArray[np.bool_]]]:
-    """Writes base-128 numbers into `width` columns of the table.
+    """Write base-128 numbers into `width` columns of the table.
 
     Returns:
-        The columns that shorter numbers leave unused, each with the rows that do use it.
+        The columns that shorter numbers leave unused, each with a mask of the rows that use it.
     """
     least = int(numbers.min())
     partly: list[tuple[int, npt.NDArray[np.bool_]]] = []

@@ -1,11 +1,11 @@
 """Topic and subscription names, read as Pulsar's `TopicName` reads them (`tests/golden/topic_names.json`).
 
 One deliberate difference: control characters are refused (they break listings, offsets and file names). A full name
-always comes out in its one form, `persistent://t/n/x`. Topics that are not persistent live in a broker's memory alone:
-only the broker reads their names.
+is always printed in its canonical form, `persistent://t/n/x`. Non-persistent topics exist only in a broker's memory, so
+only the broker accepts their names.
 
-What is new is bounded (`check_new_name`, `check_new_properties`): names and properties stay in the metadata, which
-every process holds in memory. What is there already is read whatever its length.
+New names and properties are bounded (`check_new_name`, `check_new_properties`): every process holds the metadata in
+memory. Existing ones are read whatever their length.
 """
 
 from __future__ import annotations
@@ -34,21 +34,21 @@ _ENTITY = re.compile(r"[-=:.A-Za-z0-9_]+")
 _NOT_BLANK_SPACES = "\u00a0\u2007\u202f"
 """Spaces that Java's `Character.isWhitespace` does not count as white."""
 _UNREADABLE = ("Cc", "Cs", "Zl", "Zp")
-"""Unicode's categories of control characters, halves of characters, and separators of lines and paragraphs."""
+"""Unicode's categories of control characters, surrogates, and separators of lines and paragraphs."""
 _BIDIRECTIONAL = "\u061c\u200e\u200f\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069"
-"""Marks that let a name be shown as another one."""
+"""Marks that make a name look like another one."""
 _MAX_PARTITION_INDEX = 2**31 - 1
 _RESERVED_SUBSCRIPTIONS = ("pulsar.dedup", "__compaction")
 
 
 @dataclass(frozen=True, slots=True, order=True)
 class TopicName:
-    """A topic's full name in its parts. Make one with `parse`, which checks; equal topics compare equal.
+    """A topic's full name, split into its parts. Make one with `parse`, which checks it.
 
     Attributes:
         tenant: The tenant, such as `public`.
         namespace: Tenant and namespace, such as `public/default`.
-        local: What follows the namespace; nearly free text.
+        local: The part after the namespace; nearly free text.
         partition_index: N where the name ends in `-partition-N`, else -1.
         domain: `persistent` or `non-persistent`.
     """
@@ -69,12 +69,12 @@ class TopicName:
         """
         parsed = cls.parse_any(name)
         if not parsed.is_persistent:
-            raise _invalid(name, "a topic that is not persistent is in a broker's memory alone, and not in a root")
+            raise _invalid(name, "a non-persistent topic exists only in a broker's memory, not in a root")
         return parsed
 
     @classmethod
     def parse_any(cls, name: str) -> TopicName:
-        """As `parse`, and `non-persistent://tenant/namespace/x` too."""
+        """Read a name as `parse` does, or `non-persistent://tenant/namespace/x`."""
         domain, tenant, namespace, local = _split(name)
         for part in (tenant, namespace):
             if not _ENTITY.fullmatch(part):
@@ -85,12 +85,12 @@ class TopicName:
             raise _invalid(name, "control characters are not allowed")
         partition_index = _partition_index(local)
         if partition_index >= 0 and local.startswith(PARTITION_SUFFIX) and local.count(PARTITION_SUFFIX) == 1:
-            raise _invalid(name, f"nothing stands before {PARTITION_SUFFIX!r}")
+            raise _invalid(name, f"there is no name before {PARTITION_SUFFIX!r}")
         return cls(tenant, f"{tenant}/{namespace}", local, partition_index, domain)
 
     @property
     def is_persistent(self) -> bool:
-        """Whether the topic is stored."""
+        """True if the topic is stored."""
         return self.domain == PERSISTENT
 
     @property
@@ -128,7 +128,7 @@ def check_new_name(kind: str, name: str) -> str:
         name: The name, well-formed for its kind.
 
     Raises:
-        InvalidArgumentError: it is too long, or holds characters that no list and no log shows as they are.
+        InvalidArgumentError: it is too long, or holds characters that lists and logs cannot show.
     """
     size_bytes = len(name.encode(errors="surrogatepass"))
     if size_bytes > MAX_NAME_BYTES:
@@ -155,16 +155,16 @@ def check_new_properties(of: str, properties: Mapping[str, str]) -> None:
     size_bytes = sum(len(text.encode(errors="surrogatepass")) for pair in properties.items() for text in pair)
     if len(properties) > MAX_PROPERTIES or size_bytes > MAX_PROPERTIES_BYTES:
         raise InvalidArgumentError(
-            f"{of} cannot have {len(properties)} properties of {size_bytes} bytes: at most {MAX_PROPERTIES} of "
-            f"{MAX_PROPERTIES_BYTES} bytes together are kept."
+            f"{of} cannot have {len(properties)} properties of {size_bytes} bytes: give at most {MAX_PROPERTIES} "
+            f"of {MAX_PROPERTIES_BYTES} bytes together."
         )
 
 
 def check_tenant(name: str) -> str:
-    """Give a tenant's name back if it is one.
+    """Return a tenant's name if it is valid.
 
     Raises:
-        InvalidArgumentError: it is not.
+        InvalidArgumentError: it is not valid.
     """
     if not _ENTITY.fullmatch(name):
         raise InvalidArgumentError(
@@ -174,10 +174,10 @@ def check_tenant(name: str) -> str:
 
 
 def check_namespace(name: str) -> str:
-    """Give a namespace's name back if it is `tenant/namespace`.
+    """Return a namespace's name if it is a valid `tenant/namespace`.
 
     Raises:
-        InvalidArgumentError: it is not.
+        InvalidArgumentError: it is not valid.
     """
     parts = name.split("/")
     if len(parts) != 2 or not all(_ENTITY.fullmatch(part) for part in parts):
@@ -189,10 +189,10 @@ def check_namespace(name: str) -> str:
 
 
 def check_subscription_name(name: str) -> str:
-    """Give the subscription name back if users may have it.
+    """Return a subscription's name if users may choose it.
 
     Raises:
-        InvalidArgumentError: the name is empty, holds control characters, or is one that Pulsar keeps to itself
+        InvalidArgumentError: the name is empty, holds control characters, or is reserved by Pulsar
             (`pulsar.repl...`, `pulsar.dedup`, `__compaction`).
     """
     if not name:

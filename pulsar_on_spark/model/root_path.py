@@ -1,4 +1,4 @@
-"""The path of a root, as users give it."""
+"""Paths of roots as users give them."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Final
 from pulsar_on_spark.model.errors import InvalidArgumentError
 
 ROOT_VARIABLE: Final = "PULSARPY_ROOT"
-"""Environment variable that names the root where none is given."""
+"""Environment variable with the root's path, for commands and calls without one."""
 
 
 def local_path(given: str | Path) -> Path:

@@ -6,7 +6,7 @@ from enum import Enum
 
 
 class Standing(Enum):
-    """What an observer knows of another consumer's lease."""
+    """State of another consumer's lease, as far as an observer knows it."""
 
     UNKNOWN = "seen for less than one lease period"
     ALIVE = "seen for a lease period or longer, and renewed within the last one"

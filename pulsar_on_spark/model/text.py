@@ -4,10 +4,10 @@ from __future__ import annotations
 
 
 def printable(text: str) -> str:
-    """Text without characters that control a terminal or are invisible: those that `repr` would escape are escaped.
+    """Escape the characters that control a terminal or are invisible, as `repr` does.
 
-    These are control characters (line breaks and escape sequences among them), marks that turn the direction of
-    writing, line and paragraph separators, invisible characters and lone surrogates. Backslashes stay as they are.
+    These are control characters (including line breaks and escape sequences), marks that change the writing direction,
+    line and paragraph separators, invisible characters and lone surrogates. Backslashes are not escaped.
     """
     if text.isprintable():
         return text

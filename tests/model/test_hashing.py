@@ -87,14 +87,14 @@ def test_partitions_equal_the_java_clients_router() -> None:
 
 @settings(max_examples=60)
 @given(st.lists(st.binary(max_size=70), max_size=60), st.integers(0, 5))
-def test_murmur_equals_the_slow_one_also_in_slices(keys: list[bytes], skip: int) -> None:
+def test_murmur_equals_the_reference_also_for_slices(keys: list[bytes], skip: int) -> None:
     column = pa.array(keys, pa.binary()).slice(skip)
     assert murmur3_32(column).tolist() == [slow_murmur(key) for key in keys[skip:]]
 
 
 @settings(max_examples=60)
 @given(st.lists(st.text(max_size=40), max_size=60), st.integers(0, 5))
-def test_java_hash_equals_the_slow_one_also_in_slices(texts: list[str], skip: int) -> None:
+def test_java_hash_equals_the_reference_also_for_slices(texts: list[str], skip: int) -> None:
     column = pa.array(texts, pa.string()).slice(skip)
     assert java_string_hash(column).tolist() == [slow_java_hash(text) for text in texts[skip:]]
     assert java_string_hash(column.cast(pa.binary())).tolist() == java_string_hash(column).tolist()
@@ -135,7 +135,7 @@ def test_base64_equals_the_standard_library(values: list[bytes | None], skip: in
     assert base64_encode(column).to_pylist() == expected
 
 
-def test_nulls_do_not_disturb_their_neighbours() -> None:
+def test_nulls_do_not_change_hashes_of_other_rows() -> None:
     column = pa.array([None, "key", None, "a"], pa.string())
     assert java_string_hash(column)[[1, 3]].tolist() == [106079, 97]
     assert murmur3_32(column)[[1, 3]].tolist() == [1654417988, 1009084850]
@@ -145,7 +145,7 @@ def test_nulls_do_not_disturb_their_neighbours() -> None:
     assert len(java_string_hash(pa.array([], pa.string()))) == 0
 
 
-def test_an_ordering_key_goes_before_the_key() -> None:
+def test_the_ordering_key_takes_precedence_over_the_key() -> None:
     keys = pa.array([b"key", b"key", None], pa.binary())
     ordering = pa.array([None, b"order", b"order"], pa.binary())
     assert sticky_key_hash(keys, ordering).tolist() == [

@@ -15,7 +15,7 @@ def test_a_duration_counts_in_its_bucket_and_all_above() -> None:
     assert len(found) == len(BOUNDS_S) + 1
 
 
-def test_what_fails_is_not_timed() -> None:
+def test_a_failing_block_is_not_timed() -> None:
     latencies = Latencies()
     with pytest.raises(KeyError), latencies.timed():
         raise KeyError

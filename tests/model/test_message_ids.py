@@ -25,9 +25,7 @@ def test_bytes_of_the_official_python_client() -> None:
     st.lists(st.tuples(st.sampled_from(EDGES) | st.integers(0, 400), st.integers(-1, 400)), max_size=40),
     st.sampled_from([-1, 0, 127, 128, 40_000]),
 )
-def test_every_row_is_what_one_message_id_serializes_to(
-    ledger: int, rows: list[tuple[int, int]], partition: int
-) -> None:
+def test_each_row_equals_message_id_serialize(ledger: int, rows: list[tuple[int, int]], partition: int) -> None:
     entries = np.array([entry for entry, _ in rows], np.int64)
     batches = np.array([batch for _, batch in rows], np.int32)
     made = serialized_message_ids(LedgerId(ledger), entries, partition, batches)

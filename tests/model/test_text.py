@@ -8,7 +8,7 @@ from pulsar_on_spark.model.text import printable
 
 
 @pytest.mark.parametrize("text", ["", "plain", "Zürich 東京 مرحبا 🙂", r"C:\x1b", '{"a": "\\u001b"}'])
-def test_what_is_visible_stays(text: str) -> None:
+def test_visible_characters_are_not_escaped(text: str) -> None:
     assert printable(text) == text
 
 
@@ -23,6 +23,6 @@ def test_what_is_visible_stays(text: str) -> None:
         ("\U000e0001", r"\U000e0001"),
     ],
 )
-def test_what_acts_or_hides_is_escaped(text: str, shown: str) -> None:
+def test_control_and_invisible_characters_are_escaped(text: str, shown: str) -> None:
     assert printable(text) == shown
     assert printable(text).isprintable()
