@@ -2,14 +2,14 @@
 
 | codec  | number | form                                                          |
 |--------|--------|---------------------------------------------------------------|
-| NONE   | 0      | as it is                                                      |
+| NONE   | 0      | unchanged                                                     |
 | LZ4    | 1      | a raw block; the length is only in the metadata               |
 | ZLIB   | 2      | a zlib stream; the Java client flushes it and does not end it |
 | ZSTD   | 3      | one frame                                                     |
-| SNAPPY | 4      | raw, the length in front                                      |
+| SNAPPY | 4      | raw, after its length                                         |
 
-The metadata's `uncompressed_size` says how long the result is; anything else is corrupt. It is checked before memory is
-taken, and no result may be above `MAX_UNCOMPRESSED_BYTES`.
+A payload is corrupt unless its result has exactly the metadata's `uncompressed_size`. That size is checked before
+memory is allocated, and may be at most `MAX_UNCOMPRESSED_BYTES`.
 """
 
 from __future__ import annotations
@@ -37,12 +37,12 @@ class Codec(IntEnum):
 
 
 def decompress(codec: int, payload: memoryview, size_bytes: int) -> bytes | None:
-    """The payload of `size_bytes` bytes; None if it cannot be had.
+    """Decompress a payload to exactly `size_bytes` bytes; None if that fails.
 
     Args:
-        codec: The number in the metadata; any number.
-        payload: As received.
-        size_bytes: The metadata's `uncompressed_size`. It does not count for payloads without a codec.
+        codec: The codec's number in the metadata, known or not.
+        payload: The payload as received.
+        size_bytes: The metadata's `uncompressed_size`; ignored for payloads without a codec.
     """
     if codec == Codec.NONE:
         return bytes(payload)
@@ -56,17 +56,17 @@ def decompress(codec: int, payload: memoryview, size_bytes: int) -> bytes | None
 
 
 def compress(codec: Codec, payload: bytes, *, best: bool = False) -> bytes:
-    """The payload in a codec, quickly, or as small as the codec gets it."""
+    """Compress a payload: fast, or with `best` at the codec's highest level."""
     return _COMPRESS[codec](payload, best)
 
 
 def compress_within(codec: Codec, payload: bytes, limit_bytes: int) -> tuple[Codec, bytes] | None:
-    """The payload in at most `limit_bytes`, in the given codec if that can be.
+    """Compress a payload to at most `limit_bytes`, with the given codec if possible.
 
-    Else the codec's best level, no codec, and ZSTD's best level are tried in this order.
+    Otherwise no codec, the codec's best level and ZSTD's best level are tried in this order.
 
     Returns:
-        The codec that was taken, and the bytes; None if nothing fits.
+        The codec used and the bytes; None if nothing fits.
     """
     packed = compress(codec, payload)
     if len(packed) <= limit_bytes:
@@ -86,7 +86,7 @@ def _from_lz4(payload: memoryview, size_bytes: int) -> bytes:
 
 def _from_zlib(payload: memoryview, size_bytes: int) -> bytes | None:
     stream = zlib.decompressobj()
-    # One byte more than wanted, so that the end of the stream, with its checksum, is seen if there is one.
+    # One byte more than wanted makes zlib read the end of the stream, with its checksum, if there is one.
     plain = stream.decompress(payload, size_bytes + 1)
     return None if stream.unused_data or stream.unconsumed_tail else plain
 
@@ -94,19 +94,19 @@ def _from_zlib(payload: memoryview, size_bytes: int) -> bytes | None:
 def _from_zstd(payload: memoryview, size_bytes: int) -> bytes | None:
     if zstandard.frame_content_size(payload) not in (-1, size_bytes):
         return None
-    # A limit of 0 would be none.
+    # A limit of 0 would mean no limit.
     return zstandard.ZstdDecompressor().decompress(payload, max_output_size=max(size_bytes, 1), allow_extra_data=False)
 
 
 def _from_snappy(payload: memoryview, size_bytes: int) -> bytes | None:
     if _snappy_length(payload) != size_bytes:
-        # Arrow leaves the rest of a result that is shorter than it was told uninitialised.
+        # Arrow would leave the rest of a buffer uninitialized where the result is shorter than the buffer.
         return None
     return bytes(_SNAPPY.decompress(payload, decompressed_size=size_bytes, asbytes=True))
 
 
 def _snappy_length(payload: memoryview) -> int:
-    """The varint in front of raw snappy; -1 if there is none of 32 bits."""
+    """The length at the start of raw snappy; -1 if it is not a varint of at most five bytes."""
     length = 0
     for place, byte in enumerate(payload[:5]):
         length |= (byte & 0x7F) << 7 * place

@@ -1,4 +1,4 @@
-"""The frame of a stored entry: what a producer's SEND carries after its command, kept verbatim.
+"""The frame of a stored entry: the bytes after the command of a producer's SEND, kept verbatim.
 
     [0x0e01][CRC32C u32] [metadata size u32][MessageMetadata][payload]
 
@@ -16,7 +16,7 @@ from crc32c import crc32c
 
 CHECKSUM_MAGIC = b"\x0e\x01"
 MAX_MESSAGES_IN_ENTRY = 100_000
-"""Limit of messages that a broker takes in one entry. Clients make batches of up to 1,000 by default."""
+"""Limit of messages in one entry, checked by the broker. Clients make batches of up to 1,000 by default."""
 
 _CHECKSUM = struct.Struct(">2sI")
 _CHECKSUM_AND_SIZE = struct.Struct(">2sII")
@@ -24,9 +24,9 @@ _SIZE = struct.Struct(">I")
 
 
 def split_entry(entry: bytes) -> tuple[int, int] | None:
-    """Where the metadata and the payload of a stored entry start; None if the bytes are no entry.
+    """Find the offsets of a stored entry's metadata and payload; None if the bytes are not a valid entry.
 
-    An entry that says a checksum and does not match it is none.
+    An entry that fails its checksum is not valid.
     """
     has_checksum = entry[:2] == CHECKSUM_MAGIC
     metadata_at = _CHECKSUM_AND_SIZE.size if has_checksum else _SIZE.size
@@ -43,6 +43,6 @@ def split_entry(entry: bytes) -> tuple[int, int] | None:
 
 
 def join_entry(metadata: bytes, payload: bytes) -> bytes:
-    """The entry of these parts, with its checksum."""
+    """Join metadata and payload into an entry with a checksum."""
     covered = b"".join((_SIZE.pack(len(metadata)), metadata, payload))
     return _CHECKSUM.pack(CHECKSUM_MAGIC, crc32c(covered)) + covered

@@ -1,9 +1,9 @@
-"""Protobuf fields of many messages at once, as columns of numbers and of byte ranges: numpy walks all of them in step.
+"""Protobuf fields of many messages as columns of numbers and byte ranges: numpy walks all messages in step.
 
-The walk knows the fields of a *shape* in their usual wire types. Where it meets anything else (an unknown field, a
-length that leads out of the message) the message is **odd** and its fields mean nothing: the protobuf parser has to
-judge it. What is not odd is well-formed, and has the values that the parser gives (tests/protocol hold the two against
-each other). Required fields are the caller's matter: `present` says which are there.
+The walk knows the fields of a *shape* in their usual wire types. A message with anything else (an unknown field, a
+length beyond the message's end) is **odd**: its fields are undefined, and the caller must use the protobuf parser. All
+other messages are well-formed and get the same values as from the parser (tests/protocol compare the two). The caller
+checks required fields: `present` marks the messages that have a field.
 """
 
 from __future__ import annotations
@@ -21,15 +21,15 @@ Bools = npt.NDArray[np.bool_]
 Bytes = npt.NDArray[np.uint8]
 
 _FEW_MESSAGES = 12
-"""From so many messages down, one Python step a field is faster than two dozen numpy calls a field of all."""
+"""Up to this many messages, one Python step per field is faster than two dozen numpy calls per field."""
 _VARINT_BYTES = 10
 _TAG_BYTES = 2
 _PADDING = bytes(16)
-"""A field's first bytes may be read beyond the end of the last message before that is noticed."""
+"""Bytes after the last message: a field's first bytes are read before the end of its message is checked."""
 
 
 class Kind(Enum):
-    """What a field is on the wire and means; `REPEATED` fields are submessages."""
+    """Wire type and meaning of a field; `REPEATED` fields are submessages."""
 
     INT32 = 0
     UINT32 = 1
@@ -41,7 +41,7 @@ class Kind(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Numbers:
-    """A numeric field of each message; 0 where it is not present. 64 unsigned bits wrap to negative numbers."""
+    """A numeric field of each message; 0 where it is absent. Unsigned 64-bit numbers wrap to negative ones."""
 
     values: Int64s
     present: Bools
@@ -49,7 +49,7 @@ class Numbers:
 
 @dataclass(frozen=True, slots=True)
 class Ranges:
-    """Where a field's bytes are; an empty range inside the message where it is not present."""
+    """Byte ranges of a field in each message; an empty range inside the message where it is absent."""
 
     starts: Int64s
     ends: Int64s
@@ -67,7 +67,7 @@ class Occurrences:
 
 @dataclass(frozen=True, slots=True)
 class Fields:
-    """The fields of many messages by field number; `odd` says which messages the parser has to judge."""
+    """The fields of many messages by field number; `odd` marks the messages that need the protobuf parser."""
 
     numbers: Mapping[int, Numbers]
     ranges: Mapping[int, Ranges]
@@ -76,12 +76,12 @@ class Fields:
 
 
 def walk_fields(data: Bytes, starts: Int64s, ends: Int64s, shape: Mapping[int, Kind]) -> Fields:
-    """Walk messages that lie in `data`, each from its start to its end, in rising order and without overlap."""
+    """Walk the messages in `data`; their ranges ascend and do not overlap."""
     return _Walk(data, starts, ends, shape).run()
 
 
 def binary_data(messages: pa.BinaryArray) -> tuple[Bytes, Int64s]:
-    """The bytes of an Arrow column without nulls, padded as the walk needs it, and its rows' offsets (one more)."""
+    """The bytes of an Arrow column without nulls, padded for `walk_fields`, and the bounds of its rows."""
     _, offset_buffer, data_buffer = messages.buffers()
     if len(messages) == 0 or data_buffer is None:
         return np.frombuffer(_PADDING, np.uint8), np.zeros(len(messages) + 1, np.int64)
@@ -91,11 +91,11 @@ def binary_data(messages: pa.BinaryArray) -> tuple[Bytes, Int64s]:
 
 
 def pick_ranges(data: Bytes, starts: Int64s, ends: Int64s, valid: Bools | None = None) -> pa.BinaryArray:
-    """The bytes of rising ranges as an Arrow column; null where not valid."""
+    """The bytes of ascending ranges as an Arrow column; null where not valid."""
     count = len(starts)
     if count == 0:
         return pa.array([], pa.binary())
-    # Every second element of this column is what lies between two ranges.
+    # Every second element of this column holds the bytes between two ranges.
     bounds = np.empty(2 * count, np.int32)
     bounds[0::2], bounds[1::2] = starts, ends
     spaced = pa.BinaryArray.from_buffers(
@@ -106,7 +106,7 @@ def pick_ranges(data: Bytes, starts: Int64s, ends: Int64s, valid: Bools | None =
 
 
 class _Walk:
-    """One walk; columns fill up field by field."""
+    """State of one walk, which fills the columns field by field."""
 
     def __init__(self, data: Bytes, starts: Int64s, ends: Int64s, shape: Mapping[int, Kind]) -> None:
         count = len(starts)
@@ -135,7 +135,7 @@ class _Walk:
             wrong = (after <= at) | (after > ends)
             if wrong.any():
                 self._odd[messages[wrong]] = True
-                # Takes them out of the walk.
+                # This ends their walk.
                 after[wrong] = ends[wrong]
             going_on = after < ends
             messages, at = messages[going_on], after[going_on]
@@ -145,7 +145,7 @@ class _Walk:
         return Fields(self._numbers, self._ranges, repeated, self._odd)
 
     def _step(self, messages: Int64s, at: Int64s) -> Int64s:
-        """Takes in one field of each message and says where it ends; -1 where it is not one of the shape."""
+        """Read one field of each message and return where it ends; -1 for a field outside the shape."""
         tags = self._data[at].astype(np.int64)
         at = at + 1
         if (long := tags >= 0x80).any():
@@ -171,7 +171,7 @@ class _Walk:
             column.present[messages] = True
             return at
         ends = at + values
-        # What leads backwards or beyond the message is seen by `run`; a length without an end is no length.
+        # `run` rejects an end before the start or beyond the message; a length without an end is marked here.
         ends[at < 0] = -1
         if kind is Kind.BYTES:
             ranges = self._ranges[number]
@@ -181,7 +181,7 @@ class _Walk:
         return ends
 
     def _varints(self, at: Int64s) -> tuple[Int64s, Int64s]:
-        """The base-128 numbers that start there, and where they end (-1 where one does not end in ten bytes)."""
+        """Decode the base-128 numbers at these offsets; also return their ends, -1 for one of more than ten bytes."""
         byte = self._data[at]
         values = (byte & 0x7F).astype(np.int64)
         at = at + 1
@@ -189,7 +189,7 @@ class _Walk:
         for place in range(1, _VARINT_BYTES):
             if len(longer) == 0:
                 return values, at
-            # A broken number may lead beyond the padding: what is read there belongs to an odd message.
+            # A broken number may run past the padding: its message is odd, so any byte will do.
             byte = self._data[np.minimum(at[longer], len(self._data) - 1)]
             values[longer] |= (byte & 0x7F).astype(np.int64) << np.int64(7 * place)
             at[longer] += 1
@@ -198,7 +198,7 @@ class _Walk:
         return values, at
 
     def _walk_one(self, message: int, at: int) -> None:
-        """The rest of one message, field by field: for the few that are longer than all others."""
+        """Read the rest of one message field by field: for the few with more fields than all others."""
         end = int(self._ends[message])
         while 0 <= at < end:
             at = self._take_in_one(message, at, end)
@@ -206,7 +206,7 @@ class _Walk:
             self._odd[message] = True
 
     def _take_in_one(self, message: int, tag_at: int, end: int) -> int:
-        """Where the field ends; -1 where it is not one of the shape."""
+        """Read one field and return where it ends; -1 for a field outside the shape."""
         at, tag = self._varint(tag_at, end)
         if at - tag_at > _TAG_BYTES or tag not in self._by_tag:
             return -1
@@ -227,7 +227,7 @@ class _Walk:
         return start + value
 
     def _varint(self, at: int, end: int) -> tuple[int, int]:
-        """(where it ends, the number); (-1, 0) if there is none before the end of the message."""
+        """Decode one base-128 number to (its end, its value); (-1, 0) if it does not end within the message."""
         number = 0
         for place, byte in enumerate(self._data[at : min(end, at + _VARINT_BYTES)].tolist()):
             number |= (byte & 0x7F) << 7 * place
@@ -244,7 +244,7 @@ def _tag(number: int, kind: Kind) -> int:
 
 
 def _as_kind(values: Int64s, kind: Kind) -> Int64s:
-    """64 bits as the parser reads them for a field of this kind."""
+    """Convert 64-bit numbers as the protobuf parser does for a field of this kind."""
     if kind is Kind.INT32:
         return values.astype(np.int32).astype(np.int64)
     if kind is Kind.UINT32:

@@ -2,7 +2,7 @@
 
     [frame size u32][command size u32][BaseCommand][entry, with SEND and MESSAGE only]
 
-All integers are big-endian. The frame's size counts what follows it.
+All integers are big-endian. The frame size counts the bytes after it.
 """
 
 from __future__ import annotations
@@ -16,28 +16,28 @@ from pulsar_on_spark.model.errors import ProtocolError
 MAX_MESSAGE_SIZE_BYTES = 5 * 1024 * 1024
 """Pulsar's default of `maxMessageSize`: metadata and payload of an entry."""
 FRAME_PADDING_BYTES = 10 * 1024
-"""How much larger than the largest message a frame may be (Pulsar's `Commands.MESSAGE_SIZE_FRAME_PADDING`)."""
+"""Room in a frame beside the largest message (Pulsar's `Commands.MESSAGE_SIZE_FRAME_PADDING`)."""
 
 Frame: TypeAlias = tuple[bytes, memoryview]
-"""The command's bytes, and what follows them: a view that lives as long as the bytes that were split."""
+"""The command's bytes, and a view of the bytes after them: valid as long as the buffer that was split."""
 
 _SIZES = struct.Struct(">II")
 _SIZE_BYTES = 4
 
 
 def frame_of(command: bytes, entry_bytes: int = 0) -> bytes:
-    """The frame of a command, up to the entry of `entry_bytes` bytes that the caller sends after it."""
+    """Frame a command; the caller sends its entry of `entry_bytes` bytes afterwards."""
     return _SIZES.pack(_SIZE_BYTES + len(command) + entry_bytes, len(command)) + command
 
 
 class FrameSplitter:
-    """Finds the frames in bytes that come cut anywhere; keeps what has arrived of one frame, and takes no more memory.
+    """Splitter of a byte stream into frames. It buffers only the received part of one incomplete frame.
 
-    What follows the command is not copied, but for the frames that `data` ends in or starts in.
+    The bytes after a command are copied only where a frame is spread over several pieces of data.
 
     Args:
         max_frame_bytes: Limit of a frame with its size field.
-        max_command_bytes: Limit of its command: a larger one is refused before it has arrived.
+        max_command_bytes: Limit of its command: a larger one is refused before it has arrived completely.
 
     Attributes:
         max_frame_bytes: The limit of the next frame; may be changed between frames.
@@ -47,15 +47,15 @@ class FrameSplitter:
         self.max_frame_bytes = max_frame_bytes
         self._max_command_bytes = max_command_bytes
         self._tail = bytearray()
-        """What has arrived of a frame that is not complete."""
+        """The received part of an incomplete frame."""
 
     @property
     def held_bytes(self) -> int:
-        """Bytes that have arrived of an incomplete frame."""
+        """Size of the received part of an incomplete frame."""
         return len(self._tail)
 
     def split(self, data: memoryview) -> Iterator[Frame]:
-        """The frames that these bytes complete, one after the other: all of them must be taken.
+        """Yield the frames that these bytes complete. The caller must exhaust the iterator.
 
         Raises:
             ProtocolError: A frame is larger than allowed, or its sizes contradict each other.
@@ -84,7 +84,7 @@ class FrameSplitter:
             self._tail += data[at:]
 
     def _fill(self, data: memoryview, at: int, tail_bytes: int) -> int:
-        """Makes the tail that long, as far as there are bytes; says where the next ones are."""
+        """Extend the tail to `tail_bytes`, as far as the data suffice; return the offset of the next byte."""
         piece = data[at : at + max(0, tail_bytes - len(self._tail))]
         self._tail += piece
         return at + len(piece)

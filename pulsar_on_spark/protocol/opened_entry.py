@@ -1,4 +1,4 @@
-"""An entry taken apart for people to look at: its metadata, and its payload as its producer had it."""
+"""Entries opened for inspection: metadata and decompressed payload."""
 
 from __future__ import annotations
 
@@ -9,17 +9,17 @@ from pulsar_on_spark.protocol.messages import MessageMetadata
 
 
 class PayloadTooLargeError(PulsarpyError):
-    """A payload is larger, once decompressed, than its reader takes."""
+    """The decompressed payload would exceed the reader's limit."""
 
 
 def open_entry(data: bytes, limit_bytes: int = MAX_UNCOMPRESSED_BYTES) -> tuple[MessageMetadata, bytes]:
-    """An entry's metadata and payload.
+    """Split an entry into its metadata and its payload.
 
-    The payload is decompressed if that can be, which an encrypted one cannot. Bytes that are no entry have empty
-    metadata and are their own payload.
+    The payload is decompressed if possible; an encrypted one is not. Bytes that are not a valid entry are returned as a
+    payload with empty metadata.
 
     Args:
-        data: The entry as it is stored.
+        data: The entry as stored.
         limit_bytes: The largest payload that is decompressed.
 
     Raises:

@@ -41,7 +41,7 @@ from pulsar_on_spark.protocol.frames import frame_of
 from pulsar_on_spark.protocol.varint import varint
 
 NO_REQUEST_ID = 2**64 - 1
-"""The request id of what the broker sends of its own accord."""
+"""The request id of commands that answer no request."""
 
 _64_BITS = 2**64 - 1
 
@@ -50,10 +50,10 @@ def connected(server_version: str, protocol_version: int, max_message_size: int,
     """CONNECTED: the answer to CONNECT, before anything else.
 
     Args:
-        server_version: Not empty: clients refuse that.
-        protocol_version: The lower one of both ends.
-        max_message_size: In bytes, of an entry's metadata and payload.
-        feature_flags: What the broker can do.
+        server_version: Not empty: clients refuse an empty version.
+        protocol_version: The lower one of client's and broker's versions.
+        max_message_size: Limit of an entry's metadata and payload, in bytes.
+        feature_flags: The broker's features.
     """
     body = CommandConnected(
         server_version=server_version,
@@ -72,7 +72,7 @@ def auth_challenge(server_version: str, protocol_version: int, method: str, data
 
 
 def ping() -> bytes:
-    """PING: asks whether the client is there."""
+    """PING: the broker checks that the client is alive."""
     return _PING
 
 
@@ -100,7 +100,7 @@ def lookup_response(
     redirect: bool = False,
     authoritative: bool = True,
 ) -> bytes:
-    """LOOKUP_RESPONSE: connect to that broker, or, as a redirect, ask that one."""
+    """LOOKUP_RESPONSE: the broker to connect to or, for a redirect, the broker to ask next."""
     response = CommandLookupTopicResponse.Redirect if redirect else CommandLookupTopicResponse.Connect
     body = CommandLookupTopicResponse(
         request_id=request_id,
@@ -113,7 +113,7 @@ def lookup_response(
 
 
 def lookup_failed(request_id: int, error: ServerError, message: str) -> bytes:
-    """LOOKUP_RESPONSE: there is no answer."""
+    """LOOKUP_RESPONSE: the lookup failed."""
     body = CommandLookupTopicResponse(
         request_id=request_id, response=CommandLookupTopicResponse.Failed, error=error, message=message
     )
@@ -121,7 +121,7 @@ def lookup_failed(request_id: int, error: ServerError, message: str) -> bytes:
 
 
 def partition_metadata_response(request_id: int, partitions: int) -> bytes:
-    """PARTITIONED_METADATA_RESPONSE: how many partitions the topic has; 0 if it is not partitioned."""
+    """PARTITIONED_METADATA_RESPONSE: the topic's number of partitions; 0 if it is not partitioned."""
     body = CommandPartitionedTopicMetadataResponse(
         request_id=request_id, partitions=partitions, response=CommandPartitionedTopicMetadataResponse.Success
     )
@@ -129,7 +129,7 @@ def partition_metadata_response(request_id: int, partitions: int) -> bytes:
 
 
 def partition_metadata_failed(request_id: int, error: ServerError, message: str) -> bytes:
-    """PARTITIONED_METADATA_RESPONSE: there is no answer."""
+    """PARTITIONED_METADATA_RESPONSE: the request failed."""
     body = CommandPartitionedTopicMetadataResponse(
         request_id=request_id,
         response=CommandPartitionedTopicMetadataResponse.Failed,
@@ -148,14 +148,14 @@ def producer_success(
     topic_epoch: int | None = None,
     producer_ready: bool = True,
 ) -> bytes:
-    """PRODUCER_SUCCESS: the producer may send, or, not ready, has to wait for a second one.
+    """PRODUCER_SUCCESS: the producer may send, or must wait for a second one if it is not ready.
 
     Args:
         request_id: The client's.
-        producer_name: As the client gave it, or as the broker made it.
-        last_sequence_id: The last one stored under that name where deduplication is on.
+        producer_name: The client's choice, or a name that the broker generated.
+        last_sequence_id: The last one stored under that name, if deduplication is on.
         schema_version: Eight bytes; empty without a schema.
-        topic_epoch: Of producers with an access mode other than Shared.
+        topic_epoch: The epoch of a producer with an access mode other than Shared.
         producer_ready: False while another producer is the exclusive one.
     """
     body = CommandProducerSuccess(
@@ -170,11 +170,11 @@ def producer_success(
 
 
 def send_receipts(producer_id: int, items: Iterable[tuple[int, int, int, int]]) -> bytes:
-    """SEND_RECEIPT of each entry: it is stored. Made without protobuf's objects, at a quarter of their cost.
+    """SEND_RECEIPT for each entry: it is stored. Encoded without protobuf objects, at a quarter of their cost.
 
     Args:
         producer_id: The client's.
-        items: Of each entry, in the order of sending: sequence id, highest sequence id (0 if the client said none),
+        items: For each entry, in the order of sending: sequence id, highest sequence id (0 if the client sent none),
             ledger id, entry id.
     """
     producer = b"\x08" + varint(producer_id) + b"\x10"
@@ -205,17 +205,17 @@ def message_head(
     consumer_epoch: int | None,
     entry_bytes: int,
 ) -> bytes:
-    """MESSAGE, up to the entry of `entry_bytes` bytes, which the caller sends after it; without protobuf's objects.
+    """MESSAGE without its entry of `entry_bytes` bytes, which the caller sends next; encoded without protobuf objects.
 
     Args:
         consumer_id: The client's.
         ledger: Ledger id.
         entry: Entry id.
-        partition: -1 if the topic is no partition.
-        redelivery_count: How often the entry was delivered before.
-        ack_set: Words of 64 bits, the first message in the lowest one, 1 for messages not acknowledged; empty if none
-            of the entry is.
-        consumer_epoch: As the consumer said it; None if it did not.
+        partition: Partition index; -1 if the topic is not a partition.
+        redelivery_count: Number of earlier deliveries of the entry.
+        ack_set: Words of 64 bits with a 1 for each unacknowledged message, the first message in the lowest bit; empty
+            if no message of the entry is acknowledged.
+        consumer_epoch: The epoch that the consumer sent; None if it sent none.
         entry_bytes: The entry's size.
     """
     message_id = b"\x08" + varint(ledger) + b"\x10" + varint(entry)
@@ -240,19 +240,19 @@ def ack_response(
 
 
 def active_consumer_change(consumer_id: int, is_active: bool) -> bytes:
-    """ACTIVE_CONSUMER_CHANGE: of a Failover subscription; to clients of protocol 12 and above."""
+    """ACTIVE_CONSUMER_CHANGE: a Failover subscription has a new active consumer; for clients of protocol 12 and up."""
     body = CommandActiveConsumerChange(consumer_id=consumer_id, is_active=is_active)
     return _frame(BaseCommand(type=BaseCommand.ACTIVE_CONSUMER_CHANGE, active_consumer_change=body))
 
 
 def reached_end_of_topic(consumer_id: int) -> bytes:
-    """REACHED_END_OF_TOPIC: the topic is terminated and read to its end. C++ and Python clients do not know it."""
+    """REACHED_END_OF_TOPIC: the topic is terminated and read to its end. C++ and Python clients ignore it."""
     body = CommandReachedEndOfTopic(consumer_id=consumer_id)
     return _frame(BaseCommand(type=BaseCommand.REACHED_END_OF_TOPIC, reachedEndOfTopic=body))
 
 
 def close_producer(producer_id: int, service_url: str | None = None, service_url_tls: str | None = None) -> bytes:
-    """CLOSE_PRODUCER: the client looks the topic up again, unless it is told the new broker, and reconnects."""
+    """CLOSE_PRODUCER: the client reconnects to the given broker, or looks the topic up again if none is given."""
     body = CommandCloseProducer(
         producer_id=producer_id,
         request_id=NO_REQUEST_ID,
@@ -263,7 +263,7 @@ def close_producer(producer_id: int, service_url: str | None = None, service_url
 
 
 def close_consumer(consumer_id: int, service_url: str | None = None, service_url_tls: str | None = None) -> bytes:
-    """CLOSE_CONSUMER: as `close_producer`."""
+    """CLOSE_CONSUMER: the client reconnects as after `close_producer`."""
     body = CommandCloseConsumer(
         consumer_id=consumer_id,
         request_id=NO_REQUEST_ID,
@@ -288,9 +288,9 @@ def get_last_message_id_response(
         request_id: The client's.
         ledger: Ledger id; -1 if the topic is empty.
         entry: Entry id; -1 if the topic is empty.
-        partition: -1 if the topic is no partition.
-        batch_index: Of the last message of a batch; -1 if the entry is none.
-        mark_delete: None if there is none.
+        partition: Partition index; -1 if the topic is not a partition.
+        batch_index: Index of the last message in its batch; -1 if the entry is not a batch.
+        mark_delete: The consumer's mark-delete position (ledger id, entry id); None if it has none.
     """
     body = CommandGetLastMessageIdResponse(
         request_id=request_id,
@@ -303,14 +303,14 @@ def get_last_message_id_response(
 def get_topics_of_namespace_response(
     request_id: int, topics: Iterable[str], topics_hash: str | None, *, filtered: bool, changed: bool = True
 ) -> bytes:
-    """GET_TOPICS_OF_NAMESPACE_RESPONSE.
+    """GET_TOPICS_OF_NAMESPACE_RESPONSE: the namespace's topics.
 
     Args:
         request_id: The client's.
-        topics: Full names, partitions one by one; none if nothing changed.
-        topics_hash: Of the names.
-        filtered: The client's pattern was applied.
-        changed: False if the client's hash is that of the names.
+        topics: Full names, each partition by its own; none if nothing changed.
+        topics_hash: Hash of the names.
+        filtered: True if the client's pattern was applied.
+        changed: False if the client's hash equals that of the names.
     """
     body = CommandGetTopicsOfNamespaceResponse(
         request_id=request_id, topics=topics, topics_hash=topics_hash, filtered=filtered, changed=changed
@@ -319,7 +319,7 @@ def get_topics_of_namespace_response(
 
 
 def watch_topic_list_success(request_id: int, watcher_id: int, topics: Iterable[str], topics_hash: str) -> bytes:
-    """WATCH_TOPIC_LIST_SUCCESS: the topics that match, none if the client's hash is theirs; changes will be told."""
+    """WATCH_TOPIC_LIST_SUCCESS: the matching topics, none if the client's hash equals theirs; updates will follow."""
     body = CommandWatchTopicListSuccess(
         request_id=request_id, watcher_id=watcher_id, topic=topics, topics_hash=topics_hash
     )
@@ -327,7 +327,7 @@ def watch_topic_list_success(request_id: int, watcher_id: int, topics: Iterable[
 
 
 def watch_topic_update(watcher_id: int, new: Iterable[str], deleted: Iterable[str], topics_hash: str) -> bytes:
-    """WATCH_TOPIC_UPDATE: topics came and went; the hash is that of all that match now."""
+    """WATCH_TOPIC_UPDATE: topics were created or deleted; the hash covers all topics that match now."""
     body = CommandWatchTopicUpdate(
         watcher_id=watcher_id, new_topics=new, deleted_topics=deleted, topics_hash=topics_hash
     )
@@ -341,7 +341,7 @@ def get_schema_response(request_id: int, schema: Schema, schema_version: bytes) 
 
 
 def get_schema_failed(request_id: int, error: ServerError, message: str) -> bytes:
-    """GET_SCHEMA_RESPONSE: there is none. Clients rely on TopicNotFound where the topic has no such schema."""
+    """GET_SCHEMA_RESPONSE: the request failed. Clients rely on TopicNotFound if the topic has no such schema."""
     body = CommandGetSchemaResponse(request_id=request_id, error_code=error, error_message=message)
     return _frame(BaseCommand(type=BaseCommand.GET_SCHEMA_RESPONSE, getSchemaResponse=body))
 
@@ -359,12 +359,12 @@ def get_or_create_schema_failed(request_id: int, error: ServerError, message: st
 
 
 def consumer_stats_response(stats: CommandConsumerStatsResponse) -> bytes:
-    """CONSUMER_STATS_RESPONSE."""
+    """CONSUMER_STATS_RESPONSE: a consumer's statistics."""
     return _frame(BaseCommand(type=BaseCommand.CONSUMER_STATS_RESPONSE, consumerStatsResponse=stats))
 
 
 def consumer_stats_failed(request_id: int, error: ServerError, message: str) -> bytes:
-    """CONSUMER_STATS_RESPONSE: there is no such consumer."""
+    """CONSUMER_STATS_RESPONSE: the broker has no such consumer."""
     return consumer_stats_response(
         CommandConsumerStatsResponse(request_id=request_id, error_code=error, error_message=message)
     )
@@ -375,7 +375,7 @@ def _frame(command: BaseCommand) -> bytes:
 
 
 def _by_hand(tags: bytes, body: bytes, entry_bytes: int = 0) -> bytes:
-    """The frame of a command: its type and the tag of its body, its body, and room for the entry that follows."""
+    """Frame a command by the encoded type and tag of its body, and the body; `entry_bytes` is the size of its entry."""
     return frame_of(tags + varint(len(body)) + body, entry_bytes)
 
 

@@ -1,7 +1,7 @@
-"""The broker's end of a connection, without IO: bytes of a client in, events out. `replies` makes the bytes back.
+"""The broker's end of a connection, without IO: a client's bytes in, events out. `replies` encodes the answers.
 
-Only SEND is read without protobuf's objects. A reader of ACK in Python took 4.1 us instead of 5.0 for one entry, and
-longer from ten entries on (20 us instead of 17): the parser does it.
+Only SEND is decoded without protobuf objects. For ACK, a decoder in Python took 4.1 us instead of 5.0 for one entry,
+but 20 us instead of 17 for ten, so protobuf decodes it.
 """
 
 from __future__ import annotations
@@ -23,16 +23,16 @@ class Sent(NamedTuple):
     """A producer's SEND.
 
     Attributes:
-        producer_id: The client's number of the producer.
-        sequence_id: Of the first message.
-        highest_sequence_id: Of the last message of a batch; 0 if the client does not say it.
-        num_messages: How many messages the entry holds; at least 1.
-        is_chunk: The entry is a chunk of a larger message.
-        marker: The entry is the broker's own, not for consumers.
-        txnid_most: Of the transaction; both halves are 0 without one.
-        txnid_least: Of the transaction.
-        entry: As received, from the checksum's magic (or, without checksum, the metadata's size) to the end.
-        is_intact: False if the entry is none, or does not match its checksum (`split_entry`).
+        producer_id: The client's id for the producer.
+        sequence_id: Sequence id of the first message.
+        highest_sequence_id: Sequence id of a batch's last message; 0 if the client sent none.
+        num_messages: Number of messages in the entry; at least 1.
+        is_chunk: True if the entry is a chunk of a larger message.
+        marker: True if the entry is a marker for brokers, not for consumers.
+        txnid_most: High half of the transaction id; both halves are 0 without a transaction.
+        txnid_least: Low half of the transaction id.
+        entry: The entry as received, from the checksum's magic (or, without checksum, the metadata's size) to the end.
+        is_intact: False if the entry is not valid or fails its checksum (`split_entry`).
     """
 
     producer_id: int
@@ -48,7 +48,7 @@ class Sent(NamedTuple):
 
 
 class Command(NamedTuple):
-    """Any other command: its `BaseCommand.Type`, and its body; None with a type that this project does not know."""
+    """Any other command: its `BaseCommand.Type`, and its body; None for an unknown type."""
 
     type: int
     body: Message | None
@@ -58,7 +58,7 @@ Event: TypeAlias = Sent | Command
 
 _BODIES = {field.number: field.name for field in BaseCommand.DESCRIPTOR.fields if field.message_type is not None}
 _SEND = bytes((1 << 3, BaseCommand.SEND, BaseCommand.SEND << 3 | 2))
-"""What a SEND starts with: its type, and the tag of its body, whose size follows."""
+"""The first bytes of a SEND: its type, and the tag of its body, whose size follows."""
 _NUMBERS = (
     "producer_id",
     "sequence_id",
@@ -70,15 +70,15 @@ _NUMBERS = (
     "marker",
 )
 _NUMBER_TAGS = frozenset(range(1 << 3, 9 << 3, 1 << 3))
-"""Of the fields 1 to 8 of a SEND."""
+"""Tags of the fields 1 to 8 of a SEND."""
 _MAX_SHIFT = 7 * 8
-"""Of the ninth byte of a number, its last that the short way reads."""
+"""Shift of a number's ninth byte, the last one that the decoder in Python accepts."""
 _MAX_MESSAGES = 2**31 - 1
 
 MAX_HANDSHAKE_FRAME_BYTES = 128 << 10
 """Limit of a frame from a client that is not connected yet: it holds the client's credentials."""
 MAX_COMMAND_BYTES = 128 << 10
-"""Limit of a command without its entry. Commands with a limit of their own: ..."""
+"""Limit of a command without its entry, for all types not in `MAX_COMMAND_BYTES_OF`."""
 MAX_COMMAND_BYTES_OF: Mapping[int, int] = {
     BaseCommand.ACK: 1 << 20,
     BaseCommand.REDELIVER_UNACKNOWLEDGED_MESSAGES: 1 << 20,
@@ -86,16 +86,16 @@ MAX_COMMAND_BYTES_OF: Mapping[int, int] = {
     BaseCommand.SUBSCRIBE: (1 << 20) + (64 << 10),
     BaseCommand.GET_OR_CREATE_SCHEMA: (1 << 20) + (64 << 10),
 }
-"""... many message ids, and a schema of up to 1 MiB with its properties."""
+"""Limits of commands with many message ids, or with a schema of up to 1 MiB and its properties."""
 MAX_IDS = 50_000
-"""Limit of message ids in one command. Clients name up to 1,000 by themselves; an application may acknowledge a longer
-list at once, and has 50,000 unacknowledged messages at most by default."""
+"""Limit of message ids in one command. Clients send up to 1,000 by themselves; an application may acknowledge a longer
+list in one call, and has at most 50,000 unacknowledged messages by default."""
 _HANDSHAKE = (BaseCommand.CONNECT, BaseCommand.AUTH_RESPONSE)
 _TYPE_TAG = 1 << 3
 
 
 class ServerConnection:
-    """Takes a client's bytes apart. After a `ProtocolError` it must not be used again.
+    """Decoder of one client's bytes. It must not be used again after a `ProtocolError`.
 
     Args:
         max_message_size_bytes: Limit of an entry.
@@ -113,7 +113,7 @@ class ServerConnection:
 
     @property
     def held_bytes(self) -> int:
-        """Bytes of a frame that is not complete."""
+        """Size of the received part of an incomplete frame."""
         return self._splitter.held_bytes
 
     def handshake_done(self) -> None:
@@ -122,11 +122,11 @@ class ServerConnection:
         self._event = _event
 
     def receive_data(self, data: bytes | memoryview) -> list[Event]:
-        """The events of all frames that these bytes complete.
+        """Decode all frames that these bytes complete.
 
         Args:
-            data: What came next, cut anywhere; it may be overwritten afterwards. An entry is copied out of it once,
-                twice if the frame came in more than one piece.
+            data: The next bytes of the stream, cut anywhere. The buffer may be reused afterwards: each entry is copied
+                once, or twice if its frame arrived in several pieces.
 
         Raises:
             ProtocolError: The bytes are not Pulsar's protocol, or a frame or its command is larger than allowed.
@@ -162,7 +162,7 @@ def _event(command: bytes, entry: memoryview) -> Event:
     if base.type == BaseCommand.SEND:
         return _sent([getattr(base.send, name) for name in _NUMBERS], entry)
     body = getattr(base, field)
-    if is_large:  # a smaller one cannot name that many ids
+    if is_large:  # a smaller command cannot hold too many ids
         _check_ids(base)
     if _has_text(body.DESCRIPTOR):
         _check_text(base.type, body)
@@ -170,7 +170,7 @@ def _event(command: bytes, entry: memoryview) -> Event:
 
 
 def _first_type(command: bytes) -> int:
-    """The type that a command begins with; -1 where it begins with something else, which no client does."""
+    """The command's type, which all clients encode first; -1 if something else comes first."""
     return command[1] if len(command) > 1 and command[0] == _TYPE_TAG else -1
 
 
@@ -201,7 +201,7 @@ def _has_text(message: Descriptor) -> bool:
 
 
 def _check_text(number: int, message: Message) -> None:
-    """Protobuf gives text that is not UTF-8 as bytes, whatever its type says."""
+    """Refuse text that is not UTF-8, which protobuf returns as bytes."""
     for field, value in message.ListFields():
         values: Iterable[Any] = (value,) if isinstance(value, str | bytes | Message) else value
         if field.type == FieldDescriptor.TYPE_STRING:
@@ -215,7 +215,7 @@ def _check_text(number: int, message: Message) -> None:
 def _sent(numbers: Sequence[int], entry: memoryview) -> Sent:
     producer_id, sequence_id, num_messages, txnid_least, txnid_most, highest, is_chunk, marker = numbers
     if num_messages < 1:
-        raise ProtocolError(f"a SEND says that it has {num_messages} messages")
+        raise ProtocolError(f"a SEND claims to have {num_messages} messages")
     kept = entry.tobytes()
     return Sent(
         producer_id,
@@ -232,9 +232,9 @@ def _sent(numbers: Sequence[int], entry: memoryview) -> Sent:
 
 
 def _send_numbers(command: bytes) -> list[int] | None:
-    """The fields of a SEND in the order of `_NUMBERS`, if it is as clients write it; else the parser has to judge it.
+    """Decode a SEND's fields, in the order of `_NUMBERS`; None if its encoding is unusual and needs the parser.
 
-    Half of what it costs to ask protobuf's objects.
+    It costs half as much as protobuf objects do.
     """
     body_bytes = len(command) - 4
     if command[:3] != _SEND or body_bytes < 0 or command[3] != body_bytes:

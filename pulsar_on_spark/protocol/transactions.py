@@ -1,4 +1,4 @@
-"""The answers that refuse the requests of transactions: each has one of its own, by which clients know what failed."""
+"""Refusals of transaction requests: clients expect a response type of its own for each request type."""
 
 from __future__ import annotations
 
@@ -41,4 +41,4 @@ REFUSALS: Final[dict[int, Callable[[int, ServerError, str], bytes]]] = {
     BaseCommand.ADD_SUBSCRIPTION_TO_TXN: partial(_refusal, BaseCommand.ADD_SUBSCRIPTION_TO_TXN_RESPONSE),
     BaseCommand.END_TXN: partial(_refusal, BaseCommand.END_TXN_RESPONSE),
 }
-"""By the request's type: request id, error and message to the frame."""
+"""Functions that encode a refusal from request id, error and message, by the request's type."""

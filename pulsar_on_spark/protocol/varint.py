@@ -1,4 +1,4 @@
-"""Protobuf's base-128 numbers, written 14 bits at a time: for the few commands that a broker writes by the million."""
+"""Protobuf's base-128 numbers, encoded 14 bits at a time for the few commands that a broker sends by the million."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ _MASK = 2**_BITS - 1
 _64_BITS = 2**64 - 1
 
 _LAST = [bytes([n]) if n < 0x80 else bytes([n & 0x7F | 0x80, n >> 7]) for n in range(2**_BITS)]
-"""The bytes of each number of 14 bits, as it ends."""
+"""The encoding of each number of 14 bits at the end of a number."""
 _MORE = [bytes([n & 0x7F | 0x80, n >> 7 | 0x80]) for n in range(2**_BITS)]
-"""The same, where higher bits follow."""
+"""The encoding of each number of 14 bits with higher bits after it."""
 
 
 def varint(number: int) -> bytes:
-    """The bytes of a number; a negative one as its 64 bits."""
+    """Encode a number; a negative one by its 64 bits."""
     number &= _64_BITS
     out = b""
     while number > _MASK:

@@ -20,7 +20,7 @@ NOISE = random.Random(3).randbytes(1_000)
 @pytest.mark.parametrize("codec", Codec)
 @pytest.mark.parametrize("best", [False, True])
 @pytest.mark.parametrize("payload", [b"", b"x", TEXT, NOISE], ids=["empty", "a byte", "text", "noise"])
-def test_what_is_compressed_comes_back(codec: Codec, best: bool, payload: bytes) -> None:
+def test_compressed_payloads_round_trip(codec: Codec, best: bool, payload: bytes) -> None:
     assert decompress(codec, memoryview(compress(codec, payload, best=best)), len(payload)) == payload
 
 
@@ -31,7 +31,7 @@ def test_a_payload_of_another_length_is_refused(codec: Codec, size_bytes: int) -
 
 
 @pytest.mark.parametrize("codec", PACKING)
-def test_a_payload_that_is_cut_or_goes_on_is_refused(codec: Codec) -> None:
+def test_a_truncated_or_overlong_payload_is_refused(codec: Codec) -> None:
     packed = compress(codec, TEXT)
     assert decompress(codec, memoryview(packed + b"\x00more"), len(TEXT)) is None
     for length in range(len(packed) - (5 if codec is Codec.ZLIB else 0)):
@@ -58,7 +58,7 @@ def test_unknown_codecs_are_refused(codec: int) -> None:
 
 
 @pytest.mark.parametrize("codec", PACKING)
-def test_no_memory_is_taken_for_what_a_few_bytes_claim(codec: Codec) -> None:
+def test_no_memory_is_allocated_for_a_size_that_is_only_claimed(codec: Codec) -> None:
     assert decompress(codec, memoryview(compress(codec, TEXT)), MAX_UNCOMPRESSED_BYTES + 1) is None
 
 
@@ -69,7 +69,7 @@ def test_garbage_is_refused_or_is_as_long_as_it_says(codec: Codec, packed: bytes
     assert plain is None or len(plain) == size_bytes
 
 
-def test_the_limit_decides_about_codec_and_level() -> None:
+def test_the_limit_decides_codec_and_level() -> None:
     assert compress_within(Codec.LZ4, TEXT, len(TEXT)) == (Codec.LZ4, compress(Codec.LZ4, TEXT))
     # Noise grows in every codec.
     assert compress_within(Codec.SNAPPY, NOISE, len(NOISE)) == (Codec.NONE, NOISE)
@@ -78,7 +78,7 @@ def test_the_limit_decides_about_codec_and_level() -> None:
     assert compress_within(Codec.ZSTD, NOISE, len(NOISE) - 1) is None
 
 
-def test_the_own_codecs_best_level_comes_before_another_codec() -> None:
+def test_the_codecs_best_level_is_tried_before_another_codec() -> None:
     payload = b"".join(b'{"id":%d,"name":"user-%d"}' % (number, number * 7919 % 1000) for number in range(2_000))
     limit = len(compress(Codec.ZLIB, payload, best=True))
     assert len(compress(Codec.ZLIB, payload)) > limit

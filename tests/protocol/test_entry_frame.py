@@ -28,11 +28,11 @@ def test_the_checksum_may_be_missing() -> None:
 
 
 @pytest.mark.parametrize("length", range(len(join_entry(b"meta", b"payload"))))
-def test_what_is_cut_is_no_entry(length: int) -> None:
+def test_truncated_bytes_are_not_an_entry(length: int) -> None:
     assert split_entry(join_entry(b"meta", b"payload")[:length]) is None
 
 
-def test_every_flipped_bit_is_noticed() -> None:
+def test_every_flipped_bit_is_detected() -> None:
     entry = join_entry(b"meta", b"payload")
     for bit in range(8 * len(entry)):
         flipped = bytearray(entry)

@@ -94,7 +94,7 @@ def _check_agrees(fields: Fields, data: bytes, row: int, message: bytes, parsed:
 
 @settings(max_examples=300)
 @given(st.lists(bodies, min_size=1, max_size=16), st.sampled_from(COUNTS))
-def test_what_is_not_odd_has_the_parsers_values(drawn: list[bytes], count: int) -> None:
+def test_messages_that_are_not_odd_have_the_parsers_values(drawn: list[bytes], count: int) -> None:
     messages = [drawn[row % len(drawn)] for row in range(count)]
     fields, data = _walk(messages)
     for row, message in enumerate(messages):
@@ -113,7 +113,7 @@ def test_what_is_not_odd_has_the_parsers_values(drawn: list[bytes], count: int) 
 
 @settings(max_examples=100)
 @given(st.lists(made, min_size=1, max_size=8), st.sampled_from(COUNTS))
-def test_what_clients_write_is_not_odd(drawn: list[bytes], count: int) -> None:
+def test_messages_of_clients_are_not_odd(drawn: list[bytes], count: int) -> None:
     fields, _ = _walk([drawn[row % len(drawn)] for row in range(count)])
     assert not fields.odd.any()
 
@@ -135,7 +135,7 @@ def test_what_clients_write_is_not_odd(drawn: list[bytes], count: int) -> None:
         pytest.param(b"\x12\xff\xff\xff\xff\xff\xff\xff\xff\xff\x01", id="a negative length"),
     ],
 )
-def test_the_parser_is_asked_about_everything_else(message: bytes, count: int) -> None:
+def test_all_other_messages_are_odd(message: bytes, count: int) -> None:
     good = SingleMessageMetadata(payload_size=7).SerializeToString()
     fields, _ = _walk([good] * count + [message] + [good] * count + [message] * count)
     assert fields.odd.tolist() == [False] * count + [True] + [False] * count + [True] * count
@@ -143,7 +143,7 @@ def test_the_parser_is_asked_about_everything_else(message: bytes, count: int) -
 
 
 @pytest.mark.parametrize("count", COUNTS)
-def test_a_length_without_end_leads_nowhere(count: int) -> None:
+def test_a_length_without_end_is_odd(count: int) -> None:
     """Eleven bytes that would lead, read from the front of the buffer, into the message itself."""
     messages = []
     for row in range(count):

@@ -39,7 +39,7 @@ def _cut(stream: bytes, places: Iterable[int]) -> list[bytes]:
 
 
 @given(streams, st.lists(st.integers(0, 10_000), max_size=12))
-def test_cuts_do_not_matter(frames: list[tuple[bytes, bytes]], places: list[int]) -> None:
+def test_frames_are_found_wherever_the_bytes_are_cut(frames: list[tuple[bytes, bytes]], places: list[int]) -> None:
     stream = _stream(frames)
     assert _split([stream]) == frames
     assert _split(bytes([byte]) for byte in stream) == frames
@@ -79,7 +79,7 @@ def test_a_command_lies_inside_its_frame(size_bytes: int) -> None:
 
 @pytest.mark.parametrize("size_bytes", [MAX_FRAME_BYTES - 3, 2**31, 2**32 - 1])
 @pytest.mark.parametrize("step", [1, 8])
-def test_a_size_alone_takes_no_memory(size_bytes: int, step: int) -> None:
+def test_an_announced_size_allocates_no_memory(size_bytes: int, step: int) -> None:
     prefix = size_bytes.to_bytes(4, "big") + (4).to_bytes(4, "big")
     tracemalloc.start()
     try:
@@ -90,7 +90,7 @@ def test_a_size_alone_takes_no_memory(size_bytes: int, step: int) -> None:
         tracemalloc.stop()
 
 
-def test_memory_grows_with_what_arrives_not_with_what_is_announced() -> None:
+def test_memory_grows_with_received_bytes_not_with_announced_ones() -> None:
     tracemalloc.start()
     try:
         assert _split([frame_of(b"c", 2**29) + b"e" * 1_000], max_frame_bytes=2**30) == []

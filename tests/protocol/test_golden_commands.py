@@ -300,7 +300,7 @@ def _read(frame: bytes) -> tuple[dict[str, Any], bytes]:
 
 
 @pytest.mark.parametrize("name", [name for name in GOLDEN["client"] if not name.startswith("send")])
-def test_a_clients_command_means_what_it_meant(name: str) -> None:
+def test_a_clients_golden_command_is_decoded_as_recorded(name: str) -> None:
     (event,) = ServerConnection().receive_data(bytes.fromhex(GOLDEN["client"][name]))
     assert isinstance(event, Command)
     number, body = CLIENT[name]
@@ -311,7 +311,7 @@ def test_a_clients_command_means_what_it_meant(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", GOLDEN["broker"])
-def test_our_reply_is_that_of_pulsars_broker(name: str) -> None:
+def test_our_reply_equals_that_of_pulsars_broker(name: str) -> None:
     assert _read(BROKER[name]) == _read(bytes.fromhex(GOLDEN["broker"][name]))
 
 

@@ -77,7 +77,7 @@ def test_heads_of_messages_are_protobufs(
     assert head == frame_of(command.SerializeToString(), entry_bytes)
 
 
-def test_consumer_stats_are_the_callers() -> None:
+def test_consumer_stats_are_sent_unchanged() -> None:
     stats = CommandConsumerStatsResponse(request_id=1, consumerName="me", msgBacklog=7)
     command = BaseCommand(type=BaseCommand.CONSUMER_STATS_RESPONSE, consumerStatsResponse=stats)
     assert consumer_stats_response(stats) == frame_of(command.SerializeToString())

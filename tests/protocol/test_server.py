@@ -63,7 +63,7 @@ def _event(command: bytes, entry: bytes = ENTRY) -> Event:
 
 
 def _as_parsed(command: bytes) -> Sent | None:
-    """What protobuf's parser makes of a SEND; None if that is no SEND of at least one message."""
+    """Decode a SEND by protobuf's parser; None if it is not a SEND of at least one message."""
     try:
         base = BaseCommand.FromString(command)
     except DecodeError:
@@ -87,7 +87,7 @@ def _as_parsed(command: bytes) -> Sent | None:
 
 @settings(max_examples=300)
 @given(send_bodies.map(_send_command) | send_bodies.map(lambda body: _send_command(body)[:-1]))
-def test_sends_are_what_protobufs_parser_says(command: bytes) -> None:
+def test_sends_are_decoded_as_by_protobufs_parser(command: bytes) -> None:
     expected = _as_parsed(command)
     if expected is None:
         with pytest.raises(ProtocolError):
@@ -99,12 +99,12 @@ def test_sends_are_what_protobufs_parser_says(command: bytes) -> None:
 
 
 @pytest.mark.parametrize("name", [name for name in GOLDEN if name.startswith("send_") or name == "send"])
-def test_what_clients_send_needs_no_parser(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_sends_of_clients_need_no_parser(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     frame = bytes.fromhex(GOLDEN[name])
     (expected,) = ServerConnection().receive_data(frame)
     monkeypatch.setattr(server, "BaseCommand", None)
     if name == "send_replicated":
-        # It says where the message was before.
+        # It carries the message's original position.
         with pytest.raises(AttributeError):
             ServerConnection().receive_data(frame)
     else:
@@ -112,7 +112,7 @@ def test_what_clients_send_needs_no_parser(name: str, monkeypatch: pytest.Monkey
 
 
 @pytest.mark.parametrize("body", [b"\x10\x01", b"\x08\x01", b"", b"\x08\x01\x18\x01"])
-def test_a_send_says_its_producer_and_its_sequence_id(body: bytes) -> None:
+def test_a_send_needs_producer_id_and_sequence_id(body: bytes) -> None:
     with pytest.raises(ProtocolError, match="type 6 lacks a required field"):
         _event(_send_command(body))
 
@@ -120,7 +120,7 @@ def test_a_send_says_its_producer_and_its_sequence_id(body: bytes) -> None:
 @pytest.mark.parametrize("messages", [0, -1, -(2**31)])
 def test_a_send_has_at_least_one_message(messages: int) -> None:
     send = CommandSend(producer_id=1, sequence_id=2, num_messages=messages)
-    with pytest.raises(ProtocolError, match=f"that it has {messages} messages"):
+    with pytest.raises(ProtocolError, match=f"claims to have {messages} messages"):
         _event(_send_command(send.SerializeToString()))
 
 
@@ -162,12 +162,12 @@ def test_a_message_of_the_largest_size_passes() -> None:
 
 
 @pytest.mark.parametrize("number", [1, 41, 75, 2**31 - 1])
-def test_commands_that_are_not_known_are_events_without_body(number: int) -> None:
+def test_unknown_commands_are_events_without_body(number: int) -> None:
     command = b"\x08" + _varint(number) + _varint(min(number, 1_000) << 3 | 2) + b"\x02\x08\x01"
     assert _event(command) == Command(number, None)
 
 
-def test_fields_that_are_not_known_do_not_disturb() -> None:
+def test_unknown_fields_are_ignored() -> None:
     flow = CommandFlow(consumer_id=1, messagePermits=2).SerializeToString() + b"\xc2\x3e\x01x"
     event = _event(b"\x08\x0b\x5a" + _varint(len(flow)) + flow + b"\xc2\x3e\x01x")
     assert isinstance(event, Command)
@@ -189,7 +189,7 @@ def test_fields_that_are_not_known_do_not_disturb() -> None:
     ],
     ids=["empty", "cut", "no type", "a required field is missing", "no body", "another's body", "no body of a SEND"],
 )
-def test_what_lacks_a_part_is_refused(command: bytes, complaint: str) -> None:
+def test_incomplete_commands_are_refused(command: bytes, complaint: str) -> None:
     with pytest.raises(ProtocolError, match=complaint):
         _event(command)
 
@@ -238,7 +238,7 @@ def _ack(count: int, *, type_first: bool = True) -> bytes:
     return b"\x08\x0a" + field if type_first else field + b"\x08\x0a"
 
 
-def test_a_command_that_is_too_large_is_refused_before_it_has_come() -> None:
+def test_a_command_that_is_too_large_is_refused_before_it_has_arrived() -> None:
     with pytest.raises(ProtocolError, match=r"a command of 5000000 bytes is larger than the \d+ allowed"):
         ServerConnection().receive_data((5_000_004).to_bytes(4, "big") + (5_000_000).to_bytes(4, "big"))
 
@@ -264,7 +264,7 @@ def test_as_many_ids_as_clients_have_unacknowledged_pass() -> None:
     assert event.type == BaseCommand.ACK
 
 
-def test_before_it_is_connected_a_client_may_say_little() -> None:
+def test_before_the_handshake_a_client_may_send_two_commands_only() -> None:
     connect = bytes.fromhex(GOLDEN["connect"])
     ping = frame_of(BaseCommand(type=BaseCommand.PING, ping={}).SerializeToString())
     connection = ServerConnection(max_handshake_frame_bytes=1_000)
