@@ -1,4 +1,4 @@
-"""What makes files durable, and the root's lock: the few system calls that delta-rs leaves out."""
+"""Durable files, and the root's lock: the few system calls that delta-rs omits."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from pulsar_on_spark.model.errors import MetadataError
 from pulsar_on_spark.storage.permissions import adopt, opener
 
 LOCK_WAIT_S = 60.0
-"""The longest wait for the root's lock, in seconds: its holders copy or write metadata, and then let go of it."""
+"""The longest wait for the root's lock, in seconds: holders keep it only while they copy or write metadata."""
 SYNC_WAIT_S = 1.0
-"""The longest wait for another process that syncs a table: one that stands still must not stop the others."""
+"""The longest wait for another process that syncs a table: a suspended process must not block the others."""
 _held = threading.local()
 
 
@@ -30,11 +30,11 @@ class LockHeldError(MetadataError):
 
 
 def fsync_path(path: Path) -> None:
-    """Make a file's content, or a directory's names, durable; a file of delta-rs gets its permissions, too.
+    """Make a file's content or a directory's names durable, and correct the permissions of a file.
 
     Raises:
         UnsyncedError: fsync itself failed.
-        OSError: the file could not be opened, or not get its permissions; nothing is said about its content.
+        OSError: the file could not be opened, or its permissions not be set; its content may be durable or not.
     """
     descriptor = os.open(path, os.O_RDONLY)
     try:
@@ -51,33 +51,33 @@ _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 
 
 def boot_id() -> str:
-    """The id of the machine's current boot: within one boot there was no power cut.
+    """The id of the machine's current boot: there was no power cut within one boot.
 
     Raises:
-        MetadataError: this process does not see the file.
-        OSError: the kernel does not say just now.
+        MetadataError: this process has no access to the id's file in /proc.
+        OSError: the id cannot be read now.
     """
     try:
         return _BOOT_ID.read_text().strip()
     except FileNotFoundError as error:
         raise MetadataError(
-            f"{_BOOT_ID} is missing, by which commits tell a power cut from damage: give this process the whole of "
-            "/proc (in a systemd service no ProcSubset=pid)."
+            f"{_BOOT_ID} is missing, which commits need to tell a power cut from damage: give this process the whole "
+            "of /proc (in a systemd service, remove ProcSubset=pid)."
         ) from error
 
 
 @contextmanager
 def locked(lock_file: Path, *, wait: bool = True) -> Iterator[bool]:
-    """Hold flock on `lock_file`: creation, repair and the clean-up of logs exclude each other between processes.
+    """Hold flock on `lock_file`, by which processes exclude each other from creation, repair and clean-up of logs.
 
-    A thread that holds it may take it again.
+    A thread that holds it may acquire it again.
 
     Args:
-        lock_file: created where it is missing.
-        wait: False yields False at once where somebody else holds the lock.
+        lock_file: created if it is missing.
+        wait: if False, yield False immediately while another process or thread holds the lock.
 
     Raises:
-        LockHeldError: somebody else has held it for `LOCK_WAIT_S`.
+        LockHeldError: another process or thread has held it for `LOCK_WAIT_S`.
     """
     held: set[Path] = _held.__dict__.setdefault("paths", set())
     if lock_file in held:
@@ -97,11 +97,11 @@ def locked(lock_file: Path, *, wait: bool = True) -> Iterator[bool]:
             yield True
         finally:
             held.discard(lock_file)
-            fcntl.flock(handle, fcntl.LOCK_UN)  # a child that was forked meanwhile has it open, too
+            fcntl.flock(handle, fcntl.LOCK_UN)  # closing does not suffice: a forked child may have it open, too
 
 
 def _taken(descriptor: int, wait_s: float) -> bool:
-    """Take flock; False if others have it all the time."""
+    """Acquire flock; False if others hold it during the whole wait."""
     deadline_s = time.monotonic() + wait_s
     pause_s = 0.000_5
     while True:
@@ -118,10 +118,10 @@ def _taken(descriptor: int, wait_s: float) -> bool:
 
 @contextmanager
 def syncing(log: Path) -> Iterator[None]:
-    """Keep other processes from syncing a table's log until this one has, or has left its mark that it could not.
+    """Exclude other processes from syncing a table's log until this one has synced it, or has marked its failure.
 
-    Otherwise another could sync and report in between: the kernel tells an error of fsync once. Only a process that
-    stands still just there, for longer than `SYNC_WAIT_S`, is not waited for.
+    The kernel reports an fsync error once, so another process could otherwise sync without error, and report its
+    commits, before the mark is there. The wait ends after `SYNC_WAIT_S`, for the case that the holder is suspended.
     """
     descriptor = os.open(log, os.O_RDONLY | os.O_DIRECTORY)
     try:
@@ -133,14 +133,14 @@ def syncing(log: Path) -> Iterator[None]:
 
 
 class TableHold:
-    """A hold that shows other processes that a table is in use."""
+    """Shared lock that shows other processes that a table is in use."""
 
     def __init__(self, directory: Path) -> None:
-        """Hold a table.
+        """Acquire the lock.
 
         Raises:
-            LockHeldError: it is being repaired.
-            OSError: it cannot be opened.
+            LockHeldError: the table is being repaired.
+            OSError: the table cannot be opened.
         """
         descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
         weakref.finalize(self, os.close, descriptor)
@@ -152,7 +152,7 @@ class TableHold:
 
 @contextmanager
 def unheld(directory: Path) -> Iterator[bool]:
-    """Keep other processes from opening a table meanwhile; yields False if a process has it open."""
+    """Exclude other processes from opening a table; yields False if a process has it open already."""
     descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
     try:
         yield _taken(descriptor, 0)

@@ -1,7 +1,7 @@
 """The seam between this package and the operating system: every durable step is one method of `FileOps`.
 
 `OsFiles` is the real one. `pulsar_on_spark.testing.recording_files` records the steps instead, so that a test can
-rebuild what a disk may hold after a crash at each of them. All methods raise `OSError` and retry nothing: after a
+rebuild the possible states of a disk after a crash at each step. All methods raise `OSError` and never retry: after a
 failed fsync the kernel has marked the pages clean, so a second one would report success for data that is gone.
 """
 
@@ -20,7 +20,7 @@ from pulsar_on_spark.storage import permissions
 
 
 class FileOps(Protocol):
-    """What durable files are made of. Implementations are picklable and may be called from several threads."""
+    """Operations that durable files are made of. Implementations are picklable and thread-safe."""
 
     def create(self, path: Path) -> int:
         """Make a new file for appending and return its descriptor; `FileExistsError` if the name is taken."""
@@ -32,25 +32,25 @@ class FileOps(Protocol):
         """Append all of `data`."""
 
     def write_buffers(self, fd: int, buffers: Sequence[bytes | bytearray | memoryview]) -> None:
-        """Append up to 1,024 buffers, one behind the other; fewer bytes than given is an error, too."""
+        """Append up to 1,024 buffers one after the other; a short write is an error."""
 
     def read_into(self, fd: int, offset: int, target: memoryview) -> int:
-        """Fill `target` from `offset` on; returns the bytes read, fewer than asked only at the file's end."""
+        """Fill `target` from `offset`; returns the bytes read, fewer than requested only at the file's end."""
 
     def size(self, fd: int) -> int:
         """The file's length in bytes."""
 
     def identity(self, file: int | Path) -> tuple[int, int]:
-        """Device and inode of an open file, or of what has this name; `FileNotFoundError` if nothing has it."""
+        """Device and inode of an open file or of a path; `FileNotFoundError` if the path does not exist."""
 
     def fdatasync(self, fd: int) -> None:
         """Return when the file's bytes and length are durable."""
 
     def forget(self, fd: int, end: int) -> None:
-        """Let the operating system drop what it keeps in memory of the bytes up to `end`; advice, the file stays."""
+        """Advise the operating system to drop its cache of the bytes up to `end`; the file is not changed."""
 
     def close(self, fd: int) -> None:
-        """Give the descriptor back."""
+        """Close the descriptor."""
 
     def rename(self, source: Path, target: Path) -> None:
         """Move a file within its directory, replacing `target`; durable after `fsync_directory`."""
@@ -70,29 +70,29 @@ class OsFiles:
     """The operating system's files; new files get the permissions of their folder."""
 
     def create(self, path: Path) -> int:
-        """See `FileOps`."""
+        """Open a new file with `O_EXCL` and `O_APPEND`."""
         return permissions.opener(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND)
 
     def open(self, path: Path) -> int:
-        """See `FileOps`."""
+        """Open a file with `O_RDONLY`."""
         return os.open(path, os.O_RDONLY | os.O_CLOEXEC)
 
     def write(self, fd: int, data: bytes) -> None:
-        """See `FileOps`."""
+        """Repeat the system's `write` until all data are written."""
         view = memoryview(data)
         while view:
             view = view[os.write(fd, view) :]
 
     def write_buffers(self, fd: int, buffers: Sequence[bytes | bytearray | memoryview]) -> None:
-        """See `FileOps`. A short write is no call to go on, but how a full or failing disk begins to say so."""
+        """Call the system's `writev` once; after a short write, write the rest to get the disk's error."""
         wanted = sum(map(len, buffers))
         written = os.writev(fd, buffers)
         if written != wanted:
-            os.write(fd, b"".join(buffers)[written:])  # its error is the disk's own word
+            os.write(fd, b"".join(buffers)[written:])  # raises the disk's error
             raise OSError(errno.EIO, f"only {written} of {wanted} bytes were written")
 
     def read_into(self, fd: int, offset: int, target: memoryview) -> int:
-        """See `FileOps`."""
+        """Repeat the system's `preadv` until `target` is full or the file ends."""
         done = 0
         while done < len(target):
             count = os.preadv(fd, [target[done:]], offset + done)
@@ -102,32 +102,32 @@ class OsFiles:
         return done
 
     def size(self, fd: int) -> int:
-        """See `FileOps`."""
+        """Call the system's `fstat`."""
         return os.fstat(fd).st_size
 
     def identity(self, file: int | Path) -> tuple[int, int]:
-        """See `FileOps`."""
+        """Call the system's `stat`."""
         found = os.stat(file)
         return found.st_dev, found.st_ino
 
     def fdatasync(self, fd: int) -> None:
-        """See `FileOps`."""
+        """Call the system's `fdatasync`."""
         os.fdatasync(fd)
 
     def forget(self, fd: int, end: int) -> None:
-        """See `FileOps`."""
+        """Call the system's `posix_fadvise` with `POSIX_FADV_DONTNEED`."""
         os.posix_fadvise(fd, 0, end, os.POSIX_FADV_DONTNEED)
 
     def close(self, fd: int) -> None:
-        """See `FileOps`."""
+        """Call the system's `close`."""
         os.close(fd)
 
     def rename(self, source: Path, target: Path) -> None:
-        """See `FileOps`."""
+        """Call the system's `rename`."""
         os.rename(source, target)
 
     def fsync_directory(self, path: Path) -> None:
-        """See `FileOps`."""
+        """Open the directory and call the system's `fsync`."""
         fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         try:
             os.fsync(fd)
@@ -135,28 +135,28 @@ class OsFiles:
             os.close(fd)
 
     def mkdir(self, path: Path) -> None:
-        """See `FileOps`."""
+        """Call the system's `mkdir`."""
         permissions.make_folder(path)
 
     def unlink(self, path: Path) -> None:
-        """See `FileOps`."""
+        """Call the system's `unlink`."""
         os.unlink(path)
 
 
 OS_FILES = OsFiles()
-"""The default wherever a `FileOps` is taken."""
+"""The default `FileOps`."""
 
 TMP_INFIX = ".tmp-"
-"""Between a file's final name and a random suffix, while the file is being written."""
+"""Infix between a file's final name and a random suffix, while the file is being written."""
 
 
 def tmp_name(path: Path) -> Path:
-    """A fresh name beside `path` to write under before the rename."""
+    """A fresh temporary name beside `path`, for writing before the rename."""
     return path.with_name(f"{path.name}{TMP_INFIX}{secrets.token_hex(4)}")
 
 
 def read_file(files: FileOps, path: Path) -> bytes:
-    """The whole of a small file."""
+    """Read a small file."""
     fd = files.open(path)
     try:
         content = bytearray(files.size(fd))
@@ -167,7 +167,7 @@ def read_file(files: FileOps, path: Path) -> bytes:
 
 
 def write_file(files: FileOps, path: Path, content: bytes) -> None:
-    """Write a small file durably: after a crash `path` is absent, or as it was before, or whole."""
+    """Write a small file durably: after a crash `path` is absent, unchanged or complete."""
     tmp = tmp_name(path)
     try:
         write_synced(files, tmp, content)
@@ -180,7 +180,7 @@ def write_file(files: FileOps, path: Path, content: bytes) -> None:
 
 
 def write_synced(files: FileOps, path: Path, content: bytes) -> None:
-    """Make a new file whose bytes are durable; its name is so only after `fsync_directory`."""
+    """Make a new file with durable content; its name is durable only after `fsync_directory`."""
     fd = files.create(path)
     try:
         files.write(fd, content)
@@ -192,7 +192,7 @@ def write_synced(files: FileOps, path: Path, content: bytes) -> None:
 def make_directory(files: FileOps, path: Path) -> None:
     """Make a directory and its missing parents, and make their names durable.
 
-    The parent is synced even if the directory is there already: whoever made it may not have come that far.
+    The parent is synced even if the directory exists already: its creator may have crashed before that step.
     """
     if not path.parent.is_dir():
         make_directory(files, path.parent)

@@ -1,9 +1,9 @@
-"""Where a journal must not be: on file systems that cache names or bytes apart from other hosts'.
+"""The check that a journal is on a local disk, and not on a file system with caches of its own on each host.
 
-The fence is a rename that the writer must see at once. That holds on one kernel and not on network or user-space file
-systems, whose clients keep names and attributes for a while (pitfall D1). A journal's writer asks, and a recoverer
-does: a fence set from another host may reach the writer late. Sealers, trimmers and readers need not ask: they act on
-what they find, checked frames and committed records, and a stale cache only delays that.
+The fence is a rename that the writer must see immediately. That holds within one kernel, but not on network or
+user-space file systems, whose clients cache names and attributes for a while. Both the writer and the recoverer of a
+journal check, because a fence set from another host may reach the writer late. Sealers, trimmers and readers need not
+check: they act on checksummed frames and committed records only, so a stale cache merely delays them.
 """
 
 from __future__ import annotations
@@ -42,16 +42,16 @@ _REFUSED = {
     0xBACBACBC: "vmhgfs",
     0x7C7C6673: "prl_fs",
 }
-"""`f_type` of statfs(2): refused are those that other hosts may change, or that a process of the user serves."""
+"""Refused file systems by `f_type` of statfs(2): other hosts may change them, or a user's process serves them."""
 _STATFS_BYTES = 256
-"""More than any Linux has; its first word is `f_type`."""
+"""A size that no Linux exceeds; the first word is `f_type`."""
 
 
 def refused_file_system(directory: Path) -> str | None:
-    """The name of the file system under `directory` if a journal must not be there; None if it may.
+    """Return the name of the file system under `directory` if a journal must not be on it, else None.
 
-    Systems other than Linux are not asked: there, it is the user's part. A directory that cannot be examined is not
-    refused either: no file can be made in it.
+    Systems other than Linux are not checked: users must choose a local disk themselves. A directory that cannot be
+    examined is not refused either, as no file can be made in it.
     """
     kind = file_system_type(directory)
     return None if kind is None else _REFUSED.get(kind)
@@ -69,7 +69,7 @@ def file_system_type(directory: Path) -> int | None:
 
 
 def require_local(directory: Path) -> None:
-    """Make sure that a journal may be under `directory`.
+    """Check that a journal may be under `directory`.
 
     Raises:
         StoragePathError: it is on a network or user-space file system.

@@ -32,7 +32,7 @@ from pulsar_on_spark.model.ids import PathId
 from pulsar_on_spark.storage.storage_path import StoragePath
 
 LOOK_AGAIN: Final = (SegmentGoneError, JournalGoneError, CopiesUnreachableError)
-"""Errors of a read after which the metadata may name another place: what was merged, sealed or moved meanwhile."""
+"""Read errors after which the metadata may name another place, as data are merged, sealed and moved meanwhile."""
 
 
 class CopyVerdict(Enum):

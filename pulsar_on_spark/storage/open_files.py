@@ -1,4 +1,4 @@
-"""Processes of this host that have files under a directory open: until they close them its disk cannot be unmounted."""
+"""Processes of this host with open files under a directory, which keep its disk from being unmounted."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ from pathlib import Path
 
 
 def processes_with_open_files(directory: Path) -> Mapping[int, int]:
-    """The number of files under a directory that each process has open, by process id; deleted files count, too.
+    """Count each process's open files under a directory, by process id; deleted files count, too.
 
-    Processes of other users are not seen unless the caller is root; without `/proc` none is.
+    Processes of other users are visible to root only; without `/proc` no process is.
     """
     prefix = f"{os.path.realpath(directory)}/"
     found: Counter[int] = Counter()
     with suppress(OSError):
         for process in filter(str.isdigit, os.listdir("/proc")):
-            with suppress(OSError):  # it has ended, or is another user's
+            with suppress(OSError):  # the process has ended, or is another user's
                 found.update({int(process): _count_under(prefix, f"/proc/{process}/fd")})
     return +found
 
@@ -26,6 +26,6 @@ def processes_with_open_files(directory: Path) -> Mapping[int, int]:
 def _count_under(prefix: str, descriptors: str) -> int:
     count = 0
     for name in os.listdir(descriptors):
-        with suppress(OSError):  # it was closed meanwhile
+        with suppress(OSError):  # the file was closed meanwhile
             count += os.readlink(f"{descriptors}/{name}").startswith(prefix)
     return count

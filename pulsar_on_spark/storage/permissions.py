@@ -1,10 +1,10 @@
 """Permissions: new files and folders in a root get those of their folder.
 
-So the root's folder says who may read and write what is in it, whichever process makes it under whatever umask: its
-owner alone (0700), or a group that a broker and Spark share (2770: new files belong to the folder's group). A root that
-was made otherwise stays as it is, and follows a `chmod -R`.
+The root's folder thus decides access to everything in it, whatever process creates it under whatever umask: for its
+owner alone (0700), or for a group that a broker and Spark share (2770: new files belong to the folder's group). Other
+permissions of an existing root are kept, and a `chmod -R` changes them.
 
-delta-rs makes its files with the permissions of the umask; they get these before they are reported.
+delta-rs creates files with the permissions of the umask; they are corrected before the commit is reported.
 """
 
 from __future__ import annotations
@@ -17,20 +17,20 @@ from pathlib import Path
 from typing import Final
 
 PRIVATE: Final = 0o600
-"""Files of a root that its owner alone reads and writes."""
+"""Mode of files that only the root's owner may read and write."""
 SHARED: Final = 0o660
-"""Files of a root that the folder's group reads and writes, too."""
+"""Mode of files that the folder's group may read and write, too."""
 _FOLDER_BITS: Final = 0o2777
 _FILE_BITS: Final = 0o666
 
 
 def folder_mode(file_mode: int) -> int:
-    """The permissions of folders whose files have these, `PRIVATE` or `SHARED`."""
+    """The permissions of folders for files with `PRIVATE` or `SHARED` mode."""
     return 0o2770 if file_mode == SHARED else 0o700
 
 
 def opener(path: str | Path, flags: int) -> int:
-    """Open a file, as an `opener` of `open` does; one that is made gets the permissions of its folder."""
+    """Open a file, as an `opener` for `open`; a new file gets the permissions of its folder."""
     mode = mode_of(Path(path).parent) & _FILE_BITS
     descriptor = os.open(path, flags | os.O_CLOEXEC, mode)
     if flags & os.O_CREAT:
@@ -39,7 +39,7 @@ def opener(path: str | Path, flags: int) -> int:
 
 
 def adopt(descriptor: int, path: Path) -> None:
-    """Give an open file the permissions of its folder if it is this user's; directories are left alone."""
+    """Give an open file the permissions of its folder if this user owns it; directories are not changed."""
     found = os.fstat(descriptor)
     if stat.S_ISREG(found.st_mode) and found.st_uid == os.geteuid():
         set_mode(descriptor, mode_of(path.parent) & _FILE_BITS)
@@ -52,13 +52,13 @@ def copy_file(source: Path, target: Path) -> None:
 
 
 def make_folder(path: Path) -> None:
-    """Make a folder with the permissions of the one that it is in; `FileExistsError` if the name is taken."""
+    """Make a folder with the permissions of its parent; `FileExistsError` if the name is taken."""
     os.mkdir(path, mode_of(path.parent))
     set_mode(path, mode_of(path.parent))
 
 
 def make_folders(path: Path) -> None:
-    """Make a folder and those above it, as far as they are missing."""
+    """Make a folder and its missing parents."""
     if not path.is_dir():
         make_folders(path.parent)
         with suppress(FileExistsError):
@@ -66,13 +66,13 @@ def make_folders(path: Path) -> None:
 
 
 def mode_of(folder: Path) -> int:
-    """The permissions of a folder, as others may get them."""
+    """The permissions of a folder that its content inherits."""
     return stat.S_IMODE(os.stat(folder).st_mode) & _FOLDER_BITS
 
 
 def set_mode(what: int | Path, mode: int) -> None:
-    """Give a file or a folder permissions, unless it belongs to another user: then it keeps those it has."""
+    """Set the permissions of a file or folder; those of another user's are not changed."""
     if stat.S_IMODE(os.stat(what).st_mode) & _FOLDER_BITS != mode:
-        # It is another user's, or on a file system without permissions of its own.
+        # It belongs to another user, or its file system has no permissions.
         with suppress(PermissionError):
             os.chmod(what, mode)

@@ -1,8 +1,8 @@
-"""On which storage paths the copies of a file go: more to where more room is, never two under one label if avoidable.
+"""Choice of the storage paths for a file's copies: by free space, and under different labels if possible.
 
-Weighted rendezvous hashing (Thaler and Ravishankar; weights after Mosharaf and Schindelhauer): each path draws a score
-from the file's id and divides by its weight, the best scores win. So the choice is the same for everybody who knows the
-paths, needs no shared state, and a path more or less moves only what it takes or leaves.
+Weighted rendezvous hashing (Thaler and Ravishankar; weights after Mosharaf and Schindelhauer): each path's score is a
+hash of file id and path, divided by the path's weight, and the best scores win. All processes that know the same paths
+make the same choice without shared state, and adding or removing a path moves only the copies on that path.
 """
 
 from __future__ import annotations
@@ -19,28 +19,28 @@ _UNIT = 2.0**64
 
 
 class Place(Protocol):
-    """What a choice looks at."""
+    """A storage path as the choice sees it."""
 
     @property
     def path_id(self) -> PathId:
-        """The storage path."""
+        """The path's id."""
 
     @property
     def label(self) -> str:
-        """Its rack; paths without one are apart from all others."""
+        """The path's rack; a path without one is apart from all others."""
 
     @property
     def weight(self) -> int:
-        """Its share of new files: free bytes, or 1 for each where that is not known."""
+        """The path's share of new files: its free bytes, or 1 for every path if these are unknown."""
 
 
 P = TypeVar("P", bound=Place)
 
 
 def preferred(places: Iterable[P], key: str) -> list[P]:
-    """The places in the order in which the file `key` tries them: any first few of them are apart as far as possible.
+    """Order places by preference for the file `key`: the first N, for any N, share as few labels as possible.
 
-    It does not matter in which order they are given.
+    The order of the argument has no effect.
     """
     left = sorted(places, key=lambda place: (_score(place, key), place.path_id))
     ordered: list[P] = []
@@ -52,7 +52,7 @@ def preferred(places: Iterable[P], key: str) -> list[P]:
 
 
 def next_apart(places: Sequence[P], labels: Collection[str]) -> P:
-    """The first place whose label is least among those in use. There must be one place at least."""
+    """Return the first place whose label is used least; `places` must not be empty."""
     used = Counter(label for label in labels if label)
     return min(places, key=lambda place: used[place.label])
 

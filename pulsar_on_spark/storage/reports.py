@@ -1,8 +1,8 @@
 """Reports of bad copies and losses: small files under the root that readers leave for status, audit and repair.
 
-A reading task must not commit metadata, so what it finds goes into one JSON file a finding. The name says which
-copy of which file, or which of its batches, it is about: a repeat overwrites, a thousand tasks that meet one bad copy
-leave one report. Losses found by several tasks may overlap; `sum_losses` counts each batch once.
+A reading task must not commit metadata, so it writes one JSON file for each finding. The file's name identifies the bad
+copy or the lost batches: a repeat overwrites it, so a thousand tasks that meet one bad copy leave one report. Losses
+found by several tasks may overlap; `sum_losses` counts each batch once.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ from pulsar_on_spark.model.ids import FileId, PathId
 from pulsar_on_spark.storage.files import OS_FILES, FileOps, make_directory, read_file, write_file
 
 MAX_REPORTS = 1000
-"""Above so many, new findings are dropped: the first ones are enough to start a repair."""
+"""Limit of reports. Further findings are dropped: the first ones suffice to start a repair."""
 
 REPORTS_DIRECTORY = "reports"
-"""Under the root."""
+"""Name of the reports' directory under the root."""
 _NAME = re.compile(
     r"(?P<kind>bad-copy|loss)\.(?P<file_id>[0-9A-Za-z_-]+)\."
     r"(?:all|(?P<path_id>\d+)|(?P<first>\d{1,6})-(?P<end>\d{1,6}))\.json"
@@ -36,17 +36,17 @@ _log = logging.getLogger(__name__)
 
 
 class ReportKind(StrEnum):
-    """What was found."""
+    """Kind of a finding."""
 
     BAD_COPY = "bad-copy"
-    """One copy is missing or damaged, others may be good."""
+    """One copy is missing or damaged; others may be good."""
     LOSS = "loss"
     """No copy was good."""
 
 
 @dataclass(frozen=True, slots=True)
 class LostBatches:
-    """Adjacent batches of a file that no copy gives: all of one topic (a batch holds but one).
+    """Adjacent batches of a file that no copy can provide, all of one topic (a batch holds entries of one topic only).
 
     Attributes:
         topic: Full name.
@@ -69,12 +69,12 @@ class Finding:
     """A finding.
 
     Attributes:
-        kind: What was found.
+        kind: Bad copy or loss.
         file_id: The file.
-        path_id: Where the copy is; None for a loss, which is about all copies.
-        reason: Why, in words.
-        found_at_ms: When, on the finder's clock, in milliseconds since 1970.
-        lost: Which batches are lost, if the finder knows.
+        path_id: The storage path of the copy; None for a loss, which concerns all copies.
+        reason: The reason, in words.
+        found_at_ms: The time on the finder's clock, in milliseconds since 1970.
+        lost: The lost batches, if the finder knows them.
     """
 
     kind: ReportKind
@@ -86,7 +86,7 @@ class Finding:
 
     @property
     def file_name(self) -> str:
-        """The name of the report's file: the same for the same kind, file, and path or batches."""
+        """The name of the report's file, which depends on kind, file, and path or batches only."""
         what = "all" if self.path_id is None else str(self.path_id)
         if self.lost is not None:
             what = f"{self.lost.first}-{self.lost.end}"
@@ -94,10 +94,10 @@ class Finding:
 
 
 def write_report(root: Path, report: Finding, files: FileOps = OS_FILES) -> bool:
-    """Leave a report under the root; returns whether it was kept.
+    """Leave a report under the root; returns False if it was dropped.
 
-    It is dropped, with a warning in the log, when there are `MAX_REPORTS` others or the root cannot be written:
-    reading goes on without it.
+    It is dropped, with a warning in the log, if there are `MAX_REPORTS` others or the root cannot be written. Reading
+    continues without it.
     """
     directory = root / REPORTS_DIRECTORY
     fields: dict[str, object] = {"format_version": 1, "reason": report.reason, "found_at_ms": report.found_at_ms}
@@ -118,7 +118,7 @@ def write_report(root: Path, report: Finding, files: FileOps = OS_FILES) -> bool
 
 
 def report_bad_copy(root: Path, file_id: str, path_id: PathId, reason: str) -> None:
-    """Log that a copy is bad, missing or away, and leave a report of it (see `write_report`)."""
+    """Log that a copy is bad, missing or unreachable, and leave a report of it (see `write_report`)."""
     _log.warning(
         "Copy of file %s on storage path %d cannot be used: %s",
         file_id,
@@ -130,7 +130,7 @@ def report_bad_copy(root: Path, file_id: str, path_id: PathId, reason: str) -> N
 
 
 def read_reports(root: Path, files: FileOps = OS_FILES) -> list[Finding]:
-    """The reports under the root, by name. One whose content is damaged is given with what its name says.
+    """Read the reports under the root, sorted by name. A report with damaged content is restored from its name.
 
     Raises:
         StorageError: the directory cannot be read.
@@ -148,9 +148,9 @@ def read_reports(root: Path, files: FileOps = OS_FILES) -> list[Finding]:
 
 
 def sum_losses(reports: Iterable[Finding]) -> list[Finding]:
-    """The losses among the reports, one of each file and topic, whose reason begins with the total of its messages.
+    """Sum up the losses among the reports for each file and topic; the reason then begins with the total of messages.
 
-    A batch counts once, in however many reports it is. Losses of unknown batches follow as they are.
+    A batch in several reports counts once. Losses of unknown batches follow unchanged.
     """
     rows: dict[tuple[FileId, str], dict[int, int]] = defaultdict(dict)
     found: dict[tuple[FileId, str], Finding] = {}
@@ -172,7 +172,7 @@ def sum_losses(reports: Iterable[Finding]) -> list[Finding]:
 
 
 def clear_report(root: Path, report: Finding, files: FileOps = OS_FILES) -> None:
-    """Remove a report whose finding was dealt with; harmless if it is gone.
+    """Remove a report after its finding was resolved; harmless if it is gone.
 
     Raises:
         StorageError: the report's file cannot be removed.

@@ -1,7 +1,7 @@
 """A storage path: a directory with an identity, on which copies of segment files are kept.
 
-It stands where BookKeeper has a bookie. The identity file is BookKeeper's cookie: an empty or foreign disk mounted in
-a path's place must not be believed when it says that a file is not there, so it is checked at every open of a file.
+It corresponds to a bookie of BookKeeper, and its identity file to a bookie's cookie. An empty or foreign disk mounted
+in a path's place must not make files look deleted, so the identity is checked whenever a file is opened.
 """
 
 from __future__ import annotations
@@ -31,9 +31,9 @@ _LEGAL_FILE_ID = re.compile(r"[0-9A-Za-z][0-9A-Za-z_-]{1,127}")
 
 @dataclass(frozen=True, slots=True)
 class StoredFile:
-    """One directory entry under `segments/`: a segment, a sidecar, or one of them still being written.
+    """A file under `segments/`: a segment or a sidecar, complete or still being written.
 
-    `age_s` is the time since the last write to it by the wall clock: good for nominating garbage, never for deciding.
+    `age_s` is the time since its last write by the wall clock. It may nominate garbage, but never decide its deletion.
     """
 
     file_id: FileId
@@ -45,15 +45,15 @@ class StoredFile:
 
 @dataclass(frozen=True, slots=True)
 class StoragePath:
-    """A storage path as the root's metadata knows it. Picklable, holds no open file.
+    """A storage path as recorded in the root's metadata. Picklable; holds no open file.
 
     Attributes:
-        path_id: Its id in the root.
-        directory: Where it is.
+        path_id: The path's id in the root.
+        directory: The path's directory.
         cluster_id: The root's identity.
-        label: Its rack.
-        weight: Its share of new files: the bytes that were free when somebody looked.
-        is_given_up: Whether an operator said that its disk is lost: a copy that cannot be reached there is gone.
+        label: The path's rack.
+        weight: The path's share of new files: its free bytes when they were last measured.
+        is_given_up: True if an operator declared its disk lost: a copy that cannot be reached on it is gone.
     """
 
     path_id: PathId
@@ -67,11 +67,11 @@ class StoragePath:
         return f"storage path {self.path_id} ({self.directory})"
 
     def create(self, files: FileOps = OS_FILES, mode: int | None = None) -> None:
-        """Make the directory and its identity file durably; does nothing more where they are already this path's.
+        """Make the directory and its identity file durably; harmless if they are already this path's.
 
         Args:
             files: The file operations to create them with.
-            mode: The permissions that the directory gets, and from it all that is in it; None for those it has.
+            mode: Permissions for the directory, which its content inherits; None to keep those it has.
 
         Raises:
             StoragePathError: the directory holds other files or another path, or cannot be written.
@@ -94,11 +94,11 @@ class StoragePath:
             ) from error
 
     def check(self, files: FileOps = OS_FILES) -> None:
-        """Make sure that the directory is this path and no other.
+        """Check that the directory is this path and no other.
 
         Raises:
             WrongPathError: the directory has no identity file, or another path's.
-            StoragePathError: it is missing, the identity file is damaged, or of a newer version.
+            StoragePathError: it is missing, or the identity file is damaged or from a newer version.
         """
         identity = self.directory / IDENTITY_FILE
         try:
@@ -125,26 +125,26 @@ class StoragePath:
             )
 
     def segment_file(self, file_id: FileId) -> Path:
-        """Where the copy of a segment file is.
+        """The path of a segment file's copy.
 
         Raises:
-            InvalidArgumentError: the id is not fit for a file name.
+            InvalidArgumentError: the id is not a valid file name.
         """
         return self._directory_of(file_id) / f"{file_id}{SEGMENT_SUFFIX}"
 
     def sidecar_file(self, file_id: FileId) -> Path:
-        """Where the checksums of a segment file of more than 16 batches are (raises as `segment_file`)."""
+        """The path of the checksums of a segment file with more than 16 batches (raises as `segment_file`)."""
         return self._directory_of(file_id) / f"{file_id}{SIDECAR_SUFFIX}"
 
     def make_segment_directory(self, file_id: FileId, files: FileOps = OS_FILES) -> None:
-        """Make the directory that the file goes into, durably."""
+        """Make the segment file's directory durably."""
         make_directory(files, self._directory_of(file_id))
 
     def segment_files(self, now_s: float) -> Iterator[StoredFile]:
-        """List what is stored under `segments/`, with ages as of `now_s` (seconds since 1970).
+        """List the files under `segments/`, with ages as of `now_s` (seconds since 1970).
 
-        A listing only nominates garbage: what may go is decided by a keyed read of the metadata. Files that vanish
-        meanwhile, and names that are not ours, are left out.
+        A listing only nominates garbage; a keyed read of the metadata decides whether a file may be deleted. Files that
+        vanish meanwhile and foreign names are left out.
 
         Raises:
             StoragePathError: the directory is not this path, or cannot be listed.
@@ -161,7 +161,7 @@ class StoragePath:
             raise StoragePathError(f"{self._name} cannot be listed ({error}): check its disk.") from error
 
     def delete_segment(self, file_id: FileId, files: FileOps = OS_FILES) -> int:
-        """Delete all files of this id (segment, sidecar, unfinished ones), durably; returns how many there were.
+        """Delete all files of this id (segment, sidecar, unfinished ones) durably; returns their number.
 
         Raises:
             StoragePathError: the directory is not this path, or a file cannot be deleted.
@@ -170,7 +170,7 @@ class StoragePath:
         directory = self._directory_of(file_id)
         count = 0
         try:
-            # The segment goes first: one without its sidecar would look damaged, the reverse looks absent.
+            # The segment goes first: a segment without its sidecar would look damaged, a sidecar alone looks absent.
             for path in sorted(directory.glob(f"{file_id}.*")):
                 with suppress(FileNotFoundError):
                     files.unlink(path)
@@ -184,7 +184,7 @@ class StoragePath:
         return count
 
     def free_bytes(self) -> int:
-        """The bytes that can still be written to the path's file system.
+        """The free bytes of the path's file system.
 
         Raises:
             StoragePathError: the directory is missing.
@@ -200,11 +200,11 @@ class StoragePath:
 
     def _directory_of(self, file_id: FileId) -> Path:
         if not _LEGAL_FILE_ID.fullmatch(file_id):
-            raise InvalidArgumentError(f"File id {file_id!r} is not fit for a file name: use letters, digits, _ and -.")
+            raise InvalidArgumentError(f"File id {file_id!r} is not a valid file name: use letters, digits, _ and -.")
         return self.directory / _SEGMENTS / file_id[:2]
 
     def _refuse_foreign_files(self) -> None:
-        # An own attempt that was cut short leaves an unfinished identity file; a fresh ext4 has lost+found.
+        # An interrupted creation leaves an unfinished identity file; a fresh ext4 has lost+found.
         foreign = sorted(
             name
             for name in os.listdir(self.directory)
@@ -212,7 +212,7 @@ class StoragePath:
         )
         if foreign:
             raise StoragePathError(
-                f"{self._name} is not empty (it holds {foreign[0]!r}) and is no storage path: give an empty directory."
+                f"{self._name} is not empty (it holds {foreign[0]!r}) and not a storage path: give an empty directory."
             )
 
 
@@ -232,13 +232,13 @@ def _stored_file(entry: os.DirEntry[str], now_s: float) -> StoredFile | None:
 
 
 PathTable: TypeAlias = Callable[[], Mapping[PathId, StoragePath]]
-"""A function that returns a root's current storage paths. A long-lived reader calls it for each file that it opens, as
-paths are added, moved and retired meanwhile."""
+"""Function that returns a root's current storage paths. A long-lived reader calls it for each file that it opens,
+because paths are added, moved and retired meanwhile."""
 
 
 @dataclass(frozen=True, slots=True)
 class PathFailure:
-    """A storage path that was given up during a write, and why."""
+    """A storage path that was given up during a write, and the reason."""
 
     path_id: PathId
     reason: str

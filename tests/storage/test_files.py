@@ -17,7 +17,7 @@ def test_a_file_is_written_whole_and_read_back(tmp_path):
 
 
 @pytest.mark.parametrize("action", ["create", "write", "fdatasync", "rename"])
-def test_a_failed_write_leaves_what_was_there(tmp_path, action):
+def test_a_failed_write_leaves_the_old_content(tmp_path, action):
     write_file(OS_FILES, tmp_path / "a", b"before")
     with pytest.raises(OSError, match="No space"):
         write_file(FailingFiles((tmp_path,), action, 0, errno.ENOSPC), tmp_path / "a", b"after")
@@ -25,7 +25,7 @@ def test_a_failed_write_leaves_what_was_there(tmp_path, action):
     assert [p.name for p in tmp_path.iterdir()] == ["a"]
 
 
-def test_a_short_write_is_told_by_what_keeps_the_rest_from_being_written():
+def test_a_short_write_raises_the_error_that_writing_the_rest_meets():
     reading, writing = os.pipe()
     os.set_blocking(writing, False)
     with pytest.raises(BlockingIOError, match="Resource temporarily unavailable"):
@@ -35,7 +35,7 @@ def test_a_short_write_is_told_by_what_keeps_the_rest_from_being_written():
         os.close(each)
 
 
-def test_create_takes_no_name_twice(tmp_path):
+def test_create_refuses_an_existing_name(tmp_path):
     OS_FILES.close(OS_FILES.create(tmp_path / "a"))
     with pytest.raises(FileExistsError):
         OS_FILES.create(tmp_path / "a")
@@ -60,10 +60,10 @@ def test_directories_are_made_with_their_parents(tmp_path):
     assert (tmp_path / "a" / "b" / "c").is_dir()
 
 
-def test_names_while_writing_differ(tmp_path):
+def test_temporary_names_differ(tmp_path):
     assert tmp_name(tmp_path / "a") != tmp_name(tmp_path / "a")
     assert tmp_name(tmp_path / "a").name.startswith("a.tmp-")
 
 
-def test_it_is_picklable():
+def test_os_files_are_picklable():
     assert pickle.loads(pickle.dumps(OS_FILES)) == OsFiles()

@@ -1,4 +1,4 @@
-"""Which file systems a journal may be on."""
+"""File systems that a journal may be on."""
 
 import os
 import subprocess

@@ -38,7 +38,7 @@ DAMAGED, GONE, UNREACHABLE = CopyVerdict
         (NotADirectoryError(errno.ENOTDIR, "x"), UNREACHABLE, GONE),
     ],
 )
-def test_what_an_error_says_of_a_copy(cause: Exception, verdict: CopyVerdict, given_up: CopyVerdict) -> None:
+def test_the_verdict_on_a_copy_by_its_error(cause: Exception, verdict: CopyVerdict, given_up: CopyVerdict) -> None:
     assert verdict_on(cause, WELL) is verdict
     assert verdict_on(cause, GIVEN_UP) is given_up
     assert verdict_on(cause, None) is verdict, "a path without a record is not known to be gone"

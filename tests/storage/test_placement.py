@@ -1,4 +1,4 @@
-"""Where copies go: by weight, apart by label, the same for everybody, and stable when paths come and go."""
+"""Placement of copies: by weight, apart by label, deterministic, and stable when paths are added or removed."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ PLACES = st.lists(
 
 
 @given(PLACES, st.text(max_size=20), st.randoms())
-def test_all_are_there_in_an_order_that_only_the_file_decides(places, key, random):
+def test_the_order_has_all_paths_and_depends_on_the_file_only(places, key, random):
     ordered = preferred(places, key)
     assert sorted(ordered, key=lambda place: place.path_id) == sorted(places, key=lambda place: place.path_id)
     shuffled = list(places)
@@ -52,7 +52,7 @@ def test_files_spread_by_free_space():
     assert [round(first[PathId(each)] / 1000) for each in range(3)] == [1, 3, 6]
 
 
-def test_a_path_more_takes_its_share_and_moves_nothing_else():
+def test_an_added_path_takes_its_share_and_moves_nothing_else():
     old = [At(PathId(number)) for number in range(3)]
     new = [*old, At(PathId(3))]
     moved = 0

@@ -1,4 +1,4 @@
-"""A storage path that failed is well again when it takes files and has room for them, and is not tried without end."""
+"""A failed storage path is healthy once it takes files and has room for them, and is retried with growing pauses."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def small_disk(tmp_path: Path) -> Iterator[SmallDisk]:
 
 
 @pytest.mark.root
-def test_a_full_disk_is_well_again_with_room_for_a_journal_file(small_disk: SmallDisk) -> None:
+def test_a_full_disk_is_healthy_with_room_for_a_journal_file(small_disk: SmallDisk) -> None:
     path = StoragePath(PathId(0), small_disk.at, "c")
     path.create()
     assert try_out(path, FULL).is_well
@@ -43,14 +43,14 @@ def test_a_full_disk_is_well_again_with_room_for_a_journal_file(small_disk: Smal
     assert sorted(each.name for each in small_disk.at.iterdir()) == ["filler", IDENTITY_FILE, "segments"]
 
 
-def test_another_disk_is_not_well(tmp_path: Path) -> None:
+def test_another_disk_is_not_healthy(tmp_path: Path) -> None:
     StoragePath(PathId(0), tmp_path / "disk", "c").create()
     found = try_out(StoragePath(PathId(1), tmp_path / "disk", "c"), "")
     assert found.condition is Condition.WIPED
     assert "is path 0" in found.reason
 
 
-def test_what_fails_again_is_tried_less_and_less_often() -> None:
+def test_a_path_that_fails_again_is_tried_after_longer_pauses() -> None:
     now_s = 1_000.0
     trials = Trials(lambda: now_s)
     path, other = PathId(0), PathId(1)
@@ -70,8 +70,8 @@ def test_what_fails_again_is_tried_less_and_less_often() -> None:
     assert trials.may_try(path), "it was well for long enough"
 
 
-def test_a_disk_that_hangs_holds_nobody_up(tmp_path: Path) -> None:
-    """The path's identity file is a pipe without a writer here: a process that opens it hangs."""
+def test_a_hanging_disk_delays_the_caller_once(tmp_path: Path) -> None:
+    """Make the identity file a pipe without a writer: a process that opens it hangs."""
     path = StoragePath(PathId(0), tmp_path / "disk", "c")
     path.create()
     identity = path.directory / IDENTITY_FILE

@@ -39,7 +39,7 @@ def lost(topic, first, *rows, file_id="ab-0", reason="rotten"):
     return Finding(ReportKind.LOSS, FileId(file_id), None, reason, first, LostBatches(topic, first, rows))
 
 
-def test_losses_of_one_file_stand_beside_each_other(tmp_path):
+def test_losses_of_different_batches_are_separate_reports(tmp_path):
     found = [lost("t", 3, 10), lost("t", 4, 20, 30), lost("u", 7, 1), LOSS]
     for report in [*found, *found]:
         assert write_report(tmp_path, report)
@@ -53,7 +53,7 @@ def test_losses_of_one_file_stand_beside_each_other(tmp_path):
 
 
 def test_losses_are_summed_by_file_and_topic_and_each_batch_counts_once():
-    """However a read was cut into tasks."""
+    """Reports of tasks whose ranges overlap."""
     reports = [
         BAD,
         lost("t", 3, 10),
@@ -77,7 +77,7 @@ def test_losses_are_summed_by_file_and_topic_and_each_batch_counts_once():
     assert all("rotten" in report.reason for report in summed[:3])
 
 
-def test_their_number_is_bounded(tmp_path):
+def test_the_number_of_reports_is_bounded(tmp_path):
     for number in range(reports.MAX_REPORTS):
         # As write_report does, without a thousand syncs.
         (tmp_path / "reports").mkdir(exist_ok=True)

@@ -11,7 +11,7 @@ from pulsar_on_spark.storage.storage_path import IDENTITY_FILE, StoragePath
 from pulsar_on_spark.testing.recording_files import Crash, RecordingFiles
 
 
-def test_a_new_path_knows_itself(tmp_path):
+def test_a_new_path_passes_its_check(tmp_path):
     path = StoragePath(PathId(4), tmp_path / "deep" / "p", "c1", label="rack-1")
     path.create()
     path.check()
@@ -38,7 +38,7 @@ def test_a_foreign_directory_is_refused(tmp_path):
     assert os.listdir(tmp_path) == ["thesis.tex"]
 
 
-def test_a_file_in_place_of_the_directory(tmp_path):
+def test_a_file_in_place_of_the_directory_is_refused(tmp_path):
     (tmp_path / "p").write_text("")
     with pytest.raises(StoragePathError, match=r"Storage path 0 .*p"):
         StoragePath(PathId(0), tmp_path / "p", "c1").create()
@@ -58,7 +58,7 @@ def test_a_file_in_place_of_the_directory(tmp_path):
         ('{"format_version": 1, "cluster_id": "c1", "path_id": 1}', "path 1 of cluster c1, .*mount the right disk"),
     ],
 )
-def test_a_path_that_is_not_itself(tmp_path, content, message):
+def test_a_path_with_a_foreign_or_broken_identity_is_refused(tmp_path, content, message):
     path = StoragePath(PathId(0), tmp_path / "p", "c1")
     path.create()
     identity = path.directory / IDENTITY_FILE
@@ -70,7 +70,7 @@ def test_a_path_that_is_not_itself(tmp_path, content, message):
             use()
 
 
-def test_a_missing_directory(tmp_path):
+def test_a_missing_directory_is_refused(tmp_path):
     path = StoragePath(PathId(0), tmp_path / "p", "c1")
     with pytest.raises(StoragePathError, match="mount its disk"):
         path.check()
@@ -79,7 +79,7 @@ def test_a_missing_directory(tmp_path):
 
 
 @pytest.mark.parametrize("file_id", ["", "a", "../x", "a/b", ".a", "a.b", "a" * 200, "ab\n"])
-def test_file_ids_that_are_no_names(tmp_path, file_id):
+def test_file_ids_that_are_not_valid_names_are_refused(tmp_path, file_id):
     with pytest.raises(InvalidArgumentError, match="File id"):
         StoragePath(PathId(0), tmp_path, "c1").segment_file(FileId(file_id))
 
@@ -112,7 +112,7 @@ def test_listing_and_deleting(tmp_path):
 
 
 @pytest.mark.parametrize("crash", Crash)
-def test_creation_cut_short_can_be_repeated(tmp_path, crash):
+def test_an_interrupted_creation_can_be_repeated(tmp_path, crash):
     files = RecordingFiles(tmp_path / "log")
     base = tmp_path / "base"
     base.mkdir()
