@@ -1,4 +1,4 @@
-"""Sealed Arrow segment files: encode once, write copies in parallel, check before parsing, restore copies.
+"""Sealed Arrow segment files: encoded once, written as parallel copies, checked before parsing, restored by repair.
 
 Start reading at `segment_format`, then `segment_writer` and `segment_reader`.
 """

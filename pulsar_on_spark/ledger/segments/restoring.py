@@ -1,8 +1,8 @@
-"""Writing one copy of a segment file anew from its other copies, and taking one away: what repair does to a path.
+"""Restore one copy of a segment file from its other copies, or set a copy aside: repair's operations on a path.
 
-A copy is staged under a temporary name, synced, and appears under its final name at once. What stands there is moved
-aside first, so a copy that was judged bad by mistake is never written over; whoever finds it under the temporary name
-later treats it as garbage. Every byte is checked on its way: a good tile is taken from whichever copy has it.
+A restored copy is staged under a temporary name, synced, and renamed to its final name. The old copy is moved aside
+first, so a copy that was judged bad by mistake is never overwritten; under its temporary name it becomes garbage. Every
+byte is checked while it is copied: each tile comes from any copy that holds it undamaged.
 """
 
 from __future__ import annotations
@@ -29,20 +29,20 @@ def restore_copy(
     pace: Callable[[int], None] = lambda size_bytes: None,
     files: FileOps = OS_FILES,
 ) -> None:
-    """Write a copy of `file` to `target`, in place of what may be there. Two may do so at once.
+    """Write a copy of `file` to `target`, replacing any copy there. Concurrent calls for one target are safe.
 
     Args:
-        file: its record.
-        sources: where copies may be, the best first; the target itself may be among them.
+        file: the file's record.
+        sources: paths that may have copies, the best first; the target itself may be among them.
         target: the path that gets the copy.
-        pace: called with the bytes of each tile, to slow down; what it raises ends the work.
+        pace: called with the size of each tile, to limit the speed; its errors end the work.
         files: the operating system.
 
     Raises:
-        SegmentGoneError: no source has the file, or what is needed of it.
-        CopiesUnreachableError: some tile can be read from no source now, and one that cannot be reached may have it.
-        CorruptSegmentError: some tile is good in no source; names each one's cause.
-        StoragePathError: the target is not the path that the root knows, takes nothing, or gives back something else.
+        SegmentGoneError: no source has the file, or the tiles that are needed.
+        CopiesUnreachableError: no source can give some tile now, but an unreachable one may have it.
+        CorruptSegmentError: no source has some tile undamaged; the error names each source's problem.
+        StoragePathError: the target is not the path that the root knows, cannot be written, or returns other bytes.
     """
     with ExitStack() as stack:
         tiles = _Tiles(file, sources, files, stack)
@@ -55,22 +55,22 @@ def restore_copy(
     try:
         verify_file(file, target, files)
     except CorruptSegmentError as error:
-        # The sources gave every tile: it is the target that fails, and nothing is lost.
+        # The sources gave every tile, so the target failed and nothing is lost.
         raise StoragePathError(
             f"The copy of file {file.file_id} that was written to {target} is bad ({error}): check its disk."
         ) from error
 
 
 def set_aside(file_id: FileId, path: StoragePath, files: FileOps = OS_FILES) -> list[tuple[Path, Path]]:
-    """Move a copy away from its names durably; returns (final name, name now) for `put_back` and `delete_aside`.
+    """Rename a copy's files durably; returns (final name, new name) pairs for `put_back` and `delete_aside`.
 
     Raises:
-        StoragePathError: the directory is not this path, or takes no rename.
+        StoragePathError: the directory is not this path, or a rename failed.
     """
     path.check(files)
     moved = []
     try:
-        # The segment goes first: one without its sidecar would look damaged, the reverse looks absent.
+        # The segment goes first: a segment without its sidecar would look damaged, a sidecar alone looks absent.
         for final in (path.segment_file(file_id), path.sidecar_file(file_id)):
             aside = tmp_name(final)
             with suppress(FileNotFoundError):
@@ -93,14 +93,14 @@ def put_back(moved: Sequence[tuple[Path, Path]], files: FileOps = OS_FILES) -> N
 
 
 def delete_aside(moved: Sequence[tuple[Path, Path]], files: FileOps = OS_FILES) -> None:
-    """Delete what `set_aside` moved (raises `OSError`). A power cut may bring it back: it is garbage as before."""
+    """Delete the files that `set_aside` moved (raises `OSError`). A power cut may bring them back, as garbage."""
     for _, aside in moved:
         with suppress(FileNotFoundError):
             files.unlink(aside)
 
 
 class _Tiles:
-    """Tiles of a file from any copy that has them."""
+    """Reader of a file's tiles from any copy that has them."""
 
     def __init__(self, file: FileRecord, sources: Sequence[StoragePath], files: FileOps, stack: ExitStack) -> None:
         self._file = file
@@ -120,17 +120,17 @@ class _Tiles:
 
     @property
     def table(self) -> Tiles:
-        """Their lengths and checksums."""
+        """Lengths and checksums of the tiles."""
         return self._copies[0][1].tiles
 
     def read(self, number: int) -> bytearray:
-        """A good one; the copy that has it is asked first for the next."""
+        """Read an undamaged tile; the copy that has it is tried first for the next tile."""
         for source, copy in tuple(self._copies):
             try:
                 return copy.read_tile(number)
             except (CorruptSegmentError, StoragePathError) as error:
                 self._causes[source.path_id] = error
-                # It may still have other tiles.
+                # The copy may still have other tiles: it goes to the end of the list.
                 self._copies.remove((source, copy))
                 self._copies.append((source, copy))
         raise self._loss()
@@ -139,7 +139,7 @@ class _Tiles:
         causes = in_words(self._causes)
         verdict = summary(verdict_on(cause, self._sources[path_id]) for path_id, cause in self._causes.items())
         if verdict is CopyVerdict.UNREACHABLE:
-            return unreachable(f"File {self._file.file_id}, which is to be restored from its copies,", causes)
+            return unreachable(f"File {self._file.file_id}, to be restored from its copies,", causes)
         return (SegmentGoneError if verdict is CopyVerdict.GONE else CorruptSegmentError)(
             f"File {self._file.file_id} cannot be restored from its copies, bring one back from a backup: {causes}"
         )
@@ -156,7 +156,7 @@ def _write(file: FileRecord, tiles: _Tiles, target: StoragePath, pace: Callable[
         if file.sidecar_length:
             write_synced(files, sidecar_tmp, encode_sidecar(tiles.table))
         replaced = set_aside(file_id, target, files)
-        # Synced one by one: a segment must not be there without its sidecar after a crash.
+        # Each rename is synced: after a crash, there must be no segment without its sidecar.
         if file.sidecar_length:
             files.rename(sidecar_tmp, sidecar)
             files.fsync_directory(sidecar.parent)

@@ -1,4 +1,4 @@
-"""One copy of a segment file while it is being written: a thread that appends tiles until something fails."""
+"""One copy of a segment file while it is being written, by a thread that appends tiles until an error."""
 
 from __future__ import annotations
 
@@ -18,27 +18,27 @@ from pulsar_on_spark.storage.files import FileOps, tmp_name, write_synced
 from pulsar_on_spark.storage.storage_path import StoragePath
 
 IN_FLIGHT_BYTES = 16 * 1024 * 1024
-"""Bound of the tiles that wait for one copy. All copies share the same bytes, so it bounds the writer's memory."""
+"""Limit of tiles queued for one copy. All copies share the same bytes, so it bounds the writer's memory."""
 
 SYNC_BYTES = 8 * 1024 * 1024
-"""A copy is synced each time so much was written: the disk works while the next tiles are encoded, and a journal on the
-same disk does not wait long for it."""
+"""Bytes after which a copy is synced: the disk works while the next tiles are encoded, and a journal on the same disk
+never waits long for one sync."""
 
 
 class SegmentCopy:
-    """A copy under a temporary name, then sealed under its final one.
+    """Copy that is written under a temporary name, then sealed under its final one.
 
-    What is asked of it is queued and done in order by a thread of its own. `failure` is the first error; after one
-    nothing more is tried on the path. `sealed` says that the copy is durable under its final name. Both are settled
+    Operations are queued and executed in order by the copy's own thread. `failure` is the first error, after which all
+    later operations are skipped. `sealed` is true once the copy is durable under its final name. Both are up to date
     only after `drain`.
 
     Args:
         path: the storage path that the copy is on.
         file_id: the segment file's id.
         files: the operating system.
-        stays_cached: whether the operating system may keep it in memory, for readers, who take the first copy. What is
-            written of others is given back at once: the next bytes get the same pages, and new ones cost more than the
-            write (see `journal.page_cache`).
+        stays_cached: True if the operating system may keep the copy in memory for readers, which use the first copy.
+            Pages of other copies are dropped after each sync and serve the next bytes: fresh pages would cost more
+            than the write (see `journal.page_cache`).
     """
 
     def __init__(self, path: StoragePath, file_id: FileId, files: FileOps, *, stays_cached: bool) -> None:
@@ -62,16 +62,16 @@ class SegmentCopy:
         self._submit("open", self._open)
 
     def append(self, tile: bytes) -> None:
-        """Queue the next tile; waits while more than `IN_FLIGHT_BYTES` would be queued."""
+        """Queue the next tile; block while more than `IN_FLIGHT_BYTES` would be queued."""
         while self._pending and self._pending_bytes + len(tile) > IN_FLIGHT_BYTES:
             self._finish_oldest()
         self._submit("write", partial(self._append, tile), len(tile))
 
     def append_from(self, source: SegmentCopy, tiles: Tiles) -> None:
-        """Queue the tiles that this copy lacks, read back from a drained one that has them all.
+        """Queue the tiles that this copy lacks, read from a drained source that has them all.
 
-        Where the source cannot be read or fails a checksum, `source.failure` is set, not this copy's, which holds
-        the tiles up to there.
+        If the source cannot be read or fails a checksum, `source.failure` is set, not this copy's, which keeps the
+        tiles before that.
         """
         self._submit("copy", partial(self._append_from, source, tiles))
 
@@ -80,12 +80,12 @@ class SegmentCopy:
         self._submit("seal", partial(self._seal, sidecar))
 
     def drain(self) -> None:
-        """Wait until all that was queued is done, or skipped because of a failure."""
+        """Wait until all queued operations are done, or skipped because of a failure."""
         while self._pending:
             self._finish_oldest()
 
     def release(self, *, delete: bool) -> None:
-        """End the thread and give back the descriptor; `delete` also removes what was written, as far as possible."""
+        """End the thread and close the file; `delete` also removes the written files, as far as possible."""
         self.drain()
         self._executor.shutdown()
         if self._fd >= 0:
@@ -94,7 +94,7 @@ class SegmentCopy:
                 self._files.close(fd)
         if delete:
             for made in sorted(self._made):
-                # What cannot be deleted carries its write id in its name, so that garbage collection finds it.
+                # Garbage collection finds a file that cannot be deleted by the write id in its name.
                 with suppress(OSError):
                     self._files.unlink(made)
 
@@ -119,7 +119,7 @@ class SegmentCopy:
         self.path.check(self._files)
         self.path.make_segment_directory(self._file_id, self._files)
         if self._final.exists():
-            raise FileExistsError(f"{self._final} was written before, and a segment is put once")
+            raise FileExistsError(f"{self._final} exists already, and a segment is written only once")
         self._fd = self._files.create(self._tmp)
         self._made.add(self._tmp)
 
@@ -181,7 +181,7 @@ class SegmentCopy:
         self.sealed = True
 
     def _rename(self, tmp: Path, final: Path) -> None:
-        # Synced one by one: a segment must not be there without its sidecar after a crash.
+        # Each rename is synced: after a crash, there must be no segment without its sidecar.
         self._made.add(final)
         self._files.rename(tmp, final)
         self._made.discard(tmp)

@@ -1,4 +1,4 @@
-"""The sealed segment: an Arrow IPC file whose every byte lies in one checksummed tile.
+"""Format of a sealed segment: an Arrow IPC file in which every byte belongs to one checksummed tile.
 
 Arrow has no checksums and reads most flipped bits silently, so each range of the file has a CRC32C that is checked
 before Arrow sees the bytes. Tile 0 is the magic and the schema message, then comes one tile a record batch, and the
@@ -18,10 +18,10 @@ from pulsar_on_spark.model.errors import CorruptSegmentError, FormatVersionError
 from pulsar_on_spark.model.ids import WriteId
 
 SEGMENT_FORMAT = 2
-"""1: each batch is of one segment. 2: segments of several ledgers may share a batch (docs/adr/0008)."""
+"""1: each batch belongs to one segment. 2: segments of several ledgers may share a batch (docs/adr/0008)."""
 FORMAT_KEY = b"pulsarpy.segment_format"
 INLINE_BATCHES = 16
-"""Up to so many batches the tiles stand in the file's metadata record, above that in a sidecar file."""
+"""Largest number of batches whose tiles are in the file's metadata record; those of more are in a sidecar file."""
 
 SEGMENT_SCHEMA = pa.schema(
     [
@@ -46,14 +46,14 @@ SEGMENT_SCHEMA = pa.schema(
     ],
     metadata={FORMAT_KEY: str(SEGMENT_FORMAT).encode()},
 )
-"""One row a message; see DESIGN.md "Storage" for the meaning of the columns."""
+"""The columns of a segment, with one row per message."""
 
 STREAM_OFFSET = 8
-"""Where the Arrow stream starts in the file: after the magic, padded to 8 bytes."""
+"""Offset of the Arrow stream in the file: after the magic, padded to 8 bytes."""
 
 
 def check_segment_format(schema: pa.Schema, name: str) -> None:
-    """Refuse a segment that a newer version wrote; `name` says which file it is.
+    """Refuse a segment that a newer version wrote; `name` is the file's name for errors.
 
     Raises:
         FormatVersionError: the format version is above `SEGMENT_FORMAT`.
@@ -81,13 +81,13 @@ class Tiles:
         return len(self.lengths) - 2
 
     def offsets(self) -> tuple[int, ...]:
-        """Where each tile starts in the file, and where the last one ends."""
+        """Start of each tile in the file, and the end of the last one."""
         return (0, *accumulate(self.lengths))
 
     def problem(self, length: int, batches: int) -> str | None:
-        """What is wrong with these tiles for a file of that length and number of batches; None if nothing."""
+        """Find a contradiction of these tiles to a file's length and number of batches; None if there is none."""
         if len(self.crcs) != len(self.lengths):
-            return "has not one checksum for each tile"
+            return f"has {len(self.crcs)} checksums for {len(self.lengths)} tiles"
         if self.batches != batches:
             return f"has tiles for {self.batches} batches instead of {batches}"
         if sum(self.lengths) != length:
@@ -96,9 +96,9 @@ class Tiles:
 
 
 class SegmentEncoder:
-    """Turns record batches into the tiles of one segment file, with zstd level 1 for each Arrow buffer.
+    """Encoder of record batches as tiles of one segment file, with zstd level 1 for each Arrow buffer.
 
-    Concatenated, `header`, the tiles from `encode` and the one from `finish` are the file.
+    The file is the concatenation of `header`, the tiles from `encode` and the tile from `finish`.
     """
 
     def __init__(self) -> None:
@@ -109,7 +109,7 @@ class SegmentEncoder:
         self._started = False
 
     def encode(self, batch: pa.RecordBatch) -> bytes:
-        """The tile of one batch.
+        """Encode one batch as a tile.
 
         Raises:
             InvalidArgumentError: the batch is not in `SEGMENT_SCHEMA`.
@@ -120,7 +120,7 @@ class SegmentEncoder:
         return self._take()
 
     def finish(self) -> bytes:
-        """The last tile; nothing can be encoded after it."""
+        """Encode the last tile and close the encoder."""
         self._writer.close()
         return self._take()
 
@@ -128,14 +128,14 @@ class SegmentEncoder:
         tile = self._sink.take()
         if self._started:
             return tile
-        # Arrow writes magic and schema together with the first thing after them.
+        # Arrow writes magic and schema together with the first batch or the footer.
         assert tile.startswith(self.header)
         self._started = True
         return tile[len(self.header) :]
 
 
 class _Pieces:
-    """A sink for Arrow that keeps what is written until it is taken."""
+    """Sink for Arrow that keeps written bytes until `take`."""
 
     closed = False
 
@@ -152,10 +152,10 @@ class _Pieces:
         return taken
 
     def flush(self) -> None:
-        """Nothing is held back."""
+        """Do nothing: no bytes are held back."""
 
     def close(self) -> None:
-        """The pieces are taken by the encoder."""
+        """Do nothing: the encoder still takes the pieces."""
 
     def readable(self) -> bool:
         return False
@@ -168,7 +168,7 @@ class _Pieces:
 
 
 def _file_header() -> bytes:
-    """Magic and schema message, cut off an empty file: continuation mark, length of the message, message."""
+    """Cut magic and schema message (continuation mark, length, message) off an empty file."""
     sink = _Pieces()
     pa.ipc.new_file(sink, SEGMENT_SCHEMA).close()
     empty = sink.take()
@@ -183,7 +183,7 @@ _SIDECAR_HEADER = struct.Struct("<4sHxxI")
 
 
 def encode_sidecar(tiles: Tiles) -> bytes:
-    """The sidecar file of a segment with many batches."""
+    """Encode the sidecar file of a segment with many batches."""
     count = len(tiles.lengths)
     return (
         _SIDECAR_HEADER.pack(_SIDECAR_MAGIC, _SIDECAR_FORMAT, count)
@@ -193,7 +193,7 @@ def encode_sidecar(tiles: Tiles) -> bytes:
 
 
 def decode_sidecar(content: bytes, length: int, crc: int, name: str) -> Tiles:
-    """Read a sidecar whose length and CRC32C the file's record gives; `name` says which file it is.
+    """Decode a sidecar and check it against length and CRC32C of the file's record; `name` is its name for errors.
 
     Raises:
         CorruptSegmentError: length or checksum differ.
@@ -216,9 +216,9 @@ def decode_sidecar(content: bytes, length: int, crc: int, name: str) -> Tiles:
 
 
 def group_end(tiles: Tiles, first_batch: int, end: int, max_bytes: int) -> int:
-    """Where a run of batches from `first_batch` ends: at `end`, or before it holds more than `max_bytes` encoded.
+    """Find the end of a group of batches from `first_batch`: at most `end`, and at most `max_bytes` encoded.
 
-    The run has at least one batch.
+    A group has at least one batch.
     """
     size = tiles.lengths[first_batch + 1]
     for batch in range(first_batch + 1, end):

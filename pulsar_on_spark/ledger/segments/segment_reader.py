@@ -1,4 +1,4 @@
-"""Reading record batches of a segment file: any good copy will do, and every byte is checked before Arrow parses it."""
+"""Reader of a segment file's record batches, from any good copy; every byte is checked before Arrow parses it."""
 
 from __future__ import annotations
 
@@ -31,7 +31,8 @@ from pulsar_on_spark.storage.loss import CopyVerdict, in_words, summary, unknown
 from pulsar_on_spark.storage.storage_path import StoragePath
 
 GROUP_BYTES = 2 * 1024 * 1024
-"""Encoded bytes read and checked at once: enough to hide the cost of a group, few enough to stay in the cache."""
+"""Encoded bytes of a group, which is read and checked together: many enough to amortize its fixed cost, few enough to
+stay in the processor's cache."""
 
 _VERIFY_BYTES = 1024 * 1024
 
@@ -45,27 +46,28 @@ def read_batches(
     files: FileOps = OS_FILES,
     at_stake: str = "",
 ) -> Iterator[pa.RecordBatch]:
-    """Read batches of a file, from one copy and then another if it is bad.
+    """Read batches of a file from one copy, and continue with another if it is bad.
 
-    Only the wanted columns are decompressed. Memory is one group of encoded batches and one decoded batch.
+    Only the wanted columns are decompressed. Memory holds one group of encoded batches and one decoded batch.
 
     Args:
         file: the file's record.
         paths: the root's storage paths.
-        numbers: which batches, rising; adjacent ones are read together.
+        numbers: the batches' numbers, ascending; adjacent ones are read together.
         columns: names from `SEGMENT_SCHEMA`; the batches have them in the order of that schema. None for all.
-        on_bad_copy: called once for each copy that turns out to be bad, missing or away while another is good; where
-            none is good, for those that are there and bad.
+        on_bad_copy: called once for each copy that turns out to be bad, missing or unreachable while another is good;
+            if none is good, for the damaged copies.
         files: the operating system.
-        at_stake: what the batches hold (topic, ledger, entries), for the error when no copy is good.
+        at_stake: content of the batches (topic, ledger, entries), for the error if no copy is good.
 
     Raises:
-        SegmentGoneError: copies are gone, and the others are bad: the file may have been merged away, resolve the
-            place again.
-        CopiesUnreachableError: no good copy can be reached now, and one that cannot may be good (`storage/loss.py`).
-        CorruptSegmentError: every copy is there and bad; names the file, what is at stake and each copy's cause.
+        SegmentGoneError: some copies are gone and the others bad. The file may have been merged: look up where its
+            entries are now.
+        CopiesUnreachableError: no good copy can be reached now, but an unreachable one may be good
+            (`storage/loss.py`).
+        CorruptSegmentError: every copy is damaged; the error names the file, its content and each copy's problem.
         FormatVersionError: a newer version wrote the file.
-        InvalidArgumentError: no such batches or columns.
+        InvalidArgumentError: the file has no such batches, or segments no such columns.
     """
     fields = _field_indexes(columns)
     if not numbers:
@@ -88,7 +90,7 @@ def read_batches(
 
 
 def adjacent(numbers: Iterable[int]) -> Iterator[tuple[int, int]]:
-    """Rising numbers as the ranges [first, end) that they make."""
+    """Group ascending numbers into ranges [first, end)."""
     first = end = None
     for number in numbers:
         if first is None or number != end:
@@ -114,14 +116,14 @@ def verify_file(
 
     Args:
         file: the file's record.
-        path: where the copy is.
+        path: the copy's storage path.
         files: the operating system.
-        pace: called with the bytes of each piece that was read, to slow down.
+        pace: called with the size of each piece that was read, to limit the speed.
 
     Raises:
-        SegmentGoneError: the path is the right one and has no such file.
+        SegmentGoneError: the path passes its check and has no such file.
         CorruptSegmentError: the copy is damaged.
-        StoragePathError: the path or the copy cannot be examined now; this says nothing about its bytes.
+        StoragePathError: the path or the copy cannot be examined now; the copy may be good.
         FormatVersionError: a newer version wrote the sidecar.
     """
     copy = OpenCopy(file, path, files)
@@ -165,7 +167,7 @@ class OpenCopy:
         self._offsets = self.tiles.offsets()
 
     def read_group(self, batches: range) -> pa.Buffer:
-        """The Arrow stream of the schema and these batches, every byte of it checked."""
+        """Read and check the Arrow stream of the schema and these batches."""
         schema_bytes = self.tiles.lengths[0]
         start, end = self._offsets[batches.start + 1], self._offsets[batches.stop + 1]
         buffer = pa.allocate_buffer(schema_bytes + end - start)
@@ -181,11 +183,11 @@ class OpenCopy:
         return buffer.slice(STREAM_OFFSET)
 
     def read_tile(self, tile: int) -> bytearray:
-        """One tile, checked.
+        """Read and check one tile.
 
         Raises:
-            CorruptSegmentError: its bytes are not those that were written.
-            StoragePathError: they cannot be read now.
+            CorruptSegmentError: the tile is damaged.
+            StoragePathError: the tile cannot be read now.
         """
         content = bytearray(self.tiles.lengths[tile])
         self.read_into(self._offsets[tile], memoryview(content))
@@ -200,7 +202,7 @@ class OpenCopy:
             raise CorruptSegmentError(f"{self.name} ends at byte {offset + count}.")
 
     def close(self) -> None:
-        """Give the descriptor back."""
+        """Close the file."""
         self._files.close(self._fd)
 
     def _check(self, tile: int, content: memoryview) -> None:
@@ -225,10 +227,10 @@ class OpenCopy:
 
 
 class _Copies:
-    """The copies of a file in the order of trying, the one in use, and what was wrong with those given up.
+    """A file's copies in the order of trying, the copy in use, and the problems of copies given up.
 
-    All readers take the first copy first, so that they share its cached pages; which path it is on depends on the
-    file's id, so that files spread.
+    All readers start with the first copy, so that they share its cached pages. Its path depends on the file's id, which
+    spreads the load.
     """
 
     def __init__(
@@ -251,7 +253,7 @@ class _Copies:
         self._unreported: dict[PathId, Exception] = {}
 
     def read_group(self, first: int, end: int) -> tuple[int, pa.Buffer]:
-        """The number of batches from `first` on that make a group, and their checked Arrow stream."""
+        """Read the next group, from batch `first`; returns its number of batches and their checked Arrow stream."""
         while self._current is not None or self._untried:
             try:
                 current = self._current = self._current or self._open_next()
@@ -283,9 +285,9 @@ class _Copies:
         self._unreported[self._current_id] = error
 
     def _report(self, *, only: CopyVerdict | None = None) -> None:
-        """Report bad copies; `only` those of this verdict."""
-        # Not before it is known whether another copy is good: one that is missing everywhere belongs to a file that
-        # was deleted on purpose, and many that are away have one cause.
+        """Report bad copies, or `only` those with this verdict."""
+        # Not before another copy proved good or all failed: a file that is missing everywhere was deleted on purpose,
+        # and unreachable copies often have one common cause.
         for path_id, error in self._unreported.items():
             if only in (None, self._verdict(path_id, error)):
                 self._on_bad_copy(path_id, str(error))
@@ -301,9 +303,9 @@ class _Copies:
         if verdict is CopyVerdict.UNREACHABLE:
             return unreachable(f"{name} with {self._what}", causes)
         if verdict is CopyVerdict.GONE:
-            return SegmentGoneError(f"{name} has no good copy left, look up where {self._what} are now: {causes}")
+            return SegmentGoneError(f"{name} has no good copy left: look up where {self._what} are now. {causes}")
         return CorruptSegmentError(
-            f"{name} has no good copy left for {self._what}, restore one from a backup: {causes}"
+            f"{name} has no good copy left for {self._what}: restore one from a backup. {causes}"
         )
 
 
@@ -329,11 +331,11 @@ def _decode(stream: pa.Buffer, count: int, options: pa.ipc.IpcReadOptions, name:
 
 @contextmanager
 def _examining(name: str, path: StoragePath, files: FileOps) -> Iterator[None]:
-    """Translate the operating system's errors into those of a copy: it is gone, or cannot be reached."""
+    """Translate the operating system's errors into those of a copy that is gone or unreachable."""
     try:
         yield
     except FileNotFoundError as error:
-        path.check(files)  # its disk may have gone away just now: then this says nothing about the file
+        path.check(files)  # raises if its disk has just gone away: the file may still exist then
         raise SegmentGoneError(f"{name} is missing.") from error
     except OSError as error:
         raise StoragePathError(
@@ -346,7 +348,7 @@ def _parsing(name: str) -> Iterator[None]:
     try:
         yield
     except MemoryError:
-        raise  # Arrow's is an ArrowException, too, and says nothing about the bytes
+        raise  # Arrow's MemoryError is an ArrowException, too, but does not mean damage
     except (pa.ArrowException, OSError, StopIteration) as error:
         raise CorruptSegmentError(
             f"{name} passes its checksums and cannot be parsed ({error}): report this as a defect."

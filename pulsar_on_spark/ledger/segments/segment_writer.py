@@ -1,4 +1,4 @@
-"""Writing one segment file: encoded once, kept in write-quorum copies, done when at least ack-quorum are durable."""
+"""Writer of one segment file: encoded once, written as write-quorum copies, done once ack-quorum are durable."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from pulsar_on_spark.storage.storage_path import PathFailure, StoragePath
 
 
 class FileNotWrittenError(NotEnoughCopiesError):
-    """A segment file did not get enough copies; `failures` are the storage paths on which that is, and why."""
+    """A segment file did not get enough copies; `failures` are the storage paths that failed, with reasons."""
 
     def __init__(self, message: str, failures: tuple[PathFailure, ...]) -> None:
         super().__init__(message)
@@ -30,7 +30,7 @@ class FileNotWrittenError(NotEnoughCopiesError):
 
 @dataclass(frozen=True, slots=True)
 class WrittenFile:
-    """What a finished segment file is, and which paths hold a durable copy; see `FileRecord` for the fields."""
+    """A finished segment file and the paths with a durable copy; `FileRecord` describes the fields."""
 
     file_id: FileId
     length: int
@@ -60,18 +60,17 @@ class WrittenFile:
 
 
 class SegmentFileWriter:
-    """Writes one segment file to write-quorum storage paths at once, from one encoding.
+    """Writer of one segment file to write-quorum storage paths in parallel, from one encoding.
 
-    A path that fails is given up for this file and the next candidate takes its place, with the bytes so far copied
-    from a good copy (BookKeeper's ensemble change; nobody reads the file before it is committed, so it needs no
-    metadata). With no candidate left, writing goes on as long as ack-quorum copies are good. Memory is bounded by
-    the tiles in flight, not by the file. For one thread; as a context manager it aborts what was not closed.
+    If a path fails, the next candidate takes its place for this file and gets the earlier bytes from a good copy. (This
+    is BookKeeper's ensemble change; it needs no metadata, as the file is not read before it is committed.) Without a
+    candidate left, writing continues while ack-quorum copies are good. Memory is bounded by the tiles in flight, not by
+    the file. Not thread-safe; as a context manager it aborts a file that was not closed.
 
     Args:
-        file_id: fresh for this writer, `<write id>-<number>`.
-        paths: the candidates. Their order does not matter: which are taken depends on the file's id, on weights and
-            on labels.
-        quorum: how many copies to write, and how many must be durable.
+        file_id: an unused id, `<write id>-<number>`.
+        paths: the candidates, in any order: the choice depends on the file's id, on weights and on labels.
+        quorum: the number of copies to write, and of those that must be durable.
         files: the operating system.
 
     Raises:
@@ -100,12 +99,12 @@ class SegmentFileWriter:
 
     @property
     def size_bytes(self) -> int:
-        """The encoded bytes so far."""
+        """Encoded bytes so far."""
         return self._size_bytes
 
     @property
     def failures(self) -> tuple[PathFailure, ...]:
-        """The paths given up so far."""
+        """Paths given up so far."""
         return tuple(self._failures)
 
     def write_batch(self, batch: pa.RecordBatch) -> int:
@@ -122,7 +121,7 @@ class SegmentFileWriter:
         """Make the file durable and visible under its final name, waiting for every copy or its failure.
 
         Raises:
-            FileNotWrittenError: fewer than ack-quorum copies became durable; what was written is deleted.
+            FileNotWrittenError: fewer than ack-quorum copies became durable; the written files are deleted.
         """
         self._append(self._encoder.finish())
         tiles = self._tiles()
@@ -151,7 +150,7 @@ class SegmentFileWriter:
         )
 
     def abort(self) -> None:
-        """Delete what was written, as far as the paths allow; harmless after `close` or `abort`."""
+        """Delete the written files, as far as the paths allow; harmless after `close` or `abort`."""
         if not self._ended:
             self._release(delete=True)
 
@@ -168,7 +167,7 @@ class SegmentFileWriter:
 
     def _append(self, tile: bytes) -> None:
         assert not self._ended, "the writer was closed or aborted"
-        # Failures are looked for first, so that the bytes so far are those of the tiles that all good copies have.
+        # Failures are handled before the tile is counted, so `_lengths` lists exactly the tiles that good copies have.
         if any(copy.failure is not None for copy in self._copies) or len(self._copies) < self._quorum.ack:
             self._change_ensemble()
         for copy in self._copies:
@@ -178,7 +177,7 @@ class SegmentFileWriter:
         self._size_bytes += len(tile)
 
     def _change_ensemble(self) -> None:
-        """Give up failed copies and bring spare paths to where the good ones are."""
+        """Replace failed copies by copies on spare paths that catch up with the good ones."""
         self._drain()
         self._retire_failed()
         while self._spares and len(self._copies) < self._quorum.write and (self._copies or not self._lengths):
@@ -195,13 +194,13 @@ class SegmentFileWriter:
             raise FileNotWrittenError(self._shortage(), self.failures)
 
     def _catch_up(self, copy: SegmentCopy) -> None:
-        """Give a new copy the tiles so far, from another source wherever one turns out to be bad."""
+        """Copy the tiles so far to a new copy, changing the source whenever one turns out to be bad."""
         for source in tuple(self._copies):
             copy.append_from(source, self._tiles())
             copy.drain()
             if source.failure is None:
                 return
-        copy.failure = copy.failure or "no good copy was left to take the bytes so far from"
+        copy.failure = copy.failure or "no good copy was left to copy the earlier bytes from"
 
     def _drain(self) -> None:
         for copy in self._copies:

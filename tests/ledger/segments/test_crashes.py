@@ -1,4 +1,4 @@
-"""A write stopped at every step, under every assumption about what the disk had taken."""
+"""Crashes at every step of a write, with every possible state of the disk."""
 
 import pytest
 
@@ -39,7 +39,7 @@ class NoTemporaryName(RecordingFiles):
 
 
 def write_and_crash(tmp_path, batches, files):
-    """Yields (crash, whether the write was acknowledged, path number, what is wrong with it) for every crash."""
+    """Yield (crash, whether the write was acknowledged, path number, problem of its copy) for every crash."""
     base = tmp_path / "base"
     base.mkdir()
     paths = [StoragePath(PathId(number), base / f"p{number}", "c1") for number in range(3)]
@@ -62,7 +62,7 @@ def write_and_crash(tmp_path, batches, files):
 
 
 def problem(path, record, acknowledged):
-    """None if the copy is whole, or is not there and was not acknowledged."""
+    """Name a copy's problem; None if it is complete, or absent and not acknowledged."""
     if not path.segment_file(FILE_ID).exists() and not acknowledged:
         return None
     try:
@@ -73,7 +73,7 @@ def problem(path, record, acknowledged):
 
 
 @pytest.mark.parametrize("count", [2, INLINE_BATCHES + 1])
-def test_a_copy_is_whole_or_not_there(tmp_path, batch, count):
+def test_a_copy_is_complete_or_absent(tmp_path, batch, count):
     batches = [batch(5, seed) for seed in range(count)]
     outcomes = list(write_and_crash(tmp_path, batches, RecordingFiles(tmp_path / "log")))
     assert [outcome for outcome in outcomes if outcome[3] is not None] == []
@@ -88,6 +88,6 @@ def test_a_copy_is_whole_or_not_there(tmp_path, batch, count):
         (NoTemporaryName, {Crash.KEEP_ALL, Crash.TORN, Crash.DROP_DATA}),
     ],
 )
-def test_a_forgotten_step_is_found(tmp_path, batch, mutant, found_by):
+def test_a_forgotten_step_is_detected(tmp_path, batch, mutant, found_by):
     outcomes = write_and_crash(tmp_path, [batch(5, seed) for seed in range(2)], mutant(tmp_path / "log"))
     assert found_by <= {crash for crash, _, _, wrong in outcomes if wrong is not None}

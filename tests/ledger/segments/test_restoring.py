@@ -1,4 +1,4 @@
-"""A copy is restored from whichever tiles are good; stopped anywhere, what was there is there, or the new one is."""
+"""Restoring a copy from all good tiles; stopped at any step, either the old or the new copy is there."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def test_good_tiles_are_put_together_from_copies_that_are_all_bad(stored):
     verify_file(record, store.paths[2])
 
 
-def test_what_is_bad_everywhere_stays_as_it_was(stored):
+def test_a_tile_that_is_bad_everywhere_leaves_the_copy_unchanged(stored):
     store, record = stored
     for number in range(3):
         flip(store.location(record, number), record.length // 2)
@@ -74,7 +74,7 @@ def test_what_is_bad_everywhere_stays_as_it_was(stored):
     assert {path: (store.base / path).read_bytes() for path in store.left_over()} == before
 
 
-def test_a_target_that_keeps_other_bytes_than_it_was_given_is_no_loss(stored):
+def test_a_target_that_returns_other_bytes_is_no_loss(stored):
     store, record = stored
     store.paths[1].delete_segment(FileId(record.file_id))
 
@@ -112,7 +112,7 @@ def test_a_file_that_is_gone_everywhere_is_gone(stored):
     ("action", "skip"),
     [("create", 0), ("write", 0), ("write", 3), ("fdatasync", 0), ("fdatasync", 1), ("rename", 0), ("rename", 2)],
 )
-def test_a_target_that_fails_keeps_the_copy_that_it_had_or_none(stored, action, skip):
+def test_a_failing_target_keeps_its_old_copy_or_none(stored, action, skip):
     store, record = stored
     flip(store.location(record, 1), 10)
     files = FailingFiles((store.paths[1].directory,), action, skip, errno.ENOSPC)
@@ -132,7 +132,7 @@ def test_a_foreign_target_gets_nothing(stored, tmp_path):
     assert len(store.left_over()) == 6
 
 
-def test_what_was_set_aside_is_put_back_or_deleted(stored):
+def test_a_copy_that_was_set_aside_is_put_back_or_deleted(stored):
     store, record = stored
     file_id = FileId(record.file_id)
     moved = set_aside(file_id, store.paths[0])
@@ -145,7 +145,7 @@ def test_what_was_set_aside_is_put_back_or_deleted(stored):
 
 
 @pytest.mark.parametrize("was_there", ["bad", "missing"])
-def test_stopped_at_every_step_a_copy_is_whole_or_as_it_was_or_absent(tmp_path, new_store, batch, was_there):
+def test_stopped_at_any_step_a_copy_is_complete_unchanged_or_absent(tmp_path, new_store, batch, was_there):
     base = tmp_path / "base"
     store = new_store(base=base)
     record = store.write([batch(5, seed) for seed in range(INLINE_BATCHES + 1)]).record(WriteId("w"))

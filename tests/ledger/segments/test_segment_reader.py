@@ -92,7 +92,7 @@ def test_any_rows_come_back(new_store, tmp_path_factory, data):
     verify_file(record, store.paths[0])
 
 
-def test_ranges_and_columns_that_are_not_there(store, batch):
+def test_missing_ranges_and_columns_are_refused(store, batch):
     record = store.write([batch(3)] * 3).record(WRITE_ID)
     for numbers in ([-1], range(4), [3], [1, 1], [2, 1]):
         with pytest.raises(InvalidArgumentError, match="has 3 batches"):
@@ -103,8 +103,8 @@ def test_ranges_and_columns_that_are_not_there(store, batch):
         store.read(record, columns=[])
 
 
-def test_every_flipped_bit_is_found(store, batch):
-    """One bit of each byte, all eight in turn; all bits of some bytes."""
+def test_every_flipped_bit_is_detected(store, batch):
+    """Flip one bit of each byte, all eight in turn, and all bits of some bytes."""
     batches = [batch(2, 1), batch(3, 2)]
     record = store.write(batches, "3/1/1").record(WRITE_ID)
     (only,) = record.copies
@@ -124,7 +124,7 @@ def test_every_flipped_bit_is_found(store, batch):
     verify_file(record, store.by_id[PathId(only)])
 
 
-def test_a_truncated_copy_is_found_at_every_length(store, batch):
+def test_a_truncated_copy_is_detected_at_every_length(store, batch):
     record = store.write([batch(2)], "3/1/1").record(WRITE_ID)
     (only,) = record.copies
     location = store.location(record, only)
@@ -137,7 +137,7 @@ def test_a_truncated_copy_is_found_at_every_length(store, batch):
 
 @pytest.mark.parametrize("count", [2, 30])
 def test_a_bad_copy_is_passed_over_and_reported(store, batch, count):
-    """Whichever copy is the good one, the read is right; over the three cases each bad copy met is reported once."""
+    """The read is right whichever copy is good, and each bad copy that was tried is reported once."""
     batches = [batch(10, seed) for seed in range(count)]
     record = store.write(batches).record(WRITE_ID)
     for good in record.copies:
@@ -228,7 +228,7 @@ def test_every_kind_of_damage(store, batch, damage):
 
 @pytest.mark.parametrize("number", [errno.EMFILE, errno.EIO, errno.EACCES, errno.ENOMEM])
 @pytest.mark.parametrize("call", ["open", "read_into"])
-def test_what_the_operating_system_refuses_now_is_no_damage(store, batch, call, number):
+def test_errors_of_the_operating_system_are_not_damage(store, batch, call, number):
     record = store.write([batch(10, seed) for seed in range(20)]).record(WRITE_ID)
     directories = tuple(path.directory for path in store.paths)
     for skip in range(6):  # the identity file, the segment, its sidecar, a group of batches
@@ -242,7 +242,7 @@ def test_what_the_operating_system_refuses_now_is_no_damage(store, batch, call, 
 
 
 def test_a_file_on_a_disk_that_goes_away_just_now_is_not_gone(store, batch):
-    """Between the look at the path's identity and the opening of the file."""
+    """The disk goes away between the check of the path's identity and the opening of the file."""
     record = store.write([batch(3)]).record(WRITE_ID)
 
     class Unmounting:
@@ -263,12 +263,12 @@ def test_a_file_gone_from_everywhere_is_no_bad_copy(store, batch):
     record = store.write([batch(3)]).record(WRITE_ID)
     for path in store.paths:
         path.delete_segment(FileId(record.file_id))
-    with pytest.raises(SegmentGoneError, match="no good copy left, look up where"):
+    with pytest.raises(SegmentGoneError, match="no good copy left: look up where"):
         store.read(record)
     assert store.reports == []
 
 
-def test_gone_from_the_paths_that_are_there_is_no_loss_while_one_is_away(store, batch):
+def test_a_file_missing_on_present_paths_is_not_lost_while_a_path_is_away(store, batch):
     record = store.write([batch(3)]).record(WRITE_ID)
     shutil.rmtree(store.paths[1].directory)
     for path in store.paths[::2]:
@@ -280,7 +280,7 @@ def test_gone_from_the_paths_that_are_there_is_no_loss_while_one_is_away(store, 
         store.read(record)
 
 
-def test_missing_and_damaged_is_looked_for_elsewhere(store, batch):
+def test_a_file_with_missing_and_damaged_copies_is_gone_not_corrupt(store, batch):
     record = store.write([batch(3)]).record(WRITE_ID)
     for path in store.paths[:2]:
         path.delete_segment(FileId(record.file_id))
@@ -315,10 +315,10 @@ def test_a_path_that_the_root_does_not_know(store, batch):
         store.read(record.model_copy(update={"copies": ()}))
 
 
-def test_tables_of_tiles_that_do_not_fit(store, batch):
+def test_tiles_that_do_not_fit_the_file_are_refused(store, batch):
     record = store.write([batch(3)]).record(WRITE_ID)
     broken = record.model_copy(update={"tile_crcs": record.tile_crcs[:-1]})
-    with pytest.raises(CorruptSegmentError, match="not one checksum for each tile"):
+    with pytest.raises(CorruptSegmentError, match="has 2 checksums for 3 tiles"):
         store.read(broken)
 
 
@@ -357,7 +357,7 @@ def test_newer_formats_are_refused(store, batch):
 
 
 def test_uncompressed_batches_outlive_the_reader(store, batch):
-    """They are views of the buffer that was read, which nothing may reuse."""
+    """Such batches are views of the buffer that was read, which must not be reused."""
     record = record_of(store, SEGMENT_SCHEMA, batch(30))
     (first,) = store.read(record)
     store.read(record)

@@ -26,11 +26,11 @@ STEPS = [
     *(("write", skip) for skip in range(5)),
     *(("fdatasync", 0), ("rename", 0), ("fsync_directory", 1)),
 ]
-"""Where a path can fail while a file of 3 batches is written: header, 3 batches, footer; then the sealing."""
+"""Steps at which a path can fail while a file of 3 batches is written: header, 3 batches, footer, then sealing."""
 
 
 def check_copies(store, written, count):
-    """The file has that many copies, each whole and equal, and nothing else is on the paths."""
+    """Check that the file has this number of complete, equal copies, and that the paths hold no other files."""
     record = written.record(WRITE_ID)
     assert len(set(written.copies)) == len(written.copies) == count
     for path_id in written.copies:
@@ -118,9 +118,9 @@ def test_a_refused_batch_leaves_the_writer_usable(store, batch):
         check_copies(store, writer.close(), 3)
 
 
-def test_a_file_is_put_once(store, batch):
+def test_a_file_is_written_only_once(store, batch):
     written = store.write([batch(3)])
-    with pytest.raises(NotEnoughCopiesError, match="put once"):
+    with pytest.raises(NotEnoughCopiesError, match="written only once"):
         store.write([batch(4)])
     check_copies(store, written, 3)
 
@@ -217,7 +217,7 @@ def test_a_source_that_cannot_be_read_back_is_replaced_too(new_store, batch):
     assert store.read(written.record(WRITE_ID)) == [batch(10, seed) for seed in range(3)]
 
 
-def test_paths_that_are_not_there_or_not_themselves(new_store, batch):
+def test_missing_and_foreign_paths_are_passed_over(new_store, batch):
     store = new_store(5)
     missing, swapped, blocked = store.paths[:3]
     os.rename(missing.directory, store.base / "unmounted")
@@ -248,7 +248,7 @@ def test_too_few_paths(new_store):
 
 @pytest.fixture
 def mount(tmp_path):
-    """Mounts small ext4 file systems from loop files."""
+    """Mount small ext4 file systems from loop files."""
     mounted = []
 
     def mount(name, size_bytes):
