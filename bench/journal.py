@@ -123,27 +123,23 @@ class Client:
         self.groups = 0
         self.journal: Journal | None = None
 
-    def acknowledged(self, contexts: Sequence[object]) -> None:
-        """See `JournalListener`."""
+    def on_entries_acknowledged(self, contexts: Sequence[object]) -> None:
+        """See `EntrySink`."""
         self.latencies.append(time.perf_counter_ns() - np.array(contexts, np.int64))
         self.groups += 1
         self._acked += len(contexts)
         self._changed.set()
 
-    def unknown(self, contexts: Sequence[object]) -> None:
-        """See `JournalListener`."""
+    def on_entries_unknown(self, contexts: Sequence[object]) -> None:
+        """See `EntrySink`."""
         raise AssertionError("the journal was lost")
 
-    def room(self) -> None:
-        """See `JournalListener`."""
+    def on_journal_room(self) -> None:
+        """See `EntrySink`."""
         self._changed.set()
 
-    def starved(self) -> None:
-        """See `JournalListener`."""
-        raise AssertionError("the paths were lost")
-
-    def ended(self, reason: str) -> None:
-        """See `JournalListener`."""
+    def on_ended(self, reason: str) -> None:
+        """Fail: the journal was taken over, or cut off from its record."""
         raise AssertionError(reason)
 
     async def run(self, journal: Journal, seconds: float) -> float:
@@ -202,7 +198,14 @@ def stored_bytes(paths: dict[PathId, StoragePath]) -> int:
 def journal_of(store: MetadataStore, paths: dict[PathId, StoragePath], load: Load, client: Client) -> Journal:
     """A journal that is not open yet."""
     register = LogRegister(store, IncarnationId("bench"))
-    return Journal(register, list(paths.values()), Quorum.parse(load.quorum), client, mark_failed=lambda failures: None)
+    return Journal(
+        register,
+        list(paths.values()),
+        Quorum.parse(load.quorum),
+        client,
+        on_ended=client.on_ended,
+        mark_failed=lambda failures: None,
+    )
 
 
 def measured(load: Load, base: Path, seconds: float) -> Figures:
@@ -281,7 +284,13 @@ def recovery_seconds(base: Path, size_bytes: int) -> float:
         limits = JournalLimits(roll_bytes=2 * size_bytes)
         register = LogRegister(store, IncarnationId("bench"))
         journal = Journal(
-            register, list(paths.values()), Quorum(3, 3, 2), client, mark_failed=lambda failures: None, limits=limits
+            register,
+            list(paths.values()),
+            Quorum(3, 3, 2),
+            client,
+            on_ended=client.on_ended,
+            mark_failed=lambda failures: None,
+            limits=limits,
         )
         await journal.open()
         while stored_bytes(paths) < 3 * size_bytes:

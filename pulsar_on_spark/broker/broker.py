@@ -37,7 +37,6 @@ from pulsar_on_spark.broker.runtime.repeating import every
 from pulsar_on_spark.broker.runtime.root_lock import RootLock
 from pulsar_on_spark.broker.runtime.settings import BrokerSettings
 from pulsar_on_spark.broker.runtime.views import Views
-from pulsar_on_spark.broker.services.listener import JournalListener
 from pulsar_on_spark.broker.services.services import Services
 from pulsar_on_spark.broker.services.settings_changes import follow_log_level, renew
 from pulsar_on_spark.broker.services.vitals import Vitals
@@ -87,7 +86,8 @@ class Broker:
         self._connections = Connections(HANDLERS, frames_limit_bytes=_UNFINISHED_TIMES * buffer_bytes)
         self._cache = EntryCache(settings.managed_ledger_cache_size_mb * _MIB)
         self._path = PublishPath(self._cache, buffer_bytes, self._connections.update_holds)
-        self._listener = JournalListener(self._path, self._connections.close)
+        self._keeper: CursorKeeper | None = None
+        self._over: asyncio.Future[str] = asyncio.get_running_loop().create_future()
 
     @classmethod
     async def start(cls, path: Path, settings: BrokerSettings, quorum: Quorum | None = None) -> Broker:
@@ -130,7 +130,8 @@ class Broker:
             await asyncio.to_thread(_recover, self.root, former)
         self._journals = Journals(
             self.root,
-            self._listener,
+            self._path,
+            self._incarnation_ended,
             SealingPolicy(lag_limit_bytes=self._settings.sealing_lag_limit_mb * _MIB),
             roll_over(self._settings),
             lambda incarnations: self._lock.note(incarnations, self.service_url),
@@ -154,7 +155,7 @@ class Broker:
         self._follower.start()
         ends.push_async_callback(self._follower.stop)
         commits = GroupedCommits(self.root.store)
-        self._listener.keeper = self._keeper = CursorKeeper(self.root, self._incarnation, commits, self._lost)
+        self._keeper = CursorKeeper(self.root, self._incarnation, commits, self._lost)
         # What a frame has beside the largest message is metadata.
         largest_bytes = self._settings.max_message_size + FRAME_PADDING_BYTES
         self._reader = EntryReader(self.root, self._cache, max_message_size_bytes=largest_bytes)
@@ -250,9 +251,17 @@ class Broker:
             if topic.topic_id == cursor.part.topic_id:
                 topic.subscriptions.lost(cursor)
 
+    def _incarnation_ended(self, reason: str) -> None:
+        """Nothing can be acknowledged any more: clients are disconnected, and find who serves them now."""
+        self._connections.close()
+        if self._keeper is not None:
+            self._keeper.on_incarnation_ended(reason)
+        if not self._over.done():
+            self._over.set_result(reason)
+
     async def wait(self) -> str:
         """Until the incarnation is over; returns why."""
-        return await asyncio.shield(self._listener.over)
+        return await asyncio.shield(self._over)
 
     async def stop(self) -> None:
         """Drain: settle what clients published, send them away, save cursors, close ledgers and the journal."""
@@ -263,6 +272,7 @@ class Broker:
                 await self._path.drain()
                 await self._topics.close()
                 self._connections.close()
+                assert self._keeper is not None, "the broker has started"
                 await self._keeper.stop()
                 await self._journals.stop()
         except (PulsarpyError, TimeoutError) as error:

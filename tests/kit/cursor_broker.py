@@ -22,7 +22,7 @@ from pulsar_on_spark.topic.catalog.catalog import TopicPart
 from pulsar_on_spark.topic.data_path.tail import Tail
 from pulsar_on_spark.topic.managed_ledger.cursor.chain import LedgerChain
 from pulsar_on_spark.topic.managed_ledger.incarnation.incarnation import Incarnation
-from pulsar_on_spark.topic.managed_ledger.incarnation.listener import Appended
+from pulsar_on_spark.topic.managed_ledger.incarnation.open_ledger import Appended, settle_entries
 from pulsar_on_spark.topic.managed_ledger.subscription.ownership import SubscriptionType
 from tests.kit.pulsar_entries import ClientMessage, batch_entry, single_entry
 
@@ -53,7 +53,7 @@ class CursorBroker:
     async def start(cls, root: Root, *, lease_duration_s: float = 10.0, snapshot_every_s: float = 60.0) -> CursorBroker:
         """Start; cursors go to the table every `snapshot_every_s`, by default only when they are told to."""
         made = cls(root)
-        made.incarnation = await Incarnation.start(root, made, lease_duration_s=lease_duration_s)
+        made.incarnation = await Incarnation.start(root, made, on_ended=made._ended, lease_duration_s=lease_duration_s)
         commits = GroupedCommits(root.store)
         made.keeper = CursorKeeper(root, made.incarnation, commits, made.lost.append, snapshot_every_s=snapshot_every_s)
         return made
@@ -122,27 +122,21 @@ class CursorBroker:
         initial: InitialPosition = start or ("latest" if latest else "earliest")
         return await self.keeper.open(self.part(topic), name, type_, initial, chain)
 
-    # -- the incarnation's listener ------------------------------------------------------------------------------------
+    # -- the sink of entries -------------------------------------------------------------------------------------------
 
-    def acknowledged(self, entries: Sequence[Appended]) -> None:
-        """See `IncarnationListener`."""
+    def on_entries_acknowledged(self, entries: Sequence[Appended[object]]) -> None:
+        """See `EntrySink`."""
+        settle_entries(entries)
         self._acknowledged += (MessageId(entry.ledger.ledger_id, entry.entry_id) for entry in entries)
         self._news.set()
 
-    def cursors_acknowledged(self, contexts: Sequence[object]) -> None:
-        """See `IncarnationListener`."""
-        self.keeper.cursors_acknowledged(contexts)
+    def on_entries_unknown(self, entries: Sequence[Appended[object]]) -> None:
+        """See `EntrySink`."""
+        settle_entries(entries)
 
-    def unknown(self, contexts: Sequence[object]) -> None:
-        """See `IncarnationListener`."""
-        self.keeper.unknown(contexts)
+    def on_journal_room(self) -> None:
+        """See `EntrySink`."""
 
-    def room(self) -> None:
-        """See `IncarnationListener`."""
-        if hasattr(self, "keeper"):
-            self.keeper.room()
-
-    def ended(self, reason: str) -> None:
-        """See `IncarnationListener`."""
+    def _ended(self, reason: str) -> None:
         self.over = reason
-        self.keeper.ended(reason)
+        self.keeper.on_incarnation_ended(reason)

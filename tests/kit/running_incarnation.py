@@ -15,7 +15,7 @@ from pulsar_on_spark.root import Root
 from pulsar_on_spark.topic.catalog import catalog
 from pulsar_on_spark.topic.catalog.catalog import TopicPart
 from pulsar_on_spark.topic.managed_ledger.incarnation.incarnation import Incarnation
-from pulsar_on_spark.topic.managed_ledger.incarnation.listener import Appended
+from pulsar_on_spark.topic.managed_ledger.incarnation.open_ledger import Appended, settle_entries
 from tests.kit.pulsar_entries import ClientMessage, batch_entry, single_entry
 
 _T = TypeVar("_T")
@@ -41,7 +41,9 @@ class RunningIncarnation:
         self._loop = self._runner.get_loop()
         self._thread = threading.Thread(target=self._run_loop, name="incarnation", daemon=True)
         self._thread.start()
-        self.incarnation = self._run(Incarnation.start(root, self, limits=limits, lease_duration_s=lease_duration_s))
+        self.incarnation = self._run(
+            Incarnation.start(root, self, on_ended=self._ended, limits=limits, lease_duration_s=lease_duration_s)
+        )
 
     def __enter__(self) -> RunningIncarnation:
         return self
@@ -116,25 +118,23 @@ class RunningIncarnation:
             if not future.done():
                 future.set_result(None)
 
-    # -- the incarnation's listener ------------------------------------------------------------------------------------
+    # -- the sink of entries -------------------------------------------------------------------------------------------
 
-    def acknowledged(self, entries: Sequence[Appended]) -> None:
-        """See `IncarnationListener`."""
+    def on_entries_acknowledged(self, entries: Sequence[Appended[object]]) -> None:
+        """See `EntrySink`."""
+        settle_entries(entries)
         self.acknowledged_ids += (MessageId(entry.ledger.ledger_id, entry.entry_id) for entry in entries)
         self._wake()
 
-    def cursors_acknowledged(self, contexts: Sequence[object]) -> None:
-        """See `IncarnationListener`."""
+    def on_entries_unknown(self, entries: Sequence[Appended[object]]) -> None:
+        """See `EntrySink`."""
+        settle_entries(entries)
+        self.unknown_count += len(entries)
 
-    def unknown(self, contexts: Sequence[object]) -> None:
-        """See `IncarnationListener`."""
-        self.unknown_count += len(contexts)
+    def on_journal_room(self) -> None:
+        """See `EntrySink`."""
 
-    def room(self) -> None:
-        """See `IncarnationListener`."""
-
-    def ended(self, reason: str) -> None:
-        """See `IncarnationListener`."""
+    def _ended(self, reason: str) -> None:
         self.over = reason
         for waiting in self._waiting:
             if not waiting.done():

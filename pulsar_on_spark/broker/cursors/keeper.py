@@ -68,9 +68,6 @@ _T = TypeVar("_T")
 class CursorKeeper:
     """The cursors of one broker incarnation. All methods belong to one event loop.
 
-    The listener of the incarnation hands on to it what concerns cursors: `cursors_acknowledged`, `unknown`, `room`,
-    `ended`.
-
     Args:
         root: The root.
         incarnation: Whose journal takes the records.
@@ -194,22 +191,8 @@ class CursorKeeper:
             self._looking = None
         await self.release(list(self._open.values()))
 
-    # -- what the incarnation tells ------------------------------------------------------------------------------------
-
-    def cursors_acknowledged(self, contexts: Sequence[object]) -> None:
-        """See `IncarnationListener`."""
-        self._recorder.acknowledged(contexts)
-
-    def unknown(self, contexts: Sequence[object]) -> None:
-        """See `IncarnationListener`; contexts of entries are passed over."""
-        self._recorder.unknown(contexts)
-
-    def room(self) -> None:
-        """See `IncarnationListener`."""
-        self._recorder.room()
-
-    def ended(self, reason: str) -> None:
-        """See `IncarnationListener`."""
+    def on_incarnation_ended(self, reason: str) -> None:
+        """Give up all cursors: whoever recovers the incarnation goes on with them."""
         self._over = JournalFencedError(f"This broker's incarnation is over ({reason}): subscribe again.")
         for cursor in list(self._open.values()):
             self._forget(cursor, self._over)

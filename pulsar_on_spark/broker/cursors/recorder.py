@@ -36,16 +36,17 @@ _RETRY_S: Final = 1.0
 
 @dataclass(frozen=True, slots=True)
 class _Recorded:
-    """The context of a record in the journal."""
+    """The context of a record in the journal: what comes back with its outcome."""
 
     cursor: OpenCursor
     done: asyncio.Future[None]
 
 
 class Recorder:
-    """All methods belong to one event loop."""
+    """Records cursors' changes; the `CursorSink` of the incarnation's journal. All methods belong to one event loop."""
 
     def __init__(self, incarnation: Incarnation, commits: GroupedCommits) -> None:
+        incarnation.journal.cursor_sink = self
         self._incarnation = incarnation
         self._commits = commits
         self._changed: dict[OpenCursor, None] = {}
@@ -94,21 +95,20 @@ class Recorder:
 
     # -- what the journal tells ----------------------------------------------------------------------------------------
 
-    def acknowledged(self, contexts: Sequence[object]) -> None:
-        """These records are durable."""
-        for context in contexts:
-            if isinstance(context, _Recorded):
-                self._done(context)
+    def on_cursors_acknowledged(self, records: Sequence[_Recorded]) -> None:
+        """Release the callers that wait for these records: they are durable."""
+        for recorded in records:
+            self._done(recorded)
 
-    def unknown(self, contexts: Sequence[object]) -> None:
-        """These never will be: the incarnation is over."""
-        for context in contexts:
-            if isinstance(context, _Recorded) and not context.done.done():
-                context.done.set_exception(JournalFencedError("The journal ended before the record was acknowledged."))
-                context.done.exception()  # nobody need wait for it
+    def on_cursors_unknown(self, records: Sequence[_Recorded]) -> None:
+        """Refuse the callers that wait for these records: the incarnation is over."""
+        for recorded in records:
+            if not recorded.done.done():
+                recorded.done.set_exception(JournalFencedError("The journal ended before the record was acknowledged."))
+                recorded.done.exception()  # nobody need wait for it
 
-    def room(self) -> None:
-        """The journal takes records again."""
+    def on_journal_room(self) -> None:
+        """Record what waits: the journal takes records again."""
         self._record_hurried()
 
     # -- the journal ---------------------------------------------------------------------------------------------------
@@ -117,7 +117,7 @@ class Recorder:
         self._is_hurry_due = False
         for cursor in list(self._hurried):
             if not self._incarnation.can_append:
-                return  # `room` comes back to it
+                return  # `on_journal_room` comes back to it
             self._hurried.pop(cursor, None)
             if not cursor.is_recording:
                 self._record(cursor)

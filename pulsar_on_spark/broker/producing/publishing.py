@@ -16,7 +16,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import Final, Protocol, cast
+from typing import Final, Protocol
 
 from pulsar_on_spark.broker.producing.dedup import Verdict
 from pulsar_on_spark.broker.producing.producer import Producer, Published
@@ -25,14 +25,13 @@ from pulsar_on_spark.broker.producing.topic_dedup import TopicDedup
 from pulsar_on_spark.broker.reading.cache import EntryCache
 from pulsar_on_spark.broker.runtime.peer import refusal_of_one_entry
 from pulsar_on_spark.model.clock import current_ms
-from pulsar_on_spark.model.ids import EntryId, LedgerId, TopicId
+from pulsar_on_spark.model.ids import LedgerId, TopicId
 from pulsar_on_spark.model.latencies import Latencies
 from pulsar_on_spark.protocol import replies
 from pulsar_on_spark.protocol.commands import ServerError
 from pulsar_on_spark.protocol.server import Sent
 from pulsar_on_spark.topic.managed_ledger.incarnation.incarnation import Incarnation
-from pulsar_on_spark.topic.managed_ledger.incarnation.listener import Appended
-from pulsar_on_spark.topic.managed_ledger.incarnation.open_ledger import OpenLedger
+from pulsar_on_spark.topic.managed_ledger.incarnation.open_ledger import Appended, settle_entries
 
 log = logging.getLogger(__name__)
 
@@ -68,10 +67,12 @@ class PublishedTopic(Protocol):
 
 Waiting = tuple[Producer, int, Sent]
 """An entry that the journal has not taken yet, and its number of its producer's."""
+_Context = tuple[PublishedTopic, Producer, Sent]
+"""What comes back from the journal with an entry's outcome."""
 
 
 class PublishPath:
-    """The broker's publish path; the listener of its incarnations, as far as entries go.
+    """The broker's publish path; the `EntrySink` of all its journals.
 
     Args:
         cache: Takes acknowledged entries.
@@ -199,12 +200,13 @@ class PublishPath:
 
     # -- from the journal ----------------------------------------------------------------------------------------------
 
-    def acknowledged(self, entries: Sequence[Appended]) -> None:
-        """These entries are durable: into the cache, to consumers, and receipts to producers."""
+    def on_entries_acknowledged(self, entries: Sequence[Appended[_Context]]) -> None:
+        """Put durable entries into the cache, show them to consumers, and give producers their receipts."""
+        settle_entries(entries)
         answered: dict[Producer, None] = {}
         groups: dict[PublishedTopic, _Group] = {}
         add = self._cache.add
-        for ledger, entry_id, (topic, producer, sent) in _ours(entries):
+        for ledger, entry_id, (topic, producer, sent) in entries:
             ledger_id = ledger.ledger_id
             entry = sent.entry
             if topic.keeps_entries:
@@ -242,16 +244,17 @@ class PublishPath:
             published.sampled(took_s, size_bytes)
             self._probe = None
 
-    def unknown(self, entries: Sequence[Appended]) -> None:
-        """These have no outcome and get none: their clients send them again, elsewhere or later."""
-        for _, _, (_, producer, sent) in _ours(entries):
+    def on_entries_unknown(self, entries: Sequence[Appended[_Context]]) -> None:
+        """Disconnect the clients of entries that will have no outcome: they send them again, elsewhere or later."""
+        settle_entries(entries)
+        for _, _, (_, producer, sent) in entries:
             self._settle(1, len(sent.entry))
             producer.peer.close()
 
     # -- back-pressure -------------------------------------------------------------------------------------------------
 
-    def room(self) -> None:
-        """The journal takes entries again."""
+    def on_journal_room(self) -> None:
+        """Append what waits: a journal takes entries again."""
         for topic in list(self._blocked):
             self.resume(topic)
         self._open_if_room()
@@ -301,11 +304,3 @@ def _answer_unstored(producer: Producer, number: int, sent: Sent, verdict: Verdi
         case _:
             code, why = refusal_of_one_entry(producer.peer), "begins a batch of which some are stored: send the others"
     producer.refuse(number, sent.sequence_id, code, f"Message {sent.sequence_id} {why}.")
-
-
-_Context = tuple[PublishedTopic, Producer, Sent]
-
-
-def _ours(entries: Sequence[Appended]) -> Sequence[tuple[OpenLedger, EntryId, _Context]]:
-    """All that is appended is appended here, with this context."""
-    return cast("Sequence[tuple[OpenLedger, EntryId, _Context]]", entries)

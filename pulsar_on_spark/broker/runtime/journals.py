@@ -14,13 +14,13 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
+from pulsar_on_spark.ledger.journal.sinks import EntrySink
 from pulsar_on_spark.model.errors import JournalUnavailableError, PulsarpyError
 from pulsar_on_spark.model.ids import IncarnationId, TopicId
 from pulsar_on_spark.model.quorum import Quorum
 from pulsar_on_spark.topic.catalog.policies.quorums import MAX_QUORUMS
 from pulsar_on_spark.topic.catalog.root_handle import RootHandle
 from pulsar_on_spark.topic.managed_ledger.incarnation.incarnation import Incarnation
-from pulsar_on_spark.topic.managed_ledger.incarnation.listener import IncarnationListener
 from pulsar_on_spark.topic.managed_ledger.incarnation.roll_over import RollOver
 from pulsar_on_spark.topic.managed_ledger.sealing.process import SealingPolicy, SealingProcess
 
@@ -58,7 +58,8 @@ class Journals:
 
     Args:
         root: The root.
-        listener: Of all of them.
+        entry_sink: Receives the outcome of entries from all of them.
+        on_ended: Called with the reason when one of them is over: so is the broker.
         sealing: When each is sealed, and how fast.
         roll_over: When topics go on in new ledgers.
         changed: Called with the ids when there is another one, before anything is in it.
@@ -67,13 +68,15 @@ class Journals:
     def __init__(
         self,
         root: RootHandle,
-        listener: IncarnationListener,
+        entry_sink: EntrySink,
+        on_ended: Callable[[str], None],
         sealing: SealingPolicy,
         roll_over: RollOver,
         changed: Callable[[list[IncarnationId]], None],
     ) -> None:
         self._root = root
-        self._listener = listener
+        self._entry_sink = entry_sink
+        self._on_ended = on_ended
         self._sealing = sealing
         self._roll_over = roll_over
         self._changed = changed
@@ -144,7 +147,9 @@ class Journals:
         return opened
 
     async def _open(self, quorum: Quorum) -> Journal:
-        incarnation = await Incarnation.start(self._root, self._listener, quorum=quorum, roll_over=self._roll_over)
+        incarnation = await Incarnation.start(
+            self._root, self._entry_sink, on_ended=self._on_ended, quorum=quorum, roll_over=self._roll_over
+        )
         sealing = SealingProcess(self._root.path, incarnation.id, self._sealing)
         opened = Journal(incarnation, sealing)
         self._journals += (opened,)

@@ -156,12 +156,12 @@ class Filling:
         if self._cursors.contexts:
             self._close_cursors()
 
-    def take_contexts(self) -> list[object]:
-        """Give up everything; returns the contexts of those who wait."""
+    def take_groups(self) -> list[Group]:
+        """Give up everything; returns the groups, in order."""
         self.close()
-        contexts = [context for group in self._closed for context in group.contexts]
+        groups = list(self._closed)
         self._closed.clear()
-        return contexts
+        return groups
 
     def _close_entries(self) -> None:
         self._closed.append(self._entries)

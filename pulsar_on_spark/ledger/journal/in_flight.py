@@ -57,8 +57,8 @@ class FramesInFlight:
             return self._chain
         return ChainPoint(first, self._sent[first].frame.header.previous_crc)
 
-    def acknowledged(self, lac: FrameNumber) -> list[Group]:
-        """Forget the frames up to `lac`; returns the groups among them, in order."""
+    def forget_up_to(self, lac: FrameNumber) -> list[Group]:
+        """Forget the frames up to `lac`, which are acknowledged; returns the groups among them, in order."""
         gone = [self._sent.pop(number) for number in range(min(self._sent), lac + 1)]
         return [sent.group for sent in gone if sent.group is not None]
 

@@ -2,7 +2,7 @@
 
     add_entry, add_cursor -> the filling groups
     a path is free        -> one frame, one write and one fdatasync for each path; the next group fills meanwhile
-    paths answer          -> listener.acknowledged(contexts), in the order of the frames
+    paths answer          -> on_entries_acknowledged, on_cursors_acknowledged of their sinks, in the order of the frames
 
 Here stands what its users see: life, groups, room. How a group becomes durable stands in `writer_shell`. All methods
 belong to the event loop's thread. Nothing here is done for each entry but putting it into its group.
@@ -15,11 +15,11 @@ import logging
 from collections.abc import Callable, Sequence
 
 from pulsar_on_spark.ledger.journal.codec_encode import Payload
-from pulsar_on_spark.ledger.journal.groups import Filling, Group, JournalLimits
-from pulsar_on_spark.ledger.journal.listener import JournalListener
+from pulsar_on_spark.ledger.journal.groups import CursorGroup, EntriesGroup, Filling, Group, JournalLimits
 from pulsar_on_spark.ledger.journal.log import FrameNumber
 from pulsar_on_spark.ledger.journal.meter import JournalMeter
 from pulsar_on_spark.ledger.journal.register import LogRegister
+from pulsar_on_spark.ledger.journal.sinks import CursorSink, EntrySink
 from pulsar_on_spark.ledger.journal.writer_shell import WriterShell
 from pulsar_on_spark.model.errors import (
     InvalidArgumentError,
@@ -44,7 +44,9 @@ class Journal:
         register: the incarnation's register.
         paths: the storage paths to use, best ones first.
         quorum: copies of each frame; the ensemble is the write quorum.
-        listener: who is told.
+        entry_sink: receives the outcome of entries.
+        on_ended: called in the event loop with the reason when the incarnation is over, taken over by another or cut
+            off from its record: stop serving, and exit.
         mark_failed: marks paths that were given up, with the reason, so that nobody offers them again but an operator;
             called in the metadata's thread.
         limits: bounds.
@@ -52,6 +54,10 @@ class Journal:
 
     Raises:
         StoragePathError: a path is on a network file system.
+
+    Attributes:
+        cursor_sink: Receives the outcome of cursor records; set it before the first one is added.
+        can_add: True while an entry is welcome; the sinks' `on_journal_room` says when it is again.
     """
 
     def __init__(
@@ -59,8 +65,9 @@ class Journal:
         register: LogRegister,
         paths: Sequence[StoragePath],
         quorum: Quorum,
-        listener: JournalListener,
+        entry_sink: EntrySink,
         *,
+        on_ended: Callable[[str], None],
         mark_failed: Callable[[Sequence[PathFailure]], None],
         limits: JournalLimits | None = None,
         files: FileOps = OS_FILES,
@@ -68,7 +75,8 @@ class Journal:
         for path in paths:
             require_local(path.directory)
         self._incarnation = register.incarnation
-        self._listener = listener
+        self._entry_sink = entry_sink
+        self._on_ended = on_ended
         self._limits = limits or JournalLimits()
         self._shell = WriterShell(register, paths, quorum, self, mark_failed, self._limits, files)
         self._filling = Filling(self._limits)
@@ -79,8 +87,8 @@ class Journal:
         self._is_idle_due = False
         self._is_closing = False
         self.meter = JournalMeter()
+        self.cursor_sink: CursorSink | None = None
         self.can_add = False
-        """Whether an entry is welcome now; `room` tells when it is again."""
 
     # -- life ----------------------------------------------------------------------------------------------------------
 
@@ -113,7 +121,7 @@ class Journal:
     def abandon(self) -> None:
         """Leave a log at once, as a crash would: it stays OPEN for a recovery, and nothing more is written.
 
-        Entries that are not acknowledged yet never will be: the listener gets them as `unknown`, and `ended`.
+        Entries that are not acknowledged yet never will be: the sinks get them as unknown, then `on_ended` is called.
         """
         self._shell.abandon()
 
@@ -155,7 +163,7 @@ class Journal:
         payload: Payload,
         context: object,
     ) -> None:
-        """Add a ledger's next entry; the listener gets `context` back with the outcome.
+        """Add a ledger's next entry; the sink gets `context` back with the outcome.
 
         Args:
             ledger_id: an open ledger of this incarnation.
@@ -177,6 +185,7 @@ class Journal:
 
     def add_cursor(self, subscription: bytes, record: bytes, context: object) -> None:
         """Add a cursor record, as `add_entry` adds an entry (the errors are the same)."""
+        assert self.cursor_sink is not None, "the sink comes before the first record"
         size_bytes = len(subscription) + len(record)
         if not self.can_add or size_bytes > self._limits.entry_bytes:
             self._refuse(size_bytes)
@@ -228,44 +237,48 @@ class Journal:
         has_room = self._waiting_bytes * share < limits.waiting_bytes and self._waiting * share < limits.waiting_entries
         had_room, self.can_add = self.can_add, is_well and has_room
         if self.can_add and not had_room:
-            self._listener.room()
+            self._entry_sink.on_journal_room()
+            if self.cursor_sink is not None:
+                self.cursor_sink.on_journal_room()
 
     # -- what the shell tells ------------------------------------------------------------------------------------------
 
-    def opened(self) -> None:
+    def on_opened(self) -> None:
         """See `ShellOwner`."""
         self._opened.set_result(None)
 
-    def acknowledged(self, groups: Sequence[Group]) -> None:
+    def on_groups_acknowledged(self, groups: Sequence[Group]) -> None:
         """See `ShellOwner`."""
-        self.meter.acknowledged(groups)
+        self.meter.count_acknowledged(groups)
         for group in groups:
             self._waiting -= len(group.contexts)
             self._waiting_bytes -= group.payload_bytes
         for group in groups:
-            self._listener.acknowledged(group.contexts)
+            if isinstance(group, EntriesGroup):
+                self._entry_sink.on_entries_acknowledged(group.contexts)
+            elif self.cursor_sink is not None:
+                self.cursor_sink.on_cursors_acknowledged(group.contexts)
 
-    def starved(self) -> None:
+    def on_starved(self) -> None:
         """See `ShellOwner`."""
         if self._opened.done():
             self.can_add = False
-            self._listener.starved()
             return
         reason = "fewer paths than the ack quorum take journal files: check the storage paths."
         self._opened.set_exception(NotEnoughCopiesError(f"The journal of {self._incarnation} is not open: {reason}"))
         self._shell.end(reason)
 
-    def turned(self) -> None:
+    def on_turn(self) -> None:
         """See `ShellOwner`."""
         self._flush()
         self._update_room()
         if not self._is_idle_due and self._is_idle():
             self._await_idleness()
 
-    def over(self, reason: str | None, groups: Sequence[Group]) -> None:
+    def on_over(self, reason: str | None, groups: Sequence[Group]) -> None:
         """See `ShellOwner`."""
         self.can_add = False
-        contexts = [context for group in groups for context in group.contexts] + self._filling.take_contexts()
+        lost = [*groups, *self._filling.take_groups()]
         if reason is None:
             self._closed.set_result(None)
             return
@@ -277,9 +290,16 @@ class Journal:
             if not future.done():
                 future.set_exception(error)
                 future.exception()  # nobody need wait for it
-        if contexts:
-            self._listener.unknown(contexts)
-        self._listener.ended(reason)
+        self._give_up(lost)
+        self._on_ended(reason)
+
+    def _give_up(self, lost: Sequence[Group]) -> None:
+        entries = [context for group in lost if isinstance(group, EntriesGroup) for context in group.contexts]
+        cursors = [context for group in lost if isinstance(group, CursorGroup) for context in group.contexts]
+        if entries:
+            self._entry_sink.on_entries_unknown(entries)
+        if cursors and self.cursor_sink is not None:
+            self.cursor_sink.on_cursors_unknown(cursors)
 
     # -- idleness ------------------------------------------------------------------------------------------------------
 

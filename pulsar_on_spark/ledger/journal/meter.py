@@ -32,8 +32,8 @@ class JournalMeter:
         self.payload_bytes += group.payload_bytes
         self._sent_s.append(perf_counter())
 
-    def acknowledged(self, groups: Sequence[Group]) -> None:
-        """The next ones, in the order in which they were sent, are durable."""
+    def count_acknowledged(self, groups: Sequence[Group]) -> None:
+        """Note that the next ones, in the order in which they were sent, are durable."""
         now_s = perf_counter()
         for _ in groups:
             self.writes.observe(now_s - self._sent_s.popleft())

@@ -3,7 +3,7 @@
     send(group) ─> the core ─> frames on their way to each path's thread ─┐
                       ^                                                    │ what threads say comes through the inbox
                       └────────────── copies' answers, commits' outcomes <─┘
-                      └─> owner.acknowledged(groups), in the order of the frames
+                      └─> owner.on_groups_acknowledged(groups), in the order of the frames
 
 A path is given up at its first failure, whole. Before it is marked as failed, a look at the record tells whether the
 path is ill, or the log was taken over: then its files were fenced, and the path is well.
@@ -23,7 +23,6 @@ from pulsar_on_spark.ledger.journal.files import JournalFileHeader
 from pulsar_on_spark.ledger.journal.groups import Group, JournalLimits
 from pulsar_on_spark.ledger.journal.in_flight import FramesInFlight
 from pulsar_on_spark.ledger.journal.inbox import Inbox
-from pulsar_on_spark.ledger.journal.listener import ShellOwner
 from pulsar_on_spark.ledger.journal.log import NO_FRAME, FrameKind, FrameNumber, LogState
 from pulsar_on_spark.ledger.journal.messages import (
     Acknowledged,
@@ -62,6 +61,7 @@ from pulsar_on_spark.ledger.journal.register_thread import (
     RegisterSilent,
     RegisterThread,
 )
+from pulsar_on_spark.ledger.journal.sinks import ShellOwner
 from pulsar_on_spark.ledger.journal.writer import MAX_COMMIT_ATTEMPTS, JournalWriter
 from pulsar_on_spark.model.ids import JournalFileId, PathId
 from pulsar_on_spark.model.latencies import Latencies
@@ -202,7 +202,7 @@ class WriterShell:
         self._ensemble.shut_down()
         self._mark_failures()
         self._register.stop()
-        self._owner.over(reason, self._in_flight.take_groups())
+        self._owner.on_over(reason, self._in_flight.take_groups())
 
     @contextmanager
     def ending_at_defects(self) -> Iterator[None]:
@@ -224,11 +224,11 @@ class WriterShell:
                 case Append():
                     self._append(effect)
                 case Acknowledged(lac):
-                    acknowledged += self._in_flight.acknowledged(lac)
+                    acknowledged += self._in_flight.forget_up_to(lac)
                 case _:
                     self._serve(effect)
         if acknowledged:
-            self._owner.acknowledged(acknowledged)
+            self._owner.on_groups_acknowledged(acknowledged)
 
     def _serve(self, effect: WriterEffect) -> None:
         match effect:
@@ -248,10 +248,10 @@ class WriterShell:
             case LogOpened():
                 self._log.info("The journal of %s is open", self._incarnation)
                 self._is_opened = True
-                self._owner.opened()
+                self._owner.on_opened()
             case Starved():
                 self._log.error("The journal of %s has fewer paths left than its ack quorum", self._incarnation)
-                self._owner.starved()
+                self._owner.on_starved()
             case LogClosed(last_frame):
                 self._log.info("The journal of %s is closed at frame %d", self._incarnation, last_frame)
                 self.end(None)
@@ -301,7 +301,7 @@ class WriterShell:
             for message in self._inbox.take():
                 self._take(message)
             if not self.is_over:
-                self._owner.turned()
+                self._owner.on_turn()
 
     def _take(self, message: _Post) -> None:
         match message:

@@ -19,7 +19,6 @@ from pulsar_on_spark.model.quorum import Quorum
 from pulsar_on_spark.root import Root
 from pulsar_on_spark.topic.catalog.leases import broker_lease_directory
 from pulsar_on_spark.topic.managed_ledger.incarnation.incarnation import Incarnation
-from pulsar_on_spark.topic.managed_ledger.incarnation.listener import Appended
 from pulsar_on_spark.topic.managed_ledger.incarnation.roll_over import RollOver
 from pulsar_on_spark.topic.managed_ledger.sealing.process import SealingPolicy
 from tests.kit import messages
@@ -28,23 +27,22 @@ from tests.kit.open_files import open_files_under
 ONE, TWO = Quorum(1, 1, 1), Quorum(2, 2, 2)
 
 
-class Listener:
-    """Hears nothing, as nothing is appended; an incarnation that ends by itself is a failure."""
+class NoEntries:
+    """The sink of entries where none is appended."""
 
-    def acknowledged(self, entries: Sequence[Appended]) -> None:
+    def on_entries_acknowledged(self, contexts: Sequence[object]) -> None:
         raise AssertionError
 
-    def cursors_acknowledged(self, contexts: Sequence[object]) -> None:
+    def on_entries_unknown(self, contexts: Sequence[object]) -> None:
         raise AssertionError
 
-    def unknown(self, contexts: Sequence[object]) -> None:
-        raise AssertionError
+    def on_journal_room(self) -> None:
+        """No entry waits."""
 
-    def room(self) -> None:
-        """Nobody waits."""
 
-    def ended(self, reason: str) -> None:
-        raise AssertionError(reason)
+def fail(reason: str) -> None:
+    """An incarnation that ends by itself is a failure."""
+    raise AssertionError(reason)
 
 
 def test_journals_come_and_go_with_the_topics_that_use_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -61,7 +59,7 @@ def test_journals_come_and_go_with_the_topics_that_use_them(tmp_path: Path, monk
         return record.state
 
     async def go() -> None:
-        journals = Journals(root, Listener(), SealingPolicy(), RollOver(), told.append)
+        journals = Journals(root, NoEntries(), fail, SealingPolicy(), RollOver(), told.append)
         await journals.start(root.quorum)
         first = journals.first.incarnation
         assert await journals.take(TopicId("plain"), None) is first
@@ -100,12 +98,8 @@ def test_a_journal_that_cannot_be_opened_is_no_end_of_the_others(tmp_path: Path)
     root = Root.create(tmp_path / "root")
     ended: list[str] = []
 
-    class Ended(Listener):
-        def ended(self, reason: str) -> None:
-            ended.append(reason)
-
     async def go() -> None:
-        journals = Journals(root, Ended(), SealingPolicy(), RollOver(), lambda ids: None)
+        journals = Journals(root, NoEntries(), ended.append, SealingPolicy(), RollOver(), lambda ids: None)
         await journals.start(root.quorum)
         with pytest.raises(NotEnoughCopiesError, match="fewer paths than the ack quorum"):
             await journals.take(TopicId("t"), Quorum(4, 4, 4))
@@ -123,16 +117,12 @@ def test_a_start_that_is_cancelled_leaves_nothing_behind(tmp_path: Path) -> None
     root = Root.create(tmp_path / "root")
     ended: list[str] = []
 
-    class Ended(Listener):
-        def ended(self, reason: str) -> None:
-            ended.append(reason)
-
     def journal_threads() -> list[str]:
         return [each.name for each in threading.enumerate() if each.name.startswith("journal-")]
 
     async def go() -> None:
         before = len(journal_threads())
-        starting = asyncio.create_task(Incarnation.start(root, Ended()))
+        starting = asyncio.create_task(Incarnation.start(root, NoEntries(), on_ended=ended.append))
         while len(journal_threads()) == before:
             await asyncio.sleep(0)
         starting.cancel()

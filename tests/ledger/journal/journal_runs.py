@@ -32,29 +32,32 @@ Entry = tuple[int, int, bytes]
 
 @dataclass
 class Listener:
-    """What the journal said; contexts are whatever the test gives."""
+    """What the journal said, to both of its sinks and at its end; contexts are whatever the test gives."""
 
     acked: list[object] = field(default_factory=list)
     lost: list[object] = field(default_factory=list)
     said: list[str] = field(default_factory=list)
     changed: asyncio.Event = field(default_factory=asyncio.Event)
 
-    def acknowledged(self, contexts: Sequence[object]) -> None:
+    def on_entries_acknowledged(self, contexts: Sequence[object]) -> None:
         assert not any(word.startswith("ended") for word in self.said), "nothing is acknowledged after the end"
         self.acked += contexts
         self.changed.set()
 
-    def unknown(self, contexts: Sequence[object]) -> None:
+    def on_entries_unknown(self, contexts: Sequence[object]) -> None:
         self.lost += contexts
         self.changed.set()
 
-    def room(self) -> None:
+    def on_cursors_acknowledged(self, contexts: Sequence[object]) -> None:
+        self.on_entries_acknowledged(contexts)
+
+    def on_cursors_unknown(self, contexts: Sequence[object]) -> None:
+        self.on_entries_unknown(contexts)
+
+    def on_journal_room(self) -> None:
         self._note("room")
 
-    def starved(self) -> None:
-        self._note("starved")
-
-    def ended(self, reason: str) -> None:
+    def on_ended(self, reason: str) -> None:
         self._note(f"ended: {reason}")
 
     def _note(self, word: str) -> None:
@@ -109,6 +112,7 @@ class Place:
             list(used.values()),
             quorum,
             listener,
+            on_ended=listener.on_ended,
             mark_failed=self.failures.extend,
             limits=limits,
             files=self.files,

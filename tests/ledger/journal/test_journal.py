@@ -33,6 +33,7 @@ def test_what_is_acknowledged_is_read_back_in_order(place, run_in_loop):
     async def run():
         listener = Listener()
         journal = place.journal(listener)
+        journal.cursor_sink = listener
         assert not journal.can_add
         await journal.open()
         added = []
@@ -215,8 +216,8 @@ def test_a_defect_ends_the_journal_and_leaves_nobody_waiting(place, monkeypatch,
     """Half of something is done then: only a recovery can tell what the log holds."""
 
     class Defective(Listener):
-        def acknowledged(self, contexts):
-            super().acknowledged(contexts)
+        def on_entries_acknowledged(self, contexts):
+            super().on_entries_acknowledged(contexts)
             if where == "acknowledged":
                 raise ValueError("a defect")
 

@@ -108,8 +108,8 @@ def run(base: Path, files: RecordingFiles) -> Run:
     acks: list[tuple[int, int]] = []
 
     class Noting(Listener):
-        def acknowledged(self, contexts):
-            super().acknowledged(contexts)
+        def on_entries_acknowledged(self, contexts):
+            super().on_entries_acknowledged(contexts)
             acks.append((len(files.recording().steps), len(self.acked)))
 
     async def write() -> list[Entry]:
@@ -119,6 +119,7 @@ def run(base: Path, files: RecordingFiles) -> Run:
             list(place.paths.values()),
             QUORUM,
             listener,
+            on_ended=listener.on_ended,
             mark_failed=lambda failures: None,
             limits=JournalLimits(roll_bytes=1500, idle_lac_s=0.003),
             files=files,

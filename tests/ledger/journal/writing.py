@@ -16,7 +16,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -42,7 +42,7 @@ def payload(incarnation: str, number: int) -> bytes:
 
 
 class Writer:
-    """See above; also a `JournalListener`."""
+    """See above; also an `EntrySink`."""
 
     def __init__(self, base: Path, incarnation: str, acks: Path, roll_bytes: int, quorum: Quorum = QUORUM) -> None:
         self.incarnation = incarnation
@@ -52,32 +52,29 @@ class Writer:
             list(place.paths.values()),
             quorum,
             self,
+            on_ended=self._ended,
             mark_failed=lambda failures: None,
             limits=JournalLimits(roll_bytes=roll_bytes, idle_lac_s=0.002),
         )
         self.acks = os.open(acks, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
         self.added = self.acked = 0
-        self.has_ended = self.is_starved = False
+        self.has_ended = False
         self.changed = asyncio.Event()
 
-    def acknowledged(self, contexts: Sequence[object]) -> None:
+    def on_entries_acknowledged(self, contexts: Sequence[object]) -> None:
         assert not self.has_ended
         assert list(contexts) == list(range(self.acked, self.acked + len(contexts)))
         self.acked += len(contexts)
         os.write(self.acks, b"%d\n" % self.acked)
         self.changed.set()
 
-    def unknown(self, contexts: Sequence[object]) -> None:
+    def on_entries_unknown(self, contexts: Sequence[object]) -> None:
         pass
 
-    def room(self) -> None:
+    def on_journal_room(self) -> None:
         self.changed.set()
 
-    def starved(self) -> None:
-        self.is_starved = True
-        self.changed.set()
-
-    def ended(self, reason: str) -> None:
+    def _ended(self, reason: str) -> None:
         self.has_ended = True
         self.changed.set()
 
@@ -102,12 +99,14 @@ class Writer:
         """So many entries, one at a time, and a clean close; or less, and none."""
         await self.journal.open()
         while self.acked < count:
-            if self.is_starved or self.has_ended:
+            if not self.journal._shell.is_well:
                 return
             self.changed.clear()
             if self.added == self.acked and self.journal.can_add:
                 self.add()
-            await self.changed.wait()
+            with suppress(TimeoutError):  # of a journal that has too few paths left nobody is told
+                async with asyncio.timeout(0.05):
+                    await self.changed.wait()
         await self.journal.close()
 
     def add(self) -> None:

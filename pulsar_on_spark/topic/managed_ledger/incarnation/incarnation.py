@@ -14,15 +14,15 @@ import asyncio
 import logging
 import time
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 
 from pulsar_on_spark.ledger.journal.codec_encode import Payload
 from pulsar_on_spark.ledger.journal.groups import JournalLimits
 from pulsar_on_spark.ledger.journal.journal import Journal
 from pulsar_on_spark.ledger.journal.log import FrameNumber
 from pulsar_on_spark.ledger.journal.register import LogRegister
+from pulsar_on_spark.ledger.journal.sinks import EntrySink
 from pulsar_on_spark.metadata.records import IncarnationRecord
 from pulsar_on_spark.model.errors import JournalFencedError, PulsarpyError
 from pulsar_on_spark.model.ids import EntryId, IncarnationId, TopicId
@@ -34,8 +34,7 @@ from pulsar_on_spark.topic.catalog.root_handle import RootHandle
 from pulsar_on_spark.topic.managed_ledger.incarnation.attached_behind import AttachedBehind
 from pulsar_on_spark.topic.managed_ledger.incarnation.ledger_commits import LedgerCommits
 from pulsar_on_spark.topic.managed_ledger.incarnation.ledgers import ClosedLedger, LedgerCommit, Termination
-from pulsar_on_spark.topic.managed_ledger.incarnation.listener import Appended, IncarnationListener
-from pulsar_on_spark.topic.managed_ledger.incarnation.open_ledger import OpenLedger
+from pulsar_on_spark.topic.managed_ledger.incarnation.open_ledger import Appended, OpenLedger
 from pulsar_on_spark.topic.managed_ledger.incarnation.path_news import PathNews
 from pulsar_on_spark.topic.managed_ledger.incarnation.roll_over import RollOver, grown
 
@@ -47,18 +46,14 @@ CLOSE_IDLE_S = 600.0
 """A ledger that nothing was appended to for so long is closed."""
 
 
-@dataclass(slots=True)
-class _Cursor:
-    context: object
-
-
 class Incarnation:
     """One broker incarnation; made by `start`."""
 
     def __init__(
         self,
         root: RootHandle,
-        listener: IncarnationListener,
+        entry_sink: EntrySink,
+        on_ended: Callable[[str], None],
         quorum: Quorum,
         limits: JournalLimits | None,
         lease_duration_s: float,
@@ -66,7 +61,7 @@ class Incarnation:
     ) -> None:
         self.id = IncarnationId(uuid.uuid4().hex)
         self.quorum = quorum
-        self._listener = listener
+        self._on_ended = on_ended
         self._polled_s = time.monotonic()
         self._poll_every_s = min(POLL_S, lease_duration_s / 3)
         self._lease = LeaseKeeper(
@@ -81,7 +76,8 @@ class Incarnation:
             LogRegister(root.store, self.id),
             paths,
             quorum,
-            self,
+            entry_sink,
+            on_ended=self._end,
             mark_failed=self._path_news.mark_failed,
             limits=limits,
         )
@@ -101,8 +97,9 @@ class Incarnation:
     async def start(
         cls,
         root: RootHandle,
-        listener: IncarnationListener,
+        entry_sink: EntrySink,
         *,
+        on_ended: Callable[[str], None],
         quorum: Quorum | None = None,
         limits: JournalLimits | None = None,
         lease_duration_s: float = DEFAULT_DURATION_S,
@@ -112,7 +109,9 @@ class Incarnation:
 
         Args:
             root: The root.
-            listener: Who is told.
+            entry_sink: Receives an `Appended` for each entry from the journal, and passes it to `settle_entries`.
+            on_ended: Called with the reason when the incarnation is over: stop serving, and exit. Not called for one
+                that has not started: its starter gets an error.
             quorum: Of the journal; the root's by default.
             limits: Bounds of the journal.
             lease_duration_s: How long others wait for a renewal before they recover this incarnation.
@@ -125,7 +124,7 @@ class Incarnation:
             JournalFencedError: the record cannot be committed.
         """
         rolls = roll_over or RollOver()
-        made = cls(root, listener, quorum or root.quorum, limits, lease_duration_s, rolls)
+        made = cls(root, entry_sink, on_ended, quorum or root.quorum, limits, lease_duration_s, rolls)
         # The lease comes first: an incarnation without one is dead.
         await asyncio.to_thread(made._lease.start, ())
         try:
@@ -224,6 +223,8 @@ class Incarnation:
     def _retire(self, topic_ids: Sequence[TopicId]) -> list[OpenLedger]:
         """Append nothing to the topics' ledgers any more; they are to be closed."""
         retired = [self._ledgers.pop(topic_id) for topic_id in topic_ids if topic_id in self._ledgers]
+        for ledger in retired:
+            ledger.retire(self._asked_to_look)  # it can be closed then, and what is behind it is seen only afterwards
         self._retired += retired
         return retired
 
@@ -247,13 +248,13 @@ class Incarnation:
 
     @property
     def can_append(self) -> bool:
-        """Whether an entry is welcome now; `room` tells when it is again."""
+        """True while an entry is welcome; the sinks' `on_journal_room` says when it is again."""
         return self.journal.can_add
 
     def append(
         self, topic_id: TopicId, message_count: int, publish_time_ms: int, payload: Payload, context: object = None
     ) -> EntryId:
-        """Append an entry to the topic's open ledger; the listener is told of its outcome.
+        """Append an entry to the topic's open ledger; the sink of entries gets its outcome.
 
         Args:
             topic_id: A topic whose ledger is open (`open_ledgers`).
@@ -278,8 +279,8 @@ class Incarnation:
         return entry_id
 
     def append_cursor(self, subscription: bytes, record: bytes, context: object = None) -> None:
-        """Append a cursor record (errors as `Journal.add_cursor`)."""
-        self.journal.add_cursor(subscription, record, _Cursor(context))
+        """Append a cursor record; `journal.cursor_sink` gets its outcome (errors as `Journal.add_cursor`)."""
+        self.journal.add_cursor(subscription, record, context)
 
     def trimmed(self, before: FrameNumber) -> None:
         """Journal files of all frames below are deleted (see `Journal.trimmed`); saying it again changes nothing."""
@@ -287,45 +288,15 @@ class Incarnation:
             self._trimmed_before = before
             self.journal.trimmed(before)
 
-    # -- the journal's listener ----------------------------------------------------------------------------------------
+    # -- the end -------------------------------------------------------------------------------------------------------
 
-    def acknowledged(self, contexts: Sequence[object]) -> None:
-        """See `JournalListener`."""
-        if isinstance(contexts[0], _Cursor):
-            self._listener.cursors_acknowledged([each.context for each in contexts if isinstance(each, _Cursor)])
-            return
-        entries = [each for each in contexts if isinstance(each, Appended)]
-        for entry in entries:
-            self._settle(entry.ledger)
-        self._listener.acknowledged(entries)
-
-    def unknown(self, contexts: Sequence[object]) -> None:
-        """See `JournalListener`."""
-        for each in contexts:
-            if isinstance(each, Appended):
-                self._settle(each.ledger)
-        self._listener.unknown([each.context if isinstance(each, _Cursor) else each for each in contexts])
-
-    def _settle(self, ledger: OpenLedger) -> None:
-        ledger.settle(1)
-        if not ledger.outstanding and ledger in self._retired:
-            self._asked_to_look.set()  # it can be closed, and nobody sees what is behind it before
-
-    def room(self) -> None:
-        """See `JournalListener`."""
-        self._listener.room()
-
-    def starved(self) -> None:
-        """See `JournalListener`: nobody is told, `can_append` is False until `room`."""
-
-    def ended(self, reason: str) -> None:
-        """See `JournalListener`. Of an incarnation that has not started its starter hears, by an error."""
+    def _end(self, reason: str) -> None:
         if self._reason is None:
             self._reason = reason
             self._ledgers.clear()
             self._lease.stop()
             if self._polling is not None:
-                self._listener.ended(reason)
+                self._on_ended(reason)
 
     def _require_alive(self) -> None:
         if self._reason is not None:
@@ -346,7 +317,7 @@ class Incarnation:
             try:
                 record = await asyncio.to_thread(self._look)
                 if record is None or record.state != "OPEN":
-                    self.ended(f"incarnation {self.id} was taken over")
+                    self._end(f"incarnation {self.id} was taken over")
                     return
                 self._polled_s = time.monotonic()
                 self._path_news.tell(self.journal)

@@ -4,11 +4,18 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections import Counter
+from collections.abc import Iterable
 from dataclasses import dataclass, field
+from operator import itemgetter
+from typing import Generic, NamedTuple, TypeVar
 
-from pulsar_on_spark.model.ids import LedgerId
+from pulsar_on_spark.model.ids import EntryId, LedgerId
 from pulsar_on_spark.topic.catalog.catalog import TopicPart
 from pulsar_on_spark.topic.managed_ledger.incarnation.ledgers import ClosedLedger
+
+_C_co = TypeVar("_C_co", covariant=True)
+_ledger_of = itemgetter(0)
 
 
 @dataclass(slots=True, eq=False)
@@ -32,7 +39,8 @@ class OpenLedger:
     bytes: int = 0
     opened_s: float = field(default_factory=time.monotonic)
     used_s: float = field(default_factory=time.monotonic)
-    _drained: asyncio.Event | None = None
+    _awaiting: list[asyncio.Event] = field(default_factory=list)
+    """Set, and forgotten, when the outcome of every entry is known."""
 
     def closed(self) -> ClosedLedger:
         """It as it is committed; once it is drained, and nothing is appended to it any more."""
@@ -41,12 +49,33 @@ class OpenLedger:
     async def drained(self) -> None:
         """Wait until the outcome of every entry is known; nothing may be appended meanwhile."""
         if self.outstanding:
-            self._drained = self._drained or asyncio.Event()
-            await self._drained.wait()
+            drained = asyncio.Event()
+            self._awaiting.append(drained)
+            await drained.wait()
+
+    def retire(self, drained: asyncio.Event) -> None:
+        """Take note that nothing is appended any more; set `drained` at the last outcome, if any is still open."""
+        if self.outstanding:
+            self._awaiting.append(drained)
 
     def settle(self, entries: int) -> None:
-        """The outcome of so many entries is known."""
+        """Take note of so many outcomes."""
         self.outstanding -= entries
-        if not self.outstanding and self._drained is not None:
-            self._drained.set()
-            self._drained = None
+        if not self.outstanding and self._awaiting:
+            for drained in self._awaiting:
+                drained.set()
+            self._awaiting.clear()
+
+
+class Appended(NamedTuple, Generic[_C_co]):
+    """An entry that was appended, with the context that its appender gave: what the sink of entries gets back."""
+
+    ledger: OpenLedger
+    entry_id: EntryId
+    context: _C_co
+
+
+def settle_entries(entries: Iterable[Appended[object]]) -> None:
+    """Let ledgers know that the outcome of these entries is known. The sink of entries calls it, once for each."""
+    for ledger, count in Counter(map(_ledger_of, entries)).items():
+        ledger.settle(count)

@@ -1,0 +1,53 @@
+"""The receivers of what a journal reports: one sink for entries, one for cursor records, and the shell's owner."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Protocol
+
+from pulsar_on_spark.ledger.journal.groups import Group
+
+
+class EntrySink(Protocol):
+    """Receives the outcome of entries. Called in the event loop; must not raise, and may add to the journal."""
+
+    def on_entries_acknowledged(self, contexts: Sequence[Any]) -> None:
+        """Entries are durable; their contexts, in the order in which they were added."""
+
+    def on_entries_unknown(self, contexts: Sequence[Any]) -> None:
+        """Entries were not acknowledged and never will be; whether they are in the journal is unknown for good."""
+
+    def on_journal_room(self) -> None:
+        """`Journal.can_add` has become True again."""
+
+
+class CursorSink(Protocol):
+    """Receives the outcome of cursor records, as `EntrySink` that of entries."""
+
+    def on_cursors_acknowledged(self, contexts: Sequence[Any]) -> None:
+        """Cursor records are durable; their contexts, in the order in which they were added."""
+
+    def on_cursors_unknown(self, contexts: Sequence[Any]) -> None:
+        """Cursor records were not acknowledged and never will be."""
+
+    def on_journal_room(self) -> None:
+        """`Journal.can_add` has become True again."""
+
+
+class ShellOwner(Protocol):
+    """Callbacks of `WriterShell`. All are called in the event loop."""
+
+    def on_opened(self) -> None:
+        """The log is open: groups may be sent."""
+
+    def on_groups_acknowledged(self, groups: Sequence[Group]) -> None:
+        """These are durable, in the order in which they were sent."""
+
+    def on_starved(self) -> None:
+        """Too few paths are left to acknowledge anything, or to open the log."""
+
+    def on_turn(self) -> None:
+        """Something came in, or time has passed: perhaps a group can be sent now."""
+
+    def on_over(self, reason: str | None, groups: Sequence[Group]) -> None:
+        """The log is closed, or lost for a reason; these groups were not acknowledged and never will be. Once."""
