@@ -1,1 +1,1 @@
-"""What a broker does beside its clients now and then: expire, limit, delete, repair."""
+"""Periodic background work of a broker: expiry, quotas, deletion, repair."""

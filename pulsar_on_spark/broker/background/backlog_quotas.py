@@ -1,8 +1,8 @@
-"""Backlog quotas of loaded topics: producers wait or fail, or the slowest subscriptions lose what is too much.
+"""Backlog quotas of loaded topics, enforced above a quota by its policy.
 
-producer_request_hold        producers are sent away; who comes is told that the quota is exceeded, and tries again
-producer_exception           the same, with an error that clients hand on to their callers
-consumer_backlog_eviction    the oldest messages count as acknowledged, in each subscription that has too many
+producer_request_hold        disconnect producers and refuse new ones; their clients retry
+producer_exception           the same, with an error that clients raise to the application
+consumer_backlog_eviction    acknowledge the oldest messages of each subscription above the quota
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ _REFUSALS: Final = {
 
 
 class BacklogQuotas:
-    """Looks at the backlogs of loaded topics.
+    """Enforces the backlog quotas of loaded topics.
 
     Args:
         views: The root's metadata.
@@ -59,7 +59,7 @@ class BacklogQuotas:
         self._refusing: set[BrokerTopic] = set()
 
     async def look(self) -> None:
-        """Look at all loaded topics once; one that fails does not keep the others.
+        """Check the backlogs of all loaded topics; a topic that fails does not affect the others.
 
         Raises:
             MetadataError: the metadata cannot be read.
@@ -75,7 +75,7 @@ class BacklogQuotas:
                 await self._look_at(topic, record)
             except PulsarpyError as error:
                 log.warning(
-                    "The backlog of %s is not looked at now: %s", topic.name, error, extra={"topic": topic.name}
+                    "The backlog of %s cannot be checked now: %s", topic.name, error, extra={"topic": topic.name}
                 )
 
     async def _look_at(self, topic: BrokerTopic, record: TopicRecord) -> None:
@@ -88,12 +88,12 @@ class BacklogQuotas:
             found = None
         if found is not None and topic not in self._refusing:
             log.warning(
-                "The backlog of %s is %s: its producers are sent away.", topic.name, found, extra={"topic": topic.name}
+                "The backlog of %s is %s: its producers are refused.", topic.name, found, extra={"topic": topic.name}
             )
             self._refusing.add(topic)
             await topic.refuse_producers(
                 ServerRefusalError(
-                    _REFUSALS[found.policy], f"The backlog of {topic.name} is {found}: let it be consumed."
+                    _REFUSALS[found.policy], f"The backlog of {topic.name} is {found}: consume it, or raise the quota."
                 )
             )
         elif found is None and topic in self._refusing:
@@ -118,7 +118,7 @@ class BacklogQuotas:
         for record in seen.view.all(SubscriptionRecord, topic.topic_id):
             if record.name in behind:
                 log.warning(
-                    "Subscription %r of %s loses what is %s.",
+                    "Subscription %r of %s is evicted from its backlog, which is %s.",
                     record.name,
                     topic.name,
                     found,

@@ -1,7 +1,7 @@
-"""What expires in a broker: messages by their TTL, and subscriptions that nobody uses.
+"""Expiry of messages by their TTL, and of unused subscriptions.
 
-A message is expired by acknowledging it in every subscription that this broker may have. What a query of Spark reads is
-Spark's: only when the query is gone, and its lease has run out, its backlog expires, too.
+The broker expires a message by acknowledging it in every subscription that it owns or can acquire. The backlog of a
+subscription that a Spark query reads expires only after the query has ended and its lease has run out.
 """
 
 from __future__ import annotations
@@ -37,13 +37,13 @@ log = logging.getLogger(__name__)
 
 
 class MessageExpiry:
-    """Acknowledges what is older than its topic's TTL.
+    """Acknowledges messages that are older than their topic's TTL.
 
     Args:
         root: The root.
         views: Its metadata.
         topics: The broker's topics.
-        reader: Finds the first entry that is young enough.
+        reader: Finds the first entry within the TTL.
         defaults: The broker's own policies.
     """
 
@@ -55,7 +55,7 @@ class MessageExpiry:
         self._defaults = defaults
 
     async def look(self) -> None:
-        """Expire what is due in all topics, loaded or not; a topic that fails does not keep the others.
+        """Expire the due messages of all topics, loaded or not; a topic that fails does not affect the others.
 
         Raises:
             MetadataError: the metadata cannot be read.
@@ -68,10 +68,10 @@ class MessageExpiry:
                 if isinstance(topic, BrokerTopic):
                     await self._expire(view, topic, now_ms)
             except PulsarpyError as error:
-                log.warning("Messages of %s do not expire now: %s", name, error, extra={"topic": name})
+                log.warning("Messages of %s cannot be expired now: %s", name, error, extra={"topic": name})
 
     def _due(self, view: View, now_ms: int) -> list[TopicName]:
-        """Topics that have a subscription with something in front of it that is older than the TTL. In a thread."""
+        """Return the topics with a subscription whose backlog is older than the TTL. Runs in a thread."""
         cursors = self._root.store.cursors()
         due = []
         for record in view.all(TopicRecord):
@@ -95,7 +95,7 @@ class MessageExpiry:
 
 
 async def expire_before(topic: BrokerTopic, records: Iterable[SubscriptionRecord], behind: Position) -> None:
-    """Acknowledge all before a position in these subscriptions; those that Spark reads are left alone.
+    """Acknowledge all messages before a position in these subscriptions, except those that Spark reads.
 
     Raises:
         PulsarpyError: as `TopicSubscriptions.take`.
@@ -107,7 +107,7 @@ async def expire_before(topic: BrokerTopic, records: Iterable[SubscriptionRecord
             await subscription_moves.expire(topic, record, behind)
         except ConsumerBusyError as error:
             log.info(
-                "Subscription %r of %s is left as it is: %s",
+                "Messages of subscription %r on %s are not expired: %s",
                 record.name,
                 topic.name,
                 error,
@@ -116,9 +116,9 @@ async def expire_before(topic: BrokerTopic, records: Iterable[SubscriptionRecord
 
 
 class SubscriptionExpiry:
-    """Deletes subscriptions that had no consumers for their topic's time; it begins anew when a broker starts.
+    """Deletes subscriptions without consumers after their topic's expiration time, counted from the broker's start.
 
-    A live query of Spark is a consumer: while it reads, the time does not pass.
+    A running Spark query counts as a consumer.
 
     Args:
         root: The root.
@@ -136,7 +136,7 @@ class SubscriptionExpiry:
         self._readers = SparkReaders(root)
 
     async def look(self, now_s: float | None = None) -> None:
-        """Delete what is due.
+        """Delete the subscriptions that are due.
 
         Args:
             now_s: The monotonic clock; None for now.
@@ -156,7 +156,7 @@ class SubscriptionExpiry:
             await self._delete(topic, record)
 
     def _due(self, view: View, now_s: float, in_use: set[str]) -> list[tuple[TopicRecord, SubscriptionRecord]]:
-        """Subscriptions that had no consumers for their time. In a thread."""
+        """Return the subscriptions without consumers for their expiration time. Runs in a thread."""
         asked = []
         for topic in view.all(TopicRecord):
             minutes = effective(view, TopicName.parse(topic.name), self._defaults).subscription_expiration_time
@@ -169,7 +169,7 @@ class SubscriptionExpiry:
             ]
         self._readers.watch_only(record.name for _, record, _ in asked)
         asked = [each for each in asked if not self._readers.read(each[1])]
-        # A consumer that came and went meanwhile has left another owner's epoch.
+        # A consumer that came and went between two scans has changed the owner's epoch, so the record differs.
         for_s = self._unchanged.look(now_s, {record.record_id: record for _, record, _ in asked})
         return [(topic, record) for topic, record, after_s in asked if for_s[record.record_id] >= after_s]
 
@@ -184,10 +184,10 @@ class SubscriptionExpiry:
                 subscriptions.delete_subscription, self._root.store, record.name, [part], consumers, brokers
             )
         except (ConsumerBusyError, SubscriptionNotFoundError) as error:
-            log.info("Subscription %r of %s does not expire: %s", record.name, name, error, extra=named)
+            log.info("Subscription %r of %s is not expired: %s", record.name, name, error, extra=named)
         except PulsarpyError as error:
-            log.warning("Subscription %r of %s does not expire now: %s", record.name, name, error, extra=named)
+            log.warning("Subscription %r of %s cannot be expired now: %s", record.name, name, error, extra=named)
         else:
             log.warning(
-                "Subscription %r of %s is deleted: nobody used it for its time.", record.name, name, extra=named
+                "Subscription %r of %s is deleted: its expiration time has passed.", record.name, name, extra=named
             )

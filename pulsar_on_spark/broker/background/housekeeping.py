@@ -1,7 +1,7 @@
-"""Housekeeping beside a broker: `maintain` now and then, in a process of its own at low priority.
+"""Housekeeping of a broker: periodic passes of `maintain` in a child process at low priority.
 
-It seals and trims what dead brokers have left, audits and repairs copies, merges small segments, collects garbage and
-expires subscriptions. One pass at a time; a pass that is cut off is taken up by the next.
+A pass seals and trims the journals of dead brokers, audits and repairs copies, merges small segments, collects garbage
+and expires subscriptions. One pass runs at a time; the next one continues a pass that was interrupted.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ from pulsar_on_spark.topic.catalog.root_handle import RootHandle
 from pulsar_on_spark.topic.maintenance.maintain import maintain
 from pulsar_on_spark.topic.maintenance.repair.limits import BESIDE_A_BROKER
 
-log = logging.getLogger("pulsar_on_spark.broker.background.housekeeping")  # a pass is `__main__`
+log = logging.getLogger("pulsar_on_spark.broker.background.housekeeping")  # in a pass, `__name__` is `__main__`
 
 FIRST_AFTER_S: Final = 60.0
-"""The first pass comes so long after the start: what a killed broker left is sealed soon, and clients come first."""
+"""Delay of the first pass after the start, in seconds: clients come first, then the journals of a killed broker."""
 _NICE: Final = 10
 
 
@@ -35,13 +35,13 @@ class Housekeeping:
 
     Args:
         root: The root.
-        interval_s: From the end of a pass to the next.
-        replace_after_s: How long a storage path is away before its copies are made anew on others.
+        interval_s: Seconds from the end of a pass to the next.
+        replace_after_s: Seconds for which a storage path may be gone before its copies are restored on others.
         defaults: The broker's own policies.
 
     Attributes:
-        passes: Passes that have ended by themselves.
-        failed: How many of these left something undone.
+        passes: Number of passes that have ended by themselves.
+        failed: Number of these in which a step failed.
     """
 
     def __init__(self, root: Path, interval_s: float, replace_after_s: float, defaults: Policies) -> None:
@@ -52,11 +52,11 @@ class Housekeeping:
         self.passes = self.failed = 0
 
     def start(self) -> None:
-        """Begin."""
+        """Start the passes."""
         self._running = asyncio.create_task(self._run())
 
     async def stop(self) -> None:
-        """End, with the pass that is under way."""
+        """Stop the passes, and terminate a running one."""
         if self._running is not None:
             self._running.cancel()
             await asyncio.gather(self._running, return_exceptions=True)
@@ -74,13 +74,13 @@ class Housekeeping:
         self.passes += 1
         if code:
             self.failed += 1
-            log.warning("Housekeeping ended with code %d: its log lines say why, and the next pass tries again.", code)
+            log.warning("Housekeeping ended with code %d: see its log lines; the next pass tries again.", code)
 
 
 def main() -> None:
-    """One pass; the arguments are the root, for how many seconds a path may be away, and a broker's policies as JSON.
+    """Run one pass. Arguments: the root, the seconds that a path may be gone, and the broker's policies as JSON.
 
-    Exits with 1 if a step was not done.
+    Exits with 1 if a step failed.
     """
     logs.configure_child()
     os.nice(_NICE)

@@ -1,9 +1,9 @@
-"""Deleting topics that nobody uses, where a policy says so.
+"""Deletion of inactive topics, if their policy asks for it.
 
-A topic is used while it has producers, consumers or, by mode, subscriptions or backlog, while a live query of Spark
-reads a subscription of it, and whenever anything changes in its chain: what Spark writes counts. The time begins anew
-when a broker starts. The deletion is decided on what is committed then: who comes meanwhile keeps the topic, or makes a
-new one.
+A topic is in use while it has producers, consumers or, depending on the mode, subscriptions or a backlog; while a Spark
+query reads one of its subscriptions; and whenever its chain changes, for example by a write of Spark. The inactive time
+is counted from the broker's start. The deletion checks the committed metadata again: a client that connects meanwhile
+keeps the topic, or creates a new one.
 """
 
 from __future__ import annotations
@@ -33,11 +33,11 @@ from pulsar_on_spark.topic.managed_ledger.subscription.positions import mark_del
 log = logging.getLogger(__name__)
 
 Unused = tuple[Position, ...]
-"""Where the chains of an unused topic's partitions end."""
+"""The ends of the chains of an unused topic's partitions."""
 
 
 class InactiveTopics:
-    """Looks for them.
+    """Finds and deletes inactive topics.
 
     Args:
         root: The root.
@@ -55,7 +55,7 @@ class InactiveTopics:
         self._readers = SparkReaders(root)
 
     async def look(self, now_s: float | None = None) -> None:
-        """Delete what is due.
+        """Delete the topics that are due.
 
         Args:
             now_s: The monotonic clock; None for now.
@@ -70,7 +70,7 @@ class InactiveTopics:
             await self._delete(record, unused)
 
     def _due(self, view: View, now_s: float, in_use: set[str]) -> list[tuple[TopicRecord, Unused]]:
-        """Topics that were unused for their time. In a thread."""
+        """Return the topics that were unused for their policy's time. Runs in a thread."""
         policies = (
             (record, effective(view, TopicName.parse(record.name), self._defaults).inactive_topic_policies)
             for record in catalog.topics(view)
@@ -98,21 +98,21 @@ class InactiveTopics:
             mode = effective(view, name, self._defaults).inactive_topic_policies.inactive_topic_delete_mode
             self._readers.watch(_subscriptions(view, record))
             if self._unused(view, self._root.store.cursors(), record, mode, set()) != unused:
-                raise TopicBusyError(f"Topic {name} is used again.")
+                raise TopicBusyError(f"Topic {name} is used again, and not deleted.")
 
         try:
             await self._topics.delete_inactive(name, check)
         except TopicBusyError as error:
             log.info("%s", error, extra={"topic": name})
         except PulsarpyError as error:
-            log.warning("Topic %s, which nobody uses, is not deleted now: %s", name, error, extra={"topic": name})
+            log.warning("The inactive topic %s cannot be deleted now: %s", name, error, extra={"topic": name})
         else:
-            log.warning("Topic %s is deleted: nobody used it for its time.", name, extra={"topic": name})
+            log.warning("Topic %s is deleted: it was inactive for its policy's time.", name, extra={"topic": name})
 
     def _unused(
         self, view: View, cursors: Cursors, record: TopicRecord, mode: InactiveTopicDeleteMode, in_use: set[str]
     ) -> Unused | None:
-        """None for a topic that is used."""
+        """Return the ends of an unused topic's chains; None if the topic is in use."""
         ends = []
         for part in catalog.parts(view, record):
             subscriptions = view.all(SubscriptionRecord, part.topic_id)
@@ -128,6 +128,6 @@ class InactiveTopics:
 
 
 def _subscriptions(view: View, record: TopicRecord) -> list[str]:
-    """Their names, of all partitions."""
+    """Return the names of a topic's subscriptions, of all partitions."""
     parts = catalog.parts(view, record)
     return [each.name for part in parts for each in view.all(SubscriptionRecord, part.topic_id)]

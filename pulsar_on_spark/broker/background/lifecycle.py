@@ -1,8 +1,7 @@
-"""What a broker does for its topics' life now and then, each in its own time: trims, expires, limits, deletes.
+"""Periodic lifecycle work on topics, each kind with its own interval: trimming, expiry, quotas, deletion.
 
-What it decides by is in `topic.maintenance.retention`. All of it works on what is committed, so that whatever is cut
-off is taken up the next time, here or in another broker. Trimming is also a step of `maintain`, for roots without a
-broker.
+The decisions are in `topic.maintenance.retention`. All work is based on committed metadata, so an interrupted run is
+repeated by the next one, here or in another broker. `maintain` trims too, for roots without a broker.
 """
 
 from __future__ import annotations
@@ -28,7 +27,7 @@ log = logging.getLogger(__name__)
 
 
 class Lifecycle:
-    """Looks after topics until it is stopped.
+    """Runs the lifecycle work until it is stopped.
 
     Args:
         root: The root.
@@ -36,7 +35,7 @@ class Lifecycle:
         topics: The broker's topics.
         reader: Reads entries.
         overview: Counts backlogs.
-        settings: What holds where no policy says otherwise, and how often is looked.
+        settings: The default policies and the intervals.
     """
 
     def __init__(
@@ -64,12 +63,12 @@ class Lifecycle:
         self._tasks: list[asyncio.Task[None]] = []
 
     def start(self) -> None:
-        """Begin."""
-        complaint = "The broker cannot look after its topics now"
+        """Start the periodic work."""
+        complaint = "Lifecycle work on topics failed"
         self._tasks = [asyncio.create_task(every(interval_s, look, complaint)) for interval_s, look in self._looks]
 
     async def stop(self) -> None:
-        """End."""
+        """Stop the periodic work."""
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)

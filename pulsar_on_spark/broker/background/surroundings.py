@@ -1,4 +1,4 @@
-"""What a broker looks after beside its clients: sealing, unused journals, paths that failed, brokers that died."""
+"""Periodic checks of a broker's environment: sealing, unused journals, failed storage paths, dead brokers."""
 
 from __future__ import annotations
 
@@ -22,23 +22,23 @@ log = logging.getLogger(__name__)
 
 WATCH_SEALING_EVERY_S: Final = 0.25
 RESTART_SEALING_EVERY_S: Final = 5.0
-"""How often a sealing process that ends by itself is looked for and started again."""
+"""Interval of restarting sealing processes that have ended, in seconds."""
 CLOSE_UNUSED_EVERY_S: Final = 30.0
-"""How often journals are looked for that nobody uses."""
+"""Interval of closing unused journals, in seconds."""
 RECOVER_EVERY_S: Final = 0.5
-"""How often it is looked whether another broker has died."""
+"""Interval of looking for dead brokers, in seconds."""
 HEAL_EVERY_S: Final = 5.0
-"""How often storage paths that failed are tried; the journal writes to one again once it is well."""
+"""Interval of probing failed storage paths, in seconds; the journal uses a path again once it is healthy."""
 
 
 class Surroundings:
-    """Looks after these things, each in its own time, until it is stopped.
+    """Runs the checks, each with its own interval, until it is stopped.
 
     Args:
         root: The root.
         views: Its metadata.
-        journals: The broker's.
-        path: The publish path, which is held up where sealing is too far behind.
+        journals: The broker's journals.
+        path: The publish path, which is closed while sealing is too far behind.
     """
 
     def __init__(self, root: RootHandle, views: Views, journals: Journals, path: PublishPath) -> None:
@@ -52,9 +52,9 @@ class Surroundings:
         self._tasks: list[asyncio.Task[None]] = []
 
     def start(self) -> None:
-        """Begin."""
+        """Start the checks."""
         self._tasks = [
-            asyncio.create_task(every(interval_s, look, "The broker cannot look after its surroundings now"))
+            asyncio.create_task(every(interval_s, look, "A background check of the broker failed"))
             for interval_s, look in (
                 (WATCH_SEALING_EVERY_S, self._watch_sealing),
                 (RESTART_SEALING_EVERY_S, self._journals.restart_sealing),
@@ -65,7 +65,7 @@ class Surroundings:
         ]
 
     async def stop(self) -> None:
-        """End."""
+        """Stop the checks."""
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
@@ -86,4 +86,4 @@ class Surroundings:
         view = await self._views.view()
         if any(path.state == "read-only" and path.reason for path in view.all(PathRecord)):
             for path_id in await asyncio.to_thread(heal_paths, self._root, self._ills, self._trials):
-                log.warning("Storage path %d is well again and is written to.", path_id, extra={"path": path_id})
+                log.warning("Storage path %d is healthy and writable again.", path_id, extra={"path": path_id})

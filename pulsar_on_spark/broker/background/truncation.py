@@ -1,4 +1,4 @@
-"""Truncating a topic of a broker: what is in it is passed over, and goes, whatever its retention says."""
+"""Truncation of a topic of a broker: all its messages are acknowledged and deleted, regardless of retention."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ from pulsar_on_spark.topic.maintenance.retention.trim import trim_some, truncate
 
 
 async def truncate_topic(root: RootHandle, views: Views, topics: Topics, name: TopicName) -> None:
-    """Acknowledge all that is in a topic now in every subscription, and have it trimmed.
+    """Acknowledge all messages of a topic in every subscription, and trim them.
 
-    The topic is unloaded for that, which closes its ledger. What is sealed by then goes at once, and the rest with the
-    first pass of trimming after the sealing process has come to it; cut off in between, it can be done again.
+    The topic is unloaded, which closes its ledger. Sealed segments are deleted at once, and the rest by the first
+    trimming after it is sealed. An interrupted truncation can be repeated.
 
     Args:
         root: The root.
@@ -29,20 +29,20 @@ async def truncate_topic(root: RootHandle, views: Views, topics: Topics, name: T
         name: A topic without partitions, or a partition.
 
     Raises:
-        ServerRefusalError: the topic is not stored, or has partitions.
-        ConsumerBusyError: a query of Spark reads it under a subscription; nothing was done.
+        ServerRefusalError: the topic is not persistent, or has partitions.
+        ConsumerBusyError: a Spark query owns one of its subscriptions; nothing was changed.
         PulsarpyError: as `Topics.get` and `TopicSubscriptions.take`.
     """
     topic = await topics.get(name)
     if not isinstance(topic, BrokerTopic):
         raise ServerRefusalError(
-            ServerError.NotAllowedError, f"Topic {name} is not stored: there is nothing to truncate."
+            ServerError.NotAllowedError, f"Topic {name} is not persistent: there is nothing to truncate."
         )
     await topic.settle()
     end = topic.chain.end
     view = await views.view()
     records = view.all(SubscriptionRecord, topic.topic_id)
-    for record in records:  # all are had before any is moved
+    for record in records:  # acquire all before moving any
         await topic.subscriptions.take(record.name, record.type)
     for record in records:
         await subscription_moves.expire(topic, record, end)

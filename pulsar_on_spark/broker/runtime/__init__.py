@@ -1,1 +1,1 @@
-"""What every part of a broker works with: settings, views and commits of metadata, journals, limits, processes."""
+"""Services that every part of a broker uses: settings, views and commits of metadata, journals, limits, processes."""

@@ -1,4 +1,4 @@
-"""Who may do what: where authentication and authorization are plugged in. So far everybody may do everything."""
+"""Interfaces of authentication and authorization. The only implementation allows everything to every client."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ ANONYMOUS: Final = "anonymous"
 
 
 class Operation(Enum):
-    """What a client asks to do with a topic."""
+    """An operation of a client on a topic."""
 
     LOOKUP = auto()
     PRODUCE = auto()
@@ -23,45 +23,45 @@ class Operation(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Challenge:
-    """What a client is to answer before it is known (AUTH_CHALLENGE), as in SASL; a token needs none."""
+    """A challenge that a client must answer to authenticate (AUTH_CHALLENGE), as in SASL; tokens need none."""
 
     data: bytes
 
 
 class Authentication(Protocol):
-    """One client's proof of who it is; it lasts as long as its connection."""
+    """The state of one client's authentication; it lasts as long as its connection."""
 
     def step(self, data: bytes) -> str | Challenge:
-        """What the client presents, at CONNECT or in an AUTH_RESPONSE: its role, or what it is asked next.
+        """Check the data of a CONNECT or AUTH_RESPONSE; return the client's role, or the next challenge.
 
-        An AUTH_RESPONSE of a client that is known proves it anew; it must be the same role.
+        An AUTH_RESPONSE of an authenticated client renews its credentials; the role must stay the same.
 
         Raises:
-            AccessDeniedError: it is not who it must be.
+            AccessDeniedError: the credentials are invalid.
         """
 
 
 class Access(Protocol):
-    """Decides on clients. Methods may raise `AccessDeniedError`."""
+    """Authentication and authorization of clients. Methods may raise `AccessDeniedError`."""
 
     def authentication(self, method: str) -> Authentication:
-        """Begin to find out who somebody is who names this method (`auth_method_name`)."""
+        """Begin the authentication of a client by a method (`auth_method_name`)."""
 
     def authorize(self, role: str, operation: Operation, topic: TopicName) -> None:
-        """Refuse a role that may not do so."""
+        """Refuse a role that may not do an operation on a topic."""
 
     def authorize_list(self, role: str, namespace: str) -> None:
-        """Refuse a role that may not know which topics a namespace has."""
+        """Refuse a role that may not list the topics of a namespace."""
 
     def administer(self, role: str) -> None:
-        """Refuse a role that is no administrator."""
+        """Refuse a role that may not administer the broker."""
 
 
 def role_at_once(access: Access, method: str, data: bytes) -> str:
-    """The role of who has but one step, as over HTTP.
+    """Authenticate a client in one step, as over HTTP, and return its role.
 
     Raises:
-        AccessDeniedError: it is not who it must be, or its method needs more steps.
+        AccessDeniedError: the credentials are invalid, or the method needs more steps.
     """
     outcome = access.authentication(method).step(data)
     if isinstance(outcome, Challenge):
@@ -70,21 +70,21 @@ def role_at_once(access: Access, method: str, data: bytes) -> str:
 
 
 class OpenAccess:
-    """Everybody is anonymous, whatever they present, and may do everything: Pulsar without authentication."""
+    """Access without authentication: every client is anonymous and may do everything, as in Pulsar by default."""
 
     def authentication(self, method: str) -> Authentication:
-        """See `Access`."""
+        """Accept any method."""
         return self
 
     def step(self, data: bytes) -> str | Challenge:
-        """See `Authentication`."""
+        """Accept any credentials."""
         return ANONYMOUS
 
     def authorize(self, role: str, operation: Operation, topic: TopicName) -> None:
-        """See `Access`."""
+        """Allow every operation."""
 
     def administer(self, role: str) -> None:
-        """See `Access`."""
+        """Allow every client to administer."""
 
     def authorize_list(self, role: str, namespace: str) -> None:
-        """See `Access`."""
+        """Allow every client to list topics."""

@@ -1,4 +1,4 @@
-"""Processes of a broker's upkeep, which end when whoever waits for them is cancelled."""
+"""Child processes of background work, which end when the task that waits for them is cancelled."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _STOP_TIMEOUT_S: Final = 5.0
 
 @asynccontextmanager
 async def ended_if_cancelled(process: asyncio.subprocess.Process) -> AsyncIterator[None]:
-    """Wait for the process in here: a cancelled wait terminates it, and kills it if it does not heed that in time."""
+    """Terminate the process if the block is cancelled, and kill it if it does not end in time."""
     try:
         yield
     except asyncio.CancelledError:

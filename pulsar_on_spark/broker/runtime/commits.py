@@ -1,7 +1,7 @@
-"""Commits in groups, of all topics and subscriptions: what is asked for while one is under way is in the next.
+"""Group commit of metadata for all topics and subscriptions: requests that arrive during a commit share the next one.
 
-One round appends all cursor rows of its group in one commit, and then makes all changes of records in another. A
-change that is refused on the view at hand drops out alone; the others are decided anew with it.
+One round appends all cursor rows of its group in one commit, and then makes all changes of records in another. If a
+change is refused on the current view, only that change fails; the others are committed.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ from pulsar_on_spark.metadata.store import Change, MetadataStore
 
 T = TypeVar("T")
 Decide = Callable[[View, Cursors], tuple[Change | None, T]]
-"""The change, None if there is nothing to do, and a result."""
+"""A function of the metadata that returns a change (None for no change) and a result."""
 
 MAX_GROUP: Final = 256
-"""Most askers of one round: each row of a commit names all its keys, so that larger ones grow with the square."""
+"""Maximum number of requests per round: each row of a commit lists all its keys, so its size grows quadratically."""
 LINGER_S: Final = 0.001
-"""Between two rounds: who had to wait for the first, and goes on at once, is in the second."""
+"""Pause between two rounds, in seconds: callers that continue after the first round join the second."""
 
 
 @dataclass(slots=True)
@@ -35,7 +35,7 @@ class _Asked(Generic[T]):
 
 
 class GroupedCommits:
-    """All methods belong to one event loop; the commits are made in threads, one after the other."""
+    """Group commit. Call all methods in one event loop; the commits run in threads, one at a time."""
 
     def __init__(self, store: MetadataStore) -> None:
         self._store = store
@@ -51,12 +51,12 @@ class GroupedCommits:
         await self._ask(rows, None)
 
     async def commit(self, decide: Decide[T], rows: Sequence[CursorRow] = ()) -> T:
-        """Append rows durably, and then make the change of records that `decide` wants.
+        """Append rows durably, and then commit the change of records that `decide` returns.
 
         Args:
-            decide: Gives the change and a result; called in a thread, again and again until it wins. What it raises is
-                raised here. It is given the rows that are durable then, read after the view.
-            rows: Cursor rows that must be there before.
+            decide: Returns the change and a result; called in a thread, and called again after each conflict. Its
+                exceptions are raised here. Its cursors are the durable rows, read after the view.
+            rows: Cursor rows to append before.
 
         Raises:
             MetadataError: the commit failed; whether it was made is unknown.
@@ -82,7 +82,7 @@ class GroupedCommits:
             self._running = None
 
     def _round(self, group: Sequence[_Asked[Any]]) -> None:
-        """In a thread: never raises, but notes each asker's error."""
+        """Run one round in a thread; stores errors in the requests and never raises."""
         rows = [row for asked in group for row in asked.rows]
         if rows:
             try:
@@ -107,7 +107,7 @@ class GroupedCommits:
             asked.error = None
             try:
                 change, asked.result = asked.decide(view, cursors)
-            except Exception as error:  # it drops out of this attempt, and is decided anew in the next
+            except Exception as error:  # not in this attempt; a next attempt decides it again
                 asked.error = error
             else:
                 if change is not None:
@@ -131,4 +131,4 @@ def _settle(asked: _Asked[Any]) -> None:
         asked.done.set_result(asked.result)
     else:
         asked.done.set_exception(asked.error)
-        asked.done.exception()  # whoever asked may have gone away
+        asked.done.exception()  # the caller may have been cancelled

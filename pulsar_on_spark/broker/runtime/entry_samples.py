@@ -1,7 +1,7 @@
-"""How long entries of a topic took to be stored, and how large they were, in the buckets of Pulsar's metrics.
+"""Histograms of a topic's write latencies and entry sizes, in the buckets of Pulsar's metrics.
 
-Not of every entry: the publish path measures one at a time, so that a topic's share of the samples is its share of the
-entries. A topic of which none was measured has no object here.
+The publish path samples one entry at a time, so a topic's share of the samples is its share of the entries. A topic
+without a sample has no object.
 """
 
 from __future__ import annotations
@@ -32,13 +32,13 @@ ENTRY_SIZE_BUCKETS: Final = (
     ("100_kb", 100 << 10),
     ("1_mb", 1 << 20),
 )
-"""As above, in bytes."""
+"""Pulsar's name of a bucket, and its upper bound in bytes."""
 _LATENCY_BOUNDS: Final = [bound for _, bound in WRITE_LATENCY_BUCKETS]
 _SIZE_BOUNDS: Final = [bound for _, bound in ENTRY_SIZE_BUCKETS]
 
 
 class EntrySamples:
-    """What was measured since a topic was loaded. Each sample is in one bucket alone, as in Pulsar's."""
+    """The samples of one topic since it was loaded. Buckets are not cumulative, as in Pulsar."""
 
     __slots__ = ("latencies", "latency_sum_s", "size_sum", "sizes")
 
@@ -49,7 +49,7 @@ class EntrySamples:
         self.size_sum = 0
 
     def observe(self, seconds: float, size_bytes: int) -> None:
-        """An entry of this size was durable so long after it had come."""
+        """Count an entry by its time from arrival to durability and by its size."""
         self.latencies[bisect_left(_LATENCY_BOUNDS, seconds)] += 1
         self.sizes[bisect_left(_SIZE_BOUNDS, size_bytes)] += 1
         self.latency_sum_s += seconds
@@ -57,7 +57,7 @@ class EntrySamples:
 
 
 def names() -> Iterator[str]:
-    """Pulsar's names, in the order of `values`."""
+    """Yield Pulsar's metric names, in the order of `values`."""
     for prefix, buckets in (
         ("pulsar_storage_write_latency", [name for name, _ in WRITE_LATENCY_BUCKETS]),
         ("pulsar_entry_size", [name for name, _ in ENTRY_SIZE_BUCKETS]),
@@ -67,6 +67,6 @@ def names() -> Iterator[str]:
 
 
 def values(samples: EntrySamples) -> list[float]:
-    """The numbers; sums of latencies are in milliseconds, as Pulsar's."""
+    """Return the numbers of a topic; sums of latencies are in milliseconds, as in Pulsar."""
     count = sum(samples.sizes)
     return [*samples.latencies, samples.latency_sum_s * 1000, count, *samples.sizes, samples.size_sum, count]

@@ -1,4 +1,4 @@
-"""When the bytes of a client's connection are read, and when they are not."""
+"""Back-pressure on a client's connection: the reasons to pause reading from it."""
 
 from __future__ import annotations
 
@@ -9,19 +9,19 @@ from typing import Final
 
 
 class Pause(Flag):
-    """Why nothing is read from a client."""
+    """The reasons why reading from a client is paused."""
 
     NONE = 0
     BROKER = auto()
-    """The broker holds all producers back."""
+    """The broker accepts no entries from any producer."""
     PENDING = auto()
-    """Too many of its own entries are not acknowledged."""
+    """Too many of the connection's entries are not acknowledged yet."""
     WRITING = auto()
-    """It leaves too much unread."""
+    """The client leaves too much unread."""
     TURN = auto()
-    """It is the others' turn."""
+    """Other clients have their turn."""
     RATE = auto()
-    """A topic of its producers is published to faster than it may be."""
+    """A topic of the client's producers exceeds its publish rate."""
 
 
 _NOT_TAKEN: Final = Pause.BROKER | Pause.PENDING
@@ -29,15 +29,15 @@ _HELD: Final = _NOT_TAKEN | Pause.RATE
 
 
 class Intake:
-    """Reads from a connection while there is no reason not to.
+    """Pauses and resumes reading from a connection.
 
     Args:
         transport: The connection.
-        max_pending: Its entries without an outcome above which producers are held back, until half of them have one.
+        max_pending: Unacknowledged entries at which reading pauses, until half of them are acknowledged.
 
     Attributes:
-        heard_s: When the client was last heard, or could be again, on the loop's clock.
-        is_full: Whether too many of its entries have no outcome.
+        heard_s: Time of the client's last data, or of the end of the last pause, on the loop's clock.
+        is_full: True if too many of its entries are not acknowledged yet.
     """
 
     def __init__(self, transport: asyncio.Transport, max_pending: int) -> None:
@@ -52,18 +52,18 @@ class Intake:
         self.is_full = False
 
     def pending_changed(self, entries: int) -> bool:
-        """So many more (or fewer) entries wait for their outcome; whether `is_full` has changed."""
+        """Add to the number of unacknowledged entries, or subtract; True if `is_full` has changed."""
         self._pending += entries
         was_full = self.is_full
         self.is_full = self._pending * 2 > self._max_pending if was_full else self._pending >= self._max_pending
         return self.is_full is not was_full
 
     def hold_producers(self, *, publishes: bool, is_shut: bool) -> None:
-        """Read, or not.
+        """Pause or resume reading from a client with producers.
 
         Args:
-            publishes: Whether the client has producers that may publish.
-            is_shut: Whether nothing is taken from any.
+            publishes: True if the client has producers that may publish.
+            is_shut: True if the broker accepts no entries.
         """
         self._hold(Pause.BROKER, publishes and is_shut)
         self._hold(Pause.PENDING, publishes and self.is_full)
@@ -73,7 +73,7 @@ class Intake:
             self._not_taken_since_s = self._loop.time()
 
     def hold_for(self, seconds: float) -> None:
-        """Read nothing for so long: see `Pause.RATE`."""
+        """Pause reading for some seconds (`Pause.RATE`)."""
         until_s = self._loop.time() + seconds
         if self._held_until is None:
             self.pause(Pause.RATE)
@@ -89,17 +89,17 @@ class Intake:
 
     @property
     def is_held(self) -> bool:
-        """Whether the broker itself does not read: then silence says nothing."""
+        """True if the broker has paused reading, so that a silent client may still be alive."""
         return bool(self._pauses & _HELD)
 
     @property
     def not_taken_s(self) -> float:
-        """For how long nothing was taken from its producers, in seconds; 0 if they are not held back for that."""
+        """Time for which the client's producers have been blocked, in seconds; 0 if they are not."""
         return 0.0 if self._not_taken_since_s is None else self._loop.time() - self._not_taken_since_s
 
     @property
     def has_hung_up(self) -> bool:
-        """Whether the client has closed the connection: while nothing is read, that is seen by asking only."""
+        """True if the client has closed the connection; asks the kernel, because a paused transport does not notice."""
         if self._transport.is_closing():
             return True
         poll = select.poll()
@@ -107,13 +107,13 @@ class Intake:
         return bool(poll.poll(0))
 
     def pause(self, why: Pause) -> None:
-        """Read nothing, for this reason too."""
+        """Add a reason to pause reading."""
         if not self._pauses and not self._transport.is_closing():
             self._transport.pause_reading()
         self._pauses |= why
 
     def resume(self, why: Pause) -> None:
-        """This is no reason any more."""
+        """Remove a reason to pause; reading resumes after the last one."""
         was_paused = bool(self._pauses)
         self._pauses &= ~why
         if was_paused and not self._pauses and not self._transport.is_closing():

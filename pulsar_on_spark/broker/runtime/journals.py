@@ -1,8 +1,8 @@
-"""A broker's journals: one for each quorum that its topics ask for, with an incarnation and a sealing process each.
+"""A broker's journals: one per quorum that its topics use, each with an incarnation and a sealing process.
 
-The first is of the broker's own quorum and has all cursors; it lasts as long as the broker. Another one begins when a
-topic is loaded that asks for its quorum, and ends when nobody has for a while: its ledgers and its log are closed, and
-housekeeping seals what is left. If any of them is taken over, all of the broker is over.
+The first one has the broker's default quorum, stores all cursors and lives as long as the broker. Another one is opened
+when a topic with its quorum is loaded, and closed when no topic has used it for a while; housekeeping seals the rest of
+it. If any journal is taken over, the broker stops.
 """
 
 from __future__ import annotations
@@ -28,18 +28,18 @@ log = logging.getLogger(__name__)
 
 MAX_JOURNALS: Final = 1 + MAX_QUORUMS
 CLOSE_UNUSED_S: Final = 600.0
-"""A journal that no loaded topic has used for so long is closed."""
+"""Time without use after which a journal is closed, in seconds."""
 
 
 @dataclass(slots=True, eq=False)
 class Journal:
-    """One of them.
+    """One journal of a broker.
 
     Attributes:
-        incarnation: Takes entries.
-        sealing: Seals it.
-        topics: Who uses it.
-        used_s: When somebody last did, on the monotonic clock.
+        incarnation: The writer of its entries.
+        sealing: Its sealing process.
+        topics: The loaded topics that use it.
+        used_s: Time of its last use, on the monotonic clock.
     """
 
     incarnation: Incarnation
@@ -49,20 +49,20 @@ class Journal:
 
     @property
     def quorum(self) -> str:
-        """Its copies as metrics and people are told, `WRITE/ACK`: no two journals of a broker have the same."""
+        """Its quorum as `WRITE/ACK`, for metrics and status; unique among the journals of a broker."""
         return f"{self.incarnation.quorum.write}/{self.incarnation.quorum.ack}"
 
 
 class Journals:
-    """All journals of a broker; iterating gives their incarnations. Methods but that belong to its event loop.
+    """All journals of a broker; iterating yields their incarnations. Call other methods in the broker's event loop.
 
     Args:
         root: The root.
         entry_sink: Receives the outcome of entries from all of them.
-        on_ended: Called with the reason when one of them is over: so is the broker.
-        sealing: When each is sealed, and how fast.
-        roll_over: When topics go on in new ledgers.
-        changed: Called with the ids when there is another one, before anything is in it.
+        on_ended: Called with the reason when one of them ends, which ends the broker.
+        sealing: The policy of the sealing processes.
+        roll_over: The limits at which a topic continues in a new ledger.
+        changed: Called with all incarnations' ids after a journal is opened, before it has entries, or closed.
     """
 
     def __init__(
@@ -88,34 +88,36 @@ class Journals:
 
     @property
     def first(self) -> Journal:
-        """That of the broker's own quorum."""
+        """The journal with the broker's default quorum."""
         return self._journals[0]
 
     @property
     def others(self) -> Sequence[Journal]:
-        """All but that."""
+        """Every other journal."""
         return self._journals[1:]
 
     @property
     def all(self) -> Sequence[Journal]:
-        """All of them, the first one first."""
+        """All journals, the one with the default quorum first."""
         return self._journals
 
     async def start(self, quorum: Quorum) -> None:
-        """Open the first one (errors as `Incarnation.start`)."""
+        """Open the first journal (errors as `Incarnation.start`)."""
         await self._open(quorum)
 
     async def start_sealing(self) -> None:
-        """Start the sealing processes that have not been, or have died."""
+        """Start the sealing processes that are not running."""
         for each in self._journals:
             if not each.sealing.is_alive():
                 await asyncio.to_thread(each.sealing.start)
 
     async def take(self, topic_id: TopicId, quorum: Quorum | None) -> Incarnation:
-        """The journal for a topic, until `leave`; the first one for no quorum. One that has a ledger open keeps it.
+        """Return the journal for a topic until `leave`, opening it if necessary; the first one if `quorum` is None.
+
+        A topic with an open ledger stays in the journal of that ledger.
 
         Raises:
-            JournalUnavailableError: there are `MAX_JOURNALS` others.
+            JournalUnavailableError: `MAX_JOURNALS` others are open.
             PulsarpyError: as `Incarnation.start`.
         """
         async with self._opening:
@@ -127,7 +129,7 @@ class Journals:
             return found.incarnation
 
     def leave(self, topic_id: TopicId) -> None:
-        """The topic is loaded no more."""
+        """Note that a topic was unloaded."""
         for each in self._journals:
             if topic_id in each.topics:
                 each.topics.discard(topic_id)
@@ -139,8 +141,8 @@ class Journals:
             return found
         if len(self._journals) >= MAX_JOURNALS:
             raise JournalUnavailableError(
-                f"A journal of quorum {quorum} cannot be opened: {MAX_JOURNALS} others are open, let policies ask for "
-                "fewer different quorums."
+                f"A journal of quorum {quorum} cannot be opened, because {MAX_JOURNALS} others are open: use fewer "
+                "different quorums in policies."
             )
         opened = await self._open(quorum)
         await asyncio.to_thread(opened.sealing.start)
@@ -156,25 +158,25 @@ class Journals:
         self._changed([each.id for each in self])
         return opened
 
-    # -- what the broker's surroundings do -----------------------------------------------------------------------------
+    # -- background work -----------------------------------------------------------------------------------------------
 
     def look_at_sealing(self) -> bool:
-        """Delete what is trimmed; whether sealing is too far behind."""
+        """Drop trimmed files from the journals; True if a sealing process is too far behind."""
         for each in self._journals:
             each.incarnation.trimmed(each.sealing.deleted_before)
         return any(each.sealing.is_over_lag_limit() for each in self._journals)
 
     async def restart_sealing(self) -> None:
-        """Start sealing processes again that have ended by themselves."""
+        """Restart sealing processes that have ended unexpectedly."""
         if not all(each.sealing.is_alive() for each in self._journals):
-            log.warning("A sealing process has ended and is started again.")
+            log.warning("A sealing process has ended unexpectedly and is restarted.")
             await self.start_sealing()
 
     async def close_unused(self, now_s: float) -> None:
-        """Close those that nobody has used for a while.
+        """Close the journals that no topic has used for `CLOSE_UNUSED_S`.
 
         Args:
-            now_s: Of the monotonic clock.
+            now_s: The time on the monotonic clock.
         """
         async with self._opening:
             for each in self.others:
@@ -190,20 +192,20 @@ class Journals:
         """Close all ledgers and logs, the first journal last.
 
         Raises:
-            PulsarpyError: that of the first journal could not be closed.
+            PulsarpyError: the first journal could not be closed.
         """
         for each in self._journals[:0:-1]:
             await self._close(each)
         await self.first.incarnation.stop()
 
     async def stop_sealing(self) -> None:
-        """End the sealing processes."""
+        """Stop the sealing processes."""
         for each in self._journals:
             await asyncio.to_thread(each.sealing.stop)
 
     @staticmethod
     async def _close(journal: Journal) -> None:
-        """Whoever comes next recovers what cannot be closed."""
+        """Close a journal and stop its sealing; if that fails, the next owner recovers it."""
         try:
             await journal.incarnation.stop()
         except PulsarpyError as error:
@@ -212,5 +214,5 @@ class Journals:
 
 
 def is_same(one: Quorum, other: Quorum) -> bool:
-    """Whether a journal of one serves for the other: its files are on as many paths as there are copies."""
+    """True if a journal of one quorum can serve the other: both have the same number of copies and acknowledgements."""
     return (one.write, one.ack) == (other.write, other.ack)

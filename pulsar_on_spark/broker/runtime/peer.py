@@ -1,4 +1,4 @@
-"""What topics see of a client's connection."""
+"""A client's connection as topics see it, and the differences between client versions."""
 
 from __future__ import annotations
 
@@ -9,24 +9,24 @@ from pulsar_on_spark.protocol.commands import ServerError
 
 _END_OF_TOPIC_PROTOCOL: Final = 9
 _KNOW_END_OF_TOPIC: Final = ("Pulsar-Java", "Pulsar-Go", "DotPulsar")
-"""How clients begin their version that know REACHED_END_OF_TOPIC.
+"""Prefixes of the versions of clients that handle REACHED_END_OF_TOPIC.
 
-The C++ client, and those of Python and Node.js that are made of it, hang up on it and come back without end. Versions
-before 3.0 name no language.
+The C++ client, and the Python and Node.js clients built on it, disconnect on that command and reconnect forever.
+Versions before 3.0 do not include the language.
 """
 
 _CPP: Final = "Pulsar-CPP"
 
 
 class Peer(Hashable, Protocol):
-    """A client's connection. Methods belong to the broker's event loop.
+    """A client's connection. Call all methods in the broker's event loop.
 
     Attributes:
-        address: Where the client is, `host:port`.
-        client_version: What the client calls itself, such as `Pulsar-CPP-v4.2.0` or `Pulsar-Java-v4.2.4`.
-        protocol_version: The lower one of both ends.
-        is_closed: Whether it is gone: what is written then goes nowhere.
-        is_writable: Whether more may be written now; False while the client is slow to read.
+        address: The client's address, `host:port`.
+        client_version: The client's name and version, such as `Pulsar-CPP-v4.2.0` or `Pulsar-Java-v4.2.4`.
+        protocol_version: The lower protocol version of both ends.
+        is_closed: True if the connection has ended: written data is dropped.
+        is_writable: False while the client leaves too much unread.
     """
 
     address: str
@@ -36,31 +36,31 @@ class Peer(Hashable, Protocol):
     is_writable: bool
 
     def write(self, data: bytes) -> None:
-        """Send; what one turn of the event loop writes leaves together."""
+        """Send data; all data written in one turn of the event loop is sent together."""
 
     async def is_alive(self) -> bool:
-        """Whether the client answers; if it does not for 5 s it is hung up on."""
+        """Ping the client; False if it does not respond within 5 s, and then the connection is closed."""
 
     def pending_changed(self, entries: int) -> None:
-        """So many more (or fewer) of its entries wait for their acknowledgement."""
+        """Add to the number of the client's unacknowledged entries, or subtract."""
 
     def hold_for(self, seconds: float) -> None:
-        """Read nothing from it for so long: it publishes faster than a topic of its producers allows."""
+        """Pause reading for some seconds: the client exceeds the publish rate of a topic."""
 
     def close(self) -> None:
-        """Hang up: the client will come back, and send again what was not answered."""
+        """Close the connection: the client reconnects and resends unacknowledged entries."""
 
 
 def knows_end_of_topic(peer: Peer) -> bool:
-    """Whether a client may be told that a topic has come to its end."""
+    """True if a client handles REACHED_END_OF_TOPIC."""
     return peer.protocol_version >= _END_OF_TOPIC_PROTOCOL and peer.client_version.startswith(_KNOW_END_OF_TOPIC)
 
 
 def refusal_of_one_entry(peer: Peer) -> ServerError:
-    """The error on which a client gives up one entry and goes on with the next.
+    """Return the error on which a client fails one entry and continues with the next.
 
-    The C++ client (and those of Python and Node.js) does so for a bad checksum only: on any other it hangs up, comes
-    back and sends the same again, until the entry's time is over.
+    The C++ client (and so the Python and Node.js clients) does that only for a bad checksum. On other errors it
+    reconnects and resends the entry until the entry's send timeout.
     """
     is_cpp = peer.client_version.startswith(_CPP)
     return ServerError.ChecksumError if is_cpp else ServerError.NotAllowedError

@@ -1,4 +1,4 @@
-"""What a broker does again and again as long as it runs: whatever fails is logged, and is done the next time."""
+"""Periodic work of a broker: failures are logged, and the work is retried after the next interval."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ log = logging.getLogger(__name__)
 
 
 async def every(interval_s: float, work: Callable[[], Awaitable[None]], complaint: str) -> None:
-    """Do something so often, first after one interval, until the task is cancelled.
+    """Run some work after each interval until the task is cancelled.
 
     Args:
-        interval_s: Seconds from the end of one time to the next.
-        work: What is done.
-        complaint: What is logged if it fails, a sentence without its end: the reason follows.
+        interval_s: Seconds from the end of one run to the next.
+        work: The work.
+        complaint: The log message of a failure, a sentence without a full stop: the reason is appended.
     """
     while True:
         await asyncio.sleep(interval_s)
@@ -25,10 +25,10 @@ async def every(interval_s: float, work: Callable[[], Awaitable[None]], complain
 
 
 async def attempt(work: Callable[[], Awaitable[None]], complaint: str) -> None:
-    """Do something once that is done again anyway (arguments as `every`)."""
+    """Run some periodic work once, logging its failure (arguments as `every`)."""
     try:
         await work()
     except (PulsarpyError, OSError) as error:
         log.warning("%s: %s", complaint, error)
     except Exception:
-        log.exception("%s, by a fault of the broker's own; it is tried again.", complaint)
+        log.exception("%s because of a bug in the broker; it is retried.", complaint)

@@ -1,7 +1,7 @@
-"""One broker serves a root: a lock that the kernel lets go of when its holder dies, however it dies.
+"""The lock that lets only one broker serve a root; the kernel releases it when its holder dies for any reason.
 
-The file under the lock names the holder's incarnations, in its first line, and its process. Whoever takes the lock over
-knows thereby that these are dead, and need not wait for their leases to run out before it recovers the journals.
+The first line of the lock file lists the holder's incarnations, the second its process. A broker that acquires the lock
+knows that these incarnations are dead, and recovers their journals without waiting for their leases to expire.
 """
 
 from __future__ import annotations
@@ -22,18 +22,18 @@ _MAX_BYTES: Final = 1024
 
 
 class RootLock:
-    """The lock of a root, held until `release` or the end of the process; children that are spawned don't inherit it.
+    """The lock of a root, held until `release` or the end of the process; child processes do not inherit it.
 
     Attributes:
-        former: The incarnations of the holder before, as far as they were noted.
+        former: The incarnations of the previous holder that it had noted.
     """
 
     def __init__(self, root: Path) -> None:
-        """Take the lock.
+        """Acquire the lock.
 
         Raises:
-            BrokerRunningError: another broker has it.
-            OSError: the file cannot be made or locked.
+            BrokerRunningError: another broker holds it.
+            OSError: the file cannot be created or locked.
         """
         self._descriptor = opener(root / _FILE, os.O_RDWR | os.O_CREAT)
         incarnations, _, holder = os.read(self._descriptor, _MAX_BYTES).decode("utf-8", "replace").partition("\n")
@@ -49,11 +49,11 @@ class RootLock:
         self._write(incarnations, "")
 
     def note(self, incarnations: Iterable[IncarnationId], url: str) -> None:
-        """Name those that live as long as this lock is held; not synced: after a power cut leases decide.
+        """Write the incarnations that live as long as this lock; not synced, because after a power cut leases decide.
 
         Args:
-            incarnations: The broker's.
-            url: Where it serves, for whoever comes in vain.
+            incarnations: The broker's incarnations.
+            url: The broker's URL, for the error of another broker.
         """
         self._write(" ".join(incarnations), f" at {url}")
 
@@ -63,5 +63,5 @@ class RootLock:
         os.ftruncate(self._descriptor, size)
 
     def release(self) -> None:
-        """Let go of the lock."""
+        """Release the lock."""
         os.close(self._descriptor)

@@ -1,4 +1,4 @@
-"""What clients are told of errors: Pulsar's ServerError for each of ours, and errors that name theirs themselves."""
+"""The mapping of errors to Pulsar's ServerError, and an error that carries its code."""
 
 from __future__ import annotations
 
@@ -23,15 +23,15 @@ from pulsar_on_spark.model.errors import (
 )
 from pulsar_on_spark.protocol.commands import ServerError
 
-BUG_REASON: Final = "The broker failed at this request by a fault of its own: its log says more."
-"""The answer for an unexpected error, whose own text may hold details for operators alone."""
+BUG_REASON: Final = "The request failed because of a bug in the broker: see the broker's log."
+"""The reason sent for an unexpected error, whose own text may hold details that clients must not see."""
 
 
 class ServerRefusalError(PulsarpyError):
-    """A request is refused with this very error of Pulsar's.
+    """The refusal of a request with one of Pulsar's error codes.
 
     Args:
-        code: The error.
+        code: Pulsar's error code.
         reason: One sentence.
     """
 
@@ -44,7 +44,7 @@ _CODES: Final[tuple[tuple[type[PulsarpyError], ServerError], ...]] = (
     (AccessDeniedError, ServerError.AuthorizationError),
     (TopicNotFoundError, ServerError.TopicNotFound),
     (TopicTerminatedError, ServerError.TopicTerminatedError),
-    # "Look it up again, and try again": what is in the way passes.
+    # Clients look the topic up and try again: the obstacle is temporary.
     (TopicOwnedElsewhereError, ServerError.ServiceNotReady),
     (JournalFencedError, ServerError.ServiceNotReady),
     (JournalUnavailableError, ServerError.ServiceNotReady),
@@ -57,11 +57,11 @@ _CODES: Final[tuple[tuple[type[PulsarpyError], ServerError], ...]] = (
     (MetadataError, ServerError.MetadataError),
     (StorageError, ServerError.PersistenceError),
 )
-"""The first line whose class fits counts. Official clients retry the last two, and ServiceNotReady."""
+"""Codes by error class; the first matching line decides. Official clients retry the last two and ServiceNotReady."""
 
 
 def code_of(error: Exception) -> ServerError:
-    """Pulsar's error for one of ours."""
+    """Return Pulsar's code for an error."""
     if isinstance(error, ServerRefusalError):
         return error.code
     return next((code for kind, code in _CODES if isinstance(error, kind)), ServerError.UnknownError)

@@ -1,4 +1,4 @@
-"""What a broker can be told: typed settings from defaults, a file, the environment and flags, in rising order.
+"""Typed settings of a broker from defaults, a file, the environment and flags; later sources override earlier ones.
 
 Names are Pulsar's in snake case and defaults are Pulsar's, unless a docstring says otherwise. A file is TOML; in the
 environment a setting is `PULSARPY_` and its name in capitals.
@@ -23,7 +23,7 @@ ENVIRONMENT_PREFIX: Final = "PULSARPY_"
 _MIB = 1 << 20
 
 Port = Annotated[int, Field(ge=0, le=65_535)]
-# Bounds are those of policies, which most of these become: what is accepted here is accepted there.
+# The bounds are those of policies, because most settings are defaults of policies.
 Count = Annotated[int, Field(ge=0, le=2**31 - 1)]
 Some = Annotated[int, Field(ge=1, le=2**31 - 1)]
 Limit = Annotated[int, Field(ge=-1, le=2**63 - 1)]
@@ -243,15 +243,15 @@ def load(
     environment: Mapping[str, str] = os.environ,
     flags: Mapping[str, object] | None = None,
 ) -> BrokerSettings:
-    """Put the settings together.
+    """Load the settings from all sources.
 
     Args:
         file: A TOML file.
-        environment: Variables that do not begin with `PULSARPY_`, or name no setting, are left alone.
-        flags: What was given on the command line; None counts as not given.
+        environment: Environment variables; those that are no settings are ignored.
+        flags: Settings of the command line; None counts as not set.
 
     Raises:
-        InvalidArgumentError: the file cannot be read, or a setting is unknown or not acceptable.
+        InvalidArgumentError: the file cannot be read, or a setting is unknown or invalid.
     """
     given: dict[str, Any] = {}
     sources: dict[str, str] = {}
@@ -273,10 +273,10 @@ def load(
         name = str(first["loc"][0])
         if first["type"] == "extra_forbidden":
             close = difflib.get_close_matches(name, BrokerSettings.model_fields, n=1)
-            remedy = f"did you mean {close[0]}?" if close else "docs/configuration.md has all settings."
+            remedy = f"did you mean {close[0]}?" if close else "see docs/configuration.md for all settings."
             raise InvalidArgumentError(f"Setting {name!r} {sources[name]} is unknown: {remedy}") from error
         raise InvalidArgumentError(
-            f"Setting {name!r} {sources.get(name, '')} is not acceptable ({first['msg']}): correct it, or leave it out."
+            f"Setting {name!r} {sources.get(name, '')} is invalid ({first['msg']}): correct it, or leave it out."
         ) from error
 
 
@@ -285,7 +285,7 @@ def _read(file: Path) -> dict[str, object]:
         return tomllib.loads(file.read_text(encoding="utf-8"))
     except OSError as error:
         raise InvalidArgumentError(
-            f"The settings file {file} cannot be read ({error.strerror}): give another."
+            f"The settings file {file} cannot be read ({error.strerror}): use another."
         ) from error
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise InvalidArgumentError(f"The settings file {file} is not TOML ({error}): correct it.") from error

@@ -1,7 +1,7 @@
-"""Rate limits: a bucket that fills at a constant rate, and may be overdrawn. Pure, for any clock in seconds.
+"""Rate limits: a token bucket that may be overdrawn. Pure, for any clock in seconds.
 
-What is throttled is counted after it was let through (the size of a read, or of a batch, is not known before), and the
-next waits until the debt is paid. So the average keeps to the rate, whatever the sizes.
+Messages are counted after they have passed, because the size of a read or a batch is not known before. The next ones
+wait until the debt is paid, so the average stays within the rate for any sizes.
 """
 
 from __future__ import annotations
@@ -9,15 +9,15 @@ from __future__ import annotations
 from typing import Final
 
 MAX_DEBT_S: Final = 15.0
-"""A debt is forgiven above this: a client whose connection is not read for longer takes it for dead."""
+"""Limit of a debt, in seconds: a client whose connection is not read for longer considers it dead."""
 
 
 class Throttle:
-    """Limits messages and bytes; -1 or 0 for no limit. It begins full, with what one period allows."""
+    """A limit of messages and bytes; -1 or 0 for no limit. The bucket starts full, with one period's allowance."""
 
     def __init__(self, messages: int = -1, size_bytes: int = -1, period_s: float = 1.0) -> None:
         self.is_unlimited = True
-        """Whether nothing ever waits."""
+        """True if there is no limit."""
         self._limits = (0.0, 0.0)
         self._period_s = period_s
         self._at_s: float | None = None
@@ -27,7 +27,7 @@ class Throttle:
         self.limit(messages, size_bytes, period_s)
 
     def limit(self, messages: int, size_bytes: int, period_s: float = 1.0) -> None:
-        """Let other limits hold from now on, each for a period; debts are forgotten where they change."""
+        """Apply new limits per period; a change cancels debts."""
         limits = (float(max(messages, 0)), float(max(size_bytes, 0)))
         if (limits, period_s) != (self._limits, self._period_s):
             self._limits, self._period_s = limits, period_s
@@ -35,7 +35,7 @@ class Throttle:
             self._left = list(limits)
 
     def take(self, now_s: float, messages: int, size_bytes: int) -> float:
-        """Note what was let through; returns for how many seconds the next is to wait."""
+        """Count messages that have passed, and return the seconds that the next ones must wait."""
         if self.is_unlimited:
             return 0.0
         self._fill(now_s)
@@ -55,7 +55,7 @@ class Throttle:
             self._left[kind] += given
 
     def wait_s(self, now_s: float) -> float:
-        """For how many seconds the next is to wait."""
+        """Return the seconds that the next messages must wait."""
         if self.is_unlimited:
             return 0.0
         self._fill(now_s)

@@ -1,4 +1,4 @@
-"""How long things have been as they are, by looks at them now and then. Pure, for any clock in seconds."""
+"""Time for which states have been unchanged, by periodic scans. Pure, for any clock in seconds."""
 
 from __future__ import annotations
 
@@ -10,20 +10,20 @@ S = TypeVar("S")
 
 
 class Unchanged(Generic[K, S]):
-    """Remembers of each thing its state at the last look, and since when it has been in that state."""
+    """The state of each key at the last scan, and the time since which it has had that state."""
 
     def __init__(self) -> None:
         self._since: dict[K, tuple[S, float]] = {}
 
     def look(self, now_s: float, states: Mapping[K, S]) -> dict[K, float]:
-        """Take in how things are now; of one that is not among them the time begins anew when it is again.
+        """Record a scan. A key that is missing from `states` starts over when it reappears.
 
         Args:
             now_s: The time; it never goes back.
-            states: The state of each thing.
+            states: The state of each key.
 
         Returns:
-            For how many seconds each has been as it is, as far as looks tell: 0 for what is new or has changed.
+            Seconds for which each key has had its state, as far as scans show: 0 for new and changed ones.
         """
         before, self._since = self._since, {}
         for key, state in states.items():

@@ -1,4 +1,4 @@
-"""Metadata for an event loop: reads that many ask for at once are one read, in a thread."""
+"""Views of the metadata for an event loop: concurrent requests share one read in a thread."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class Views:
         self._is_reading = False
 
     async def view(self) -> View:
-        """The metadata as it is now, or later; whoever asks while a read is under way shares the next one.
+        """Return a view that is at least as new as this call; calls during a read share the next one.
 
         Raises:
             MetadataError: it cannot be read.
@@ -39,9 +39,9 @@ class Views:
             while (asked := self._next) is not None:
                 self._next = None
                 try:
-                    # Durable: clients are told of what is read here.
+                    # Durable, because clients get to see it: it must survive a crash.
                     view = await asyncio.to_thread(self._root.store.view, durable=True)
-                except Exception as error:  # each who asked gets it
+                except Exception as error:  # raised in every caller
                     asked.set_exception(error)
                     asked.exception()
                 else:

@@ -86,7 +86,9 @@ def test_a_batch_of_too_many_messages_is_refused_alone(
             BaseCommand.SEND_RECEIPT,
         ]
         assert (said[1].send_error.sequence_id, said[1].send_error.error) == (1, error)
-        assert said[1].send_error.message == ("The batch has 100001 messages and may have 100000: make smaller ones.")
+        assert said[1].send_error.message == (
+            "The batch has 100001 messages, but at most 100000 fit: send smaller ones."
+        )
 
     play(broker, scene, client_version)
 
@@ -147,7 +149,7 @@ def test_who_is_not_connected_in_time_is_hung_up_on(tmp_path: Path) -> None:
 
     with RunningBroker(tmp_path / "root", {"connection_handshake_timeout_seconds": 2}) as broker:
         asyncio.run(asyncio.wait_for(scene(), LIMIT_S))
-    assert "it was not connected 2 s after it came" in broker.said
+    assert "its handshake took longer than 2 s" in broker.said
 
 
 def test_one_address_has_so_many_clients_that_are_not_connected(broker: RunningBroker) -> None:

@@ -97,6 +97,6 @@ def test_what_is_taken_is_said_in_one_sentence(broker: RunningBroker, tmp_path: 
     )
     assert done.returncode == 1
     where = f"process {broker.pid} on {socket.gethostname()} at {broker.url}"
-    said = f"Port {port} of 127.0.0.1 cannot be listened on" if what == "port" else f"already ({where}): stop that one"
+    said = f"Port {port} of 127.0.0.1 cannot be bound" if what == "port" else f"already ({where}): stop that one"
     assert said in " ".join(done.stderr.split())
     assert len(done.stderr.strip().splitlines()) == 1

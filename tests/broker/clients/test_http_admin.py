@@ -72,7 +72,7 @@ def test_the_cluster_and_its_broker(admin: httpx.Client) -> None:
     cluster = answered(admin.get("/clusters/standalone"))
     here = cluster["serviceUrl"].removeprefix("http://")
     assert cluster["brokerServiceUrl"].startswith("pulsar://")
-    refused(admin.get("/clusters/other"), 404, "standalone alone")
+    refused(admin.get("/clusters/other"), 404, "the only one is standalone")
     refused(admin.put("/clusters/other", json={}), 501, "geo-replication")
     refused(admin.put("/clusters/standalone", json={}), 409, "exists already")
     assert answered(admin.get("/brokers")) == answered(admin.get("/brokers/standalone")) == [here]

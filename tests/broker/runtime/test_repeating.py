@@ -32,6 +32,6 @@ def test_whatever_fails_is_told_and_tried_again(caplog: pytest.LogCaptureFixture
     assert [(each.levelno, each.getMessage()) for each in caplog.records] == [
         (logging.WARNING, "It cannot be looked at now: the disk is full"),
         (logging.WARNING, "It cannot be looked at now: no such file"),
-        (logging.ERROR, "It cannot be looked at now, by a fault of the broker's own; it is tried again."),
+        (logging.ERROR, "It cannot be looked at now because of a bug in the broker; it is retried."),
     ]
     assert caplog.records[-1].exc_info is not None, "a fault is told with its place"
