@@ -5,8 +5,7 @@ from __future__ import annotations
 import asyncio
 import multiprocessing
 import threading
-import time
-from collections.abc import Callable, Coroutine, Iterator
+from collections.abc import Coroutine, Iterator
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -42,6 +41,7 @@ from pulsar_on_spark.protocol.commands import (
 from pulsar_on_spark.root import Root
 from pulsar_on_spark.topic.managed_ledger.incarnation.incarnation import Incarnation
 from pulsar_on_spark.topic.managed_ledger.incarnation.ledger_commits import LedgerCommits
+from tests.kit.waiting import wait_until
 
 from .clients.raw import answer, command
 
@@ -74,13 +74,6 @@ def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
     made = Running(tmp_path_factory.mktemp("running") / "root")
     yield made
     made.stop()
-
-
-def until(condition: Callable[[], object]) -> None:
-    until_s = time.monotonic() + LIMIT_S
-    while not condition():
-        assert time.monotonic() < until_s
-        time.sleep(0.01)
 
 
 def test_a_start_that_fails_late_ends_what_it_began(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -147,7 +140,7 @@ def test_a_topic_that_nobody_uses_is_forgotten_and_comes_back(running: Running) 
         await watch.look()
         return [topic.name.local for topic in broker._topics]
 
-    until(lambda: running.do(look()) == ["used"])
+    wait_until(lambda: running.do(look()) == ["used"])
     used.send(b"kept: its ledger is open")
     assert running.do(look()) == ["used"]
     used.close()

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import shutil
 import threading
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import httpx
@@ -18,6 +17,7 @@ from pulsar_on_spark.metadata.records import SubscriptionRecord
 from pulsar_on_spark.root import Root
 from tests.kit import messages
 from tests.kit.running_broker import RunningBroker
+from tests.kit.waiting import wait_until
 
 WAIT_S = 180
 SHARED = pulsar.ConsumerType.Shared
@@ -74,13 +74,6 @@ def face(root: Root) -> str | None:
     return "nobody yet" if found is None else found.face
 
 
-def wait_for(condition: Callable[[], bool], what: str) -> None:
-    deadline_s = time.monotonic() + WAIT_S
-    while not condition():
-        assert time.monotonic() < deadline_s, what
-        time.sleep(0.05)
-
-
 def read_by_spark(spark: SparkSession, root: Root, checkpoint: Path) -> None:
     """All that is there, into the topic `out`."""
     frame = spark.readStream.format("pulsarpy").option("topic", "in").option("subscription", "both")
@@ -107,11 +100,11 @@ def test_a_subscription_goes_from_a_client_to_spark_and_back(
         read_by_spark(spark, root, tmp_path / "refused")
 
     consumer.close()
-    wait_for(lambda: face(root) is None, "the subscription is given back")
+    wait_until(lambda: face(root) is None, "the subscription is given back")
     read_by_spark(spark, root, tmp_path / "checkpoint")
     by_spark = messages.values(root, "out")
     assert sorted(by_spark) == sorted({b"%04d" % number for number in range(100)} - by_client)  # type: ignore[type-var]
-    wait_for(lambda: face(root) is None, "the query gives it back")
+    wait_until(lambda: face(root) is None, "the query gives it back")
 
     send(client, range(100, 120))
     consumer = subscribe(client)
@@ -122,7 +115,7 @@ def test_a_subscription_goes_from_a_client_to_spark_and_back(
     for message in again[:5]:
         consumer.acknowledge(message)
     # The broker is killed with these in its journal, or not yet; the query then takes the subscription itself.
-    wait_for(lambda: root.subscriptions()[0].backlog_messages == 15, "the acknowledgements are in the cursors table")
+    wait_until(lambda: root.subscriptions()[0].backlog_messages == 15, "the acknowledgements are in the cursors table")
     broker.kill()
     # As after a power cut; that a lease must run out first is shown in `test_stream_handover.py`.
     shutil.rmtree(root.path / "leases")
@@ -153,9 +146,9 @@ def test_a_subscription_goes_to_and_fro_while_messages_come(
             consumer = subscribe(client)
             take(consumer, 30)
             consumer.close()
-            wait_for(lambda: face(root) is None, "the client's subscription is given back")
+            wait_until(lambda: face(root) is None, "the client's subscription is given back")
             read_by_spark(spark, root, tmp_path / "checkpoint")
-            wait_for(lambda: face(root) is None, "the query gives it back")
+            wait_until(lambda: face(root) is None, "the query gives it back")
     finally:
         stop.set()
         publishing.join()
@@ -168,6 +161,6 @@ def test_a_subscription_goes_to_and_fro_while_messages_come(
         of_broker = httpx.get(f"{broker.web_url}/admin/v2/persistent/public/default/in/stats").json()
         return of_broker["subscriptions"]["both"]["msgBacklog"], root.subscriptions()[0].backlog_messages
 
-    wait_for(lambda: backlogs() == (left - left // 2,) * 2, "both sides know what is left")
+    wait_until(lambda: backlogs() == (left - left // 2,) * 2, "both sides know what is left")
     take(consumer, left - left // 2)
     assert sorted(by_client + by_spark) == sent, "each at one of them, and once"

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import json
 import random
-import time
 from collections import Counter
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import closing
@@ -22,6 +21,7 @@ from pulsar_on_spark.topic.data_path.tail import Tail
 from tests.kit import messages
 from tests.kit.cursor_broker import CursorBroker
 from tests.kit.micro_batches import Checkpoint, MicroBatchQuery, Point
+from tests.kit.waiting import wait_until
 
 LEASE_S = 0.4
 BATCH = 5
@@ -149,12 +149,6 @@ class Both:
         wait_until(lambda: not run.run() and self.by_spark.keys() | self.by_clients.keys() >= set(self.sent))
         run.stop()
         assert max((self.by_spark + self.by_clients).values()) == 1, "some were delivered twice"
-
-
-def wait_until(condition: Callable[[], bool]) -> None:
-    until_s = time.monotonic() + 60
-    while not condition():
-        assert time.monotonic() < until_s, "this does not come to pass"
 
 
 @pytest.mark.parametrize("kill", [False, True], ids=["released", "killed"])

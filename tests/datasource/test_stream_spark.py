@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +17,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 from pulsar_on_spark.metadata.records import SubscriptionRecord
 from pulsar_on_spark.root import Root
 from tests.kit.messages import read, values, write
+from tests.kit.waiting import wait_until
 
 TIMEOUT_S = 90.0
 
@@ -69,13 +70,6 @@ def keyed(root: Root, topic: str, first: int, count: int) -> None:
     write(root, topic, found, [b"key-%d" % (int(value) % 50) for value in found])
 
 
-def wait_for(what: Callable[[], bool], why: str, seconds: float = TIMEOUT_S) -> None:
-    until_s = time.monotonic() + seconds
-    while not what():
-        assert time.monotonic() < until_s, why
-        time.sleep(0.05)
-
-
 def full_batches(query: StreamingQuery) -> list[dict[str, Any]]:
     return [json.loads(entry.json) for entry in query.recentProgress if entry["numInputRows"]]
 
@@ -116,7 +110,7 @@ def test_a_query_over_topics_that_come_and_go(streams: Streams):
 
     # A topic deleted under the query ends it, in one sentence.
     root.delete_topic("in-more")
-    wait_for(lambda: not again.isActive, "the query goes on over a deleted topic")
+    wait_until(lambda: not again.isActive, "the query goes on over a deleted topic")
     said = str(again.exception())
     assert (
         "Messages may be lost: topic persistent://public/default/in-more-partition-0 was deleted under this query"
@@ -162,16 +156,16 @@ def test_exclusive_refuses_a_second_live_query_and_stop_gives_it_back(streams: S
     first = streams.start("out", "one", **options)
     first.processAllAvailable()
     second = streams.start("out", "two", **options)
-    wait_for(lambda: not second.isActive, "the second query was not refused")
+    wait_until(lambda: not second.isActive, "the second query was not refused")
     said = str(second.exception())
     assert "is Exclusive and consumer" in said
     assert "stop that query, or use another subscription or type" in said
     assert "Traceback" not in said
 
     leases = root.path / "leases"
-    wait_for(lambda: len(list(leases.rglob("*.json"))) == 1, "the refused query left its lease")
+    wait_until(lambda: len(list(leases.rglob("*.json"))) == 1, "the refused query left its lease")
     first.stop()
-    wait_for(lambda: not list(leases.rglob("*.json")), "the lease was not given up")
+    wait_until(lambda: not list(leases.rglob("*.json")), "the lease was not given up")
     write(root, "in", numbered(10, 10))
     streams.run("out", "three", **options)
     assert values(root, "out") == numbered(0, 20)
@@ -186,10 +180,10 @@ def test_key_shared_queries_share_a_topic_and_a_sink(streams: Streams):
         "leaseDuration": "3s",
     }
     running = [streams.start(sink, sink, **options) for sink in ("out", "out-2")]
-    wait_for(lambda: _slots(root) == [32, 32], "the slots were not shared evenly")
+    wait_until(lambda: _slots(root) == [32, 32], "the slots were not shared evenly")
     for first in range(0, 500, 100):
         keyed(root, "in", first, 100)
-    wait_for(lambda: len(values(root, "out")) + len(_values(root, "out-2")) >= 500, "messages are missing")
+    wait_until(lambda: len(values(root, "out")) + len(_values(root, "out-2")) >= 500, "messages are missing")
     for query in running:
         query.processAllAvailable()
     assert sorted(values(root, "out") + values(root, "out-2")) == numbered(0, 500)
@@ -202,7 +196,7 @@ def test_key_shared_queries_share_a_topic_and_a_sink(streams: Streams):
     # One leaves: the other has everything, nothing twice.
     running[0].stop()
     keyed(root, "in", 500, 100)
-    wait_for(lambda: len(values(root, "out") + values(root, "out-2")) >= 600, "messages are missing after a leave")
+    wait_until(lambda: len(values(root, "out") + values(root, "out-2")) >= 600, "messages are missing after a leave")
     running[1].processAllAvailable()
     assert sorted(values(root, "out") + values(root, "out-2")) == numbered(0, 600)
 

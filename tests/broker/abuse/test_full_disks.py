@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
 
@@ -21,25 +21,18 @@ from pulsar_on_spark.topic.maintenance.repair.repairing import repair
 from tests.broker.clients.conftest import WAIT_MS, new_client
 from tests.broker.clients.test_durable import stored
 from tests.kit.running_broker import RunningBroker
+from tests.kit.waiting import wait_until
 from tests.small_disks import SmallDisk
 
 pytestmark = pytest.mark.long
 
 DISK_MIB = 256
-WAIT_S = 90.0
 
 
 @pytest.fixture
 def disks(tmp_path: Path) -> Iterator[list[SmallDisk]]:
     with ExitStack() as mounted:
         yield [mounted.enter_context(SmallDisk(tmp_path / f"disk{number}", DISK_MIB)) for number in range(3)]
-
-
-def until(done: Callable[[], bool], what: str) -> None:
-    deadline_s = time.monotonic() + WAIT_S
-    while not done():
-        assert time.monotonic() < deadline_s, what
-        time.sleep(0.1)
 
 
 def fragments_on(disk: SmallDisk) -> int:
@@ -61,15 +54,15 @@ def test_the_log_of_full_disks(tmp_path: Path, disks: list[SmallDisk]) -> None:
             disk.fill()
         outcomes: list[pulsar.Result] = []
         producer.send_async(bytes(100_000), lambda result, _: outcomes.append(result))
-        until(lambda: broker.said.count("is still not well") == 3, "they are tried")
+        wait_until(lambda: broker.said.count("is still not well") == 3, "they are tried")
         fragments = [fragments_on(disk) for disk in disks]
         time.sleep(3.0)  # several looks of the journal, which must change nothing
         assert [fragments_on(disk) for disk in disks] == fragments
         assert outcomes == []
         for disk in disks:
             disk.make_room()
-        until(lambda: outcomes == [pulsar.Result.Ok], "publishing continues")
-        until(lambda: states(root) == ["writable"] * 3, "all are well again")
+        wait_until(lambda: outcomes == [pulsar.Result.Ok], "publishing continues")
+        wait_until(lambda: states(root) == ["writable"] * 3, "all are well again")
         said = broker.said
         client.close()
     assert [said.count(words) for words in ("fewer paths left", "up: /", "is still not well")] == [1, 3, 3]
@@ -93,10 +86,10 @@ def test_a_path_that_was_full_is_retired_and_unmounted_under_its_broker(tmp_path
         for _ in range(2):
             send(1)
             disks[2].fill()
-            until(lambda: send(0.1) or states(root)[2] == "read-only", "it is given up")  # type: ignore[func-returns-value]
+            wait_until(lambda: send(0.1) or states(root)[2] == "read-only", "it is given up")  # type: ignore[func-returns-value]
             disks[2].make_room()
-            until(lambda: states(root)[2] == "writable", "it is well again")
-            until(lambda: send(0.1) or is_written(disks[2]), "it is written to again")  # type: ignore[func-returns-value]
+            wait_until(lambda: states(root)[2] == "writable", "it is well again")
+            wait_until(lambda: send(0.1) or is_written(disks[2]), "it is written to again")  # type: ignore[func-returns-value]
         httpx.get(f"{broker.web_url}/admin/v2/persistent/public/default/t/stats").raise_for_status()
         storage_paths.add(root, tmp_path / "extra")
         storage_paths.drain(root, 2)
@@ -111,7 +104,7 @@ def test_a_path_that_was_full_is_retired_and_unmounted_under_its_broker(tmp_path
                 return False
             return True
 
-        until(is_retired, f"retired: {broker.said}")
+        wait_until(is_retired, f"retired: {broker.said}")
         assert processes_on(disks[2]) == {}
         disks[2].unmount()
         send(1)

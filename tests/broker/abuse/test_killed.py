@@ -45,6 +45,7 @@ from tests.kit.history import (
 )
 from tests.kit.pulsar_entries import read_entry
 from tests.kit.restarting_broker import RestartingBroker
+from tests.kit.waiting import wait_until
 
 pytestmark = pytest.mark.long
 
@@ -231,13 +232,6 @@ def note_discarded(log: Path, history: History, noted: set[int]) -> None:
     for number in {int(found) for found in DISCARDED.findall(log.read_text())} - noted:
         history.note(Discarded(WHOLE, Message("chunked", number)))
         noted.add(number)
-
-
-def wait_until(is_so: Callable[[], bool], what: str) -> None:
-    until_s = time.monotonic() + END_S
-    while not is_so():
-        assert time.monotonic() < until_s, f"{what} did not happen in {END_S} s"
-        time.sleep(0.05)
 
 
 def killed(root: Path, kills: int, deduplicated: bool) -> None:

@@ -13,9 +13,10 @@ from pulsar_on_spark.topic.maintenance.repair import scrub
 from pulsar_on_spark.topic.maintenance.repair.audit import live
 from tests.kit import messages
 from tests.kit.running_broker import RunningBroker
+from tests.kit.waiting import wait_until
 
 from .test_durable import stored
-from .test_lost_path import Load, until, wipe
+from .test_lost_path import Load, wipe
 
 WIPED = 1
 SETTINGS = {"maintain_interval_s": 0.5, "lost_path_recovery_delay_s": 0.5}
@@ -32,10 +33,10 @@ def test_a_wiped_path_is_replaced_under_load(tmp_path: Path) -> None:
     with RunningBroker(root.path, SETTINGS) as broker:
         load = Load(broker.url, write)
         try:
-            until(lambda: has_copies(root, WIPED))
+            wait_until(lambda: has_copies(root, WIPED))
             wipe(tmp_path / str(WIPED))
             load.wait_for_more(5)
-            until(lambda: not has_copies(root, WIPED))
+            wait_until(lambda: not has_copies(root, WIPED))
             load.wait_for_more(5)
         finally:
             load.stop()

@@ -24,6 +24,7 @@ from tests.broker.clients.conftest import WAIT_MS, new_client
 from tests.broker.clients.raw import answer_of, command, connect
 from tests.kit import messages
 from tests.kit.running_broker import RunningBroker
+from tests.kit.waiting import wait_until
 
 Pair = tuple[str, bytes]
 
@@ -156,14 +157,6 @@ def part_id(root: Root, topic: str) -> str:
     return part.topic_id
 
 
-def wait_for(condition: object) -> None:
-    assert callable(condition)
-    deadline = time.monotonic() + WAIT_MS / 1000
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
-
-
 def trim(root: Root, topic: str) -> None:
     """Trim the topic's first ledger, which has ended."""
     policies = Policies(retention=RetentionPolicies(retention_time_in_minutes=0, retention_size_in_mb=0))
@@ -175,7 +168,7 @@ def trim(root: Root, topic: str) -> None:
         oldest = root.store.view().oldest(SegmentRecord, part_id(root, topic))
         return oldest is None or oldest.ledger_id > first.ledger_id
 
-    wait_for(is_trimmed)
+    wait_until(is_trimmed)
 
 
 @pytest.mark.parametrize("type_", [ConsumerType.Exclusive, ConsumerType.Failover])
@@ -206,7 +199,7 @@ def test_a_consumer_acknowledges_and_goes_on(
     assert [consumer.receive(WAIT_MS).data() for _ in range(3)] == [b"10", b"11", b"12"]
     consumer.acknowledge_cumulative(more[-1])
     consumer.close()
-    wait_for(lambda: _backlog(broker, topic) == 0)
+    wait_until(lambda: _backlog(broker, topic) == 0)
 
 
 def _backlog(broker: RunningBroker, topic: str) -> int:
@@ -272,7 +265,7 @@ def test_an_operator_compacts_a_topic(
     assert admin.get(path).json() == {"status": "NOT_RUN", "lastError": ""}
     assert admin.put(path).status_code == 204
     assert admin.put(path).status_code == 409
-    wait_for(lambda: admin.get(path).json()["status"] != "RUNNING")
+    wait_until(lambda: admin.get(path).json()["status"] != "RUNNING")
     assert admin.get(path).json() == {"status": "SUCCESS", "lastError": ""}
     assert rest(reader_of(client, topic)) == [("a", b"49")], "all that was acknowledged before is compacted"
 
@@ -283,5 +276,5 @@ def test_a_threshold_starts_compactions(eager: RunningBroker, topic: str) -> Non
     path = f"{eager.web_url}/admin/v2/persistent/public/default/{topic}/compactionThreshold"
     httpx.post(path, json=100, timeout=WAIT_MS / 1000).raise_for_status()
     messages.write(Root.shared(eager.root), topic, [b"%d" % number for number in range(50, 100)], [b"a"] * 50)
-    wait_for(lambda: len(rest(reader_of(client, topic))) < 100)
+    wait_until(lambda: len(rest(reader_of(client, topic))) < 100)
     client.close()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import shutil
 import threading
-import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -20,10 +19,10 @@ from tests.broker.clients.conftest import WAIT_MS, new_client
 from tests.broker.clients.test_durable import stored
 from tests.kit import messages
 from tests.kit.running_broker import RunningBroker
+from tests.kit.waiting import wait_until
 
 pytestmark = pytest.mark.long
 
-WAIT_S = 120.0
 SETTINGS = {"maintain_interval_s": 3600}
 """The test itself repairs, so that it knows when."""
 
@@ -48,7 +47,7 @@ class Load:
     def wait_for_more(self, count: int) -> None:
         """Until so many more messages of each kind are durable."""
         sent, written = len(self.sent) + count, len(self.written) + min(count, 3)
-        until(lambda: bool(self.failures) or (len(self.sent) >= sent and len(self.written) >= written))
+        wait_until(lambda: bool(self.failures) or (len(self.sent) >= sent and len(self.written) >= written))
         assert not self.failures
 
     def stop(self) -> None:
@@ -84,13 +83,6 @@ class Load:
             self._ended.wait(0.05)
 
 
-def until(done: Callable[[], bool]) -> None:
-    deadline_s = time.monotonic() + WAIT_S
-    while not done():
-        assert time.monotonic() < deadline_s, "it did not come to that in time"
-        time.sleep(0.05)
-
-
 def wipe(path: Path) -> None:
     """Everything on a disk is gone, its mount point is not. Writers make new files meanwhile."""
     path.rename(path.with_name("wiped"))
@@ -106,7 +98,7 @@ def wipe_under_load(root: Root, wiped: int, write: Callable[[bytes], None], roun
         load = Load(broker.url, write)
         try:
             load.wait_for_more(rounds)
-            until(lambda: any(path.copies for path in root.status().paths))
+            wait_until(lambda: any(path.copies for path in root.status().paths))
             wipe(directory)
             load.wait_for_more(rounds)
             assert root.repair().work.lost == ()

@@ -13,11 +13,11 @@ from pulsar_on_spark.model.names import TopicName
 from pulsar_on_spark.root import Root
 from pulsar_on_spark.topic.managed_ledger.sealing.closed_journals import seal_closed
 from tests.kit.running_broker import RunningBroker
+from tests.kit.waiting import wait_until
 
 from .conftest import WAIT_MS, new_client
 from .test_durable import stored
 from .test_http_topics import answered, done, path, refused
-from .test_lost_path import until
 
 ONE = {
     "bookkeeperEnsemble": 1,
@@ -99,10 +99,10 @@ def test_a_policy_that_changes_under_a_producer_moves_its_topic(
         producer.send(values[-1])
         return quorums(root, name)[-1]
 
-    until(lambda: journal() == (1, 1))
+    wait_until(lambda: journal() == (1, 1))
     done(admin.delete(of_namespace))
     assert answered(admin.get(of_topic, params={"applied": True})) == DEFAULT
-    until(lambda: journal() == (3, 2))
+    wait_until(lambda: journal() == (3, 2))
     refused(admin.post(of_topic, json={**ONE, "bookkeeperAckQuorum": 2}), 412, "must hold")
     refused(admin.post(of_topic, json={**ONE, "bookkeeperEnsemble": 4}), 412, "needs 4 storage")
     assert [consumer.receive(WAIT_MS).data() for _ in values] == values

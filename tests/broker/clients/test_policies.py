@@ -22,6 +22,7 @@ from pulsar_on_spark.topic.managed_ledger.subscription import subscriptions
 from pulsar_on_spark.topic.managed_ledger.subscription.offsets import StreamOffset
 from tests.kit import messages
 from tests.kit.running_broker import RunningBroker
+from tests.kit.waiting import wait_until
 
 from .conftest import WAIT_MS, new_client
 from .test_metrics import CLUSTER, scrape
@@ -64,13 +65,6 @@ def topic(root: Root) -> str:
     namespace = f"public/ns{next(_namespaces)}"
     tenants.create_namespace(root.store, namespace)
     return root.create_topic(f"{namespace}/t").name
-
-
-def wait_until(holds: Callable[[], bool], there_is: Callable[[], object] = lambda: "") -> None:
-    deadline_s = time.monotonic() + WAIT_MS / 1000
-    while not holds():
-        assert time.monotonic() < deadline_s, f"it does not come to hold {there_is()}"
-        time.sleep(0.05)
 
 
 def fails(attempt: Callable[[], Any], error: str) -> Callable[[], bool]:

@@ -6,8 +6,7 @@ import os
 import signal
 import socket
 import subprocess
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import httpx
@@ -16,6 +15,7 @@ import pytest
 
 from tests.broker.clients.conftest import new_client
 from tests.kit.running_broker import RunningBroker
+from tests.kit.waiting import wait_until
 
 HOUSE = Path(__file__).parents[3]
 PEER = HOUSE / "bench" / "peers" / "pulsar" / "run"
@@ -60,7 +60,7 @@ class Peer:
             except httpx.TransportError:
                 return False
 
-        wait_until(serves, START_S, "Pulsar")
+        wait_until(serves, "Pulsar serves", limit_s=START_S)
 
     def stop(self) -> None:
         """The process and its children."""
@@ -106,7 +106,7 @@ class Ours:
             found = self.admin.get(f"/persistent/{NAMESPACE}/{topic}/stats")
             return found.status_code == httpx.codes.OK and found.json()["storedMessages"] >= count
 
-        wait_until(has_come, ARRIVAL_S, f"{count} messages of {topic}")
+        wait_until(has_come, f"{count} messages of {topic}", limit_s=ARRIVAL_S)
 
     def stored(self, topic: str) -> list[bytes]:
         """All values of a topic, in order."""
@@ -163,7 +163,7 @@ def test_two_producers_are_stored_whole_over_a_reload_and_kills(peer: Peer, ours
         ours.start()
         ours.wait_for("orders", len(sent))
     assert ours.stored("orders") == sent
-    wait_until(lambda: backlog(peer, "orders") == 0, ARRIVAL_S, "an empty backlog at the peer")
+    wait_until(lambda: backlog(peer, "orders") == 0, "an empty backlog at the peer", limit_s=ARRIVAL_S)
     client.close()
 
 
@@ -208,10 +208,3 @@ def free_ports(count: int) -> list[int]:
     for each in sockets:
         each.close()
     return ports
-
-
-def wait_until(is_so: Callable[[], bool], limit_s: float, what: str) -> None:
-    deadline = time.monotonic() + limit_s
-    while not is_so():
-        assert time.monotonic() < deadline, f"{what}: not in {limit_s} s"
-        time.sleep(0.2)

@@ -9,7 +9,7 @@ import sys
 import threading
 import time
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
 
@@ -25,6 +25,7 @@ from pulsar_on_spark.topic.managed_ledger.subscription.subscriptions import crea
 from tests.broker.clients.conftest import new_client
 from tests.kit import messages
 from tests.kit.running_broker import RunningBroker
+from tests.kit.waiting import wait_until
 
 WAIT_S = 60
 """Most that anything may take on a busy machine."""
@@ -57,13 +58,6 @@ def send(producer: pulsar.Producer, numbers: Iterable[int], **said: object) -> N
     for each in numbers:
         producer.send_async(b"%d" % each, lambda result, _: None, **said)
     producer.flush()
-
-
-def wait_for(condition: Callable[[], bool], what: str) -> None:
-    deadline_s = time.monotonic() + WAIT_S
-    while not condition():
-        assert time.monotonic() < deadline_s, what
-        time.sleep(0.02)
 
 
 class Worker:
@@ -145,7 +139,7 @@ def test_all_messages_arrive_while_consumers_come_and_go(
             else:
                 workers.pop(generator.randrange(len(workers) - 1)).leave()
     producer.flush()
-    wait_for(lambda: len(record.acked) == count, f"only {len(record.acked)} of {count} came")
+    wait_until(lambda: len(record.acked) == count, f"only {len(record.acked)} of {count} came")
     for worker in workers:
         worker.leave()
     if type_ == ConsumerType.KeyShared:

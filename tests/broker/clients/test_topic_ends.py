@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import threading
-import time
-from collections.abc import Callable
 from pathlib import Path
 
 import httpx
@@ -30,6 +28,7 @@ from pulsar_on_spark.root import Root
 from pulsar_on_spark.topic.catalog import catalog
 from tests.kit import messages
 from tests.kit.running_broker import RunningBroker
+from tests.kit.waiting import wait_until
 
 from .conftest import WAIT_MS, new_client
 from .raw import answer, answer_of, command, connect
@@ -290,13 +289,6 @@ def test_a_topic_that_is_unloaded_again_and_again_loses_and_doubles_nothing(
     while reader.has_message_available():
         stored.append(int(reader.read_next(WAIT_MS).data()))
     assert stored == list(range(count))
-
-
-def wait_until(condition: Callable[[], bool]) -> None:
-    until_s = time.monotonic() + LIMIT_S
-    while not condition():
-        assert time.monotonic() < until_s
-        time.sleep(0.005)
 
 
 def drain_until(consumer: pulsar.Consumer, last: int) -> list[int]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
 
 import pytest
 
@@ -16,6 +15,7 @@ from pulsar_on_spark.root import Root
 from pulsar_on_spark.topic.managed_ledger.subscription.positions import mark_delete
 from tests.kit import messages
 from tests.kit.cursor_broker import CursorBroker
+from tests.kit.waiting import until
 
 
 def record(root: Root, name: str = "s") -> SubscriptionRecord | None:
@@ -43,12 +43,6 @@ def ack(cursor: OpenCursor, *acked: MessageId) -> None:
     for each in acked:
         cursor.cursor.acknowledge(each.ledger, each.entry)
     cursor.changed()
-
-
-async def until(condition: Callable[[], bool]) -> None:
-    async with asyncio.timeout(30):
-        while not condition():
-            await asyncio.sleep(0.01)
 
 
 def test_a_new_subscription_starts_where_it_is_told_and_is_the_brokers(root: Root) -> None:

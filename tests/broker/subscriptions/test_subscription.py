@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any, cast
 
 import pytest
@@ -27,9 +27,9 @@ from pulsar_on_spark.topic.managed_ledger.cursor.chain import LedgerChain
 from pulsar_on_spark.topic.managed_ledger.cursor.cursor import EntryRange
 from tests.broker.dispatch.topic_model import Topic
 from tests.kit.pulsar_entries import ClientMessage, single_entry
+from tests.kit.waiting import until
 
 PART = TopicPart("persistent://public/default/t", "0123456789abcdef" * 2, -1)
-WAIT_S = 60
 
 
 class ClientSide:
@@ -124,12 +124,6 @@ def subscriptions(topic: FakeTopic, limits: SubscriptionLimits | None = None) ->
     return TopicSubscriptions(
         topic, cast(CursorKeeper, None), cast(EntryReader, Entries()), limits or SubscriptionLimits()
     )
-
-
-async def until(condition: Callable[[], object]) -> None:
-    async with asyncio.timeout(WAIT_S):
-        while not condition():
-            await asyncio.sleep(0.005)
 
 
 def test_a_read_that_fails_is_told_and_tried_again_and_nothing_is_passed_over(monkeypatch: pytest.MonkeyPatch) -> None:

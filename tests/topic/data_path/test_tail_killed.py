@@ -19,6 +19,7 @@ from pulsar_on_spark.topic.managed_ledger.incarnation.dead_brokers import recove
 from pulsar_on_spark.topic.managed_ledger.sealing.closed_journals import seal_closed
 from tests.kit import messages
 from tests.kit.micro_batches import Checkpoint, MicroBatchQuery
+from tests.kit.waiting import wait_until
 
 pytestmark = pytest.mark.long
 
@@ -79,7 +80,7 @@ def run_rounds(root: Root, start_python: Start, rounds: int, seed: int) -> None:
             recover_incarnation(root, incarnation)
             for _ in range(2):
                 seal_closed(root, pytest.fail, grace_s=0)
-        wait_for(lambda mark=mark: query.run_all() >= 0 and mark in kept.values)
+        wait_until(lambda mark=mark: query.run_all() >= 0 and mark in kept.values)
         first = end + 1_000
     check(kept.values, certain)
     fresh = Checkpoint()
@@ -99,13 +100,6 @@ def check(found: list[object], certain: list[list[bytes]]) -> None:
         while following is not None and at < len(found) and found[at] == b"%08d" % following:
             at, following = at + 1, following + 1
     assert at == len(found)
-
-
-def wait_for(is_so: Callable[[], bool]) -> None:
-    end_s = time.monotonic() + 20
-    while not is_so():
-        assert time.monotonic() < end_s
-        time.sleep(0.02)
 
 
 def test_killed_brokers(root: Root, start_python: Start):

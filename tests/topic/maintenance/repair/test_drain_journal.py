@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import os
-import time
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -19,15 +17,7 @@ from pulsar_on_spark.topic.managed_ledger.sealing.closed_journals import seal_cl
 from pulsar_on_spark.topic.managed_ledger.sealing.sealer import Sealer
 from pulsar_on_spark.topic.managed_ledger.sealing.trim import Trimmer
 from tests.kit.running_incarnation import RunningIncarnation
-
-WAIT_S = 60.0
-
-
-def until(done: Callable[[], bool]) -> None:
-    deadline_s = time.monotonic() + WAIT_S
-    while not done():
-        assert time.monotonic() < deadline_s, "it did not come to that in time"
-        time.sleep(0.05)
+from tests.kit.waiting import wait_until
 
 
 def running_on(root: Root, path_id: int) -> bool:
@@ -53,7 +43,7 @@ def test_a_journal_leaves_a_path_that_is_drained(tmp_path: Path) -> None:
             sent += 1
             return not running_on(root, drained)
 
-        until(left)
+        wait_until(left)
         with pytest.raises(InvalidArgumentError, match="journal"):
             storage_paths.retire(root, drained)
         sealer = Sealer(root, broker.incarnation.id, is_live=True)
@@ -64,7 +54,7 @@ def test_a_journal_leaves_a_path_that_is_drained(tmp_path: Path) -> None:
             trimmer.trim()
             return storage_paths.use_of(root.store.view(), PathId(drained)).fragments == 0
 
-        until(trimmed)
+        wait_until(trimmed)
         sealer.close()
         assert repair(root).is_whole
         held = tmp_path / f"disk{drained}" / "pulsarpy-path.json"

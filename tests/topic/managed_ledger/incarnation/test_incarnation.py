@@ -40,6 +40,7 @@ from pulsar_on_spark.topic.managed_ledger.sealing.closed_journals import seal_cl
 from tests.kit import messages
 from tests.kit.pulsar_entries import ClientMessage, single_entry
 from tests.kit.running_incarnation import RunningIncarnation
+from tests.kit.waiting import wait_until
 
 
 @pytest.fixture
@@ -60,13 +61,6 @@ def state(root: Root, incarnation: str) -> str:
     return found.state
 
 
-def wait_for(until: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 60
-    while not until():
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
-
-
 def test_a_path_that_is_well_again_is_written_to_again(root: Root, broker: RunningIncarnation):
     def paths() -> list[int]:
         found = root.store.view().get(IncarnationRecord, broker.incarnation.id)
@@ -77,11 +71,11 @@ def test_a_path_that_is_well_again_is_written_to_again(root: Root, broker: Runni
     lost = root.storage_paths(root.store.view())[PathId(1)].directory
     lost.rename(lost.with_name("away"))
     broker.send("t", [b"b"])
-    wait_for(lambda: root.store.view().get(PathRecord, "1").state == "read-only")
+    wait_until(lambda: root.store.view().get(PathRecord, "1").state == "read-only")
     assert paths() == [0, 2]
     lost.with_name("away").rename(lost)
     assert heal_paths(root) == (1,)
-    wait_for(lambda: paths() == [0, 1, 2])
+    wait_until(lambda: paths() == [0, 1, 2])
     broker.send("t", [b"c"])
     broker.stop()
     found = root.store.view().get(IncarnationRecord, broker.incarnation.id)
@@ -192,7 +186,7 @@ def test_an_open_that_was_made_and_reported_as_failed_hides_nothing(
 ):
     """Nobody asks for the topic again."""
     messages.write(root, "t", [b"spark"])
-    wait_for(lambda: ledgers(root)[0].closed)
+    wait_until(lambda: ledgers(root)[0].closed)
     assert (ledgers(root)[0].ledger_id, ledgers(root)[0].entries) == (stray.ledger_id, 0)
     assert messages.values(root, "t") == [b"spark"]
 
@@ -248,7 +242,7 @@ def test_a_defect_does_not_end_the_looks_at_the_metadata(root: Root, broker: Run
         return look()
 
     monkeypatch.setattr(broker.incarnation, "_look", defective)
-    wait_for(lambda: len(looks) > 2)
+    wait_until(lambda: len(looks) > 2)
     broker.send("t", [b"a"])
 
 
@@ -322,7 +316,7 @@ def test_a_broker_that_cannot_look_at_the_metadata_lets_its_lease_run_out(root: 
     log.rename(log.with_name("away"))
     log.touch()  # a commit under way would make the directory anew
     time.sleep(0.8)
-    wait_for(lambda: (watcher.observe(), watcher.standing(broker.incarnation.id) is Standing.RUN_OUT)[1])
+    wait_until(lambda: (watcher.observe(), watcher.standing(broker.incarnation.id) is Standing.RUN_OUT)[1])
     log.unlink()
     log.with_name("away").rename(log)
     assert broker._thread.is_alive()
@@ -336,7 +330,7 @@ def test_what_spark_attaches_is_soon_in_front_of_a_new_ledger(
     for number in range(4):
         broker.send("t", [b"a"])
         messages.write(root, "t", [b"%d" % number])
-        wait_for(lambda: len(ledgers(root)) == 2 * number + 3 and ledgers(root)[-3].closed)  # noqa: B023
+        wait_until(lambda: len(ledgers(root)) == 2 * number + 3 and ledgers(root)[-3].closed)  # noqa: B023
 
 
 def test_a_ledger_that_is_left_is_closed_as_soon_as_all_in_it_is_acknowledged(
@@ -366,7 +360,7 @@ def test_switches_are_rationed(root: Root, broker: RunningIncarnation, monkeypat
     monkeypatch.setattr(attached_behind, "SWITCHES_SAVED", 1)
     broker.send("t", [b"a"])
     messages.write(root, "t", [b"1"])
-    wait_for(lambda: len(ledgers(root)) == 3 and ledgers(root)[0].closed)
+    wait_until(lambda: len(ledgers(root)) == 3 and ledgers(root)[0].closed)
     broker.send("t", [b"b"])
     messages.write(root, "t", [b"2"])
     time.sleep(2.5)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
 
 from pulsar_on_spark.ledger.journal.groups import JournalLimits
 from pulsar_on_spark.metadata.records import SegmentRecord
@@ -12,19 +11,13 @@ from pulsar_on_spark.topic.managed_ledger.sealing.process import SealingPolicy, 
 from tests.kit import messages
 from tests.kit.journal_logs import journal_files
 from tests.kit.running_incarnation import RunningIncarnation
+from tests.kit.waiting import wait_until
 
 MIB = 1 << 20
 VALUE = b"{" + b"v" * 16_000 + b"}"
 BURST = [VALUE] * 20
 TOPICS = ("a", "b", "c")
 ROUNDS = 3
-
-
-def wait_until(condition: Callable[[], bool], what: str) -> None:
-    deadline_s = time.monotonic() + 60
-    while not condition():
-        assert time.monotonic() < deadline_s, f"not within a minute: {what}"
-        time.sleep(0.01)
 
 
 def test_held_back_by_the_lag_again_and_again(root: Root) -> None:

@@ -17,6 +17,7 @@ from pulsar_on_spark.topic.managed_ledger.sealing.journal_frames import JournalL
 from pulsar_on_spark.topic.managed_ledger.sealing.process import CpuBudget, SealingPolicy, SealingProcess
 from tests.kit.journal_logs import LogOnDisk, journal_files
 from tests.kit.pulsar_entries import batch_bomb
+from tests.kit.waiting import wait_until
 
 from .test_sealer import entry, sealed_entries
 
@@ -28,13 +29,6 @@ def log(root: Root) -> LogOnDisk:
     made = LogOnDisk(root)
     made.open_ledgers(["a", "b"])
     return made
-
-
-def wait_for(condition: Callable[[], bool], what: str) -> None:
-    deadline_s = time.monotonic() + 60
-    while not condition():
-        assert time.monotonic() < deadline_s, f"not within 60 s: {what}"
-        time.sleep(0.05)
 
 
 def test_beside_a_live_writer(log: LogOnDisk) -> None:
@@ -52,9 +46,9 @@ def test_beside_a_live_writer(log: LogOnDisk) -> None:
                     assert found == entries[: len(found)]
         log.idle()
         log.idle()
-        wait_for(lambda: len(sealed_entries(log.root, log.ledger("b"))) == 120, "all is sealed")
-        wait_for(lambda: len(journal_files(log.root, log.incarnation)) == 3, "all but the live file is trimmed")
-        wait_for(lambda: process.deleted_before == log.record.fragments[-1].first, "the writer may forget")
+        wait_until(lambda: len(sealed_entries(log.root, log.ledger("b"))) == 120, "all is sealed")
+        wait_until(lambda: len(journal_files(log.root, log.incarnation)) == 3, "all but the live file is trimmed")
+        wait_until(lambda: process.deleted_before == log.record.fragments[-1].first, "the writer may forget")
         assert not process.is_over_lag_limit()
     finally:
         process.stop()
@@ -69,7 +63,7 @@ def test_a_fenced_sealer_ends(log: LogOnDisk) -> None:
     try:
         log.append({"a": [entry(0)]})
         log.take_over()
-        wait_for(lambda: not process.is_alive(), "the sealer ends")
+        wait_until(lambda: not process.is_alive(), "the sealer ends")
     finally:
         process.stop()
 
@@ -81,7 +75,7 @@ def test_it_is_lazy_and_says_what_is_left(log: LogOnDisk) -> None:
     try:
         for number in range(20):
             log.append({"a": [entry(number)]})
-        wait_for(process.is_over_lag_limit, "the lag is seen")
+        wait_until(process.is_over_lag_limit, "the lag is seen")
         assert process.lag_bytes > 2_000
         assert sealed_entries(log.root, log.ledger("a")) == []
     finally:
@@ -103,10 +97,10 @@ def test_paths_that_are_away_for_a_while(log: LogOnDisk) -> None:
     process = SealingProcess(log.root.path, log.incarnation, EAGER)
     process.start()
     try:
-        wait_for(lambda: process.lag_bytes == EAGER.lag_limit_bytes // 8, "it is behind")
+        wait_until(lambda: process.lag_bytes == EAGER.lag_limit_bytes // 8, "it is behind")
         assert not process.is_over_lag_limit()
         storage.with_name("away").rename(storage)
-        wait_for(lambda: len(sealed_entries(log.root, log.ledger("a"))) == 1, "sealing continues")
+        wait_until(lambda: len(sealed_entries(log.root, log.ledger("a"))) == 1, "sealing continues")
     finally:
         process.stop()
 
@@ -125,11 +119,11 @@ def test_what_keeps_it_from_sealing_is_said_once(log: LogOnDisk, capfd: pytest.C
     process.start()
     said = ""
     try:
-        wait_for(lambda: process.lag_bytes > EAGER.lag_limit_bytes // 8, "it looks")
+        wait_until(lambda: process.lag_bytes > EAGER.lag_limit_bytes // 8, "it looks")
         time.sleep(1.0)  # some twenty passes
         for directory in first:
             directory.with_name("away").rename(directory)
-        wait_for(lambda: len(sealed_entries(log.root, log.ledger("a"))) == 1, "sealing continues")
+        wait_until(lambda: len(sealed_entries(log.root, log.ledger("a"))) == 1, "sealing continues")
     finally:
         process.stop()
         said = capfd.readouterr().err
@@ -145,10 +139,10 @@ def test_killed_and_started_again(log: LogOnDisk) -> None:
             log.append({"a": [entry(number)]})
             log.idle()
             log.idle()
-            wait_for(lambda count=number + 1: len(sealed_entries(log.root, log.ledger("a"))) == count, "it goes on")
+            wait_until(lambda count=number + 1: len(sealed_entries(log.root, log.ledger("a"))) == count, "it goes on")
             assert process.pid is not None
             os.kill(process.pid, signal.SIGKILL)
-            wait_for(lambda: not process.is_alive(), "it is dead")
+            wait_until(lambda: not process.is_alive(), "it is dead")
     finally:
         process.stop()
 
@@ -164,7 +158,7 @@ def test_a_signal_to_all_leaves_its_end_to_the_parent(log: LogOnDisk) -> None:
             log.append({"a": [entry(number)]})
             log.idle()
             log.idle()
-            wait_for(lambda count=number + 1: len(sealed_entries(log.root, log.ledger("a"))) == count, "it goes on")
+            wait_until(lambda count=number + 1: len(sealed_entries(log.root, log.ledger("a"))) == count, "it goes on")
     finally:
         began_s = time.monotonic()
         process.stop()
@@ -175,7 +169,7 @@ def test_one_that_fails_again_and_again_is_silent(tmp_path: Path) -> None:
     """Being started is no sign of life: producers must be held back while nobody seals."""
     process = SealingProcess(tmp_path / "no root", IncarnationId("i"))
     process.start()
-    wait_for(lambda: not process.is_alive(), "it fails")
+    wait_until(lambda: not process.is_alive(), "it fails")
     silent_s = process.silent_s
     process.start()
     try:
@@ -204,7 +198,7 @@ def test_it_ends_with_its_parent(log: LogOnDisk, start_python: Callable[..., sub
     time.sleep(1)
     parent.kill()
     said, _ = parent.communicate()
-    wait_for(lambda: _is_gone(child), "the child is gone")
+    wait_until(lambda: _is_gone(child), "the child is gone")
     assert "leaked" not in said, "a killed broker's last words are of no semaphores"
 
 
@@ -247,12 +241,12 @@ def test_a_batch_bomb_holds_nobody_back(log: LogOnDisk) -> None:
         log.append({"a": [entry(0)], "b": [entry(1)]})
         log.idle()
         log.idle()
-        wait_for(lambda: len(sealed_entries(log.root, log.ledger("b"))) == 1, "it has started")
+        wait_until(lambda: len(sealed_entries(log.root, log.ledger("b"))) == 1, "it has started")
         log.append({"a": [batch_bomb(16_000_000)], "b": [entry(2)]})
         log.append({"a": [entry(3)], "b": [entry(4)]})
         log.idle()
         log.idle()
-        wait_for(sealed, "what is beside the bomb is sealed")
+        wait_until(sealed, "what is beside the bomb is sealed")
         assert not process.is_over_lag_limit()
     finally:
         process.stop()
