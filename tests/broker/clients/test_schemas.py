@@ -1,15 +1,11 @@
-"""Schemas with the official client: registered, evolved, refused, and columns in Spark."""
+"""Schemas with the official client: registered, evolved, refused."""
 
 from __future__ import annotations
 
-import json
-
 import httpx
 import pulsar
-import pyarrow as pa
 import pytest
 from pulsar.schema import AvroSchema, Integer, JsonSchema, Record, String, StringSchema
-from pyspark.sql import SparkSession
 
 from pulsar_on_spark.metadata.records import TopicRecord
 from pulsar_on_spark.model.names import TopicName
@@ -112,27 +108,6 @@ def test_partitions_share_the_schema_of_their_topic(broker: RunningBroker, clien
     Root.open(broker.root).create_topic(topic, 2)
     client.create_producer(topic, schema=AvroSchema(old()))
     assert versions(broker, f"{topic}-partition-1") == versions(broker, topic) == [0]
-
-
-def test_spark_and_clients_have_one_registry(
-    broker: RunningBroker, client: pulsar.Client, topic: str, spark: SparkSession
-) -> None:
-    root = Root.open(broker.root)
-    root.create_topic(topic)
-    root.declare_schema(topic, json.dumps(old().schema()), "AVRO")
-    before, after = old(), new()
-    client.create_producer(topic, schema=AvroSchema(before)).send(before(item="a"))
-    client.create_producer(topic, schema=AvroSchema(after)).send(after(item="b", count=7))
-    read = spark.read.format("pulsarpy").option("topic", topic).option("mode", "FAILFAST").load(str(broker.root))
-    rows = read.select("item", "count", "__publishTime").orderBy("__publishTime").collect()
-    assert [(row["item"], row["count"]) for row in rows] == [("a", 1), ("b", 7)]
-    assert pa.types.is_string(read.toArrow().schema.field("item").type)
-
-    made = spark.sql("SELECT 'c' item, 3 count")
-    made.write.format("pulsarpy").mode("append").option("topic", topic).save(str(broker.root))
-    reader = client.create_reader(topic, pulsar.MessageId.earliest, schema=AvroSchema(after))
-    values = [reader.read_next(WAIT_MS).value() for _ in range(3)]
-    assert [(each.item, each.count) for each in values] == [("a", 1), ("b", 7), ("c", 3)]
 
 
 def test_a_topic_that_is_not_stored_has_a_schema(
