@@ -64,6 +64,12 @@ unit: install ## pytest in three processes, without the long tests
 test-long: install ## the tests that kill, cut power, fill disks, install or last long
 	@$(BIN)/pytest $(IN_PROCESSES) --durations=20 -m "long and not soak and not peer"
 
+.PHONY: coverage
+# By their own tests and the simulator's; what Spark and clients reach of them does not count.
+coverage: install ## branch coverage of the cores that decide only
+	@$(BIN)/pytest $(IN_PROCESSES) --cov --ignore tests/ledger/journal/test_mutants.py tests/ledger/journal \
+	  tests/topic/data_path/test_index.py tests/broker/dispatch tests/broker/observe tests/broker/producing tests/broker/topics
+
 .PHONY: simulate
 simulate: install ## run the journal's protocol in the simulator; SECONDS=3600, SEED=n
 	@$(BIN)/python -m tests.simulators.journal --seconds $(or $(SECONDS),3600) $(if $(SEED),--seed $(SEED))
@@ -118,6 +124,6 @@ format: install ## let ruff format the code and fix what it can
 
 .PHONY: clean
 clean: ## remove .venv, caches and what demo and bench wrote
-	rm -rf .venv .venv-docs .venv-lowest site .mypy_cache .pytest_cache .ruff_cache .hypothesis .import_linter_cache build dist \
+	rm -rf .venv .venv-docs .venv-lowest site .mypy_cache .pytest_cache .ruff_cache .hypothesis .coverage .import_linter_cache build dist \
 	  demo-root bench-work conformance-work spark-warehouse metastore_db derby.log artifacts
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

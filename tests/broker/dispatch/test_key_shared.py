@@ -247,6 +247,12 @@ def test_sticky_ranges_that_overlap_are_refused(ranges: tuple[tuple[int, int], .
     split.add(ConsumerInfo(ConsumerId(2), "b", ranges=ranges))
 
 
+def test_a_hash_below_between_and_above_the_ranges_has_no_consumer() -> None:
+    split = StickyRanges()
+    split.add(ConsumerInfo(ConsumerId(1), "a", ranges=((5, 10), (20, 30))))
+    assert [split.consumer(slot) for slot in (4, 5, 10, 11, 20, 31)] == [None, 1, 1, None, 1, None]
+
+
 @pytest.mark.parametrize("ranges", [(), ((-1, 5),), ((5, 4),), ((0, 65_536),), ((1, 5), (5, 6))])
 def test_sticky_ranges_that_are_none_are_refused(ranges: tuple[tuple[int, int], ...]) -> None:
     with pytest.raises(ConsumerAssignError):

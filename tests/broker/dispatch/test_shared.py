@@ -3,18 +3,25 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
 
+from pulsar_on_spark.broker.dispatch import shared
+from pulsar_on_spark.broker.dispatch.dispatcher import Dispatcher
+from pulsar_on_spark.broker.dispatch.key_shared import KeySharedDispatcher
 from pulsar_on_spark.broker.dispatch.limits import DispatchLimits
 from pulsar_on_spark.broker.dispatch.shared import SharedDispatcher
-from pulsar_on_spark.broker.dispatch.values import Ack, Chunk, ConsumerId
+from pulsar_on_spark.broker.dispatch.single_active import SingleActiveDispatcher
+from pulsar_on_spark.broker.dispatch.values import Ack, Chunk, ConsumerId, KeySharedPolicy
 from pulsar_on_spark.model.errors import InvalidArgumentError
 from pulsar_on_spark.model.ids import EntryId, LedgerId
+from pulsar_on_spark.topic.managed_ledger.cursor.cursor import Cursor
 from tests.broker.dispatch.topic_model import Topic, ack, join, nack, places, pump
 
 LIMITS = DispatchLimits()
+AT_ONCE = replace(LIMITS, active_consumer_failover_delay_time_millis=0)
 
 
 def test_entries_go_round_in_turns_of_twenty_messages() -> None:
@@ -361,3 +368,67 @@ def test_an_answer_that_was_not_asked_for_is_refused() -> None:
     assert wanted is not None
     with pytest.raises(InvalidArgumentError, match="answer in order"):
         dispatcher.offer(wanted, topic.read(wanted)[1:], 0)
+
+
+def test_a_higher_limit_frees_a_consumer_that_is_blocked() -> None:
+    topic = Topic()
+    topic.publish(3)
+    dispatcher = SharedDispatcher(topic.cursor, replace(LIMITS, max_unacked_messages_per_consumer=2))
+    join(dispatcher, 1, 10)
+    assert places(pump(dispatcher, topic)) == [(1, 0), (1, 1)]
+    dispatcher.limit(replace(LIMITS, max_unacked_messages_per_consumer=4))  # half of it is out
+    assert places(pump(dispatcher, topic)) == [(1, 2)]
+    dispatcher.limit(replace(LIMITS, max_unacked_messages_per_consumer=2))
+    topic.publish()
+    assert pump(dispatcher, topic) == []
+
+
+def test_what_is_given_back_with_an_epoch_comes_again_under_it() -> None:
+    topic = Topic()
+    topic.publish(2)
+    dispatcher = SharedDispatcher(topic.cursor, LIMITS)
+    consumer = join(dispatcher, 1, 10)
+    pump(dispatcher, topic)
+    dispatcher.redeliver(consumer, None, epoch=3)
+    assert [delivery.epoch for delivery in pump(dispatcher, topic)] == [3, 3]
+
+
+def test_of_too_many_chunked_messages_the_oldest_is_bound_to_no_consumer_any_more(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(shared, "MAX_CHUNKED_MESSAGES", 2)
+    topic = Topic()
+    dispatcher = SharedDispatcher(topic.cursor, LIMITS)
+    join(dispatcher, 1, 3)
+    for uuid in ("p-1", "p-2", "p-3"):
+        topic.publish(chunk=Chunk(uuid, 0, 2))
+    pump(dispatcher, topic)
+    join(dispatcher, 2, 10)
+    for uuid in ("p-1", "p-2", "p-3"):
+        topic.publish(chunk=Chunk(uuid, 1, 2))
+    assert places(pump(dispatcher, topic), 2) == [(1, 3)]
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda cursor: SharedDispatcher(cursor, LIMITS),
+        lambda cursor: KeySharedDispatcher(cursor, LIMITS, KeySharedPolicy()),
+        lambda cursor: SingleActiveDispatcher(cursor, AT_ONCE, is_failover=True),
+    ],
+    ids=["Shared", "Key_Shared", "Failover"],
+)
+def test_what_a_consumer_asks_for_after_it_went_changes_nothing(make: Callable[[Cursor], Dispatcher]) -> None:
+    topic = Topic()
+    topic.publish(2)
+    dispatcher = make(topic.cursor)
+    gone = join(dispatcher, 1, 10)
+    dispatcher.remove_consumer(gone, 0)
+    before = dispatcher.stats()
+    dispatcher.flow(gone, 10)
+    dispatcher.set_writable(gone, False)
+    dispatcher.redeliver(gone, None, epoch=3)
+    assert dispatcher.remove_consumer(gone, 0) == []
+    assert dispatcher.stats() == before
+    join(dispatcher, 2, 10)
+    assert places(pump(dispatcher, topic), 2) == [(1, 0), (1, 1)]

@@ -214,6 +214,18 @@ def test_the_limit_counts_who_waits() -> None:
     assert errors(core.add(producer("c", WAIT))) == [("c", "ProducerBusy")]
 
 
+def test_another_limit_holds_for_newcomers() -> None:
+    core = Producers(TOPIC, max_producers=1)
+    core.add(producer("one"))
+    core.limit(2)
+    assert core.add(producer("two")) == [Ready(producer("two"), None)]
+    core.limit(1)
+    assert errors(core.add(producer("three"))) == [("three", "ProducerBusy")]
+    assert [each.name for each in core.connected] == ["one", "two"]
+    core.limit(0)
+    assert core.add(producer("three")) == [Ready(producer("three"), None)]
+
+
 def test_a_replicator_is_beside_all_modes_and_needs_only_its_name() -> None:
     core = Producers(TOPIC, max_producers=1)
     remote = producer("pulsar.repl.peer-->here", replication=Replication.BY_POSITION)

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from itertools import pairwise
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from pulsar_on_spark.broker.topics.topic_list_watcher import TopicListWatcher
 from pulsar_on_spark.broker.topics.topic_lists import hash_of
+from pulsar_on_spark.model.errors import InvalidArgumentError
 
 NAMES = [f"persistent://{place}" for place in ("a/b/x1", "a/b/x2", "a/b/y", "a/c/x1", "a/b/__x", "a/b/x3-partition-0")]
 EXPECTED = {"persistent://a/b/x1", "persistent://a/b/x2", "persistent://a/b/x3-partition-0"}
@@ -18,6 +20,12 @@ def test_the_pattern_is_for_whole_names_of_the_namespace_without_partitions() ->
     for pattern in ("persistent://a/b/x[0-9]", "a/b/x[0-9]", "^persistent://a/b/x[0-9]$"):
         assert set(TopicListWatcher("a/b", pattern).begin(NAMES, "").topics) == EXPECTED
     assert TopicListWatcher("a/b", "a/b/x").begin(NAMES, "").topics == []
+
+
+@pytest.mark.parametrize("pattern", ["a/b/(?=x).*", "a/b/("])
+def test_a_pattern_that_cannot_be_applied_is_refused(pattern: str) -> None:
+    with pytest.raises(InvalidArgumentError, match="cannot be watched here"):
+        TopicListWatcher("a/b", pattern)
 
 
 def test_a_list_that_is_known_is_not_sent_again() -> None:

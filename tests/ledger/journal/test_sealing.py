@@ -196,6 +196,7 @@ def test_a_closed_log_forgets_what_is_deleted_and_goes_with_the_last_file() -> N
         (replace(ROLLED, fragments=(ROLLED.fragments[1], ROLLED.fragments[0])), "rising"),
         (replace(ROLLED, fragments=(Fragment(0, (OLD, AHEAD)),)), "two copies on one path"),
         (replace(ROLLED, last_frame=5), "CLOSED records only"),
+        (replace(ROLLED, given_up=(OLD.path,)), "given up in CLOSED records only"),
         (replace(CLOSED, last_frame=1), "after the last frame"),
     ],
 )
