@@ -1,4 +1,4 @@
-"""One cursor that a broker has, and those who wait until it is durable. No IO: its keeper takes what is to be saved."""
+"""One cursor that a broker has, and the callers that wait until it is durable. No IO: the recorder saves changes."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ class GivenBackError(ConsumerFencedError):
     """The subscription's last consumer was gone, and the cursor is free for whoever comes next."""
 
 
-class Keeper(Protocol):
-    """What an open cursor asks of its keeper."""
+class ChangeRecorder(Protocol):
+    """What an open cursor asks of `Recorder`."""
 
-    def changed(self, cursor: OpenCursor) -> None:
-        """Let its change be recorded within a second."""
+    def record_soon(self, cursor: OpenCursor) -> None:
+        """Put what changed in the cursor into the journal within a second."""
 
-    def hurry(self, cursor: OpenCursor) -> None:
-        """Let its change be recorded at once: somebody waits."""
+    def record_now(self, cursor: OpenCursor) -> None:
+        """Put what changed in the cursor into the journal at once: a caller waits."""
 
 
 class OpenCursor:
@@ -39,7 +39,9 @@ class OpenCursor:
         snapshotted: (epoch, n) of its last row that is durable in the cursors table; None before the first.
     """
 
-    def __init__(self, keeper: Keeper, part: TopicPart, name: str, type_: SubscriptionType, cursor: Cursor) -> None:
+    def __init__(
+        self, recorder: ChangeRecorder, part: TopicPart, name: str, type_: SubscriptionType, cursor: Cursor
+    ) -> None:
         self.part = part
         self.name = name
         self.type = type_
@@ -47,7 +49,7 @@ class OpenCursor:
         self.lost: PulsarpyError | None = None
         self.recorded_s = float("-inf")
         self.snapshotted: tuple[int, int] | None = None
-        self._keeper = keeper
+        self._recorder = recorder
         self._n = NO_RECORD
         self._next: asyncio.Future[None] | None = None
         """Of those who wait for a record that is not made yet."""
@@ -56,7 +58,7 @@ class OpenCursor:
 
     def changed(self) -> None:
         """Something was acknowledged: it is in the journal a second later at most, as long as that has room."""
-        self._keeper.changed(self)
+        self._recorder.record_soon(self)
 
     async def durable(self) -> None:
         """Wait until what is acknowledged now is durable on an ack quorum, or in the cursors table.
@@ -69,7 +71,7 @@ class OpenCursor:
         if self.cursor.unrecorded:
             if self._next is None:
                 self._next = _future()
-                self._keeper.hurry(self)
+                self._recorder.record_now(self)
             await asyncio.shield(self._next)
         elif self._last is not None:
             await asyncio.shield(self._last)
@@ -105,7 +107,7 @@ class OpenCursor:
     def snapshot_failed(self) -> None:
         """What `take_snapshot` gave may have come to nowhere: the next record says all."""
         self.cursor.want_snapshot()
-        self._keeper.hurry(self)
+        self._recorder.record_now(self)
 
     def end(self, reason: PulsarpyError) -> None:
         """It counts no more, for this reason. What was given back whole is durable all the same."""

@@ -1,8 +1,8 @@
 """Gives what changed in cursors to the journal, and now and then to the cursors table.
 
-changed   a record within a second; many cursors that move in one turn of the loop share frames of the journal
-hurry     a record at once, because somebody waits; those who come while it is under way share the next
-snapshot  a row of each cursor that moved since its last one, all in one commit: the journal may be trimmed
+record_soon  a record within a second; many cursors that move in one turn of the loop share frames of the journal
+record_now   a record at once, because a caller waits; those that come while it is under way share the next
+snapshot     a row of each cursor that moved since its last one, all in one commit: the journal may be trimmed
 """
 
 from __future__ import annotations
@@ -55,14 +55,14 @@ class Recorder:
         self._is_hurry_due = False
         self._saving: set[asyncio.Task[None]] = set()
 
-    def changed(self, cursor: OpenCursor) -> None:
-        """Let a cursor's change be in the journal within a second."""
+    def record_soon(self, cursor: OpenCursor) -> None:
+        """Put what changed in a cursor into the journal within a second."""
         self._changed[cursor] = None
         if self._timer is None:
             self._timer = asyncio.get_running_loop().call_later(_TICK_S, self._tick)
 
-    def hurry(self, cursor: OpenCursor) -> None:
-        """Let a cursor's change be in the journal at once; what else this turn of the loop asks for goes with it."""
+    def record_now(self, cursor: OpenCursor) -> None:
+        """Put what changed in a cursor into the journal at once, with all else that this turn of the loop asks for."""
         self._hurried[cursor] = None
         if not self._is_hurry_due:
             self._is_hurry_due = True
@@ -155,7 +155,7 @@ class Recorder:
         if not recorded.done.done():
             recorded.done.set_result(None)
         if recorded.cursor.is_waited_for:
-            self.hurry(recorded.cursor)
+            self.record_now(recorded.cursor)
 
     # -- the cursors table ---------------------------------------------------------------------------------------------
 

@@ -131,7 +131,6 @@ class FileNotCreated:
     """Event: the file could not be created, or creating it takes too long.
 
     Attributes:
-        copy: The file.
         reason: For the log and for operators.
         exists: The file exists already. File ids are never given twice, so another process writes this log.
     """
@@ -154,7 +153,6 @@ class CopyFailed:
     """Event: nothing more will count on this file (`copy_protocol.Lost`: an error, no room, fenced; or it is too slow).
 
     Attributes:
-        copy: The file.
         reason: For the log and for operators.
         is_fenced: The file's name was gone or another file's; otherwise its disk failed.
     """
