@@ -94,7 +94,7 @@ class Root(RootHandle):
         """The subscriptions of all topics, with cursors and backlog."""
         from pulsar_on_spark.topic.maintenance.status import look, topic_subscriptions
 
-        return topic_subscriptions(self, look(self))
+        return topic_subscriptions(self, look(self, self.store.view(durable=True)))
 
     def delete_subscription(self, topic: str, name: str, *, force: bool = False) -> None:
         """Delete a subscription on a topic and its partitions.

@@ -74,9 +74,9 @@ def _rows(root: Root, topic: str, number: int, *, last: bool) -> Iterator[dict[s
     from pulsar_on_spark.topic.managed_ledger.chain import chain
 
     with closing(Tail(root)) as tail:
-        view = root.store.view(durable=True)
-        parts = catalog.parts(view, catalog.require_topic(view, TopicName.parse(topic)))
-        view = tail.look(parts, view)
+        durable = root.store.view(durable=True)
+        parts = catalog.parts(durable, catalog.require_topic(durable, TopicName.parse(topic)))
+        view = tail.look(parts, durable)
         reader = SliceReader(root.path, root.storage_paths(view), _COLUMNS)
         for part in parts:
             end = chain.read_limit(view, part.topic_id)

@@ -36,8 +36,8 @@ class PulsarBatchReader(DataSourceReader):
         """Plan: positions from the options, slices from the metadata, tasks from the sizes."""
         root = RootHandle.shared(self._options.root)
         with closing(Tail(root, fail_on_data_loss=self._options.fail_on_data_loss)) as tail:
-            view = root.store.view(durable=True)
-            view = tail.look(selected_parts(view, self._options.topics), view, settle=True)
+            durable = root.store.view(durable=True)
+            view = tail.look(selected_parts(durable, self._options.topics), durable, settle=True)
         bounds = batch_bounds(root, view, self._options)
         slices = plan_slices(view, bounds, self._options.fail_on_data_loss, compacted=self._options.read_compacted)
         pieces = [ScanPiece(slice_) for slice_ in slices]

@@ -9,7 +9,7 @@ from itertools import pairwise
 from pulsar_on_spark.datasource.options import TopicSelection
 from pulsar_on_spark.datasource.scan import ScanPiece
 from pulsar_on_spark.metadata.records import TopicRecord
-from pulsar_on_spark.metadata.state import View
+from pulsar_on_spark.metadata.state import DurableView, View
 from pulsar_on_spark.model.ids import EARLIEST, Position, TopicId
 from pulsar_on_spark.model.names import TopicName
 from pulsar_on_spark.topic.catalog import catalog
@@ -38,7 +38,7 @@ def part_of(view: View, name: str, topic_id: TopicId) -> TopicPart | None:
     return TopicPart(name, topic_id, TopicName.parse(name).partition_index if record.partition_of else -1)
 
 
-def vanished(view: View, committed: StreamOffset, parts: Sequence[TopicPart]) -> list[str]:
+def vanished(view: DurableView, committed: StreamOffset, parts: Sequence[TopicPart]) -> list[str]:
     """What happened to topics of the committed offset that are not read any more, each in words."""
     _, changes = committed.reconcile({part.name: TopicId(part.topic_id) for part in parts})
     reasons = []

@@ -98,9 +98,9 @@ class PulsarStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """
         if self._initial is None:
             root = RootHandle.shared(self._options.root)
-            view = root.store.view(durable=True)
-            parts = selected_parts(view, self._options.topics)
-            view = self._looking(root).look(parts, view)
+            durable = root.store.view(durable=True)
+            parts = selected_parts(durable, self._options.topics)
+            view = self._looking(root).look(parts, durable)
             identity = StreamIdentity.new(self._options)
             if identity.subscription is None:
                 starts = UserPositions(root, view, self._options).starts(parts, "latest")
@@ -124,9 +124,9 @@ class PulsarStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def prepareForTriggerAvailableNow(self) -> None:
         """Fix how far this run reads: what is there now."""
         root = RootHandle.shared(self._options.root)
-        view = root.store.view(durable=True)
-        parts = stream_plan.existing_parts(view, self._options.topics)
-        view = self._looking(root).look(parts, view, settle=True)
+        durable = root.store.view(durable=True)
+        parts = stream_plan.existing_parts(durable, self._options.topics)
+        view = self._looking(root).look(parts, durable, settle=True)
         self._targets = {part.name: chain.read_limit(view, part.topic_id) for part in parts}
 
     @one_sentence
@@ -136,9 +136,10 @@ class PulsarStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._pace(committed)
         self._planned = _Planned(committed, None)
         root = RootHandle.shared(self._options.root)
-        view = root.store.view(durable=True)
-        parts = stream_plan.existing_parts(view, self._options.topics)
-        self._lose_all(stream_plan.vanished(view, committed, parts))
+        durable = root.store.view(durable=True)
+        parts = stream_plan.existing_parts(durable, self._options.topics)
+        self._lose_all(stream_plan.vanished(durable, committed, parts))
+        view: View = durable
         if self._subscription is not None:
             self._subscription.acknowledge(committed)
             view, reading = self._subscription.turn(
@@ -179,7 +180,7 @@ class PulsarStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._reports = self._reports or ReportLog(root.path)
         planned = self._planned
         known = planned.view if planned is not None and planned.offset == offset else None
-        view = known or root.store.view(durable=True)
+        view: View = known or root.store.view(durable=True)
         parts = {name: stream_plan.part_of(view, name, topic.topic_id) for name, topic in sorted(offset.topics.items())}
         there = [part for part in parts.values() if part is not None]
         if planned is None and self._subscription is not None:

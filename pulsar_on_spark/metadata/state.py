@@ -216,8 +216,12 @@ class State:
 
 
 @dataclass(frozen=True, eq=False, slots=True, weakref_slot=True)
-class View:
-    """What a decision may look at: the main table at one version. It stays as it is, whatever the store does next."""
+class RecentView:
+    """The main table at one version. It stays as it is, whatever the store does next.
+
+    It may be some seconds old: good enough to route a client and to authorise it, not to decide what to commit. A
+    function takes the weakest kind of view that is safe for what it does.
+    """
 
     state: State
     version: int
@@ -265,6 +269,19 @@ class View:
         record = self.get(cls, record_id)
         assert record is not None, f"index names {cls.kind} {record_id}, which is not live"
         return record
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class View(RecentView):
+    """The main table as it is now: what a decision may look at."""
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class DurableView(View):
+    """A view of which a power cut takes nothing back: by it files are deleted, data is skipped, results are reported.
+
+    Nothing but `MetadataStore.view(durable=True)` makes one.
+    """
 
 
 def encode(rows: Iterable[tuple[Record, bool]], seq: int, token: str, keys: Iterable[str]) -> pa.Table:

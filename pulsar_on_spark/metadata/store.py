@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import TypeVar
+from typing import Literal, TypeVar, overload
 
 import pyarrow as pa
 
@@ -27,7 +27,7 @@ from pulsar_on_spark.metadata.log.delta_handle import StaleHandleError
 from pulsar_on_spark.metadata.log.delta_log import DeltaLog
 from pulsar_on_spark.metadata.patience import give_up_after, retried
 from pulsar_on_spark.metadata.records import Record, RootRecord, SubscriptionRecord
-from pulsar_on_spark.metadata.state import State, View
+from pulsar_on_spark.metadata.state import DurableView, State, View
 from pulsar_on_spark.model.errors import CommitConflictError, FormatVersionError, MetadataError, NotARootError
 from pulsar_on_spark.model.latencies import Latencies
 from pulsar_on_spark.storage.durability import fsync_path, locked
@@ -138,12 +138,18 @@ class MetadataStore:
 
     # -- main ------------------------------------------------------------------------------------------------------
 
+    @overload
+    def view(self) -> View: ...
+
+    @overload
+    def view(self, *, durable: Literal[True]) -> DurableView: ...
+
     def view(self, *, durable: bool = False) -> View:
         """The main table now.
 
         Args:
-            durable: sync everything up to the returned version first; for whoever reports, deletes or skips on the
-                strength of what it reads.
+            durable: sync everything up to the returned version first; for callers that report, delete or skip on the
+                strength of what they read.
 
         Raises:
             MetadataError: the table cannot be read, or its disk does not take it.
@@ -153,6 +159,8 @@ class MetadataStore:
             view = self._read_main()
             if durable:
                 self._main.sync_to(view.version)
+                view = DurableView(view.state, view.version)
+                self._views.add(view)
             return view
 
         return self._retried("main", read)

@@ -27,7 +27,7 @@ from pulsar_on_spark.metadata.records import (
     TenantRecord,
     WriteRecord,
 )
-from pulsar_on_spark.metadata.state import State, View
+from pulsar_on_spark.metadata.state import DurableView, State, View
 from pulsar_on_spark.metadata.store import Change, MetadataStore
 from pulsar_on_spark.model.errors import (
     CommitConflictError,
@@ -267,6 +267,19 @@ def test_a_view_stays_as_it_is(root: Path, store: MetadataStore, put: Put) -> No
     assert (_names(before), _note(before, "a")) == (["a"], 1)
     assert (_names(after), _note(after, "a")) == (["a", "b"], 2)
     assert _names(store.view()) == ["b"]
+
+
+def test_nothing_but_a_durable_read_makes_a_durable_view(root: Path, store: MetadataStore, put: Put) -> None:
+    put(store, "a")
+    durable = store.view(durable=True)
+    assert isinstance(durable, DurableView)
+    assert not isinstance(store.view(), DurableView)
+    assert not isinstance(store.commit(lambda view: None), DurableView)
+    before = _names(durable)
+    put(MetadataStore(root), "b")
+    put(store, "c")
+    assert _names(durable) == before, "it stays as it is, like every view"
+    assert len(_names(store.view(durable=True))) == len(before) + 2
 
 
 def test_threads_read_whole_views_while_others_commit(store: MetadataStore) -> None:

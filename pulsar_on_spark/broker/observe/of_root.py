@@ -109,11 +109,11 @@ def peek_of_root(root: RootHandle, name: TopicName, subscription: str, entries: 
 
 
 def _look(root: RootHandle, name: TopicName) -> _Look:
-    view = root.store.view(durable=True)
-    record = catalog.require_topic(view, name)
-    parts = catalog.parts(view, record)
+    durable = root.store.view(durable=True)
+    record = catalog.require_topic(durable, name)
+    parts = catalog.parts(durable, record)
     with closing(Tail(root, fail_on_data_loss=False)) as tail:
-        view = tail.look(parts, view)
+        view = tail.look(parts, durable)
     cursors = root.store.cursors()
     return _Look(record, {part: contents(view, cursors, part, {}) for part in parts})
 

@@ -233,8 +233,7 @@ class CatchUp:
         slices = _slices(view, part, wanted, and_on=and_on)
         first = next(slices, None)
         if first is None:
-            view = self._journals(part, view, end)
-            slices = _slices(view, part, wanted, and_on=and_on)
+            slices = _slices(self._journals(part, view, end), part, wanted, and_on=and_on)
             first = next(slices, None)
         if first is None:
             raise DataLossError(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Final, NamedTuple
 
 from pulsar_on_spark.metadata.records import FileRecord
-from pulsar_on_spark.metadata.state import View
+from pulsar_on_spark.metadata.state import DurableView
 from pulsar_on_spark.model.errors import (
     CorruptJournalError,
     CorruptSegmentError,
@@ -30,7 +30,7 @@ class LostEntries(NamedTuple):
 
 
 def lost_entries(
-    view: View, part: TopicPart, first: Position, end: int, error: PulsarpyError, now_ms: int
+    view: DurableView, part: TopicPart, first: Position, end: int, error: PulsarpyError, now_ms: int
 ) -> LostEntries:
     """What is lost together with an entry: the rest of its batch, or all up to the next segment.
 

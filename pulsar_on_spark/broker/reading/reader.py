@@ -209,7 +209,7 @@ class EntryReader:
         """
 
         def look() -> int:
-            lost = lost_entries(self.root.store.view(), part, first, end, error, current_ms())
+            lost = lost_entries(self.root.store.view(durable=True), part, first, end, error, current_ms())
             if lost.report is not None:
                 write_report(self.root.path, lost.report)
             return lost.end

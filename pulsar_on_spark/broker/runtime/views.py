@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
-from pulsar_on_spark.metadata.state import View
+from pulsar_on_spark.metadata.state import DurableView
 from pulsar_on_spark.topic.catalog.root_handle import RootHandle
 
 
@@ -17,10 +17,10 @@ class Views:
 
     def __init__(self, root: RootHandle) -> None:
         self._root = root
-        self._next: asyncio.Future[View] | None = None
+        self._next: asyncio.Future[DurableView] | None = None
         self._is_reading = False
 
-    async def view(self) -> View:
+    async def view(self) -> DurableView:
         """Return a view that is at least as new as this call; calls during a read share the next one.
 
         Raises:
@@ -40,7 +40,7 @@ class Views:
                 self._next = None
                 try:
                     # Durable, because clients get to see it: it must survive a crash.
-                    view = await asyncio.to_thread(self._root.store.view, durable=True)
+                    view = await asyncio.to_thread(lambda: self._root.store.view(durable=True))
                 except Exception as error:  # raised in every caller
                     asked.set_exception(error)
                     asked.exception()

@@ -25,7 +25,7 @@ from pulsar_on_spark.metadata.records import (
     TopicRecord,
     TrimRecord,
 )
-from pulsar_on_spark.metadata.state import View
+from pulsar_on_spark.metadata.state import RecentView, View
 from pulsar_on_spark.metadata.store import Change, MetadataStore
 from pulsar_on_spark.model.errors import (
     InvalidArgumentError,
@@ -275,7 +275,7 @@ def deletion(view: View, topic: TopicRecord, *, force: bool) -> Change:
     return Change(deletes=deletes, keys=moved)
 
 
-def require_topic(view: View, name: TopicName) -> TopicRecord:
+def require_topic(view: RecentView, name: TopicName) -> TopicRecord:
     """The topic's record.
 
     Raises:
@@ -301,7 +301,7 @@ def require_not_terminated(topic: TopicRecord) -> None:
         )
 
 
-def parts(view: View, topic: TopicRecord) -> list[TopicPart]:
+def parts(view: RecentView, topic: TopicRecord) -> list[TopicPart]:
     """The topic's partitions in order, or the topic itself if it has none."""
     if topic.partitions is None:
         return [
@@ -313,12 +313,12 @@ def parts(view: View, topic: TopicRecord) -> list[TopicPart]:
     return [TopicPart(record.name, record.topic_id, index) for index, record in enumerate(records)]
 
 
-def topics(view: View) -> list[TopicRecord]:
+def topics(view: RecentView) -> list[TopicRecord]:
     """All topics, partitions left out, by name."""
     return [topic for topic in view.all(TopicRecord) if topic.partition_of is None]
 
 
-def matching(view: View, pattern: str) -> list[TopicRecord]:
+def matching(view: RecentView, pattern: str) -> list[TopicRecord]:
     """Topics whose full name, with or without `persistent://`, matches the whole regular expression.
 
     A pattern without a namespace is one for `public/default`, as in Pulsar's clients.
@@ -348,7 +348,7 @@ def live_files(view: View) -> dict[str, FileRecord]:
     return {file.file_id: file for file in view.all(FileRecord) if file.file_id in named}
 
 
-def _partition_records(view: View, topic: TopicRecord) -> list[TopicRecord]:
+def _partition_records(view: RecentView, topic: TopicRecord) -> list[TopicRecord]:
     name = TopicName.parse(topic.name)
     found = [view.get(TopicRecord, name.partition(index).full) for index in range(topic.partitions or 0)]
     return [record for record in found if record is not None]

@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from pulsar_on_spark.metadata import keys
 from pulsar_on_spark.metadata.records import NamespaceRecord, TenantRecord, TopicRecord
-from pulsar_on_spark.metadata.state import View
+from pulsar_on_spark.metadata.state import RecentView, View
 from pulsar_on_spark.metadata.store import Change, MetadataStore
 from pulsar_on_spark.model.errors import (
     CommitConflictError,
@@ -34,17 +34,17 @@ _ROUNDS: Final = 10_000
 """More than any namespace has hundreds of topics: whoever creates faster than this deletes is told so."""
 
 
-def tenants(view: View) -> list[TenantRecord]:
+def tenants(view: RecentView) -> list[TenantRecord]:
     """All tenants, by name."""
     return view.all(TenantRecord)
 
 
-def namespaces(view: View, tenant: str | None = None) -> list[NamespaceRecord]:
+def namespaces(view: RecentView, tenant: str | None = None) -> list[NamespaceRecord]:
     """All namespaces, or those of a tenant, by name."""
     return [each for each in view.all(NamespaceRecord) if tenant is None or _tenant_of(each.namespace) == tenant]
 
 
-def require_tenant(view: View, tenant: str) -> TenantRecord:
+def require_tenant(view: RecentView, tenant: str) -> TenantRecord:
     """The tenant's record.
 
     Raises:
@@ -59,7 +59,7 @@ def require_tenant(view: View, tenant: str) -> TenantRecord:
     return found
 
 
-def require_namespace(view: View, namespace: str) -> NamespaceRecord:
+def require_namespace(view: RecentView, namespace: str) -> NamespaceRecord:
     """The namespace's record.
 
     Raises:
@@ -249,7 +249,7 @@ def _delete_some(store: MetadataStore, namespace: str, *, force: bool) -> bool:
     return is_more
 
 
-def topics_of(view: View, namespace: str) -> list[TopicRecord]:
+def topics_of(view: RecentView, namespace: str) -> list[TopicRecord]:
     """The topics of a namespace, partitions left out, by name."""
     prefix = f"persistent://{namespace}/"
     return [topic for topic in catalog.topics(view) if topic.name.startswith(prefix)]

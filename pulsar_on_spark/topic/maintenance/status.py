@@ -20,7 +20,7 @@ from pulsar_on_spark.metadata.records import (
     SubscriptionRecord,
     TopicRecord,
 )
-from pulsar_on_spark.metadata.state import View
+from pulsar_on_spark.metadata.state import DurableView, View
 from pulsar_on_spark.model.ids import IncarnationId, PathId
 from pulsar_on_spark.storage.reports import Finding, read_reports, sum_losses
 from pulsar_on_spark.topic.catalog import catalog, registry
@@ -165,11 +165,12 @@ def status(root: RootHandle, *, verify: bool = False, progress: Progress = silen
         MetadataError: the metadata cannot be read.
         StorageError: the reports cannot be read.
     """
-    view = look(root)
-    files = catalog.live_files(view)
-    verified = _verify(root, view, files, progress) if verify else None
+    durable = root.store.view(durable=True)
+    view = look(root, durable)
+    files = catalog.live_files(durable)
+    verified = _verify(root, durable, files, progress) if verify else None
     return RootStatus(
-        **_storage(root, view, files),
+        **_storage(root, durable, files),
         root=root.path,
         cluster_id=root.cluster_id,
         quorum=str(root.quorum),
@@ -185,7 +186,7 @@ def storage_status(root: RootHandle) -> StorageStatus:
     return StorageStatus(**_storage(root, view, catalog.live_files(view)))
 
 
-def _storage(root: RootHandle, view: View, files: Mapping[str, FileRecord]) -> dict[str, Any]:
+def _storage(root: RootHandle, view: DurableView, files: Mapping[str, FileRecord]) -> dict[str, Any]:
     """The fields of `StorageStatus`."""
     reports = [report for report in read_reports(root.path) if report.file_id in files]
     bad = bad_copies(files, reports)
@@ -201,9 +202,8 @@ def _storage(root: RootHandle, view: View, files: Mapping[str, FileRecord]) -> d
     }
 
 
-def look(root: RootHandle) -> View:
-    """The root now, with what is in journals; where that cannot be read, as much of it as is known without."""
-    view = root.store.view(durable=True)
+def look(root: RootHandle, view: DurableView) -> View:
+    """The root with what is in journals; where that cannot be read, as much of it as is known without."""
     parts = [part for topic in catalog.topics(view) for part in catalog.parts(view, topic)]
     with closing(Tail(root, fail_on_data_loss=False)) as tail:
         return tail.look(parts, view)

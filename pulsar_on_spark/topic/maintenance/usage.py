@@ -127,7 +127,7 @@ def usage(root: RootHandle) -> RootUsage:
     Raises:
         MetadataError: the metadata cannot be read.
     """
-    view = look(root)
+    view = look(root, root.store.view(durable=True))
     shares = file_shares(view)
     stored: Counter[FileId] = Counter()
     paths = tuple(_path(view, path, shares, stored) for path in root.storage_paths(view).values())

@@ -28,12 +28,12 @@ from datetime import UTC, datetime, timedelta
 from pulsar_on_spark.ledger.segments.segment_format import write_id_of
 from pulsar_on_spark.metadata import keys
 from pulsar_on_spark.metadata.records import FileRecord, Record, WriteRecord
-from pulsar_on_spark.metadata.state import View
+from pulsar_on_spark.metadata.state import DurableView, View
 from pulsar_on_spark.metadata.store import Change, MetadataStore
 from pulsar_on_spark.model.errors import StoragePathError
 from pulsar_on_spark.model.ids import FileId, WriteId
 from pulsar_on_spark.storage.files import OS_FILES
-from pulsar_on_spark.storage.reports import clear_report, read_reports
+from pulsar_on_spark.storage.reports import Finding, clear_report, read_reports
 from pulsar_on_spark.storage.storage_path import StoragePath, StoredFile
 from pulsar_on_spark.topic.catalog.catalog import named_files
 from pulsar_on_spark.topic.catalog.progress import Progress, silent
@@ -115,7 +115,6 @@ def collect(
     nominees, skipped = _listed(root, now_s)
     aborted = _abort(store, nominees, ages, now_s)
     retired = _retire(store, now_s)
-    # Whatever is deleted below is decided by this view, which is durable.
     view = store.view(durable=True)
     collected = _replaced(view, ages, now_s)
     doomed = [each for each in nominees if is_garbage(view, each.stored, collected, ages)]
@@ -123,15 +122,15 @@ def collect(
     _tombstone(store, collected)
     remaining = {each.write_id for each in nominees} - {each.write_id for each in doomed}
     cleared = _clear_verdicts(store, remaining, ages, now_s)
-    _clear_reports(root)
+    _clear_reports(root, read_reports(root.path), store.view(durable=True))
     return CollectReport(aborted, retired, files, size_bytes, cleared, tuple(skipped))
 
 
-def is_garbage(view: View, stored: StoredFile, collected: Mapping[str, FileRecord], ages: Ages) -> bool:
+def is_garbage(view: DurableView, stored: StoredFile, collected: Mapping[str, FileRecord], ages: Ages) -> bool:
     """Whether a stored file may be deleted.
 
     Args:
-        view: a durable view.
+        view: the metadata, read after the listing.
         stored: the file.
         collected: the files whose time after their replacement is over, and that no topic of the view names.
         ages: the limits.
@@ -212,7 +211,7 @@ def _retire(store: MetadataStore, now_s: float) -> int:
             return total
 
 
-def _replaced(view: View, ages: Ages, now_s: float) -> dict[str, FileRecord]:
+def _replaced(view: DurableView, ages: Ages, now_s: float) -> dict[str, FileRecord]:
     """Files whose time after their replacement is over, and that no topic names."""
     named = named_files(view)
     limit = _time(now_s - ages.keep_replaced_s)
@@ -290,10 +289,8 @@ def _clear_verdicts(store: MetadataStore, remaining: set[WriteId], ages: Ages, n
     return cleared
 
 
-def _clear_reports(root: RootHandle) -> None:
+def _clear_reports(root: RootHandle, reports: Iterable[Finding], view: DurableView) -> None:
     """Clear the reports about files that are no more."""
-    reports = read_reports(root.path)
-    view = root.store.view(durable=True)
     for report in reports:
         if view.get(FileRecord, FileId(report.file_id)) is None:
             clear_report(root.path, report)

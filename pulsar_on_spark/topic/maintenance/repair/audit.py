@@ -15,7 +15,7 @@ from datetime import UTC, datetime
 from pulsar_on_spark.ledger.journal.log import LogState
 from pulsar_on_spark.ledger.journal.register import log_record
 from pulsar_on_spark.metadata.records import FileRecord, IncarnationRecord, PathRecord
-from pulsar_on_spark.metadata.state import View
+from pulsar_on_spark.metadata.state import DurableView, View
 from pulsar_on_spark.model.errors import StoragePathError
 from pulsar_on_spark.model.ids import FileId, IncarnationId, PathId
 from pulsar_on_spark.storage.health import Condition, PathHealth
@@ -68,7 +68,7 @@ class Audit:
         bare_fragments: Journal fragments that lack copies.
     """
 
-    view: View
+    view: DurableView
     paths: Mapping[PathId, PathHealth]
     problems: Mapping[PathId, str] = field(default_factory=dict)
     bad: Mapping[tuple[FileId, PathId], str] = field(default_factory=dict)

@@ -25,10 +25,10 @@ from pulsar_on_spark.ledger.journal.register import log_record
 from pulsar_on_spark.ledger.segments.segment_format import write_id_of
 from pulsar_on_spark.metadata import keys
 from pulsar_on_spark.metadata.records import FileRecord, IncarnationRecord, PathRecord, SealRecord, WriteRecord
-from pulsar_on_spark.metadata.state import View
+from pulsar_on_spark.metadata.state import DurableView, View
 from pulsar_on_spark.metadata.store import Change
 from pulsar_on_spark.model.errors import InvalidArgumentError, StoragePathError
-from pulsar_on_spark.model.ids import PathId
+from pulsar_on_spark.model.ids import PathId, WriteId
 from pulsar_on_spark.model.root_path import local_path
 from pulsar_on_spark.storage import permissions
 from pulsar_on_spark.storage.files import OS_FILES
@@ -212,18 +212,21 @@ def _require_unused(view: View, record: PathRecord) -> None:
 def _require_no_writes(root: RootHandle, path: StoragePath) -> None:
     """No file may be there whose write is neither committed nor aborted: its commit may name this path yet."""
     listed = list(_unchecked_listing(path))
-    view = root.store.view(durable=True)
-    files = {file.write_id for file in view.all(FileRecord)}
-    under_way = {
-        write_id
-        for write_id in map(write_id_of, listed)
-        if write_id not in files and view.get(WriteRecord, write_id) is None
-    }
+    under_way = _undecided_writes(root.store.view(durable=True), listed)
     if under_way:
         raise InvalidArgumentError(
             f"{len(under_way)} writes have files on {path} and are not committed yet: wait for them, or let `pulsarpy "
             "maintain --abort-after` give up those that are dead."
         )
+
+
+def _undecided_writes(view: DurableView, file_ids: Iterable[str]) -> set[WriteId]:
+    files = {file.write_id for file in view.all(FileRecord)}
+    return {
+        write_id
+        for write_id in map(write_id_of, file_ids)
+        if write_id not in files and view.get(WriteRecord, write_id) is None
+    }
 
 
 def _require_closed(path: StoragePath) -> None:

@@ -19,7 +19,7 @@ from dataclasses import dataclass, replace
 from pulsar_on_spark.ledger.segments.restoring import delete_aside, put_back, restore_copy, set_aside
 from pulsar_on_spark.metadata import keys
 from pulsar_on_spark.metadata.records import FileRecord, PathRecord
-from pulsar_on_spark.metadata.state import View
+from pulsar_on_spark.metadata.state import DurableView, View
 from pulsar_on_spark.metadata.store import Change
 from pulsar_on_spark.model.clock import current_ms
 from pulsar_on_spark.model.errors import CopiesUnreachableError, CorruptSegmentError, StoragePathError
@@ -185,11 +185,16 @@ def commit(root: RootHandle, batch: Sequence[Restored], files: FileOps = OS_FILE
     if failures:
         root.mark_failed(failures)
     moved = _change(root, batch, copies_named)
-    gone = _gone_again(root, batch)
+    gone = _gone_again(root, root.store.view(durable=True), batch)
     replacing = [each for each in batch if each.plan.leaving and each.plan.file.file_id not in gone]
     if replacing:
         moved |= _change(root, replacing, copies_left)
-    view = root.store.view(durable=True)
+    dropped, ended = _drop(root, root.store.view(durable=True), batch, files)
+    return Committed(len(moved), dropped, tuple(problem for some in gone.values() for problem in some), ended)
+
+
+def _drop(root: RootHandle, view: DurableView, batch: Sequence[Restored], files: FileOps) -> tuple[int, frozenset[str]]:
+    """Delete the copies that nobody names any more; returns how many, and the files that are no more."""
     paths = root.storage_paths(view)
     dropped = 0
     for each in batch:
@@ -207,7 +212,7 @@ def commit(root: RootHandle, batch: Sequence[Restored], files: FileOps = OS_FILE
                     # A path that is away, or broken: the next audit that finds it there sees to it.
                     log.info("The copy of file %s stays on %s for now: %s", file_id, paths[path_id], error)
     ended = frozenset(each.plan.file.file_id for each in batch if view.get(FileRecord, each.plan.file.file_id) is None)
-    return Committed(len(moved), dropped, tuple(problem for some in gone.values() for problem in some), ended)
+    return dropped, ended
 
 
 def discard(root: RootHandle, file_id: FileId, path: StoragePath, files: FileOps = OS_FILES) -> bool:
@@ -222,12 +227,16 @@ def discard(root: RootHandle, file_id: FileId, path: StoragePath, files: FileOps
     moved = set_aside(file_id, path, files)
     if not moved:
         return False
-    now = root.store.view(durable=True).get(FileRecord, file_id)
-    if now is not None and path.path_id in now.copies:
+    if _is_named(root.store.view(durable=True), file_id, path.path_id):
         put_back(moved, files)
         return False
     delete_aside(moved, files)
     return True
+
+
+def _is_named(view: DurableView, file_id: FileId, path_id: PathId) -> bool:
+    now = view.get(FileRecord, file_id)
+    return now is not None and path_id in now.copies
 
 
 def _change(root: RootHandle, batch: Sequence[Restored], copies: CopiesThen) -> set[str]:
@@ -253,9 +262,8 @@ def _changed(view: View, done: Restored, copies: CopiesThen) -> FileRecord | Non
     return None if then == now.copies else now.model_copy(update={"copies": then})
 
 
-def _gone_again(root: RootHandle, batch: Sequence[Restored]) -> dict[str, list[str]]:
+def _gone_again(root: RootHandle, view: DurableView, batch: Sequence[Restored]) -> dict[str, list[str]]:
     """Of each file whose record names a new copy that is not there any more, what to say about it."""
-    view = root.store.view(durable=True)
     paths = root.storage_paths(view)
     found: dict[str, list[str]] = {}
     for each in batch:

@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable
 
 from pulsar_on_spark.metadata.records import IncarnationRecord
+from pulsar_on_spark.metadata.state import DurableView
 from pulsar_on_spark.model.errors import InvalidArgumentError, JournalUndecidedError
 from pulsar_on_spark.model.ids import IncarnationId
 from pulsar_on_spark.model.standing import Standing
@@ -19,7 +20,7 @@ from pulsar_on_spark.topic.catalog.root_handle import RootHandle
 from pulsar_on_spark.topic.managed_ledger.incarnation.dead_brokers import recover_incarnation
 from pulsar_on_spark.topic.managed_ledger.sealing.journal_cursors import snapshot_cursors
 from pulsar_on_spark.topic.managed_ledger.sealing.journal_frames import frames_of
-from pulsar_on_spark.topic.managed_ledger.sealing.seals import sealed_log
+from pulsar_on_spark.topic.managed_ledger.sealing.seals import SealedLog, sealed_log
 
 _ATTEMPTS = 3
 
@@ -65,6 +66,11 @@ class DeadOwners:
         return Standing.RUN_OUT
 
 
+def _log_to_settle(view: DurableView, incarnation: IncarnationId) -> SealedLog | None:
+    """The log; None if it was cleared away, and there is nothing to settle."""
+    return sealed_log(view, incarnation)
+
+
 def settle_cursors(root: RootHandle, incarnation: IncarnationId) -> None:
     """Make sure that the cursors table says, durably, what the CLOSED journal of an incarnation says of cursors.
 
@@ -77,7 +83,7 @@ def settle_cursors(root: RootHandle, incarnation: IncarnationId) -> None:
         MetadataError: the metadata cannot be read or written.
     """
     for attempt in range(_ATTEMPTS):
-        found = sealed_log(root.store.view(durable=True), incarnation)
+        found = _log_to_settle(root.store.view(durable=True), incarnation)
         if found is None:
             return  # cleared away, which rests on the cursors' being in the table
         if found.record.last_frame is None:

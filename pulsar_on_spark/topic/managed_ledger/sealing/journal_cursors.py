@@ -9,8 +9,9 @@ from typing import TypeAlias
 
 from pulsar_on_spark.ledger.journal.frames import Frame
 from pulsar_on_spark.ledger.journal.log import FrameKind, FrameNumber
-from pulsar_on_spark.metadata.cursors import CursorRow
+from pulsar_on_spark.metadata.cursors import CursorRow, Cursors
 from pulsar_on_spark.metadata.records import SubscriptionRecord
+from pulsar_on_spark.metadata.state import DurableView
 from pulsar_on_spark.metadata.store import MetadataStore
 from pulsar_on_spark.model.ids import TopicId
 from pulsar_on_spark.topic.managed_ledger.cursor.handover import broker_cursor
@@ -93,8 +94,12 @@ def _uncovered(
     if not ranks:
         return []
     # In this order: a subscription's record is in main before any row of it.
-    view = store.view(durable=True)
-    cursors = store.cursors(durable=True)
+    return _uncovered_by(store.view(durable=True), store.cursors(durable=True), ranks)
+
+
+def _uncovered_by(
+    view: DurableView, cursors: Cursors, ranks: Mapping[CursorKey, Rank]
+) -> list[tuple[CursorKey, SubscriptionRecord, list[CursorRow]]]:
     uncovered = []
     for (topic_id, name), rank in ranks.items():
         record = view.get(SubscriptionRecord, f"{topic_id}/{name}")

@@ -30,7 +30,7 @@ from pulsar_on_spark.ledger.journal.frames import Frame
 from pulsar_on_spark.ledger.journal.log import Copy, FrameNumber, LogState
 from pulsar_on_spark.ledger.journal.sealing import deleted_before, files_to_delete
 from pulsar_on_spark.metadata.records import IncarnationRecord, PathRecord
-from pulsar_on_spark.metadata.state import View
+from pulsar_on_spark.metadata.state import DurableView, View
 from pulsar_on_spark.metadata.store import Change
 from pulsar_on_spark.model.errors import InvalidArgumentError, StorageError
 from pulsar_on_spark.model.ids import IncarnationId, JournalFileId, PathId
@@ -121,12 +121,13 @@ class Trimmer:
             CorruptCursorError: such a record cannot be read.
             MetadataError: the metadata cannot be read or written.
         """
-        store = self._root.store
         for _ in range(_MAX_CLOSE_COMMITS):
             if not self._committed(lambda view: decide_close(view, self._incarnation)):
                 break
-        # Whatever is deleted below is decided by views that are durable.
-        found = sealed_log(store.view(durable=True), self._incarnation)
+        return self._trim(self._root.store.view(durable=True))
+
+    def _trim(self, view: DurableView) -> TrimReport:
+        found = sealed_log(view, self._incarnation)
         if found is None or found.record.state is LogState.IN_RECOVERY:
             return TrimReport(is_cleared=found is None)
         if found.is_sealed:
@@ -135,8 +136,8 @@ class Trimmer:
         before = trimmable_before(found, lambda begin, end: self._is_snapshotted(found, begin, end))
         if before > found.seal.trimmed_before:
             now = datetime.now(UTC)
-            store.commit(lambda view: decide_trim(view, self._incarnation, before, now))
-        return self._delete()
+            self._root.store.commit(lambda view: decide_trim(view, self._incarnation, before, now))
+        return self._delete(self._root.store.view(durable=True))
 
     # -- cursor records ------------------------------------------------------------------------------------------------
 
@@ -162,9 +163,8 @@ class Trimmer:
 
     # -- files ---------------------------------------------------------------------------------------------------------
 
-    def _delete(self) -> TrimReport:
-        """Delete the files of trimmed frames, by a view that is durable and has their trim."""
-        view = self._root.store.view(durable=True)
+    def _delete(self, view: DurableView) -> TrimReport:
+        """Delete the files of trimmed frames, by a view that has their trim."""
         found = sealed_log(view, self._incarnation)
         trimmed_at = None if found is None else found.seal.trimmed_at
         # A trim in the future was made before the clock was set back: its files do not stay until then.
@@ -182,9 +182,10 @@ class Trimmer:
         before = deleted_before(found.record, found.seal.trimmed_before, self._deleted)
         self._cursors.forget(before)
         self._committed(lambda view: decide_prune(view, self._incarnation, self._deleted))
-        is_cleared = sealed_log(self._root.store.view(durable=True), self._incarnation) is None
+        after = self._root.store.view(durable=True)
+        is_cleared = sealed_log(after, self._incarnation) is None
         if is_cleared:
-            clear_directories(self._root)
+            clear_directories(self._root, after)
         return TrimReport(count, before, self._waiting, is_cleared)
 
     def _delete_file(self, path: StoragePath, copy: Copy) -> int:
@@ -230,12 +231,11 @@ def _pass_given_up(seen: CursorsInFrames, found: SealedLog) -> None:
             seen.pass_over(seen.end, end)
 
 
-def clear_directories(root: RootHandle) -> int:
+def clear_directories(root: RootHandle, view: DurableView) -> int:
     """Delete what incarnations have left on the storage paths whose log was cleared away; returns how many.
 
     A listing nominates; the log's deleted record decides. What the metadata never knew stays.
     """
-    view = root.store.view(durable=True)
     count = 0
     for path in root.storage_paths(view).values():
         try:

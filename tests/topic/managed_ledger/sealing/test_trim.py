@@ -412,13 +412,13 @@ def test_killed_at_a_commit(log: LogOnDisk, key: str, monkeypatch: pytest.Monkey
     assert log.root.store.view().all(IncarnationRecord) == []
     for ledger, entries in log.entries.items():
         assert sealed_entries(log.root, ledger) == entries
-    clear_directories(log.root)
+    clear_directories(log.root, log.root.store.view(durable=True))
     assert list(log.root.path.glob("storage/*/journal/*")) == []
 
 
 def test_directories_of_the_unknown_stay(log: LogOnDisk) -> None:
     (log.root.path / "storage/0/journal/ffff").mkdir()
-    assert clear_directories(log.root) == 0
+    assert clear_directories(log.root, log.root.store.view(durable=True)) == 0
     assert (log.root.path / "storage/0/journal/ffff").is_dir()
     assert (log.root.path / "storage/0/journal" / log.incarnation).is_dir()
 
