@@ -7,7 +7,7 @@ import logging
 import shutil
 import time
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import Final
@@ -23,13 +23,11 @@ from pulsar_on_spark.metadata.records import (
     SegmentRecord,
     SubscriptionRecord,
 )
-from pulsar_on_spark.metadata.state import View
+from pulsar_on_spark.metadata.state import DurableView, View
 from pulsar_on_spark.model.errors import PulsarpyError
-from pulsar_on_spark.storage.reports import ReportKind, read_reports
 from pulsar_on_spark.topic.catalog import catalog
 from pulsar_on_spark.topic.catalog.root_handle import RootHandle
-from pulsar_on_spark.topic.maintenance.repair.scrub import AuditState, read_state
-from pulsar_on_spark.topic.maintenance.storage_status import PathNumbers, bad_copies, missing_copies, path_numbers
+from pulsar_on_spark.topic.maintenance.storage_status import CopyNumbers, copy_numbers
 
 log = logging.getLogger(__name__)
 
@@ -53,13 +51,8 @@ class StoredLook:
             name.
         file_bytes: Bytes of all these copies of all segment files.
         files: Segment files.
-        missing_copies: Copies that files lack to their write quorum: as in `pulsarpy status`, those on paths that are
-            lost, draining or cannot be reached do not count as there.
         open_incarnations: Incarnations whose journals are open or not recovered yet.
-        paths: All storage paths in use.
-        bad_copies: Copies of live files that readers or audits found bad or missing, and nobody has restored yet.
-        losses: Reports of live files that no copy gives whole.
-        audit: What the last audit found.
+        storage: Its storage paths and copies, as in `pulsarpy status`.
         root_total_bytes: Of the file system that holds the metadata.
         root_free_bytes: Free there.
     """
@@ -71,19 +64,15 @@ class StoredLook:
     backlogs: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
     file_bytes: int = 0
     files: int = 0
-    missing_copies: int = 0
     open_incarnations: int = 0
-    paths: Sequence[PathNumbers] = ()
-    bad_copies: int = 0
-    losses: int = 0
-    audit: AuditState = field(default_factory=AuditState)
+    storage: CopyNumbers = field(default_factory=CopyNumbers)
     root_total_bytes: int = 0
     root_free_bytes: int = 0
 
     @property
     def paths_to_write(self) -> int:
         """Storage paths that are there and may be written to."""
-        return sum(each.is_writable for each in self.paths)
+        return sum(each.is_writable for each in self.storage.paths)
 
 
 class Stored:
@@ -140,25 +129,17 @@ class Stored:
                     await self._asked.wait()
             self._asked.clear()
 
-    def _look(self, view: View) -> StoredLook:
+    def _look(self, view: DurableView) -> StoredLook:
         at_s, root = time.monotonic(), self._root
         if view.version != self._seen:
             self._files, self._counted = catalog.live_files(view), counted(view)
             self._seen = view.version
-        files = self._files
-        reports = [each for each in read_reports(root.path) if each.file_id in files]
-        bad = bad_copies(files, reports)
-        paths = path_numbers(root, view, files, bad)
         disk = shutil.disk_usage(root.path / "metadata")
         return replace(
             self._counted,
             at_s=at_s,
             backlogs=_backlogs(view, root.store.cursors()),
-            paths=paths,
-            missing_copies=missing_copies(root, files, paths),
-            bad_copies=len(bad),
-            losses=sum(each.kind is ReportKind.LOSS for each in reports),
-            audit=read_state(root.path),
+            storage=copy_numbers(root, view, self._files),
             root_total_bytes=disk.total,
             root_free_bytes=disk.free,
         )

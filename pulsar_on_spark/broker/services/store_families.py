@@ -49,7 +49,7 @@ def store_families(services: Services) -> Iterator[Metric]:
 
 def _broker_gauges(services: Services, look: StoredLook) -> Iterable[tuple[str, str, float]]:
     vitals, path, cache = services.vitals, services.path, services.reader.cache
-    now_s = time.monotonic()
+    found, now_s = look.storage, time.monotonic()
     return (
         ("pulsar_active_connections", "Clients' connections", len(vitals.connections)),
         ("pulsar_ml_cache_used_size", "Bytes of entries in memory", cache.size_bytes),
@@ -59,13 +59,13 @@ def _broker_gauges(services: Services, look: StoredLook) -> Iterable[tuple[str, 
         ("pulsarpy_sealing_over_limit", "1 while producers are held back because of sealing", path.is_lagging),
         ("pulsarpy_open_incarnations", "Journals that are open or not recovered", look.open_incarnations),
         ("pulsarpy_segment_files", "Segment files", look.files),
-        ("pulsarpy_segment_copies_missing", "Copies that segment files lack to their quorum", look.missing_copies),
-        ("pulsarpy_segment_copies_bad", "Copies that were found bad and are not restored", look.bad_copies),
-        ("pulsarpy_segment_losses", "Findings of data that no copy gives", look.losses),
-        ("pulsarpy_audit_copies_missing", "Copies that the last audit did not find", look.audit.missing),
-        ("pulsarpy_audit_copies_lacking", "Copies for which it found no storage path", look.audit.lacking),
-        ("pulsarpy_audit_files_unfinished", "Files that its repair left to the next one", look.audit.unfinished),
-        ("pulsarpy_audit_time_seconds", "When it was, since 1970; 0 before the first", look.audit.audited_ms / 1000),
+        ("pulsarpy_segment_copies_missing", "Copies that segment files lack to their quorum", found.missing_copies),
+        ("pulsarpy_segment_copies_bad", "Copies that were found bad and are not restored", len(found.bad_copies)),
+        ("pulsarpy_segment_losses", "Findings of data that no copy gives", len(found.losses)),
+        ("pulsarpy_audit_copies_missing", "Copies that the last audit did not find", found.audit.missing),
+        ("pulsarpy_audit_copies_lacking", "Copies for which it found no storage path", found.audit.lacking),
+        ("pulsarpy_audit_files_unfinished", "Files that its repair left to the next one", found.audit.unfinished),
+        ("pulsarpy_audit_time_seconds", "When it was, since 1970; 0 before the first", found.audit.audited_ms / 1000),
         ("pulsarpy_root_size_bytes", "Of the file system of the metadata", look.root_total_bytes),
         ("pulsarpy_root_free_bytes", "Free there; below 1 MiB nothing is committed", look.root_free_bytes),
         ("pulsarpy_stored_look_age_seconds", "Age of what is said of storage", now_s - look.at_s if look.at_s else -1),
@@ -172,7 +172,7 @@ def _of_paths(cluster: str, look: StoredLook) -> Iterator[Metric]:
     reachable = GaugeMetricFamily("pulsarpy_path_reachable", "1 while it is there, and the right one", labels=_PATH)
     total = GaugeMetricFamily("pulsarpy_path_size_bytes", "Of its file system", labels=_PATH)
     free = GaugeMetricFamily("pulsarpy_path_free_bytes", "Free in its file system", labels=_PATH)
-    for path in look.paths:
+    for path in look.storage.paths:
         key = (cluster, str(path.path_id), path.uri)
         for each in _STATES:
             state.add_metric((*key, each), path.state == each)

@@ -6,7 +6,7 @@ import time
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
@@ -22,14 +22,13 @@ from pulsar_on_spark.metadata.records import (
 )
 from pulsar_on_spark.metadata.state import DurableView, View
 from pulsar_on_spark.model.ids import IncarnationId, PathId
-from pulsar_on_spark.storage.reports import Finding, read_reports, sum_losses
 from pulsar_on_spark.topic.catalog import catalog, registry
 from pulsar_on_spark.topic.catalog.leases import LeaseWatcher, broker_lease_directory
 from pulsar_on_spark.topic.catalog.progress import Progress, silent
 from pulsar_on_spark.topic.catalog.root_handle import RootHandle
 from pulsar_on_spark.topic.data_path.tail import Tail
-from pulsar_on_spark.topic.maintenance.repair.scrub import AuditState, check_copy, read_state
-from pulsar_on_spark.topic.maintenance.storage_status import PathNumbers, bad_copies, missing_copies, path_numbers
+from pulsar_on_spark.topic.maintenance.repair.scrub import check_copy
+from pulsar_on_spark.topic.maintenance.storage_status import CopyNumbers, copy_numbers
 from pulsar_on_spark.topic.managed_ledger.chain import chain
 from pulsar_on_spark.topic.managed_ledger.chain.tail_view import UnsealedSegment
 from pulsar_on_spark.topic.managed_ledger.sealing.journal_frames import JournalFrames
@@ -108,31 +107,18 @@ class TopicSubscription:
         )
 
 
-@dataclass(frozen=True, slots=True)
-class StorageStatus:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StorageStatus(CopyNumbers):
     """Storage paths, copies and journals of a root at one version of its metadata.
 
     Attributes:
-        paths: Its storage paths.
         incarnations: Broker incarnations, those whose journals are wholly sealed and cleared away left out.
-        missing_copies: How many copies live files lack to their write quorum. Those on paths that cannot be reached
-            count as missing; the `reason` of such a path says why. So do those on lost and on draining paths.
-        unchecked_copies: Copies on paths that came back: they count when they were read in full.
-        bad_copies: Reports of copies of live files that are bad or missing, while another is good.
-        losses: What of live files no copy gives: one of each file and topic, with the total of its messages.
-        audit: What the last audit found, what was repaired after it, and how far the scrub of each path is.
     """
 
-    paths: tuple[PathNumbers, ...]
     incarnations: tuple[IncarnationStatus, ...]
-    missing_copies: int
-    unchecked_copies: int
-    bad_copies: tuple[Finding, ...]
-    losses: tuple[Finding, ...]
-    audit: AuditState
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class RootStatus(StorageStatus):
     """A root at one version of its metadata.
 
@@ -188,17 +174,10 @@ def storage_status(root: RootHandle) -> StorageStatus:
 
 def _storage(root: RootHandle, view: DurableView, files: Mapping[str, FileRecord]) -> dict[str, Any]:
     """The fields of `StorageStatus`."""
-    reports = [report for report in read_reports(root.path) if report.file_id in files]
-    bad = bad_copies(files, reports)
-    paths = path_numbers(root, view, files, bad)
+    numbers = copy_numbers(root, view, files)
     return {
-        "paths": paths,
+        **{each.name: getattr(numbers, each.name) for each in fields(numbers)},
         "incarnations": tuple(_incarnation(root, view, record) for record in view.all(IncarnationRecord)),
-        "missing_copies": missing_copies(root, files, paths),
-        "unchecked_copies": sum(path.copies for path in paths if not path.is_checked),
-        "bad_copies": bad,
-        "losses": tuple(sum_losses(reports)),
-        "audit": read_state(root.path),
     }
 
 

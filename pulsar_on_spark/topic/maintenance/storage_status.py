@@ -1,18 +1,19 @@
-"""The numbers of storage paths: one look at them, under `pulsarpy status`, the admin API and metrics alike."""
+"""The numbers of storage paths and copies: one look, under `pulsarpy status`, the admin API and metrics alike."""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, fields
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 
 from pulsar_on_spark.metadata.records import FileRecord, PathRecord
-from pulsar_on_spark.metadata.state import View
+from pulsar_on_spark.metadata.state import DurableView, View
 from pulsar_on_spark.model.ids import PathId
 from pulsar_on_spark.storage.health import PathHealth
-from pulsar_on_spark.storage.reports import Finding, ReportKind
+from pulsar_on_spark.storage.reports import Finding, ReportKind, read_reports, sum_losses
 from pulsar_on_spark.topic.catalog.root_handle import RootHandle
+from pulsar_on_spark.topic.maintenance.repair.scrub import AuditState, read_state
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,24 +35,67 @@ class PathNumbers(PathHealth):
     bad_copies: int
 
 
-def path_numbers(
-    root: RootHandle, view: View, files: Mapping[str, FileRecord], bad: Iterable[Finding]
-) -> tuple[PathNumbers, ...]:
-    """Examine all storage paths; a disk that hangs blocks.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CopyNumbers:
+    """Storage paths and copies of a root at one version of its metadata.
+
+    Attributes:
+        paths: Its storage paths.
+        missing_copies: Copies that live files lack to their write quorum. Those on paths that cannot be reached count
+            as missing; the `reason` of such a path says why. So do those on lost and on draining paths.
+        unchecked_copies: Copies on paths that came back: they count when they were read in full.
+        bad_copies: Reports of copies of live files that are bad or missing, while another is good.
+        losses: Data of live files that no copy gives: one of each file and topic, with the total of its messages.
+        audit: Findings of the last audit, what was repaired after it, and the progress of the scrub of each path.
+    """
+
+    paths: tuple[PathNumbers, ...] = ()
+    missing_copies: int = 0
+    unchecked_copies: int = 0
+    bad_copies: tuple[Finding, ...] = ()
+    losses: tuple[Finding, ...] = ()
+    audit: AuditState = field(default_factory=AuditState)
+
+
+def copy_numbers(root: RootHandle, view: DurableView, files: Mapping[str, FileRecord]) -> CopyNumbers:
+    """Look at the storage paths and the reports of readers; a disk that hangs blocks.
 
     Args:
         root: The root.
         view: Its metadata.
-        files: The live files.
-        bad: The reports of their bad copies.
+        files: The live files of the view.
+
+    Raises:
+        StorageError: the reports cannot be read.
     """
+    reports = [report for report in read_reports(root.path) if report.file_id in files]
+    bad = tuple(each for each in reports if _is_bad_copy(files[each.file_id], each))
+    paths = _paths(root, view, files, Counter(report.path_id for report in bad))
+    holding = {path.path_id for path in paths if path.holds_copies}
+    return CopyNumbers(
+        paths=paths,
+        missing_copies=sum(file.missing_copies(root.quorum.write, holding) for file in files.values()),
+        unchecked_copies=sum(path.copies for path in paths if not path.is_checked),
+        bad_copies=bad,
+        losses=tuple(sum_losses(reports)),
+        audit=read_state(root.path),
+    )
+
+
+def _is_bad_copy(file: FileRecord, report: Finding) -> bool:
+    """True if the report is of a copy that the file's record names."""
+    return report.kind is ReportKind.BAD_COPY and report.path_id in file.copies
+
+
+def _paths(
+    root: RootHandle, view: View, files: Mapping[str, FileRecord], bad: Mapping[PathId | None, int]
+) -> tuple[PathNumbers, ...]:
     copies: Counter[int] = Counter()
     sizes: Counter[int] = Counter()
     for file in files.values():
         for path_id in file.copies:
             copies[path_id] += 1
             sizes[path_id] += file.length + file.sidecar_length
-    bad_by_path = Counter(report.path_id for report in bad)
     healths = root.examine_paths(view)
     directories = root.storage_paths(view)
     return tuple(
@@ -61,25 +105,8 @@ def path_numbers(
             directory=directories[health.path_id].directory,
             copies=copies[health.path_id],
             bytes=sizes[health.path_id],
-            bad_copies=bad_by_path[health.path_id],
+            bad_copies=bad[health.path_id],
         )
         for record in view.all(PathRecord)
         if (health := healths.get(PathId(record.path_id))) is not None
-    )
-
-
-def missing_copies(root: RootHandle, files: Mapping[str, FileRecord], paths: Iterable[PathHealth]) -> int:
-    """The number of copies that files lack, those on paths that are away, lost or draining included."""
-    holding = {path.path_id for path in paths if path.holds_copies}
-    return sum(file.missing_copies(root.quorum.write, holding) for file in files.values())
-
-
-def bad_copies(files: Mapping[str, FileRecord], reports: Iterable[Finding]) -> tuple[Finding, ...]:
-    """The reports of copies that records of live files name."""
-    return tuple(
-        report
-        for report in reports
-        if report.kind is ReportKind.BAD_COPY
-        and report.file_id in files
-        and report.path_id in files[report.file_id].copies
     )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import shutil
+from dataclasses import fields, replace
 from pathlib import Path
 
 import pytest
@@ -19,6 +20,8 @@ from pulsar_on_spark.root import Root
 from pulsar_on_spark.storage.reports import Finding, ReportKind, write_report
 from pulsar_on_spark.storage.storage_path import IDENTITY_FILE
 from pulsar_on_spark.topic.maintenance.maintain import maintain
+from pulsar_on_spark.topic.maintenance.status import storage_status
+from pulsar_on_spark.topic.maintenance.storage_status import CopyNumbers
 from pulsar_on_spark.topic.managed_ledger.subscription import subscriptions
 from tests.kit import messages
 
@@ -44,13 +47,20 @@ def look(root: Root) -> StoredLook:
     return asyncio.run(first())
 
 
+def numbers(found: CopyNumbers) -> dict[str, object]:
+    """All numbers but free bytes, as others write to the disk meanwhile."""
+    paths = [replace(path, free_bytes=None) for path in found.paths]
+    return {**{each.name: getattr(found, each.name) for each in fields(CopyNumbers)}, "paths": paths}
+
+
 def test_all_is_well(root: Root) -> None:
     found = look(root)
-    assert (found.files, found.missing_copies, found.bad_copies, found.losses) == (1, 0, 0, 0)
-    assert [each.is_there for each in found.paths] == [True] * 3
+    assert found.files == 1
+    assert (found.storage.missing_copies, found.storage.bad_copies, found.storage.losses) == (0, (), ())
+    assert [each.is_there for each in found.storage.paths] == [True] * 3
     assert 0 < found.root_free_bytes < found.root_total_bytes
-    assert found.audit.audited_ms == 0
-    assert all(0 < (each.free_bytes or 0) < (each.total_bytes or 0) for each in found.paths)
+    assert found.storage.audit.audited_ms == 0
+    assert all(0 < (each.free_bytes or 0) < (each.total_bytes or 0) for each in found.storage.paths)
 
 
 def test_backlogs_of_subscriptions_that_no_broker_has(root: Root) -> None:
@@ -74,13 +84,13 @@ def test_a_wiped_path_holds_nothing_whatever_its_state(root: Root) -> None:
     shutil.rmtree(directory)
     directory.mkdir()
     found = look(root)
-    assert [(each.state, each.is_there) for each in found.paths] == [
+    assert [(each.state, each.is_there) for each in found.storage.paths] == [
         ("writable", True),
         ("writable", False),
         ("writable", True),
     ]
-    assert found.missing_copies == 1
-    assert found.paths[1].total_bytes is None
+    assert found.storage.missing_copies == 1
+    assert found.storage.paths[1].total_bytes is None
 
 
 def test_what_readers_and_audits_found(root: Root) -> None:
@@ -89,9 +99,10 @@ def test_what_readers_and_audits_found(root: Root) -> None:
         write_report(root.path, Finding(kind, FileId(file.file_id), path_id, "rot", 0))
         write_report(root.path, Finding(kind, FileId("0123456789abcdef0123456789abcdef"), path_id, "of a gone file", 0))
     found = look(root)
-    assert (found.bad_copies, found.losses, found.missing_copies) == (1, 1, 0)
+    assert (len(found.storage.bad_copies), len(found.storage.losses), found.storage.missing_copies) == (1, 1, 0)
+    assert numbers(found.storage) == numbers(storage_status(root)), "metrics have the numbers of `pulsarpy status`"
     maintain(root)
-    assert look(root).audit.audited_ms > 0
+    assert look(root).storage.audit.audited_ms > 0
 
 
 def test_a_look_that_is_asked_for_sees_what_is_now_and_waits_for_no_disk_that_hangs(root: Root) -> None:
