@@ -1,8 +1,8 @@
-"""The users' side of the metadata tables: their present rows, as an Arrow table or by SQL.
+"""The metadata tables for users: their current rows, as an Arrow table or by SQL.
 
-The tables hold rows that newer ones have superseded, and tombstones; plain Delta shows them all. What is here leaves
-them out and otherwise gives every row as it is stored: fields without a column of their own are JSON in `body`.
-Reading repairs nothing, takes no lock and needs no write permission.
+The tables also hold superseded rows and tombstones, which plain Delta shows. These functions leave them out and return
+all other rows as stored: fields without a column of their own are JSON in `body`. They repair nothing, acquire no lock
+and need no write permission.
 """
 
 from __future__ import annotations
@@ -41,19 +41,19 @@ _SHAPES = {"main": _Shape(MAIN_SCHEMA, MAIN_ORDER), "cursors": _Shape(CURSORS_SC
 
 
 def current(root: Path | str, table: TableName, kind: str | None = None) -> pa.Table:
-    """The present rows of a metadata table: of each record key the newest, tombstones left out.
+    """Read the current rows of a metadata table: the newest of each record key, without tombstones.
 
     Args:
         root: the root's path.
         table: "main" (record key: kind, id) or "cursors" (topic_id, subscription, slot).
-        kind: of "main" only this kind, for example "topic", "segment", "subscription".
+        kind: for "main", the only kind to return, for example "topic", "segment", "subscription".
 
     Returns:
         The rows with all stored columns, in no particular order.
 
     Raises:
         InvalidArgumentError: no such table, or `kind` given for "cursors".
-        NotARootError: there is no such table at `root`.
+        NotARootError: `root` has no such table.
         MetadataError: the table cannot be read.
     """
     shape = _shape(table, kind)
@@ -62,7 +62,7 @@ def current(root: Path | str, table: TableName, kind: str | None = None) -> pa.T
     if not (directory / "_delta_log").is_dir():
         raise NotARootError(f"{root} is not a pulsar_on_spark root: give the path of one.")
     try:
-        # Not delta-rs's own filesystem: a Python object in Arrow's threads, which aborts one process in 15 at its exit.
+        # Not delta-rs's own file system, a Python object in Arrow's threads that aborts one process in 15 at its exit.
         delta = DeltaTable(str(directory))
         _compare(directory, delta)
         rows = delta.to_pyarrow_table(filesystem=SubTreeFileSystem(str(directory), LocalFileSystem()))
@@ -80,7 +80,7 @@ def _compare(directory: Path, delta: DeltaTable) -> None:
     """Compare the files of a table with their checksums; plain Delta has none.
 
     Raises:
-        MetadataError: a file is not what was written.
+        MetadataError: a file was changed after it was written.
     """
     damage = find_damage(directory)
     if damage.first_broken is not None or damage.checkpoints:
@@ -93,7 +93,7 @@ def _compare(directory: Path, delta: DeltaTable) -> None:
 
 
 def current_sql(root: Path | str, table: TableName, kind: str | None = None, source: str | None = None) -> str:
-    r"""A SELECT that gives what `current` gives, for Spark with Delta or any other engine with window functions.
+    r"""Return a SELECT equivalent to `current`, for Spark with Delta or any other engine with window functions.
 
     For example, the segments of each topic by size:
 
@@ -102,8 +102,8 @@ def current_sql(root: Path | str, table: TableName, kind: str | None = None, sou
     Args:
         root: the root's path.
         table: "main" or "cursors".
-        kind: of "main" only this kind.
-        source: what to select from; by default the table by its path, as Spark with Delta spells it.
+        kind: for "main", the only kind to select.
+        source: the table to select from; by default the table's path, as Spark with Delta spells it.
 
     Raises:
         InvalidArgumentError: no such table, or `kind` given for "cursors".

@@ -1,4 +1,4 @@
-"""Cursor rows: the one record of the `cursors` table, and the rule which row of a slot counts."""
+"""Cursor rows, the records of the `cursors` table, and the rule that selects the valid row of a slot."""
 
 from __future__ import annotations
 
@@ -7,15 +7,15 @@ from dataclasses import dataclass
 from typing import Final
 
 WHOLE: Final = -1
-"""The slot of a row that stands for all slots: a broker's snapshot, which has ack holes instead of slots."""
+"""The slot of a row for all slots: a broker's snapshot, which has ack holes instead of slots."""
 
 
 @dataclass(frozen=True, slots=True)
 class CursorRow:
-    """Where a subscription's slot stands: (ledger, entry) is the next entry to read.
+    """Position of a subscription's slot: (ledger, entry) is the next entry to read.
 
-    `n` counts the owner's moves within its `epoch`; it is never the mark-delete. Rows are appended blindly: of one
-    slot the row with the largest (epoch, n) counts, so a zombie's late row never moves a cursor.
+    `n` counts the owner's moves within its `epoch`; it is not the mark-delete. Rows are appended without a check: the
+    row with a slot's largest (epoch, n) counts, so a late row of a former owner never moves the cursor.
     """
 
     topic_id: str
@@ -29,12 +29,12 @@ class CursorRow:
 
     @property
     def cursor_key(self) -> tuple[str, str, int]:
-        """(topic id, subscription, slot): the rows of which one counts."""
+        """Key (topic id, subscription, slot); only one row of each key counts."""
         return (self.topic_id, self.subscription, self.slot)
 
     @property
     def rank(self) -> tuple[int, int]:
-        """(epoch, n): the largest counts."""
+        """Rank (epoch, n); the row with the largest counts."""
         return (self.epoch, self.n)
 
 
@@ -45,7 +45,7 @@ class Cursors:
         self._rows: dict[tuple[str, str], dict[int, CursorRow]] = {}
 
     def having(self, rows: Iterable[CursorRow]) -> Cursors:
-        """These with more rows taken in: in any order, any number of times."""
+        """Merge in more rows, in any order and any number of times."""
         taken = Cursors()
         taken._rows = dict(self._rows)
         for row in rows:
@@ -57,6 +57,6 @@ class Cursors:
         return taken
 
     def of(self, topic_id: str, subscription: str) -> tuple[CursorRow, ...]:
-        """The counting rows of a subscription on a topic, one a slot, by slot."""
+        """The rows that count for a subscription on a topic, one per slot, sorted by slot."""
         slots = self._rows.get((topic_id, subscription), {})
         return tuple(slots[slot] for slot in sorted(slots))

@@ -1,4 +1,4 @@
-"""The `cursors` table: its columns, how rows get into it and out of it, and which of a slot's rows a fold keeps."""
+"""The `cursors` table: its columns, the encoding of its rows, and the order of a slot's rows."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ CURSORS_SCHEMA = pa.schema(
         pa.field("committed_at", pa.timestamp("us", "UTC"), nullable=False),
     ]
 )
-"""The cursors table: (ledger_id, entry_id) is the next entry to read; of a slot the largest (epoch, n) counts."""
+"""The cursors table: (ledger_id, entry_id) is the next entry to read; a slot's largest (epoch, n) counts."""
 
 CURSORS_ORDER = folding.Order(key=("topic_id", "subscription", "slot"), rank=("epoch", "n", "seq"))
 
 
 def encode_cursors(rows: Sequence[CursorRow], seq: int, token: str) -> pa.Table:
-    """The rows of one commit; `seq` is the version that its writer read, plus 1."""
+    """Encode the rows of one commit; `seq` is the version that its writer read, plus 1."""
     now = datetime.now(UTC)
     return pa.Table.from_pylist(
         [
@@ -55,6 +55,6 @@ def encode_cursors(rows: Sequence[CursorRow], seq: int, token: str) -> pa.Table:
 
 
 def decode_cursors(table: pa.Table) -> list[CursorRow]:
-    """The rows of a data file."""
+    """Decode the rows of a data file."""
     names = ("topic_id", "subscription", "slot", "epoch", "n", "ledger_id", "entry_id", "ack_holes")
     return [CursorRow(*values) for values in zip(*(table.column(name).to_pylist() for name in names), strict=True)]

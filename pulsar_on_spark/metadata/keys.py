@@ -1,6 +1,6 @@
-"""The compare-and-set keys of the main table: app transactions whose version a commit moves on.
+"""The compare-and-set keys of the main table: app transactions whose version a commit increases.
 
-Keys never expire in Delta, so they exist only for things that are few: never for ledgers, batches or files.
+Keys never expire in Delta, so only things that are few have them: never ledgers, batches or files.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ IDS = "cluster/ids"
 SETTINGS = "cluster/settings"
 FOLD = "job/fold"
 FILES = "job/files"
-"""Of file records once they are attached: a process that retires or deletes files sees that another did."""
+"""Key of attached file records: processes that retire or delete files notice each other."""
 WRITE_BUCKETS = 64
 
 
@@ -42,14 +42,14 @@ def subscription(topic_id: str, name: str) -> str:
 
 
 def incarnation_log(incarnation: str) -> str:
-    """Key of what an incarnation's journal consists of: its state, its fragments, its end."""
+    """Key of the record of an incarnation's journal: its state, its fragments, its end."""
     return f"incarnation/{incarnation}/log"
 
 
 def incarnation_seal(incarnation: str) -> str:
-    """Key of all that is committed on behalf of an incarnation: ledgers opened and closed, seals, trims.
+    """Key of all commits on behalf of an incarnation: opening and closing ledgers, seals, trims.
 
-    A takeover moves it together with the log's key, which fences the incarnation's sealer and trimmer.
+    A takeover increases it together with the log's key, which fences the incarnation's sealer and trimmer.
     """
     return f"incarnation/{incarnation}/seal"
 
@@ -70,12 +70,12 @@ def application(txn_app_id: str, target: str) -> str:
 
 
 def application_of_root(txn_app_id: str) -> str:
-    """Key of a user's `txnAppId` for all targets: written before there was one for each, and still read."""
+    """Key of a user's `txnAppId` for all targets: written by old versions, and still read."""
     return f"app/{txn_app_id}"
 
 
 def write_bucket(write_id: str) -> str:
-    """Key shared by the attach of a write and its abort: whoever commits second sees the first."""
+    """Key shared by the attach of a write and its abort: the second of the two commits sees the first."""
     return f"write/{zlib.crc32(write_id.encode()) % WRITE_BUCKETS}"
 
 

@@ -1,4 +1,4 @@
-"""The retries of a store when a table could not be read, and their end."""
+"""Bounded retries of a store while a table cannot be read."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ _T = TypeVar("_T")
 
 
 def retried(lock: AbstractContextManager[object], table: Path, read: Callable[[], _T]) -> _T:
-    """Read under a lock, which is free between two attempts.
+    """Read under a lock, which is released between attempts.
 
     Raises:
-        MetadataError: the last attempt failed, too, or an answer will not change by itself.
+        MetadataError: the last attempt failed, or further attempts are useless.
     """
     attempt = 0
     while True:
@@ -36,13 +36,13 @@ def retried(lock: AbstractContextManager[object], table: Path, read: Callable[[]
 
 
 def give_up_after(attempt: int, table: Path, error: StaleHandleError) -> None:
-    """Decide whether another attempt to read is worthwhile after this many.
+    """Stop the retries if another attempt is useless.
 
     Raises:
-        MetadataError: it is not; the error names what is in the way.
+        MetadataError: it is useless; the error names the reason.
     """
     if error.refused or attempt >= READ_ATTEMPTS:
         raise MetadataError(
-            f"The table {table} could not be read in {attempt} attempts ({error}): try again; if it stays so, check "
+            f"The table {table} could not be read in {attempt} attempts ({error}): try again; if that fails, check "
             "the disk, the permissions and the limit of open files."
         ) from error

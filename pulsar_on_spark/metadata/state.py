@@ -1,4 +1,4 @@
-"""The present state of the main table: the newest row of each record key, in memory, indexed by kind and topic."""
+"""The current state of the main table: the newest row of each record key, in memory, indexed by kind and topic."""
 
 from __future__ import annotations
 
@@ -36,15 +36,15 @@ MAIN_SCHEMA = pa.schema(
         pa.field("body", pa.string(), nullable=False),
     ]
 )
-"""The main table. `seq` is the version that the row's writer read, plus one: of a record key the largest counts."""
+"""The main table. `seq` is the version that the row's writer read, plus one; a record key's largest counts."""
 MAIN_ORDER = Order(key=("kind", "id"), rank=("seq", "token"))
-"""Which row of a record counts."""
+"""Order of a record's rows."""
 
 _READ_COLUMNS = ("kind", "id", "seq", "token", "deleted", *COLUMN_FIELDS, "body")
 _TOPIC_ID = COLUMN_FIELDS.index("topic_id")
 _ROWS_AT_ONCE = 4096
 _BULK = 16
-"""Above one new id to this many known ones, an index is sorted again instead of inserted into."""
+"""With more than one new id per this many known ones, an index is sorted instead of inserted into."""
 
 
 class _Row:
@@ -61,7 +61,7 @@ class _Row:
         self._record: Record | None = None
 
     def values(self) -> dict[str, object] | None:
-        """What is stored, as long as nobody has parsed it."""
+        """The stored fields; None once the record was parsed."""
         fields = self._fields
         if fields is None:
             return None
@@ -72,7 +72,7 @@ class _Row:
     def record(self, cls: type[R]) -> R:
         if self._fields is None:
             return cast(R, self._record)
-        # In this order: another thread sets `_record` before it lets go of `_fields`.
+        # Read in this order: another thread sets `_record` before it clears `_fields`.
         try:
             values = self.values()
             if values is not None and self._record is None:
@@ -88,23 +88,23 @@ class _Row:
 
 @dataclass(frozen=True, slots=True)
 class ChangedChains:
-    """Topics by id whose ledgers changed, or that lost segments (`shaped`), and that got segments (`grown`)."""
+    """Ids of topics whose ledgers changed or that lost segments (`shaped`), and that got segments (`grown`)."""
 
     shaped: frozenset[str]
     grown: frozenset[str]
 
 
 class State:
-    """Takes rows in any order, any number of times; answers with the newest of each record key.
+    """The newest row of each record key. Rows may be applied in any order, any number of times.
 
-    Of rows with one record key and one seq (two commits that had no key in common, which no caller should make) the
-    one with the larger token counts, here as in a fold: all readers agree.
+    Two rows with the same record key and seq come from commits without a common key, which no caller should make. The
+    row with the larger token counts then, as in a fold, so all readers agree.
     """
 
     def __init__(self, after: State | None = None) -> None:
-        """Begin empty. `after`: the state whose rows are read anew; `revision` goes on from its."""
+        """Begin empty. `after` is the state that this one replaces; `revision` continues from it."""
         self.revision: int = 0 if after is None else after.revision + 1
-        """Grows with every table that is taken in."""
+        """Number that grows with every applied table."""
         self._began = self.revision
         self._shaped: dict[str, int] = {}
         self._grown: dict[str, int] = {}
@@ -115,7 +115,7 @@ class State:
         self._strings: dict[str, str] = {}
 
     def fork(self) -> State:
-        """A copy that may be changed while this one, from now on, stays as it is. What changes is copied then."""
+        """Make a copy-on-write copy, which may be changed; this state must not change afterwards."""
         fork = State()
         fork.revision, fork._began = self.revision, self._began
         fork._shaped, fork._grown = dict(self._shaped), dict(self._grown)
@@ -124,7 +124,7 @@ class State:
         return fork
 
     def apply(self, table: pa.Table) -> None:
-        """Take in rows of the main table."""
+        """Apply rows of the main table."""
         added: dict[tuple[str, str | None], list[str]] = {}
         self.revision += 1
         for kind in table.column("kind").unique().to_pylist():
@@ -141,7 +141,7 @@ class State:
         self._strings.clear()
 
     def _shared(self, text: str) -> str:
-        """One object for equal strings: half of a table's memory would be its topic ids and tokens."""
+        """Share one object among equal strings: topic ids and tokens would take half of the memory."""
         return self._strings.setdefault(text, text)
 
     def _apply_row(self, kind: str, record_id: str, row: _Row, added: dict[tuple[str, str | None], list[str]]) -> None:
@@ -187,14 +187,14 @@ class State:
         self, kind: str, scope: str | None, record_id: str, added: dict[tuple[str, str | None], list[str]]
     ) -> None:
         pending = added.get((kind, scope), [])
-        if record_id in pending:  # came and went within this table
+        if record_id in pending:  # added and removed within this table
             pending.remove(record_id)
             return
         ids = self._own_list(kind, scope)
         del ids[bisect_left(ids, record_id)]
 
     def chains_since(self, revision: int) -> ChangedChains | None:
-        """The topics whose chains changed after a revision; None if that is not known."""
+        """Topics whose chains changed after a revision; None if the revision is too old to tell."""
         if revision < self._began:
             return None
         shaped = frozenset(topic_id for topic_id, changed in self._shaped.items() if changed > revision)
@@ -206,21 +206,21 @@ class State:
         return self._rows.get(kind, {}).get(record_id)
 
     def ids(self, kind: str, topic_id: str | None = None) -> list[str]:
-        """Ids of the live records of a kind (of one topic), sorted."""
+        """Sorted ids of the live records of a kind, or of one topic's."""
         return self._ids.get(kind, {}).get(topic_id, [])
 
     def records(self, cls: type[R], record_ids: Iterable[str]) -> list[R]:
-        """The records of a kind by ids that `ids` gave: long lists are read again and again."""
+        """The records of a kind by their ids from `ids`, without further checks, as long lists are read often."""
         rows = self._rows.get(cls.kind, {})
         return [rows[record_id].record(cls) for record_id in record_ids]
 
 
 @dataclass(frozen=True, eq=False, slots=True, weakref_slot=True)
 class RecentView:
-    """The main table at one version. It stays as it is, whatever the store does next.
+    """Immutable view of the main table at one version, which may be some seconds old.
 
-    It may be some seconds old: good enough to route a client and to authorise it, not to decide what to commit. A
-    function takes the weakest kind of view that is safe for what it does.
+    It is good enough to route or authorize a client, but not to decide a commit. A function takes the weakest kind of
+    view that is safe for its purpose.
     """
 
     state: State
@@ -232,7 +232,7 @@ class RecentView:
         return None if row is None or row.deleted else row.record(cls)
 
     def last(self, cls: type[R], record_id: str) -> R | None:
-        """The newest record even if it is deleted: a tombstone keeps the last values."""
+        """The newest record, even if it is deleted: a tombstone keeps the last values."""
         row = self.state.row(cls.kind, record_id)
         return None if row is None else row.record(cls)
 
@@ -251,13 +251,13 @@ class RecentView:
         return self._live(cls, ids[0]) if ids else None
 
     def before(self, cls: type[R], topic_id: str, record_id: str) -> R | None:
-        """The live record of a topic with the largest id below `record_id`, which need not be one."""
+        """The live record of a topic with the largest id below `record_id`, which need not exist."""
         ids = self.state.ids(cls.kind, topic_id)
         end = bisect_left(ids, record_id)
         return self._live(cls, ids[end - 1]) if end else None
 
     def since(self, cls: type[R], topic_id: str, record_id: str) -> Iterator[R]:
-        """The live records of a topic by id, from the last at or before `record_id` on; parsed as they are taken."""
+        """Iterate over a topic's live records by id, from the last one at or before `record_id`; parsed on demand."""
         ids = self.state.ids(cls.kind, topic_id)
         start = bisect_left(ids, record_id)
         if start == len(ids) or ids[start] != record_id:
@@ -273,19 +273,19 @@ class RecentView:
 
 @dataclass(frozen=True, eq=False, slots=True)
 class View(RecentView):
-    """The main table as it is now: what a decision may look at."""
+    """View of the main table's newest version, for decisions."""
 
 
 @dataclass(frozen=True, eq=False, slots=True)
 class DurableView(View):
-    """A view of which a power cut takes nothing back: by it files are deleted, data is skipped, results are reported.
+    """View that survives a power cut, for deleting files, skipping data and reporting results.
 
-    Nothing but `MetadataStore.view(durable=True)` makes one.
+    Only `MetadataStore.view(durable=True)` makes one.
     """
 
 
 def encode(rows: Iterable[tuple[Record, bool]], seq: int, token: str, keys: Iterable[str]) -> pa.Table:
-    """Rows (record, deleted) as a table for one commit; the first one names the commit's keys, all have its token."""
+    """Encode rows (record, deleted) of one commit; the first row names the commit's keys, all rows have its token."""
     cas_keys = sorted(keys)
     now = datetime.now(UTC)
     encoded: list[dict[str, object]] = []
@@ -297,7 +297,7 @@ def encode(rows: Iterable[tuple[Record, bool]], seq: int, token: str, keys: Iter
                 "kind": record.kind,
                 "id": record.record_id,
                 "seq": seq,
-                # Once a commit: in every row they would grow with its square, 1 GB for 5,000 topics created at once.
+                # Only once per commit: repeated in every row, they would take 1 GB for 5,000 topics created together.
                 "cas_keys": None if encoded else cas_keys,
                 "token": token,
                 "deleted": deleted,

@@ -37,19 +37,19 @@ _LOCK = "lock"
 _ATTEMPTS = 60
 _BACKOFF_MAX_S = 0.5
 _HOUSEKEEPING_ENTRIES = 64
-"""Log entries after the last checkpoint that make a committer fold and checkpoint."""
+"""Number of log entries after the last checkpoint at which a committer folds and writes a checkpoint."""
 _LOGGER = logging.getLogger(__name__)
 FORGET_TOMBSTONES_AFTER = timedelta(hours=1)
 
 _FORGOTTEN_KINDS = ("segment", "file", "ledger", "write", "seal")
-"""Kinds whose records come and go without end, so that full folds forget their old tombstones (docs/adr/0001)."""
+"""Kinds with an endless stream of records, whose old tombstones are dropped by full folds (docs/adr/0001)."""
 
 
 @dataclass(frozen=True)
 class Change:
-    """What one commit does: records to put, records to delete, and the keys that it moves on.
+    """Content of one commit: records to put, records to delete, and the keys whose version it increases.
 
-    A key's value is the version that the commit gives it; None means one more than now, the usual compare-and-set.
+    A key's value is its new version; None means one more than now, the usual compare-and-set.
     """
 
     puts: Sequence[Record] = ()
@@ -68,17 +68,17 @@ class MetadataStore:
         """Open the tables.
 
         Raises:
-            NotARootError: there are no metadata tables at `root`.
+            NotARootError: `root` has no metadata tables.
             FormatVersionError: a newer version of this project wrote them.
-            InvalidArgumentError: the Delta library cannot handle such a path.
+            InvalidArgumentError: the Delta library cannot handle the path.
             MetadataError: the tables are damaged.
         """
         self._root = Path(os.path.abspath(root))
         self._lock = threading.RLock()
         self.commits = Latencies()
-        """How long commits to the main table took, attempts that lost to others included."""
+        """Durations of commits to the main table, including attempts that conflicted."""
         self.cursor_commits = Latencies()
-        """The same of appends to `cursors`."""
+        """Durations of appends to `cursors`."""
         self._main = self._retried("main", lambda: self._log("main"))
         self._state = State()
         self._views: weakref.WeakSet[View] = weakref.WeakSet()
@@ -92,7 +92,7 @@ class MetadataStore:
             raise NotARootError(
                 f"{self._root} has metadata tables but no root record: run `pulsarpy init {self._root}` again."
             )
-        # Before the record is parsed: a newer version may have given it other fields.
+        # Checked before the record is parsed: a newer version may have changed its fields.
         version = (row.values() or {}).get("format_version")
         if isinstance(version, int) and version > FORMAT_VERSION:
             raise FormatVersionError(
@@ -103,14 +103,14 @@ class MetadataStore:
 
     @staticmethod
     def exists(root: Path) -> bool:
-        """Whether there is a main table at `root`."""
+        """True if `root` has a main table."""
         return (root / "metadata" / "main" / "_delta_log").is_dir()
 
     @classmethod
     def create(cls, root: Path, first: Sequence[Record]) -> MetadataStore:
-        """Create the tables, the first commit holding `first`; goes on where an earlier attempt was cut off.
+        """Create the tables and commit `first`, or complete an interrupted creation.
 
-        Of several processes that create one root at once, one's `first` is taken.
+        If several processes create one root concurrently, the `first` of one of them is committed.
         """
         root = Path(os.path.abspath(root))
         check_location(root)
@@ -145,14 +145,14 @@ class MetadataStore:
     def view(self, *, durable: Literal[True]) -> DurableView: ...
 
     def view(self, *, durable: bool = False) -> View:
-        """The main table now.
+        """Read the main table's newest version.
 
         Args:
-            durable: sync everything up to the returned version first; for callers that report, delete or skip on the
-                strength of what they read.
+            durable: sync everything up to the returned version first; for callers that report, delete or skip
+                something because of what they read.
 
         Raises:
-            MetadataError: the table cannot be read, or its disk does not take it.
+            MetadataError: the table cannot be read or synced.
         """
 
         def read() -> View:
@@ -178,7 +178,7 @@ class MetadataStore:
             for table in tables:
                 self._state.apply(table)
         if rebuild:
-            # A large table was decoded: Arrow would keep its 100 MB at 50,000 rows for a next time.
+            # After a large table, Arrow would keep its memory for reuse: 100 MB at 50,000 rows.
             tables.clear()
             pa.default_memory_pool().release_unused()
         self._main.taken_in()
@@ -195,17 +195,17 @@ class MetadataStore:
             return self._main.key_version(key)
 
     def commit(self, decide: Decide) -> View:
-        """Decide on a fresh view and commit, again and again until no other writer interferes.
+        """Decide on a fresh view and commit; repeat both until no other writer interferes.
 
-        `decide` is called anew at each attempt and must not keep anything of an earlier one; None means that there is
-        nothing to do (and what it saw is durable when this returns).
+        `decide` is called at each attempt and must not keep state of an earlier one. It returns None if there is
+        nothing to do; the view that it saw is then durable on return.
 
         Returns:
             The view after the commit.
 
         Raises:
-            CommitConflictError: every one of 60 attempts lost to other writers.
-            MetadataError: the table cannot be read, or its disk does not take the commit.
+            CommitConflictError: all 60 attempts conflicted with other writers.
+            MetadataError: the table cannot be read, or the commit not be written.
         """
         began_s = time.perf_counter()
         unreadable = 0
@@ -229,11 +229,11 @@ class MetadataStore:
         change = decide(view)
         version = view.version
         if self._main.version != version:
-            return None  # `decide` itself read or committed: what it was given is no longer what it would be checked by
+            return None  # `decide` itself read or committed: the keys would be checked against another version
         if change is None:
             self._main.sync_to(version)
             return view
-        del view  # nobody else holding it, the state need not be copied
+        del view  # without another reference to the view, its state need not be copied
         done = self._try_commit(change, version)
         if done is not None:
             self._housekeep_if_due()
@@ -264,7 +264,7 @@ class MetadataStore:
         return self._take_in((rebuild, news if rebuild or own is None else [table, *news]))
 
     def _found(self, token: str, after_version: int) -> View | None:
-        """The durable view after a commit whose outcome was unknown, or None if it did not take place."""
+        """The durable view after a commit with unknown outcome; None if the commit did not happen."""
         view = self._read_main()
         found = self._main.find_commit(token, after_version)
         if found is None:
@@ -275,13 +275,13 @@ class MetadataStore:
     # -- cursors ---------------------------------------------------------------------------------------------------
 
     def cursors(self, *, durable: bool = False) -> Cursors:
-        """The cursor rows that count, now.
+        """Read the cursor rows that count.
 
         Args:
             durable: as for `view`.
 
         Raises:
-            MetadataError: the table cannot be read, or its disk does not take it.
+            MetadataError: the table cannot be read or synced.
         """
 
         def read() -> Cursors:
@@ -308,11 +308,11 @@ class MetadataStore:
         return self._cursor_log
 
     def append_cursors(self, rows: Sequence[CursorRow]) -> None:
-        """Append cursor rows durably. A blind append: appending one twice does no harm.
+        """Append cursor rows durably, without compare-and-set: appending a row twice is harmless.
 
         Raises:
-            CommitConflictError: every one of 60 attempts met another writer.
-            MetadataError: the table cannot be read, or its disk does not take the commit.
+            CommitConflictError: all 60 attempts conflicted with other writers.
+            MetadataError: the table cannot be read, or the commit not be written.
         """
         if not rows:
             return
@@ -329,7 +329,7 @@ class MetadataStore:
             except StaleHandleError as error:
                 if error.refused:
                     raise MetadataError(_refusal(self._root, error)) from error
-                # Whether it is there or not: once more.
+                # The outcome is unknown, and repeating the append is harmless.
             time.sleep(random.uniform(0, min(_BACKOFF_MAX_S, 0.01 * 2**attempt)))
         raise CommitConflictError(
             f"A commit to {self._root}/metadata/cursors lost {_ATTEMPTS} attempts to other writers: try again."
@@ -338,7 +338,7 @@ class MetadataStore:
     # -- housekeeping ----------------------------------------------------------------------------------------------
 
     def _housekeep_if_due(self) -> None:
-        """Fold and checkpoint now and then, in whichever process commits: opens and commits stay cheap."""
+        """Fold and checkpoint from time to time in the committing process, which keeps opens and commits cheap."""
         for log in filter(None, (self._main, self._cursor_log)):
             try:
                 if log.entries_since_checkpoint() >= _HOUSEKEEPING_ENTRIES:
@@ -346,7 +346,7 @@ class MetadataStore:
                     if log.entries_since_checkpoint() >= _HOUSEKEEPING_ENTRIES:
                         self._housekeep(log)
             except MetadataError as error:
-                # The commit that came before is durable: it must not end in an error.
+                # The preceding commit is durable and must not end in an error.
                 _LOGGER.warning("Housekeeping of %s/metadata failed and is put off: %s", self._root, error)
                 log.put_off_checkpoint(_HOUSEKEEPING_ENTRIES // 2)
 
@@ -360,23 +360,23 @@ class MetadataStore:
                 folded = log.fold(state.MAIN_ORDER, folding.old_tombstones(_FORGOTTEN_KINDS, before))
             else:
                 self.cursors()
-                # Read after the cursors: a row's subscription was in main before it.
+                # Read after the cursors: a subscription is in the main table before its first cursor row.
                 live = {(record.topic_id, record.name) for record in self.view().all(SubscriptionRecord)}
                 folded = log.fold(CURSORS_ORDER, folding.ownerless_cursors(live))
             log.checkpoint()
         except StaleHandleError as error:
-            # Another process folded, checkpointed or cleaned up at the same moment: its work counts.
+            # Another process did the same housekeeping concurrently.
             _LOGGER.info("Housekeeping of %s/metadata met another writer: %s", self._root, error)
         return folded
 
     def housekeep(self) -> bool:
-        """One pass of fold and checkpoint over both tables; returns whether a fold happened."""
+        """Fold and checkpoint both tables once; returns whether a fold happened."""
         with self._lock:
             folded = self._housekeep(self._main)
             return self._housekeep(self._opened_cursor_log()) or folded
 
     def vacuum(self) -> int:
-        """Delete metadata files that no reader can still need; returns how many."""
+        """Delete metadata files that no reader can still need; returns their number."""
         with self._lock:
             self.view()
             self.cursors()

@@ -1,4 +1,4 @@
-"""One flipped bit in any file of the metadata: what is read is an error of the metadata, or the truth."""
+"""Reads with one flipped bit in any metadata file give a metadata error or the right rows."""
 
 from __future__ import annotations
 

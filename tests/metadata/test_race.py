@@ -1,4 +1,4 @@
-"""Processes at once on one root: nothing is lost, nothing is doubled, and no commit costs more than the first ones."""
+"""Concurrent processes on one root: nothing is lost or doubled, and no commit costs more than the first ones."""
 
 from __future__ import annotations
 

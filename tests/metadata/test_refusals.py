@@ -119,7 +119,7 @@ def _refusing(monkeypatch: pytest.MonkeyPatch, ending: str) -> None:
     monkeypatch.setattr("pulsar_on_spark.metadata.log.delta_log.fsync_path", fsync)
 
 
-def test_an_error_of_fsync_itself_is_told_from_one_of_open(tmp_path: Path) -> None:
+def test_errors_of_fsync_and_of_open_differ(tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError):
         fsync_path(tmp_path / "missing")
     # A file of the kernel's that cannot be synced.
@@ -132,7 +132,7 @@ def test_an_error_of_fsync_itself_is_told_from_one_of_open(tmp_path: Path) -> No
 def test_no_process_reports_what_another_could_not_sync(
     root: Path, store: MetadataStore, put: Put, monkeypatch: pytest.MonkeyPatch, ending: str
 ) -> None:
-    """The kernel tells an error once: the other process's fsync of the same file succeeds."""
+    """The kernel reports an error once: the other process's fsync of the same file succeeds."""
     other = MetadataStore(root)
     put(other, "before")
     with monkeypatch.context() as refusing:
@@ -147,7 +147,7 @@ def test_no_process_reports_what_another_could_not_sync(
         for _ in range(2):
             with pytest.raises(
                 MetadataError,
-                match=r"could not be made durable at version 3 .*anew and run `truncate -s 0 .*/_unsynced",
+                match=r"could not be made durable at version 3 .*remount .* and run `truncate -s 0 .*/_unsynced",
             ):
                 put(process, "on top")
     with pytest.raises(MetadataError, match="durable"):
@@ -156,7 +156,7 @@ def test_no_process_reports_what_another_could_not_sync(
     assert "before" in _tenants(other)
 
 
-def test_a_mark_of_an_earlier_start_of_the_machine_is_taken_away(
+def test_a_mark_of_an_earlier_boot_is_removed(
     root: Path, store: MetadataStore, put: Put, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with monkeypatch.context() as refusing:
@@ -171,9 +171,7 @@ def test_a_mark_of_an_earlier_start_of_the_machine_is_taken_away(
     assert not (root / "metadata" / "main" / "_unsynced").exists()
 
 
-def test_a_mark_that_comes_while_another_is_taken_away_stays(
-    root: Path, put: Put, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_mark_left_while_another_is_removed_stays(root: Path, put: Put, monkeypatch: pytest.MonkeyPatch) -> None:
     """After a restart many open the root. The disk fails again under the first, while the second still checks files."""
     table = root / "metadata" / "main"
     (table / "_unsynced").write_text('{"boot": "an-earlier-one", "version": 1}')
@@ -196,7 +194,7 @@ def test_a_mark_that_comes_while_another_is_taken_away_stays(
             put(process, "on top")
 
 
-def test_a_service_without_the_whole_of_proc_is_told_what_it_misses(
+def test_the_error_in_a_service_without_the_whole_of_proc_names_the_file(
     root: Path, store: MetadataStore, put: Put, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with monkeypatch.context() as hardened:
@@ -220,7 +218,7 @@ def _broken_of_this_boot(root: Path, put: Put) -> Path:
     return table / "_unsynced"
 
 
-def test_an_operator_can_say_that_the_file_system_was_mounted_anew(root: Path, put: Put) -> None:
+def test_an_operator_can_declare_that_the_file_system_was_remounted(root: Path, put: Put) -> None:
     mark = _broken_of_this_boot(root, put)
     mark.write_bytes(b"")
     later = MetadataStore(root)
@@ -229,8 +227,8 @@ def test_an_operator_can_say_that_the_file_system_was_mounted_anew(root: Path, p
     assert not mark.exists()
 
 
-def test_without_a_word_of_the_operator_nothing_of_this_boot_is_cut_off(root: Path, put: Put) -> None:
-    """A deleted mark says nothing; the error tells what does, also for a snapshot of a live root, which has none."""
+def test_nothing_of_this_boot_is_cut_off_unless_the_operator_declares_a_remount(root: Path, put: Put) -> None:
+    """Deleting the mark has no effect; the error says what has, also for a snapshot of a live root without a mark."""
     mark = _broken_of_this_boot(root, put)
     for removed in (False, True):
         if removed:
@@ -253,7 +251,7 @@ def test_an_empty_mark_cuts_off_nothing_that_was_durable(root: Path, store: Meta
 
 
 @pytest.mark.parametrize("content", [b"", b'{"boot": "', b"[]", b"null", b"\xff"])
-def test_a_torn_mark_shuts_nobody_out(root: Path, store: MetadataStore, put: Put, content: bytes) -> None:
+def test_a_root_with_a_torn_mark_opens(root: Path, store: MetadataStore, put: Put, content: bytes) -> None:
     put(store, "written")
     mark = root / "metadata" / "main" / "_unsynced"
     mark.write_bytes(content)
@@ -307,7 +305,7 @@ def test_no_process_reports_between_the_failure_of_another_and_its_mark(
             committing.result()
 
 
-def test_a_process_that_stands_still_while_it_syncs_does_not_stop_the_others(
+def test_a_process_suspended_while_it_syncs_does_not_block_the_others(
     root: Path, store: MetadataStore, put: Put
 ) -> None:
     with syncing(root / "metadata" / "main" / "_delta_log"):
@@ -324,7 +322,7 @@ def test_a_mark_is_seen_before_a_failing_disk_has_answered(root: Path, monkeypat
 
 
 @pytest.mark.root
-def test_a_mark_of_an_earlier_start_shuts_no_reader_out_who_may_not_write(tmp_path: Path) -> None:
+def test_a_reader_without_write_permission_opens_a_root_with_a_mark_of_an_earlier_boot(tmp_path: Path) -> None:
     mount = tmp_path / "disk"
     mount.mkdir()
     subprocess.run(["mount", "-t", "tmpfs", "tmpfs", mount], check=True)
@@ -364,7 +362,9 @@ def test_nothing_waits_for_a_lock_that_another_process_holds(root: Path, store: 
         holder.result()
 
 
-def test_the_making_of_a_root_waits_for_its_lock_only_so_long(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_creation_of_a_root_waits_for_its_lock_for_a_limited_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("pulsar_on_spark.storage.durability.LOCK_WAIT_S", 0.1)
     with (
         locked(tmp_path / "lock"),
@@ -442,7 +442,7 @@ def test_permissions_that_a_disk_refuses_are_no_failed_fsync(tmp_path: Path, mon
 def test_nothing_is_committed_on_a_table_that_could_not_be_made_durable(
     memory_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
-    """The kernel tells an error once: a second `pulsarpy init` would be told that all is well."""
+    """The kernel reports an error once: the fsync of a second `pulsarpy init` would succeed."""
 
     def fsync(path: Path) -> None:
         if path.name == name:

@@ -77,7 +77,7 @@ def test_a_newer_format_is_refused_whatever_else_its_record_says(tmp_path: Path)
         MetadataStore(tmp_path)
 
 
-def test_creation_is_for_once_and_goes_on_where_it_was_cut_off(tmp_path: Path) -> None:
+def test_a_root_is_created_once_and_an_interrupted_creation_is_completed(tmp_path: Path) -> None:
     MetadataStore.create(tmp_path / "x", [ROOT_RECORD])
     again = MetadataStore.create(tmp_path / "x", [RootRecord(format_version=1, cluster_id="other", quorum="1/1/1")])
     assert again.root_record == ROOT_RECORD
@@ -90,7 +90,7 @@ def test_creation_is_for_once_and_goes_on_where_it_was_cut_off(tmp_path: Path) -
     assert MetadataStore.create(tmp_path / "y", [ROOT_RECORD]).root_record == ROOT_RECORD
 
 
-def test_of_many_creators_at_once_one_wins(tmp_path: Path) -> None:
+def test_one_of_many_concurrent_creators_wins(tmp_path: Path) -> None:
     def create(number: int) -> RootRecord:
         record = RootRecord(format_version=1, cluster_id=str(number), quorum="3/3/2")
         return MetadataStore.create(tmp_path / "root", [record]).root_record
@@ -125,7 +125,7 @@ def test_a_stale_decision_is_made_again_on_what_is_there_now(root: Path, store: 
     def decide(view: View) -> Change:
         found = view.get(TenantRecord, "n")
         seen.append(found)
-        if len(seen) == 1:  # somebody is faster
+        if len(seen) == 1:  # another writer is faster
             other.commit(lambda _: Change(puts=[TenantRecord(tenant="n", note=1)], keys={"key": None}))
         note = 1 + (_note(view, "n") if found is not None else 0)  # type: ignore[operator]
         return Change(puts=[TenantRecord(tenant="n", note=note)], keys={"key": None})
@@ -257,7 +257,7 @@ def test_a_commit_that_is_durable_does_not_fail_because_housekeeping_does(
 # -- views -----------------------------------------------------------------------------------------------------------
 
 
-def test_a_view_stays_as_it_is(root: Path, store: MetadataStore, put: Put) -> None:
+def test_a_view_never_changes(root: Path, store: MetadataStore, put: Put) -> None:
     put(store, "a", note=1)
     before = store.view()
     put(store, "a", note=2)
@@ -283,7 +283,7 @@ def test_nothing_but_a_durable_read_makes_a_durable_view(root: Path, store: Meta
 
 
 def test_threads_read_whole_views_while_others_commit(store: MetadataStore) -> None:
-    """Each commit replaces both of a pair and adds a third record: every view holds one generation."""
+    """Every view holds one generation: each commit replaces both records of a pair and adds a third."""
     stop = threading.Event()
     generations: set[int] = set()
 
@@ -362,7 +362,7 @@ def test_unknown_kinds_and_fields_survive_folding(
     assert _note(reopened, "busy") == 39
 
 
-def test_housekeeping_is_done_by_whoever_commits_and_keeps_the_table_small(
+def test_committers_do_housekeeping_which_keeps_the_table_small(
     root: Path, store: MetadataStore, put: Put, short_folds: None
 ) -> None:
     """Two processes take turns, so that either sees only every other version."""
@@ -516,7 +516,7 @@ def test_an_interrupt_while_rows_are_taken_in_loses_none_of_them(root: Path, mon
 
 
 @pytest.mark.root
-def test_a_full_disk_is_named_at_once_and_loses_nothing(tmp_path: Path) -> None:
+def test_the_first_commit_on_a_full_disk_fails_by_name_and_loses_nothing(tmp_path: Path) -> None:
     with SmallDisk(tmp_path / "disk", 4) as disk:
         store = MetadataStore.create(disk.at / "root", [RootRecord(format_version=1, cluster_id="c", quorum="3/3/2")])
         disk.fill()
@@ -530,7 +530,7 @@ def test_a_full_disk_is_named_at_once_and_loses_nothing(tmp_path: Path) -> None:
 
 
 @pytest.mark.root
-def test_a_disk_that_turned_read_only_is_named_at_once(tmp_path: Path) -> None:
+def test_the_first_commit_on_a_disk_that_turned_read_only_fails_by_name(tmp_path: Path) -> None:
     with SmallDisk(tmp_path / "disk", 4) as disk:
         store = MetadataStore.create(disk.at / "root", [RootRecord(format_version=1, cluster_id="c", quorum="3/3/2")])
         disk.turn_read_only()

@@ -3,18 +3,19 @@
     <table>/_checksums/<version>             of a log entry, and of the data files that it adds
     <table>/_checksums/<version>.checkpoint  of a checkpoint, and of all data files that were active then
 
-A commit's file is written after all of the commit is on the disk and before it is reported. So what contradicts it is
-damage to the medium, never what a power cut leaves. It is not synced itself: one that is missing, or torn, says
-nothing, and the next checkpoint takes its place. Roots of older versions have none until their first checkpoint.
+A commit's file is written after the whole commit is on the disk and before it is reported. A file that contradicts its
+checksum is therefore damage to the medium, never the result of a power cut. Checksums themselves are not synced:
+missing or torn ones are ignored, and the next checkpoint replaces them. Roots of older versions have none until their
+first checkpoint.
 
-An entry that is missing at the end of a log, where its checksums are there, was lost, too: no crash leaves that behind.
+An entry that is missing at the end of a log although its checksums exist was lost, too: no crash has that result.
 
 - A commit writes its entry, syncs it, and writes the checksums. A crash in between leaves an entry without checksums.
-- A clean-up deletes entries, then their checksums: what a crash leaves lies below a checkpoint, for the next clean-up.
-- A repair moves checksums away, durably, and then the entries. A crash in between leaves broken entries without any.
+- A clean-up deletes entries, then their checksums. A crash leaves checksums below a checkpoint, for the next clean-up.
+- A repair moves checksums away durably, and then the entries. A crash leaves broken entries without checksums.
 
-Checksums belong to the commit whose token they name. A number has another life when other programs, or hands, cut the
-log and went on: checksums of its former life say nothing about the entry that is there now.
+Checksums belong to the commit whose token they name. If another program or an operator cuts the log, a number may be
+used again: checksums of its former commit say nothing about the entry that has it now.
 """
 
 from __future__ import annotations
@@ -56,22 +57,22 @@ def checksum_of(content: bytes | pa.Buffer) -> Checksum:
 
 
 def checksums_path(table: Path, version: int) -> Path:
-    """The file that a commit's checksums are in."""
+    """The file of a commit's checksums."""
     return table / _DIRECTORY / f"{version:0{_DIGITS}d}"
 
 
 def checkpoint_checksums_path(table: Path, version: int) -> Path:
-    """The file that a checkpoint's checksums are in."""
+    """The file of a checkpoint's checksums."""
     return table / _DIRECTORY / f"{version:0{_DIGITS}d}.checkpoint"
 
 
 def checksummed_versions(table: Path) -> list[int]:
-    """The versions of all commits whose checksums are there."""
+    """The versions of all commits that have checksums."""
     return sorted(int(name) for name in _names(table) if name.isdecimal())
 
 
 def sweep_checksums(table: Path, below: int) -> None:
-    """Delete the checksums of all versions below one: their entries and checkpoints were cleaned up."""
+    """Delete the checksums of all versions below `below`, whose entries and checkpoints were cleaned up."""
     for name in _names(table):
         if int(name[:_DIGITS]) < below:
             (table / _DIRECTORY / name).unlink(missing_ok=True)
@@ -85,7 +86,7 @@ def _names(table: Path) -> list[str]:
     except FileNotFoundError:
         return []
     except NotADirectoryError:
-        _LOGGER.warning("%s is no folder: damage is not noticed, and no checkpoint made, until you move it.", folder)
+        _LOGGER.warning("%s is not a folder: move it; until then damage goes undetected and checkpoints fail.", folder)
         return []
 
 
@@ -93,7 +94,7 @@ def write_checksums(path: Path, checksums: Checksums) -> None:
     """Write a file of checksums, without syncing it.
 
     Raises:
-        OSError: the disk does not take it.
+        OSError: the file cannot be written.
     """
     content = json.dumps([checksums.token, dict(checksums.files)], separators=(",", ":")).encode()
     make_folders(path.parent)
@@ -102,7 +103,7 @@ def write_checksums(path: Path, checksums: Checksums) -> None:
 
 
 def read_checksums(path: Path) -> Checksums | None:
-    """A file of checksums; None where there is none, or it is torn.
+    """Read a file of checksums; None if it is missing or torn.
 
     Raises:
         OSError: it cannot be read now.

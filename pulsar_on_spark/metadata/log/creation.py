@@ -1,4 +1,4 @@
-"""How a metadata table begins: where it may lie, its Delta settings, and a creation that a crash cannot spoil."""
+"""Crash-safe creation of a metadata table: its permitted locations and its Delta settings."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ from pulsar_on_spark.storage.durability import UnsyncedError, fsync_path, locked
 from pulsar_on_spark.storage.permissions import make_folders, mode_of, set_mode
 
 RETAIN_HOURS = 1
-"""Replaced data files stay at least this long, for handles that still read them."""
+"""Minimum time for which replaced data files are kept, for handles that still read them."""
 _UNUSABLE = re.compile(r"[\x00-\x1f\x7f\\\[\]^|]|%[0-9a-fA-F]{2}")
-"""In deltalake 1.6.6 these make a path another one, or panic."""
+"""Characters with which deltalake 1.6.6 panics or uses another path."""
 _CONFIGURATION = {
     "delta.checkpointInterval": "1000000",  # checkpoints are made, and synced, by `DeltaLog.checkpoint`
     "delta.logRetentionDuration": f"interval {RETAIN_HOURS} hours",
@@ -30,10 +30,10 @@ _CONFIGURATION = {
 
 
 def check_location(directory: Path) -> None:
-    """Refuse paths that deltalake would take for others.
+    """Refuse paths that deltalake would misread.
 
     Raises:
-        InvalidArgumentError: naming the characters.
+        InvalidArgumentError: the path has such characters, which the error names.
     """
     found = _UNUSABLE.search(str(directory))
     if found is not None:
@@ -44,12 +44,12 @@ def check_location(directory: Path) -> None:
 
 
 def create_table(directory: Path, schema: pa.Schema, lock_file: Path) -> None:
-    """Create an empty table durably; goes on where an earlier attempt was cut off, leaves a finished one alone.
+    """Create an empty table durably, or complete an interrupted creation; an existing table is not changed.
 
     Raises:
-        InvalidArgumentError: deltalake cannot hold a table at such a path.
-        CorruptMetadataError: there was a table, and its log is gone.
-        MetadataError: the disk refuses to make it durable, or has refused since the machine started.
+        InvalidArgumentError: deltalake cannot handle the path.
+        CorruptMetadataError: the table existed, and its log is gone.
+        MetadataError: an fsync failed now, or earlier since the machine started.
     """
     check_location(directory)
     make_folders(directory)
@@ -59,7 +59,7 @@ def create_table(directory: Path, schema: pa.Schema, lock_file: Path) -> None:
         entry = read_entry(directory, 0)
         if names == {first.name} and entry is not None and not entry.complete:
             checksums_path(directory, 0).unlink(missing_ok=True)
-            first.unlink()  # a power cut took the creation before anybody used the table
+            first.unlink()  # a power cut interrupted the creation, before the table was used
             names.clear()
         if not any(name.endswith((".json", ".checkpoint.parquet")) for name in names):
             if checksummed_versions(directory):

@@ -1,15 +1,15 @@
-"""After a power cut: find broken entries at the end of a Delta log, and set them aside.
+"""Repair after a power cut: find broken entries at the end of a Delta log, and set them aside.
 
 delta-rs neither fsyncs nor checks: a 0-byte log entry reads as an empty commit, a cut one makes every open fail, an
 entry may outlive the data file that it adds. A power cut can hit only commits that were not reported
 (`DeltaLog.sync_to` comes before every report), so cutting the log at the first broken entry loses nothing that was
 promised.
 
-Whatever else is broken is damage to the medium, and what it hit may have been reported: then nothing is cut, and the
-error says so. It is no power cut where a checkpoint or checksums show that the entry was durable once, nor where an
-entry was written since the machine started, unless the operator says that the file system was mounted anew (see
-`unsynced`). And nothing is cut under processes that have the table open. What cannot
-be read now (an OSError with a number) is not broken: it is raised.
+All other breakage is damage to the medium and may concern reported commits: then nothing is cut, and an error says so.
+A power cut is excluded if a checkpoint or checksums show that the entry was durable once, or if an entry was written
+since the machine started, unless the operator declares that the file system was remounted (see `unsynced`). Nothing is
+cut while another process has the table open. A file that cannot be read now (an OSError with an errno) is not broken:
+the error is raised.
 """
 
 from __future__ import annotations
@@ -49,14 +49,14 @@ _LOGGER = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Damage:
-    """What keeps a log from being used.
+    """Damage that prevents the use of a log.
 
     Attributes:
-        first_broken: the first log entry that is missing or must not be used; it and all after it go.
+        first_broken: the first log entry that is missing or broken; a repair cuts it and all later ones.
         broken_file: the broken or missing file: the entry itself, or a data file.
-        checkpoints: versions of checkpoints that are not whole.
-        pointer: whether `_last_checkpoint` is unreadable, or names a checkpoint that is not there.
-        missing_entry: version of the newest whole checkpoint if its log entry is gone: delta-rs reads such a table but
+        checkpoints: versions of broken checkpoints.
+        pointer: True if `_last_checkpoint` is unreadable, or names a missing checkpoint.
+        missing_entry: version of the newest intact checkpoint if its log entry is gone: delta-rs reads such a table but
             cannot commit to it.
     """
 
@@ -75,7 +75,7 @@ _WHOLE = Damage(None, (), False, None)
 
 @dataclass(frozen=True, slots=True)
 class _Listing:
-    """The log directory as one look found it: concurrent clean-ups must not come between two looks."""
+    """One listing of the log directory, as concurrent clean-ups could change a second one."""
 
     entries: tuple[int, ...]
     checkpoints: tuple[int, ...]
@@ -92,10 +92,10 @@ def _list(table: Path) -> _Listing:
 
 
 def clean_up(table: Path, below: int, older_than_s: float) -> None:
-    """Delete log entries and checkpoints behind a checkpoint. The caller holds the lock.
+    """Delete log entries and checkpoints older than a certain checkpoint. The caller holds the lock.
 
-    It is the newest checkpoint at or below version `below` that is `older_than_s` seconds old, and so are all entries
-    behind it. This checkpoint and every entry after it stay, so that damage to a newer one costs nothing.
+    It is the newest checkpoint at or below version `below` that is at least `older_than_s` seconds old; all earlier
+    entries are older. This checkpoint and every later entry stay, so that damage to a newer checkpoint is harmless.
     """
     listing = _list(table)
     latest_s = time.time() - older_than_s
@@ -115,27 +115,27 @@ def clean_up(table: Path, below: int, older_than_s: float) -> None:
 
 
 def was_never_free(table: Path, version: int) -> bool:
-    """True if an entry that was seen at this number must be the log's own, and not one that came too late.
+    """True if an entry with this number must be the log's own, and not one that was linked too late.
 
-    Entries are cleaned up oldest first, and only those behind the oldest checkpoint that is left.
+    Entries are cleaned up oldest first, and only below the oldest remaining checkpoint.
     """
     return version >= min(_list(table).checkpoints, default=0)
 
 
 def has_gap_above(table: Path, version: int) -> bool:
-    """True if an entry between this one and the oldest checkpoint is gone, so that this one came too late."""
+    """True if an entry between this one and the oldest checkpoint is gone, so this one was linked too late."""
     listing = _list(table)
     between = range(version, min(listing.checkpoints, default=version))
     return not set(between) <= set(listing.entries)
 
 
 def oldest_entry_s(table: Path) -> float:
-    """The time at which the oldest entry was written that the log still holds, in seconds since the epoch."""
+    """Time of writing of the log's oldest remaining entry, in seconds since 1970."""
     return entry_path(table, _list(table).entries[0]).stat().st_mtime
 
 
 def newest_checkpoint(table: Path) -> int | None:
-    """The version of the newest checkpoint that is whole, or None."""
+    """Version of the newest intact checkpoint, or None."""
     for version in reversed(_list(table).checkpoints):
         if _is_parquet(checkpoint_path(table, version)):
             return version
@@ -143,7 +143,7 @@ def newest_checkpoint(table: Path) -> int | None:
 
 
 def pointed_checkpoint(table: Path) -> int | None:
-    """The version that `_last_checkpoint` names: one small read; None where there is none or it is nonsense."""
+    """Read the version in `_last_checkpoint`, a small file; None if it is missing or invalid."""
     try:
         return int(json.loads((table / "_delta_log" / _POINTER).read_bytes())["version"])
     except (FileNotFoundError, ValueError, KeyError, TypeError):
@@ -151,13 +151,13 @@ def pointed_checkpoint(table: Path) -> int | None:
 
 
 def find_damage(table: Path, *, deep: bool = False) -> Damage:
-    """Look for what a power cut leaves behind.
+    """Find damage of the kind that a power cut leaves.
 
     Args:
         table: the table's directory.
-        deep: read data files and checkpoints whole, not only their length and their ends; for when something failed.
+        deep: read data files and checkpoints completely, not only their length and both ends; for use after a failure.
     """
-    checksummed = checksummed_versions(table)  # before the log: whatever is in this list was in the log already
+    checksummed = checksummed_versions(table)  # before the log: every version in this list was in the log already
     listing = _list(table)
     whole = [version for version in listing.checkpoints if _is_parquet(checkpoint_path(table, version), deep=deep)]
     while whole and contradicts_checkpoint(table, whole[-1], read_content(checkpoint_path(table, whole[-1]))):
@@ -211,25 +211,25 @@ def _first_broken(
 
 
 def needs_repair(table: Path, *, deep: bool = False) -> bool:
-    """True if `repair` has something to do (a look without the lock; cheap unless it is `deep`)."""
+    """True if `repair` is needed, by a check without the lock that is cheap unless `deep`."""
     return bool(find_damage(table, deep=deep))
 
 
 def repair(table: Path, lock_file: Path, *, deep: bool = False, is_used: bool = False) -> Path | None:
-    """Set the first broken log entry and all after it aside, and broken checkpoints; returns where they went.
+    """Set aside the first broken log entry, all later ones, and broken checkpoints; returns their new folder.
 
-    Holds flock on `lock_file` and looks again under it, so that two processes never cut the same log twice, and no
+    Acquires flock on `lock_file` and checks again under it, so that processes never cut the same log twice and no
     clean-up runs meanwhile.
 
     Args:
         table: the table's directory.
-        lock_file: the root's.
-        deep: as of `find_damage`.
-        is_used: the caller has worked with this table: nothing is cut off.
+        lock_file: the root's lock file.
+        deep: as for `find_damage`.
+        is_used: True if the caller has worked with this table: then nothing is cut off.
 
     Raises:
-        LockHeldError: another process holds the lock, which is not waited for: try again.
-        MetadataError: what is broken may have been reported, or the table has no readable beginning.
+        LockHeldError: another process holds the lock: try again.
+        MetadataError: the broken entries may have been reported, or the table has no readable first entry.
     """
     with locked(lock_file, wait=False) as mine:
         if not mine:
@@ -268,9 +268,9 @@ def _refuse_reported(table: Path, broken: int, file: Path, listing: _Listing) ->
         reason = "was durable once (its checksum, or a later one, says so)"
     elif any(
         _is_of_this_boot(table, version) for version in listing.entries if version >= broken
-    ) and not unsynced.is_mounted_anew(table):
+    ) and not unsynced.is_remounted(table):
         reason = (
-            "was written since this machine started, so no power cut has hit it (if its file system was mounted anew "
+            "was written since this machine started, so no power cut has hit it (if its file system was remounted "
             f"since, or this is a snapshot of a live root, run `truncate -s 0 {unsynced.mark_path(table)}` and open it "
             "again)"
         )
@@ -284,18 +284,18 @@ def _refuse_reported(table: Path, broken: int, file: Path, listing: _Listing) ->
 
 
 def _was_durable(table: Path, version: int) -> bool:
-    """True if the checksums of a version are those of its entry; one that is missing was there before them."""
+    """True if a version's checksums belong to its entry; a missing entry existed before its checksums."""
     entry = read_entry(table, version)
     return entry is None or entry.durable is not None
 
 
 def _is_of_this_boot(table: Path, version: int) -> bool:
-    """True if the entry's text names this boot; an entry that cannot be parsed may name it, too."""
+    """True if the entry's text names this boot, even if the text cannot be parsed."""
     return boot_id().encode() in entry_path(table, version).read_bytes()
 
 
 def _replace_entry(table: Path, version: int) -> None:
-    """Put an entry without actions where a checkpoint holds all that it said."""
+    """Replace a missing entry, whose actions are all in a checkpoint, by an empty one."""
     path = entry_path(table, version)
     checksums_path(table, version).unlink(missing_ok=True)
     with open(path, "x", opener=opener) as file:
@@ -309,7 +309,7 @@ def _set_aside(table: Path, doomed: list[Path], damage: Damage) -> Path:
     make_folders(aside)
     if damage.first_broken is not None:
         _set_checksums_aside(table, damage.first_broken, aside)
-    # Newest first: a crash in between leaves a log that is cut further down, never one with a hole.
+    # Newest first: after a crash in between the log is just shorter, and never has a gap.
     for path in sorted(doomed, key=lambda p: p.name, reverse=True):
         path.rename(aside / path.name)
     pointer = table / "_delta_log" / _POINTER
@@ -322,7 +322,7 @@ def _set_aside(table: Path, doomed: list[Path], damage: Damage) -> Path:
 
 
 def _set_checksums_aside(table: Path, first: int, aside: Path) -> None:
-    """Set the checksums of numbers that become free aside, before they do; they are of another life of these."""
+    """Set aside the checksums of entries that are about to be cut, as their numbers will be used again."""
     paths = [checksums_path(table, version) for version in checksummed_versions(table) if version >= first]
     for path in paths:
         path.rename(aside / path.name)
@@ -331,7 +331,7 @@ def _set_checksums_aside(table: Path, first: int, aside: Path) -> None:
 
 
 def _is_parquet(path: Path, size: int | None = None, known: Checksum | None = None, *, deep: bool = False) -> bool:
-    """True if the file has the promised size and Parquet's magic at both ends; `deep` checks its whole content."""
+    """True if the file has the given size and Parquet's magic at both ends; `deep` checks its whole content."""
     try:
         with path.open("rb") as file:
             length = os.fstat(file.fileno()).st_size

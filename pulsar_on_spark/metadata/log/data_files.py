@@ -1,4 +1,4 @@
-"""The data files of a metadata table: reading them, and remembering the small ones that the next fold reads again."""
+"""Reader of a metadata table's data files, with a cache of the small ones that the next fold reads again."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from pulsar_on_spark.metadata.log.checksums import Checksum, checksum_of
 from pulsar_on_spark.model.errors import CorruptMetadataError
 
 _RECENT_ROWS = 512
-"""Data files up to this size are remembered for the next fold, which reads all of the last 128 and more."""
+"""Largest data file in the cache, in rows. The next fold reads at least the last 128 files."""
 _RECENT_FILES = 4 * folding.LAG
 
 
 @dataclass(frozen=True, slots=True)
 class DataFile:
-    """An active data file of the table: its name, its rows and the range of their `seq`."""
+    """An active data file of the table: its name, its number of rows and the range of their `seq`."""
 
     name: str
     rows: int
@@ -31,15 +31,15 @@ class DataFile:
 
 
 def is_unreachable(error: Exception) -> bool:
-    """True if a failed read says nothing about the file: the system refused, and no damage was found.
+    """True if a read failed without evidence of damage, as the operating system refused it.
 
-    Arrow raises OSErrors without a number for bytes that it cannot decode.
+    Arrow raises OSErrors without an errno for bytes that it cannot decode.
     """
     return isinstance(error, MemoryError) or (isinstance(error, OSError) and error.errno is not None)
 
 
 def read_content(path: Path) -> pa.Buffer:
-    """All bytes of a file.
+    """Read all bytes of a file.
 
     Raises:
         OSError: it cannot be read.
@@ -49,10 +49,10 @@ def read_content(path: Path) -> pa.Buffer:
 
 
 def read_unchanged(path: Path, known: Checksum | None) -> pa.Buffer:
-    """All bytes of a file that has this checksum, or whose checksum is unknown.
+    """Read all bytes of a file and compare them with its checksum, if that is known.
 
     Raises:
-        CorruptMetadataError: it is not what was written.
+        CorruptMetadataError: the file was changed after it was written.
         OSError: it cannot be read.
     """
     content = read_content(path)
@@ -62,17 +62,17 @@ def read_unchanged(path: Path, known: Checksum | None) -> pa.Buffer:
 
 
 def rows_of(content: pa.Buffer, columns: list[str] | None = None) -> pa.Table:
-    """The rows of a Parquet file's content, or some of its columns.
+    """Decode the rows of a Parquet file's content, or some of its columns.
 
     Raises:
-        pyarrow.ArrowException, OSError: it is broken.
+        pyarrow.ArrowException, OSError: the content is broken.
     """
-    # No Python file in Arrow's threads: one that lets go of it while the process ends aborts that.
+    # Arrow's threads must not hold a Python file: releasing it while the process ends would abort the process.
     return pq.ParquetFile(pa.BufferReader(content), pre_buffer=False).read(columns=columns, use_threads=False)
 
 
 def damaged(file: Path) -> CorruptMetadataError:
-    """The error for a file that is damaged since it was written."""
+    """Make the error for a file that was changed after it was written."""
     return CorruptMetadataError(
         f"The metadata file {file} is not what was written, so nothing is read from it and nothing was cut off: check "
         "the disk and restore the root's metadata from a backup."
@@ -81,10 +81,10 @@ def damaged(file: Path) -> CorruptMetadataError:
 
 @contextmanager
 def decoding(table: Path) -> Iterator[None]:
-    """Take in rows that may be rotten: those of older versions have no checksum.
+    """Translate errors of decoding rows: those of older versions have no checksum.
 
     Raises:
-        CorruptMetadataError: they are.
+        CorruptMetadataError: the rows are damaged.
     """
     try:
         yield
@@ -96,21 +96,21 @@ def decoding(table: Path) -> Iterator[None]:
 
 
 class DataFiles:
-    """The files in one table's directory, whichever of them are active."""
+    """The data files in one table's directory, active or not."""
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory
         self._recent: dict[str, pa.Table] = {}
         self.checksums: dict[str, Checksum] = {}
-        """The known checksums of files."""
+        """Known checksums of files, by name."""
 
     def read(self, name: str) -> pa.Table:
-        """A file's rows.
+        """Read a file's rows.
 
         Raises:
-            FileNotFoundError: it was vacuumed.
-            CorruptMetadataError: it is not what was written.
-            pyarrow.ArrowException, OSError: it is broken, or cannot be read now (`is_unreachable`).
+            FileNotFoundError: the file was vacuumed.
+            CorruptMetadataError: the file was changed after it was written.
+            pyarrow.ArrowException, OSError: the file is broken, or cannot be read now (`is_unreachable`).
         """
         rows = self._recent.get(name)
         if rows is None:
@@ -119,21 +119,21 @@ class DataFiles:
         return rows
 
     def checksum(self, name: str) -> Checksum:
-        """A file's checksum, taken from the file where it is not known (errors as `read`)."""
+        """A file's checksum, computed if it is not known (errors as `read`)."""
         return self.checksums.get(name) or checksum_of(read_content(self._directory / name))
 
     def remember(self, name: str, rows: pa.Table) -> None:
-        """These are the file's rows, as far as there is room for them."""
+        """Add a file's rows to the cache, if there is room."""
         if rows.num_rows <= _RECENT_ROWS and len(self._recent) < _RECENT_FILES:
             self._recent[name] = rows
 
     def keep(self, names: Collection[str]) -> None:
-        """Forget all other files."""
+        """Drop all other files from the cache and the checksums."""
         self.checksums = {name: checksum for name, checksum in self.checksums.items() if name in names}
         self._recent = {name: rows for name, rows in self._recent.items() if name in names}
 
     def measure(self, name: str) -> DataFile:
-        """A file whose writer left no statistics (errors as `read`)."""
+        """Compute the statistics of a file without them (errors as `read`)."""
         seq = self.read(name).column("seq")
         bounds = pc.min_max(seq).as_py()
         return DataFile(name, len(seq), bounds["min"] or 0, bounds["max"] or 0)

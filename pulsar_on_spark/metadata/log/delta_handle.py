@@ -1,7 +1,7 @@
-"""An open handle on one Delta table: opening it, seeing what is new, reading only the files that are new.
+"""An open handle on one Delta table: it opens and refreshes the table, and reads only new files.
 
-Whatever delta-rs raises, the handle is not used again: the next `refresh` opens the table anew, after a look for
-damage, and keeps what it knows only if the log still holds the entry that it last stood at.
+After any error of delta-rs, delta-rs's own handle is dropped: the next `refresh` checks the table for damage and opens
+it again, and keeps the known files only if the log still has the last entry that was read.
 """
 
 from __future__ import annotations
@@ -29,15 +29,15 @@ from pulsar_on_spark.model.errors import CorruptMetadataError, MetadataError
 from pulsar_on_spark.storage.durability import LockHeldError, TableHold
 
 BEFORE_FIRST = -1
-"""The version before the first."""
+"""Number below that of the first version."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Identity:
-    """A log entry as it lies on the disk.
+    """Identity of a log entry's file on the disk.
 
-    Logs lose entries oldest first, so while this very file is there, no number above it was ever free again: what
-    follows it is one history, and the newest entry is the newest.
+    Logs lose entries oldest first. While this very file exists, no number above it was ever free again: the entries
+    after it are one history, without entries that were linked too late.
     """
 
     version: int
@@ -50,10 +50,10 @@ _REFUSALS = frozenset((errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES, er
 
 
 class StaleHandleError(MetadataError):
-    """What this handle knows no longer holds, or the outcome of its commit is unknown: refresh and decide anew.
+    """The handle's knowledge is out of date, or the outcome of its commit is unknown: refresh and decide again.
 
     Attributes:
-        refused: The operating system refused the write: trying again helps only when the disk is well again.
+        refused: True if the operating system refused the write: a retry helps only after the disk was repaired.
     """
 
     def __init__(self, message: str, *, refused: bool = False) -> None:
@@ -69,9 +69,9 @@ _Handle = TypeVar("_Handle", bound="DeltaHandle")
 def wrapping_os_errors(
     method: Callable[Concatenate[_Handle, _P], _R],
 ) -> Callable[Concatenate[_Handle, _P], _R]:
-    """Let no OSError leave a handle: it becomes a StaleHandleError, so the owner looks again before it decides.
+    """Translate OSErrors into StaleHandleErrors, so that the owner refreshes before it decides.
 
-    Everything public of a handle that touches files has this: what could not be reached is neither there nor missing.
+    All public methods of a handle that touch files are decorated: an unreachable file is not known to be missing.
     """
 
     @wraps(method)
@@ -79,7 +79,7 @@ def wrapping_os_errors(
         try:
             return method(self, *args, **kwargs)
         except (OSError, pa.ArrowMemoryError, LockHeldError) as error:
-            raise self._stale(error, "Just now nothing can be read of") from error
+            raise self._stale(error, "Nothing can be read now of") from error
 
     return wrapped
 
@@ -92,9 +92,9 @@ class DeltaHandle:
         """Open the table, repairing it first where a crash left it broken.
 
         Raises:
-            InvalidArgumentError: deltalake cannot hold a table at such a path.
-            StaleHandleError: it could not be reached or repaired just now: try again.
-            MetadataError: the table is damaged beyond what a crash does.
+            InvalidArgumentError: deltalake cannot handle the path.
+            StaleHandleError: the table could not be reached or repaired now: try again.
+            MetadataError: the table is damaged in a way that no crash explains.
         """
         check_location(directory)
         self._directory = directory
@@ -105,7 +105,7 @@ class DeltaHandle:
         self._suspect_files = False
         self._lost_durability: MetadataError | None = None
         self.checkpointed = BEFORE_FIRST
-        """The newest checkpoint that this handle knows; every entry up to it is durable."""
+        """The newest known checkpoint; every entry up to it is durable."""
         self._put_off_at = BEFORE_FIRST
         self._forget()
         self._ensure_open()
@@ -139,7 +139,7 @@ class DeltaHandle:
         return self._handle
 
     def _first_identity(self, version: int) -> _Identity:
-        """The entry at which a table was opened, read before another entry could take its number."""
+        """Identify the entry at which a table was opened, and check that it is the log's own."""
         identity = self._identify(version)
         if identity is None or not damage.was_never_free(self._directory, version):
             raise self._stale(RuntimeError("its entry was cleaned up"), "The log was overtaken while opening")
@@ -149,14 +149,14 @@ class DeltaHandle:
         was_marked = unsynced.is_marked_before(self._directory)
         for deep in (self._suspect_files or was_marked, True):
             if damage.needs_repair(self._directory, deep=deep):
-                self._hold = None  # its own, which would keep it from repairing
+                self._hold = None  # this handle's own lock would prevent the repair
                 damage.repair(self._directory, self._lock_file, deep=deep, is_used=self._was_read)
             try:
                 table = DeltaTable(str(self._directory))
             except DeltaError as error:
                 if deep:
                     if _OS_ERROR.search(str(error)):
-                        raise self._stale(error, "Just now nothing can be opened of") from error
+                        raise self._stale(error, "Nothing can be opened now of") from error
                     raise CorruptMetadataError(
                         f"The metadata table {self._directory} cannot be opened ({error}): restore the root from a "
                         "backup."
@@ -184,7 +184,7 @@ class DeltaHandle:
     @property
     @wrapping_os_errors
     def version(self) -> int:
-        """The table version that this handle stands at."""
+        """The table version of this handle."""
         return int(self._ensure_open().version())
 
     @property
@@ -206,11 +206,11 @@ class DeltaHandle:
             raise self._stale(error, "The log was cleaned up under a reader of") from error
         known = self._identity
         if known is None or self._identify(known.version) != known:
-            self._handle = None  # the next look reopens the table, through a checkpoint
+            self._handle = None  # the next refresh opens the table again, from a checkpoint
         return self.take_in()
 
     def _is_newest(self, version: int) -> bool:
-        """True if all is taken in and no entry follows: two stats instead of delta-rs's look, 4 ms at 10,000 keys."""
+        """True if all is taken in and no entry follows: two stats instead of a delta-rs update, 4 ms at 10,000 keys."""
         known = self._identity
         return (
             not self._rebuild
@@ -222,45 +222,45 @@ class DeltaHandle:
 
     @wrapping_os_errors
     def take_in(self, own: str | None = None) -> tuple[bool, list[pa.Table]]:
-        """What is new at this handle's version.
+        """Read the new rows at this handle's version.
 
         Args:
             own: a data file whose rows the caller has already.
 
         Returns:
-            (rebuild, rows): the rows of data files that are new to this handle. With `rebuild` the log is not a
-            continuation of what was taken in before, or the base of the table was folded anew, which may have dropped
-            rows for good: `rows` is then the whole table.
+            (rebuild, rows): the rows of data files that are new to this handle. If `rebuild` is true, `rows` is the
+            whole table, because the log does not continue the one that was read before, or because the table's base
+            was rewritten by a fold, which may have dropped rows.
 
         Raises:
-            StaleHandleError: the table moved on while it was read; refresh again.
+            StaleHandleError: the table changed while it was read; refresh again.
 
-        The owner calls `taken_in` when it has the rows; until then the next call gives the whole table.
+        The owner calls `taken_in` when it has the rows; until then the next call returns the whole table.
         """
         active = self._active_files()
         base = min(self._files.values(), key=lambda file: file.min_seq, default=None)
         rebuild = self._rebuild or (base is not None and base.name not in active)
         known = {} if rebuild else self._files
         new = [file for file in active.values() if file.name not in known and (rebuild or file.name != own)]
-        self._learn_checksums()  # before the files of other processes are read: rows are kept from then on
+        self._learn_checksums()  # before files of other processes are read, as their rows are cached from then on
         rows = [self._read(file.name) for file in sorted(new, key=lambda file: file.min_seq)]
         self._identity = self._moved_on(self.version)
         self._files = active
         self._data.keep(active)
-        # Until the owner says that it has the rows: an interrupt in between would leave it without them for good.
+        # Until the owner confirms that it has the rows: after an interrupt it would otherwise never get them.
         self._rebuild = True
         self._taken_in = self._identity.version
         self._was_read = True
         return rebuild, rows
 
     def _moved_on(self, version: int) -> _Identity:
-        """The identity of an entry that was read or made behind the one that this handle is identified by.
+        """Identify a newer entry that was read or written after the one that identifies this handle.
 
-        A process that is stopped before it links its entry may do so when that number has been cleaned up, and would
-        then read, and report, a history that is its own. The older entry, still there, shows that this is none.
+        A process that is suspended before it links its entry may link it after that number was cleaned up. It would
+        then read and report a history that no other process sees. The older entry, if it still exists, excludes this.
 
         Raises:
-            StaleHandleError: the older one is gone: the log was cleaned up, or cut.
+            StaleHandleError: the older entry is gone: the log was cleaned up, or cut.
         """
         known = self._identity
         identity = self._identify(version)
@@ -269,13 +269,13 @@ class DeltaHandle:
         return identity
 
     def _learn_checksums(self) -> None:
-        """Take notice of the checksums of entries that were read or made since the last look."""
+        """Collect the checksums of entries that are new since the last call."""
         version = self.version
         self._data.checksums |= entry_checksums(range(self._learnt + 1, version + 1), self._entries.get)
         self._learnt = version
 
     def taken_in(self) -> None:
-        """The owner has the rows that the last `refresh` or `take_in` gave it."""
+        """Confirm that the owner has the rows of the last `refresh` or `take_in`."""
         self._rebuild = False
 
     def _active_files(self) -> dict[str, DataFile]:
@@ -313,5 +313,5 @@ class DeltaHandle:
 
 
 def or_before_first(version: int | None) -> int:
-    """A version that may be missing, to be compared with others."""
+    """Replace a missing version by `BEFORE_FIRST`, for comparisons."""
     return BEFORE_FIRST if version is None else version

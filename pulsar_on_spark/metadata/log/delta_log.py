@@ -1,10 +1,10 @@
 """One Delta table as a durable log of rows: refresh, append under compare-and-set keys, sync, fold, checkpoint.
 
-delta-rs does the Delta protocol; this module adds what it lacks: fsync, recognition of one's own commit after an
-error, and reading only the files that are new. `optimize.compact()` and plain overwrites are never used: two
-compactions of one snapshot both succeed in deltalake 1.6.6 and double every row.
+delta-rs implements the Delta protocol; this module adds fsync, the recognition of a writer's own commit after an error,
+and reading only new files. `optimize.compact()` and plain overwrites are never used: in deltalake 1.6.6 two concurrent
+compactions of one snapshot both succeed and double every row.
 
-Reading and the handle itself stand in `delta_handle`.
+`delta_handle` opens and reads the table.
 """
 
 from __future__ import annotations
@@ -49,22 +49,23 @@ from pulsar_on_spark.storage.durability import UnsyncedError, boot_id, fsync_pat
 _LOGGER = logging.getLogger(__name__)
 _NO_HOOKS = PostCommitHookProperties(create_checkpoint=False, cleanup_expired_logs=False)
 _MAX_REBASES = 100
-"""delta-rs rebases a commit over foreign appends this often; a commit under the same key, or one that removes what
-this one read, ends it at once."""
+"""Number of times that delta-rs rebases a commit over other appends. It fails immediately on a commit under the same
+key, or one that removes files that this one read."""
 KEEP_ENTRIES = 512
-"""Log entries that stay at least. By number, not by age (delta-rs's own clean-up keeps an hour): each refresh lists the
-log, 1 ms for 1,000 entries, and a commit must not cost more after 10,000 others. Who falls behind opens anew."""
+"""Minimum number of log entries that are kept. Not by age, as in delta-rs's own clean-up, which keeps an hour: each
+refresh lists the log, 1 ms for 1,000 entries, and a commit must not cost more after 10,000 others. A reader that falls
+behind opens the table again."""
 KEEP_S = 60.0
-"""Log entries stay this long besides, in seconds: a process that pauses for less finds its place in the log again."""
+"""Minimum age of deleted log entries, in seconds: a process that was suspended for less can continue in the log."""
 ORPHAN_HOURS = 24
-"""Data files that no log entry names (a commit that never happened) are vacuumed at this age, or later: as long as the
-log reaches back to before they were written, their commit may still happen."""
+"""Minimum age in hours of vacuumed data files that no log entry names. Their commit may still happen while the log has
+entries from before they were written, so they may be kept longer."""
 RESERVE_BYTES = 1 << 20
-"""With less free space on the root's disk nothing is committed."""
+"""Free space on the root's disk below which commits are refused."""
 
 
 class DeltaLog(DeltaHandle):
-    """A table that is followed, and written to. Not thread-safe: its owner holds a lock."""
+    """Handle for reading and writing one table. Not thread-safe: its owner holds a lock."""
 
     @wrapping_os_errors
     def key_version(self, key: str) -> int | None:
@@ -79,14 +80,14 @@ class DeltaLog(DeltaHandle):
 
     @wrapping_os_errors
     def append(self, rows: pa.Table, keys: Mapping[str, int], token: str) -> str | None:
-        """Append rows in one commit that moves every key to its new version, and make it durable.
+        """Append rows durably in one commit, which sets every key to its new version.
 
         Returns:
             The name of the data file, for `take_in`; None for a commit without rows.
 
         Raises:
-            StaleHandleError: the commit's outcome is unknown; after a refresh `find_commit` tells.
-            MetadataError: the disk refused to make it durable.
+            StaleHandleError: the commit's outcome is unknown; call `find_commit` after a refresh.
+            MetadataError: the commit could not be synced.
         """
         rows = self._padded(rows)
         self._write(rows, keys, token, None)
@@ -102,7 +103,7 @@ class DeltaLog(DeltaHandle):
         return entry.added[0][0]
 
     def _padded(self, rows: pa.Table) -> pa.Table:
-        """Rows with nulls in the columns that a newer version of this project has added to the table."""
+        """Add nulls for the columns that a newer version of this project has added to the table."""
         present = set(rows.column_names)
         for field in pa.schema(self._ensure_open().schema().to_arrow()):
             if field.name not in present:
@@ -135,18 +136,18 @@ class DeltaLog(DeltaHandle):
         except (DeltaError, OSError) as error:
             raise self._stale(error, "A commit ended in an error in") from error
         self._handle = table
-        # delta-rs looks for the newest entry and then links the next number. If this process was stopped in between,
-        # that number may have been cleaned up meanwhile, and the entry lies where no reader comes by.
+        # delta-rs finds the newest entry and then links the next number. If this process was suspended in between, that
+        # number may have been cleaned up meanwhile, and no reader will find the entry.
         self._identity = self._moved_on(int(table.version()))
 
     @wrapping_os_errors
     def find_commit(self, token: str, after_version: int) -> int | None:
-        """The version of the commit that carries `token`, looked for above `after_version`; None if there is none.
+        """Find the version of the commit with `token`, above `after_version`; None if there is none.
 
-        An entry that was linked too late, under a number that had been cleaned up, is none.
+        An entry that was linked too late, under a number that had been cleaned up, does not count.
 
         Raises:
-            MetadataError: the log was cleaned up since, and the rows do not tell.
+            MetadataError: the log was cleaned up since, and the rows are no proof either.
         """
         version = self.version
         numbers = range(after_version + 1, version + 1)
@@ -162,21 +163,21 @@ class DeltaLog(DeltaHandle):
         if found is not None and damage.has_gap_above(self._directory, found):
             return None
         raise MetadataError(
-            f"The outcome of a commit to {self._directory} is unknown, because the process stood still while others "
-            f"made more than {KEEP_ENTRIES} commits: look whether the change is there before making it again."
+            f"The outcome of a commit to {self._directory} is unknown, because the process was suspended while "
+            f"others made more than {KEEP_ENTRIES} commits: check whether the change is there before making it again."
         )
 
     @wrapping_os_errors
     def sync_to(self, version: int) -> None:
         """Make every log entry up to `version`, and the data files that they add, durable.
 
-        Entries of other processes included: whoever reports, deletes or skips on the strength of a read calls this
-        first. Entries at or below a checkpoint are durable already (`checkpoint` syncs before it writes one).
+        Entries of other processes are included: a caller must sync before it reports, deletes or skips something
+        because of what it read. Entries up to a checkpoint are durable already (`checkpoint` syncs before it writes).
 
         Raises:
-            StaleHandleError: a data file is missing, or a file cannot be opened: look again.
-            MetadataError: the disk refused, now or earlier, this process or another. An fsync that failed once may
-                "succeed" when repeated without having written anything, so this handle refuses all further work.
+            StaleHandleError: a data file is missing, or a file cannot be opened: refresh and try again.
+            MetadataError: an fsync failed, now or earlier, in this process or another. A repeated fsync may "succeed"
+                without writing anything, so this handle refuses all further work.
         """
         self._synced = max(self._synced, self.checkpointed)
         if version - self._synced > folding.LAG:
@@ -196,7 +197,7 @@ class DeltaLog(DeltaHandle):
         self._synced = version
 
     def _lost(self, version: int, error: UnsyncedError) -> MetadataError:
-        """Refuse all work with this handle from now on, and keep other processes from building on this version."""
+        """Make this handle refuse all further work, and mark the table so that no process builds on this version."""
         self._lost_durability = unsynced.leave_mark(self._directory, version, error)
         return self._lost_durability
 
@@ -216,7 +217,7 @@ class DeltaLog(DeltaHandle):
             return  # cleaned up just now
 
     def _vouch(self, version: int) -> None:
-        """Write the checksums of a durable commit, for its later readers."""
+        """Write the checksums of a durable commit for later readers."""
         entry = self._entries.get(version)
         if entry is None or entry.checksum is None:
             return
@@ -226,16 +227,16 @@ class DeltaLog(DeltaHandle):
             files[entry_name(version)] = entry.checksum
             write_checksums(checksums_path(self._directory, version), Checksums(entry.token, files))
         except OSError as error:
-            # The commit is durable: it must not end in an error. The next checkpoint makes up for it.
+            # The commit is durable and must not end in an error. The next checkpoint adds the checksums.
             _LOGGER.info("Version %d of %s has no checksums: %s", version, self._directory, error)
 
     # -- housekeeping ----------------------------------------------------------------------------------------------
 
     @wrapping_os_errors
     def fold(self, order: folding.Order, forgettable: folding.Forgettable | None) -> bool:
-        """Rewrite superseded rows away; False if there is nothing worth folding.
+        """Remove superseded rows by a rewrite; False if a fold is not worth its cost.
 
-        The handle must be fresh (`refresh`). See `folding` for what is kept.
+        Call `refresh` first. `folding` selects the rows to keep.
 
         Raises:
             StaleHandleError: another writer interfered.
@@ -252,9 +253,9 @@ class DeltaLog(DeltaHandle):
         version = self.version
         self.sync_to(version)
         self._vouch(version)
-        # A full fold may have forgotten rows, which its own process must forget too.
+        # A full fold may have dropped rows, which this process must drop, too.
         self._rebuild = self._rebuild or plan.full
-        # The rows of any other are known to this handle's owner already.
+        # The owner has the rows of any other fold already.
         entry = self._entries.get(version)
         active = self._active_files()
         own = {name for name, _ in entry.added} if entry is not None and entry.token == token else set()
@@ -263,10 +264,10 @@ class DeltaLog(DeltaHandle):
 
     @wrapping_os_errors
     def checkpoint(self) -> bool:
-        """Write a checkpoint, make it durable, and only then clean up the log behind it.
+        """Write a checkpoint durably, and only then clean up older log entries.
 
         Returns:
-            False if another process is at it.
+            False if another process holds the lock.
 
         Raises:
             StaleHandleError: the log changed under this handle.
@@ -301,7 +302,7 @@ class DeltaLog(DeltaHandle):
         return True
 
     def _checkpoint_checksums(self, version: int) -> Path:
-        """Write the checksums of a checkpoint and of all data files that it names; returns their path."""
+        """Write the checksums of a checkpoint and of all its data files; returns their path."""
         files = {name: self._data.checksum(name) for name in self._active_files()}
         files[checkpoint_name(version)] = checksum_of(read_content(checkpoint_path(self._directory, version)))
         path = checkpoint_checksums_path(self._directory, version)
@@ -309,7 +310,7 @@ class DeltaLog(DeltaHandle):
         return path
 
     def entries_since_checkpoint(self) -> int:
-        """The largest number of log entries that an open has to read; fewer after `put_off_checkpoint`."""
+        """Count the log entries that an open has to read; fewer after `put_off_checkpoint`."""
         return self.version - max(self.checkpointed, self._put_off_at)
 
     def put_off_checkpoint(self, entries: int) -> None:
@@ -319,15 +320,15 @@ class DeltaLog(DeltaHandle):
 
     @wrapping_os_errors
     def look_for_checkpoint(self) -> None:
-        """Take notice of the checkpoints of other processes."""
+        """Look up the newest checkpoint of other processes."""
         self.checkpointed = max(self.checkpointed, or_before_first(damage.pointed_checkpoint(self._directory)))
 
     @wrapping_os_errors
     def vacuum(self) -> int:
-        """Delete data files that no version within the retention needs; returns how many. The handle must be fresh.
+        """Delete data files that no version within the retention needs; returns their number. Call `refresh` first.
 
-        Nothing is deleted while another process holds the lock. delta-rs only lists the files: if it deleted them, it
-        would commit entries of its own, without our token.
+        Nothing is deleted while another process holds the lock. delta-rs only lists the files: deleting them, it would
+        commit entries of its own, without our token.
         """
         table = self._ensure_open()
         self.sync_to(self.version)
@@ -347,17 +348,17 @@ class DeltaLog(DeltaHandle):
                 raise self._stale(error, "A vacuum was not finished of") from error
 
     def _orphan_hours(self) -> int:
-        """The age in hours, rounded up, beyond which a data file that no entry names will never be named by one.
+        """The age in hours, rounded up, beyond which an unnamed data file can no longer be committed.
 
-        A process that was paused in the middle of a commit may name its file as long as the entry that it had read is
-        there. Afterwards its commit counts no longer, so files older than the oldest entry can go.
+        A process that was suspended during a commit may still commit its file while the log has the entry that it had
+        read. Without that entry its commit does not count, so files older than the oldest entry can be deleted.
         """
         oldest_s = damage.oldest_entry_s(self._directory)
         return max(ORPHAN_HOURS, math.ceil((time.time() - oldest_s) / 3600))
 
 
 def require_writable(directory: Path) -> None:
-    """Refuse a commit that delta-rs could not write and would panic about; keep room for running commits.
+    """Refuse a commit on which delta-rs would panic, and reserve space for running commits.
 
     Raises:
         MetadataError: the directory may not be written, or less than `RESERVE_BYTES` are free.
@@ -369,10 +370,10 @@ def require_writable(directory: Path) -> None:
         )
     if not os.access(directory, os.W_OK | os.X_OK, effective_ids=True):
         raise MetadataError(
-            f"{directory} may not be written by this user: see who owns the root (nothing was committed)."
+            f"{directory} may not be written by this user: check who owns the root (nothing was committed)."
         )
     if shutil.disk_usage(directory).free < RESERVE_BYTES:
         raise MetadataError(
-            f"The disk of {directory} is full: free some space (nothing was committed; commits go on from "
+            f"The disk of {directory} is full: free some space (nothing was committed; commits need "
             f"{RESERVE_BYTES >> 20} MiB of free space)."
         )

@@ -1,11 +1,11 @@
-"""Folding: the only compaction of a metadata table. Pure: which rows to rewrite, and which of them to keep.
+"""Folding: the only compaction of a metadata table. Pure: it selects the rows to rewrite and those to keep.
 
 A fold takes S = version read - 64 and rewrites the rows with A < seq <= S by an overwrite with that predicate. It drops
-a row only where a newer row of its record key is in the snapshot. Appends have a seq near the table's version, so they
-fall above S; if one lags so far that it falls inside, Delta fails one of the two, which decides anew.
+a row only if the snapshot has a newer row of the same record key. Appends have a seq near the table's version, hence
+above S; if a late append falls into the range, Delta fails one of the two commits, and its writer decides again.
 
 Two tiers keep it cheap: the base is rewritten only when the rows above it have grown to a quarter of it. Only such a
-full fold may forget rows that nobody needs: docs/adr/0001 says which, and why no reader can bring them back.
+full fold may also drop rows without use: docs/adr/0001 says which, and why no reader can bring them back.
 """
 
 from __future__ import annotations
@@ -22,37 +22,37 @@ from pulsar_on_spark.metadata.keys import FOLD
 
 FOLD_KEY = FOLD
 LAG = 64
-"""Versions that a fold leaves alone."""
+"""Number of newest versions that a fold does not touch."""
 WORTH_FILES = 64
-"""Files within reach of a fold that make one worth its cost."""
+"""Number of files in a fold's range from which a fold is worth its cost."""
 _TIER_RATIO = 4
 
 Forgettable = Callable[[pa.Table], pa.Array]
-"""Of the newest row of each record key: a mask of those that a full fold leaves out."""
+"""Function from the newest row of each record key to a mask of those that a full fold drops."""
 
 
 class FoldableFile(Protocol):
-    """What the plan needs to know of a data file."""
+    """A data file as `plan` sees it."""
 
     @property
     def rows(self) -> int:
-        """How many rows it holds."""
+        """Number of rows."""
         ...
 
     @property
     def min_seq(self) -> int:
-        """Its smallest seq."""
+        """Smallest seq."""
         ...
 
     @property
     def max_seq(self) -> int:
-        """Its largest seq."""
+        """Largest seq."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class Order:
-    """How rows of one record key are told apart: equal `key` columns, the largest `rank` counts."""
+    """Order of rows: those with equal `key` columns have one record key, and the largest `rank` counts."""
 
     key: tuple[str, ...]
     rank: tuple[str, ...]
@@ -60,7 +60,7 @@ class Order:
 
 @dataclass(frozen=True, slots=True)
 class FoldPlan:
-    """Rewrite rows with above < seq <= up_to."""
+    """Plan to rewrite the rows with above < seq <= up_to."""
 
     above: int
     up_to: int
@@ -72,12 +72,12 @@ class FoldPlan:
 
     @property
     def full(self) -> bool:
-        """Whether the fold covers the table from its first row."""
+        """True if the fold starts at the table's first row."""
         return self.above < 0
 
 
 def plan(files: Sequence[FoldableFile], version: int) -> FoldPlan | None:
-    """The range to fold now, or None where it isn't worth it."""
+    """Choose the range to fold now; None if a fold is not worth its cost."""
     up_to = version - LAG
     reach = sorted((file for file in files if file.max_seq <= up_to), key=lambda file: (file.min_seq, -file.rows))
     if len(reach) < WORTH_FILES:
@@ -89,7 +89,7 @@ def plan(files: Sequence[FoldableFile], version: int) -> FoldPlan | None:
 
 
 def newest(rows: pa.Table, order: Order) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
-    """A mask of the rows that count: of each record key the one with the largest rank."""
+    """Mark the rows that count: the row with the largest rank of each record key."""
     keys = np.zeros(rows.num_rows, dtype=np.int64)
     for name in order.key:
         encoded = rows.column(name).combine_chunks().dictionary_encode()
@@ -105,13 +105,13 @@ def newest(rows: pa.Table, order: Order) -> np.ndarray[tuple[int], np.dtype[np.b
 
 
 def fold(rows: pa.Table, range_: FoldPlan, order: Order, forgettable: Forgettable | None = None) -> pa.Table:
-    """The rows of the range that stay.
+    """Select the rows of the range to keep.
 
     Args:
-        rows: every row of the snapshot with seq > range_.above (rows below are older, hence never newer than those).
-        range_: what is rewritten.
+        rows: every row of the snapshot with seq > range_.above (rows below are older and cannot supersede these).
+        range_: the range to rewrite.
         order: the record key and the rank.
-        forgettable: what a full fold drops besides; None keeps all.
+        forgettable: selects further rows that a full fold drops; None keeps all.
 
     Returns:
         The kept rows, all with range_.above < seq <= range_.up_to.
@@ -125,7 +125,7 @@ def fold(rows: pa.Table, range_: FoldPlan, order: Order, forgettable: Forgettabl
 
 
 def old_tombstones(kinds: Collection[str], before: pa.Scalar) -> Forgettable:
-    """Tombstones of certain kinds committed before a time."""
+    """Select tombstones of certain kinds committed before a time."""
 
     def mask(rows: pa.Table) -> pa.Array:
         old = pc.and_(rows.column("deleted"), pc.less(rows.column("committed_at"), before))
@@ -135,7 +135,7 @@ def old_tombstones(kinds: Collection[str], before: pa.Scalar) -> Forgettable:
 
 
 def ownerless_cursors(subscriptions: Collection[tuple[str, str]]) -> Forgettable:
-    """Cursor rows of subscriptions, (topic id, name), that are no longer among the live ones."""
+    """Select cursor rows of subscriptions, (topic id, name), that are no longer live."""
 
     def mask(rows: pa.Table) -> pa.Array:
         owners = zip(rows.column("topic_id").to_pylist(), rows.column("subscription").to_pylist(), strict=True)

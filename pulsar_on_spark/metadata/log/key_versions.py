@@ -1,4 +1,4 @@
-"""Log entries that were parsed already, and what they say of the compare-and-set keys."""
+"""Cache of parsed log entries, and the versions of compare-and-set keys."""
 
 from __future__ import annotations
 
@@ -13,21 +13,21 @@ from pulsar_on_spark.metadata.log.log_entry import LogEntry, checkpoint_path, en
 
 _MAX_PARSED = 4096
 _ASK_SINGLY = 32
-"""So many keys are looked up one by one before all of the table are taken from its log at once."""
+"""Number of keys that are looked up one by one before all keys of the table are read from its log together."""
 
 
 class LogEntries:
-    """The entries of one table's log; each is parsed once."""
+    """The entries of one table's log, each parsed once."""
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory
         self._parsed: dict[int, LogEntry] = {}
 
     def get(self, version: int) -> LogEntry | None:
-        """An entry; None where it was cleaned up, or is not written yet.
+        """Read an entry; None if it was cleaned up, or is not written yet.
 
         Raises:
-            CorruptMetadataError: it is not what was written.
+            CorruptMetadataError: the entry was changed after it was written.
         """
         if version not in self._parsed:
             entry = read_entry(self._directory, version)
@@ -42,11 +42,11 @@ class LogEntries:
 
 
 class KeyVersions:
-    """The version of each key that was asked for.
+    """Cache of key versions.
 
-    delta-rs replays its log for each such question (3 to 6 ms at 10,000 keys), so answers are remembered and moved on
-    by the entries that follow. Who asks for many keys, as one who creates or writes to a thousand topics, gets them out
-    of the newest checkpoint and the entries behind it, read once.
+    delta-rs replays its log for each lookup (3 to 6 ms at 10,000 keys), so results are cached and updated by later
+    entries. For a caller that needs many keys, such as one that creates a thousand topics, all keys are read once from
+    the newest checkpoint and the entries after it.
     """
 
     def __init__(self, directory: Path, entries: LogEntries) -> None:
@@ -60,12 +60,12 @@ class KeyVersions:
         """The version that the newest commit under `key` gave it, as this handle sees it; None before the first.
 
         Raises:
-            DeltaError: delta-rs cannot tell.
+            DeltaError: delta-rs cannot read it.
         """
         version = int(table.version())
         for number in range(self._at + 1, version + 1) if self._versions else ():
             entry = self._entries.get(number)
-            if entry is None:  # cleaned up: what it moved on is unknown
+            if entry is None:  # cleaned up: the keys that it changed are unknown
                 self._versions.clear()
                 self._is_complete = False
                 break
@@ -80,7 +80,7 @@ class KeyVersions:
         return self._versions[key]
 
     def _read_all(self, version: int) -> None:
-        """Take all keys from the log, unless a part of it is not there (any more)."""
+        """Read all keys from the log, unless a part of it is missing."""
         checkpoint = damage.pointed_checkpoint(self._directory)
         found: dict[str, int | None] = {}
         if checkpoint is not None:

@@ -1,4 +1,4 @@
-"""One entry of a Delta log: what it says, and whether all of it is there."""
+"""Parser of a Delta log's entries, with a check that an entry is complete."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ from pulsar_on_spark.metadata.log.checksums import (
 TOKEN_FIELD = "pulsarpyToken"
 """Commit metadata: the random token by which a writer recognises its own commit."""
 KEYS_FIELD = "pulsarpyKeys"
-"""Commit metadata: the number of app transactions, so that an entry cut between two lines is recognised."""
+"""Commit metadata: the number of app transactions, which reveals an entry that was cut between two lines."""
 
 BOOT_FIELD = "pulsarpyBoot"
-"""Commit metadata: the time between two starts of the machine in which the entry was written (`boot_id`)."""
+"""Commit metadata: the boot of the machine in which the entry was written (`boot_id`)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,8 +31,8 @@ class LogEntry:
 
     Attributes:
         checksum: The checksum of the entry's own text.
-        durable: The checksums of the entry and of the files that it adds, by name; None where they are not known. Where
-            they are, all of it was on the disk once.
+        durable: The checksums of the entry and of the files that it adds, by name; None if they are unknown. If they
+            are known, the whole commit was on the disk once.
     """
 
     version: int
@@ -66,10 +66,10 @@ def checkpoint_path(table: Path, version: int) -> Path:
 
 
 def read_entry(table: Path, version: int) -> LogEntry | None:
-    """Parse one log entry and compare it with its checksum; None where there is no such file.
+    """Parse one log entry and compare it with its checksum; None if it was cleaned up, or is not written yet.
 
-    It was cleaned up then, or is not written yet. Checksums of another token are of another life of the number: the
-    entry has none then. An entry whose token is illegible is taken for the one that they are of.
+    Checksums with another token belong to an earlier commit with the same number: this entry has no checksums then. An
+    entry with an illegible token is compared with the checksums that exist.
     """
     try:
         text = entry_path(table, version).read_bytes()
@@ -87,13 +87,13 @@ def read_entry(table: Path, version: int) -> LogEntry | None:
 def known_checksums(
     table: Path, checkpoint: int, version: int, get_entry: Callable[[int], LogEntry | None]
 ) -> dict[str, Checksum]:
-    """The checksums of the data files that are active at a version, as far as there are any.
+    """Read the known checksums of the data files that are active at a version.
 
     Args:
         table: the table's directory.
         checkpoint: the version of a checkpoint, or a negative number if there is none.
         version: the last version to read.
-        get_entry: returns the entries behind the checkpoint.
+        get_entry: returns the entries after the checkpoint.
     """
     known = None if checkpoint < 0 else read_checksums(checkpoint_checksums_path(table, checkpoint))
     found = {} if known is None else dict(known.files)
@@ -101,7 +101,7 @@ def known_checksums(
 
 
 def entry_checksums(versions: range, get_entry: Callable[[int], LogEntry | None]) -> dict[str, Checksum]:
-    """The checksums of the data files that entries add, as far as there are any.
+    """Collect the known checksums of the data files that entries add.
 
     Args:
         versions: the entries' numbers.
@@ -118,9 +118,9 @@ def entry_checksums(versions: range, get_entry: Callable[[int], LogEntry | None]
 def parse_entry(version: int, text: bytes) -> LogEntry:
     """Parse a log entry's text.
 
-    Complete means: every line parses, and there is as much as the entry's own `commitInfo` announces. delta-rs writes
-    `commitInfo` first, with the numbers of files added and removed, and this project adds the number of keys. Entries
-    of other writers announce nothing, so of them every line counts that is there. A commit may well add no file.
+    An entry is complete if every line parses and the number of actions equals the entry's own `commitInfo`. delta-rs
+    writes `commitInfo` first, with the numbers of files added and removed, and this project adds the number of keys.
+    Entries of other writers have no such numbers: they are complete if all lines parse. A commit may add no file.
     """
     added: list[tuple[str, int]] = []
     removed: list[str] = []

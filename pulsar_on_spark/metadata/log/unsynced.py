@@ -1,13 +1,13 @@
-"""The mark beside a log that could not be synced: no process builds on what may not be on the disk.
+"""The mark beside a log that could not be synced: no process builds on commits that may not be on the disk.
 
-Linux reports a failed write-back once. A process that syncs the same file afterwards is answered that all is well,
-whatever the disk holds, and would report commits that rest on nothing. So the process that meets the failure leaves a
-mark, and no process commits while it is there. After a restart of the machine the files show what the disk holds:
-then the mark means nothing, and what is broken is what a power cut leaves.
+Linux reports a failed write-back once. A later fsync of the same file succeeds whatever the disk holds, so its caller
+would report commits that are not durable. Therefore the process that meets the failure leaves a mark, and no process
+commits while the mark exists. After a restart of the machine the files have the disk's content: the mark is obsolete,
+and broken entries are treated as after a power cut.
 
-The same holds after the file system was mounted anew, and in a snapshot of a live root. No process can see that, so
-the operator says it, by an empty mark. A mark appears whole, so within one boot none but a disk tears it: also then
-the files are what the disk holds.
+The same is true after the file system was remounted, and in a snapshot of a live root. Processes cannot detect these
+cases, so the operator declares them by an empty mark. A mark is written atomically: within one boot only a disk can
+tear it, and in that case, too, the files have the disk's content.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ _LOGGER = logging.getLogger(__name__)
 
 
 def leave_mark(table: Path, version: int, error: UnsyncedError) -> MetadataError:
-    """Mark a table whose version may not be on the disk; returns the error that says so.
+    """Mark a table whose version may not be on the disk; returns the error to raise.
 
-    The caller holds `syncing`. If the disk refuses the mark, too, only this process refuses further commits.
+    The caller holds `syncing`. If the mark cannot be written either, only this process refuses further commits.
     """
     unfinished = table / f"{_NAME}.tmp"
     try:
@@ -40,7 +40,7 @@ def leave_mark(table: Path, version: int, error: UnsyncedError) -> MetadataError
             json.dump(mark, file)
             file.flush()
             unfinished.replace(mark_path(table))
-            with suppress(OSError):  # other processes see the mark all the same
+            with suppress(OSError):  # other processes see the mark even if it is not durable
                 os.fsync(file.fileno())
     except OSError as refused:
         _LOGGER.warning("The mark that %s was not synced could not be written: %s", table, refused)
@@ -48,11 +48,11 @@ def leave_mark(table: Path, version: int, error: UnsyncedError) -> MetadataError
 
 
 def refuse_marked(table: Path) -> None:
-    """Check whether an fsync of this table has failed since the machine started.
+    """Check that no fsync of this table has failed since the machine started.
 
     Raises:
-        MetadataError: it has, in any process.
-        OSError: there is a mark, or not: it could not be read.
+        MetadataError: one has failed, in any process.
+        OSError: it is unknown whether there is a mark.
     """
     mark = _read_mark(table)
     if mark is not None and mark.get("boot") == boot_id():
@@ -60,13 +60,13 @@ def refuse_marked(table: Path) -> None:
 
 
 def is_marked_before(table: Path) -> bool:
-    """True if there is a mark from before the files were read from the disk: then all of them have to be checked."""
+    """True if there is a mark from an earlier boot: then all files have to be checked."""
     mark = _read_mark(table)
     return mark is not None and mark.get("boot") != boot_id()
 
 
-def is_mounted_anew(table: Path) -> bool:
-    """True if the mark is empty: entries of this boot, too, may be what a power cut leaves."""
+def is_remounted(table: Path) -> bool:
+    """True if the mark is empty: then entries of this boot may be broken as after a power cut, too."""
     return _read_mark(table) == {}
 
 
@@ -76,7 +76,7 @@ def mark_path(table: Path) -> Path:
 
 
 def _read_mark(table: Path) -> dict[str, object] | None:
-    """The mark; None if there is none. A torn one is empty."""
+    """Read the mark; None if there is none. A torn mark counts as empty."""
     try:
         mark = json.loads(mark_path(table).read_bytes())
     except FileNotFoundError:
@@ -87,13 +87,13 @@ def _read_mark(table: Path) -> dict[str, object] | None:
 
 
 def remove_mark(table: Path) -> None:
-    """Remove the mark from before the files were read: all that the log names are complete.
+    """Remove a mark from an earlier boot, after all files of the log were checked.
 
-    It stays where this process may not write: then it is for the next that may. So does a mark that another process has
-    left meanwhile.
+    It stays if this process may not write; the next process that may will remove it. A mark that another process has
+    left meanwhile stays, too.
     """
     try:
-        with syncing(table / "_delta_log"):  # as everyone who leaves a mark
+        with syncing(table / "_delta_log"):  # as `leave_mark` requires of its callers
             if is_marked_before(table):
                 mark_path(table).unlink(missing_ok=True)
     except OSError as error:
@@ -105,5 +105,5 @@ def _refusal(table: Path, version: object, error: str) -> MetadataError:
     return MetadataError(
         f"The metadata table {table} could not be made durable at version {version} ({error}): whether the last "
         "commits outlive a power cut is unknown, and nothing is committed on top of them; check the disk, then restart "
-        f"this machine, or mount the disk's file system anew and run `truncate -s 0 {mark_path(table)}`."
+        f"this machine, or remount the disk's file system and run `truncate -s 0 {mark_path(table)}`."
     )

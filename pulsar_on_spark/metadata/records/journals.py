@@ -1,4 +1,4 @@
-"""Broker incarnations: their journals, and how far these are sealed."""
+"""Broker incarnations: their journals, and the progress of sealing and trimming these."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from pulsar_on_spark.metadata.records.record import Record
 
 
 class JournalFragment(BaseModel):
-    """A run of an incarnation's frames and the journal files that hold it, as (path id, file) pairs.
+    """Consecutive frames of an incarnation and the journal files that hold them, as (path id, file) pairs.
 
-    `first` is its first frame's number; None while it is only prepared.
+    `first` is the first frame's number; None while the fragment is only prepared.
     """
 
     model_config = ConfigDict(frozen=True, extra="allow")
@@ -22,20 +22,20 @@ class JournalFragment(BaseModel):
 
 
 class IncarnationRecord(Record):
-    """A broker incarnation's state and what its journal consists of.
+    """A broker incarnation's state and the parts of its journal.
 
-    A ledger of an incarnation that is not CLOSED may be open. An incarnation has one quorum setting; a broker with two
-    of them runs as two incarnations.
+    A ledger may be open unless its incarnation is CLOSED. An incarnation has one quorum; a broker with two quorums runs
+    as two incarnations.
 
     Attributes:
         incarnation: The id.
-        state: See `ledger.journal.log`, also for the rules of its changes.
-        write_quorum: Copies of each fragment where enough paths are left.
+        state: State of the journal's log; `ledger.journal.log` has the rules of its changes.
+        write_quorum: Copies of each fragment, if enough paths are left.
         ack_quorum: Durable copies that acknowledge a frame.
-        fragments: In the order of their frames; trimmed ones are left out at the front.
-        last_frame: The last frame of the closed journal, -1 if there is none; None before.
-        log_token: Which proposal this is, for whoever does not know the outcome of a commit.
-        given_up_paths: Storage paths that an operator gave up to have the journal closed; entries may be lost.
+        fragments: The fragments in the order of their frames, without trimmed ones at the front.
+        last_frame: The last frame of the closed journal, -1 if it has none; None until it is closed.
+        log_token: Id of the proposal, by which a writer recognizes its own commit after an unknown outcome.
+        given_up_paths: Storage paths that an operator gave up to close the journal; entries may be lost.
     """
 
     kind: ClassVar[str] = "incarnation"
@@ -55,7 +55,7 @@ class IncarnationRecord(Record):
 
 
 class LostEntries(BaseModel):
-    """Entries [first, end) of a ledger that are lost; `first` = `end`: from there on, nobody can tell how many."""
+    """Lost entries [first, end) of a ledger; if `first` equals `end`, an unknown number from there on."""
 
     model_config = ConfigDict(frozen=True, extra="allow")
     ledger_id: int
@@ -64,9 +64,9 @@ class LostEntries(BaseModel):
 
 
 class GivenUpFrames(BaseModel):
-    """Frames [begin, end) of a journal that no copy gave and that an operator gave up, with what is lost with them.
+    """Frames [begin, end) of a journal that no copy has and that an operator gave up, with their lost entries.
 
-    `entries` is None if nobody can tell.
+    `entries` is None if the lost entries are unknown.
     """
 
     model_config = ConfigDict(frozen=True, extra="allow")
@@ -76,14 +76,14 @@ class GivenUpFrames(BaseModel):
 
 
 class SealRecord(Record):
-    """How far an incarnation's journal is sealed and trimmed; committed under the incarnation's `seal` key only.
+    """Progress of sealing and trimming an incarnation's journal; committed under the incarnation's `seal` key only.
 
     Attributes:
         incarnation: The id.
-        sealed_before: All entries in frames below are in segments, or their topic is deleted.
-        trimmed_before: Frames below need no journal file any more: whole fragments, sealed and snapshotted.
-        trimmed_at: The trimmer's clock at the last trim; files go a while later, for readers under way.
-        given_up: Frames that are passed over (see `topic.managed_ledger.sealing.lost_frames`).
+        sealed_before: The frame below which all entries are in segments, or their topic is deleted.
+        trimmed_before: The frame below which no journal file is needed: whole fragments, sealed and snapshotted.
+        trimmed_at: The trimmer's clock at the last trim; files are deleted later, for the sake of current readers.
+        given_up: Frames that sealing skips (see `topic.managed_ledger.sealing.lost_frames`).
     """
 
     kind: ClassVar[str] = "seal"

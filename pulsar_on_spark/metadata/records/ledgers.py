@@ -16,9 +16,9 @@ class LedgerRecord(Record):
     """A ledger in a topic's chain (the chain is the topic's ledgers by id).
 
     An attached ledger (`incarnation` None, written by Spark) is never open and ends at its last segment. A broker's
-    ledger is open until `closed`, or until its incarnation is CLOSED. `entries` is how many a closed one has in all,
-    sealed or not; None where that is not known (yet). `lost` are entries that were in frames which an operator gave up:
-    readers report them as lost.
+    ledger is open until `closed`, or until its incarnation is CLOSED. `entries` is the number of entries of a closed
+    ledger, sealed or not; None while it is unknown. `lost` are entries in frames that an operator gave up: readers
+    report them as lost.
     """
 
     kind: ClassVar[str] = "ledger"
@@ -32,17 +32,17 @@ class LedgerRecord(Record):
 
     @property
     def record_id(self) -> str:
-        """By topic, in the order of the chain."""
+        """Topic id and ledger id, which sort in the order of the chain."""
         return f"{self.topic_id}/{self.ledger_id:020d}"
 
 
 class FileRecord(Record):
-    """A sealed segment file and where its copies are.
+    """A sealed segment file and the storage paths of its copies.
 
-    The checksum ranges tile the whole file: one for magic and schema, one a record batch, one for the footer. Up to
-    16 batches they stand here; above that in a sidecar file beside each copy, whose length and CRC32C stand here.
-    `write_quorum` is how many copies there shall be; 0 for the root's. Repair alone changes `copies`, under the key of
-    files.
+    The checksum ranges tile the whole file: one for magic and schema, one per record batch, one for the footer. Those
+    of up to 16 batches are in this record; those of more are in a sidecar file beside each copy, whose length and
+    CRC32C are in this record. `write_quorum` is the wanted number of copies; 0 for the root's. Only repair changes
+    `copies`, under the key of files.
     """
 
     kind: ClassVar[str] = "file"
@@ -76,8 +76,8 @@ class FileRecord(Record):
 class SegmentRecord(Record):
     """Entries [first_entry, first_entry + entries) of a ledger, in batches of a file.
 
-    The batches are [first_batch, ...) and wholly the segment's, unless `places` says otherwise: there stand, for each
-    batch, its number (rising) and the first of the segment's adjacent rows in it (docs/adr/0008). `batch_entries`
+    The batches are [first_batch, ...) and hold no other segment's rows, unless `places` is set: it lists, for each
+    batch, its number (ascending) and the first of the segment's adjacent rows in it (docs/adr/0008). `batch_entries`
     counts the entries of each batch; an entry never spans two. `entry_offset` is added to the file's `entry_id` column
     to get entry ids (the first entry for files that Spark wrote, 0 for files written when ids were known).
     `entry_rows` is the run-length list [[entries, messages of each], ...] in entry order. `bytes` counts key and value
@@ -102,15 +102,15 @@ class SegmentRecord(Record):
 
     @property
     def record_id(self) -> str:
-        """By topic, in the order of entries."""
+        """Topic id, ledger id and first entry, which sort in the order of entries."""
         return f"{self.topic_id}/{self.ledger_id:020d}/{self.first_entry:020d}"
 
 
 class WriteRecord(Record):
     """The verdict on a write id: committed with its data, or aborted by garbage collection. Never both.
 
-    `decided_at` is the committer's clock, by which verdicts that are no longer needed are cleared away. `is_sole` says
-    that nothing else would show a suspended committer that its write is done: it has no transaction.
+    `decided_at` is the committer's clock, by which old verdicts are deleted. `is_sole` is true for a write without a
+    transaction: this record is then the only one that shows a suspended committer that its write was done.
     """
 
     kind: ClassVar[str] = "write"
@@ -126,18 +126,18 @@ class WriteRecord(Record):
 
 
 class WriterRecord(Record):
-    """The last transaction of a writer, that is of a streaming query, or of a `txnAppId` and its target.
+    """The last transaction of a writer: of a streaming query, or of a `txnAppId` and its target.
 
-    Committed together with the transaction. A replay must bring the same again, or it is another transaction under an
-    old version.
+    Committed together with the transaction. A replay must have the same content; otherwise it is another transaction
+    with an old version.
 
     Attributes:
         writer: The writer's compare-and-set key.
         version: The key's version: batch id, or `txnVersion`.
-        rows: Messages of that transaction.
+        rows: Number of messages of the transaction.
         digest: Digest of its number of messages by topic (`topic.data_path.transactions`).
-        offsets: Digest of the offsets that the sources of a query's batch were planned with; None where they were not
-            known: no local checkpoint, no query, an older program.
+        offsets: Digest of the planned source offsets of a query's batch; None if they were unknown: without a local
+            checkpoint, without a query, or with an older program.
     """
 
     kind: ClassVar[str] = "writer"
@@ -158,8 +158,8 @@ class CompactedFile(BaseModel):
 
     Attributes:
         file_id: The segment file.
-        batches: Of each of its batches, from number 0 on: ledger, first entry, last entry, messages. A batch is of one
-            ledger; between its first and its last entry some are missing.
+        batches: For each batch, from number 0: ledger, first entry, last entry, messages. A batch belongs to one ledger
+            and need not have all entries between its first and its last one.
     """
 
     model_config = ConfigDict(frozen=True, extra="allow")
@@ -168,22 +168,22 @@ class CompactedFile(BaseModel):
 
 
 class CompactionRecord(Record):
-    """A topic's compacted ledger: of all messages before the horizon those that are the newest of their keys.
+    """A topic's compacted ledger: the newest message of each key before the horizon.
 
-    Committed under the topic's key. The batch behind the last one of the last file is the index: a row a ledger, whose
-    `raw` is the bitmap of its entries that are left.
+    Committed under the topic's key. The batch after the last one of the last file is the index: one row per ledger,
+    whose `raw` is the bitmap of the remaining entries.
 
     Attributes:
         topic_id: The topic, or partition.
-        compaction_id: Of the run that made it.
-        horizon_ledger: With `horizon_entry` the first position that is not compacted: from there on the log counts.
-        horizon_entry: See there.
-        files: In the order of entries; none if nothing is left.
-        entries: How many are left, in whole or in part.
-        rows: Messages that are left.
-        bytes: Their key and value bytes.
-        last_batch_index: Of the last message that is left, -1 where it is in no batch or there is none.
-        compacted_at: When it was committed, on the compactor's clock.
+        compaction_id: Id of the compaction run.
+        horizon_ledger: With `horizon_entry`, the first position that is not compacted; readers use the log from there.
+        horizon_entry: The entry of that position.
+        files: Files in the order of entries; none if no message remains.
+        entries: Number of entries of which at least one message remains.
+        rows: Number of remaining messages.
+        bytes: Key and value bytes of the remaining messages.
+        last_batch_index: Batch index of the last remaining message, -1 if it is not in a batch or none remains.
+        compacted_at: Time of the commit on the compactor's clock.
     """
 
     kind: ClassVar[str] = "compaction"
@@ -200,5 +200,5 @@ class CompactionRecord(Record):
 
     @property
     def record_id(self) -> str:
-        """One for each topic."""
+        """The topic's id: a topic has at most one."""
         return self.topic_id

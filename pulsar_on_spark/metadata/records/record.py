@@ -1,4 +1,4 @@
-"""What all records of the main table have in common."""
+"""Base class of all records of the main table."""
 
 from __future__ import annotations
 

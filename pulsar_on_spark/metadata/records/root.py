@@ -1,4 +1,4 @@
-"""The root: what it is, where its files lie, and the counter of its ledgers."""
+"""The root: its identity, its storage paths, its settings, and the counter of its ledgers."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from pulsar_on_spark.storage.health import PathState
 
 
 class RootRecord(Record):
-    """What the root is: written once by `init`."""
+    """Identity and quorum of the root, written once by `init`."""
 
     kind: ClassVar[str] = "root"
     format_version: int
@@ -21,7 +21,7 @@ class RootRecord(Record):
 
     @property
     def record_id(self) -> str:
-        """There is one."""
+        """A constant: there is only one."""
         return "root"
 
 
@@ -29,13 +29,13 @@ class PathRecord(Record):
     """A storage path. `uri` is relative to the root for paths inside it, else absolute.
 
     Attributes:
-        path_id: Its number, never given twice: a retired path keeps its record.
-        uri: Where it is.
-        state: See `topic.maintenance.repair.storage_paths`.
-        label: Its rack; copies of a file are kept apart by it.
-        reason: Why a write, or an audit, made it read-only.
-        failed_at: When that was, on its finder's clock.
-        check_since: When it came back; its copies do not count before they were all read in full. None otherwise.
+        path_id: The path's number, which is never used again: a retired path keeps its record.
+        uri: The path's directory.
+        state: The path's state; `topic.maintenance.repair.storage_paths` has the rules of its changes.
+        label: The path's rack; copies of a file are put under different labels.
+        reason: The reason why a write or an audit made it read-only.
+        failed_at: The time of that failure on its finder's clock.
+        check_since: The time of the path's return; its copies do not count until all were read in full. None otherwise.
     """
 
     kind: ClassVar[str] = "path"
@@ -61,16 +61,16 @@ class IdsRecord(Record):
 
     @property
     def record_id(self) -> str:
-        """There is one counter."""
+        """A constant: there is only one counter."""
         return "ledger"
 
 
 class SettingsRecord(Record):
-    """What operators changed of its broker's settings while that ran; it holds for the next broker, too.
+    """Broker settings that operators changed at run time; they are valid for later brokers, too.
 
     Attributes:
-        values: By name, as they were given.
-        policies: What these mean for topics whose namespace says nothing, as policies of a record.
+        values: Settings by name, as they were given.
+        policies: Their effect on topics whose namespaces set nothing, as policies of a record.
     """
 
     kind: ClassVar[str] = "settings"
@@ -79,5 +79,5 @@ class SettingsRecord(Record):
 
     @property
     def record_id(self) -> str:
-        """There is one."""
+        """A constant: there is only one."""
         return "settings"

@@ -1,4 +1,4 @@
-"""Subscriptions, and who has them."""
+"""Subscriptions and their owners."""
 
 from __future__ import annotations
 
@@ -13,9 +13,8 @@ from pulsar_on_spark.metadata.records.record import Record
 class SlotOwner(BaseModel):
     """Slots of a subscription held by one consumer under one epoch (`consumer` None: free).
 
-    `start_*` is the position at which the epoch began: it stands until a cursor row of this epoch or a later one
-    exists. With it an owner, its epoch and its position change in one commit, and no late row of an earlier owner
-    counts.
+    `start_*` is the position at which the epoch began. It is valid until a cursor row of this or a later epoch exists.
+    Thus an owner, its epoch and its position change in one commit, and a late row of an earlier owner never counts.
     """
 
     model_config = ConfigDict(frozen=True, extra="allow")
@@ -27,7 +26,7 @@ class SlotOwner(BaseModel):
 
 
 class SubscriptionRecord(Record):
-    """A subscription on one topic (one partition), the face that owns it and, within Spark, who holds which slot.
+    """A subscription on one topic (one partition), its owning face (broker or Spark) and, in Spark, the slots' owners.
 
     Exclusive and Failover have the one slot 0, Shared and Key_Shared have 64. `start_*` is the position at creation
     or at the last reset, which also set `start_epoch`: cursor rows of an older epoch no longer count. `properties` are
@@ -51,5 +50,5 @@ class SubscriptionRecord(Record):
 
     @property
     def record_id(self) -> str:
-        """By topic, then name."""
+        """Topic id and name."""
         return f"{self.topic_id}/{self.name}"

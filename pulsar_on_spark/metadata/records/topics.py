@@ -1,4 +1,4 @@
-"""Tenants, namespaces and topics, and what is known of a topic beside its entries."""
+"""Tenants, namespaces and topics, with a topic's records beside its entries."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pulsar_on_spark.metadata.records.record import Record
 
 
 class TenantRecord(Record):
-    """A tenant; created with its first namespace. Roles and clusters are kept as Pulsar's administrators give them."""
+    """A tenant, created with its first namespace. Roles and clusters are stored as administrators set them."""
 
     kind: ClassVar[str] = "tenant"
     tenant: str
@@ -25,7 +25,7 @@ class TenantRecord(Record):
 
 
 class NamespaceRecord(Record):
-    """A namespace, `tenant/namespace`; created with its first topic. For `policies` see `topic.catalog.policies`."""
+    """A namespace, `tenant/namespace`, created with its first topic. `topic.catalog.policies` has its `policies`."""
 
     kind: ClassVar[str] = "namespace"
     namespace: str
@@ -42,8 +42,8 @@ class TopicRecord(Record):
     """A topic by its full name. A partitioned topic has `partitions`; each partition is a topic of its own.
 
     `partition_of` is the full name of the partitioned topic that this one is a partition of. `topic_epoch` grows with
-    each exclusive producer of the broker. `terminated` is set when the topic takes nothing any more: ledger and entry
-    of its last message, (-1, -1) if there is none. A partitioned topic's `policies` (see `topic.catalog.policies`) and
+    each exclusive producer of the broker. `terminated` is set if the topic accepts no more messages: ledger and entry
+    of its last message, (-1, -1) if it has none. A partitioned topic's `policies` (see `topic.catalog.policies`) and
     `properties` are those of its partitions, too.
     """
 
@@ -67,8 +67,8 @@ class TopicRecord(Record):
 class SchemaRecord(Record):
     """One version of a topic's schema in Pulsar's form; `name` is the full name of the (partitioned) topic.
 
-    `created_at` is None in versions that were stored before it was. `is_deletion` marks a number that is no schema:
-    those before it are deleted, and count only for messages that were written with them.
+    `created_at` is None in versions that older programs stored. `is_deletion` marks a version that is not a schema but
+    deletes all earlier ones: these are used only for messages that were written with them.
     """
 
     kind: ClassVar[str] = "schema"
@@ -83,16 +83,16 @@ class SchemaRecord(Record):
 
     @property
     def record_id(self) -> str:
-        """By topic, in the order of versions."""
+        """Topic id and version, which sort in the order of versions."""
         return f"{self.topic_id}/{self.version:020d}"
 
 
 class DedupRecord(Record):
-    """What a broker knew of a topic's producers: the last sequence id of each name, of all entries before a place.
+    """Snapshot of a topic's deduplication: the last sequence id of each producer name before a position.
 
-    `positions` says the same of clusters whose replicators send: the ledger and entry there of the last entry of each.
-    It may be any number of entries old; whoever goes on from it replays the entries from (`ledger`, `entry`) on.
-    Committed under the `seal` key of the incarnation that had the topic.
+    `positions` is the same for clusters whose replicators send: the ledger and entry there of the last entry of each.
+    The snapshot may be any number of entries old; its reader replays the entries from (`ledger`, `entry`). Committed
+    under the `seal` key of the incarnation that owned the topic.
     """
 
     kind: ClassVar[str] = "dedup"
@@ -104,12 +104,12 @@ class DedupRecord(Record):
 
     @property
     def record_id(self) -> str:
-        """One for each topic."""
+        """The topic's id: a topic has at most one."""
         return self.topic_id
 
 
 class CursorMark(BaseModel):
-    """Where the slowest slot of a subscription that Spark reads stood when a trimmer looked."""
+    """Position of the slowest slot of a Spark subscription when a trimmer last checked."""
 
     model_config = ConfigDict(frozen=True, extra="allow")
     subscription: str
@@ -119,15 +119,16 @@ class CursorMark(BaseModel):
 
 
 class TrimRecord(Record):
-    """What was trimmed of a topic, and what its trimmer remembers; committed under the topic's key.
+    """Progress of trimming a topic, and its trimmer's state; committed under the topic's key.
 
     Attributes:
         topic_id: The topic, or partition.
-        trimmed_ledger: With `trimmed_entry` the end of what was trimmed: every entry before is gone, on purpose.
-        trimmed_entry: See there; (0, 0) if nothing was.
-        truncated_ledger: With `truncated_entry` the end of what goes whatever retention says, once nobody needs it.
-        truncated_entry: See there.
-        marks: Of each subscription that Spark reads, by time.
+        trimmed_ledger: With `trimmed_entry`, the position before which all entries were deleted on purpose.
+        trimmed_entry: The entry of that position; (0, 0) if nothing was trimmed.
+        truncated_ledger: With `truncated_entry`, the position before which entries are deleted regardless of
+            retention, once no subscription needs them.
+        truncated_entry: The entry of that position.
+        marks: Cursor marks of each Spark subscription, by time.
     """
 
     kind: ClassVar[str] = "trim"
@@ -140,5 +141,5 @@ class TrimRecord(Record):
 
     @property
     def record_id(self) -> str:
-        """One for each topic."""
+        """The topic's id: a topic has at most one."""
         return self.topic_id

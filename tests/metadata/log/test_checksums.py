@@ -82,7 +82,7 @@ def test_a_commit_that_was_not_reported_may_be_missing(cut_off: Path, put: Put) 
     assert not (cut_off / "metadata" / "set-aside").exists()
 
 
-def test_a_table_whose_log_is_gone_is_not_made_anew(root: Path, store: MetadataStore, put: Put) -> None:
+def test_a_table_whose_log_is_gone_is_not_created_again(root: Path, store: MetadataStore, put: Put) -> None:
     put(store, "a")
     del store
     shutil.rmtree(_main(root) / "_delta_log")
@@ -94,7 +94,7 @@ def test_a_table_whose_log_is_gone_is_not_made_anew(root: Path, store: MetadataS
 
 
 def test_metadata_restored_over_newer_ones_are_refused_until_the_rest_is_gone(ten_commits: Path, put: Put) -> None:
-    """As by a restore that does not empty the folder first: the checksums of later commits are still there."""
+    """Restore without emptying the folder first, which leaves the checksums of later commits."""
     for version in (9, 10):
         entry_path(_main(ten_commits), version).unlink()
     with pytest.raises(CorruptMetadataError, match="into an empty folder"):
@@ -106,10 +106,10 @@ def test_metadata_restored_over_newer_ones_are_refused_until_the_rest_is_gone(te
     assert len(_tenants(ten_commits)) == 8
 
 
-def test_a_foreign_entry_under_a_number_with_checksums_of_another_life_is_read(
+def test_a_foreign_entry_is_read_whose_number_has_checksums_of_an_earlier_commit(
     root: Path, store: MetadataStore, put: Put
 ) -> None:
-    """Other writers leave no token. One that cannot be told from a broken entry of ours would lock the root."""
+    """Other writers leave no token. An entry that looks like a broken one of ours would lock the root."""
     put(store, "a")
     _write_of_another_life(root, 3)
     rows = encode([(TenantRecord(tenant="foreign"), False)], 3, "tok", ["k"])
@@ -192,7 +192,7 @@ def test_a_clean_up_takes_the_checksums_whose_entries_an_older_version_cleaned_u
     assert _tenants(root) == ["a", "b", "c"]
 
 
-def test_a_file_in_the_place_of_the_folder_is_reported_and_shuts_nobody_out(
+def test_a_file_in_place_of_the_folder_is_reported_and_the_root_still_opens(
     root: Path, store: MetadataStore, put: Put, caplog: pytest.LogCaptureFixture
 ) -> None:
     put(store, "a")
@@ -200,13 +200,13 @@ def test_a_file_in_the_place_of_the_folder_is_reported_and_shuts_nobody_out(
     folder.rename(root / "away")
     folder.touch()
     reopened = MetadataStore(root)
-    assert f"{folder} is no folder" in caplog.text
+    assert f"{folder} is not a folder" in caplog.text
     put(reopened, "b")
     assert _tenants(root) == ["a", "b"]
     assert len(current(root, "main", "tenant")) == 2
 
 
-def test_a_folder_in_the_place_of_checksums_shuts_nobody_out(root: Path, store: MetadataStore, put: Put) -> None:
+def test_a_root_opens_with_a_folder_in_place_of_checksums(root: Path, store: MetadataStore, put: Put) -> None:
     checksums_path(_main(root), 2).mkdir()
     checksums_path(_main(root), 7).mkdir()
     put(store, "a")

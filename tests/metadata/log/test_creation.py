@@ -14,7 +14,7 @@ SCHEMA = pa.schema([pa.field("id", pa.string(), nullable=False), pa.field("seq",
 
 
 def _refreshed(log: DeltaLog) -> tuple[bool, list[pa.Table]]:
-    """What is new, taken in as an owner does."""
+    """Refresh and take in the new rows, as an owner does."""
     news = log.refresh()
     log.taken_in()
     return news
@@ -55,7 +55,7 @@ def test_roots_may_not_have_such_names(name: str) -> None:
         check_location(Path("/data") / name)
 
 
-def test_creation_goes_on_where_a_power_cut_ended_it(tmp_path: Path) -> None:
+def test_a_creation_interrupted_by_a_power_cut_is_completed(tmp_path: Path) -> None:
     table = tmp_path / "table"
     (table / "_delta_log").mkdir(parents=True)
     create_table(table, SCHEMA, tmp_path / "lock")

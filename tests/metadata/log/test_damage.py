@@ -116,7 +116,7 @@ BREAKS = [
     [(damage, version) for damage in BREAKS for version in (9, 10) if not (damage is _lost and version == 10)],
     ids=lambda value: value.__name__[1:] if callable(value) else str(value),
 )
-def test_a_broken_tail_is_set_aside_and_the_store_goes_on(
+def test_a_broken_tail_is_set_aside_and_the_store_works(
     cut_off: Path, damage: Callable[[Path, int], None], version: int, put: Put
 ) -> None:
     damage(cut_off, version)
@@ -135,7 +135,7 @@ def test_a_broken_tail_is_set_aside_and_the_store_goes_on(
 
 
 def _refused(root: Path, message: str) -> None:
-    """Nothing is cut off, however often the root is opened."""
+    """Check that nothing is cut off, however often the root is opened."""
     before = _names(root / "metadata")
     for _ in range(2):
         with pytest.raises(CorruptMetadataError, match=message):
@@ -151,7 +151,7 @@ def test_what_was_reported_is_never_cut_off(ten_commits: Path, damage: Callable[
 
 
 def test_an_operator_can_give_up_the_commits_from_a_damaged_one_on(ten_commits: Path, put: Put) -> None:
-    """As docs/operations.md says, where there is no backup."""
+    """Follow docs/operations.md for a root without a backup."""
     _empty(ten_commits, 9)
     _refused(ten_commits, "damaged at version 9")
     for version in (9, 10):
@@ -370,10 +370,10 @@ def test_clean_up_keeps_a_whole_checkpoint_and_all_after_it(checkpointed: Path) 
     assert len(_tenants(checkpointed)) == 13
 
 
-# -- at once ---------------------------------------------------------------------------------------------------------
+# -- concurrency -----------------------------------------------------------------------------------------------------
 
 
-def test_processes_that_find_the_break_at_once_cut_it_once(
+def test_processes_that_find_the_break_together_cut_it_once(
     cut_off: Path, spawn: Callable[..., subprocess.Popen[str]]
 ) -> None:
     _empty(cut_off, 9)
@@ -409,7 +409,7 @@ def test_threads_with_stores_of_their_own_cut_it_once(cut_off: Path) -> None:
 
 
 def test_a_repair_that_was_cut_off_itself_is_finished(cut_off: Path) -> None:
-    """It moves the newest entry first: what is left of the tail is still found broken."""
+    """A repair moves the newest entry first, so the rest of the tail is still found broken."""
     _empty(cut_off, 8)
     aside = cut_off / "metadata" / "set-aside" / "main-1"
     aside.mkdir(parents=True)

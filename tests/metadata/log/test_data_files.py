@@ -21,7 +21,7 @@ print(len(os.listdir("/proc/self/task")) - before)
 
 
 def test_reading_leaves_no_thread_behind(tmp_path: Path) -> None:
-    """One that still held a Python object when the process ends would abort it."""
+    """A thread that still held a Python object at the process's end would abort it."""
     pq.write_table(pa.table({"seq": [1, 2, 3]}), tmp_path / "file.parquet")
     done = subprocess.run([sys.executable, "-c", READ, tmp_path], capture_output=True, text=True, check=True)
     assert done.stdout == "0\n"

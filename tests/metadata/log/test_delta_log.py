@@ -43,7 +43,7 @@ def _rows(name: str, seq: int, token: str = "tok") -> pa.Table:
 
 
 def _append(log: DeltaLog, name: str, key: str | None = None, seq: int | None = None) -> None:
-    """As the store does: on the version that was read."""
+    """Append as the store does, on the version that was read."""
     token = f"{name}@{log.version}"
     keys = {} if key is None else {key: (log.key_version(key) or 0) + 1}
     log.append(_rows(name, log.version + 1 if seq is None else seq, token), keys, token)
@@ -55,7 +55,7 @@ def _ids(log: DeltaLog) -> list[str]:
 
 
 def _refreshed(log: DeltaLog) -> tuple[bool, list[pa.Table]]:
-    """What is new, taken in as an owner does."""
+    """Refresh and take in the new rows, as an owner does."""
     news = log.refresh()
     log.taken_in()
     return news
@@ -175,7 +175,7 @@ def test_a_commit_is_found_in_the_rows_where_the_log_was_cleaned_and_unknown_whe
         fresh.find_commit("never", 0)
 
 
-def test_a_process_that_stood_still_while_the_log_was_cleaned_catches_up(table: Path) -> None:
+def test_a_process_that_was_suspended_while_the_log_was_cleaned_catches_up(table: Path) -> None:
     writer, reader, zombie = _log(table), _log(table), _log(table)
     for number in range(20):
         _append(writer, f"r{number}")
@@ -223,7 +223,7 @@ def test_an_entry_under_a_number_that_was_cleaned_up_is_never_read_nor_found(
     table: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, version: int
 ) -> None:
     reader, zombie = _log(table), _log(table)
-    for number in range(version - 1):  # both stand at the entry before the stray one
+    for number in range(version - 1):  # both are at the entry before the stray one
         _append(_log(table), f"first{number}")
     for log in (reader, zombie):
         _refreshed(log)
@@ -311,7 +311,7 @@ def test_columns_of_a_later_version_are_written_as_null_and_kept_by_a_fold(table
 
 @pytest.fixture
 def long(table: Path, short_folds: None) -> DeltaLog:
-    """40 commits to ten records after one that stays as it is: worth a fold."""
+    """Make 40 commits to ten records after one that does not change, which are worth a fold."""
     log = _log(table)
     _append(log, "once")
     for number in range(40):
@@ -370,7 +370,7 @@ def test_the_second_of_two_folds_fails_and_no_row_is_doubled(long: DeltaLog) -> 
     assert _ids(long) == after
 
 
-def test_an_append_that_a_fold_overtook_decides_anew(long: DeltaLog) -> None:
+def test_an_append_that_a_fold_overtook_decides_again(long: DeltaLog) -> None:
     other = _log(long._directory)
     assert long.fold(ORDER, None)
     with pytest.raises(StaleHandleError):
@@ -381,7 +381,7 @@ def test_an_append_that_a_fold_overtook_decides_anew(long: DeltaLog) -> None:
 
 
 def test_a_reader_that_missed_a_tombstone_does_not_keep_what_it_deleted(table: Path, short_folds: None) -> None:
-    """Full folds forget; whoever read older rows sees that the base is gone and reads all anew, whatever it missed."""
+    """Full folds drop rows; a reader of older ones notices that the base is gone and reads the whole table again."""
     log = _log(table)
     _append(log, "doomed")
     readers = [_log(table)]

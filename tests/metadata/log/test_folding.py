@@ -121,7 +121,7 @@ def test_only_a_full_fold_forgets_and_only_old_tombstones_of_the_kinds_named(abo
 
 
 def test_a_tombstone_is_not_forgotten_while_its_rows_older_than_it_stay() -> None:
-    """What is dropped with it is every older row of the record: nothing comes back."""
+    """Every older row of the record is dropped with it, so that no row comes back."""
     table = _dated([("file", "a", seq, "x", seq == 9) for seq in range(1, 10)], list(range(1, 10)))
     before = pa.scalar(datetime(2026, 1, 2, tzinfo=UTC), pa.timestamp("us", "UTC"))
     forgettable = folding.old_tombstones(["file"], before)

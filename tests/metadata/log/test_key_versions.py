@@ -1,4 +1,4 @@
-"""Versions of keys, asked one by one or taken from the log at once: delta-rs is who is right."""
+"""Versions of keys, looked up one by one or read from the log together, equal those of delta-rs."""
 
 from __future__ import annotations
 
