@@ -41,7 +41,7 @@ from pulsar_on_spark.topic.entries.schemas.schema import SchemaOwner, TopicSchem
 
 @dataclass(frozen=True, slots=True)
 class TopicPart:
-    """What is read and written: a topic without partitions (`partition` -1), or one partition of a topic."""
+    """Unit of reading and writing: a topic without partitions (`partition` -1), or one partition of a topic."""
 
     name: str
     topic_id: str
@@ -199,7 +199,7 @@ def add_partitions(store: MetadataStore, name: TopicName, partitions: int, limit
 
 
 def _anew(found: SubscriptionRecord, topic: TopicRecord) -> SubscriptionRecord:
-    """The same subscription on a topic that was just created, from its beginning, free for whoever comes."""
+    """Copy a subscription to a new topic, at its beginning and without owners."""
     return SubscriptionRecord(
         topic_id=topic.topic_id,
         name=found.name,
@@ -290,10 +290,10 @@ def require_topic(view: RecentView, name: TopicName) -> TopicRecord:
 
 
 def require_not_terminated(topic: TopicRecord) -> None:
-    """Refuse to write to a topic that takes nothing any more.
+    """Refuse to write to a terminated topic.
 
     Raises:
-        TopicTerminatedError: it was terminated.
+        TopicTerminatedError: the topic was terminated.
     """
     if topic.terminated is not None:
         raise TopicTerminatedError(

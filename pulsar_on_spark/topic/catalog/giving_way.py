@@ -1,4 +1,4 @@
-"""Child processes that give way: sealing a backlog, or reading one, must not hold up who publishes and follows."""
+"""Child processes of low priority: sealing or reading a backlog must not delay publishing and tailing readers."""
 
 from __future__ import annotations
 
@@ -10,31 +10,31 @@ from multiprocessing.process import BaseProcess
 from typing import Final
 
 NICE: Final = 5
-"""A quarter of a core is left to a child beside others that want it all.
+"""Niceness of the children, with which a child still gets a quarter of a fully loaded core.
 
-Not less: one that is put off in the middle of a sync may hold up those of others on the same file system. Where ten
-times as much was to do as two cores can, a burst was slower with 10 than with 0 in four of four turns, and not with 5.
+Not more: a child that is preempted during a sync may delay the syncs of others on the same file system. At ten times
+the load that two cores can carry, a burst was slower with 10 than with 0 in four of four runs, but not with 5.
 """
 
 _ENDING: Final = (signal.SIGINT, signal.SIGTERM)
 _LONGEST_DRAIN_S: Final = 90
-"""A parent that was told to end has ended by then."""
+"""Time in which a parent ends after SIGTERM."""
 
 
 def start_giving_way(process: BaseProcess) -> None:
-    """Start a child whose priority is lower from its first instruction on: its imports alone take a second of CPU.
+    """Start a child with lower priority from its first instruction on, as its imports alone take a second of CPU.
 
-    In Linux a priority is a thread's, and children begin with that of the thread that starts them. So a thread of its
-    own does, and the caller's priority stays. So it is with the signals that it blocks: those that end the child wait
-    until it calls `leave_signals_to_parent`.
+    In Linux, a child inherits priority and blocked signals from the thread that starts it. A new thread therefore
+    lowers its priority, blocks the signals that would end the child before it calls `leave_signals_to_parent`, and
+    starts the child; the caller's thread is not affected.
 
     Raises:
-        OSError: it cannot be started.
+        OSError: the child cannot be started.
     """
 
     def start() -> None:
         os.nice(NICE)
-        resource_tracker.ensure_running()  # to start it would unblock them
+        resource_tracker.ensure_running()  # starting the tracker later would unblock the signals
         signal.pthread_sigmask(signal.SIG_BLOCK, _ENDING)
         process.start()
 
@@ -43,10 +43,10 @@ def start_giving_way(process: BaseProcess) -> None:
 
 
 def leave_signals_to_parent() -> None:
-    """Called first in a child that gives way: it ends when its parent says so, or is gone.
+    """Let the parent end this child; to be called first in the child.
 
-    A terminal and a supervisor send SIGINT and SIGTERM to all processes at once, and while the parent drains it needs
-    this one. Only where SIGTERM is not followed by the parent's end this one ends by itself.
+    Terminals and supervisors send SIGINT and SIGTERM to all processes of a group, but the parent needs this child while
+    it drains. The child therefore ends by itself only if the parent is still alive a while after SIGTERM.
     """
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, lambda *_: signal.alarm(_LONGEST_DRAIN_S))

@@ -1,11 +1,10 @@
-"""Leases: small files under `<root>/leases` by which consumers of a subscription see that others are alive.
+"""Leases: small files under `<root>/leases` that show consumers of a subscription which others are alive.
 
-Each consumer renews its own file by write and rename, from a thread, because a micro-batch may take an hour. Nobody
-compares clocks of two machines: an observer reads the files again and again, and a lease whose content stayed the same
-for its duration on the observer's own monotonic clock has run out. So has one that is gone, as a consumer that ends
-removes its own, or that says that it was released. A lease decides only how soon another takes over; what keeps a
-paused consumer from harm are the epochs (`subscription.ownership`). So nothing here is synced: after a power cut nobody
-is alive.
+Each consumer renews its own file by write and rename, from a thread, because a micro-batch may take an hour. Clocks of
+two machines are never compared: an observer polls the files, and a lease has expired if its content did not change for
+its duration on the observer's own monotonic clock, if its file is gone (a consumer removes it at its end), or if it is
+marked as released. A lease decides only how soon a takeover happens; epochs make it safe even if the old consumer was
+merely suspended (`subscription.ownership`). Leases are therefore not synced: after a power cut no consumer is alive.
 """
 
 from __future__ import annotations
@@ -44,7 +43,7 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Lease:
-    """What a lease file says.
+    """Content of a lease file.
 
     Attributes:
         consumer: The consumer id.
@@ -165,10 +164,11 @@ class LeaseKeeper:
         return self._lease.topics
 
     def hold(self, topics: Iterable[TopicId]) -> bool:
-        """Let the lease name these topics, at once: before a slot of a further topic is taken.
+        """Write these topics to the lease immediately, before the consumer acquires a slot of a further topic.
 
         Returns:
-            Whether it does. If not, others don't see this consumer on a further topic: take nothing there, try again.
+            False if the write failed: others do not see this consumer on further topics, so it must not acquire slots
+            there, and try again.
         """
         wanted = tuple(topics)
         return self._lease.topics == wanted or self._renew(wanted)
@@ -194,7 +194,7 @@ class LeaseKeeper:
         with self._lock:
             try:
                 if self._is_mine():
-                    # Another process of this consumer may come in between: then its next renewal makes the file anew.
+                    # If another process of this consumer interferes, its next renewal creates the file again.
                     if keep_file:
                         self._write(replace(self._lease, counter=self._lease.counter + 1, released=True))
                     else:
@@ -209,7 +209,7 @@ class LeaseKeeper:
                 self.renew()
 
     def _renew(self, topics: tuple[TopicId, ...] | None) -> bool:
-        """Write the file anew, with other topics if some are given."""
+        """Rewrite the file, with other topics if some are given."""
         with self._lock:
             if self._stopping.is_set():
                 return False
@@ -226,7 +226,7 @@ class LeaseKeeper:
             return True
 
     def _is_mine(self) -> bool:
-        """Whether no other process of this consumer has the file; once one has, this one leaves it alone."""
+        """True unless another process of this consumer wrote the file; this process then never writes it again."""
         if not self.superseded:
             found = _read(self._path)
             if found is not None and found.token != self._lease.token:
@@ -239,7 +239,7 @@ class LeaseKeeper:
         return self._path.with_suffix(f".{self._lease.token}.tmp")
 
     def _write(self, lease: Lease) -> None:
-        # `maintain` removes the directory when it is empty. Not the root's: what is gone is not made anew.
+        # `maintain` removes an empty directory. The root's directory is not created: a deleted root stays deleted.
         with contextlib.suppress(FileExistsError):
             make_folder(self._path.parent)
         with open(self._temporary, "w", encoding="utf-8", opener=opener) as file:
@@ -261,7 +261,7 @@ class _Observed:
         self.changed_s = self.first_s
 
     def standing(self, now_s: float) -> Standing:
-        """What is known of the consumer at `now_s`."""
+        """State of the consumer's lease at `now_s`."""
         duration_s = self.lease.duration_s if self.lease is not None else DEFAULT_DURATION_S
         if (self.lease is not None and self.lease.released) or now_s - self.changed_s >= duration_s:
             return Standing.RUN_OUT
@@ -316,21 +316,21 @@ class LeaseWatcher:
         }
 
     def standing(self, consumer: str) -> Standing:
-        """What is known of one consumer, whatever topics its lease names; without a lease it is no more."""
+        """State of one consumer's lease, whatever topics it names; a consumer without a lease is gone."""
         seen = self._seen.get(f"{_file_name(consumer)}.json")
         return Standing.RUN_OUT if seen is None else seen.standing(self._clock())
 
     def was_renewed(self, consumer: str) -> bool:
-        """Whether a consumer's lease changed under this observer's eyes: then it was alive, however short the watch."""
+        """True if a consumer's lease changed while this observer watched: then the consumer was alive."""
         seen = self._seen.get(f"{_file_name(consumer)}.json")
         return seen is not None and seen.changed_s > seen.first_s
 
     def has_lease(self, consumer: str) -> bool:
-        """Whether a lease of the consumer was there at the last look."""
+        """True if the consumer had a lease at the last poll."""
         return f"{_file_name(consumer)}.json" in self._seen
 
     def looks_stale(self, consumer: str, now_s: float) -> bool:
-        """Whether a lease is older than its duration by the wall clock (`now_s`): a hint, never a decision."""
+        """True if a lease is older than its duration by the wall clock (`now_s`): a hint, never a decision."""
         path = self._directory / f"{_file_name(consumer)}.json"
         seen = self._seen.get(path.name)
         try:
@@ -357,7 +357,7 @@ def _read(path: Path) -> Lease | None:
 
 
 def _count_live(directory: Path, own_name: str, now_s: float) -> int:
-    """How many other consumers look alive: not released, and renewed of late by the wall clock."""
+    """Count the other consumers that look alive: not released, and renewed recently by the wall clock."""
     live = 0
     for path in directory.glob("*.json"):
         with contextlib.suppress(FileNotFoundError):

@@ -1,4 +1,4 @@
-"""How long work says how far it is."""
+"""Progress callback of long-running operations."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ from typing import Protocol
 
 
 class Progress(Protocol):
-    """Called now and then by long work, from the thread that does it."""
+    """Callback that a long-running operation calls from its own thread from time to time."""
 
     def __call__(self, step: str, done: int, total: int) -> None:
-        """`done` of `total` units of `step` are finished; a total of 0 means that nothing was to do."""
+        """Take notice that `done` of `total` units of `step` are finished; a total of 0 means an empty step."""
 
 
 def silent(step: str, done: int, total: int) -> None:
-    """For callers that do not want to know."""
+    """Ignore the progress."""

@@ -1,11 +1,11 @@
 """The versions of a topic's schema in the metadata: numbered from 0, never changed, committed under the topic's key.
 
-A partition has the schema of its partitioned topic. A deletion is a version of its own: the topic has no schema then,
-and the next one need not follow any. What was deleted is kept for messages that were written with it, unless it is
-deleted for good; no number is ever given twice.
+A partition has the schema of its partitioned topic. A deletion is a version of its own: afterwards the topic has no
+schema, and the next one need not be compatible with any. Deleted versions are kept for messages that were written with
+them, unless they are deleted for good; no number is ever used again.
 
-A topic that is not stored has no record and no id: its versions go by its name, stay while nobody uses it, and go with
-its namespace.
+A non-persistent topic has no record and no id: its versions belong to its name, stay while the topic is unused, and are
+deleted with its namespace.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ def latest(view: View, topic: TopicRecord) -> SchemaRecord | None:
 
 
 def find(view: View, name: TopicName, version: int | None) -> SchemaRecord | None:
-    """One version, deleted or not, or the latest if `version` is None; None if there is none (errors as `versions`)."""
+    """Find a version, deleted or not, or the latest if `version` is None; None without one (errors as `versions`)."""
     topic_id = _owner(view, name).topic_id
     if version is None:
         return _latest(view, topic_id)
@@ -71,7 +71,7 @@ def find_same(view: View, name: TopicName, schema: TopicSchema) -> SchemaRecord 
 
 
 def may_follow(view: View, name: TopicName, schema: TopicSchema, strategy: Strategy) -> bool:
-    """Whether a well-formed schema is a version, or could become one (errors as `versions`)."""
+    """True if a well-formed schema is a version, or could become one (errors as `versions`)."""
     known = _by_number(versions(view, name))
     if any(schema.is_same_as(each) for each in known.values()):
         return True
@@ -146,7 +146,7 @@ def _check_room(view: View, name: TopicName, schema: TopicSchema) -> None:
 
 
 def delete_schema(store: MetadataStore, name: TopicName, *, force: bool = False) -> int:
-    """Let a topic have no schema any more.
+    """Delete a topic's schema.
 
     Args:
         store: The root's metadata.
@@ -175,7 +175,7 @@ def delete_schema(store: MetadataStore, name: TopicName, *, force: bool = False)
 
 
 def check_reader(view: View, name: TopicName, schema: TopicSchema, strategy: Strategy = Strategy.FULL) -> None:
-    """Refuse a consumer's schema where it cannot read the topic's; a topic without a schema refuses nobody.
+    """Refuse a consumer's schema that cannot read the topic's; a topic without a schema accepts all consumers.
 
     Raises:
         TopicNotFoundError: there is no such topic.
@@ -187,13 +187,13 @@ def check_reader(view: View, name: TopicName, schema: TopicSchema, strategy: Str
 
 
 def of_unstored_topics(view: View, namespace: str) -> list[SchemaRecord]:
-    """What goes with a namespace: the versions of its topics that are not stored, deletions too."""
+    """The schema versions of a namespace's non-persistent topics, including deletions, which are deleted with it."""
     prefix = f"{NON_PERSISTENT}://{namespace}/"
     return [each for each in view.all(SchemaRecord) if each.name.startswith(prefix)]
 
 
 def _owner(view: View, name: TopicName) -> SchemaOwner:
-    """Whose the versions are: of a partition the partitioned topic."""
+    """Find the owner of a topic's versions: the partitioned topic for a partition."""
     if not name.is_persistent:
         full = name.partitioned_base.full
         return SchemaOwner(full, full)

@@ -138,9 +138,9 @@ class RootHandle:
 
     @classmethod
     def is_occupied(cls, path: Path) -> bool:
-        """Whether there is a root or something foreign at the path: a write makes a root only where there is nothing.
+        """True if the path holds a root or foreign files: a write creates a root only at an empty path.
 
-        A root whose making is under way, or was cut off, is nothing yet.
+        A root whose creation is in progress, or was interrupted, does not count yet.
         """
         if not path.is_dir():
             return path.exists()
@@ -154,7 +154,7 @@ class RootHandle:
 
     @classmethod
     def shared(cls, path: Path) -> Self:
-        """This process's handle on a root, opened at first use. A root that was replaced on disk is opened anew."""
+        """Get this process's handle on a root, opened at first use, and again if the root was replaced on disk."""
         identity = cls._identity(path)
         known = _shared.get((cls, path))
         if known is None or known[0] != identity:
@@ -224,9 +224,9 @@ class RootHandle:
 
     @contextmanager
     def marking_failures(self) -> Iterator[None]:
-        """Mark the storage paths on account of which a file written in this block got too few copies.
+        """Mark the storage paths whose failure left a file written in this block with too few copies.
 
-        What the block raises is raised. Where the mark cannot be committed, the next write meets the paths anew.
+        The block's error is raised. If the mark cannot be committed, the next write tries the failed paths again.
         """
         try:
             yield
@@ -252,7 +252,7 @@ def _weighed(path: StoragePath) -> StoragePath:
 
 
 def _may_become_root(folder: Path) -> bool:
-    """Whether it is empty, or holds what making a root leaves behind: the lock comes first."""
+    """True if the folder is empty, or holds an unfinished root, which has a lock first."""
     names = set(os.listdir(folder))
     return names <= {_LOST_AND_FOUND} or (_LOCK in names and names <= _OWN_NAMES)
 

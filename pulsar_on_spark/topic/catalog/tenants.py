@@ -31,7 +31,8 @@ from pulsar_on_spark.topic.catalog.registry import of_unstored_topics
 _DELETED_TOGETHER: Final = 100
 """Topics that one commit of a forced deletion deletes."""
 _ROUNDS: Final = 10_000
-"""More than any namespace has hundreds of topics: whoever creates faster than this deletes is told so."""
+"""Limit of a forced deletion's commits, above those for any real namespace. It ends with an error if clients create
+topics faster than they are deleted."""
 
 
 def tenants(view: RecentView) -> list[TenantRecord]:
@@ -83,7 +84,7 @@ def create_tenant(
     *,
     most: int = 0,
 ) -> None:
-    """Create a tenant; roles and clusters are kept for whoever asks.
+    """Create a tenant; roles and clusters are stored as given.
 
     Args:
         store: the root's metadata.
@@ -196,9 +197,9 @@ def create_namespace(
 
 
 def delete_namespace(store: MetadataStore, namespace: str, *, force: bool = False) -> None:
-    """Delete a namespace; with `force` also one that has topics, with their data and subscriptions.
+    """Delete a namespace; with `force` also one with topics, their data and subscriptions.
 
-    A forced deletion that is cut off has deleted some of the topics; the next one goes on.
+    A forced deletion that is interrupted has deleted some of the topics; the next one continues.
 
     Raises:
         InvalidArgumentError: the name is not one of a namespace.

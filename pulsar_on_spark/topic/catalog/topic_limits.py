@@ -19,7 +19,7 @@ class TopicLimits:
     """The limits of new topics.
 
     Attributes:
-        partitions: Of one topic.
+        partitions: Limit of one topic's partitions.
         topics: Limit for a namespace without its own limit, each partition counted; 0 for no limit.
     """
 
@@ -36,11 +36,11 @@ def check_topic_limit(view: View, name: TopicName, added: int, limits: TopicLimi
     Args:
         view: The metadata.
         name: The first topic that is added.
-        added: How many are.
+        added: Number of topics to add.
         limits: The limits if neither the namespace nor changed settings have one.
 
     Raises:
-        InvalidArgumentError: there would be too many.
+        InvalidArgumentError: there would be more topics than the limit allows.
     """
     namespace = name.namespace
     given = settings_policies(view) | namespace_policies(view, namespace)

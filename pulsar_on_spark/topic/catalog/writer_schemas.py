@@ -1,4 +1,4 @@
-"""The Avro schemas that messages were written with, by topic and version: older ones are resolved to the latest."""
+"""Avro schemas of messages' writers, by topic and version, for resolving older ones to the latest."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ class WriterSchemas:
     """The versions of some topics' schemas. Picklable: it travels to tasks.
 
     Attributes:
-        root: The root; tasks look there for versions that were registered after the read began.
-        known: Type and text by topic (the partitioned one) and version bytes; None for a version that is not there.
+        root: The root, where tasks look up versions that were registered after the read began.
+        known: Type and text by topic (the partitioned one) and version bytes; None for a missing version.
     """
 
     root: Path
@@ -26,15 +26,15 @@ class WriterSchemas:
 
     @classmethod
     def of(cls, root: Path, versions: Iterable[SchemaRecord]) -> WriterSchemas:
-        """Those that are there when the read begins."""
+        """Collect the versions that exist when the read begins."""
         return cls(root, {(each.name, each.version.to_bytes(8, "big")): (each.type, each.data) for each in versions})
 
     def find(self, topic: str, version: bytes) -> tuple[str, str] | None:
-        """Type and text of a version.
+        """Find type and text of a version.
 
         Args:
             topic: Full name of a topic or of a partition.
-            version: As messages carry it.
+            version: The version bytes of a message.
 
         Raises:
             TopicNotFoundError, MetadataError: the topic is gone, or the metadata cannot be read.

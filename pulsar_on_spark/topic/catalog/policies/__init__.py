@@ -1,5 +1,5 @@
-"""Policies: what a namespace or a topic sets of Pulsar's rules, and what holds for a topic in the end.
+"""Policies: Pulsar's rules as set on namespaces and topics, and the rules in force for a topic.
 
-`policies.py` says which there are, by whom each is enforced and what values it takes; `effective.py` puts topic,
-namespace and broker together; `change.py` commits. Only the last one does IO.
+`policies.py` lists the policies with their values and the modules that enforce them; `effective.py` combines those of
+topic, namespace and broker; `change.py` commits them. Only the last one does IO.
 """

@@ -56,7 +56,7 @@ def set_namespace_policies(root: RootHandle, namespace: str, changes: Mapping[st
 
 
 def new_policies(view: View, namespace: str, given_there: Mapping[str, Any]) -> dict[str, JsonValue]:
-    """What the record of a new namespace keeps (arguments and errors as `set_namespace_policies`)."""
+    """Make the policies of a new namespace's record (arguments and errors as `set_namespace_policies`)."""
     what = f"namespace {namespace}"
     stored = _changed({}, _checked(given_there, what, on_topic=False), what)
     check_quorum(view, stored, what)
@@ -132,7 +132,7 @@ def _json(name: str, value: Any, what: str, path: str) -> JsonValue:
 
 
 def _changed(stored: Mapping[str, JsonValue], wanted: Mapping[str, JsonValue], what: str) -> dict[str, JsonValue]:
-    """What is stored after the change; None unsets."""
+    """Apply a change to stored policies; None removes a policy."""
     both = {**stored, **wanted}
     changed: dict[str, JsonValue] = {name: value for name, value in both.items() if value is not None}
     now = given(changed)

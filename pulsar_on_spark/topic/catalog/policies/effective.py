@@ -1,9 +1,8 @@
-"""What is set, and what holds: a topic's policies over its namespace's over the broker's settings. Pure.
+"""Policies in force: a topic's override its namespace's, and these override the broker's settings. Pure.
 
-Of these settings those count first that were changed while it ran.
+Broker settings that were changed at run time override those that the broker started with.
 
-Records keep policies as JSON, by the fields of `Policies`: whatever a newer version sets there survives this one, which
-does not know it.
+Records keep policies as JSON, by the fields of `Policies`. Fields that only a newer version knows survive.
 """
 
 from __future__ import annotations
@@ -19,11 +18,11 @@ from pulsar_on_spark.model.names import TopicName
 from pulsar_on_spark.topic.catalog.policies.policies import FIELDS, Policies
 
 DEFAULTS: Final = Policies()
-"""What holds where nothing is set, and no broker was told otherwise."""
+"""Policies in force if nothing is set, neither in records nor in a broker's settings."""
 
 
 def given(stored: Mapping[str, JsonValue]) -> dict[str, Any]:
-    """The policies that a record sets, by field of `Policies`; those only."""
+    """Parse the policies that a record sets, by field of `Policies`."""
     known = {name: value for name, value in stored.items() if name in FIELDS}
     parsed = Policies.model_validate(known)
     return {name: getattr(parsed, name) for name in known}
@@ -42,18 +41,18 @@ def topic_policies(view: View, name: TopicName) -> dict[str, Any]:
 
 
 def settings_policies(view: View) -> dict[str, Any]:
-    """What the broker's settings say for all topics since they were changed, by field of `Policies`."""
+    """The policies from broker settings that were changed at run time, by field of `Policies`."""
     record = view.get(SettingsRecord, "settings")
     return {} if record is None else given(record.policies)
 
 
 def effective(view: View, name: TopicName, defaults: Policies = DEFAULTS) -> Policies:
-    """What holds for a topic, or would hold for one that is not there.
+    """The policies in force for a topic, whether it exists or not.
 
     Args:
         view: the metadata.
         name: the topic, or a partition of one.
-        defaults: what holds where neither topic nor namespace say anything.
+        defaults: policies for fields that neither topic nor namespace nor changed settings set.
     """
     set_there = settings_policies(view) | namespace_policies(view, name.namespace) | topic_policies(view, name)
     return defaults.model_copy(update=set_there) if set_there else defaults

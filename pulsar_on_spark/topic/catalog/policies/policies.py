@@ -1,8 +1,8 @@
 """The policies of namespaces and topics: names, units and rules are Pulsar's. Pure data.
 
-A policy stands here only if it is enforced; `FIELDS` says of each where it may be set, and what enforces it. Names in
-JSON (aliases here) are those of Pulsar's admin API. Defaults are Pulsar's too, with two exceptions, for the sake of
-topics that are written first and read later: nothing is deleted by retention, and inactive topics stay.
+Only policies that are enforced are listed; `FIELDS` has where each may be set and the module that enforces it. Names in
+JSON (the aliases) are those of Pulsar's admin API. Defaults are Pulsar's, too, with two exceptions for the sake of
+topics that are written first and read later: retention deletes nothing, and inactive topics stay.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class _Value(BaseModel):
 
 
 class RetentionPolicies(_Value):
-    """How long entries are kept that every subscription has acknowledged; what exceeds either limit may go.
+    """Retention of entries that every subscription has acknowledged; those beyond either limit may be deleted.
 
     Attributes:
         retention_time_in_minutes: Age in minutes; -1 for no limit.
@@ -53,7 +53,7 @@ class RetentionPolicies(_Value):
 
 
 class PersistencePolicies(_Value):
-    """How many copies a topic's entries have.
+    """Quorum of a topic's entries.
 
     Attributes:
         bookkeeper_ensemble: Storage paths that there must be at least; a file lies on as many as it has copies.
@@ -89,7 +89,7 @@ class PersistencePolicies(_Value):
 
 
 class BacklogQuotaPolicy(Enum):
-    """What happens when a topic's backlog exceeds its quota."""
+    """Action of the broker if a topic's backlog exceeds its quota."""
 
     HOLD = "producer_request_hold"
     EXCEPTION = "producer_exception"
@@ -97,12 +97,12 @@ class BacklogQuotaPolicy(Enum):
 
 
 class BacklogQuota(_Value):
-    """How much backlog the slowest subscription of a topic may have.
+    """Limit for the backlog of a topic's slowest subscription.
 
     Attributes:
         limit_size: Bytes, for a quota by size; -1 for no limit.
         limit_time: Seconds since the oldest entry of the backlog was published, for a quota by time; -1 for no limit.
-        policy: What happens above it.
+        policy: Action above the limit.
     """
 
     limit_size: Limit = -1
@@ -120,14 +120,14 @@ class DispatchRate(_Value):
 
 
 class PublishRate(_Value):
-    """How fast producers may publish, per second; -1 for no limit."""
+    """Limit of producers' publish rate, per second; -1 for no limit."""
 
     publish_throttling_rate_in_msg: Limit = -1
     publish_throttling_rate_in_byte: Limit = -1
 
 
 class SubscribeRate(_Value):
-    """How often one consumer may subscribe in a period; -1 for no limit."""
+    """Limit of one consumer's subscribe requests in a period; -1 for no limit."""
 
     subscribe_throttling_rate_per_consumer: Limit = -1
     rate_period_in_second: Some = 30
@@ -169,25 +169,25 @@ class AutoTopicCreation(_Value):
 
 
 class AutoSubscriptionCreation(_Value):
-    """Whether a consumer creates its subscription."""
+    """Permission for consumers to create their subscriptions."""
 
     allow_auto_subscription_creation: bool = True
 
 
 class InactiveTopicDeleteMode(Enum):
-    """When a topic is inactive: it has no producers, no consumers, and this."""
+    """Condition under which a topic without producers and consumers is inactive."""
 
     NO_SUBSCRIPTIONS = "delete_when_no_subscriptions"
     CAUGHT_UP = "delete_when_subscriptions_caught_up"
 
 
 class InactiveTopicPolicies(_Value):
-    """Whether a topic that nobody uses is deleted.
+    """Deletion of unused topics.
 
     Attributes:
-        delete_while_inactive: Whether it is.
-        inactive_topic_delete_mode: What it takes to be inactive.
-        max_inactive_duration_seconds: For how long.
+        delete_while_inactive: True if inactive topics are deleted.
+        inactive_topic_delete_mode: Condition for a topic to be inactive.
+        max_inactive_duration_seconds: Time of inactivity after which a topic is deleted.
     """
 
     delete_while_inactive: bool = False
@@ -249,7 +249,7 @@ class Policies(BaseModel):
     subscribe_rate: SubscribeRate = SubscribeRate()
 
     max_message_size: Count = 0
-    """Bytes of an entry of a client, as it is sent; 0 for the broker's limit."""
+    """Bytes of a client's entry as sent; 0 for the broker's limit."""
     max_producers_per_topic: Count = 0
     max_consumers_per_topic: Count = 0
     max_consumers_per_subscription: Count = 0
@@ -270,7 +270,7 @@ class Policies(BaseModel):
 
 @dataclass(frozen=True, slots=True)
 class PolicyField:
-    """Where a policy may be set, and what enforces it.
+    """Names of a policy in the admin API, and the module that enforces it.
 
     Attributes:
         namespace: Its name in `/admin/v2/namespaces/<namespace>/<name>`; None if it is set on topics only.

@@ -1,4 +1,4 @@
-"""How many copies entries have: what policies ask for, and what a root can give. Pure."""
+"""Quorums from policies, and the check that a root has enough storage paths for them. Pure."""
 
 from __future__ import annotations
 
@@ -21,18 +21,18 @@ _FIELD: Final = "persistence"
 
 
 def quorum_of(view: View, name: TopicName, otherwise: Quorum) -> Quorum:
-    """What a topic's policies ask for; `otherwise` where they do not say."""
+    """The quorum of a topic's policies; `otherwise` if they set none."""
     asked = effective(view, name).persistence
     return otherwise if asked is None else asked.quorum
 
 
 def quorum_for_all(view: View, otherwise: Quorum) -> Quorum:
-    """What is enough for a file with entries of any topics."""
+    """The quorum for a file with entries of any topics: the strictest of all."""
     return strictest([otherwise, *_asked(view)])
 
 
 def strictest(quorums: Iterable[Quorum]) -> Quorum:
-    """What is enough for each of them; there must be one."""
+    """Combine quorums into one that satisfies each of them; there must be at least one."""
     found = list(quorums)
     return Quorum(
         max(each.ensemble for each in found), max(each.write for each in found), max(each.ack for each in found)
@@ -40,12 +40,12 @@ def strictest(quorums: Iterable[Quorum]) -> Quorum:
 
 
 def check_quorum(view: View, stored: Mapping[str, JsonValue], what: str) -> None:
-    """Refuse policies that ask for copies which the root has no room for.
+    """Refuse policies whose quorum needs more storage paths than the root has.
 
     Args:
         view: The metadata.
         stored: Policies as their record would keep them.
-        what: Whose they are.
+        what: The owner of the policies, for the error.
 
     Raises:
         InvalidArgumentError: there are fewer storage paths, or too many different quorums already.
@@ -68,7 +68,7 @@ def check_quorum(view: View, stored: Mapping[str, JsonValue], what: str) -> None
 
 
 def _asked(view: View) -> list[Quorum]:
-    """The quorums that policies ask for, of whatever namespace or topic."""
+    """The quorums in the policies of all namespaces and topics."""
     records: list[NamespaceRecord | TopicRecord] = [*view.all(NamespaceRecord), *view.all(TopicRecord)]
     asked = (record.policies[_FIELD] for record in records if _FIELD in record.policies)
     return [PersistencePolicies.model_validate(each).quorum for each in asked]
