@@ -60,7 +60,7 @@ class StagedFile:
 
 @dataclass(frozen=True, slots=True)
 class TaskOutput:
-    """What one task wrote: files in order. `task` orders the tasks of a write."""
+    """Files that one task wrote, in order. `task` orders the tasks of a write."""
 
     task: int
     files: tuple[StagedFile, ...]
@@ -119,7 +119,7 @@ def attach(
 
 
 def _is_replay(store: MetadataStore, view: View, transaction: Transaction, content: Content) -> bool:
-    """Tell whether the transaction is committed, by the store's last view (raises as `transactions.is_replay`)."""
+    """Check whether the transaction is committed, by the store's last view (raises as `transactions.is_replay`)."""
     versions = [store.key_version(key) for key in (transaction.key, transaction.former_key) if key is not None]
     committed = max((version for version in versions if version is not None), default=None)
     return is_replay(transaction, committed, view.get(WriterRecord, transaction.key), content)

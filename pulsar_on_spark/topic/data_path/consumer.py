@@ -39,7 +39,7 @@ from pulsar_on_spark.topic.managed_ledger.subscription.subscriptions import rety
 log = logging.getLogger(__name__)
 
 CURSOR_INTERVAL_S = 1.0
-"""A cursor moves at most so often (Pulsar's own rate), and at once when there is nothing new to read."""
+"""Shortest interval between a cursor's moves, as in Pulsar; none applies while there is nothing new to read."""
 _WAIT_STEP_S = 0.1
 
 
@@ -59,7 +59,7 @@ class Turn:
 
     @property
     def standing_by(self) -> bool:
-        """Whether no slot of any topic is this consumer's."""
+        """True if this consumer owns no slot of any topic."""
         return all(isinstance(action, Standby) for found in self.actions.values() for action in found)
 
 
@@ -197,7 +197,7 @@ class SubscriptionConsumer:
                 if isinstance(action, Refuse | Fenced):
                     raise action.error()
             if part.topic_id not in self._keeper.topics:
-                # The lease could not be written: others see none on this topic and would take the slots at once.
+                # The lease could not be written: others see none on this topic and would take over the slots.
                 record, found = stored, (Standby(),)
             actions[part.name] = found
             after = ownership.apply(record, found)
@@ -332,7 +332,7 @@ class SubscriptionConsumer:
         return {name: standing for name, standing in found.items() if name != self._consumer}
 
     def _owner_standings(self, record: SubscriptionRecord, part: TopicPart) -> set[Standing]:
-        """What is known of the other consumers that own slots; who has no lease file is gone."""
+        """Lease states of the other consumers that own slots; a consumer without a lease file is gone."""
         standings = self._standings(part)
         owners = {owner.consumer for owner in record.owners} - {None, self._consumer}
         return {standings.get(owner or "", Standing.RUN_OUT) for owner in owners}

@@ -1,8 +1,8 @@
-"""Looking through one journal's frames as it grows: which entries are where, and what is acknowledged.
+"""Scan of a growing journal's frames: the places of entries, and the end of the acknowledged ones.
 
-One good copy of each fragment is looked at; another one where it is bad, away or too short. Headers and directories
-are read and checked, contents are not: whoever reads the messages checks those. Files stay open, so what was opened
-can be read after its deletion.
+The scan reads one copy of each fragment, and another one if that is bad, unreachable or too short. It reads and checks
+headers and directories only; readers of the messages check the contents. Files stay open, so they can be read even
+after their deletion.
 """
 
 from __future__ import annotations
@@ -28,16 +28,16 @@ from pulsar_on_spark.topic.managed_ledger.chain.unsealed import IndexedRun, unse
 log = logging.getLogger(__name__)
 
 MAX_FRAMES_AT_ONCE = 1 << 17
-"""A scan that has come so far lets its reader have what it found; the next one goes on."""
+"""Frames after which a scan returns its results so far; the next call continues."""
 _MAX_ENTRY_ROWS = 1 << 20
-"""More messages than this no entry has, so the number is damaged."""
+"""Limit of an entry's messages: a larger number is damaged."""
 
 
 class JournalScan:
-    """The frames of one incarnation's journal, looked at in order.
+    """Scan of one incarnation's journal, in the order of frames.
 
     Attributes:
-        reader: The frames; its `walk` decides which one is next and what may be read.
+        reader: Reader of the frames; its `walk` decides the next frame and the readable end.
     """
 
     def __init__(self, incarnation: IncarnationId, paths: PathTable, files: FileOps = OS_FILES) -> None:
@@ -47,7 +47,7 @@ class JournalScan:
         self._index: LogIndex[IndexedRun, UnsealedSegment] = LogIndex()
 
     def main_read(self, record: LogRecord, sealed_before: int, ledgers: list[int]) -> None:
-        """Take what main says now.
+        """Update the scan with the records of a new view.
 
         Args:
             record: The log's record.
@@ -55,7 +55,7 @@ class JournalScan:
             ledgers: The ledgers of interest.
         """
         if not self._index.want(ledgers):
-            # There were entries of a ledger that is wanted only now.
+            # Earlier frames may have entries of a ledger that is wanted only now.
             self._index = LogIndex()
             self._index.want(ledgers)
             self.reader.walk.restart()
@@ -70,11 +70,11 @@ class JournalScan:
         self.reader.close()
 
     def scan(self, *, every_copy: bool = False, skip: bool = False) -> None:
-        """Look at what has come since. Files were opened before main was read (`LogWalk.is_ready`).
+        """Scan new frames. Files must have been opened before the view was read (`LogWalk.is_ready`).
 
         Args:
-            every_copy: Look for a next frame, which need not exist, in each copy and not in one alone.
-            skip: Go on behind acknowledged frames that no file has.
+            every_copy: Look for a next frame, which need not exist, in every copy instead of one.
+            skip: Continue after acknowledged frames that no file has.
 
         Raises:
             CopiesUnreachableError: a frame would be skipped that an unreachable copy may have.
@@ -102,7 +102,7 @@ class JournalScan:
     def readable(
         self, topic_id: str, ledger: int, sealed_end: int, entries: int | None, *, strict: bool
     ) -> tuple[tuple[UnsealedSegment, ...], int]:
-        """What may be read of a ledger behind its sealed entries (see `LogIndex.readable`)."""
+        """List the readable segments of a ledger after its sealed entries (see `LogIndex.readable`)."""
 
         def make(first: int, fragment: Fragment | None, runs: list[IndexedRun]) -> UnsealedSegment:
             return unsealed_segment(self._incarnation, topic_id, ledger, first, fragment, runs)
@@ -128,7 +128,7 @@ class JournalScan:
                 self._index.add(run.ledger_id, indexed)
 
     def _message_counts(self, head: FrameHead) -> npt.NDArray[np.int64]:
-        """Messages of each entry of a frame. They are not under the header's checksum, and only limits rest on them."""
+        """Read the number of messages of each entry of a frame, which no checksum covers and only limits use."""
         rows = head.header.rows
         offset = head.offset + head.header.head_bytes + ENTRIES.message_bytes + 2 * padded(8 * rows)
         content = bytearray(4 * rows)

@@ -1,4 +1,4 @@
-"""Which subscriptions live queries of Spark read, for whoever would take a subscription, or its topic, away."""
+"""Check whether live Spark queries read a subscription, before it or its topic is deleted."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from pulsar_on_spark.topic.catalog.root_handle import RootHandle
 
 
 class SparkReaders:
-    """Watches the leases of Spark's consumers. A consumer that was not watched for long enough counts as alive.
+    """Watcher of the leases of Spark's consumers. A consumer that was not watched long enough counts as alive.
 
     Args:
         root: The root.
@@ -26,7 +26,7 @@ class SparkReaders:
         self._watchers: dict[str, LeaseWatcher] = {}
 
     def watch(self, names: Iterable[str]) -> None:
-        """Look at the leases of these subscriptions."""
+        """Poll the leases of these subscriptions."""
         for name in set(names):
             watcher = self._watchers.get(name)
             if watcher is None:
@@ -35,13 +35,13 @@ class SparkReaders:
             watcher.observe()
 
     def watch_only(self, names: Iterable[str]) -> None:
-        """The same, and know nothing of others any more."""
+        """Poll the leases of these subscriptions, and stop watching all others."""
         wanted = set(names)
         self._watchers = {name: watcher for name, watcher in self._watchers.items() if name in wanted}
         self.watch(wanted)
 
     def read(self, record: SubscriptionRecord) -> bool:
-        """Whether a live query may be reading a subscription that is watched."""
+        """True if a live query may be reading a watched subscription."""
         owners = [owner.consumer for owner in record.owners if owner.consumer is not None]
         if record.face != "spark" or not owners:
             return False

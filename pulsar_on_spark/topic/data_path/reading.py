@@ -45,12 +45,12 @@ from pulsar_on_spark.topic.managed_ledger.chain.tail_view import JournalPlace
 log = logging.getLogger(__name__)
 
 _MAX_MOVES = 5
-"""A place is resolved again at most so often: merges replace a file once, and it stays for ten minutes."""
+"""Limit of resolving a place again: merges replace a file once, and it is kept for ten minutes."""
 
 
 @dataclass(frozen=True, slots=True)
 class SliceReader:
-    """Reads slices of one root. Picklable: tasks get it with the paths as the driver saw them.
+    """Reader of one root's slices. Picklable: tasks get it with the storage paths that the driver knew.
 
     Attributes:
         root: The root's path, for reports and for resolving a place again.
@@ -238,7 +238,7 @@ class SliceReader:
 
 
 def _is_same_place(now: FileRecord | JournalPlace, before: FileRecord | JournalPlace) -> bool:
-    """Tell whether a place is the same: a journal's files have more frames at every look."""
+    """True if two places are the same, ignoring that a journal's files grow."""
     if isinstance(now, JournalPlace) and isinstance(before, JournalPlace):
         return now.incarnation == before.incarnation and set(now.copies) == set(before.copies)
     return now == before
@@ -275,7 +275,7 @@ def rows_of(where: SliceBatch, batch: pa.RecordBatch) -> pa.RecordBatch:
 
 
 class _Findings:
-    """What is wrong with what one read needs: each bad copy is said once, and adjacent lost batches together."""
+    """Problems of one read: each bad copy is reported once, and adjacent lost batches together."""
 
     def __init__(self, root: Path, fail_on_data_loss: bool) -> None:
         self._root = root
@@ -284,14 +284,14 @@ class _Findings:
         self._loss: _Loss | None = None
 
     def bad_copy(self, file_id: FileId, path: PathId, reason: str) -> None:
-        """A copy is bad or missing; others may be good or not."""
+        """Report a bad or missing copy; others may be good or not."""
         if (file_id, path) in self._bad_copies:
             return
         self._bad_copies.add((file_id, path))
         report_bad_copy(self._root, file_id, path, reason)
 
     def lose(self, wanted: SegmentSlice, batches: Sequence[SliceBatch], reason: str) -> None:
-        """No copy gives these batches.
+        """Report batches that no copy has.
 
         Raises:
             DataLossError: losses are not allowed.
@@ -314,7 +314,7 @@ class _Findings:
             self._loss = _Loss(file_id, lost, wanted.start_position, reason, wanted.rows)
 
     def miss(self, wanted: SegmentSlice, rows: int, reason: str) -> None:
-        """So many messages of a range are in no file that the metadata knows, hence in no file's report.
+        """Log messages of a range that are in no file of the metadata, hence in no file's report.
 
         Raises:
             DataLossError: losses are not allowed.
@@ -324,7 +324,7 @@ class _Findings:
         _log_skipped(rows, wanted.topic, wanted.start_position, reason)
 
     def close(self) -> None:
-        """Say and report what is lost up to here."""
+        """Log and report the loss found so far."""
         loss, self._loss = self._loss, None
         if loss is not None:
             _log_skipped(loss.skipped, loss.lost.topic, loss.start, loss.reason)
@@ -334,7 +334,7 @@ class _Findings:
 
 @dataclass(slots=True)
 class _Loss:
-    """Adjacent batches that are lost, why the first one is, and how many of their messages were wanted."""
+    """Adjacent lost batches, the reason of the first loss, and the number of messages that were wanted."""
 
     file_id: FileId
     lost: LostBatches
@@ -343,7 +343,7 @@ class _Loss:
     skipped: int
 
     def is_followed_by(self, file_id: FileId, topic: str, batch: int) -> bool:
-        """Whether a batch lies right behind these."""
+        """True if a batch directly follows these."""
         return (self.file_id, self.lost.topic, self.lost.end) == (file_id, topic, batch)
 
 

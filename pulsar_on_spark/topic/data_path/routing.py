@@ -1,8 +1,8 @@
-"""Which partition of a topic a row goes to, and the rows of a batch laid out by partition.
+"""Routing of rows to a topic's partitions, and the split of a batch by partition.
 
-Rows with a key go where Pulsar's Java client sends them: `hash(key string) % partitions`, with the hash of the option
-`hashingScheme`. Rows without a key go round robin, in runs rather than one by one, so that they can be handed on as
-slices of the batch, without copying values.
+Rows with a key are routed as by Pulsar's Java client: `hash(key string) % partitions`, with the hash of the option
+`hashingScheme`. Rows without a key are routed round robin, in runs rather than one by one, so that they can be passed
+on as slices of the batch, without copying values.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import pyarrow as pa
 from pulsar_on_spark.model.hashing import KeyArray, java_string_hash, key_strings, murmur3_32
 
 RUN_ROWS = 1_000
-"""So many rows without a key at most go to one partition before the next one has its turn."""
+"""Largest number of consecutive rows without a key that are routed to one partition."""
 
 Partitions = npt.NDArray[np.int32]
 
@@ -32,9 +32,9 @@ class HashingScheme(Enum):
 
 @dataclass(frozen=True, slots=True)
 class RoundRobin:
-    """Where the rows without a key go on: the partition in turn, and how many rows its run has had.
+    """State of the round robin: the current partition, and the number of rows in its run so far.
 
-    A task starts with another `partition` than its neighbours (its task number), else small batches all meet in
+    Each task starts with a `partition` of its own (its task number); otherwise all small batches would be routed to
     partition 0.
     """
 
@@ -50,15 +50,15 @@ def route(
     state: RoundRobin,
     key_b64: pa.BooleanArray | None = None,
 ) -> tuple[Partitions, RoundRobin]:
-    """The partition of each row, and the state for the task's next batch.
+    """Choose the partition of each row; also returns the state for the task's next batch.
 
     Args:
         keys: The column `key`; None if no row has one.
         n_rows: Rows of the batch.
-        partitions: Of the topic; 1 for a topic that is not partitioned.
-        scheme: How keys are hashed.
-        state: From the task's previous batch.
-        key_b64: Which keys Pulsar's clients carry as Base64, and thus hash as that text.
+        partitions: Number of the topic's partitions; 1 for a topic that is not partitioned.
+        scheme: The hash for keys.
+        state: The state after the task's previous batch.
+        key_b64: Mask of keys that Pulsar's clients encode as Base64, and thus hash as that text.
     """
     if partitions == 1:
         return np.zeros(n_rows, np.int32), state
@@ -73,14 +73,14 @@ def route(
 
 
 def split_rows(batch: pa.RecordBatch, partitions: Partitions) -> list[tuple[int, pa.RecordBatch]]:
-    """The batch's rows by partition; rows of one partition keep their order.
+    """Split the batch's rows by partition; rows of one partition keep their order.
 
-    Rows that lie in runs come out as slices of the batch (a partition may have several). Else the rows are copied once
-    into the order of partitions.
+    Rows in long runs are returned as slices of the batch (a partition may have several). Otherwise the rows are copied
+    once, in the order of partitions.
 
     Args:
         batch: Any columns.
-        partitions: From `route`.
+        partitions: The result of `route`.
     """
     if len(partitions) == 0:
         return []
@@ -94,7 +94,7 @@ def split_rows(batch: pa.RecordBatch, partitions: Partitions) -> list[tuple[int,
 
 
 def _in_runs(n_rows: int, partitions: int, state: RoundRobin) -> tuple[Partitions, RoundRobin]:
-    """Round robin in runs of min(1000, rows / partitions): a small batch still spreads over all partitions."""
+    """Route round robin in runs of min(1000, rows / partitions), so that small batches use all partitions, too."""
     if n_rows == 0:
         return np.zeros(0, np.int32), state
     run = min(RUN_ROWS, -(-n_rows // partitions))

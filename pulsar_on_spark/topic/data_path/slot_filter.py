@@ -1,4 +1,4 @@
-"""Which messages of a batch belong to which slots of a Shared or Key_Shared subscription."""
+"""Filter of a batch's messages by the slots of a Shared or Key_Shared subscription."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from pulsar_on_spark.topic.entries.cutting import NO_SLOT, SLOTS, row_slots, slo
 from pulsar_on_spark.topic.managed_ledger.chain.chain import SegmentSlice
 
 KEY_COLUMNS = ("entry_id", "batch_index", "key", "ordering_key", "producer_name", "sequence_id")
-"""The segment columns that tell a message's key slot."""
+"""The segment columns that determine a message's key slot."""
 
 
 @dataclass(frozen=True, slots=True)
 class SlotFilter:
-    """Drops the rows of other slots: by key for Key_Shared, by block of entries for Shared.
+    """Filter that drops the rows of other slots: by key for Key_Shared, by block of entries for Shared.
 
     A message without a key follows the broker's rule for Key_Shared: the sticky key of its entry is
     `<producer name>-<sequence id>` of the entry's first message.
@@ -30,13 +30,13 @@ class SlotFilter:
 
     @property
     def segment_columns(self) -> tuple[str, ...]:
-        """The segment columns that `keep` looks at."""
+        """The segment columns that `keep` needs."""
         if self.by_key:
             return KEY_COLUMNS
         return ("entry_id",)
 
     def keep(self, batch: pa.RecordBatch, slice_: SegmentSlice, slots: frozenset[int]) -> pa.RecordBatch:
-        """The rows of a batch of whole entries that belong to one of `slots`."""
+        """Select the rows of a batch of whole entries that belong to one of `slots`."""
         found = key_slots(batch) if self.by_key else _block_slots(batch, slice_)
         wanted = np.zeros(NO_SLOT + 1, np.bool_)
         wanted[sorted(slots)] = True

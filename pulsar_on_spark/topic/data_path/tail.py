@@ -1,10 +1,10 @@
-"""Reading the tail: acknowledged entries that are not sealed yet, without a word with their broker.
+"""Reader of the tail: acknowledged entries that are not sealed yet, read without contacting their broker.
 
-    main -> open the journal files that it names -> main again, until it names no others -> look through the files
+    main -> open the journal files that it names -> main again, until it names no others -> scan the files
 
-Files first, metadata after: what was sealed and deleted before the files were opened is then known to be sealed. Entry
-ids of a ledger are dense, so a gap shows: it is looked at again, and a lasting one is an error, never a skip. Nothing
-is shown that no header or record proves to be acknowledged; what one `Tail` has shown it goes on to show.
+Files are opened before the metadata are read, so the metadata show everything that was sealed and deleted before. Entry
+ids of a ledger are dense, so gaps are detected: a gap is scanned again, and a lasting one is an error, never skipped.
+Only entries that a header or record proves to be acknowledged are readable, and they stay readable for a `Tail`.
 """
 
 from __future__ import annotations
@@ -33,16 +33,16 @@ from pulsar_on_spark.topic.managed_ledger.incarnation.dead_brokers import DeadBr
 log = logging.getLogger(__name__)
 
 MAX_ROUNDS = 20
-"""Readings of main in one look; after so many what was opened must do."""
+"""Limit of reads of main in one pass; then the pass continues with the files that are open."""
 MAX_PASSES = 10
-"""Looks at one gap; after so many it lasts. They take about three seconds."""
+"""Number of scans after which a gap counts as lasting, about three seconds."""
 REACH_S = 20.0
-"""So long a batch that was planned before may look for its end: a broker's recovery may have to come first."""
+"""Longest wait for entries that were readable before: a broker's recovery may have to come first."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Ledger:
-    """A broker's ledger of which something may be in the journal only."""
+    """A broker's ledger that may have entries in the journal only."""
 
     part: TopicPart
     record: LedgerRecord
@@ -51,19 +51,19 @@ class _Ledger:
 
 @dataclass(slots=True)
 class _Unfinished:
-    """What of a view is not sealed, incarnation by incarnation; `of` says for which view and topics it was found."""
+    """Ledgers that are not fully sealed, by incarnation; `of` is the view version and the topics."""
 
     of: tuple[object, ...] = ()
     ledgers: Mapping[IncarnationId, Sequence[_Ledger]] | None = None
 
 
 class Tail:
-    """One reader's sight of the journals. Not for several threads.
+    """View of the journals for one reader. Not thread-safe.
 
     Args:
         root: The root.
-        fail_on_data_loss: Whether a lasting gap is an error; if not, what is there is shown, and the plan of a read
-            says what is missing.
+        fail_on_data_loss: True if a lasting gap is an error; else all other entries are readable, and the plan of a
+            read lists the missing ones.
         clock: Seconds that only grow.
     """
 
@@ -86,16 +86,14 @@ class Tail:
         settle: bool = False,
         reach: Mapping[str, Position] | None = None,
     ) -> View:
-        """Main as it is now, or as in `view` or later, and with it what the journals have of these topics.
-
-        The journals of brokers that are found dead are recovered on the way.
+        """Read main, with the journals' entries of these topics; dead brokers' journals are recovered first.
 
         Args:
             parts: The topics.
-            view: Read after the last look.
-            settle: Wait, for one lease's duration at most, where a broker seems to be dead.
-            reach: Positions by topic id that were readable before: they are looked for in every copy where the one in
-                use has them not, and for `REACH_S`.
+            view: A view that was read after the last call; None to read main.
+            settle: Wait, for one lease's duration at most, if a broker seems to be dead.
+            reach: Positions by topic id that were readable before: if they are missing, every copy is tried for them,
+                for up to `REACH_S`.
 
         Raises:
             DataLossError: acknowledged entries are in no journal file and not sealed.
@@ -108,7 +106,7 @@ class Tail:
         if recovered:
             view = self._fresh()
         for scan in self._scans.values():
-            scan.forget_failures()  # what was away, or on a path that was not known yet, may be there now
+            scan.forget_failures()  # files that were unreachable, or on unknown paths, may be readable now
         end_s = self._clock() + REACH_S
         every_copy = False
         while True:
@@ -118,7 +116,7 @@ class Tail:
             if not (short and needed) or self._clock() > end_s:
                 if short:
                     self._require_reachable("What was readable before", needed)
-                return seen  # what no journal can bring is lost, and the plan says so
+                return seen  # entries that no journal has are lost, and the plan says so
             if every_copy:
                 time.sleep(0.1)
                 self._brokers.recover(seen, list(self._needed(seen, parts)))
@@ -145,7 +143,7 @@ class Tail:
                 for incarnation in needed:
                     self._scans[incarnation].scan(every_copy=every_copy or number > 0)
                 if not strict and any(self._scans[incarnation].reader.walk.is_stuck for incarnation in needed):
-                    # It may have been sealed, and its files deleted, just before they were to be opened.
+                    # The frame may have been sealed, and its files deleted, just before they were opened.
                     view = self._opened(parts, self._fresh())
                     needed = self._needed(view, parts)
                     for incarnation in needed:
@@ -167,17 +165,17 @@ class Tail:
         raise AssertionError("unreachable")
 
     def _require_reachable(self, what: str, incarnations: Iterable[IncarnationId]) -> None:
-        """Require that no unreachable copy may hold entries that are missing in these journals.
+        """Check that no unreachable copy may have entries that are missing in these journals.
 
         Raises:
-            CopiesUnreachableError: it may.
+            CopiesUnreachableError: an unreachable copy may have them.
         """
         causes = [cause for incarnation in incarnations for cause in self._scans[incarnation].reader.unreachable()]
         if causes:
             raise unreachable(what, " ".join(causes))
 
     def _opened(self, parts: Sequence[TopicPart], view: View) -> View:
-        """A view whose journal files were open when it was read."""
+        """Read a view whose journal files were opened before."""
         for rounds_left in reversed(range(MAX_ROUNDS)):
             needed = self._needed(view, parts)
             self._drop_others(needed)
@@ -190,7 +188,7 @@ class Tail:
         return view
 
     def _scan_of(self, view: View, incarnation: IncarnationId, ledgers: Sequence[_Ledger]) -> JournalScan:
-        """The journal's scan, which knows what this view says."""
+        """Get the journal's scan, updated with this view."""
         scan = self._scans.get(incarnation)
         if scan is None:
             scan = self._scans[incarnation] = JournalScan(incarnation, self._root.current_storage_paths)
@@ -226,7 +224,7 @@ class Tail:
         return self._root.store.view(durable=True)
 
     def _needed(self, view: View, parts: Sequence[TopicPart]) -> Mapping[IncarnationId, Sequence[_Ledger]]:
-        """Ledgers that are open, or not sealed to their end, by the incarnation whose journal has the rest."""
+        """Find the ledgers that are open or not fully sealed, by the incarnation whose journal has the rest."""
         of = (view.version, tuple(part.topic_id for part in parts))
         if self._unfinished.ledgers is None or self._unfinished.of != of:
             self._unfinished = _Unfinished(of, _unfinished(view.base if isinstance(view, TailView) else view, parts))
@@ -249,10 +247,10 @@ class Tail:
 def _readable(
     ledger: _Ledger, scan: JournalScan, record: LogRecord, *, strict: bool
 ) -> tuple[tuple[UnsealedSegment, ...], int]:
-    """The unsealed segments of a ledger, and the entry behind its last readable one.
+    """List the unsealed segments of a ledger, with the id after its last readable entry.
 
     Raises:
-        GapError: something in front of its end is missing, and `strict` is set.
+        GapError: entries before its end are missing, and `strict` is set.
     """
     known = ledger.record
     entries = known.entries if record.state is LogState.CLOSED else None

@@ -1,4 +1,4 @@
-"""What a write task does: rows of any number of topic partitions in, durable staged files out.
+"""Writer of one task: rows of any number of topic partitions in, durable staged files out.
 
 Rows are buffered by partition and written as runs of record batches of whole entries, one run a partition, all into one
 file (rolled at 256 MiB). Memory is bounded by the buffers and the batches in flight.
@@ -26,11 +26,11 @@ from pulsar_on_spark.topic.entries.cutting import CutRows, cut_entries, run_leng
 
 MAX_FILE_BYTES = 256 << 20
 MAX_BUFFER_BYTES = 64 << 20
-"""All batches whose rows a task still holds (LAYOUT.md allows 128 MiB); then the largest buffers are written."""
+"""Limit of all batches whose rows a task still buffers; above it, the largest buffers are written."""
 LEFT_SHARE = 8
 """An eighth of it may stay buffered then, copied out of the batches that it came in."""
 RUN_BYTES = 8 << 20
-"""A task with a single partition writes as soon as it has so much."""
+"""Buffered bytes at which a task with a single partition writes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +41,7 @@ class WriteTarget:
 
 
 class TaskWriter:
-    """Writes one task's rows. For one thread; call `finish` once, or `abort`."""
+    """Writer of one task's rows. Not thread-safe; call `finish` once, or `abort`."""
 
     def __init__(
         self, write_id: WriteId, task: int, paths: Sequence[StoragePath], quorum: Quorum, scheme: HashingScheme

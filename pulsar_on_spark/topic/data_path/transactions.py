@@ -1,4 +1,4 @@
-"""Transactions of writers: detect a replay, and whether it has the same content. Pure.
+"""Transactions of writers: detect a replay, and compare its content. Pure.
 
     the writer's key is at    and the same version's record    a streaming query         a `txnAppId`
     ------------------------  -------------------------------  ------------------------  ----------------
@@ -9,9 +9,9 @@
     a higher version          -                                error: Spark runs only    is a replay (as
                                                                its last batch again      in Delta)
 
-What is compared are messages by topic, and where both sides know them the offsets that the query's sources were planned
-with: a batch may be planned anew over as many other rows. Nothing else is: tasks are cut otherwise when segments were
-merged meanwhile, or on another number of cores, and values may hold the time.
+The content is the number of messages by topic and, if both sides know them, the planned offsets of the query's sources,
+as a batch may be planned again over the same number of other rows. Nothing else is compared: tasks differ after a merge
+of segments or on another number of cores, and values may contain the time.
 """
 
 from __future__ import annotations
@@ -34,11 +34,11 @@ class Transaction:
 
     Attributes:
         key: The writer's key of `metadata.keys`.
-        version: The version that this write gives it.
-        name: In words, for errors and the log.
-        former_key: Another key that may hold the writer's version, from before `key` was used.
-        is_batch: Whether it is a micro-batch of a streaming query.
-        offsets: Digest of the offsets that the micro-batch's sources were planned with; None where they are not known.
+        version: The key's new version.
+        name: Description for errors and the log.
+        former_key: Key of older programs that may have the writer's version.
+        is_batch: True for a micro-batch of a streaming query.
+        offsets: Digest of the planned offsets of the micro-batch's sources; None if they are unknown.
     """
 
     key: str
@@ -65,13 +65,13 @@ def application_write(app_id: str, version: int, topic: TopicName | None) -> Tra
 
 @dataclass(frozen=True, slots=True)
 class Content:
-    """Messages of a write, in all and as a digest of how many each topic gets."""
+    """Content of a write: its number of messages, and a digest of the numbers by topic."""
 
     rows: int
     digest: str
 
     def record_of(self, transaction: Transaction) -> WriterRecord:
-        """Make the record of a transaction that committed this."""
+        """Make the record of a transaction with this content."""
         return WriterRecord(
             writer=transaction.key,
             version=transaction.version,
@@ -82,7 +82,7 @@ class Content:
 
 
 def content_of(rows: Iterable[tuple[str, int]]) -> Content:
-    """The content of a write from (full name of a topic or partition, messages) in any order and any pieces."""
+    """Sum up a write's content from (full name of a topic or partition, messages) pairs in any order."""
     by_topic: Counter[str] = Counter()
     for name, count in rows:
         by_topic[TopicName.parse(name).partitioned_base.full] += count
@@ -91,16 +91,16 @@ def content_of(rows: Iterable[tuple[str, int]]) -> Content:
 
 
 def is_replay(transaction: Transaction, committed: int | None, last: WriterRecord | None, content: Content) -> bool:
-    """Tell whether the transaction is committed already.
+    """Check whether the transaction is committed already.
 
     Args:
-        transaction: The write's.
+        transaction: The write's transaction.
         committed: The highest version of its keys; None if they were never used.
         last: The writer's record.
-        content: What the write brings.
+        content: The write's content.
 
     Raises:
-        ReplayDiffersError: it is committed, and brought something else then.
+        ReplayDiffersError: the transaction is committed with other content.
     """
     version = transaction.version
     if committed is None or committed < version:
