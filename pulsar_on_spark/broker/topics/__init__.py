@@ -1,1 +1,1 @@
-"""The topics that a broker has loaded or makes, their schemas and compaction, and what others do to them."""
+"""Loaded topics of a broker: loading and creation, schemas, compaction, and changes by other processes."""

@@ -1,7 +1,7 @@
-"""Compactions that a broker runs: when asked to, and where more than the policy's bytes wait. Each in a process.
+"""Compactions that a broker runs in child processes: on request, and above the policy's threshold.
 
-One runs at a time, at low priority: the others wait for their turn and are RUNNING as well. What a compaction is, is in
-`topic.maintenance.compaction`; a process that is killed leaves everything as it was.
+One compaction runs at a time, at low priority; waiting ones are reported as RUNNING too. The compaction itself is in
+`topic.maintenance.compaction`; a killed process changes nothing.
 """
 
 from __future__ import annotations
@@ -36,18 +36,18 @@ _T = TypeVar("_T")
 
 _NICE: Final = 10
 _MAX_ERROR_BYTES: Final = 4_096
-"""Of what a process that failed has said, the end is kept."""
+"""Limit of a failed process's error output, of which the end is kept."""
 _MAX_KNOWN: Final = 10_000
-"""Topics whose last outcome is remembered."""
+"""Maximum number of topics whose last outcome is remembered."""
 
 
 @dataclass(frozen=True, slots=True)
 class CompactionStatus:
-    """How a topic's compaction stands, in Pulsar's words (`LongRunningProcessStatus`).
+    """The state of a topic's compaction, in Pulsar's terms (`LongRunningProcessStatus`).
 
     Attributes:
-        status: NOT_RUN since this broker was started, or how the last one ended.
-        last_error: Why, for ERROR.
+        status: NOT_RUN since this broker's start, RUNNING, or the outcome of the last compaction.
+        last_error: The reason of ERROR.
     """
 
     status: Literal["NOT_RUN", "RUNNING", "SUCCESS", "ERROR"] = "NOT_RUN"
@@ -55,19 +55,19 @@ class CompactionStatus:
 
     @classmethod
     def of_all(cls, parts: list[CompactionStatus]) -> CompactionStatus:
-        """How a partitioned topic stands: as the partition that needs attention most."""
+        """Return the most critical status of a topic's partitions."""
         order = ("RUNNING", "ERROR", "NOT_RUN", "SUCCESS")
         return min(parts, key=lambda part: order.index(part.status), default=cls())
 
 
 @dataclass(frozen=True, slots=True)
 class CompactionCounts:
-    """How often a topic was compacted since this broker was started.
+    """The counts of a topic's compactions since this broker's start.
 
     Attributes:
-        succeeded: Compactions that came to their end.
-        failed: Those that did not.
-        duration_ms: How long the last one took, without the wait for its turn.
+        succeeded: Number of successful compactions.
+        failed: Number of failed compactions.
+        duration_ms: Duration of the last one, without the wait for its turn.
     """
 
     succeeded: int = 0
@@ -76,11 +76,11 @@ class CompactionCounts:
 
 
 class Compactions:
-    """The compactions of one broker. Methods belong to its event loop.
+    """The compactions of one broker. Call all methods in its event loop.
 
     Args:
         root: The root.
-        settings: How often thresholds are looked at, and what holds where no policy says otherwise.
+        settings: The interval of checks of thresholds, and the default policies.
     """
 
     def __init__(self, root: RootHandle, settings: BrokerSettings) -> None:
@@ -95,38 +95,38 @@ class Compactions:
         self._watching: asyncio.Task[None] | None = None
 
     def start(self) -> None:
-        """Begin to look at thresholds."""
+        """Start the periodic check of thresholds."""
         self._watching = asyncio.create_task(
-            every(self._interval_s, self._look, "Compaction thresholds cannot be looked at now")
+            every(self._interval_s, self._look, "Compaction thresholds cannot be checked now")
         )
 
     async def stop(self) -> None:
-        """End, with the compaction that is under way."""
+        """Stop the checks, and terminate a running compaction."""
         tasks = [*self._running.values(), *([self._watching] if self._watching is not None else [])]
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
 
     def status(self, topic: TopicName) -> CompactionStatus:
-        """How a topic or partition stands."""
+        """Return the compaction state of a topic or partition."""
         return self._known.get(topic, CompactionStatus())
 
     def counts(self, topic: TopicName) -> CompactionCounts | None:
-        """How often a topic or partition was compacted; None for never."""
+        """Return the counts of a topic or partition; None if it was never compacted."""
         return self._counts.get(topic)
 
     def run(self, topic: TopicName, reach: Position | None = None) -> None:
         """Compact a topic or partition in the background.
 
         Args:
-            topic: Which.
-            reach: Where its chain ends now, as far as that is known: the compaction comes so far at least.
+            topic: The topic or partition.
+            reach: The known end of its chain, which the compaction reaches at least.
 
         Raises:
-            TopicBusyError: it is being compacted.
+            TopicBusyError: a compaction of it is running.
         """
         if topic in self._running:
-            raise TopicBusyError(f"Topic {topic} is being compacted already: wait until that has ended.")
+            raise TopicBusyError(f"Topic {topic} is being compacted already: wait until the compaction has ended.")
         _remember(self._known, topic, CompactionStatus("RUNNING"))
         task = self._running[topic] = asyncio.create_task(self._compact(topic, reach), name=f"compact {topic}")
         task.add_done_callback(lambda _: self._running.pop(topic, None))
@@ -147,7 +147,7 @@ class Compactions:
             log.warning("Topic %s is not compacted: %s", topic, outcome.last_error, extra={"topic": topic})
 
     async def _process(self, topic: TopicName, reach: Position | None) -> str | None:
-        """Run the process; why it failed, None if it did not."""
+        """Run the process; return the reason of a failure, None after a success."""
         place = "" if reach is None else str(reach)
         arguments = [str(self._root.path), topic.full, place, str(int(self._retain_null_key))]
         process = await asyncio.create_subprocess_exec(
@@ -175,7 +175,7 @@ class Compactions:
                 self.run(topic)
 
     def _due(self) -> list[TopicName]:
-        """Topics of which more than their threshold waits to be compacted, in journals or sealed. In a thread."""
+        """Return the topics with more uncompacted bytes than their threshold. Runs in a thread."""
         view = self._root.store.view()
         thresholds: dict[TopicPart, int] = {}
         for record in view.all(TopicRecord):
@@ -193,7 +193,7 @@ class Compactions:
 
 
 def _remember(outcomes: dict[TopicName, _T], topic: TopicName, last: _T) -> None:
-    """The last outcome of a topic; the topic whose outcome is the oldest is forgotten."""
+    """Store a topic's last outcome, evicting the oldest one above the limit."""
     outcomes.pop(topic, None)
     outcomes[topic] = last
     if len(outcomes) > _MAX_KNOWN:
@@ -201,7 +201,7 @@ def _remember(outcomes: dict[TopicName, _T], topic: TopicName, last: _T) -> None
 
 
 def main() -> None:
-    """Compact the topic that is the second argument in the root that is the first one."""
+    """Compact one topic. Arguments: the root, the topic."""
     logging.basicConfig(level=logging.WARNING)
     os.nice(_NICE)
     path, topic, place, retain_null_key = sys.argv[1:]

@@ -1,4 +1,4 @@
-"""The rate at which first uses create topics: each topic stays in the metadata, and is a part of a commit."""
+"""The rate of automatic topic creation, limited because each topic stays in the metadata and enlarges a commit."""
 
 from __future__ import annotations
 
@@ -11,19 +11,19 @@ from pulsar_on_spark.broker.runtime.throttle import Throttle
 from pulsar_on_spark.protocol.commands import ServerError
 
 MAX_PER_CLIENT_S: Final = 100
-"""Topics a second that one connection creates, and all requests over HTTP together."""
+"""Topics per second that one connection may create, and all HTTP requests together."""
 MAX_PER_BROKER_S: Final = 1_000
-"""Topics a second that all clients create together."""
+"""Topics per second that all clients may create together."""
 _PERIOD_S: Final = 2.0
-"""A burst may use the allowance of this time at once: an application that starts creates its topics together."""
+"""Period whose allowance a burst may use at once: an application creates its topics together when it starts."""
 _PATIENCE_S: Final = 10.0
 
 
 class CreationRate:
-    """The rate of one client, or of all. Belongs to the broker's event loop.
+    """The creation rate of one client, or of all. Call all methods in the broker's event loop.
 
     Args:
-        topics_s: Topics a second.
+        topics_s: Topics per second.
     """
 
     def __init__(self, topics_s: int = MAX_PER_CLIENT_S) -> None:
@@ -37,9 +37,7 @@ class CreationRate:
         """
         now_s = time.monotonic()
         if self._throttle.wait_s(now_s) > _PATIENCE_S:
-            raise ServerRefusalError(
-                ServerError.TooManyRequests, "Topics are created faster than they may be: try again later."
-            )
+            raise ServerRefusalError(ServerError.TooManyRequests, "Topics are created too fast: try again later.")
         wait_s = self._throttle.take(now_s, 1, 0)
         if wait_s > 0:
             await asyncio.sleep(wait_s)

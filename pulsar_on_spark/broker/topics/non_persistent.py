@@ -1,6 +1,7 @@
-"""Topics that are not stored: what is published goes to the consumers who have permits now, and is gone.
+"""Non-persistent topics: messages go to the consumers that have permits at that moment, and are not stored.
 
-As in Pulsar: a receipt comes at once, ids are 0:0, acknowledgements mean nothing, and whoever is slow loses messages.
+As in Pulsar, producers get receipts at once, all message ids are 0:0, acknowledgements have no effect, and slow
+consumers lose messages.
 """
 
 from __future__ import annotations
@@ -33,23 +34,23 @@ from pulsar_on_spark.topic.catalog.policies.effective import effective
 from pulsar_on_spark.topic.catalog.policies.policies import Policies
 
 _NO_ID: Final = 0
-"""Ledger and entry of everything."""
+"""The ledger id and entry id of every message."""
 _AT_ONCE: Final = 0
-"""Time and delay of a change of the active consumer: there is nothing that the one before may still acknowledge."""
+"""Time and delay of a change of the active consumer: the previous one has nothing left to acknowledge."""
 
 
 class NonPersistentSubscription:
-    """Consumers of one name on a topic that is not stored; it lasts as long as they do.
+    """A subscription of a non-persistent topic, which exists while it has consumers.
 
     Args:
         topic: The topic's full name.
         partition: Its partition index, -1 for none.
-        request: What the first consumer asked for.
+        request: The first consumer's request.
 
     Attributes:
         name: Its name.
         type: Its type.
-        dropped: What was published and no consumer could take.
+        dropped: The count of messages that no consumer could take.
     """
 
     def __init__(self, topic: str, partition: int, request: SubscribeRequest) -> None:
@@ -69,25 +70,25 @@ class NonPersistentSubscription:
 
     @property
     def consumers(self) -> list[Consumer]:
-        """Who is connected, in the order of their coming."""
+        """The connected consumers, in the order in which they subscribed."""
         return list(self._consumers.values())
 
     @property
     def active(self) -> Consumer | None:
-        """The one consumer that gets everything, on Exclusive and Failover."""
+        """The active consumer of an Exclusive or Failover subscription."""
         found = None if self._election is None else self._election.id
         return None if found is None else self._consumers[found]
 
     def permits(self, consumer: Consumer) -> int:
-        """Messages that it may get."""
+        """Return the permits of a consumer."""
         return self._permits.get(consumer.id, 0)
 
     def add(self, consumer: Consumer, request: SubscribeRequest) -> None:
-        """A consumer subscribed.
+        """Add a consumer.
 
         Raises:
-            ConsumerBusyError: it asks for another type than those have that are there, or an Exclusive one is there.
-            ConsumerAssignError: its hash ranges are not acceptable.
+            ConsumerBusyError: it asks for another type than the connected consumers have, or one is Exclusive.
+            ConsumerAssignError: its hash ranges are invalid or overlap another consumer's.
         """
         is_other = (request.type, request.key_shared) != (self.type, self._key_shared)
         if self._consumers and is_other:
@@ -107,7 +108,7 @@ class NonPersistentSubscription:
         self._tell(changes)
 
     def remove(self, consumer: Consumer) -> None:
-        """A consumer went."""
+        """Remove a consumer."""
         if self._consumers.get(consumer.id) is consumer:
             del self._consumers[consumer.id]
             del self._permits[consumer.id]
@@ -117,7 +118,7 @@ class NonPersistentSubscription:
                 self._tell(self._election.remove(consumer.id, _AT_ONCE, _AT_ONCE))
 
     def deliver(self, entry: bytes, look: EntryLook) -> None:
-        """Give an entry to whoever can take it now."""
+        """Send an entry to the consumers that have permits, and count it as dropped if none has."""
         consumer = next((each for each in self._candidates(look) if self._can_take(each)), None)
         if consumer is None:
             self.dropped.messages += look.messages
@@ -150,31 +151,31 @@ class NonPersistentSubscription:
     # -- what handlers call --------------------------------------------------------------------------------------------
 
     def flow(self, consumer: Consumer, permits: int) -> None:
-        """FLOW."""
+        """Add permits to a consumer (FLOW)."""
         if consumer.id in self._permits:
             self._permits[consumer.id] += permits
 
     def ack(self, consumer: Consumer, acks: Iterable[Ack], *, cumulative: bool = False) -> None:
-        """ACK means nothing here."""
+        """Ignore acknowledgements: no message is stored."""
 
     async def durable(self) -> None:
-        """Nothing is."""
+        """Return at once: no message is stored."""
 
     def redeliver(
         self, consumer: Consumer, entries: Iterable[tuple[LedgerId, EntryId]] | None, epoch: int | None
     ) -> None:
-        """Nothing can come again."""
+        """Ignore the request: no message is stored."""
 
     def writable_again(self, consumer: Consumer) -> None:
-        """What came meanwhile is gone."""
+        """Do nothing: messages that arrived meanwhile were dropped."""
 
 
 class NonPersistentSubscriptions:
-    """The subscriptions of a topic that is not stored.
+    """The subscriptions of a non-persistent topic.
 
     Args:
         name: The topic.
-        left: Called when a consumer has gone.
+        left: Called after a consumer has left.
     """
 
     def __init__(self, name: TopicName, left: Callable[[], None]) -> None:
@@ -185,20 +186,20 @@ class NonPersistentSubscriptions:
 
     @property
     def all(self) -> list[NonPersistentSubscription]:
-        """Those that have consumers."""
+        """The subscriptions, each of which has consumers."""
         return list(self._open.values())
 
     @property
     def is_empty(self) -> bool:
-        """Whether nobody is subscribed."""
+        """True if no consumer is connected."""
         return not self._open
 
     def get(self, name: str) -> NonPersistentSubscription | None:
-        """The subscription, if it has consumers."""
+        """Return the subscription if it has consumers, else None."""
         return self._open.get(name)
 
     def limit(self, limits: SubscriptionLimits) -> None:
-        """Let other limits hold from now on; who is connected stays so."""
+        """Apply new limits; connected consumers stay connected."""
         self._limits = limits
 
     async def subscribe(self, consumer: Consumer, request: SubscribeRequest) -> NonPersistentSubscription:
@@ -224,17 +225,17 @@ class NonPersistentSubscriptions:
         return found
 
     async def create(self, name: str) -> None:
-        """A subscription without consumers would keep nothing: none is needed."""
+        """Do nothing: a subscription without consumers would get no messages."""
 
     def leave(self, subscription: NonPersistentSubscription, consumer: Consumer) -> None:
-        """A consumer closed, or its connection is gone."""
+        """Remove a consumer that has closed or lost its connection."""
         subscription.remove(consumer)
         if not subscription.consumers:
             self._open.pop(subscription.name, None)
             self._left()
 
     def close(self) -> None:
-        """Send all consumers away."""
+        """Disconnect all consumers."""
         for subscription in self.all:
             for consumer in subscription.consumers:
                 consumer.is_closed = True
@@ -243,17 +244,17 @@ class NonPersistentSubscriptions:
 
 
 class NonPersistentTopic:
-    """A topic in memory; see `BrokerTopic` for the stored ones.
+    """A non-persistent topic, which exists in memory only; persistent ones are `BrokerTopic`.
 
     Args:
         name: Its name.
-        defaults: What holds where its namespace says nothing.
-        emptied: Called when nobody uses it any more.
+        defaults: The default policies.
+        emptied: Called after the last client has left.
 
     Attributes:
         name: Its name.
-        published: How much was published.
-        created_ms: Time of its creation, milliseconds since 1970.
+        published: The counters of published messages.
+        created_ms: Time of its creation, in milliseconds since 1970.
     """
 
     def __init__(self, name: TopicName, defaults: Policies, emptied: Callable[[NonPersistentTopic], None]) -> None:
@@ -269,19 +270,19 @@ class NonPersistentTopic:
 
     @property
     def is_idle(self) -> bool:
-        """Whether nothing was published, and nobody is here but consumers that take any schema."""
+        """True if nothing was published, and its only clients are consumers that accept any schema."""
         consumers = [each for subscription in self.subscriptions.all for each in subscription.consumers]
         is_unused = not self.published.messages and self.producers.is_empty
         return is_unused and all(each.takes_any_schema for each in consumers)
 
     def follow_record(self, view: View) -> None:
-        """Its namespace's policies may have changed; who is connected stays so."""
+        """Apply the current policies of its namespace; connected clients stay connected."""
         policies = effective(view, self.name, self._defaults)
         self.producers.limit(policies)
         self.subscriptions.limit(subscription_limits(policies, DispatchLimits()))
 
     def publish(self, producer: Producer, sent: Sent) -> None:
-        """Deliver an entry, and say that it was taken."""
+        """Deliver an entry, and send its receipt."""
         look = look_at(sent.entry)
         for subscription in self.subscriptions.all:
             subscription.deliver(sent.entry, look)
@@ -294,12 +295,12 @@ class NonPersistentTopic:
         self.producers.published(sent)
 
     def forget_producer(self, producer: Producer) -> None:
-        """A producer's client closed it, or is gone."""
+        """Remove a producer that has closed or lost its connection."""
         self.producers.remove(producer.info)
         self._left()
 
     async def close(self) -> None:
-        """Send all clients away."""
+        """Disconnect all clients."""
         self.producers.close_all()
         self.subscriptions.close()
         self._left()
@@ -310,4 +311,4 @@ class NonPersistentTopic:
 
 
 async def _no_epoch_is_durable(_: int) -> None:
-    """The topic's epochs last as long as the topic."""
+    """Do nothing: a non-persistent topic's epochs last as long as the topic."""

@@ -1,6 +1,6 @@
-"""Schemas as clients bring and take them: Pulsar's protobuf form, and what producers and consumers may have.
+"""The schema registry for clients: conversion to Pulsar's protobuf form, and checks of producers and consumers.
 
-The registry is `topic.entries.schemas`, shared with Spark.
+The registry itself is `topic.entries.schemas`, shared with Spark.
 """
 
 from __future__ import annotations
@@ -29,21 +29,21 @@ from pulsar_on_spark.topic.entries.schemas.compatibility import Strategy
 from pulsar_on_spark.topic.entries.schemas.schema import SCHEMA_TYPES, TopicSchema
 
 NO_VERSION: Final = b""
-"""What a client without a schema is told."""
+"""The version sent to a client without a schema."""
 MAX_WAITING: Final = 64
-"""Long schemas that wait to be parsed: each may have 1 MiB."""
+"""Maximum number of long schemas that wait to be parsed: each may have 1 MiB."""
 _T = TypeVar("_T")
 _VERSION: Final = struct.Struct(">q")
 _LENGTH: Final = struct.Struct(">i")
 
 
 class ClientSchemas:
-    """The registry as a broker's clients use it. Methods belong to its event loop.
+    """The schema registry for a broker's clients. Call all methods in its event loop.
 
     Args:
         store: The root's metadata.
-        views: The same for the event loop.
-        settings: The strategy, and whether clients may register schemas, where no policy says so.
+        views: The root's metadata for the event loop.
+        settings: The default policies: the compatibility strategy, and permission to register schemas.
     """
 
     def __init__(self, store: MetadataStore, views: Views, settings: BrokerSettings) -> None:
@@ -54,11 +54,11 @@ class ClientSchemas:
         self._waiting = 0
 
     async def of_producer(self, name: TopicName, given: Schema | None) -> bytes:
-        """The version of a producer's schema, registered if it is new; NO_VERSION without a schema.
+        """Return the version of a producer's schema, registering a new one; NO_VERSION without a schema.
 
         Raises:
-            IncompatibleSchemaError: it may not follow those that are there, or there is one and this producer has none
-                where `is_schema_validation_enforced` is on.
+            IncompatibleSchemaError: the schema is incompatible with the existing ones, or the producer has none and
+                `is_schema_validation_enforced` requires one.
             InvalidArgumentError: it is malformed.
             TopicNotFoundError, MetadataError: the topic is gone, or the metadata cannot be read or written.
         """
@@ -69,18 +69,18 @@ class ClientSchemas:
         is_enforced = effective(view, name, self._defaults).schema_validation_enforced
         if is_enforced and registry.find(view, name, None) is not None:
             raise IncompatibleSchemaError(
-                f"Topic {name} has a schema, and producers without one are refused (is_schema_validation_enforced): "
+                f"Topic {name} has a schema and refuses producers without one (is_schema_validation_enforced): "
                 "give the producer its schema."
             )
         return NO_VERSION
 
     async def of_consumer(self, name: TopicName, given: Schema | None, *, is_idle: bool) -> None:
-        """Check a consumer's schema; the first one of an idle topic is registered (errors as `of_producer`).
+        """Check a consumer's schema, and register the first one of an idle topic (errors as `of_producer`).
 
         Args:
             name: The topic.
-            given: The schema; AUTO_CONSUME takes whatever is there.
-            is_idle: The topic has no entries, no producers, and no consumers but those with AUTO_CONSUME.
+            given: The schema; AUTO_CONSUME accepts any.
+            is_idle: True if the topic has no entries, no producers, and no consumers except with AUTO_CONSUME.
         """
         schema = of_wire(given)
         if schema is None:
@@ -93,20 +93,20 @@ class ClientSchemas:
             await self._registered(name, schema)
         else:
             raise IncompatibleSchemaError(
-                f"Topic {name} is in use without a schema, so that none can be checked: subscribe without one, or "
-                "register one first."
+                f"Topic {name} is in use without a schema, so the consumer's cannot be checked: subscribe without one, "
+                "or register one first."
             )
 
     async def find(self, name: TopicName, version: bytes) -> tuple[Schema, bytes]:
-        """GET_SCHEMA: a version, or the latest for NO_VERSION, and its number (errors as `record`)."""
+        """Return a version, or the latest for NO_VERSION, and its number (errors as `record`)."""
         found = await self.record(name, None if version == NO_VERSION else _number(version))
         return to_wire(found), version_bytes(found.version)
 
     async def record(self, name: TopicName, version: int | None) -> SchemaRecord:
-        """A version that is not deleted, the latest for None.
+        """Return a version that is not deleted, the latest for None.
 
         Raises:
-            ServerRefusalError: there is none: TopicNotFound, which clients rely on.
+            ServerRefusalError: no such version; the code TopicNotFound is the one that clients expect.
             TopicNotFoundError, MetadataError: as `of_producer`.
         """
         known = registry.versions(await self._views.view(), name)
@@ -116,18 +116,18 @@ class ClientSchemas:
         return found
 
     async def same(self, name: TopicName, schema: TopicSchema) -> SchemaRecord:
-        """The version that is this schema (errors as `record`, and InvalidArgumentError if it is malformed)."""
+        """Return the version that equals a schema (errors as `record`, and InvalidArgumentError if it is malformed)."""
         found = await self._same(await self._views.view(), name, schema)
         if found is None:
             raise _none(name, "no such schema")
         return found
 
     async def versions(self, name: TopicName) -> list[SchemaRecord]:
-        """All versions that are not deleted, by number (errors as `record`)."""
+        """Return all versions that are not deleted, by number (errors as `record`)."""
         return registry.versions(await self._views.view(), name)
 
     async def may_follow(self, name: TopicName, schema: TopicSchema) -> bool:
-        """Whether `add` would take a schema (errors as `record`, and InvalidArgumentError if it is malformed)."""
+        """True if `add` would accept a schema (errors as `record`, and InvalidArgumentError if it is malformed)."""
         view = await self._views.view()
         strategy = self._strategy(view, name)
 
@@ -138,16 +138,16 @@ class ClientSchemas:
         return await self._parsed(view, name, schema, follows)
 
     async def add(self, name: TopicName, schema: TopicSchema) -> SchemaRecord:
-        """Register a schema as an operator does: also where clients may not (errors as `of_producer`)."""
+        """Register a schema for an operator, even if clients may not register any (errors as `of_producer`)."""
         strategy = await self.strategy(name)
         return await asyncio.to_thread(registry.add_schema, self._store, name, schema, strategy)
 
     async def delete(self, name: TopicName, *, force: bool) -> int:
-        """See `registry.delete_schema`."""
+        """Delete a topic's schema and return the version of the deletion (errors as `registry.delete_schema`)."""
         return await asyncio.to_thread(registry.delete_schema, self._store, name, force=force)
 
     async def strategy(self, name: TopicName) -> Strategy:
-        """What is asked of a topic's schema that follows others (errors as `record`)."""
+        """Return the compatibility strategy of a topic (errors as `record`)."""
         return self._strategy(await self._views.view(), name)
 
     def _strategy(self, view: View, name: TopicName) -> Strategy:
@@ -165,7 +165,7 @@ class ClientSchemas:
         return version_bytes(found.version)
 
     async def _same(self, view: View, name: TopicName, schema: TopicSchema) -> SchemaRecord | None:
-        """The version that is this schema (errors as `same`, but for none)."""
+        """Return the version that equals a schema, or None (other errors as `same`)."""
 
         def find() -> SchemaRecord | None:
             schema.check()
@@ -174,7 +174,7 @@ class ClientSchemas:
         return await self._parsed(view, name, schema, find)
 
     async def _parsed(self, view: View, name: TopicName, schema: TopicSchema, work: Callable[[], _T]) -> _T:
-        """Run work that parses schemas: for long ones in a thread, as other clients would wait for a third of a second.
+        """Run work that parses schemas; for long ones in a thread, because they take up to a third of a second.
 
         Raises:
             ServerRefusalError: too many long schemas wait to be parsed; the client retries.
@@ -184,7 +184,7 @@ class ClientSchemas:
             return work()
         if self._waiting >= MAX_WAITING:
             raise ServerRefusalError(
-                ServerError.TooManyRequests, f"{MAX_WAITING} long schemas are being looked at: try again later."
+                ServerError.TooManyRequests, f"{MAX_WAITING} long schemas are being checked: try again later."
             )
         self._waiting += 1
         try:
@@ -194,12 +194,12 @@ class ClientSchemas:
 
 
 def of_wire(schema: Schema | None) -> TopicSchema | None:
-    """A client's schema; None for none and for AUTO_CONSUME.
+    """Convert a client's schema; None for no schema and for AUTO_CONSUME.
 
-    NONE is a schema like any other: clients that declare bytes by it ask for its version later.
+    NONE is a schema like any other: clients that declare bytes by it request its version later.
 
     Raises:
-        InvalidArgumentError: its bytes are no text, or not those of a KEY_VALUE schema.
+        InvalidArgumentError: its bytes are not text, or not a valid KEY_VALUE schema.
     """
     if schema is None or schema.type == Schema.AutoConsume:
         return None
@@ -209,13 +209,13 @@ def of_wire(schema: Schema | None) -> TopicSchema | None:
         data = _key_value_text(schema.schema_data) if type_ == "KEY_VALUE" else schema.schema_data.decode()
     except (UnicodeDecodeError, struct.error) as error:
         raise InvalidArgumentError(
-            f"The {type_} schema cannot be read ({error}): take an official client's."
+            f"The {type_} schema cannot be read ({error}): use a schema of an official client."
         ) from error
     return TopicSchema(type_, data, properties)
 
 
 def to_wire(record: SchemaRecord) -> Schema:
-    """A stored schema for a client."""
+    """Convert a stored schema to Pulsar's protobuf form."""
     data = _key_value_bytes(record.data) if record.type == "KEY_VALUE" else record.data.encode()
     return Schema(
         name=TopicName.parse_any(record.name).local,
@@ -226,7 +226,7 @@ def to_wire(record: SchemaRecord) -> Schema:
 
 
 def version_bytes(number: int) -> bytes:
-    """A version as clients have it."""
+    """Convert a version number to the bytes that clients use."""
     return _VERSION.pack(number)
 
 
@@ -237,13 +237,13 @@ def _none(name: TopicName, what: str) -> ServerRefusalError:
 def _number(version: bytes) -> int:
     if len(version) != _VERSION.size:
         raise InvalidArgumentError(
-            f"Schema version {version.hex()!r} does not have 8 bytes: give one that was received."
+            f"Schema version {version.hex()!r} does not have 8 bytes: use one that the broker sent."
         )
     return int(_VERSION.unpack(version)[0])
 
 
 def _key_value_text(data: bytes) -> str:
-    """Wire form: length and bytes of the key's schema, then of the value's (Pulsar's `KeyValueSchemaInfo`)."""
+    """Parse length and bytes of the key's schema, then of the value's (Pulsar's `KeyValueSchemaInfo`)."""
     parts, at = [], 0
     for _ in range(2):
         length = max(_LENGTH.unpack_from(data, at)[0], 0)

@@ -1,4 +1,4 @@
-"""What a connection knows of a consumer of its."""
+"""A consumer in its connection's table."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from pulsar_on_spark.broker.topics.topics import AnyTopic
 
 
 class Subscribed(NamedTuple):
-    """A consumer of a connection, where it is, and what takes it from there."""
+    """A consumer of a connection, with its topic, its subscription, and the function that removes it."""
 
     topic: AnyTopic
     subscription: Subscription | NonPersistentSubscription

@@ -1,7 +1,7 @@
-"""What operators and policies do to a subscription: pass over messages, or begin anew somewhere.
+"""Cursor moves of operators and policies: skip messages, or reset a subscription to a position.
 
-Each takes the subscription first, which is refused while Spark or another broker has it, and what it did is durable
-when it returns.
+Each function acquires the subscription first, which fails while Spark or another broker owns it. The move is durable
+on return.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _READ_BYTES: Final = 4 << 20
 
 
 async def seek(topic: BrokerTopic, record: SubscriptionRecord, position: Position) -> None:
-    """Begin anew at a position; consumers are sent away and come back (errors as `TopicSubscriptions.take`)."""
+    """Reset the cursor to a position and disconnect the consumers (errors as `TopicSubscriptions.take`)."""
     subscription = await topic.subscriptions.take(record.name, record.type)
     await topic.subscriptions.seek(subscription, position)
 
@@ -43,13 +43,13 @@ async def expire(topic: BrokerTopic, record: SubscriptionRecord, behind: Positio
 
 
 async def skip(topic: BrokerTopic, record: SubscriptionRecord, reader: EntryReader, messages: int) -> None:
-    """Acknowledge the first messages of the backlog, also some of a batch.
+    """Acknowledge the first messages of the backlog, even a part of a batch.
 
     Args:
         topic: The topic.
         record: The subscription.
-        reader: Reads the entries, as only they say how many messages they have.
-        messages: How many; all if there are fewer.
+        reader: Reads the entries, to count their messages.
+        messages: Number of messages; all if there are fewer.
 
     Raises:
         PulsarpyError: as `TopicSubscriptions.take` and `EntryReader.read`.
@@ -60,7 +60,7 @@ async def skip(topic: BrokerTopic, record: SubscriptionRecord, reader: EntryRead
         if not found.ranges:
             break
         entries = await reader.read(topic.part, found.ranges, _READ_ENTRIES, _READ_BYTES)
-        # Reading took time: it may have been given back, and moved by others.
+        # Reading took time: the subscription may have been released, and moved by others.
         subscription = await topic.subscriptions.take(record.name, record.type)
         cursor, acks = subscription.kept.cursor, []
         for entry in entries:
@@ -73,7 +73,7 @@ async def skip(topic: BrokerTopic, record: SubscriptionRecord, reader: EntryRead
 
 
 def _ack(cursor: Cursor, entry: StoredEntry, messages: int) -> tuple[Ack, int]:
-    """What acknowledges at most so many messages of an entry, and how many that are."""
+    """Return an acknowledgement of at most `messages` messages of an entry, and their number."""
     look = look_at(entry.data)
     if look.is_marker:
         return Ack(entry.ledger_id, entry.entry_id), 0

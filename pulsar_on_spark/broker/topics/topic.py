@@ -52,12 +52,12 @@ from pulsar_on_spark.topic.managed_ledger.cursor.chain import LedgerChain
 log = logging.getLogger(__name__)
 
 DRAIN_S: Final = 10.0
-"""How long entries on their way into the journal are waited for, where a topic is unloaded or ends."""
+"""Time limit for entries in the journal to be acknowledged before a topic is unloaded or terminated, in seconds."""
 
 
 @dataclass(slots=True)
 class TopicParts:
-    """What every topic of a broker works with; its settings may be changed, and count once the topic looks again."""
+    """The services and settings that all topics of a broker share; a topic applies changes with its next record."""
 
     store: MetadataStore
     journals: Journals
@@ -68,26 +68,26 @@ class TopicParts:
     dispatch: DispatchLimits
     dedups: DedupStore
     defaults: Policies
-    """What holds where neither a topic nor its namespace say anything."""
+    """The broker's default policies."""
 
 
 class BrokerTopic:
-    """A topic that is loaded; made by `Topics`.
+    """A loaded persistent topic, created by `Topics`.
 
     Attributes:
         name: Its name.
-        part: Where it is in the catalog.
+        part: The topic in the catalog.
         topic_id: Its id.
-        incarnation: Whose journal takes its entries.
-        chain: Its ledgers, as far as they are visible.
-        waiting: Entries that the journal has not taken yet.
-        dedup: Tells what is stored already; None where deduplication is off.
-        keeps_entries: Whether acknowledged entries are kept in memory (see `SubscribedTopic`).
-        published: How much was published since it was loaded.
-        policies: What holds for it now.
-        terminated: Ledger and entry of its last message, (-1, -1) for none; None while it takes messages.
-        producers: Who publishes.
-        subscriptions: Who consumes.
+        incarnation: The incarnation whose journal stores its entries.
+        chain: Its visible chain of ledgers.
+        waiting: Entries that the journal has not accepted yet.
+        dedup: Detects duplicates; None if deduplication is off.
+        keeps_entries: True to cache stored entries in memory (see `SubscribedTopic`).
+        published: The counters of published messages since it was loaded.
+        policies: Its effective policies.
+        terminated: Ledger and entry of its last message, (-1, -1) for none; None if it is not terminated.
+        producers: Its producers.
+        subscriptions: Its loaded subscriptions.
     """
 
     def __init__(
@@ -124,44 +124,44 @@ class BrokerTopic:
 
     @property
     def has_clients(self) -> bool:
-        """Whether producers or consumers are here."""
+        """True if producers or consumers are connected."""
         return not self.producers.is_empty or any(each.consumers for each in self.subscriptions.all)
 
     @property
     def is_unused(self) -> bool:
-        """Whether nobody uses it and no ledger of it is open here: nothing is lost if it is forgotten."""
+        """True if it has no clients, no loaded subscription and no open ledger, so that it can be forgotten."""
         is_left = self.producers.is_empty and self.subscriptions.is_empty and not self.waiting
         return is_left and self.topic_id not in self.incarnation.ledgers
 
     @property
     def is_idle(self) -> bool:
-        """Whether it has no entries, no producers, and no consumers but those that take any schema."""
+        """True if it has no entries, no producers, and no consumers except those that accept any schema."""
         has_entries = self.chain.entries_from(EARLIEST.ledger, EARLIEST.entry) > 0
         consumers = [each for subscription in self.subscriptions.all for each in subscription.consumers]
         return not has_entries and self.producers.is_empty and all(each.takes_any_schema for each in consumers)
 
     async def load(self, view: View) -> None:
-        """Learn of the topic's ledgers, now and from now on (errors as `ChainFollower.follow` and `DedupStore.load`).
+        """Load the topic's chain and keep following it (errors as `ChainFollower.follow` and `DedupStore.load`).
 
         Raises:
             TopicOwnedElsewhereError: a ledger of the topic is open in another broker's incarnation.
-            PulsarpyError: its policies ask for a journal that cannot be opened.
+            PulsarpyError: its policies require a journal that cannot be opened.
         """
         own = {each.id for each in self._journals}
         were_open = [ledger for ledger in view.all(LedgerRecord, self.topic_id) if is_open(view, ledger)]
         for ledger in were_open:
             if ledger.incarnation not in own:
                 raise TopicOwnedElsewhereError(
-                    f"Ledger {ledger.ledger_id} of {self.name} is open in broker incarnation {ledger.incarnation}: it "
-                    "is recovered if that broker is dead."
+                    f"Ledger {ledger.ledger_id} of {self.name} is open in broker incarnation {ledger.incarnation}: try "
+                    "again after that broker has closed it, or after it is recovered from a dead broker."
                 )
-        # Of this topic as it was loaded before: an entry of a ledger that is not closed would not be in the chain.
+        # Ledgers of an earlier load of this topic: entries of an open ledger would be missing in the chain.
         for each in self._journals:
             await each.drained(self.topic_id)
             await each.close_ledgers([])
         self.incarnation = await self._journals.take(self.topic_id, _quorum(effective(view, self.name, self._defaults)))
         try:
-            # Closed by now, they have their entries in a newer view only.
+            # Now that they are closed, only a newer view has their entries.
             self.chain = await self._follower.follow(self.part, self, None if were_open else view)
             self.follow_record(view)
             if self.policies.deduplication:
@@ -175,7 +175,7 @@ class BrokerTopic:
             raise
 
     def follow_record(self, view: View) -> None:
-        """The topic's record may have changed."""
+        """Apply the topic's current record and policies."""
         record = view.get(TopicRecord, self.name.full)
         if record is not None and record.terminated is not None:
             self._note_terminated(record.terminated)
@@ -186,7 +186,7 @@ class BrokerTopic:
 
     @property
     def must_reload(self) -> bool:
-        """Whether its policies ask for what only begins, or ends, when it is loaded: deduplication, another journal."""
+        """True if its policies require a reload: deduplication was switched, or another journal is needed."""
         wanted = _quorum(self.policies) or self._journals.first.incarnation.quorum
         is_moved = not is_same(self.incarnation.quorum, wanted)
         return is_moved or self.policies.deduplication != (self.dedup is not None)
@@ -200,7 +200,7 @@ class BrokerTopic:
             self.dedup.core.save_every(self.policies.deduplication_snapshot_interval * 1000)
 
     async def close(self) -> None:
-        """Send all clients away, to look the topic up again; what they published before is settled as ever."""
+        """Disconnect all clients, which look the topic up again; entries published before still get their receipts."""
         self.producers.close_all(_unloaded(self.name))
         try:
             await self.subscriptions.close()
@@ -209,10 +209,10 @@ class BrokerTopic:
             self._journals.leave(self.topic_id)
 
     async def unload(self) -> None:
-        """As `close`, once all that the journal has of it has its receipts; then its ledger is closed.
+        """Close the topic after its entries in the journal have their receipts, then close its ledger.
 
-        Where the journal cannot acknowledge, or the metadata cannot be written, the ledger stays open: who loads the
-        topic next in this broker goes on in it.
+        If the journal cannot acknowledge them, or the metadata cannot be written, the ledger stays open, and the next
+        load of the topic in this broker continues in it.
         """
         self.producers.hold(_unloaded(self.name))
         try:
@@ -220,17 +220,19 @@ class BrokerTopic:
             await self.close()
             await self.incarnation.close_ledgers([self.topic_id])
         except PulsarpyError as error:
-            log.warning("%s is not unloaded as it should be: %s", self.name, error, extra={"topic": self.name})
+            log.warning(
+                "Topic %s is unloaded, but its ledger stays open: %s", self.name, error, extra={"topic": self.name}
+            )
             await self.close()
 
     async def terminate(self) -> MessageId:
-        """Let the topic take no messages any more; returns the id of its last one.
+        """Terminate the topic, so that it accepts no more messages, and return the id of its last one.
 
-        Either all of it is committed, with the close of the ledger, or nothing is and producers come back. Consumers
-        read on to the end.
+        One commit terminates the topic and closes its ledger; if it fails, producers reconnect. Consumers can read to
+        the end.
 
         Raises:
-            JournalUnavailableError: what is in the journal cannot be acknowledged now.
+            JournalUnavailableError: the topic's entries in the journal cannot be acknowledged now.
             PulsarpyError: as `Incarnation.terminate`.
         """
         if self.terminated is None:
@@ -254,14 +256,14 @@ class BrokerTopic:
             self._tell_end()
 
     def _tell_end(self) -> None:
-        """Once the last message is visible here, subscriptions know that none will follow."""
+        """Notify subscriptions of the topic's end once its last message is visible."""
         if self.terminated is not None and (self.chain.end.ledger, self.chain.end.entry) > self.terminated:
             self.subscriptions.reached_end()
 
     async def refuse_producers(self, refusal: PulsarpyError) -> None:
-        """Send producers away, with the receipts that are due to them, and tell whoever comes this.
+        """Disconnect producers after their outstanding receipts, and refuse new ones with this error.
 
-        It lasts until `admit_producers`, or for good if the topic is terminated.
+        The refusal lasts until `admit_producers`, or forever if the topic is terminated.
         """
         if self.terminated is None:
             self.producers.hold(refusal)
@@ -273,15 +275,15 @@ class BrokerTopic:
                 self.producers.close_all(refusal)
 
     def admit_producers(self) -> None:
-        """Let producers come again."""
+        """End the refusal of producers."""
         if self.terminated is None:
             self.producers.close_all()
 
     async def _drained(self) -> None:
-        """Wait until all that the journal has of the topic has its outcome; producers are held.
+        """Wait until all entries of the topic in the journal are settled; producers are blocked.
 
         Raises:
-            JournalUnavailableError: that takes too long.
+            JournalUnavailableError: the wait timed out.
         """
         self._path.drop_waiting(self)
         if self._opening is not None:
@@ -291,14 +293,14 @@ class BrokerTopic:
                 await self.incarnation.drained(self.topic_id)
         except TimeoutError as error:
             raise JournalUnavailableError(
-                f"Entries of {self.name} were not acknowledged in {DRAIN_S:.0f} s: see that enough storage paths are "
+                f"Entries of {self.name} were not acknowledged in {DRAIN_S:.0f} s: check that enough storage paths are "
                 "writable, and try again."
             ) from error
 
     # -- publishing ----------------------------------------------------------------------------------------------------
 
     def publish(self, producer: Producer, sent: Sent) -> None:
-        """See `ProducersTopic`."""
+        """Check an entry of a producer and pass it to the journal."""
         refusal = publish_refusal(self.policies, sent.entry, current_ms())
         if refusal is not None:
             producer.refuse(producer.take(), sent.sequence_id, refusal_of_one_entry(producer.peer), refusal)
@@ -310,10 +312,10 @@ class BrokerTopic:
         self.producers.published(sent)
 
     def _publish_unlike_others(self, producer: Producer, sent: Sent) -> None:
-        """Take a marker, or an entry of another cluster's replicator, which no publish rate holds back."""
+        """Publish a marker or an entry of another cluster's replicator, to which the publish rate does not apply."""
         entry = received(sent, producer.info.name, producer.info.replication)
         if entry is None:
-            reason = f"An entry of {producer.info.name} to {self.name} does not say where its source has it."
+            reason = f"An entry of {producer.info.name} to {self.name} lacks its position in the source."
             producer.refuse(producer.take(), sent.sequence_id, ServerError.PersistenceError, reason)
             return
         self._path.publish(self, producer, entry)
@@ -321,12 +323,12 @@ class BrokerTopic:
             self.producers.published(entry)
 
     def need_ledger(self) -> None:
-        """See `PublishedTopic`."""
+        """Open a ledger in the background: the journal has none for the topic's waiting entries."""
         if self._opening is None:
             self._opening = asyncio.create_task(self._open_ledger())
 
     async def _open_ledger(self) -> None:
-        """Open the ledger; where that is refused, producers look the topic up again."""
+        """Open the ledger; if that is refused, disconnect the producers, which look the topic up again."""
         problem: PulsarpyError | None
         try:
             problem = (await self.incarnation.open_ledgers([self.part])).get(self.topic_id)
@@ -337,7 +339,7 @@ class BrokerTopic:
             self._path.resume(self)
         else:
             log.warning(
-                "Nothing can be published to %s, its producers are sent away: %s",
+                "No ledger of %s can be opened, its producers are disconnected: %s",
                 self.name,
                 problem,
                 extra={"topic": self.name},
@@ -346,24 +348,26 @@ class BrokerTopic:
             self._path.drop_waiting(self)
 
     def forget_producer(self, producer: Producer) -> None:
-        """See `ProducersTopic`."""
+        """Remove a producer that has closed or lost its connection."""
         self.producers.remove(producer.info)
         if producer.pending:
             self._path.drop_closed(self)
 
     def grew(self, ledger: LedgerId, end: int) -> None:
-        """See `PublishedTopic`."""
+        """Make acknowledged entries of an open ledger visible to consumers."""
         try:
             if self._credit.is_relative:
                 self._credit.grant(self.subscriptions.all)
             if self._follower.grow(self.topic_id, ledger, end):
                 self.subscriptions.entries_grew()
         except Exception:
-            # The journal acknowledges entries of many topics at once: the others must hear of theirs.
-            log.exception("Consumers of %s are not told of new entries.", self.name, extra={"topic": self.name})
+            # The journal acknowledges entries of many topics at once: other topics must still get theirs.
+            log.exception(
+                "New entries of %s could not be announced to consumers.", self.name, extra={"topic": self.name}
+            )
 
     async def settle(self) -> None:
-        """See `ChainFollower.settle`."""
+        """Wait until all acknowledged entries are visible in the chain."""
         await self._follower.settle(self.topic_id)
 
     async def _commit_epoch(self, epoch: int) -> None:
@@ -380,19 +384,19 @@ class BrokerTopic:
     # -- the chain -----------------------------------------------------------------------------------------------------
 
     def chain_grew(self, chain: LedgerChain) -> None:
-        """See `ChainListener`."""
+        """Follow a chain with more entries, and wake the subscriptions."""
         self.subscriptions.entries_grew()
         self._tell_end()
 
     def chain_changed(self, chain: LedgerChain, ended: Sequence[LedgerId]) -> None:
-        """See `ChainListener`."""
+        """Follow a chain whose ledgers were added, closed or trimmed."""
         self.chain = chain
         self.subscriptions.chain_changed()
         self._tell_end()
 
 
 def _unloaded(name: TopicName) -> ServerRefusalError:
-    return ServerRefusalError(ServerError.ServiceNotReady, f"Topic {name} is being unloaded here: look it up again.")
+    return ServerRefusalError(ServerError.ServiceNotReady, f"Topic {name} is being unloaded: look it up again.")
 
 
 def _quorum(policies: Policies) -> Quorum | None:

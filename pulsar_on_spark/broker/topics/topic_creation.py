@@ -1,4 +1,4 @@
-"""Topics that clients use before anybody has made them: whether they may be made, and the commits that make them."""
+"""Automatic creation of topics at their first use: the permission, and the commits, which creations share."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ _Outcomes = Mapping[TopicName, TopicRecord | InvalidArgumentError]
 
 
 class TopicCreation:
-    """Creates what is wanted, all that is wanted at once in one commit. Methods belong to the broker's event loop.
+    """Creates missing topics; concurrent creations share a commit. Call all methods in the broker's event loop.
 
     Args:
-        commits: Makes the commits.
+        commits: The group commit of the metadata.
         defaults: The broker's own policies.
         limits: The limits of new topics.
     """
@@ -45,36 +45,36 @@ class TopicCreation:
         """Create a topic, unless another client has just created it, and return its record.
 
         Args:
-            view: The metadata, in which it is not there.
+            view: The metadata, in which the topic is missing.
             name: The topic.
             rate: The rate at which the client may create topics.
 
         Raises:
-            TopicNotFoundError: it may not be made by its first use, or its namespace does not exist.
-            InvalidArgumentError: its namespace has as many topics as it may have, or its name is too long.
+            TopicNotFoundError: automatic creation is off, or its namespace does not exist.
+            InvalidArgumentError: its namespace has reached its limit of topics, or its name is too long.
             ServerRefusalError: topics are created too fast.
             MetadataError: the commit failed.
         """
         return await self._join(name, self._default_partitions(view, name), rate)
 
     async def create_partitioned(self, view: View, name: TopicName, rate: CreationRate) -> TopicRecord | None:
-        """Create as `create` does, but only if topics get partitions; None if they are created without.
+        """Create a topic as `create` does if automatic creation makes partitioned topics, else return None.
 
-        Clients ask how many partitions a topic has before they use it, and also about topics that they never use
-        (Go's asks for retry topics under old names): a topic without partitions is made by its first producer or
-        consumer. Pulsar's rule (`fetchPartitionedTopicMetadataCheckAllowAutoCreationAsync`).
+        Clients request the number of partitions before they use a topic, and also of topics that they never use (Go's
+        client does, for retry topics under old names). So a topic without partitions is only created by its first
+        producer or consumer. Pulsar's rule (`fetchPartitionedTopicMetadataCheckAllowAutoCreationAsync`).
         """
         partitions = self._default_partitions(view, name)
         return None if partitions is None else await self._join(name, partitions, rate)
 
     def _default_partitions(self, view: View, name: TopicName) -> int | None:
-        """The partitions of a topic that its first use makes (errors as `create`)."""
+        """Return the number of partitions of an automatically created topic (errors as `create`)."""
         require_namespace(view, name)
         creation = effective(view, name, self._defaults).auto_topic_creation
         if not creation.allow_auto_topic_creation:
             raise not_there(name)
         if name.namespace == SYSTEM_NAMESPACE:
-            raise TopicNotFoundError(f"Topic {name} does not exist: nothing is kept in {SYSTEM_NAMESPACE}.")
+            raise TopicNotFoundError(f"Topic {name} does not exist: namespace {SYSTEM_NAMESPACE} has no topics.")
         if name.partition_index >= 0:
             raise TopicNotFoundError(
                 f"Topic {name} does not exist and is named like a partition: create {name.partitioned_base} with "
@@ -104,7 +104,7 @@ class TopicCreation:
                     created.set_result(await self._commits.commit(_decision(wanted, self._limits)))
                 except Exception as error:
                     created.set_exception(_shared(error))
-                    created.exception()  # each who waits gets it
+                    created.exception()  # raised in every waiting caller
         finally:
             self._creating = None
 
@@ -121,7 +121,7 @@ def _decision(wanted: Mapping[TopicName, int | None], limits: TopicLimits) -> De
 
 
 def require_namespace(view: View, name: TopicName) -> None:
-    """Refuse a topic in a namespace that does not exist: whoever mistypes it must not get one that nobody looks into.
+    """Require the namespace of a new topic: a mistyped name must not create one that no consumer reads.
 
     Raises:
         TopicNotFoundError: there is no such namespace.
@@ -133,10 +133,10 @@ def require_namespace(view: View, name: TopicName) -> None:
 
 
 def not_there(name: TopicName) -> TopicNotFoundError:
-    """A topic does not exist and is not made."""
+    """Return the error for a missing topic that is not created automatically."""
     return TopicNotFoundError(f"Topic {name} does not exist: create it with `pulsarpy topics create`.")
 
 
 def _shared(error: Exception) -> Exception:
-    """What everybody is told whose topic was to be created in a commit that failed."""
+    """Return the error for every creation that shared a failed commit."""
     return error if isinstance(error, PulsarpyError) else MetadataError(f"Topics could not be created: {error!r}.")

@@ -1,8 +1,8 @@
-"""One client's watch on the topics of a namespace that match its regular expression (WATCH_TOPIC_LIST). Pure.
+"""A client's watch of the topics of a namespace that match its regular expression (WATCH_TOPIC_LIST). Pure.
 
-The expression is Pulsar's: for names without `persistent://`, of partitioned topics without `-partition-N`. The broker
-has to apply it, as clients subscribe to whatever they are told of. It does so with RE2, which knows no look-ahead and
-no back-references, and is never slow: a client with another expression is refused, and polls instead.
+The expression is Pulsar's: it matches names without `persistent://` and, of partitioned topics, without `-partition-N`.
+The broker must apply it, because clients subscribe to every topic of an update. It uses RE2, which runs in linear time
+but has no look-ahead and no back-references: a client with such an expression is refused, and polls instead.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ _SCHEME: Final = re.compile(r"^(\^?)[a-z-]+://")
 
 
 class ListChange(NamedTuple):
-    """What is new to a client.
+    """An update of a client's list.
 
     Attributes:
-        new: Topics and partitions that it does not know, sorted.
-        deleted: Those that are gone, sorted.
-        topics_hash: Of all that it knows then.
+        new: New topics and partitions, sorted.
+        deleted: Deleted topics and partitions, sorted.
+        topics_hash: The hash of the updated list.
     """
 
     new: list[str]
@@ -36,14 +36,14 @@ class ListChange(NamedTuple):
 
 
 class TopicListWatcher:
-    """A watch; it begins with nothing.
+    """The state of one watch; its list is empty at first.
 
     Args:
         namespace: `tenant/namespace`.
-        pattern: The client's expression.
+        pattern: The client's regular expression.
 
     Raises:
-        InvalidArgumentError: it is none, or not one that can be applied here.
+        InvalidArgumentError: the expression is invalid in RE2.
     """
 
     def __init__(self, namespace: str, pattern: str) -> None:
@@ -55,18 +55,18 @@ class TopicListWatcher:
             self._matches([""])
         except pa.ArrowInvalid as error:
             raise InvalidArgumentError(
-                f"The pattern {pattern!r} cannot be watched here ({error}): poll, or use one that RE2 knows."
+                f"The pattern {pattern!r} cannot be watched ({error}): poll, or use one that RE2 supports."
             ) from error
 
     def begin(self, names: Collection[str], known_hash: str) -> TopicList:
-        """All that matches, for a client that may have it already."""
+        """Return all matching topics, or only their hash if the client has this list already."""
         self._matching = set(self._matched(names))
         topics_hash = hash_of(self._matching)
         changed = topics_hash != known_hash
         return TopicList(sorted(self._matching) if changed else [], topics_hash, changed)
 
     def change(self, came: Iterable[str], went: Collection[str]) -> ListChange | None:
-        """Topics came and went in the root; None if that is no news to the client."""
+        """Apply created and deleted topics of the root; None if the client's list does not change."""
         new = [name for name in self._matched(came) if name not in self._matching]
         deleted = sorted(self._matching.intersection(went))
         if not new and not deleted:

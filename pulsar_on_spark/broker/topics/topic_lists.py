@@ -1,7 +1,7 @@
-"""The topics of a namespace as clients with a regular expression ask for them (GET_TOPICS_OF_NAMESPACE). Pure.
+"""Lists of a namespace's topics for clients with a regular expression (GET_TOPICS_OF_NAMESPACE). Pure.
 
-The broker does not apply the client's `topics_pattern` (`filtered` stays false, and clients filter themselves): a
-pattern is in the dialect of the client's language. Only who watches a list (`TopicListWatcher`) gets it filtered.
+The broker does not apply the client's `topics_pattern`, which is in the dialect of the client's language: `filtered`
+is false, and clients filter themselves. Only lists of watchers (`TopicListWatcher`) are filtered.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from pulsar_on_spark.model.names import NON_PERSISTENT, PERSISTENT, TopicName
 
 SYSTEM_NAMESPACE: Final = "pulsar/system"
 _SYSTEM_PREFIX: Final = "__"
-"""Begins the names of what brokers keep for themselves: `__change_events`, `__transaction_buffer_snapshot`, ..."""
+"""Prefix of the names of system topics: `__change_events`, `__transaction_buffer_snapshot`, ..."""
 
 Mode = Literal["PERSISTENT", "NON_PERSISTENT", "ALL"]
 _DOMAINS: Final[dict[Mode, tuple[str, ...]]] = {
@@ -26,12 +26,12 @@ _DOMAINS: Final[dict[Mode, tuple[str, ...]]] = {
 
 
 class TopicList(NamedTuple):
-    """The answer to a client.
+    """The topics of a namespace.
 
     Attributes:
-        topics: Full names, partitions one by one, sorted; none if nothing has changed.
-        topics_hash: Of all of them.
-        changed: False if the client has this very list.
+        topics: Sorted full names, each partition by itself; empty if nothing has changed.
+        topics_hash: The hash of the whole list.
+        changed: False if the client has this list already.
     """
 
     topics: list[str]
@@ -40,15 +40,15 @@ class TopicList(NamedTuple):
 
 
 def list_topics(names: Iterable[str], namespace: str, mode: Mode, known_hash: str = "") -> TopicList:
-    """What a client is told.
+    """List the topics of a namespace.
 
     Args:
-        names: Full names of topics and partitions in their one form, also of other namespaces.
+        names: Normalised full names of topics and partitions of all namespaces.
         namespace: `tenant/namespace`.
-        mode: Which ones it wants.
-        known_hash: Of the list that it has; "" if it has none.
+        mode: The domains that the client asks for.
+        known_hash: The hash of the client's list; "" if it has none.
     """
-    # Names in their one form are compared as texts: parsing ten thousand of them would hold other clients up.
+    # Normalised names are compared as strings: parsing ten thousand of them would block other clients.
     prefixes = tuple(f"{domain}://{namespace}/" for domain in _DOMAINS[mode]) if namespace != SYSTEM_NAMESPACE else ()
     found = sorted(
         name
@@ -61,11 +61,11 @@ def list_topics(names: Iterable[str], namespace: str, mode: Mode, known_hash: st
 
 
 def hash_of(topics: Iterable[str]) -> str:
-    """Pulsar's hash of a list of topics (its `TopicList.calculateHash`): Guava's CRC32C, lowest byte first, in hex."""
+    """Return Pulsar's hash of a list of topics (`TopicList.calculateHash`): CRC32C, lowest byte first, in hex."""
     in_java_order = sorted(topics, key=lambda name: name.encode("utf-16-be"))
     return crc32c(",".join(in_java_order).encode()).to_bytes(4, "little").hex()
 
 
 def is_system(name: TopicName) -> bool:
-    """Whether a topic is a broker's own and not shown to regular expressions."""
+    """True for system topics, which regular expressions do not match."""
     return name.local.startswith(_SYSTEM_PREFIX) or name.namespace == SYSTEM_NAMESPACE

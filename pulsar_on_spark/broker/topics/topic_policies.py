@@ -1,4 +1,4 @@
-"""What a broker's topics consult: the broker's settings as policies, and policies as limits. Pure."""
+"""Conversions of the broker's settings to default policies, and of policies to limits. Pure."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from pulsar_on_spark.topic.managed_ledger.incarnation.roll_over import RollOver
 
 
 def default_policies(settings: BrokerSettings) -> Policies:
-    """What holds for a topic where neither it nor its namespace say anything."""
+    """Return the default policies, for topics that neither set a policy nor inherit it from their namespace."""
     quota_policy = BacklogQuotaPolicy(settings.backlog_quota_default_retention_policy)
     kept = settings.default_retention_time_in_minutes, settings.default_retention_size_in_mb
     minutes, mib = (0, 0) if 0 in kept else kept
@@ -69,32 +69,32 @@ def default_policies(settings: BrokerSettings) -> Policies:
 
 
 def topic_limits(settings: BrokerSettings) -> TopicLimits:
-    """The limits of new topics."""
+    """Return the limits of new topics."""
     return TopicLimits(
         settings.max_num_partitions_per_partitioned_topic or MAX_PARTITIONS, settings.max_topics_per_namespace
     )
 
 
 def publish_refusal(policies: Policies, entry: bytes, now_ms: int) -> str | None:
-    """Why a topic does not take an entry; None if it does.
+    """Return the reason why a topic refuses an entry; None if it accepts it.
 
     Args:
-        policies: Of the topic.
-        entry: As it was sent.
-        now_ms: The time, since 1970.
+        policies: The topic's policies.
+        entry: The entry as its producer sent it.
+        now_ms: The time in milliseconds since 1970.
     """
     largest, longest_ms = policies.max_message_size, policies.delayed_delivery.max_delivery_delay_in_millis
     if 0 < largest < len(entry):
-        return f"The entry has {len(entry)} bytes, its topic takes {largest} (maxMessageSize): send less at once."
+        return f"The entry has {len(entry)} bytes, the topic allows {largest} (maxMessageSize): send less at once."
     if longest_ms and policies.delayed_delivery.active:
         deliver_at_ms = look_at(entry).deliver_at_ms
         if deliver_at_ms is not None and deliver_at_ms > now_ms + longest_ms:
-            return f"The message is to come later than in {longest_ms} ms (maxDeliveryDelayInMillis): send it later."
+            return f"The message is delayed by more than {longest_ms} ms (maxDeliveryDelayInMillis): send it later."
     return None
 
 
 def dispatch_limits(settings: BrokerSettings) -> DispatchLimits:
-    """What the settings alone decide of dispatching."""
+    """Return the dispatch limits that only the settings define."""
     return DispatchLimits(
         dispatcher_max_read_batch_size=settings.dispatcher_max_read_batch_size,
         dispatcher_max_read_size_bytes=settings.dispatcher_max_read_size_bytes,
@@ -105,7 +105,7 @@ def dispatch_limits(settings: BrokerSettings) -> DispatchLimits:
 
 
 def roll_over(settings: BrokerSettings) -> RollOver:
-    """When topics go on in new ledgers."""
+    """Return the limits at which a topic continues in a new ledger."""
     return RollOver(
         max_entries=settings.managed_ledger_max_entries_per_ledger,
         max_bytes=settings.managed_ledger_max_size_per_ledger_mbytes << 20,
@@ -115,7 +115,7 @@ def roll_over(settings: BrokerSettings) -> RollOver:
 
 
 def subscription_limits(policies: Policies, dispatch: DispatchLimits) -> SubscriptionLimits:
-    """What bounds the subscriptions of a topic."""
+    """Return the limits of a topic's subscriptions."""
     return SubscriptionLimits(
         subscriptions=policies.max_subscriptions_per_topic,
         consumers=policies.max_consumers_per_topic,

@@ -1,9 +1,9 @@
-"""What others do to topics, seen by a broker: deleted, terminated, changed, created; and topics that nobody uses.
+"""A periodic scan of the metadata for topics that others changed, and the unloading of unused topics.
 
-    metadata, once a second ──> loaded topics whose records changed ──> unloaded, terminated, other policies
-                            └─> which topics there are ──> clients that watch lists of them (WATCH_TOPIC_UPDATE)
+    metadata, once a second ──> records of loaded topics ──> unload, terminate, apply new policies
+                            └─> names of all topics ──> clients that watch lists of topics (WATCH_TOPIC_UPDATE)
 
-What clients and operators do through this broker takes effect at once; this is for Spark, the command line and jobs.
+Changes by Spark, the command line and jobs take effect by this scan; changes made through this broker do at once.
 """
 
 from __future__ import annotations
@@ -31,22 +31,22 @@ log = logging.getLogger(__name__)
 
 LOOK_EVERY_S: Final = 1.0
 FORGET_AFTER_S: Final = 60.0
-"""A topic that nobody uses is in memory for so long; its ledger was closed before (`CLOSE_IDLE_S`)."""
+"""Time after which an unused topic is unloaded, in seconds; its ledger was closed before (`CLOSE_IDLE_S`)."""
 _LOOKS_PER_TIME: Final = 6
-"""How often topics that nobody uses are looked for in the time that they stay."""
+"""Scans for unused topics per `FORGET_AFTER_S`."""
 MAX_WATCHERS: Final = 1_000
-"""Lists that one connection may watch."""
+"""Maximum number of lists that one connection may watch."""
 
 _Seen = tuple[Record | None, ...]
 
 
 class TopicWatch:
-    """Looks at the metadata for loaded topics and for clients. Methods belong to the broker's event loop.
+    """Scans the metadata for loaded topics and for watching clients. Call all methods in the broker's event loop.
 
     Args:
         views: The root's metadata.
         topics: The broker's topics.
-        forget_after_s: How long a topic that nobody uses stays loaded.
+        forget_after_s: Time for which an unused topic stays loaded, in seconds.
     """
 
     def __init__(self, views: Views, topics: Topics, *, forget_after_s: float = FORGET_AFTER_S) -> None:
@@ -63,12 +63,12 @@ class TopicWatch:
         self._looking: asyncio.Task[None] | None = None
 
     def start(self) -> None:
-        """Begin to look."""
-        complaint = "What others did to topics is not known now"
+        """Start the periodic scan."""
+        complaint = "The metadata cannot be scanned for changed topics now"
         self._looking = asyncio.create_task(every(LOOK_EVERY_S, self.look, complaint), name="topic watch")
 
     async def stop(self) -> None:
-        """Look no more."""
+        """Stop the periodic scan."""
         if self._looking is not None:
             self._looking.cancel()
             await asyncio.gather(self._looking, return_exceptions=True)
@@ -76,17 +76,17 @@ class TopicWatch:
     # -- lists of topics -----------------------------------------------------------------------------------------------
 
     async def watch(self, peer: Peer, watcher_id: int, namespace: str, pattern: str, known_hash: str) -> TopicList:
-        """Tell a client of the persistent topics that match, now and whenever that changes.
+        """Return the persistent topics that match a pattern, and send the client an update after each change.
 
         Args:
             peer: The client.
-            watcher_id: Its number for this watch; one that it has already begins anew.
+            watcher_id: The client's number for this watch; an existing one is replaced.
             namespace: `tenant/namespace`.
-            pattern: Its regular expression.
-            known_hash: Of the list that it has.
+            pattern: The client's regular expression.
+            known_hash: The hash of the client's list.
 
         Raises:
-            InvalidArgumentError: the pattern cannot be applied here, or the client watches too many lists.
+            InvalidArgumentError: the pattern is invalid in RE2, or the client watches too many lists.
             MetadataError: the metadata cannot be read.
         """
         watcher = TopicListWatcher(namespace, pattern)
@@ -99,15 +99,15 @@ class TopicWatch:
         return watcher.begin(self._names, known_hash)
 
     def unwatch(self, peer: Peer, watcher_id: int) -> None:
-        """A client watches a list no more."""
+        """End one watch of a client."""
         self._watchers.get(peer, {}).pop(watcher_id, None)
 
     def left(self, peer: Peer) -> None:
-        """A client is gone."""
+        """End all watches of a client that has disconnected."""
         self._watchers.pop(peer, None)
 
     def _tell(self, view: View, names: frozenset[str]) -> None:
-        """These are the topics now, unless somebody knows newer ones."""
+        """Send updates to watching clients, unless a newer view was applied already."""
         if view.state.revision < self._names_at:
             return
         self._names_at = view.state.revision
@@ -123,7 +123,7 @@ class TopicWatch:
     # -- loaded topics -------------------------------------------------------------------------------------------------
 
     async def look(self) -> None:
-        """Look once.
+        """Scan the metadata once.
 
         Raises:
             MetadataError: the metadata cannot be read.
@@ -137,7 +137,7 @@ class TopicWatch:
         await self._forget_unused()
 
     async def _follow(self, view: View) -> None:
-        """Let topics know of what changed in their records; what came and went meanwhile is seen the next time."""
+        """Apply changed records to loaded topics; changes during the scan are seen by the next one."""
         loaded: list[AnyTopic] = [*self._topics, *self._topics.non_persistent]
         found = await asyncio.to_thread(lambda: [_records(view, topic) for topic in loaded])
         seen = dict(zip(loaded, found, strict=True))
@@ -149,7 +149,9 @@ class TopicWatch:
                 continue
             record = view.get(TopicRecord, topic.name.full)
             if record is None or record.topic_id != topic.topic_id:
-                log.warning("Topic %s was deleted: its clients are sent away.", topic.name, extra={"topic": topic.name})
+                log.warning(
+                    "Topic %s was deleted: its clients are disconnected.", topic.name, extra={"topic": topic.name}
+                )
                 await self._topics.forget(topic)
             else:
                 topic.follow_record(view)
@@ -157,7 +159,7 @@ class TopicWatch:
                     await self._topics.forget(topic)
 
     async def _forget_unused(self) -> None:
-        """Seldom: it looks at every loaded topic, on the event loop."""
+        """Unload unused topics; runs rarely, because it visits every loaded topic on the event loop."""
         now_s = time.monotonic()
         if now_s - self._looked_for_unused_s < self._forget_after_s / _LOOKS_PER_TIME:
             return
@@ -169,12 +171,12 @@ class TopicWatch:
 
 
 def _names(view: View) -> frozenset[str]:
-    """Topics without partitions, and partitions."""
+    """Return the names of topics without partitions, and of partitions."""
     return frozenset(topic.name for topic in view.all(TopicRecord) if topic.partitions is None)
 
 
 def _records(view: View, topic: AnyTopic) -> _Seen:
-    """What says how a topic is to be: the view parses a row but once, so that the same rows are the same objects."""
+    """Return the records that define a topic; views parse each row once, so unchanged rows are identical objects."""
     name = topic.name
     base = view.get(TopicRecord, name.partitioned_base.full) if name.partition_index >= 0 else None
     settings = view.get(SettingsRecord, "settings")

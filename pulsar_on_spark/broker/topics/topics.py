@@ -1,4 +1,4 @@
-"""The topics that a broker has loaded, and what operators do to topics."""
+"""The loaded topics of a broker, and operations of operators on topics."""
 
 from __future__ import annotations
 
@@ -31,23 +31,23 @@ from pulsar_on_spark.topic.catalog.root_handle import RootHandle
 
 AnyTopic = BrokerTopic | NonPersistentTopic
 Load = Callable[[TopicName, TopicRecord], BrokerTopic]
-"""Makes a topic that is there."""
+"""Creates the object of an existing topic."""
 _ATTEMPTS: Final = 5
-"""A topic that is deleted while it is loaded is looked up anew at most so often."""
+"""Maximum number of attempts to load a topic that is deleted meanwhile."""
 
 
 class Topics:
-    """All topics of a root, for a broker. Methods belong to its event loop.
+    """All topics of a root, for a broker. Call all methods in its event loop.
 
     Args:
         root: The root.
         views: Its metadata.
-        commits: Makes topics.
-        settings: What is created by itself.
-        load: Makes a topic.
+        commits: The group commit of the metadata.
+        settings: The rules of automatic creation, and other defaults.
+        load: Creates the object of a topic.
 
     Attributes:
-        compactions: Those that this broker runs; whoever makes the topics starts and stops them.
+        compactions: The compactions of this broker; the owner of this object starts and stops them.
         http_creations: The rate at which topics may be created over HTTP.
     """
 
@@ -64,10 +64,10 @@ class Topics:
         self._loaded: dict[TopicName, BrokerTopic] = {}
         self._non_persistent: dict[TopicName, NonPersistentTopic] = {}
         self._loading: dict[tuple[TopicName, bool], asyncio.Task[BrokerTopic | None]] = {}
-        """By name, and whether it is made if it is not there."""
+        """Running loads, by name and by permission to create the topic."""
         self._locks: WeakValueDictionary[TopicName, asyncio.Lock] = WeakValueDictionary()
         self.loads = Latencies()
-        """How long topics took to load."""
+        """Histogram of the time to load a topic."""
         self._is_closed = False
 
     def __iter__(self) -> Iterator[BrokerTopic]:
@@ -75,23 +75,23 @@ class Topics:
 
     @property
     def non_persistent(self) -> list[NonPersistentTopic]:
-        """Those that are in use and not stored."""
+        """The non-persistent topics that are in use."""
         return list(self._non_persistent.values())
 
     async def partitions(self, name: TopicName, *, create: CreationRate | None = None) -> int:
-        """How many partitions a topic has; 0 for one without.
+        """Return the number of partitions of a topic; 0 for a topic without.
 
         Args:
             name: The topic.
-            create: Make it, as fast as the client may, if it is not there and topics are made with partitions; where
-                they are made without, the answer is 0 and nothing is made (see `TopicCreation.create_partitioned`).
+            create: The rate at which the client may create a missing topic; None to create none. If automatic creation
+                makes topics without partitions, returns 0 without creating one (`TopicCreation.create_partitioned`).
 
         Raises:
-            TopicNotFoundError: it is not there.
+            TopicNotFoundError: it does not exist.
             MetadataError: the metadata cannot be read or written.
         """
         if not name.is_persistent or name in self._loaded:
-            return 0  # only what has no partitions is loaded
+            return 0  # partitioned topics themselves are never loaded
         view = await self._views.view()
         record = view.get(TopicRecord, name.full)
         if record is None:
@@ -101,23 +101,23 @@ class Topics:
         return 0 if record is None else record.partitions or 0
 
     async def create_missing(self, name: TopicName, rate: CreationRate) -> None:
-        """Make a topic that is not there, as its first producer does (errors as `TopicCreation.create`)."""
+        """Create a missing topic, as its first producer would (errors as `TopicCreation.create`)."""
         if name.is_persistent and name not in self._loaded:
             view = await self._views.view()
             if view.get(TopicRecord, name.full) is None:
                 await self._creation.create(view, name, rate)
 
     async def get(self, name: TopicName, *, create: CreationRate | None = None) -> AnyTopic:
-        """A topic, loaded if it is not yet.
+        """Return a topic, loading it if necessary.
 
         Args:
             name: The topic.
-            create: Make it, as fast as the client may, if it is not there and its first use may (errors as
-                `TopicCreation.create`); clients that ask at the same time share the first one's turn.
+            create: The rate at which the client may create a missing topic; None to create none (errors as
+                `TopicCreation.create`). Concurrent calls share the turn of the first one.
 
         Raises:
-            ServerRefusalError: it is a partitioned topic and no partition, or the broker is going down.
-            TopicNotFoundError: it is not there.
+            ServerRefusalError: it is a partitioned topic and not a partition, or the broker is shutting down.
+            TopicNotFoundError: it does not exist.
             PulsarpyError: as `BrokerTopic.load`.
         """
         key = name, create is not None
@@ -132,23 +132,27 @@ class Topics:
                 loading.add_done_callback(lambda _: self._loading.pop(key, None))
             if (found := await asyncio.shield(loading)) is not None:
                 return found
-        raise ServerRefusalError(ServerError.ServiceNotReady, f"Topic {name} was deleted again and again: try again.")
+        raise ServerRefusalError(
+            ServerError.ServiceNotReady, f"Topic {name} was deleted repeatedly while it was loaded: try again."
+        )
 
     async def again(self, topic: AnyTopic) -> AnyTopic:
-        """A topic that was found before others had their turn: one that is not stored may have ended with its clients.
+        """Return a topic again after a wait, in which a non-persistent topic may have ended with its last client.
 
-        Whoever does not wait between this and joining it has joined it.
+        The caller must join the topic without another wait.
         """
         return topic if isinstance(topic, BrokerTopic) else await self.get(topic.name, create=self.http_creations)
 
     def _get_non_persistent(self, name: TopicName, view: View | None = None) -> NonPersistentTopic:
-        """A topic that is in use, or else made, where this view allows that."""
+        """Return a non-persistent topic, creating it if a view is passed and allows it."""
         if view is not None:
             require_namespace(view, name)
         topic = self._non_persistent.get(name)
         if topic is None:
             if view is None or not effective(view, name, self._defaults).auto_topic_creation.allow_auto_topic_creation:
-                raise TopicNotFoundError(f"Topic {name} is not in use: it lasts only as long as somebody uses it.")
+                raise TopicNotFoundError(
+                    f"Topic {name} does not exist: a non-persistent topic exists only while it has clients."
+                )
             check_new_name("Topic name", name.full)
             topic = self._non_persistent[name] = NonPersistentTopic(name, self._defaults, self._emptied)
             topic.follow_record(view)
@@ -161,10 +165,10 @@ class Topics:
     # -- what operators do ---------------------------------------------------------------------------------------------
 
     async def unload(self, name: TopicName) -> None:
-        """Forget a topic, or the partitions of one: clients are told to look it up again, its ledger is closed.
+        """Unload a topic or all its partitions: clients look it up again, and its ledger is closed.
 
         Raises:
-            TopicNotFoundError: there is no such topic, or it is not stored and nobody uses it.
+            TopicNotFoundError: there is no such topic, or it is non-persistent and has no clients.
             MetadataError: the metadata cannot be read.
         """
         if not name.is_persistent:
@@ -175,36 +179,38 @@ class Topics:
                 await self._unload(part)
 
     async def terminate(self, name: TopicName) -> MessageId:
-        """Let a topic take no messages any more (see `BrokerTopic.terminate`); one that was terminated stays as it is.
+        """Terminate a topic (see `BrokerTopic.terminate`); no effect on a terminated one.
 
         Returns:
-            The id of its last message, as Pulsar has it: (-1, -1) for none.
+            The id of its last message; as in Pulsar, (-1, -1) for none.
 
         Raises:
-            ServerRefusalError: it is not stored, or has partitions, or is being unloaded.
+            ServerRefusalError: it is not persistent, or has partitions, or is being unloaded.
             TopicNotFoundError: there is no such topic.
             PulsarpyError: as `BrokerTopic.terminate`.
         """
         topic = await self.get(name)
         if not isinstance(topic, BrokerTopic):
-            raise ServerRefusalError(ServerError.NotAllowedError, f"Topic {name} is not stored: it has no end.")
+            raise ServerRefusalError(
+                ServerError.NotAllowedError, f"Topic {name} is not persistent and cannot be terminated."
+            )
         async with self._lock(name):
             if self._loaded.get(name) is not topic:
                 raise ServerRefusalError(ServerError.ServiceNotReady, f"Topic {name} is being unloaded: try again.")
             return await topic.terminate()
 
     async def delete(self, name: TopicName, *, force: bool = False) -> None:
-        """Delete a topic with its partitions, messages and subscriptions; who uses it is sent away.
+        """Delete a topic with its partitions, messages and subscriptions, and disconnect its clients.
 
-        Clients that come back find it gone, and make a new one where topics are created by themselves.
+        Clients that reconnect create a new topic if automatic creation is on.
 
         Args:
             name: A topic, or a partitioned topic as a whole.
-            force: Also if clients or subscriptions are there.
+            force: True to delete it even if it has clients or subscriptions.
 
         Raises:
             TopicNotFoundError: there is no such topic.
-            TopicBusyError: it has producers, consumers or subscriptions, and is not forced.
+            TopicBusyError: it has producers, consumers or subscriptions, and `force` is false.
             InvalidArgumentError: it is a partition.
             MetadataError: the deletion could not be committed.
         """
@@ -227,15 +233,15 @@ class Topics:
             await asyncio.to_thread(catalog.delete_topic, self._root.store, name, force=force)
 
     async def delete_inactive(self, name: TopicName, check: Callable[[View], None]) -> None:
-        """Delete a topic that nobody uses, with its messages and subscriptions.
+        """Delete an unused topic with its messages and subscriptions.
 
         Args:
             name: A topic, or a partitioned topic as a whole.
-            check: Raises on the view that the deletion is decided on, if it must not be.
+            check: Called with the view on which the deletion is based; raises to prevent it.
 
         Raises:
             TopicNotFoundError: there is no such topic.
-            TopicBusyError: it has producers or consumers, or `check` says so.
+            TopicBusyError: it has producers or consumers, or `check` raises it.
             MetadataError: the deletion could not be committed.
         """
         parts = await self._parts(name)
@@ -244,17 +250,17 @@ class Topics:
                 await stack.enter_async_context(self._lock(part))
             for part in parts:
                 if (topic := self._loaded.get(part)) is not None and topic.has_clients:
-                    raise TopicBusyError(f"Topic {part} is used again.")
+                    raise TopicBusyError(f"Topic {part} is used again, and not deleted.")
             for part in parts:
                 await self._unload(part)
             await asyncio.to_thread(catalog.delete_topic, self._root.store, name, force=True, check=check)
 
     async def compact(self, name: TopicName) -> None:
-        """Compact a topic, or each partition of one, in the background: what is acknowledged by now, at least.
+        """Compact a topic, or each of its partitions, in the background, up to the last acknowledged entry at least.
 
         Raises:
             TopicNotFoundError: there is no such topic.
-            TopicBusyError: it is being compacted.
+            TopicBusyError: a compaction of it is running.
             MetadataError: the metadata cannot be read.
         """
         for part in await self._parts(name):
@@ -264,7 +270,7 @@ class Topics:
             self.compactions.run(part, None if topic is None else topic.chain.end)
 
     async def compaction_status(self, name: TopicName) -> CompactionStatus:
-        """How a topic's compaction stands.
+        """Return the state of a topic's compaction.
 
         Raises:
             TopicNotFoundError: there is no such topic.
@@ -297,18 +303,18 @@ class Topics:
                 await self._unload(topic.name)
 
     async def _unload(self, name: TopicName) -> None:
-        """With the topic's lock held: nobody loads it meanwhile."""
+        """Unload a topic; the caller holds its lock, so that it is not loaded meanwhile."""
         if (topic := self._loaded.pop(name, None)) is not None:
             await topic.unload()
 
     def _lock(self, name: TopicName) -> asyncio.Lock:
-        """Held while a topic is loaded, unloaded, terminated or deleted."""
+        """Return the lock that is held while a topic is loaded, unloaded, terminated or deleted."""
         return self._locks.setdefault(name, asyncio.Lock())
 
     # ------------------------------------------------------------------------------------------------------------------
 
     async def close(self) -> None:
-        """Unload all; nothing is loaded any more."""
+        """Unload all topics, and load no more."""
         self._is_closed = True
         await asyncio.gather(*self._loading.values(), return_exceptions=True)
         closing, self._loaded = list(self._loaded.values()), {}
@@ -317,13 +323,13 @@ class Topics:
             await topic.close()
 
     async def names(self) -> list[str]:
-        """Full names of all topics, partitions one by one in place of their topic."""
+        """Return the full names of all topics; a partitioned topic is represented by its partitions."""
         view = await self._views.view()
         stored = [topic.name for topic in view.all(TopicRecord) if topic.partitions is None]
         return [*stored, *(name.full for name in self._non_persistent)]
 
     async def _load_topic(self, name: TopicName, create: CreationRate | None) -> BrokerTopic | None:
-        """None if it is deleted meanwhile."""
+        """Load a topic; None if it was deleted meanwhile."""
         async with self._lock(name):
             if (loaded := self._loaded.get(name)) is not None:
                 return loaded
@@ -349,4 +355,6 @@ class Topics:
 
     def _require_running(self) -> None:
         if self._is_closed:
-            raise ServerRefusalError(ServerError.ServiceNotReady, "The broker is going down: look the topic up again.")
+            raise ServerRefusalError(
+                ServerError.ServiceNotReady, "The broker is shutting down: look the topic up again."
+            )
