@@ -1,8 +1,8 @@
-"""Read-ahead: what the reading process brings stays in its slab until other reads need that.
+"""Read-ahead: entries from the reading process stay in their slab of shared memory until another read needs it.
 
-A read that goes on where a slab ends gets twice as much at once, up to a whole slab; when half of one is taken, the
-next is fetched. So a single entry in the middle of a backlog costs little, and a consumer that reads a backlog finds
-the next entries there when it comes.
+A read that continues at the end of a slab gets twice as much, up to a whole slab; when half of a slab is consumed, the
+next one is fetched. So a single entry in the middle of a backlog is cheap to read, and a consumer that reads a backlog
+finds the next entries in memory.
 """
 
 from __future__ import annotations
@@ -23,16 +23,16 @@ from pulsar_on_spark.topic.managed_ledger.cursor.cursor import EntryRange
 log = logging.getLogger(__name__)
 
 FIRST_BYTES = 1024 * 1024
-"""What a read begins with."""
+"""Bytes of a first read."""
 _OWN_MEMORY = -1
-"""Instead of a slab's number: an entry that no slab takes. Of these one stays, or as many as are waited for."""
+"""Number in place of a slab's for an entry larger than a slab; one such entry is kept, or all that a read waits for."""
 _MAX_RANGES = 256
-"""Ranges that one job is given."""
+"""Maximum number of ranges in one job."""
 
 
 @dataclass(slots=True, eq=False)
 class Fetched:
-    """A slab with entries, and its number. Pinned, it stays as it is."""
+    """A filled slab and its number; a pinned one is not evicted."""
 
     slab: Slab
     number: int
@@ -45,17 +45,17 @@ class Fetched:
 
 @dataclass(slots=True, eq=False)
 class _Fetch:
-    """A job under way, and how many wait for it."""
+    """A running job, and the number of its waiters."""
 
     task: asyncio.Task[Fetched]
     waiters: int = 0
 
 
 class ReadAhead:
-    """Entries in slabs, by source. Methods belong to one event loop.
+    """The filled slabs, by source. Call all methods in one event loop.
 
     Args:
-        process: Who fills the slabs.
+        process: The process that fills the slabs.
     """
 
     def __init__(self, process: ReadingProcess) -> None:
@@ -63,20 +63,20 @@ class ReadAhead:
         self._max_bytes = process.slab_entries_bytes
         self._free = list(range(len(process.slabs)))
         self._recent: OrderedDict[Fetched, None] = OrderedDict()
-        """The least recently used one first."""
+        """Filled slabs, the least recently used one first."""
         self._of_source: dict[str, list[Fetched]] = {}
         self._fetches: dict[tuple[str, int, int], _Fetch] = {}
         self._waiting: deque[asyncio.Future[None]] = deque()
 
     async def close(self) -> None:
-        """Give up what is under way."""
+        """Cancel running fetches."""
         tasks = [fetch.task for fetch in self._fetches.values()]
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
 
     def take(self, source_id: str, ledger: LedgerId, first: int, end: int, max_bytes: int) -> list[bytes]:
-        """Copies of entries from `first` on, as far as one slab has them; see `Slab.take`."""
+        """Return copies of consecutive entries from `first` on that are in one slab (see `Slab.take`)."""
         for fetched in self._of_source.get(source_id, ()):
             found = fetched.slab.take(ledger, first, end, max_bytes)
             if found:
@@ -84,12 +84,12 @@ class ReadAhead:
         return []
 
     def ack_set(self, source_id: str, ledger: LedgerId, entry: int) -> int:
-        """See `StoredEntry`; of an entry that `take` gave just now."""
+        """Return the `StoredEntry.ack_set` of an entry that `take` has just returned."""
         found = (fetched.slab.ack_sets.get((ledger, entry)) for fetched in self._of_source.get(source_id, ()))
         return next((bits for bits in found if bits), 0)
 
     async def fetch(self, source: EntrySource, ranges: Sequence[EntryRange]) -> Fetched:
-        """Have entries fetched, the first one of the ranges at least; `release` what is given back.
+        """Fetch entries, at least the first one of the ranges; the caller must `release` the result.
 
         Raises:
             PulsarpyError: the first entry cannot be read.
@@ -106,13 +106,13 @@ class ReadAhead:
             raise
 
     def release(self, fetched: Fetched) -> None:
-        """What was fetched is needed no more by one who waited for it."""
+        """Unpin a slab that a caller of `fetch` has finished reading."""
         fetched.pins -= 1
         if not fetched.pins:
             self._wake()
 
     def taken(self, source: EntrySource, ledger: LedgerId, entry: EntryId) -> None:
-        """A consumer got entries up to this one: where it is likely to go on, fetch what comes next."""
+        """Note that a consumer got entries up to this one, and fetch the next ones if it is likely to continue."""
         for fetched in self._of_source.get(source.id, ()):
             if fetched.slab.is_past_half(ledger, entry):
                 self._recent.move_to_end(fetched)
@@ -202,7 +202,7 @@ class ReadAhead:
 
 
 def _alone(large: Large, data: bytes) -> Slab:
-    """An entry that no slab takes, in memory of its own."""
+    """Create a slab for a single entry that is larger than the shared ones."""
     run = large.run
     memory = memoryview(bytearray(slab_bytes(len(data))))
     writer = SlabWriter(memory)
@@ -211,6 +211,6 @@ def _alone(large: Large, data: bytes) -> Slab:
 
 
 def _log_error(fetch: asyncio.Task[Fetched]) -> None:
-    """Whoever waits hears of it; where nobody does, it is said here."""
+    """Log the error of a fetch: waiters get it raised, but a read-ahead may have none."""
     if not fetch.cancelled() and (error := fetch.exception()) is not None:
-        log.debug("What was to be read ahead cannot be read: %s", error)
+        log.debug("Reading ahead failed: %s", error)

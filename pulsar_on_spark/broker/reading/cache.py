@@ -1,4 +1,4 @@
-"""Entries in memory, bounded by bytes: those that were acknowledged or read last."""
+"""A cache of the entries that were acknowledged or read last, bounded by bytes."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ from collections import deque
 from pulsar_on_spark.model.ids import EntryId, LedgerId
 
 ENTRY_OVERHEAD_BYTES = 300
-"""What an entry costs besides its bytes: key, places in a table and a queue, the head of a bytes object."""
+"""Memory of an entry besides its bytes: key, slots in a table and a queue, the header of a bytes object."""
 
 
 class EntryCache:
-    """The newest entries by ledger and id; the oldest ones go when there are too many bytes. Each step is O(1).
+    """The newest entries by ledger and id; the oldest are evicted above the limit. Each operation is O(1).
 
     Args:
-        max_bytes: Most bytes of entries together with what keeping them costs; 0 keeps nothing.
+        max_bytes: Limit of the entries' bytes and overhead; 0 caches nothing.
     """
 
     __slots__ = ("_entries", "_order", "max_bytes", "size_bytes")
@@ -29,7 +29,7 @@ class EntryCache:
         return len(self._entries)
 
     def add(self, ledger: LedgerId, entry: EntryId, data: bytes) -> None:
-        """Keep an entry; what is known stays as it is. A ledger belongs to one topic, so nobody need name that."""
+        """Cache an entry unless it is cached already. A ledger belongs to one topic, so the key needs no topic."""
         key = (ledger, entry)
         if key in self._entries:
             return
@@ -41,5 +41,5 @@ class EntryCache:
             self.size_bytes -= len(oldest) + ENTRY_OVERHEAD_BYTES
 
     def get(self, ledger: LedgerId, entry: EntryId) -> bytes | None:
-        """The entry's bytes, if they are here."""
+        """Return the entry's bytes, or None if it is not cached."""
         return self._entries.get((ledger, entry))

@@ -1,7 +1,7 @@
-"""Reading entries that are not in memory: raw from journals, made again from sealed segments. Blocks: off the loop.
+"""Reading entries that are not in memory: raw from journals, or rebuilt from segments. Blocks: call it in a thread.
 
-Ranges are planned from the metadata as it is then. What is gone when it is read (merged, sealed, trimmed behind a
-seal) is planned again from where the read has come to; ids and messages are the same.
+A read is planned from the current metadata. If a file is gone when it is read (merged, sealed, trimmed after sealing),
+the rest is planned again from the position that the read has reached; ids and messages stay the same.
 """
 
 from __future__ import annotations
@@ -48,25 +48,25 @@ from pulsar_on_spark.topic.managed_ledger.cursor.cursor import EntryRange
 log = logging.getLogger(__name__)
 
 _PLANS = 5
-"""A place is looked for again at most so often without an entry read in between."""
+"""Maximum number of plans in a row that yield no entry."""
 _TOPICS_IN_JOURNALS = 64
-"""Topics whose entries in journals stay known. With more that are read there at once, each look goes through all."""
+"""Topics whose entries in journals are indexed; reading more of them concurrently scans the journals for each read."""
 _MAX_REPORTED = 1_000
-"""Bad copies that are remembered as reported."""
+"""Maximum number of bad copies that are remembered as reported."""
 
 
 class InJournalError(Exception):
-    """What comes next is not sealed, and this reader does not look at journals."""
+    """The next entry is not sealed, and this reader does not read journals."""
 
 
 class CatchUp:
-    """Reads the entries of any topics of one root. For one thread at a time.
+    """A reader of entries of any topics of one root. Not thread-safe.
 
     Args:
         root: The root.
-        max_message_size_bytes: The broker's `maxMessageSize`: rebuilt entries are not above it.
-        in_journals: Whether to look at journals for what is not sealed, which may take as long as a dead broker's
-            recovery; if not, what is not sealed is an `InJournalError`.
+        max_message_size_bytes: The broker's `maxMessageSize`, the limit of rebuilt entries.
+        in_journals: True to read unsealed entries from journals, which may take as long as the recovery of a dead
+            broker; False to raise `InJournalError` for them.
     """
 
     def __init__(self, root: RootHandle, max_message_size_bytes: int, *, in_journals: bool = True) -> None:
@@ -83,19 +83,19 @@ class CatchUp:
             self._tail.close()
 
     def read(self, source: EntrySource, ranges: Sequence[EntryRange]) -> Generator[StoredEntry]:
-        """The entries of the ranges, and then what follows the last one in its ledger as far as that is known.
+        """Yield the entries of the ranges, and then the known entries that follow the last one in its ledger.
 
-        Of a compacted ledger: all its entries from the first range's beginning on.
+        From a compacted ledger, yields all entries from the beginning of the first range.
 
         Args:
             source: The topic's log, or its compacted ledger.
-            ranges: At least one; entries that are acknowledged.
+            ranges: At least one range, of acknowledged entries.
 
         Raises:
-            InJournalError: see above.
+            InJournalError: an entry is not sealed, and `in_journals` is False.
             DataLossError: an entry is in no segment and in no journal file.
             CorruptSegmentError, CorruptJournalError: no good copy of an entry is left.
-            UnbuildableEntryError: an entry cannot be made again within `maxMessageSize`.
+            UnbuildableEntryError: an entry cannot be rebuilt within `maxMessageSize`.
             MetadataError, StorageError: the root cannot be read.
         """
         if source.compaction is not None:
@@ -117,7 +117,7 @@ class CatchUp:
                     if plans == _PLANS:
                         raise
                     log.info(
-                        "Entry %d:%d of %s is looked for again: %s",
+                        "Reading entry %d:%d of %s is planned again: %s",
                         wanted.ledger,
                         position,
                         part.name,
@@ -142,22 +142,22 @@ class CatchUp:
         entry = next(entries, None)
         if entry is None or (entry.ledger_id, entry.entry_id) != (first.ledger, first.entry):
             raise DataLossError(
-                f"Entry {first} of {part.name} is in the index of its compacted ledger {compaction.compaction_id} and "
+                f"Entry {first} of {part.name} is in the index of its compacted ledger {compaction.compaction_id} but "
                 "not in the ledger: compact the topic again."
             )
         yield entry
         yield from entries
 
     def position_at(self, source: EntrySource, start: Position, end: Position, publish_ms: int) -> Position:
-        """The first entry of [start, end) that was published at a time or later; `end` if there is none.
+        """Return the first entry of [start, end) that was published at a time or later; `end` if there is none.
 
-        Sealed entries are looked through in order. In a journal the times are taken to grow from entry to entry, as
-        Pulsar takes them (`PersistentMessageFinder`).
+        Sealed entries are scanned in order. In journals, times are assumed to grow from entry to entry, as in Pulsar
+        (`PersistentMessageFinder`).
 
         Args:
-            source: The topic's log; or its compacted ledger, and the log behind that.
-            start: Where to begin.
-            end: Where to end, at most where the topic's chain ends.
+            source: The topic's log, or its compacted ledger and the log after it.
+            start: The first entry to consider.
+            end: The position after the last entry, at most the end of the topic's chain.
             publish_ms: Milliseconds since 1970.
 
         Raises:
@@ -173,7 +173,7 @@ class CatchUp:
             start = max(start, log_start(view, part.topic_id, source.compaction))
         paths = self._root.storage_paths(view)
         pieces = _walk(view, part, start, end)
-        slices = (piece for piece in pieces if isinstance(piece, SegmentSlice))  # what is lost has no time
+        slices = (piece for piece in pieces if isinstance(piece, SegmentSlice))  # lost entries have no time
         for is_raw, group in groupby(slices, lambda slice_: isinstance(slice_.file, JournalPlace)):
             if is_raw:
                 found = self._first_raw(part, list(group), publish_ms)
@@ -208,7 +208,7 @@ class CatchUp:
         return None
 
     def _first_raw(self, part: TopicPart, slices: Sequence[SegmentSlice], publish_ms: int) -> Position | None:
-        """By halving."""
+        """Return the first late enough entry in journals, by binary search."""
         counts = list(accumulate((slice_.end - slice_.first for slice_ in slices), initial=0))
 
         def position(number: int) -> Position:
@@ -224,9 +224,9 @@ class CatchUp:
         return position(first) if first < counts[-1] else None
 
     def _planned(self, part: TopicPart, wanted: EntryRange, *, and_on: bool) -> Iterator[StoredEntry]:
-        """Entries from the range's first one on, without a gap: at least that one, as many as are known in one place.
+        """Yield entries from the range's first one on without a gap: at least that one, as many as one source has.
 
-        What is sealed comes out of segments. Where nothing of it is, the journals are looked at.
+        Sealed entries come from segments; if the first one is not sealed, the journals are read.
         """
         end = Position(wanted.ledger, EntryId(wanted.end))
         view = self._root.store.view(durable=True)
@@ -238,7 +238,7 @@ class CatchUp:
         if first is None:
             raise DataLossError(
                 f"Entry {wanted.ledger}:{wanted.first} of {part.name} cannot be read, it is in no segment and in no "
-                "journal file: bring back storage paths that are away, or move the subscription behind it."
+                "journal file: bring back storage paths that are away, or move the subscription past it."
             )
         paths = self._root.storage_paths(view)
         for slice_ in chain((first,), slices):
@@ -248,10 +248,10 @@ class CatchUp:
                 yield from self._rebuilt(slice_, paths)
 
     def _journals(self, part: TopicPart, view: View, end: Position) -> View:
-        """The view with what the journals have of the topic.
+        """Return the view with the topic's entries in journals.
 
-        Topics that were looked for lately are looked for again, so that the journals need not be gone through from
-        their beginning for each in turn; one that has a gap hinders no other.
+        Recently read topics are updated together, so that the journals are not scanned from their beginning for each
+        topic; a topic with a gap does not affect the others.
         """
         if self._tail is None:
             raise InJournalError
@@ -277,7 +277,7 @@ class CatchUp:
     def _rows(
         self, slice_: SegmentSlice, paths: Mapping[PathId, StoragePath], columns: Sequence[str] | None
     ) -> Iterator[pa.RecordBatch]:
-        """The rows of a sealed slice, those that are no messages included."""
+        """Yield the rows of a sealed slice, including rows that are not messages."""
         file, wanted = slice_.file, slice_.batches()
         assert isinstance(file, FileRecord)
         file_id = FileId(file.file_id)
@@ -293,7 +293,7 @@ class CatchUp:
             yield rows_of(where, batch)
 
     def _report(self, file_id: str, path: PathId, reason: str) -> None:
-        """A copy is bad or missing; others may be good or not."""
+        """Report a bad or missing copy; other copies may be good."""
         if (file_id, path) in self._reported:
             return
         if len(self._reported) >= _MAX_REPORTED:
@@ -311,7 +311,7 @@ def _walk(view: View, part: TopicPart, start: Position, end: Position) -> Iterat
 
 
 def _slices(view: View, part: TopicPart, wanted: EntryRange, *, and_on: bool) -> Iterator[SegmentSlice]:
-    """Where entries are from a range's first one on, up to a gap; `and_on`: to the end of what the view knows."""
+    """Yield the slices from a range's first entry up to a gap; with `and_on`, past the range to the end of the view."""
     start, end = Position(wanted.ledger, EntryId(wanted.first)), wanted.end
     if and_on:
         end = max(end, readable_end(view, part.topic_id, wanted.ledger))

@@ -1,8 +1,8 @@
-"""What a subscription that reads compacted sees: the compacted ledger up to its horizon, then the log.
+"""The view of a subscription that reads compacted: the compacted ledger up to its horizon, then the log.
 
-A subscription keeps the compaction that it began with, also when the topic is compacted again: what was once told to
-be its last message stays there to be read. It goes over to a newer one only where its own is gone, or the log behind
-its horizon was trimmed; see `broker/subscriptions/topic_subscriptions.py`.
+A subscription keeps its first compaction even if the topic is compacted again, so that the message that was returned as
+the last one stays readable. It switches to a newer compaction only if its own is deleted, or if the log after its
+horizon is trimmed; see `broker/subscriptions/topic_subscriptions.py`.
 """
 
 from __future__ import annotations
@@ -29,16 +29,16 @@ from pulsar_on_spark.topic.managed_ledger.cursor.cursor import EntryRange
 
 
 class SubscribedEntries(Reads, Protocol):
-    """What a subscription reads: `EntryReader`, or `CompactedEntries`."""
+    """The reader of a subscription: `EntryReader`, or `CompactedEntries`."""
 
     async def last_message_id(self, part: TopicPart, chain: LedgerChain) -> MessageId | None:
-        """See `EntryReader`."""
+        """Return the id of the last message that clients see; None if there is none."""
 
     async def position_at(self, part: TopicPart, chain: LedgerChain, publish_ms: int) -> Position:
-        """See `EntryReader`."""
+        """Return the first entry published at a time or later; the chain's end if there is none."""
 
     async def lost_until(self, part: TopicPart, first: Position, end: int, error: PulsarpyError) -> int:
-        """See `EntryReader`."""
+        """Report a loss, and return the entry id after the lost entries (see `EntryReader`)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,16 +50,16 @@ class Compacted:
 
     @property
     def horizon(self) -> Position:
-        """From here on the log counts."""
+        """The position from which on the log is read."""
         return horizon_of(self.record)
 
     def over(self, chain: LedgerChain) -> CompactedChain:
-        """The topic's chain as readers of the compacted ledger see it."""
+        """Return the topic's chain in the view of this compaction."""
         return CompactedChain(chain, self.horizon, self.index)
 
 
 class CompactedEntries:
-    """Reads a compacted topic. Methods belong to the broker's event loop.
+    """A reader of a compacted topic. Call all methods in the broker's event loop.
 
     Args:
         reader: Reads entries.
@@ -73,17 +73,17 @@ class CompactedEntries:
     def here(
         self, part: TopicPart, ranges: Sequence[EntryRange], max_entries: int, max_bytes: int
     ) -> list[StoredEntry]:
-        """See `EntryReader`."""
+        """Return entries from memory as `EntryReader.here`; none if the first entry is not in memory."""
         return self._reader.here_from(*self._first_of(part, ranges), max_entries, max_bytes)
 
     async def read(
         self, part: TopicPart, ranges: Sequence[EntryRange], max_entries: int, max_bytes: int
     ) -> list[StoredEntry]:
-        """See `EntryReader`; a read ends at the horizon at the latest (errors as `read_from`)."""
+        """Read entries as `EntryReader.read`, at most up to the horizon (errors as `read_from`)."""
         return await self._reader.read_from(*self._first_of(part, ranges), max_entries, max_bytes)
 
     async def last_message_id(self, part: TopicPart, chain: LedgerChain) -> MessageId | None:
-        """See `EntryReader`; where the horizon reaches the end it is the last message that is left."""
+        """Return the last message's id, from the compacted ledger if the log after it is empty."""
         last = await self._reader.last_message_id(part, chain, self)
         if last is None or (last.ledger, last.entry) >= self._horizon:
             return last
@@ -91,11 +91,11 @@ class CompactedEntries:
         return last if index < 0 else MessageId(last.ledger, last.entry, last.partition, index)
 
     async def position_at(self, part: TopicPart, chain: LedgerChain, publish_ms: int) -> Position:
-        """See `EntryReader`."""
+        """Return the first entry published at a time or later; the chain's end if there is none."""
         return await self._reader.position_in(self._source(part), chain, publish_ms)
 
     async def lost_until(self, part: TopicPart, first: Position, end: int, error: PulsarpyError) -> int:
-        """See `EntryReader`; in the compacted ledger it is one entry at a time."""
+        """Report a loss as `EntryReader`; in the compacted ledger, each entry is lost by itself."""
         if (first.ledger, first.entry) < self._horizon:
             return first.entry + 1
         return await self._reader.lost_until(part, first, end, error)
@@ -106,7 +106,7 @@ class CompactedEntries:
         return int(horizon.ledger), int(horizon.entry)
 
     def _first_of(self, part: TopicPart, ranges: Sequence[EntryRange]) -> tuple[EntrySource, Sequence[EntryRange]]:
-        """Where the first entry is, and what of the ranges is there, too."""
+        """Return the source of the first entry, and the ranges that are in the same source."""
         below = [each for each in ranges if (each.ledger, each.first) < self._horizon]
         if not below:
             return EntrySource(part), ranges
@@ -120,26 +120,26 @@ class CompactedEntries:
 
 
 def is_outlived(compacted: Compacted | None, next_: Position, log_chain: LedgerChain) -> bool:
-    """Whether the log was trimmed behind what a subscription has read, or reads out of its compacted ledger.
+    """True if the log was trimmed beyond a subscription's position or its compaction's horizon.
 
-    What is trimmed is in a newer compacted ledger then.
+    The trimmed messages are then in a newer compacted ledger.
 
     Args:
-        compacted: What it reads; None if it reads the log alone.
+        compacted: The subscription's compaction; None if it reads the log alone.
         next_: The first entry that it has not acknowledged.
-        log_chain: The topic's chain as it is now.
+        log_chain: The topic's current chain.
     """
     read_on = next_ if compacted is None else max(next_, compacted.horizon)
     return read_on < log_chain.start
 
 
 def newest_compaction(root: RootHandle, part: TopicPart, known: Sequence[Compacted] = ()) -> Compacted | None:
-    """The topic's compaction as it is now; None if there is none. Blocks: off the loop.
+    """Return the topic's current compaction; None if there is none. Blocks: call it in a thread.
 
     Args:
         root: The root.
         part: The topic.
-        known: Those that were read before: the newest is given back if it is one of them.
+        known: Compactions whose index was read before; returned if one of them is the newest.
 
     Raises:
         CorruptSegmentError: no good copy of the index is left.

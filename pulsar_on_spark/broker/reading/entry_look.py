@@ -1,4 +1,4 @@
-"""A quick look at an entry's metadata: what a dispatcher must know of it."""
+"""Fast parsing of the fields of an entry's metadata that dispatchers need."""
 
 from __future__ import annotations
 
@@ -14,21 +14,21 @@ from pulsar_on_spark.protocol.messages import MessageMetadata
 _CHECKSUM_BYTES = 6
 _SIZE_BYTES = 4
 _USUAL_MESSAGES = 1_000
-"""The usual number of messages in a batch; a larger number is compared with the bytes that are there for it."""
+"""The usual maximum number of messages in a batch; a larger number is checked against the payload's size."""
 _LEAST_BYTES = 6
-"""Least bytes of a message in a batch: the length of its metadata, and in this the length of its payload."""
+"""Minimum size of a message in a batch: the length of its metadata, and in this the length of its payload."""
 
 
 class EntryLook(NamedTuple):
-    """What an entry's metadata says.
+    """The fields of an entry's metadata.
 
     Attributes:
-        messages: Number of its messages, 1 to `MAX_MESSAGES_IN_ENTRY`, and no more than there are bytes for.
-        is_batch: Whether its messages have batch indexes; also a batch of one has.
+        messages: Number of its messages, 1 to `MAX_MESSAGES_IN_ENTRY`, and no more than its bytes can hold.
+        is_batch: True if its messages have batch indexes, as even a batch of one has.
         key: The sticky key of Key_Shared: ordering key, else key, else `<producer>-<sequence id>`.
-        deliver_at_ms: Not before this time; None at once. An entry that Spark wrote has the latest time of its rows.
-        publish_ms: When its producer sent it, by the producer's clock.
-        is_marker: The broker's own entry: no message.
+        deliver_at_ms: Earliest delivery time; None for no delay. An entry that Spark wrote has the latest of its rows.
+        publish_ms: Publish time by the producer's clock.
+        is_marker: True for an entry of the broker itself, which is not a message.
         chunk: (uuid, chunk id, number of chunks) of a large message's chunk.
     """
 
@@ -42,11 +42,11 @@ class EntryLook(NamedTuple):
 
 
 UNREADABLE = EntryLook(1, False, None, None, 0, False, None)
-"""What is said of bytes that are no entry: they go to consumers as they are, and their clients discard them."""
+"""The fields of bytes that are not a valid entry: they are delivered unchanged, and clients discard them."""
 
 
 def look_at(entry: bytes) -> EntryLook:
-    """The metadata of an entry; its checksum was verified when it came, and is not again."""
+    """Parse the metadata of an entry without its checksum, which was verified on arrival."""
     start = _CHECKSUM_BYTES if entry[:2] == CHECKSUM_MAGIC else 0
     metadata_at = start + _SIZE_BYTES
     payload_at = metadata_at + int.from_bytes(entry[start:metadata_at], "big")
@@ -56,7 +56,7 @@ def look_at(entry: bytes) -> EntryLook:
         said = MessageMetadata.FromString(entry[metadata_at:payload_at])
     except DecodeError:
         return UNREADABLE
-    # A field that is asked for by its value costs half of one that is asked for by its presence.
+    # Reading a field's value costs half as much as checking its presence.
     messages = said.num_messages_in_batch
     return EntryLook(
         max(messages, 1) if messages <= _USUAL_MESSAGES else _believed(said, len(entry) - payload_at),
@@ -70,13 +70,13 @@ def look_at(entry: bytes) -> EntryLook:
 
 
 def _believed(said: MessageMetadata, payload_bytes: int) -> int:
-    """Consumers' permits and limits go by the number: it must not be one that their clients never see."""
+    """Limit the claimed number of messages: permits are counted by it, so it must be one that clients can see."""
     plain_bytes = max(payload_bytes, said.uncompressed_size)
     return max(1, min(said.num_messages_in_batch, MAX_MESSAGES_IN_ENTRY, plain_bytes // _LEAST_BYTES))
 
 
 def _sticky_key(said: MessageMetadata) -> bytes:
-    """As Pulsar's `Commands.resolveStickyKey` takes it."""
+    """Return the sticky key by the rule of Pulsar's `Commands.resolveStickyKey`."""
     if said.HasField("ordering_key"):
         return said.ordering_key
     if said.HasField("partition_key"):

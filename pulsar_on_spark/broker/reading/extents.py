@@ -1,4 +1,4 @@
-"""A topic's chain out of the metadata: which ledgers there are, how far each can be read, which have ended. Pure."""
+"""A topic's chain from the metadata: its ledgers, the readable end of each, and whether each has ended. Pure."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ from pulsar_on_spark.topic.managed_ledger.cursor.chain import LedgerExtent
 
 
 class UnknownEndError(Exception):
-    """A ledger was closed by force and no close row ends it yet: only its journal tells how long it is."""
+    """A ledger was closed by force and has no close row yet, so that only its journal shows its length."""
 
 
 @dataclass(frozen=True, slots=True)
 class ChainShape:
-    """What can be read of a topic, as the metadata has it.
+    """The readable part of a topic by the metadata.
 
     Attributes:
-        extents: The ledgers up to and with the first that has not ended: what is behind it is not visible.
-        open_in: The incarnation that has the last of these open; None if it is Spark's, or has ended.
+        extents: The ledgers up to and including the first that has not ended; later ones are not visible.
+        open_in: The incarnation that has the last of these open; None if it is Spark's or has ended.
     """
 
     extents: tuple[LedgerExtent, ...] = ()
@@ -32,15 +32,15 @@ NO_CHAIN = ChainShape()
 
 
 def chain_shape(view: View, topic_id: TopicId, known: ChainShape = NO_CHAIN) -> ChainShape:
-    """Look at a topic's ledgers.
+    """Derive a topic's shape from the metadata.
 
     Args:
-        view: The metadata; with a `TailView` also what is acknowledged in journals is known.
-        topic_id: The topic. Of an open ledger only what is in the view counts; the broker whose it is knows more.
-        known: What an earlier look found: ledgers that had ended are not looked at again.
+        view: The metadata; a `TailView` includes the acknowledged entries in journals.
+        topic_id: The topic. An open ledger ends where the view ends; the broker that owns it knows more.
+        known: An earlier result; ledgers that had ended are not read again.
 
     Raises:
-        UnknownEndError: see there; look again with a `TailView`.
+        UnknownEndError: a ledger's length is unknown; call again with a `TailView`.
     """
     kept = _kept(view, topic_id, known.extents)
     after = kept[-1].ledger if kept else 0
@@ -58,7 +58,7 @@ def chain_shape(view: View, topic_id: TopicId, known: ChainShape = NO_CHAIN) -> 
 
 
 def _kept(view: View, topic_id: TopicId, known: tuple[LedgerExtent, ...]) -> tuple[LedgerExtent, ...]:
-    """The ledgers that had ended, unless the chain was trimmed, which it is in front only."""
+    """Return the known ledgers that had ended, or none if the chain was trimmed, which happens at its front only."""
     oldest = view.oldest(LedgerRecord, topic_id)
     if not known or oldest is None or oldest.ledger_id != known[0].ledger:
         return ()
@@ -83,6 +83,6 @@ def _extent(view: View, ledger: LedgerRecord, *, is_last: bool) -> LedgerExtent:
 
 
 def _first_entry(view: View, topic_id: TopicId, ledger_id: int) -> int:
-    """Entries before this one are trimmed: what is trimmed is the front of the chain."""
+    """Return a ledger's first entry that is not trimmed."""
     oldest = view.oldest(SegmentRecord, topic_id)
     return oldest.first_entry if oldest is not None and oldest.ledger_id == ledger_id else 0

@@ -1,10 +1,10 @@
-"""Following chains: each loaded topic's `LedgerChain`, as the metadata and the broker's own acknowledgements shape it.
+"""The `LedgerChain` of each loaded topic, kept up to date by the metadata and the broker's own acknowledgements.
 
     metadata, every 0.25 s (two stats while nothing is new) ──> topics whose ledgers or segments changed ──> extents
     acknowledged entries ─────────────────────────────────────────────────────────────────────────────────> grow
 
-What Spark attached becomes visible here, in the order of the chain: never before the broker's own ledger in front of it
-has ended. Methods belong to one event loop; the metadata is read in a thread.
+Ledgers that Spark attached become visible in the order of the chain: never before the broker's own ledger in front of
+them has ended. Call all methods in one event loop; the metadata is read in a thread.
 """
 
 from __future__ import annotations
@@ -33,23 +33,23 @@ from pulsar_on_spark.topic.managed_ledger.incarnation.open_ledger import OpenLed
 log = logging.getLogger(__name__)
 
 POLL_S = 0.25
-"""How often the metadata is looked at; sooner where an entry was acknowledged in a ledger that is not known yet."""
+"""Interval of polling the metadata, in seconds; an acknowledged entry in an unknown ledger triggers an earlier poll."""
 
 SETTLE_S = 10.0
-"""How long entries are waited for that are acknowledged and not readable yet."""
+"""Time limit for acknowledged entries to become readable, in seconds."""
 
 
 class ChainListener(Protocol):
-    """Who is told of a topic's chain; called in the event loop, must not raise."""
+    """Callbacks for changes of a topic's chain; called in the event loop, must not raise."""
 
     def chain_grew(self, chain: LedgerChain) -> None:
-        """More entries are readable in the chain's last ledger: those that Spark attached.
+        """Handle more readable entries in the chain's last ledger, which Spark attached.
 
-        What `grow` was told makes no call.
+        Growth that was passed to `grow` causes no call.
         """
 
     def chain_changed(self, chain: LedgerChain, ended: Sequence[LedgerId]) -> None:
-        """Ledgers came, ended (`ended`: they will never grow again) or were trimmed: this chain counts from now on."""
+        """Handle a new chain: ledgers were added, ended (`ended` never grow again) or were trimmed."""
 
 
 @dataclass(slots=True, eq=False)
@@ -59,14 +59,14 @@ class _Followed:
     shape: ChainShape = NO_CHAIN
     chain: LedgerChain = field(default_factory=LedgerChain)
     revision: int = -1
-    """Of the metadata that the shape is of."""
+    """The metadata revision of the shape."""
     acknowledged: dict[LedgerId, int] = field(default_factory=dict)
-    """Ends of own ledgers that have not ended, as far as they are acknowledged."""
+    """Acknowledged ends of the broker's own open ledgers."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Look:
-    """What one look at the metadata found: some topics' chains, or why one's is not known."""
+    """The result of one scan of the metadata: the shapes of some topics, and the errors of others."""
 
     revision: int
     chains: Mapping[TopicId, tuple[ChainShape, LedgerChain]]
@@ -78,7 +78,7 @@ class ChainFollower:
 
     Args:
         root: The root.
-        incarnations: The broker's.
+        incarnations: The broker's incarnations.
     """
 
     def __init__(self, root: RootHandle, incarnations: Iterable[Incarnation]) -> None:
@@ -90,26 +90,26 @@ class ChainFollower:
         self._failed: frozenset[TopicId] = frozenset()
         self._asked = asyncio.Event()
         self._installed = asyncio.Event()
-        """Set when any chain is made as it is now; then another one takes its place."""
+        """Set, and replaced by a new one, when any chain changes."""
         self._polling: asyncio.Task[None] | None = None
 
     def start(self) -> None:
-        """Begin to look at the metadata."""
+        """Start polling the metadata."""
         self._polling = asyncio.create_task(self._poll())
 
     async def stop(self) -> None:
-        """Look no more."""
+        """Stop polling the metadata."""
         if self._polling is not None:
             self._polling.cancel()
             await asyncio.gather(self._polling, return_exceptions=True)
 
     async def follow(self, part: TopicPart, listener: ChainListener, view: View | None) -> LedgerChain:
-        """The topic's chain now; the listener hears of everything that comes after.
+        """Return the topic's current chain, and call the listener for each later change.
 
         Args:
             part: The topic.
-            listener: Who is told.
-            view: The metadata as it was a moment ago, with all that happened to this topic; None to read it.
+            listener: The callbacks.
+            view: A recent view with all changes of this topic; None to read the metadata.
 
         Raises:
             PulsarpyError: the metadata, or the journal of a ledger that was closed by force, cannot be read.
@@ -120,7 +120,7 @@ class ChainFollower:
             self._topics[topic_id] = followed = _Followed(part, listener)
         followed.listener = listener
         try:
-            # What came behind an older view, for other topics, was looked at before this one was followed.
+            # Later changes than an older view's were scanned for other topics, before this one was followed.
             is_new = view is not None and view.state.revision >= self._seen
             look = await asyncio.to_thread(self._look, [followed], view if is_new else None)
             for error in look.errors.values():
@@ -132,14 +132,14 @@ class ChainFollower:
         return followed.chain
 
     def forget(self, topic_id: TopicId) -> None:
-        """The topic is loaded no more."""
+        """Stop following a topic that is unloaded."""
         self._topics.pop(topic_id, None)
 
     def grow(self, topic_id: TopicId, ledger: LedgerId, end: int) -> bool:
-        """Entries of an own ledger are acknowledged up to `end`; whether they are readable at once.
+        """Note that entries of an own ledger are acknowledged up to `end`; True if they are readable at once.
 
-        They are not while a ledger in front of theirs has not ended, or before the ledger is known here; then the
-        listener is told when they are.
+        They are not while an earlier ledger has not ended, or before their ledger is known here; then the listener is
+        called once they are.
         """
         followed = self._topics.get(topic_id)
         if followed is None:
@@ -153,9 +153,9 @@ class ChainFollower:
         return False
 
     async def settle(self, topic_id: TopicId) -> None:
-        """Wait until what is acknowledged by now is readable, `SETTLE_S` at most.
+        """Wait until all entries acknowledged so far are readable, at most `SETTLE_S`.
 
-        Who has a receipt and asks for the last message, or for the end, must not be shown the chain without it.
+        A client with a receipt that asks for the last message, or for the end, must see a chain with that message.
         """
         followed = self._topics.get(topic_id)
         if followed is None:
@@ -163,7 +163,7 @@ class ChainFollower:
         wanted = dict(followed.acknowledged)
         with suppress(TimeoutError):
             async with asyncio.timeout(SETTLE_S):
-                # A ledger that is not among them any more has ended, and its end is in the chain.
+                # A ledger that is no longer among them has ended, and its end is in the chain.
                 while any(
                     ledger in followed.acknowledged and followed.chain.stop(ledger) < end
                     for ledger, end in wanted.items()
@@ -180,10 +180,10 @@ class ChainFollower:
             except TimeoutError:
                 pass
             self._asked.clear()
-            await attempt(self.refresh, "The chains of topics cannot be followed, they stay as they are")
+            await attempt(self.refresh, "The chains of topics cannot be updated now")
 
     async def refresh(self) -> None:
-        """Look at the metadata now, and tell the listeners what is new.
+        """Scan the metadata now, and call the listeners of changed topics.
 
         Raises:
             PulsarpyError: the metadata cannot be read.
@@ -197,17 +197,17 @@ class ChainFollower:
         for topic_id, error in look.errors.items():
             if topic_id not in self._failed:
                 log.warning(
-                    "The chain of %s stays as it is: %s",
+                    "The chain of %s cannot be updated now: %s",
                     topics[topic_id].part.name,
                     error,
                     extra={"topic": topics[topic_id].part.name},
                 )
         self._failed = frozenset(look.errors)
         if all(topic_id in topics for topic_id in self._topics):
-            self._seen = look.revision  # else what changed meanwhile is looked at again, for those that came meanwhile
+            self._seen = look.revision  # else topics followed meanwhile need the changes since the old revision
 
     def _news(self, topics: Mapping[TopicId, _Followed], seen: int, failed: Collection[TopicId]) -> _Look:
-        """The topics that changed since a revision, and those that could not be looked at before. In a thread."""
+        """Scan the topics that changed since a revision, and those that failed before. Runs in a thread."""
         view = self._root.store.view(durable=True)
         if view.state.revision == seen and not failed:
             return _Look(seen, {}, {})
@@ -227,18 +227,18 @@ class ChainFollower:
         if topic_id in changed.shaped:
             return True
         if any(open_in == each.id for each in self._incarnations):
-            return False  # what is sealed of the broker's own open ledger it knew before
+            return False  # sealing of the broker's own open ledger is no news
         if topic_id in changed.grown:
             return True
         owner = None if open_in is None else view.get(IncarnationRecord, open_in)
         return owner is not None and owner.state == "CLOSED"
 
     def _is_attached_behind(self, view: View, topic_id: TopicId) -> bool:
-        """Whether the broker must go on in a new ledger before what Spark attached can be seen."""
+        """True if the broker must continue in a new ledger to make ledgers visible that Spark attached."""
         return self._own_ledger(topic_id) is not None and has_attached_behind(view, topic_id)
 
     def _own_ledger(self, topic_id: TopicId) -> OpenLedger | None:
-        """What the broker has open of a topic."""
+        """Return the ledger of a topic that the broker has open, or None."""
         found = (each.ledgers.get(topic_id) for each in self._incarnations)
         return next((ledger for ledger in found if ledger is not None), None)
 
@@ -271,7 +271,7 @@ class ChainFollower:
     def _install(
         self, followed: _Followed, shape: ChainShape, chain: LedgerChain, revision: int, *, is_told: bool = True
     ) -> None:
-        """Let the chain be as it is now; the listener is told of a difference. An older look changes nothing."""
+        """Apply a scan to a topic's chain, and call the listener if it changed; an older scan is ignored."""
         if revision < followed.revision:
             return
         followed.revision = revision
@@ -287,7 +287,7 @@ class ChainFollower:
                     followed.listener.chain_grew(followed.chain)
         elif extents or before:
             followed.chain = chain
-            # Of those that had not ended there was one, the last, and those behind it that only the broker knew.
+            # Only the last known ledger had not ended, besides later ones that only the broker knew.
             candidates = {*followed.acknowledged, *(each.ledger for each in before[-1:] if not each.ended)}
             ended = sorted(ledger for ledger in candidates if self._has_ended(shape, ledger))
             for ledger in ended:
@@ -298,7 +298,7 @@ class ChainFollower:
         self._installed = asyncio.Event()
 
     def _known_end(self, followed: _Followed, extent: LedgerExtent) -> int:
-        """What the broker acknowledged in its own open ledger counts, in the metadata or not."""
+        """Return an extent's end, including entries that the broker has acknowledged but not committed."""
         own = self._own_ledger(TopicId(followed.part.topic_id))
         ends = [extent.end, followed.acknowledged.get(extent.ledger, 0), followed.chain.stop(extent.ledger)]
         if own is not None and own.ledger_id == extent.ledger:
@@ -307,13 +307,13 @@ class ChainFollower:
 
     @staticmethod
     def _has_ended(shape: ChainShape, ledger: LedgerId) -> bool:
-        """Whether the ledger is in front of the last one that is visible, or is that one and has ended."""
+        """True if the ledger is before the last visible one, or is the last one and has ended."""
         last = shape.extents[-1] if shape.extents else None
         return last is None or ledger < last.ledger or (ledger == last.ledger and last.ended)
 
 
 def _is_same(before: tuple[LedgerExtent, ...], now: tuple[LedgerExtent, ...]) -> bool:
-    """Whether it is the same chain, but for the end of a ledger that goes on growing."""
+    """True if two chains differ at most in the end of their last ledger."""
     if len(before) != len(now) or not now or before[:-1] != now[:-1]:
         return False
     last, same = now[-1], before[-1]

@@ -1,4 +1,4 @@
-"""What the broker asks of its reading process, and what that answers: plain values that go through a pipe."""
+"""Jobs of the reading process and their outcomes: plain values that are sent through a pipe."""
 
 from __future__ import annotations
 
@@ -16,19 +16,19 @@ from pulsar_on_spark.topic.managed_ledger.cursor.cursor import EntryRange
 
 @dataclass(frozen=True, slots=True)
 class EntrySource:
-    """Where entries are read from: a topic's log, or one of its compacted ledgers, whose entries are other bytes."""
+    """The source of entries: a topic's log, or one of its compacted ledgers, whose entries have other bytes."""
 
     part: TopicPart
     compaction: CompactionRecord | None = None
 
     @property
     def id(self) -> str:
-        """Tells it from all others."""
+        """The unique id of the source."""
         return self.part.topic_id if self.compaction is None else self.compaction.compaction_id
 
 
 class FillJob(NamedTuple):
-    """Read the ranges, and on to so many bytes, into a slab."""
+    """Read the ranges, and following entries up to a number of bytes, into a slab."""
 
     number: int
     source: EntrySource
@@ -48,7 +48,7 @@ class FindJob(NamedTuple):
 
 
 class Filled(NamedTuple):
-    """The slab has these entries, and `next` is the one behind them; None where none is known.
+    """The entries that were read into the slab; `next` is the entry after them, None if unknown.
 
     `ack_sets` are those of `StoredEntry`, by ledger and entry.
     """
@@ -68,14 +68,14 @@ class Large(NamedTuple):
 
 
 class FoundAt(NamedTuple):
-    """What a `FindJob` found."""
+    """The result of a `FindJob`."""
 
     number: int
     position: Position
 
 
 class Failed(NamedTuple):
-    """Why a job has no result."""
+    """The error of a failed job."""
 
     number: int
     error: PulsarpyError

@@ -1,4 +1,4 @@
-"""How far a loss reaches: entries that no copy gives, for whoever is told to go on behind them."""
+"""The extent of a loss: entries without a readable copy, which a subscription may skip."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ from pulsar_on_spark.topic.catalog.catalog import TopicPart
 from pulsar_on_spark.topic.managed_ledger.chain.chain import SegmentSlice, entry_runs, walk_range
 
 LOSSES: Final = (DataLossError, CorruptSegmentError, CorruptJournalError, UnbuildableEntryError)
-"""Errors of a read that say that entries are lost, as far as can be told now."""
+"""Errors of a read that mean that entries are lost, as far as is known now."""
 
 
 class LostEntries(NamedTuple):
-    """Entries of a ledger from the one that could not be read up to `end`, and what is reported of them, if any."""
+    """The lost entries of a ledger, from the unreadable one up to `end`, and the report of their loss, if any."""
 
     end: int
     report: Finding | None
@@ -32,14 +32,14 @@ class LostEntries(NamedTuple):
 def lost_entries(
     view: DurableView, part: TopicPart, first: Position, end: int, error: PulsarpyError, now_ms: int
 ) -> LostEntries:
-    """What is lost together with an entry: the rest of its batch, or all up to the next segment.
+    """Return the entries that are lost together with an entry: the rest of its batch, or all up to the next segment.
 
     Args:
         view: The metadata.
         part: The topic.
         first: The entry that cannot be read.
         end: One after the last entry of its ledger that was wanted.
-        error: Why it cannot be read.
+        error: The error of the read.
         now_ms: The clock, for the report.
     """
     alone = LostEntries(first.entry + 1, None)
@@ -48,7 +48,7 @@ def lost_entries(
     pieces = walk_range(view, part.name, part.topic_id, part.partition, first, Position(first.ledger, EntryId(end)))
     found = next((piece for piece in pieces if isinstance(piece, SegmentSlice)), None)
     if found is None:
-        return alone  # it is in a journal, where entries are lost frame by frame
+        return alone  # it is in a journal, where each frame is lost by itself
     if found.start_position != first:
         return LostEntries(found.first, None)
     batch = found.batches()[0]
@@ -62,6 +62,6 @@ def lost_entries(
 
 
 def lost_range(first: Position, end: int) -> str:
-    """The entries in words."""
+    """Format a range of entries for messages."""
     last = end - 1
     return f"{first}" if last == first.entry else f"{first} to {Position(LedgerId(first.ledger), EntryId(last))}"

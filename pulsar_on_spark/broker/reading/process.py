@@ -1,9 +1,9 @@
-"""The broker's side of its reading process: catch-up reads are decoded there, so that the event loop is not held up.
+"""The broker's side of its reading process, which decodes catch-up reads so that the event loop is not blocked.
 
     broker: job, a slab for its result ──> pipe ──> process (`worker.py`)
     broker: slab is filled             <── pipe <── process: entries in the slab, which is shared memory
 
-A process that dies is started again, and the jobs that it had are given to the new one, once.
+If the process dies it is restarted, and its jobs are retried once.
 """
 
 from __future__ import annotations
@@ -29,18 +29,18 @@ from pulsar_on_spark.topic.entries.cutting import MAX_MESSAGE_BYTES
 log = logging.getLogger(__name__)
 
 SLABS = 6
-"""Reads at once, and what is read ahead: each takes `maxMessageSize`, 5 MiB at least."""
+"""Slabs for concurrent reads and read-ahead; each has the size of `maxMessageSize`, at least 5 MiB."""
 _MARGIN_BYTES = 64 * 1024
-"""An entry has its metadata besides the payload that `maxMessageSize` bounds."""
+"""Room for an entry's metadata besides the payload that `maxMessageSize` limits."""
 _ATTEMPTS = 2
 RESTART_EVERY_S = 1.0
-"""A process that dies at once is not started more often."""
+"""Minimum interval between two starts of the process, in seconds."""
 _STOP_TIMEOUT_S = 5.0
 
 
 @dataclass(slots=True)
 class _Given:
-    """A job that was given to the process, and who waits."""
+    """A job of the process, and the future of its caller."""
 
     job: Job
     outcome: asyncio.Future[tuple[Outcome, bytes | None]]
@@ -48,21 +48,21 @@ class _Given:
 
 
 class ReadingProcess:
-    """Starts the process, gives it jobs and hears of their outcomes. Methods belong to one event loop.
+    """The reading process: start it, run jobs, restart it. Call all methods in one event loop.
 
     Args:
         root: The root's path.
-        max_message_size_bytes: The broker's `maxMessageSize`; a slab takes an entry of that size.
-        slabs: How many slabs of shared memory there are.
+        max_message_size_bytes: The broker's `maxMessageSize`; a slab can hold an entry of that size.
+        slabs: Number of slabs of shared memory.
     """
 
     def __init__(self, root: Path, max_message_size_bytes: int, slabs: int = SLABS) -> None:
         self._root = root
         self._max_message_size_bytes = max_message_size_bytes
-        # Reads wait for each other: where messages are small they are not to be more for that.
+        # Reads wait for each other, so small messages must not make them more numerous.
         self.slab_entries_bytes = max(max_message_size_bytes, MAX_MESSAGE_BYTES) + _MARGIN_BYTES
         self._context = multiprocessing.get_context("spawn")
-        # Unlike a shared array it is not filled with zeros: what is never read ahead takes no memory.
+        # Unlike a shared array it is not filled with zeros: unused slabs take no memory.
         self._memory = BufferWrapper(slabs * slab_bytes(self.slab_entries_bytes))
         self.slabs = views_of(self._memory, slabs)
         self._given: dict[int, _Given] = {}
@@ -74,11 +74,11 @@ class ReadingProcess:
 
     @property
     def pid(self) -> int | None:
-        """The process's id."""
+        """The process id; None before the start."""
         return None if self._process is None else self._process.pid
 
     def start(self) -> None:
-        """Start the process; it takes a second or two until it reads. Jobs wait for it."""
+        """Start the process. Jobs wait until it is ready, which takes a second or two."""
         self._started_s = time.monotonic()
         self._pipe, theirs = self._context.Pipe()
         arguments = (self._root, self._max_message_size_bytes, self._memory, len(self.slabs), theirs)
@@ -88,7 +88,7 @@ class ReadingProcess:
         asyncio.get_running_loop().add_reader(self._pipe.fileno(), self._hear)
 
     async def stop(self) -> None:
-        """End the process; jobs under way fail."""
+        """Stop the process; running jobs fail."""
         if self._restart is not None:
             self._restart.cancel()
         process = self._leave()
@@ -97,14 +97,14 @@ class ReadingProcess:
             await asyncio.to_thread(_end, process)
 
     async def do(self, make: Callable[[int], Job]) -> tuple[Outcome, bytes | None]:
-        """The outcome of a job, and an entry's bytes where it is `Large`.
+        """Run a job; return its outcome, and the entry's bytes if that is `Large`.
 
         Args:
-            make: Makes the job, with its number.
+            make: Creates the job from its number.
 
         Raises:
-            PulsarpyError: why the job failed.
-            StorageError: the process died twice over it, or was stopped.
+            PulsarpyError: the job failed.
+            StorageError: the process died twice during the job, or was stopped.
         """
         self._number += 1
         given = _Given(make(self._number), asyncio.get_running_loop().create_future())
@@ -114,14 +114,14 @@ class ReadingProcess:
 
     def _send(self, job: Job) -> None:
         if self._pipe is None:
-            return  # `_go_on` will
+            return  # `_go_on` sends it
         try:
             self._pipe.send(job)
-        except OSError as error:  # it is dead: `_hear` will see that
+        except OSError as error:  # the process is dead, which `_hear` notices
             log.debug("A job waits for the next reading process: %s", error)
 
     def _hear(self) -> None:
-        """Take in what the process says."""
+        """Receive outcomes from the process."""
         assert self._pipe is not None
         try:
             while self._pipe.poll():
@@ -143,20 +143,22 @@ class ReadingProcess:
     def _begin_again(self) -> None:
         process = self._leave()
         assert process is not None
-        process.kill()  # its end of the pipe is closed: it serves nobody
+        process.kill()  # its end of the pipe is closed, so it can do no more jobs
         process.join()
-        log.warning("The reading process ended with code %s: a new one is started.", process.exitcode)
+        log.warning("The reading process ended with code %s and is restarted.", process.exitcode)
         process.close()
         later_s = max(self._started_s + RESTART_EVERY_S - time.monotonic(), 0.0)
         self._restart = asyncio.get_running_loop().call_later(later_s, self._go_on)
 
     def _go_on(self) -> None:
-        """Start the next process, and give it what the last one did not do."""
+        """Start the next process, and send it the unfinished jobs of the last one."""
         self.start()
         for number, given in list(self._given.items()):
             given.attempts += 1
             if given.attempts > _ATTEMPTS:
-                error = f"A read of {given.job.source.part.name} ended its process {_ATTEMPTS} times: report this."
+                error = (
+                    f"A read of {given.job.source.part.name} ended its process {_ATTEMPTS} times: report this as a bug."
+                )
                 self._conclude(Failed(number, StorageError(error)), None)
             else:
                 self._send(given.job)
@@ -175,7 +177,7 @@ class ReadingProcess:
 
 
 def views_of(memory: BufferWrapper, slabs: int) -> list[memoryview]:
-    """The slabs of the shared memory."""
+    """Split the shared memory into slabs."""
     view = memory.create_memoryview()
     size = len(view) // slabs
     return [view[number * size : (number + 1) * size] for number in range(slabs)]

@@ -1,4 +1,4 @@
-"""Entries for consumers: out of memory where they are there, else read off the event loop."""
+"""Entries for consumers: from memory if possible, else read off the event loop."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ from pulsar_on_spark.topic.managed_ledger.cursor.cursor import EntryRange
 
 @dataclass(frozen=True, slots=True)
 class ReadLimits:
-    """How much one read gives at most; the first entry comes even if it alone is larger.
+    """The limits of one read; the first entry is returned even if it is larger.
 
     Attributes:
-        entries: Entries.
-        bytes: Bytes of entries.
+        entries: Maximum number of entries.
+        bytes: Maximum number of bytes of entries.
     """
 
     entries: int
@@ -40,29 +40,29 @@ class ReadLimits:
 
 
 MAX_MARKERS = 1_000
-"""Markers at a topic's end that are looked behind for its last message."""
+"""Maximum number of markers at a topic's end that are skipped to find its last message."""
 
 
 class Reads(Protocol):
-    """Whatever reads entries."""
+    """The reading interface of `EntryReader` and of views of compacted topics."""
 
     def here(
         self, part: TopicPart, ranges: Sequence[EntryRange], max_entries: int, max_bytes: int
     ) -> list[StoredEntry]:
-        """See `EntryReader`."""
+        """Return entries from memory; none if the first entry is not in memory."""
 
     async def read(
         self, part: TopicPart, ranges: Sequence[EntryRange], max_entries: int, max_bytes: int
     ) -> list[StoredEntry]:
-        """See `EntryReader`."""
+        """Return entries of the ranges in order: at least one, not necessarily all."""
 
 
 class EntryReader:
-    """Reads entries of any topics. Methods belong to one event loop.
+    """A reader of entries of any topics. Call all methods in one event loop.
 
     Args:
         root: The root.
-        cache: The newest acknowledged entries; whoever acknowledges them adds them.
+        cache: The newest acknowledged entries; the publish path adds them.
         max_message_size_bytes: The broker's `maxMessageSize`.
     """
 
@@ -70,34 +70,34 @@ class EntryReader:
         self.root = root
         self.cache = cache
         self.hits = self.misses = 0
-        """Entries that were in memory when they were asked for, and that had to be read."""
+        """Numbers of entries that were in memory, and of entries that had to be read."""
         self._process = ReadingProcess(root.path, max_message_size_bytes)
         self._ahead = ReadAhead(self._process)
 
     @property
     def pid(self) -> int | None:
-        """The process that reads what is not in memory."""
+        """The id of the process that reads entries that are not in memory."""
         return self._process.pid
 
     def start(self) -> None:
-        """Start the process that reads what is not in memory."""
+        """Start the process that reads entries that are not in memory."""
         self._process.start()
 
     async def close(self) -> None:
-        """End the process; reads under way fail."""
+        """Stop the process; running reads fail."""
         await self._ahead.close()
         await self._process.stop()
 
     def here(
         self, part: TopicPart, ranges: Sequence[EntryRange], max_entries: int, max_bytes: int
     ) -> list[StoredEntry]:
-        """As `read`, but only what is in memory: nothing if the first entry is not."""
+        """Return entries as `read`, but from memory only: none if the first entry is not in memory."""
         return self.here_from(EntrySource(part), ranges, max_entries, max_bytes)
 
     def here_from(
         self, source: EntrySource, ranges: Sequence[EntryRange], max_entries: int, max_bytes: int
     ) -> list[StoredEntry]:
-        """As `here`, also from a compacted ledger."""
+        """Return entries as `here`, from a log or a compacted ledger."""
         found = self._in_memory(source, ranges, ReadLimits(max_entries, max_bytes))
         if found:
             self.hits += len(found)
@@ -107,18 +107,18 @@ class EntryReader:
     async def read(
         self, part: TopicPart, ranges: Sequence[EntryRange], max_entries: int, max_bytes: int
     ) -> list[StoredEntry]:
-        """Entries of the ranges in their order: some of them, at least one.
+        """Return entries of the ranges in order: at least one, not necessarily all.
 
         Args:
             part: The topic.
             ranges: Entries that its chain shows as readable.
-            max_entries: Most entries.
-            max_bytes: Most bytes of entries; the first entry comes even if it alone is larger.
+            max_entries: Maximum number of entries.
+            max_bytes: Maximum number of bytes; the first entry is returned even if it is larger.
 
         Raises:
             DataLossError: the first entry is in no segment and in no journal file.
             CorruptSegmentError, CorruptJournalError: no good copy of it is left.
-            UnbuildableEntryError: it cannot be made again within `maxMessageSize`.
+            UnbuildableEntryError: it cannot be rebuilt within `maxMessageSize`.
             MetadataError, StorageError: the root cannot be read.
         """
         return await self.read_from(EntrySource(part), ranges, max_entries, max_bytes)
@@ -126,7 +126,7 @@ class EntryReader:
     async def read_from(
         self, source: EntrySource, ranges: Sequence[EntryRange], max_entries: int, max_bytes: int
     ) -> list[StoredEntry]:
-        """As `read`, also from a compacted ledger.
+        """Return entries as `read`, from a log or a compacted ledger.
 
         Raises:
             SegmentGoneError, MetadataError: the compacted ledger was replaced a while ago.
@@ -146,15 +146,15 @@ class EntryReader:
     async def last_message_id(
         self, part: TopicPart, chain: LedgerChain, entries: Reads | None = None
     ) -> MessageId | None:
-        """The id of the last message that clients see; None if there is none.
+        """Return the id of the last message that clients see; None if there is none.
 
-        Its batch index is that of the entry's last message, -1 where the entry is no batch. What lies in front of more
-        than `MAX_MARKERS` markers is not found: None. What is trimmed and still in the chain is passed over.
+        Its batch index is that of the entry's last message, -1 if the entry is not a batch. Returns None if more than
+        `MAX_MARKERS` markers follow the message. Trimmed entries that are still in the chain are skipped.
 
         Args:
             part: The topic.
             chain: Its ledgers.
-            entries: Reads the entries of this chain; the topic's log if None.
+            entries: The reader of this chain; None for the topic's log.
 
         Raises:
             DataLossError, StorageError, MetadataError, UnbuildableEntryError: as `read`.
@@ -170,7 +170,7 @@ class EntryReader:
             except LOSSES:
                 floor = await asyncio.to_thread(lambda: trimmed_before(self.root.store.view(), part.topic_id))
                 if entries is not None or position >= floor:
-                    raise  # what a compacted ledger has is not trimmed
+                    raise  # entries of a compacted ledger are not trimmed
                 behind = chain.end  # it may have grown
                 continue
             behind = position
@@ -181,7 +181,7 @@ class EntryReader:
         return None
 
     async def position_at(self, part: TopicPart, chain: LedgerChain, publish_ms: int) -> Position:
-        """The first entry published at a time (ms since 1970) or later; the chain's end if there is none.
+        """Return the first entry published at a time (ms since 1970) or later; the chain's end if there is none.
 
         Raises:
             DataLossError, StorageError, MetadataError: something there cannot be read.
@@ -189,20 +189,20 @@ class EntryReader:
         return await self.position_in(EntrySource(part), chain, publish_ms)
 
     async def position_in(self, source: EntrySource, chain: LedgerChain, publish_ms: int) -> Position:
-        """As `position_at`, also in a compacted ledger and the log behind it."""
+        """Return a position as `position_at`, in a log or in a compacted ledger and the log after it."""
         start, end = chain.start, chain.end
         outcome, _ = await self._process.do(lambda number: FindJob(number, source, start, end, publish_ms))
         assert isinstance(outcome, FoundAt)
         return outcome.position
 
     async def lost_until(self, part: TopicPart, first: Position, end: int, error: PulsarpyError) -> int:
-        """One after the last entry that is lost together with one that cannot be read; leaves a report of the loss.
+        """Report the loss of an unreadable entry, and return the entry id after the last one that is lost with it.
 
         Args:
             part: The topic.
             first: The entry.
             end: One after the last entry of its ledger that was wanted.
-            error: Why it cannot be read.
+            error: The error of the read.
 
         Raises:
             MetadataError: the metadata cannot be read.
@@ -217,7 +217,7 @@ class EntryReader:
         return await asyncio.to_thread(look)
 
     def _in_memory(self, source: EntrySource, ranges: Sequence[EntryRange], limits: ReadLimits) -> list[StoredEntry]:
-        """Entries up to the first that is not in memory; the ranges, or the limits, end it."""
+        """Return the ranges' entries up to the first that is not in memory, or up to the limits."""
         get, take = self.cache.get, self._ahead.take
         is_log, source_id = source.compaction is None, source.id
         found: list[StoredEntry] = []

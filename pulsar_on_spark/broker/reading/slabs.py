@@ -1,9 +1,9 @@
-"""Entries handed over by the reading process: it puts them into a slab of shared memory, the broker takes them out.
+"""Slabs of shared memory, in which the reading process passes entries to the broker.
 
     [ends of the entries, u32 each] [entry][entry]...
 
-A slab is written by one side while the other leaves it alone: a message between them says whose turn it is. An entry
-is copied when a consumer is to get it, so what was read ahead costs the event loop nothing.
+Only one side uses a slab at a time: messages through the pipe pass it on. An entry is copied when a consumer gets it,
+so read-ahead costs the event loop nothing.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from typing import NamedTuple
 from pulsar_on_spark.topic.entries.rows import StoredEntry
 
 MAX_ENTRIES = 8_192
-"""Entries of a slab."""
+"""Maximum number of entries in a slab."""
 _END_BYTES = 4
 _DATA_AT = _END_BYTES * MAX_ENTRIES
 
@@ -31,12 +31,12 @@ class Run(NamedTuple):
 
 
 def slab_bytes(entries_bytes: int) -> int:
-    """The size of a slab for so many bytes of entries."""
+    """Return the size of a slab that can hold this many bytes of entries."""
     return _DATA_AT + entries_bytes
 
 
 class SlabWriter:
-    """Fills a slab, entry by entry."""
+    """A writer that fills a slab entry by entry."""
 
     def __init__(self, slab: memoryview) -> None:
         self._slab = slab
@@ -45,13 +45,13 @@ class SlabWriter:
         self._runs: list[Run] = []
         self.size_bytes = 0
         self.ack_sets: dict[tuple[int, int], int] = {}
-        """Of compacted entries the bits of the messages that are left, by ledger and entry."""
+        """Bits of the remaining messages of compacted entries, by ledger and entry."""
 
     def __len__(self) -> int:
         return len(self._ends)
 
     def add(self, entry: StoredEntry) -> bool:
-        """Take an entry in; False if there is no room."""
+        """Append an entry; False if there is no room."""
         end = self.size_bytes + len(entry.data)
         if end > len(self._data) or len(self._ends) == MAX_ENTRIES:
             return False
@@ -68,7 +68,7 @@ class SlabWriter:
         return True
 
     def finish(self) -> tuple[Run, ...]:
-        """Write the ends; what is in the slab, in its order."""
+        """Write the ends of the entries, and return the runs in the slab."""
         ends = self._ends.tobytes()
         self._slab[: len(ends)] = ends
         return tuple(self._runs)
@@ -99,10 +99,10 @@ class Slab:
         self._runs.sort()
         self._starts = [run[:2] for run, _ in self._runs]
         self.next = next_ or (runs[-1].ledger, runs[-1].end)
-        """The place behind its last entry."""
+        """The position after its last entry."""
 
     def take(self, ledger: int, first: int, end: int, max_bytes: int) -> list[bytes]:
-        """Copies of the entries from `first` on that are here, before `end` and within so many bytes, or the first."""
+        """Return copies of the entries from `first` to `end` in the slab, up to `max_bytes` but at least one."""
         found = self._number(ledger, first)
         if found is None:
             return []
@@ -114,12 +114,12 @@ class Slab:
         return [bytes(data[start:stop]) for start, stop in pairwise(bounds)]
 
     def is_past_half(self, ledger: int, entry: int) -> bool:
-        """Whether the entry lies in the second half, by bytes."""
+        """True if the entry lies in the second half of the slab's bytes."""
         found = self._number(ledger, entry)
         return found is not None and 2 * self._ends[found[0]] >= self._ends[-1]
 
     def _number(self, ledger: int, entry: int) -> tuple[int, int] | None:
-        """Which entry of the slab it is, and how many of its run are left from there on; None if it is not here."""
+        """Return an entry's number in the slab and the rest of its run from there; None if it is not here."""
         index = bisect_right(self._starts, (ledger, entry)) - 1
         if index < 0:
             return None

@@ -1,4 +1,4 @@
-"""The reading process itself: jobs out of a pipe, entries into slabs, until the broker's end of the pipe is closed."""
+"""The reading process: runs jobs from a pipe and fills slabs, until the broker closes its end of the pipe."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ from pulsar_on_spark.topic.entries.rows import StoredEntry
 log = logging.getLogger(__name__)
 
 SUSPENDED_SEALED = 4
-"""Reads that stay where they stopped, for a job that goes on there: each holds a record batch, decoded and joined."""
+"""Suspended reads of segments that a later job can continue; each holds a decoded record batch."""
 SUSPENDED_ANY = 32
-"""As above, where journals are read too: of these each holds a frame."""
+"""Suspended reads of the thread that reads journals too; each of those holds a frame."""
 IDLE_S = 30.0
-"""Files that nobody has read for so long are closed."""
+"""Time without reads after which files are closed, in seconds."""
 
 
 def run(root: Path, max_message_size_bytes: int, slabs: list[memoryview], jobs: Connection) -> None:
@@ -43,7 +43,7 @@ def run(root: Path, max_message_size_bytes: int, slabs: list[memoryview], jobs: 
 
 
 class _Worker:
-    """A thread for what is sealed, and one for what may be in a journal: that may have to wait, others shall not."""
+    """The two threads of the process: one for sealed entries, and one for journals, whose reads may have to wait."""
 
     def __init__(
         self, root: RootHandle, max_message_size_bytes: int, slabs: list[memoryview], jobs: Connection
@@ -91,10 +91,10 @@ class _Worker:
             return
         except PulsarpyError as error:
             outcome = Failed(job.number, error)
-        except Exception as error:  # the others' jobs go on
+        except Exception as error:  # other jobs are not affected
             log.exception("A read of %s failed", job.source.part.name, extra={"topic": job.source.part.name})
             outcome = Failed(
-                job.number, StorageError(f"A read of {job.source.part.name} failed ({error!r}): report this.")
+                job.number, StorageError(f"A read of {job.source.part.name} failed ({error!r}): report this as a bug.")
             )
         with self._sending:
             self._jobs.send(outcome)
@@ -103,7 +103,7 @@ class _Worker:
 
 
 class _Suspended(NamedTuple):
-    """A read that stopped before an entry, and when."""
+    """A read that stopped before an entry, with the time."""
 
     entry: StoredEntry
     following: Generator[StoredEntry]
@@ -111,7 +111,7 @@ class _Suspended(NamedTuple):
 
 
 class _Reads:
-    """Reads of one thread, those that stopped at a full slab included."""
+    """The reads of one thread, including those suspended at a full slab."""
 
     def __init__(self, catch_up: CatchUp, slabs: list[memoryview], max_suspended: int) -> None:
         self.catch_up = catch_up
@@ -121,7 +121,7 @@ class _Reads:
         self._used_s = time.monotonic()
 
     def fill(self, job: FillJob) -> tuple[Filled | Large, bytes | None]:
-        """Read into the job's slab (errors as `CatchUp.read`); the bytes are those of a large entry."""
+        """Read into the job's slab (errors as `CatchUp.read`); an entry larger than a slab is returned as bytes."""
         self._used_s = time.monotonic()
         first = job.ranges[0]
         stopped = self._suspended.pop((job.source.id, first.ledger, first.first), None)
@@ -139,11 +139,11 @@ class _Reads:
         except (PulsarpyError, InJournalError):
             if not len(slab):
                 raise
-            # What comes next has an error, for whoever asks for it.
+            # The error of a later entry is raised to the job that asks for it.
         return Filled(job.number, slab.finish(), None, slab.ack_sets), None
 
     def rest(self) -> None:
-        """Let go of files that nobody has read for a while: what was deleted meanwhile still takes its space."""
+        """Close files that were not read for `IDLE_S`: a deleted file takes space while it is open."""
         self._close_suspended(before_s=time.monotonic() - IDLE_S)
         if time.monotonic() - self._used_s >= IDLE_S:
             self.catch_up.close()
