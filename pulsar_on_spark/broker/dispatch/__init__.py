@@ -1,4 +1,4 @@
-"""Who gets which entry of a subscription, and when: pure cores without bytes, clock or IO.
+"""Dispatching: pure cores that decide which consumer of a subscription gets which entry, and when.
 
 A `Dispatcher` shares a `topic.cursor.Cursor` with whoever persists it. Its shell (`subscriptions/subscription.py`)
 drives it: `wanted()` says what to read now, `offer()` takes what was read and says what goes to whom, the rest are the

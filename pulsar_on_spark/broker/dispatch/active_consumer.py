@@ -1,4 +1,4 @@
-"""Which consumer of an Exclusive or Failover subscription is the active one, and who is told of it."""
+"""Election of the active consumer of an Exclusive or Failover subscription."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from pulsar_on_spark.model.errors import ConsumerBusyError
 
 
 class ActiveConsumer:
-    """Elects the active consumer.
+    """The active consumer and its election.
 
     Of the Failover consumers with the lowest priority number, by name, the one at the partition's index is active, so
     that the partitions of a topic spread over them.
@@ -17,8 +17,8 @@ class ActiveConsumer:
         partition: The topic's partition index, -1 if it is not partitioned.
 
     Attributes:
-        id: Who is active; None for nobody.
-        change_at_ms: When the elected consumer becomes the active one; None while no change is due.
+        id: The active consumer; None if there is none.
+        change_at_ms: Time at which the elected consumer becomes active; None if no change is due.
     """
 
     def __init__(self, *, is_failover: bool, partition: int = -1) -> None:
@@ -28,23 +28,23 @@ class ActiveConsumer:
         self._partition = partition
         self._consumers: dict[ConsumerId, ConsumerInfo] = {}
         self._untold: list[ConsumerId] = []
-        """Who was elected when it came, and is told what became of it when the delay is over."""
+        """Consumers that were elected when they subscribed, and are notified after the delay."""
 
     def add(self, info: ConsumerInfo, now_ms: int, delay_ms: int) -> list[ActiveConsumerChanged]:
-        """A consumer subscribed.
+        """Add a consumer.
 
         Args:
-            info: Who.
+            info: The consumer.
             now_ms: The time.
-            delay_ms: How long a change waits on Failover; 0 for not at all.
+            delay_ms: Delay of a change on Failover; 0 for none.
 
         Raises:
-            ConsumerBusyError: the subscription is Exclusive and has its consumer.
+            ConsumerBusyError: the subscription is Exclusive and has a consumer.
         """
         if self._consumers and not self._is_failover:
             holder = next(iter(self._consumers.values())).name
             raise ConsumerBusyError(
-                f"The subscription is Exclusive and consumer {holder!r} has it: close it, or use another name."
+                f"The subscription is Exclusive and consumer {holder!r} has it: close that one, or use another name."
             )
         self._consumers[info.id] = info
         if self._elected() != info.id:
@@ -53,7 +53,7 @@ class ActiveConsumer:
         return self._elect(now_ms, delay_ms)
 
     def remove(self, consumer: ConsumerId, now_ms: int, delay_ms: int) -> list[ActiveConsumerChanged]:
-        """A consumer went (arguments as `add`); an unknown one is no error."""
+        """Remove a consumer, if it is known (arguments as `add`)."""
         if self._consumers.pop(consumer, None) is None:
             return []
         if consumer == self.id:
@@ -64,9 +64,9 @@ class ActiveConsumer:
         return self._elect(now_ms, delay_ms)
 
     def tick(self, now_ms: int, delay_ms: int) -> list[ActiveConsumerChanged]:
-        """Time has passed (arguments as `add`)."""
+        """Activate the elected consumer if its time has come (arguments as `add`)."""
         if self.change_at_ms is None or self.change_at_ms - delay_ms <= now_ms < self.change_at_ms:
-            return []  # before that, the clock was set back: nobody waits for it to come again
+            return []  # a clock that was set back does not prolong the delay
         self.change_at_ms = None
         elected = self._elected()
         if elected != self.id:
@@ -82,7 +82,7 @@ class ActiveConsumer:
         return first[self._partition % len(first) if self._partition >= 0 else 0].id
 
     def _elect(self, now_ms: int, delay_ms: int) -> list[ActiveConsumerChanged]:
-        """After consumers came or went: change the active one if need be, at once or after the delay."""
+        """Elect again after consumers have changed; activate the winner at once or after the delay."""
         elected = self._elected()
         if elected == self.id or self.change_at_ms is not None:
             return []

@@ -1,4 +1,4 @@
-"""A consumer as its dispatcher sees it."""
+"""The dispatcher's state of a consumer."""
 
 from __future__ import annotations
 
@@ -8,21 +8,21 @@ Place = tuple[int, int]
 """Ledger and entry."""
 
 PendingAck = tuple[int, int, int]
-"""Of an entry at a consumer: its messages, those of them that are not acknowledged, and its group (`pool.py`). A plain
-tuple: there may be 200,000 of them."""
+"""State of an unacknowledged entry: its messages, the unacknowledged ones of them, and its group (`pool.py`). A plain
+tuple, because there may be 200,000 of them."""
 
 
 class Consumer:
-    """Permits, and on Shared and Key_Shared what it has and has not acknowledged.
+    """A consumer's permits, and on Shared and Key_Shared its unacknowledged entries.
 
     Attributes:
-        info: What it said when it subscribed.
+        info: Its options.
         permits: Messages that it may still get. One entry may take them below zero.
         epoch: Its consumer epoch.
-        is_writable: Whether its connection takes data now.
-        pending: What it has.
-        unacked: Messages in `pending` that are not acknowledged.
-        is_blocked: Whether it has so many that it gets no more for now.
+        is_writable: True if its connection has room.
+        pending: Its unacknowledged entries.
+        unacked: Number of unacknowledged messages in `pending`.
+        is_blocked: True if it gets no more entries because of its limit of unacknowledged messages.
     """
 
     __slots__ = ("epoch", "info", "is_blocked", "is_writable", "pending", "permits", "unacked")
@@ -38,12 +38,12 @@ class Consumer:
 
     @property
     def is_available(self) -> bool:
-        """Whether it may be given an entry."""
+        """True if it may get an entry."""
         return self.permits > 0 and self.is_writable and not self.is_blocked
 
     @property
     def obstacle(self) -> str | None:
-        """Why it may not, in words."""
+        """The reason why it may not get an entry, for operators; None if it may."""
         if self.is_blocked:
             return f"{self.unacked} unacked messages: it gets more when half of its limit is acknowledged"
         if self.permits <= 0:

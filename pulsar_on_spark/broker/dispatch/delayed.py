@@ -1,10 +1,9 @@
-"""Entries that wait for their time, in bounded memory.
+"""An index of delayed entries in bounded memory.
 
-The soonest are remembered. When there are too many, the later half is forgotten, and with it goes a *horizon*: what is
-due at or after it is not remembered either, only where the first such entry lies. When the horizon comes, everything
-before it has become due, and reading starts again at that place: entries that are out or acknowledged are passed over,
-the due ones delivered, the others remembered anew. So nothing is lost, and each pass delivers at least half of what is
-remembered.
+The index holds the entries that are due soonest. Above the limit the later half is dropped and sets a *horizon*:
+entries due at or after it are not indexed, only the position of the first such entry. When the horizon comes, all
+indexed entries have become due, and reading restarts at that position: delivered and acknowledged entries are skipped,
+due ones delivered, and the others indexed again. No entry is lost, and each pass delivers at least half of the index.
 """
 
 from __future__ import annotations
@@ -18,10 +17,10 @@ Due = tuple[int, int, int, int]
 
 
 class DelayedEntries:
-    """What is not due yet.
+    """The entries that are not due yet.
 
     Args:
-        max_entries: How many are remembered at most.
+        max_entries: Maximum number of indexed entries.
     """
 
     __slots__ = ("_heap", "_horizon_ms", "_max_entries", "_unread")
@@ -31,18 +30,18 @@ class DelayedEntries:
         self._heap: list[Due] = []
         self._horizon_ms: int | None = None
         self._unread: Place | None = None
-        """Where the first entry beyond the horizon lies."""
+        """The position of the first entry beyond the horizon."""
 
     def __len__(self) -> int:
         return len(self._heap)
 
     @property
     def due_ms(self) -> int | None:
-        """When the next one is due, or the horizon comes."""
+        """The time of the next due entry or of the horizon; None if nothing waits."""
         return self._heap[0][0] if self._heap else self._horizon_ms
 
     def add(self, due_ms: int, place: Place, group: int) -> None:
-        """An entry was read before its time."""
+        """Add an entry that was read before its time."""
         if self._horizon_ms is not None and due_ms >= self._horizon_ms:
             assert self._unread is not None, "a horizon comes with the place of what is beyond"
             assert self._unread <= place, "reading goes forward"
@@ -52,7 +51,7 @@ class DelayedEntries:
             self._forget_half()
 
     def take_due(self, now_ms: int) -> list[tuple[Place, int]]:
-        """Places and groups of those that are due; they are not remembered any more."""
+        """Remove the due entries and return their positions and groups."""
         found = []
         while self._heap and self._heap[0][0] <= now_ms:
             _, ledger, entry, group = heappop(self._heap)
@@ -60,7 +59,7 @@ class DelayedEntries:
         return found
 
     def take_unread(self, now_ms: int) -> Place | None:
-        """Once the horizon has come, and all that is due is taken: where to read again from."""
+        """Return the position to read again from if the horizon has come; call it after `take_due`."""
         if self._horizon_ms is None or now_ms < self._horizon_ms:
             return None
         assert not self._heap, "take what is due first"
@@ -68,7 +67,7 @@ class DelayedEntries:
         return place
 
     def clear(self) -> None:
-        """Nothing waits."""
+        """Remove all entries."""
         self._heap.clear()
         self._horizon_ms = self._unread = None
 

@@ -1,4 +1,4 @@
-"""What every dispatcher has: consumers and their permits, a read position, and one read under way."""
+"""The base of all dispatchers: consumers and their permits, the read position, and at most one running read."""
 
 from __future__ import annotations
 
@@ -22,19 +22,19 @@ from pulsar_on_spark.model.ids import EntryId, LedgerId, Position
 from pulsar_on_spark.topic.managed_ledger.cursor.cursor import Cursor
 
 _NEWEST_WEIGHT = 0.2
-"""How much the last read counts in the mean number of messages of an entry, by which the next read is sized."""
+"""Weight of the last read in the moving average of messages per entry, which sizes the next read."""
 
 
 class Dispatcher(ABC):
-    """Who gets what of one subscription. Times are the shell's clock in milliseconds, the one of `deliver_at_ms`.
+    """The dispatcher of one subscription. Times are the shell's clock in milliseconds, the one of `deliver_at_ms`.
 
-    After whatever may have changed something (consumers, flow, acks, growth, an offer) the shell asks `wanted()`,
-    reads, and gives the entries to `offer`; there is one read at a time. It ticks when `due_ms` has come.
+    After each change (consumers, flow, acks, new entries, an offer) the shell calls `wanted()`, reads, and passes the
+    entries to `offer`, one read at a time. It calls `tick` when `due_ms` has come.
 
     Args:
-        cursor: The subscription's cursor. The dispatcher acknowledges in it; the owner records it, resets it and lets
-            it follow the chain, and then calls `reset` or `forget_acked`.
-        limits: What bounds reads and memory.
+        cursor: The subscription's cursor. The dispatcher acknowledges in it; the owner stores it, resets it and updates
+            its chain, and then calls `reset` or `forget_acked`.
+        limits: The limits of reads and memory.
     """
 
     def __init__(self, cursor: Cursor, limits: DispatchLimits) -> None:
@@ -42,119 +42,119 @@ class Dispatcher(ABC):
         self._limits = limits
         self._consumers: dict[ConsumerId, Consumer] = {}
         self._next = cursor.mark_delete
-        """The next entry that was not read yet."""
+        """The next entry to read."""
         self._reading: Wanted | None = None
         self._messages_per_entry = 1.0
 
     @property
     @abstractmethod
     def due_ms(self) -> int | None:
-        """When `tick` has something to do."""
+        """The time at which to call `tick`; None for never."""
 
     def limit(self, limits: DispatchLimits) -> None:
-        """Let other limits hold from now on."""
+        """Apply new limits."""
         self._limits = limits
 
     # -- consumers -------------------------------------------------------------------------------------------------
 
     @abstractmethod
     def add_consumer(self, info: ConsumerInfo, now_ms: int) -> list[ActiveConsumerChanged]:
-        """A consumer subscribed.
+        """Add a consumer.
 
         Raises:
-            ConsumerBusyError: the subscription is Exclusive and has its consumer.
+            ConsumerBusyError: the subscription is Exclusive and has a consumer.
             ConsumerAssignError: its hash ranges overlap another's, or there are none (Key_Shared STICKY).
         """
 
     @abstractmethod
     def remove_consumer(self, consumer: ConsumerId, now_ms: int) -> list[ActiveConsumerChanged]:
-        """A consumer went: what it had and did not acknowledge goes to others. An unknown one is no error."""
+        """Remove a consumer, if it is known; its unacknowledged messages go to others."""
 
     def flow(self, consumer: ConsumerId, permits: int) -> None:
-        """A consumer may get so many messages more (FLOW)."""
+        """Add permits to a consumer (FLOW)."""
         found = self._consumers.get(consumer)
         if found is not None:
             found.permits += permits
 
     def set_writable(self, consumer: ConsumerId, is_writable: bool) -> None:
-        """Whether the consumer's connection takes data; it gets nothing while it does not."""
+        """Note whether the consumer's connection has room; while it has none, the consumer gets no entries."""
         found = self._consumers.get(consumer)
         if found is not None:
             found.is_writable = is_writable
 
     @abstractmethod
     def ack(self, consumer: ConsumerId, acks: Iterable[Ack], *, cumulative: bool = False) -> bool:
-        """A consumer acknowledged entries or messages.
+        """Acknowledge entries or messages for a consumer.
 
         Args:
-            consumer: Who; an unknown one's acks count too, they may come late.
-            acks: What. Acks of what is acknowledged change nothing.
-            cumulative: Everything before as well; ignored on Shared and Key_Shared, where Pulsar has none.
+            consumer: The consumer; acks of an unknown one count too, because they may arrive late.
+            acks: The entries or messages. Repeated acks have no effect.
+            cumulative: True to acknowledge everything before as well; ignored on Shared and Key_Shared, as in Pulsar.
 
         Returns:
-            Whether the cursor changed.
+            True if the cursor changed.
 
         Raises:
-            InvalidArgumentError: the topic has no such entry yet; all other acks are taken nevertheless.
+            InvalidArgumentError: an entry does not exist yet; all other acks are applied.
         """
 
     @abstractmethod
     def redeliver(
         self, consumer: ConsumerId, entries: Iterable[tuple[LedgerId, EntryId]] | None, epoch: int | None = None
     ) -> None:
-        """A consumer wants what it did not acknowledge again (REDELIVER_UNACKNOWLEDGED_MESSAGES).
+        """Deliver unacknowledged entries of a consumer again (REDELIVER_UNACKNOWLEDGED_MESSAGES).
 
         Args:
-            consumer: Who.
-            entries: What of it, on Shared and Key_Shared; all of it if None. Exclusive and Failover always begin again
-                at the mark-delete position.
-            epoch: The consumer's new epoch, by which the client tells what was sent before.
+            consumer: The consumer.
+            entries: The entries, on Shared and Key_Shared; None for all. Exclusive and Failover always restart at the
+                mark-delete position.
+            epoch: The consumer's new epoch, by which the client recognises earlier deliveries.
         """
 
     # -- delivering ------------------------------------------------------------------------------------------------
 
     @abstractmethod
     def wanted(self) -> Wanted | None:
-        """What to read now; None if there is nothing to read, nobody to take it, or a read under way."""
+        """Return the entries to read now; None if there are none, no consumer can get any, or a read is running."""
 
     @property
     def has_more(self) -> bool:
-        """Whether there may be something to read: as long as not, `wanted` is None whatever consumers do."""
+        """True if there may be entries to read; while it is False, `wanted` returns None for any consumers."""
         return not self._cursor.is_at_end(self._next)
 
     @abstractmethod
     def offer(self, wanted: Wanted, entries: Sequence[EntryInfo], now_ms: int) -> list[Delivery]:
-        """What was read, and to whom it goes. What nobody can take now is wanted again later.
+        """Assign read entries to consumers. Entries that no consumer can get now are wanted again later.
 
         Args:
-            wanted: What this answers. The answer is dropped if a reset or a rewind came in between.
-            entries: All of it, or what of it was read from its beginning on; none if the read failed.
+            wanted: The request of the read. The entries are dropped if a reset or a rewind came in between.
+            entries: All wanted entries, or the first of them; none if the read failed.
             now_ms: The time.
 
         Raises:
-            InvalidArgumentError: these entries were not asked for.
+            InvalidArgumentError: the entries do not match the request.
         """
 
     @abstractmethod
     def tick(self, now_ms: int) -> list[ActiveConsumerChanged]:
-        """Time has passed: delayed entries become due, another consumer becomes the active one."""
+        """Handle due times: delayed entries become due, an elected consumer becomes active."""
 
     @abstractmethod
     def reset(self) -> None:
-        """The cursor was reset: begin at its mark-delete position, with nothing out."""
+        """Restart at the mark-delete position after the cursor was reset; no entry is at a consumer."""
 
     @abstractmethod
     def forget_acked(self) -> None:
-        """Others acknowledged entries in the cursor (expiry, trimming, an administrator): do not remember them."""
+        """Forget entries that others acknowledged in the cursor (expiry, trimming, an administrator)."""
 
     @abstractmethod
     def stats(self) -> DispatcherStats:
-        """For the operator: how it stands, and why who is blocked."""
+        """Return statistics for operators, with the reasons of blocked consumers."""
 
     # --------------------------------------------------------------------------------------------------------------
 
     def _read_on(self, permits: int, most: int) -> Wanted | None:
-        """The next entries that were not read yet, as many as the permits are likely to need."""
+        """Return the next entries to read, as many as the permits are likely to allow."""
         if self._cursor.is_at_end(self._next):
             return None
         count = min(self._entries_for(permits), most)
@@ -170,7 +170,7 @@ class Dispatcher(ABC):
         return min(wanted, self._limits.dispatcher_max_read_batch_size)
 
     def _take_answer(self, wanted: Wanted, entries: Sequence[EntryInfo]) -> bool:
-        """Whether the answer counts."""
+        """End the running read; False if its entries must be dropped."""
         if wanted is not self._reading:
             return False
         messages, left = 0, iter(entries)
@@ -189,15 +189,15 @@ class Dispatcher(ABC):
 
 
 def after(place: Place) -> Position:
-    """The position behind an entry."""
+    """Return the position after an entry."""
     return Position(LedgerId(place[0]), EntryId(place[1] + 1))
 
 
 def ack_each(acks: Iterable[Ack], acknowledge: Callable[[Ack], bool]) -> bool:
-    """Acknowledge each, also behind one that is refused; whether anything was not acknowledged before.
+    """Apply all acks, even after a refused one; True if any of them changed the cursor.
 
     Raises:
-        InvalidArgumentError: one was refused, the last of them if there are several.
+        InvalidArgumentError: an ack was refused; the last error if there are several.
     """
     changed, refused = False, None
     for ack in acks:

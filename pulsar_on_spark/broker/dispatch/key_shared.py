@@ -1,13 +1,14 @@
-"""Key_Shared: each key at one consumer at a time, its entries in order.
+"""Key_Shared: each key is delivered in order, to one consumer at a time.
 
-Two rules keep the order while consumers come and go:
+Two rules keep the order while consumers subscribe and leave:
 
-* A slot of keys is *held* by the consumer that has unacknowledged entries of it. Nobody else gets one, also if the slot
-  is another's now, until the holder has acknowledged them or given them back (Pulsar's draining hashes).
-* No entry is delivered while one of its slot before it waits.
+* A slot of keys is *held* by the consumer with unacknowledged entries of it. No other consumer gets an entry of the
+  slot, even if the slot is assigned to it now, until the holder has acknowledged or returned them (Pulsar's draining
+  hashes).
+* No entry is delivered while an earlier one of its slot waits.
 
-Entries of a slot that cannot be delivered wait in line, and reading goes on behind them up to the look-ahead limit. The
-line of a slot that has to wait for its holder is minus the slot: nobody takes from it until it is free.
+Entries of a slot that cannot be delivered wait in a line, and reading continues up to the look-ahead limit. The line of
+a slot that waits for its holder is minus the slot number: no consumer takes from it until the slot is free.
 """
 
 from __future__ import annotations
@@ -30,22 +31,22 @@ from pulsar_on_spark.topic.managed_ledger.cursor.cursor import Cursor
 
 
 class KeySharedDispatcher(PoolDispatcher):
-    """Gives entries to the consumer of their slot, which is their group."""
+    """The dispatcher of Key_Shared: an entry's group is its slot, which belongs to one consumer."""
 
     def __init__(self, cursor: Cursor, limits: DispatchLimits, policy: KeySharedPolicy) -> None:
         super().__init__(cursor, limits)
         self._split: KeySplit = key_split(policy)
         self._in_order = not policy.allow_out_of_order
         self._holders: dict[int, tuple[ConsumerId, int]] = {}
-        """By slot: who has entries of it, and how many."""
+        """By slot: the holder and the number of its entries."""
 
     def add_consumer(self, info: ConsumerInfo, now_ms: int) -> list[ActiveConsumerChanged]:
-        """See `Dispatcher`."""
+        """Add a consumer."""
         self._split.add(info)
         return super().add_consumer(info, now_ms)
 
     def remove_consumer(self, consumer: ConsumerId, now_ms: int) -> list[ActiveConsumerChanged]:
-        """See `Dispatcher`."""
+        """Remove a consumer and return its entries to the others."""
         self._split.remove(consumer)
         return super().remove_consumer(consumer, now_ms)
 
@@ -86,12 +87,12 @@ class KeySharedDispatcher(PoolDispatcher):
             self._replay.move(-group, line)
 
     def _is_held_from(self, target: ConsumerId, slot: int) -> bool:
-        """Whether another consumer than the slot's own has entries of it."""
+        """True if another consumer than the slot's own holds it."""
         holder = self._holders.get(slot)
         return holder is not None and holder[0] != target
 
     def _obstacle(self, consumer: Consumer) -> str | None:
-        """Also names a slot that is this consumer's and held by another, the one for which most entries wait."""
+        """Return why a consumer gets nothing; names its slot with the most entries that wait for a holder."""
         obstacle = super()._obstacle(consumer)
         if obstacle is not None or not len(self._replay):
             return obstacle

@@ -1,13 +1,13 @@
-"""Which Key_Shared consumer has which keys: by slots of the sticky key's hash.
+"""Division of keys among Key_Shared consumers, by slots of the sticky key's hash.
 
 **AUTO_SPLIT.** The slots are the 64 key slots by which Spark cuts its entries (`topic.entries.cutting`): such an entry
-has messages of several keys of one slot, so only a function of the slot keeps each key with one consumer whoever wrote
-it. They are spread as Spark's consumers spread them (`topic.managed_ledger.subscription.slots`): shares differ by at
-most one, and as few as possible move when a consumer comes or goes. Pulsar instead puts 100 points of each consumer on
-a ring of 65,535 hashes; with more than 64 consumers some here get nothing.
+has messages of several keys of one slot, so only a function of the slot keeps each key with one consumer for entries of
+any writer. Slots are divided as among Spark's consumers (`topic.managed_ledger.subscription.slots`): shares differ by
+at most one, and as few slots as possible move when a consumer subscribes or leaves. Pulsar instead puts 100 points of
+each consumer on a ring of 65,535 hashes. Here, with more than 64 consumers, some get nothing.
 
-**STICKY.** Each consumer names its ranges of hashes from 0 to 65,535. An entry of Spark follows its first key: its keys
-lie in all ranges alike (docs/adr/0012).
+**STICKY.** Each consumer sends its ranges of hashes from 0 to 65,535. An entry of Spark follows its first key, because
+its keys are spread over all ranges (docs/adr/0012).
 """
 
 from __future__ import annotations
@@ -25,41 +25,41 @@ from pulsar_on_spark.topic.entries.cutting import SLOTS
 from pulsar_on_spark.topic.managed_ledger.subscription.slots import targets
 
 HASHES: Final = 65_536
-"""Hashes of STICKY."""
+"""Number of hashes of STICKY."""
 _POSITIVE = 0x7FFFFFFF
 
 
 def sticky_key_hash(key: bytes) -> int:
-    """Pulsar's `Murmur3_32Hash` of a sticky key; `model.hashing` has it for columns."""
+    """Return Pulsar's `Murmur3_32Hash` of a sticky key; `model.hashing` computes it for columns."""
     return mmh3.hash(key, 0, signed=False) & _POSITIVE
 
 
 class KeySplit(ABC):
-    """A division of keys among consumers. Slots are above 0."""
+    """A division of keys among consumers. Slot numbers are above 0."""
 
     @abstractmethod
     def slot(self, key: bytes) -> int:
-        """The slot of a sticky key."""
+        """Return the slot of a sticky key."""
 
     @abstractmethod
     def consumer(self, slot: int) -> ConsumerId | None:
-        """Who has a slot; None if nobody has."""
+        """Return the consumer of a slot; None if it has none."""
 
     @abstractmethod
     def add(self, info: ConsumerInfo) -> None:
-        """A consumer came.
+        """Add a consumer.
 
         Raises:
-            ConsumerAssignError: its hash ranges are not acceptable, or another has some of them.
+            ConsumerAssignError: its hash ranges are invalid or overlap another consumer's.
         """
 
     @abstractmethod
     def remove(self, consumer: ConsumerId) -> None:
-        """A consumer went."""
+        """Remove a consumer."""
 
 
 def key_split(policy: KeySharedPolicy) -> KeySplit:
-    """The division that a policy asks for."""
+    """Create the division that a policy requires."""
     return AutoSplit() if policy.mode == "AUTO_SPLIT" else StickyRanges()
 
 
@@ -70,14 +70,14 @@ class AutoSplit(KeySplit):
         self._labels: dict[ConsumerId, str] = {}
         self._owners: dict[int, str] = {}
         self._consumers: dict[int, ConsumerId] | None = {}
-        """By slot; None when consumers came or went since it was made."""
+        """Consumers by slot; None if the consumers have changed since it was computed."""
 
     def slot(self, key: bytes) -> int:
-        """See `KeySplit`."""
+        """Return the slot of a sticky key."""
         return sticky_key_hash(key) % SLOTS + 1
 
     def consumer(self, slot: int) -> ConsumerId | None:
-        """See `KeySplit`."""
+        """Return the consumer of a slot; None if it has none."""
         if self._consumers is None:
             self._owners = targets(self._labels.values(), self._owners)
             consumers = {label: consumer for consumer, label in self._labels.items()}
@@ -85,30 +85,30 @@ class AutoSplit(KeySplit):
         return self._consumers.get(slot)
 
     def add(self, info: ConsumerInfo) -> None:
-        """See `KeySplit`. Of several of one name each has a label of its own, free again when it goes."""
+        """Add a consumer; consumers of one name get distinct labels, which are reused after they leave."""
         taken = set(self._labels.values())
         labels = (f"{info.name}/{number}" for number in count())
         self._labels[info.id] = next(label for label in labels if label not in taken)
         self._consumers = None
 
     def remove(self, consumer: ConsumerId) -> None:
-        """See `KeySplit`."""
+        """Remove a consumer."""
         self._labels.pop(consumer, None)
         self._consumers = None
 
 
 class StickyRanges(KeySplit):
-    """The ranges that consumers name."""
+    """The hash ranges that consumers sent."""
 
     def __init__(self) -> None:
         self._ranges: list[tuple[HashRange, ConsumerId]] = []
 
     def slot(self, key: bytes) -> int:
-        """See `KeySplit`; hash 0 counts as 1, as in Pulsar."""
+        """Return the hash of a key; 0 counts as 1, as in Pulsar."""
         return sticky_key_hash(key) % HASHES or 1
 
     def consumer(self, slot: int) -> ConsumerId | None:
-        """See `KeySplit`."""
+        """Return the consumer of a slot; None if it has none."""
         at = bisect_right(self._ranges, slot, key=lambda found: found[0][0]) - 1
         if at < 0:
             return None
@@ -116,7 +116,7 @@ class StickyRanges(KeySplit):
         return consumer if slot <= last else None
 
     def add(self, info: ConsumerInfo) -> None:
-        """See `KeySplit`."""
+        """Add a consumer and check its hash ranges."""
         if not info.ranges:
             raise ConsumerAssignError(
                 f"Consumer {info.name!r} names no hash ranges: key-shared mode STICKY needs some."
@@ -139,5 +139,5 @@ class StickyRanges(KeySplit):
             insort(self._ranges, (found, info.id))
 
     def remove(self, consumer: ConsumerId) -> None:
-        """See `KeySplit`."""
+        """Remove a consumer."""
         self._ranges = [found for found in self._ranges if found[1] != consumer]

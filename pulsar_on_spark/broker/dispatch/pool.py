@@ -1,4 +1,4 @@
-"""What Shared and Key_Shared have in common: entries spread over a pool of consumers and acknowledged one by one.
+"""The common base of Shared and Key_Shared: a pool of consumers with individual acknowledgements.
 
 An entry is in one of these places, and moves so:
 
@@ -35,72 +35,72 @@ from pulsar_on_spark.topic.managed_ledger.cursor.cursor import Cursor, EntryRang
 
 
 class PoolDispatcher(Dispatcher):
-    """Remembers what is out, bounded by the unacked limits, and what waits, bounded by these and the look-ahead."""
+    """A dispatcher that tracks delivered and waiting entries, limited by unacked limits and look-ahead."""
 
     def __init__(self, cursor: Cursor, limits: DispatchLimits) -> None:
         super().__init__(cursor, limits)
         self._available: dict[ConsumerId, Consumer] = {}
-        """Those of `_consumers` that may be given an entry: there may be a thousand, and a message at a time."""
+        """The available ones of `_consumers`, as there may be a thousand and each gets a message at a time."""
         self._replay = Replay()
         self._is_replay = False
-        """Whether the read under way is one of entries that wait."""
+        """True if the running read is one of waiting entries."""
         self._delayed = DelayedEntries(limits.max_delayed_entries)
         self._ticked_ms = 0
         self._read_before: Place = (0, 0)
-        """Entries before this place were read; they may be out or waiting."""
+        """Entries before this position were read, and may be delivered or waiting."""
         self._redeliveries: dict[Place, int] = {}
         self._unacked = 0
         self._is_blocked = False
         self._lines_are_old = False
         self._given_back: set[int] = set()
-        """Groups of entries that came to wait while waiting ones are read: those may have to wait for them."""
+        """Groups of entries that began to wait during a read of waiting ones, which may have to wait for them."""
 
     # -- what a subclass decides -----------------------------------------------------------------------------------
 
     _in_order = False
-    """Whether no entry may be delivered while one of its group before it waits."""
+    """True if no entry may be delivered while an earlier one of its group waits."""
 
     @abstractmethod
     def _group_of(self, info: EntryInfo) -> int:
-        """The group of an entry."""
+        """Return the group of an entry."""
 
     @abstractmethod
     def _line_of(self, group: int) -> Line:
-        """Where entries of a group wait."""
+        """Return the line in which entries of a group wait."""
 
     @abstractmethod
     def _choose(self, info: EntryInfo, group: int) -> Consumer | None:
-        """Who gets an entry now; None if it has to wait. At least one consumer is available."""
+        """Choose the consumer of an entry; None if it must wait. At least one consumer is available."""
 
     def _group_again(self, group: int) -> int:
-        """The group under which an entry waits that nobody has any more: as it was, if that is for good."""
+        """Return the group of an entry that a consumer returned; the same one if groups are permanent."""
         return group
 
     def _begin_offer(self) -> None:
-        """An offer begins."""
+        """Prepare for an offer."""
 
     def _went_out(self, consumer: Consumer, group: int) -> None:
-        """An entry went to a consumer."""
+        """Note that an entry was delivered to a consumer."""
 
     def _came_back(self, consumer: Consumer, group: int) -> None:
-        """An entry is not at the consumer any more: acknowledged, or about to wait."""
+        """Note that a consumer no longer has an entry: it is acknowledged, or will wait."""
 
     # -- consumers -------------------------------------------------------------------------------------------------
 
     @property
     def due_ms(self) -> int | None:
-        """When delayed entries are due, not before the next tick."""
+        """The time of the next due entries, not before the next tick."""
         due_ms = self._delayed.due_ms
         return None if due_ms is None else max(due_ms, self._ticked_ms + self._limits.delayed_delivery_tick_time_millis)
 
     def add_consumer(self, info: ConsumerInfo, now_ms: int) -> list[ActiveConsumerChanged]:
-        """See `Dispatcher`."""
+        """Add a consumer."""
         self._consumers[info.id] = Consumer(info)
         self._lines_are_old = True
         return []
 
     def remove_consumer(self, consumer: ConsumerId, now_ms: int) -> list[ActiveConsumerChanged]:
-        """See `Dispatcher`. That its consumer went does not count as a redelivery."""
+        """Remove a consumer; its entries wait again, without counting as redelivered."""
         gone = self._consumers.pop(consumer, None)
         if gone is None:
             return []
@@ -113,17 +113,17 @@ class PoolDispatcher(Dispatcher):
         return []
 
     def flow(self, consumer: ConsumerId, permits: int) -> None:
-        """See `Dispatcher`."""
+        """Add permits to a consumer."""
         super().flow(consumer, permits)
         self._note(consumer)
 
     def set_writable(self, consumer: ConsumerId, is_writable: bool) -> None:
-        """See `Dispatcher`."""
+        """Note whether the consumer's connection has room."""
         super().set_writable(consumer, is_writable)
         self._note(consumer)
 
     def ack(self, consumer: ConsumerId, acks: Iterable[Ack], *, cumulative: bool = False) -> bool:
-        """See `Dispatcher`."""
+        """Acknowledge entries or messages."""
         if cumulative:
             return False
         asking = self._consumers.get(consumer)
@@ -132,7 +132,7 @@ class PoolDispatcher(Dispatcher):
     def redeliver(
         self, consumer: ConsumerId, entries: Iterable[tuple[LedgerId, EntryId]] | None, epoch: int | None = None
     ) -> None:
-        """See `Dispatcher`; of `entries` those count that the consumer has."""
+        """Return entries of a consumer for redelivery; entries that it does not have are ignored."""
         asking = self._consumers.get(consumer)
         if asking is None:
             return
@@ -145,7 +145,7 @@ class PoolDispatcher(Dispatcher):
     # -- delivering ------------------------------------------------------------------------------------------------
 
     def wanted(self) -> Wanted | None:
-        """See `Dispatcher`; what waits comes first."""
+        """Return the entries to read: waiting ones first, then new ones."""
         if self._reading is not None or self._is_blocked or not self._available:
             return None
         if self._lines_are_old:
@@ -170,14 +170,14 @@ class PoolDispatcher(Dispatcher):
 
     @property
     def has_more(self) -> bool:
-        """See `Dispatcher`."""
+        """True if there may be entries to read."""
         return len(self._replay) > 0 or super().has_more
 
     def offer(self, wanted: Wanted, entries: Sequence[EntryInfo], now_ms: int) -> list[Delivery]:
-        """See `Dispatcher`."""
+        """Assign read entries to consumers."""
         if not self._take_answer(wanted, entries):
             return []
-        self._ticked_ms = min(self._ticked_ms, now_ms)  # a clock that was set back must not put the next tick off
+        self._ticked_ms = min(self._ticked_ms, now_ms)  # a clock that was set back must not delay the next tick
         self._begin_offer()
         deliveries: list[Delivery] = []
         last: Place | None = None
@@ -203,7 +203,7 @@ class PoolDispatcher(Dispatcher):
         return deliveries
 
     def tick(self, now_ms: int) -> list[ActiveConsumerChanged]:
-        """See `Dispatcher`."""
+        """Handle due times."""
         due_ms = self.due_ms
         if due_ms is None or now_ms < due_ms:
             return []
@@ -219,7 +219,7 @@ class PoolDispatcher(Dispatcher):
         return []
 
     def reset(self) -> None:
-        """See `Dispatcher`."""
+        """Restart at the mark-delete position."""
         self._next, self._read_before = self._cursor.mark_delete, (0, 0)
         self._reading = None
         self._replay.clear()
@@ -231,7 +231,7 @@ class PoolDispatcher(Dispatcher):
         assert self._unacked == 0, "messages are out at nobody"
 
     def forget_acked(self) -> None:
-        """See `Dispatcher`."""
+        """Forget entries that others acknowledged in the cursor."""
         is_acked = self._cursor.is_acked
         for consumer in self._consumers.values():
             for ledger, entry in list(consumer.pending):
@@ -243,40 +243,40 @@ class PoolDispatcher(Dispatcher):
         self._replay.remove_if(lambda ledger, entry: is_acked(LedgerId(ledger), EntryId(entry)))
 
     def stats(self) -> DispatcherStats:
-        """See `Dispatcher`."""
+        """Return statistics for operators."""
         consumers = tuple(
             ConsumerStats(found.info.id, found.permits, found.unacked, self._obstacle(found))
             for found in self._consumers.values()
         )
         blocked = None
         if self._is_blocked:
-            blocked = f"{self._unacked} unacked messages: it goes on when half of its limit is acknowledged"
+            blocked = f"{self._unacked} unacked messages: it continues when half of its limit is acknowledged"
         return DispatcherStats(consumers, self._unacked, len(self._replay), len(self._delayed), blocked)
 
     # --------------------------------------------------------------------------------------------------------------
 
     @property
     def _look_ahead(self) -> int:
-        """Entries that may wait while new ones are read."""
+        """Return the number of entries that may wait while new ones are read."""
         limits = self._limits
         each = limits.key_shared_look_ahead_per_consumer * len(self._consumers)
         return min(each, limits.key_shared_look_ahead_per_subscription)
 
     def _obstacle(self, consumer: Consumer) -> str | None:
         if consumer.obstacle is None and len(self._replay) >= self._look_ahead:
-            return f"{len(self._replay)} entries wait for other consumers: nothing new is read before they are taken"
+            return f"{len(self._replay)} entries wait for other consumers: new ones are read after these are delivered"
         return consumer.obstacle
 
     def _has_to_wait(self, group: int) -> bool:
-        """Whether an entry that was just read may have others of its group before it that wait.
+        """True if earlier entries of the group of a just-read entry may be waiting.
 
-        Of waiting entries themselves the first come first, but for those that came to wait while these were read. (What
-        is not delivered within an offer holds up all of its group: nobody becomes available meanwhile.)
+        Waiting entries are read in order, except for those that began to wait during the read. (An entry that is not
+        delivered within an offer blocks the rest of its group: no consumer becomes available meanwhile.)
         """
         return group in self._given_back if self._is_replay else self._replay.waiting(group) > 0
 
     def _settle(self, info: EntryInfo, place: Place, now_ms: int) -> int | None:
-        """The group of an entry that is to be delivered; None if there is nothing to deliver, or not yet."""
+        """Return the group of an entry to deliver; None if it is acknowledged, delivered or not due."""
         if self._cursor.is_acked(info.ledger, info.entry):
             self._replay.remove(place)
             return None
@@ -330,11 +330,11 @@ class PoolDispatcher(Dispatcher):
         return changed
 
     def _holder(self, place: Place) -> Consumer | None:
-        """Who has an entry that another acknowledges: it was given back or handed over while the ack was on its way."""
+        """Return the consumer that has an entry; another may acknowledge it late, after it returned the entry."""
         return next((consumer for consumer in self._consumers.values() if place in consumer.pending), None)
 
     def _give_back(self, consumer: Consumer, place: Place) -> bool:
-        """The consumer does not want an entry: it waits again, unless it is acknowledged."""
+        """Return an entry of a consumer to the waiting ones, unless it is acknowledged."""
         group = self._release(consumer, place)
         if self._cursor.is_acked(LedgerId(place[0]), EntryId(place[1])):
             return False
@@ -346,14 +346,14 @@ class PoolDispatcher(Dispatcher):
         self._given_back.add(group)
 
     def _release(self, consumer: Consumer, place: Place) -> int:
-        """The consumer has the entry no more; its group."""
+        """Remove an entry from a consumer, and return its group."""
         _, unacked, group = consumer.pending.pop(place)
         self._count(consumer, -unacked)
         self._came_back(consumer, group)
         return group
 
     def _note(self, consumer: ConsumerId) -> None:
-        """The consumer may have become available, or not."""
+        """Update the set of available consumers for one that changed."""
         found = self._consumers.get(consumer)
         if found is not None and found.is_available:
             self._available[consumer] = found
@@ -361,13 +361,13 @@ class PoolDispatcher(Dispatcher):
             self._available.pop(consumer, None)
 
     def limit(self, limits: DispatchLimits) -> None:
-        """See `Dispatcher`: who is blocked may get more, or the other way round."""
+        """Apply new limits, which may block or unblock consumers."""
         super().limit(limits)
         for consumer in self._consumers.values():
             self._count(consumer, 0)
 
     def _count(self, consumer: Consumer, messages: int) -> None:
-        """So many messages more, or less, are out."""
+        """Add to the number of unacknowledged messages, or subtract."""
         consumer.unacked += messages
         self._unacked += messages
         limits = self._limits
@@ -377,12 +377,12 @@ class PoolDispatcher(Dispatcher):
 
 
 def _is_over(unacked: int, limit: int, was_over: bool) -> bool:
-    """Blocked from the limit on, until half of it is reached."""
+    """Hysteresis: block at the limit, and unblock at half of it."""
     return limit > 0 and unacked >= (limit // 2 + 1 if was_over else limit)
 
 
 def _ranges(places: Sequence[Place]) -> tuple[EntryRange, ...]:
-    """Places in order as ranges."""
+    """Join sorted positions to ranges."""
     ranges: list[EntryRange] = []
     first = end = ledger = -1
     for place_ledger, entry in places:

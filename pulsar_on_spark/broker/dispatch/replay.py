@@ -1,4 +1,4 @@
-"""Entries that were read before and wait for a consumer, in lines by who may take them."""
+"""The replay queue: entries that were read before and wait for a consumer, in one line per possible consumer."""
 
 from __future__ import annotations
 
@@ -8,15 +8,15 @@ from heapq import heapify, heappop, heappush
 from pulsar_on_spark.broker.dispatch.consumer import Place
 
 Line = int
-"""Who may take an entry: a consumer's id, `ANYONE`, or a negative number for a line that nobody may take from yet."""
+"""The consumer of a line's entries: its id, `ANYONE`, or a negative number for a line that is blocked."""
 
 ANYONE: Line = 0
 
 
 class Replay:
-    """Places with their group (`pool.py`), each in one line, in the topic's order within a line.
+    """Positions with their group (`pool.py`), each in one line, sorted in topic order within a line.
 
-    `take` gives places to be read; they count as waiting until `remove` or `put_back` says what became of them.
+    `take` returns positions to read; they count as waiting until they are removed or put back.
     """
 
     __slots__ = ("_groups", "_in_group", "_lines", "_taken")
@@ -25,7 +25,7 @@ class Replay:
         self._groups: dict[Place, int] = {}
         self._in_group: dict[int, int] = {}
         self._lines: dict[Line, list[Place]] = {}
-        """Heaps. Places that are not in `_groups` any more are dropped when they come up."""
+        """A heap per line. Removed positions, which are not in `_groups`, are dropped when they come up."""
         self._taken: dict[Place, None] = {}
 
     def __len__(self) -> int:
@@ -35,29 +35,29 @@ class Replay:
         return place in self._groups
 
     def waiting(self, group: int) -> int:
-        """How many of a group wait."""
+        """Return the number of waiting entries of a group."""
         return self._in_group.get(group, 0)
 
     def add(self, place: Place, group: int, line: Line) -> None:
-        """A place that does not wait yet."""
+        """Add a position that is not waiting yet."""
         assert place not in self._groups, f"{place} waits already"
         self._join(place, group)
         heappush(self._lines.setdefault(line, []), place)
 
     def regroup(self, place: Place, group: int) -> None:
-        """A place that was taken has another group now."""
+        """Change the group of a taken position."""
         assert place in self._taken, f"{place} stands in line"
         self._leave(place)
         self._join(place, group)
 
     def remove(self, place: Place) -> None:
-        """A place waits no more; one that does not wait is no error."""
+        """Remove a position, if it is waiting."""
         if place in self._groups:
             self._leave(place)
             self._taken.pop(place, None)
 
     def take(self, lines: Iterable[Line], most: int) -> list[Place]:
-        """The first places of some lines, in the topic's order."""
+        """Take the first positions of some lines, in topic order."""
         heads = [(heap[0], line) for line in lines if (heap := self._lines.get(line))]
         heapify(heads)
         found: list[Place] = []
@@ -75,13 +75,13 @@ class Replay:
         return found
 
     def put_back(self, line_of: Callable[[int], Line]) -> None:
-        """What was taken and not removed since stands in line again."""
+        """Put taken positions that were not removed back into their lines."""
         for place in self._taken:
             heappush(self._lines.setdefault(line_of(self._groups[place]), []), place)
         self._taken.clear()
 
     def move(self, old: Line, new: Line) -> None:
-        """Those of one line join another."""
+        """Move all positions of one line to another."""
         moved = self._lines.pop(old, None)
         if moved:
             into = self._lines.setdefault(new, [])
@@ -93,7 +93,7 @@ class Replay:
                     heappush(into, place)
 
     def line_up(self, line_of: Callable[[int], Line]) -> None:
-        """Form all lines anew, because consumers came or went."""
+        """Rebuild all lines after consumers have changed."""
         self._lines = {}
         for place, group in self._groups.items():
             if place not in self._taken:
@@ -102,11 +102,11 @@ class Replay:
             heapify(heap)
 
     def clear(self) -> None:
-        """Nothing waits."""
+        """Remove all positions."""
         self.__init__()  # type: ignore[misc]
 
     def remove_if(self, is_gone: Callable[[int, int], bool]) -> None:
-        """Remove what is acknowledged."""
+        """Remove the positions that are acknowledged."""
         for place in [place for place in self._groups if is_gone(*place)]:
             self.remove(place)
 

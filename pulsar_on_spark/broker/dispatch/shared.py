@@ -1,4 +1,4 @@
-"""Shared: entries go round robin to whoever has permits, in turns of a few messages; what was given back goes first."""
+"""Shared: round-robin over consumers with permits, a few messages per turn; redeliveries come first."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from pulsar_on_spark.broker.dispatch.values import ActiveConsumerChanged, Consum
 from pulsar_on_spark.topic.managed_ledger.cursor.cursor import Cursor
 
 MAX_CHUNKED_MESSAGES: Final = 10_000
-"""Chunked messages of which it is remembered who has their first chunks. Only those count that producers are in the
-middle of; when there are more, the oldest is forgotten, and a client that gets a part of a message gives it back."""
+"""Maximum number of incomplete chunked messages whose consumer is tracked. Above it, the oldest is forgotten, and a
+client that gets only some chunks of a message returns them."""
 
 
 class SharedDispatcher(PoolDispatcher):
-    """Spreads entries. Consumers of the lowest priority number get all as long as one of them has permits.
+    """The dispatcher of Shared. Consumers with the lowest priority number get all entries while they have permits.
 
     The chunks of a message go to one consumer: an entry's group is that consumer's id, or 0.
     """
@@ -27,26 +27,26 @@ class SharedDispatcher(PoolDispatcher):
     def __init__(self, cursor: Cursor, limits: DispatchLimits) -> None:
         super().__init__(cursor, limits)
         self._levels: list[deque[Consumer]] = []
-        """Consumers by priority; whose turn is next stands in front."""
+        """Consumers by priority, the next one in turn first."""
         self._turn: Consumer | None = None
         self._turn_left = 0
         self._chunks: dict[str, ConsumerId] = {}
 
     def add_consumer(self, info: ConsumerInfo, now_ms: int) -> list[ActiveConsumerChanged]:
-        """See `Dispatcher`."""
+        """Add a consumer."""
         effects = super().add_consumer(info, now_ms)
         self._form_levels()
         return effects
 
     def remove_consumer(self, consumer: ConsumerId, now_ms: int) -> list[ActiveConsumerChanged]:
-        """See `Dispatcher`."""
+        """Remove a consumer and return its entries to the others."""
         self._chunks = {uuid: owner for uuid, owner in self._chunks.items() if owner != consumer}
         effects = super().remove_consumer(consumer, now_ms)
         self._form_levels()
         return effects
 
     def reset(self) -> None:
-        """See `Dispatcher`."""
+        """Restart at the mark-delete position."""
         super().reset()
         self._chunks.clear()
 
@@ -56,7 +56,7 @@ class SharedDispatcher(PoolDispatcher):
         return self._chunks.get(info.chunk.uuid, 0) if info.chunk is not None else 0
 
     def _group_again(self, group: int) -> int:
-        return 0  # who has the other chunks by then is known when it is read again
+        return 0  # the consumer of the other chunks is looked up when the entry is read again
 
     def _line_of(self, group: int) -> Line:
         return group if group in self._consumers else ANYONE
@@ -94,10 +94,10 @@ class SharedDispatcher(PoolDispatcher):
                     self._turn = consumer
                     self._turn_left = self._limits.dispatcher_max_round_robin_batch_size
                     return consumer
-        raise AssertionError("asked although nobody is available")
+        raise AssertionError("no consumer is available")
 
     def _form_levels(self) -> None:
-        """Whose turn is next stays: consumers keep their order, newcomers come last."""
+        """Rebuild the turns: consumers keep their order, and new ones are appended."""
         kept = [consumer for level in self._levels for consumer in level if consumer.info.id in self._consumers]
         known = {consumer.info.id for consumer in kept}
         kept += [consumer for consumer in self._consumers.values() if consumer.info.id not in known]

@@ -1,7 +1,7 @@
-"""Exclusive and Failover: one consumer at a time gets everything, in order.
+"""Exclusive and Failover: one consumer at a time gets all entries in order.
 
-Nothing is remembered of what it has: giving back, and a change of the active consumer, begin again at the mark-delete
-position, and entries that were acknowledged one by one are left out.
+Delivered entries are not tracked: a redelivery, or a change of the active consumer, restarts at the mark-delete
+position, without individually acknowledged entries.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ from pulsar_on_spark.topic.managed_ledger.cursor.cursor import Cursor
 
 
 class SingleActiveDispatcher(Dispatcher):
-    """Gives all to the active consumer (`ActiveConsumer`); while a change is due nobody gets anything.
+    """The dispatcher of Exclusive and Failover, which pauses deliveries while a change of the active consumer is due.
 
     Args:
         cursor: The subscription's cursor.
-        limits: What bounds reads, and the delay of a change.
+        limits: The limits of reads, and the delay of a change.
         is_failover: False for Exclusive.
         partition: The topic's partition index, -1 if it is not partitioned.
     """
@@ -44,7 +44,7 @@ class SingleActiveDispatcher(Dispatcher):
 
     @property
     def due_ms(self) -> int | None:
-        """When the elected consumer becomes the active one."""
+        """The time at which the elected consumer becomes active."""
         return self._election.change_at_ms
 
     @property
@@ -55,28 +55,28 @@ class SingleActiveDispatcher(Dispatcher):
     # -- consumers -------------------------------------------------------------------------------------------------
 
     def add_consumer(self, info: ConsumerInfo, now_ms: int) -> list[ActiveConsumerChanged]:
-        """See `Dispatcher`."""
+        """Add a consumer."""
         notices = self._election.add(info, now_ms, self._delay_ms)
         self._consumers[info.id] = Consumer(info)
         self._follow_election()
         return notices
 
     def remove_consumer(self, consumer: ConsumerId, now_ms: int) -> list[ActiveConsumerChanged]:
-        """See `Dispatcher`."""
+        """Remove a consumer and return its entries to the others."""
         notices = self._election.remove(consumer, now_ms, self._delay_ms)
         self._consumers.pop(consumer, None)
         self._follow_election()
         return notices
 
     def ack(self, consumer: ConsumerId, acks: Iterable[Ack], *, cumulative: bool = False) -> bool:
-        """See `Dispatcher`."""
+        """Acknowledge entries or messages."""
         acknowledge = self._cursor.acknowledge_through if cumulative else self._cursor.acknowledge
         return ack_each(acks, lambda ack: acknowledge(*ack))
 
     def redeliver(
         self, consumer: ConsumerId, entries: Iterable[tuple[LedgerId, EntryId]] | None, epoch: int | None = None
     ) -> None:
-        """See `Dispatcher`; of one that is not active nothing is out."""
+        """Restart at the mark-delete position, if the consumer is the active one."""
         asking = self._consumers.get(consumer)
         if asking is None:
             return
@@ -88,14 +88,14 @@ class SingleActiveDispatcher(Dispatcher):
     # -- delivering ------------------------------------------------------------------------------------------------
 
     def wanted(self) -> Wanted | None:
-        """See `Dispatcher`."""
+        """Return the entries to read now."""
         active = self._active
         if self._reading is not None or active is None or self.due_ms is not None or not active.is_available:
             return None
         return self._read_on(active.permits, self._limits.dispatcher_max_read_batch_size)
 
     def offer(self, wanted: Wanted, entries: Sequence[EntryInfo], now_ms: int) -> list[Delivery]:
-        """See `Dispatcher`."""
+        """Assign read entries to consumers."""
         active, cursor = self._active, self._cursor
         if not self._take_answer(wanted, entries) or active is None:
             return []
@@ -119,21 +119,21 @@ class SingleActiveDispatcher(Dispatcher):
         return deliveries
 
     def tick(self, now_ms: int) -> list[ActiveConsumerChanged]:
-        """See `Dispatcher`."""
+        """Handle due times."""
         notices = self._election.tick(now_ms, self._delay_ms)
         self._follow_election()
         return notices
 
     def reset(self) -> None:
-        """See `Dispatcher`."""
+        """Restart at the mark-delete position."""
         self._next = self._cursor.mark_delete
         self._reading = None
 
     def forget_acked(self) -> None:
-        """See `Dispatcher`; nothing is remembered."""
+        """Do nothing: delivered entries are not tracked."""
 
     def stats(self) -> DispatcherStats:
-        """See `Dispatcher`."""
+        """Return statistics for operators."""
         consumers = tuple(
             ConsumerStats(found.info.id, found.permits, None, self._obstacle(found))
             for found in self._consumers.values()
@@ -154,7 +154,7 @@ class SingleActiveDispatcher(Dispatcher):
         return self._limits.active_consumer_failover_delay_time_millis
 
     def _follow_election(self) -> None:
-        """Whoever becomes the active one begins at the mark-delete position; what is read for another is dropped."""
+        """Restart at the mark-delete position for a new active consumer, dropping a read for the previous one."""
         active = None if self._election.id is None else self._consumers[self._election.id]
         if active is not self._active:
             self._active = active

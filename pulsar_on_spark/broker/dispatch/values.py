@@ -1,4 +1,4 @@
-"""What goes into a dispatcher and what comes out of it."""
+"""The inputs and outputs of dispatchers."""
 
 from __future__ import annotations
 
@@ -11,21 +11,21 @@ from pulsar_on_spark.topic.managed_ledger.cursor.cursor import EntryRange
 from pulsar_on_spark.topic.managed_ledger.cursor.holes import ack_set_bits
 
 ConsumerId = NewType("ConsumerId", int)
-"""Above 0 and unique in the subscription for good; the shell counts them. Not the client's consumer_id."""
+"""An id above 0 that the shell assigns and never reuses in a subscription. Not the client's consumer_id."""
 
 HashRange = tuple[int, int]
-"""First and last hash that a consumer of Key_Shared STICKY takes, both included, from 0 to 65,535."""
+"""First and last hash of a Key_Shared STICKY consumer, both included, from 0 to 65,535."""
 
 
 @dataclass(frozen=True, slots=True)
 class ConsumerInfo:
-    """What a consumer said when it subscribed.
+    """The options of a consumer.
 
     Attributes:
-        id: Its id here.
-        name: Its name; two may have the same.
+        id: Its id in the subscription.
+        name: Its name, which need not be unique.
         priority: Its priority level: the lowest number comes first.
-        epoch: Its `consumer_epoch`; None where the client knows none.
+        epoch: Its `consumer_epoch`; None if the client does not send one.
         ranges: Its hash ranges; only with the key-shared mode STICKY.
     """
 
@@ -38,14 +38,14 @@ class ConsumerInfo:
 
 @dataclass(frozen=True, slots=True)
 class KeySharedPolicy:
-    """How Key_Shared consumers divide the keys (`keySharedMeta`): all consumers of a subscription must say the same."""
+    """The division of keys (`keySharedMeta`), which all consumers of a subscription must share."""
 
     mode: Literal["AUTO_SPLIT", "STICKY"] = "AUTO_SPLIT"
     allow_out_of_order: bool = False
 
 
 class Chunk(NamedTuple):
-    """Which part of a chunked message an entry is."""
+    """The place of an entry in a chunked message."""
 
     uuid: str
     number: int
@@ -53,7 +53,7 @@ class Chunk(NamedTuple):
 
 
 class EntryInfo(NamedTuple):
-    """What a dispatcher looks at of an entry that was read.
+    """The properties of an entry that a dispatcher needs.
 
     Attributes:
         ledger: Its ledger.
@@ -62,9 +62,9 @@ class EntryInfo(NamedTuple):
         size_bytes: Bytes of it.
         key: Its sticky key: the ordering key, else the partition key, else `<producer>-<sequence id>` (Pulsar's
             `Commands.resolveStickyKey`).
-        deliver_at_ms: Not before this time to consumers of Shared and Key_Shared.
-        is_marker: No message for consumers: it is acknowledged here.
-        chunk: Set where the message has more than one chunk.
+        deliver_at_ms: Earliest delivery time to consumers of Shared and Key_Shared.
+        is_marker: True if it is not a message: the dispatcher acknowledges it.
+        chunk: Set if the message has more than one chunk.
     """
 
     ledger: LedgerId
@@ -78,7 +78,7 @@ class EntryInfo(NamedTuple):
 
 
 class Wanted(NamedTuple):
-    """What to read for a dispatcher now; `offer` is the answer to this very object, also if nothing could be read."""
+    """A request to read entries; `offer` must be called with the same object, even if the read failed."""
 
     ranges: tuple[EntryRange, ...]
     max_entries: int
@@ -86,15 +86,15 @@ class Wanted(NamedTuple):
 
 
 class Delivery(NamedTuple):
-    """An entry that goes to a consumer.
+    """The delivery of an entry to a consumer.
 
     Attributes:
-        consumer: To whom.
+        consumer: The consumer.
         ledger: The entry's ledger.
         entry: Its id.
-        redelivery_count: How often it was given back unacknowledged; 0 on Exclusive and Failover, as in Pulsar.
+        redelivery_count: Number of its redeliveries; 0 on Exclusive and Failover, as in Pulsar.
         ack_set: Bits of its messages that are unacked, 0 for all of them.
-        permits: Messages that it costs.
+        permits: Number of permits that it uses.
         epoch: The consumer's epoch.
     """
 
@@ -117,14 +117,14 @@ class Ack(NamedTuple):
 
     @classmethod
     def of(cls, ledger: LedgerId, entry: EntryId, words: Sequence[int], batch_size: int = 0) -> Ack:
-        """Out of a message id of a client.
+        """Create an acknowledgement from a message id of a client.
 
         Args:
             ledger: Its ledger.
             entry: Its entry.
-            words: Its `ack_set`; without any the whole entry is acknowledged.
-            batch_size: Its `batch_size`; 0 where the client does not say it. Then one word more than it gave stands
-                for it: with fewer messages than there are, an ack set of ones would say that nothing is acknowledged.
+            words: Its `ack_set`; if empty, the whole entry is acknowledged.
+            batch_size: Its `batch_size`; 0 if the client does not send it. Then the size is assumed to be one word more
+                than the ack set: with too small a size, an ack set of ones would acknowledge nothing.
 
         Raises:
             InvalidArgumentError: the batch size is above `MAX_BATCH_MESSAGES`.
@@ -136,7 +136,7 @@ class Ack(NamedTuple):
 
 
 class ActiveConsumerChanged(NamedTuple):
-    """Effect: tell a Failover consumer whether it is the active one."""
+    """Effect: notify a Failover consumer of its state, active or not."""
 
     consumer: ConsumerId
     is_active: bool
@@ -144,13 +144,13 @@ class ActiveConsumerChanged(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class ConsumerStats:
-    """How a consumer stands.
+    """The statistics of a consumer.
 
     Attributes:
         id: Its id.
-        permits: Messages that it may get; negative where its last batch was larger than its permits.
-        unacked: Messages at it that are not acknowledged; None where nobody counts them (Exclusive, Failover).
-        blocked: Why it gets nothing now, in words; None if it would get what comes.
+        permits: Messages that it may get; negative if its last batch was larger than its permits.
+        unacked: Number of its unacknowledged messages; None if they are not tracked (Exclusive, Failover).
+        blocked: The reason why it gets no entries now; None if it is ready.
     """
 
     id: ConsumerId
@@ -161,15 +161,15 @@ class ConsumerStats:
 
 @dataclass(frozen=True, slots=True)
 class DispatcherStats:
-    """How a subscription's dispatching stands.
+    """The statistics of a subscription's dispatcher.
 
     Attributes:
         consumers: Its consumers.
-        unacked: Messages that are out and not acknowledged; 0 on Exclusive and Failover, where nobody counts them.
-        waiting: Entries that were read before and wait for a consumer: given back, or of a key whose turn it is not.
-        delayed: Entries that are known to wait for their time. More may lie beyond the limit of the index.
-        blocked: Why the subscription as a whole stands still, in words; None if it does not.
-        active: The one consumer that gets everything, on Exclusive and Failover.
+        unacked: Number of unacknowledged messages; 0 on Exclusive and Failover, where they are not tracked.
+        waiting: Entries that were read before and wait for a consumer: redeliveries, or of a blocked key.
+        delayed: Indexed delayed entries; more may lie beyond the limit of the index.
+        blocked: The reason why the whole subscription is blocked; None if it is not.
+        active: The active consumer, on Exclusive and Failover.
     """
 
     consumers: tuple[ConsumerStats, ...]
