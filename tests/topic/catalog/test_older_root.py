@@ -32,7 +32,7 @@ def root(tmp_path: Path) -> Root:
 def test_an_older_root_is_read_and_goes_on(root: Root) -> None:
     found = root.status(verify=True)
     assert_whole(found)
-    before = look(root)
+    before = look(root, root.store.view(durable=True))
     assert [each.value for each in messages.read(root, "clients", view=before)] == BY_CLIENTS
     (typed,) = [each for each in found.topics if each.name.endswith("/typed")]
     assert typed.schema == "JSON"
