@@ -87,9 +87,9 @@ bench: install ## measure beside Parquet, Delta and Kafka; writes docs/benchmark
 	@$(BIN)/python -m bench.run
 
 .PHONY: test-lowest
-# The lower end of every range in pyproject.toml, in an environment of its own; TESTS="tests/ledger" runs some.
+# The lower end of every range in pyproject.toml, in an environment with a pip of its own; TESTS="tests/ledger" runs some.
 test-lowest: install ## run the tests with the lowest versions that pyproject.toml allows
-	@$(BIN)/uv venv --quiet --clear --python $(BIN)/python .venv-lowest
+	@$(BIN)/uv venv --quiet --clear --seed --python $(BIN)/python .venv-lowest
 	@$(BIN)/uv pip install --quiet --python .venv-lowest --resolution lowest-direct --editable . \
 	  -r pyproject.toml --extra test
 	@.venv-lowest/bin/pytest $(IN_PROCESSES) -m "not soak and not peer" $(or $(TESTS),tests)
