@@ -228,7 +228,7 @@ class PoolDispatcher(Dispatcher):
         for consumer in self._consumers.values():
             for place in list(consumer.pending):
                 self._release(consumer, place)
-        assert self._unacked == 0, "messages are out at nobody"
+        assert self._unacked == 0, "unacked messages without a consumer"
 
     def forget_acked(self) -> None:
         """Forget entries that others acknowledged in the cursor."""

@@ -46,7 +46,7 @@ class Replay:
 
     def regroup(self, place: Place, group: int) -> None:
         """Change the group of a taken position."""
-        assert place in self._taken, f"{place} stands in line"
+        assert place in self._taken, f"{place} is in a line"
         self._leave(place)
         self._join(place, group)
 

@@ -99,7 +99,7 @@ END_S = 120
 THE_END = b"the end"
 """The last message of the large ones' topic; nobody judges it."""
 DISCARDED = re.compile(r"Received a chunk whose chunk id is invalid \(uuid: chunked-(\d+) ")
-"""What `pulsar-client` logs when it throws a message away whose first chunk comes again (`raw_chunks`)."""
+"""The log line of `pulsar-client` that drops a message whose first chunk is redelivered (`raw_chunks`)."""
 
 
 def value_of(message: Message) -> bytes:
@@ -312,7 +312,7 @@ def judged(histories: Mapping[str, History], kept: Mapping[str, list[list[Messag
 
 
 def told(histories: Mapping[str, History], kept: Mapping[str, list[list[Message]]]) -> str:
-    """What happened, in numbers."""
+    """Counts of events in the run."""
     stored_counts = Counter(
         message for partitions in kept.values() for partition in partitions for message in partition
     )
@@ -339,7 +339,7 @@ def everything(client: pulsar.Client, partition: str) -> list[Message]:
 
 
 def large_messages(url: str, subscription: str) -> list[Message]:
-    """Those that a new consumer of the subscription is given."""
+    """Return the messages that a new consumer of the subscription receives."""
     return [message_of(value) for value in asyncio.run(whole_messages(url, LARGE, subscription, THE_END))]
 
 

@@ -34,7 +34,7 @@ class Chunks:
 
 
 async def whole_messages(url: str, topic: str, subscription: str, last: bytes) -> list[bytes]:
-    """What a new consumer of a subscription is given before a message, and does not acknowledge."""
+    """Return the messages that a new consumer gets before `last`, without acknowledging them."""
     reader, writer = await consuming(url, topic, subscription, CommandSubscribe.Exclusive)
     chunks, found = Chunks(), list[bytes]()
     while True:

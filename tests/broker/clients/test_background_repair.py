@@ -52,5 +52,5 @@ def test_a_wiped_path_is_replaced_under_load(tmp_path: Path) -> None:
 
 
 def has_copies(root: Root, path_id: int) -> bool:
-    """Whether a file in use has a copy there."""
+    """True if a file in use has a copy on this storage path."""
     return any(path_id in file.copies for file in live(root.store.view()))

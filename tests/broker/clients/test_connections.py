@@ -1,4 +1,4 @@
-"""What the broker does with connections: signs of life, limits, nonsense, and its own end."""
+"""Connections of a broker: keep-alive, limits, invalid data, and the broker's shutdown."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a client has a receipt for is there, however the broker ends."""
+"""A message with a receipt survives any end of the broker."""
 
 from __future__ import annotations
 

@@ -270,7 +270,7 @@ UNSET_IN_NAMESPACE: dict[str, object] = {"schema_compatibility_strategy": "UNDEF
 
 
 def unset(admin: httpx.Client, place: str, field: str) -> None:
-    """What clients are answered where it is not set: nothing, but for those that have a value for that in Pulsar."""
+    """Return the response for an unset policy: empty, except for policies with a value for that in Pulsar."""
     answer = admin.get(place)
     values = UNSET | (UNSET_IN_NAMESPACE if place.startswith("/namespaces") else {})
     if field in values:

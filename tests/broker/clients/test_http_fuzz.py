@@ -28,7 +28,7 @@ KNOWN = {
     "domain": "persistent",
     "name": "maxConsumersPerTopic",
 }
-"""What is there, for paths that lead to something."""
+"""Names that exist, so that paths lead to objects."""
 SHORT_EXAMPLES, LONG_EXAMPLES = 1, 60
 
 
@@ -38,7 +38,7 @@ def described(broker: RunningBroker) -> BaseSchema:
 
 
 def make(admin: httpx.Client) -> None:
-    """What may have been deleted is there again."""
+    """Recreate objects that a request may have deleted."""
     if admin.get("/persistent/fuzz/n/t/subscription/s/properties").status_code == 200:
         return
     for place, body in (

@@ -1,4 +1,4 @@
-"""What an official producer puts into a message is what an official consumer takes out of it."""
+"""Messages of an official producer reach an official consumer unchanged."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What Prometheus gets of a broker that official clients use."""
+"""Metrics of a broker that official clients use, as Prometheus scrapes them."""
 
 from __future__ import annotations
 

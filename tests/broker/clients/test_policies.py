@@ -1,4 +1,4 @@
-"""What namespaces and topics set, as official clients meet it; set on the root, as jobs and the command line do."""
+"""Effects of policies on official clients; the policies are set on the root, as jobs and the command line do."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def topic(root: Root) -> str:
 
 
 def fails(attempt: Callable[[], Any], error: str) -> Callable[[], bool]:
-    """Whether an attempt is refused with this error of the client's; whatever it made is closed."""
+    """True if an attempt fails with this error of the client; closes a created object."""
 
     def try_it() -> bool:
         try:

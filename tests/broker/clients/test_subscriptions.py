@@ -91,7 +91,7 @@ class Worker:
 
 
 class Record:
-    """What all workers got."""
+    """The messages that all workers received."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()

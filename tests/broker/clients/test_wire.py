@@ -279,7 +279,7 @@ def test_acknowledging_through_the_entry_in_front_of_the_first_changes_nothing(
 def test_chunks_of_a_message_come_again_from_the_first_until_all_are_acknowledged(
     broker: RunningBroker, topic: str
 ) -> None:
-    """What official clients put together of them is up to the clients: pulsar-client 3.13 throws it away."""
+    """Chunks that official clients reassemble or drop: pulsar-client 3.13 drops them."""
     chunks = [
         single_entry(
             ClientMessage(value=b"part %d" % number),
@@ -337,7 +337,7 @@ def test_answers_come_in_the_order_of_entries_whatever_becomes_of_them(
 def test_a_client_that_hangs_up_while_it_is_held_back_makes_room(
     broker: RunningBroker, admin: httpx.Client, topic: str
 ) -> None:
-    """What is not read does not tell of its end: its name would be taken, and so would the subscription."""
+    """A connection that is not read cannot notice its end, and would keep its producer name and subscription."""
     path = f"/persistent/public/default/{topic}"
     admin.put(path).raise_for_status()
     rate = {"publishThrottlingRateInMsg": 1, "publishThrottlingRateInByte": -1}

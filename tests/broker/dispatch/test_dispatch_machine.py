@@ -43,7 +43,7 @@ MAX_ENTRIES = 60
 
 
 class Consumers(RuleBasedStateMachine):
-    """What is common; `out` is the model of what each consumer has, where somebody counts it."""
+    """The common state machine; `out` models the unacknowledged entries of each consumer, if they are tracked."""
 
     is_pool = True
 

@@ -1,4 +1,4 @@
-"""What is not in memory is read with its ids and messages, wherever it is, and whatever happens to it meanwhile."""
+"""Entries that are not in memory keep their ids and messages, in journals and segments, and while files move."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ def entries_of_a_client(count: int, seed: int = 1) -> list[bytes]:
 
 
 def same(found: Sequence[StoredEntry], ledger: LedgerId, first: int, sent: Sequence[bytes]) -> bool:
-    """Whether these are the entries as a client reads them: a codec need not give the same bytes again."""
+    """True if entries are equal for a client: a codec may compress the same messages to other bytes."""
     assert [(entry.ledger_id, entry.entry_id) for entry in found] == [
         (ledger, first + number) for number in range(len(sent))
     ]

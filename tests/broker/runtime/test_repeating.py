@@ -1,4 +1,4 @@
-"""What is done again and again outlives whatever goes wrong once."""
+"""Periodic work continues after a failure."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a broker can be told, and where; what it says of what it cannot use."""
+"""Sources of settings, and errors for invalid ones."""
 
 from __future__ import annotations
 

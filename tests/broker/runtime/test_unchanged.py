@@ -1,4 +1,4 @@
-"""How long things have been as they are."""
+"""Time for which states have been unchanged."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a watch on a list of topics tells, whatever comes and goes."""
+"""Updates of a topic-list watch for created and deleted topics."""
 
 from __future__ import annotations
 

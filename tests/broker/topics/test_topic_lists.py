@@ -1,4 +1,4 @@
-"""What clients with regular expressions are told."""
+"""Topic lists for clients with regular expressions."""
 
 from __future__ import annotations
 

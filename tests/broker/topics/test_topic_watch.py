@@ -1,4 +1,4 @@
-"""What clients are told of topics that come while their watch begins; see also `clients/test_topic_lists.py`."""
+"""Topics created while a watch begins are not missed; see also `clients/test_topic_lists.py`."""
 
 from __future__ import annotations
 
