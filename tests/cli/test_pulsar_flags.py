@@ -23,6 +23,11 @@ from tests.kit.running_broker import RunningBroker
 from .test_app import Run, ok, run  # noqa: F401  (a fixture)
 
 PROGRAM = [sys.executable, "-m", "pulsar_on_spark.cli"]
+HEARS_CTRL_C = """
+import runpy, signal
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background jobs ignore it
+runpy.run_module("pulsar_on_spark.cli", run_name="__main__")
+"""
 
 
 @pytest.fixture(scope="module")
@@ -121,15 +126,19 @@ def test_without_a_number_consume_waits_as_pulsar_client_does() -> None:
 @pytest.mark.parametrize("flag", ["--follow", "-n0"])
 def test_consume_goes_on_until_ctrl_c(client: pulsar.Client, flag: str) -> None:
     topic = f"followed{flag}"
-    command = [*PROGRAM, "consume", topic, "-s", "s", "-p", "Earliest", "--json", flag]
+    program = [sys.executable, "-c", HEARS_CTRL_C]
+    command = [*program, "consume", topic, "-s", "s", "-p", "Earliest", "--json", flag]
     with subprocess.Popen(command, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
-        assert process.stdout is not None
-        producer = client.create_producer(topic)
-        for value in ("one", "two"):
-            producer.send(value.encode())
-            assert json.loads(process.stdout.readline())["value"] == value
-        process.send_signal(signal.SIGINT)
-        assert process.wait(60) == 130
+        try:
+            assert process.stdout is not None
+            producer = client.create_producer(topic)
+            for value in ("one", "two"):
+                producer.send(value.encode())
+                assert json.loads(process.stdout.readline())["value"] == value
+            process.send_signal(signal.SIGINT)
+            assert process.wait(60) == 130
+        finally:
+            process.kill()
 
 
 def test_perf_takes_the_flags_of_pulsar_perf(run: Run, client: pulsar.Client) -> None:  # noqa: F811
