@@ -159,7 +159,7 @@ def test_a_schema_from_a_file(run: Run, tmp_path: Path) -> None:
         (["topics", "create", "n", "{root}", "--partitions", "0"], "0 partitions"),
         (["topics", "create", "a/b", "{root}"], "a/b"),
         (["topics", "create", "n", "{root}", "--schema", "{tmp}/missing"], "--schema"),
-        (["topics", "create", "n", "{root}", "--schema", "{tmp}/file"], "schema"),
+        (["topics", "create", "n", "{root}", "--schema", "{tmp}/file"], "Schema"),
         (["topics", "add-partitions", "t", "5", "{root}"], "has no partitions"),
         (["topics", "delete", "unknown", "{root}"], "does not exist"),
         (["subscriptions", "delete", "t", "unknown", "{root}"], "does not exist"),

@@ -23,7 +23,8 @@ PAGE = (Path(__file__).parents[2] / "docs" / "operations.md").read_text()
 
 def commands(heading: str) -> list[str]:
     section = PAGE.split(f"\n## {heading}\n", 1)[1].split("\n## ", 1)[0]
-    found = re.findall(r"^\$ (.*?)(?:\s+#.*)?$", section, re.MULTILINE)
+    on_one_line = section.replace("\\\n", "")
+    found = re.findall(r"^\$ (.*?)(?:\s+#.*)?$", on_one_line, re.MULTILINE)
     assert found
     return found
 

@@ -237,7 +237,7 @@ def test_rows_of_many_topics_keep_their_order(tmp_path: Path) -> None:
     [
         (None, "Column __topic is null in a row"),
         ("a//b", "Topic name 'a//b' is not valid"),
-        ("non-persistent://t/n/x", "not persistent"),
+        ("non-persistent://t/n/x", "exists only in a broker's memory"),
         ("x-partition-1", "is named like a partition"),
     ],
 )
