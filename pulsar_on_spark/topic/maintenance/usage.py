@@ -11,7 +11,7 @@ from __future__ import annotations
 import os
 import time
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Set
 from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
@@ -130,7 +130,8 @@ def usage(root: RootHandle) -> RootUsage:
     view = look(root, root.store.view(durable=True))
     shares = file_shares(view)
     stored: Counter[FileId] = Counter()
-    paths = tuple(_path(view, path, shares, stored) for path in root.storage_paths(view).values())
+    unsealed = unsealed_journal_files(view)
+    paths = tuple(_path(view, path, shares, unsealed, stored) for path in root.storage_paths(view).values())
     topics = [_topic(view, topic.name, catalog.parts(view, topic), shares, stored) for topic in catalog.topics(view)]
     return RootUsage(
         root=root.path,
@@ -194,7 +195,13 @@ def unsealed_journal_files(view: View) -> set[tuple[int, str, str]]:
     return found
 
 
-def _path(view: View, path: StoragePath, shares: Mapping[FileId, FileShares], stored: Counter[FileId]) -> PathUsage:
+def _path(
+    view: View,
+    path: StoragePath,
+    shares: Mapping[FileId, FileShares],
+    unsealed: Set[tuple[int, str, str]],
+    stored: Counter[FileId],
+) -> PathUsage:
     """A path's usage; adds the sizes of its segment files to `stored`."""
     by_reason: Counter[Reason] = Counter()
     problem = ""
@@ -206,7 +213,6 @@ def _path(view: View, path: StoragePath, shares: Mapping[FileId, FileShares], st
                 stored[each.file_id] += each.size_bytes
     except StoragePathError as error:
         problem = str(error)
-    unsealed = unsealed_journal_files(view)
     for file, size_bytes in _files(path.directory / JOURNAL):
         incarnation, name = file.parts[-3:-1]
         is_unsealed = (path.path_id, incarnation, name) in unsealed
