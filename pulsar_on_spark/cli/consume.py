@@ -6,7 +6,6 @@ import math
 import re
 import sys
 import time
-from contextlib import closing
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
@@ -20,7 +19,6 @@ from pulsar_on_spark.cli.pulsar_client import (
     ServiceUrl,
     SubscriptionPosition,
     SubscriptionType,
-    pulsar_errors,
     service_client,
 )
 from pulsar_on_spark.model.errors import InvalidArgumentError
@@ -77,7 +75,7 @@ def consume(
     wanted = number if number is not None else 0 if follow else 1
     longest_s = math.inf if follow else patience_s(wanted, timeout)
     start = SubscriptionPosition.EARLIEST if earliest else position
-    with pulsar_errors(), closing(service_client(url)) as client:
+    with service_client(url) as client:
         # Else a batch of which the last message is not taken comes again as a whole.
         consumer = client.subscribe(
             _pattern(topic) if regex else topic,

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 import time
-from contextlib import ExitStack, closing, contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 from itertools import cycle
 from threading import Event, Lock, Thread
@@ -15,14 +15,13 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
-from pulsar_on_spark.cli import output
+from pulsar_on_spark.cli import missing, output
 from pulsar_on_spark.cli.arguments import AsJson, Topic
 from pulsar_on_spark.cli.pace import Pace
 from pulsar_on_spark.cli.pulsar_client import (
     ServiceUrl,
     SubscriptionPosition,
     SubscriptionType,
-    pulsar_errors,
     service_client,
 )
 from pulsar_on_spark.model.errors import InvalidArgumentError
@@ -120,7 +119,7 @@ def produce(
 
         return took
 
-    with pulsar_errors(), closing(service_client(url)) as client:
+    with service_client(url) as client:
         import pulsar
 
         made = [
@@ -185,7 +184,7 @@ def consume(
     """Receive and acknowledge messages; a latency is from the producer's publish time, by both clocks."""
     measured = _measured()
     start = SubscriptionPosition.EARLIEST if earliest else position
-    with pulsar_errors(), closing(service_client(url)) as client:
+    with service_client(url) as client:
         import pulsar
 
         consumer = client.subscribe(
@@ -224,9 +223,7 @@ def _measured() -> Measured:
     try:
         from hdrh.histogram import HdrHistogram
     except ImportError as error:
-        raise InvalidArgumentError(
-            "This takes `hdrhistogram`, which is not installed: `pip install 'pulsar-on-spark[client]'`."
-        ) from error
+        raise InvalidArgumentError(missing("hdrhistogram", "This command", "client")) from error
     return Measured(HdrHistogram(1, _MAX_LATENCY_US, 3))
 
 

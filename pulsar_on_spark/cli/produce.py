@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterable, Iterator
-from contextlib import closing
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -13,7 +12,7 @@ import typer
 from pulsar_on_spark.cli import output
 from pulsar_on_spark.cli.arguments import AsJson, Topic
 from pulsar_on_spark.cli.pace import Pace
-from pulsar_on_spark.cli.pulsar_client import ServiceUrl, pulsar_errors, service_client
+from pulsar_on_spark.cli.pulsar_client import ServiceUrl, service_client
 from pulsar_on_spark.model.errors import InvalidArgumentError
 
 
@@ -53,7 +52,7 @@ def produce(
     given |= dict(_pair(each) for each in property_ or ())
     values = _values(messages or (), files or (), separator, times)
     sent = 0
-    with pulsar_errors(), closing(service_client(url)) as client:
+    with service_client(url) as client:
         producer = client.create_producer(
             topic, block_if_queue_full=True, batching_enabled=batching and not chunking, chunking_enabled=chunking
         )

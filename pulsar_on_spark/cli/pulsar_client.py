@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import socket
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from enum import Enum
 from typing import TYPE_CHECKING, Annotated, Final
 from urllib.parse import urlsplit
@@ -66,12 +66,13 @@ class SubscriptionPosition(Enum):
         return pulsar.InitialPosition.__members__[self.value]
 
 
-def service_client(url: str | None) -> pulsar.Client:
-    """A client of a broker.
+@contextmanager
+def service_client(url: str | None) -> Iterator[pulsar.Client]:
+    """A broker's client, closed at the end; its errors become one sentence.
 
     Raises:
         InvalidArgumentError: the client is not installed, or this is no broker's URL.
-        RequestRefusedError: nobody listens there.
+        RequestRefusedError: no broker answers there, or the client reports an error.
     """
     try:
         import pulsar
@@ -80,23 +81,9 @@ def service_client(url: str | None) -> pulsar.Client:
     silent = pulsar.FileLogger(pulsar.LoggerLevel.Error, os.devnull)  # the console's logs go to where results go
     given = url or os.environ.get(URL_VARIABLE) or _DEFAULT_URL
     _require_listener(given)
-    return pulsar.Client(given, operation_timeout_seconds=_TIMEOUT_S, logger=silent)
-
-
-@contextmanager
-def pulsar_errors() -> Iterator[None]:
-    """The client's errors as one sentence.
-
-    Raises:
-        RequestRefusedError: in place of any of them.
-        InvalidArgumentError: the client is not installed.
-    """
     try:
-        import pulsar
-    except ImportError as error:
-        raise InvalidArgumentError(missing("pulsar-client", "This command", "client")) from error
-    try:
-        yield
+        with closing(pulsar.Client(given, operation_timeout_seconds=_TIMEOUT_S, logger=silent)) as client:
+            yield client
     except pulsar.PulsarException as error:
         raise RequestRefusedError(
             f"The broker cannot be reached, or refuses ({error}): look at its log, or give another --url."

@@ -13,7 +13,7 @@ from pulsar_on_spark.cli.broker_target import BrokerTarget
 from pulsar_on_spark.cli.http_admin import topic_path
 from pulsar_on_spark.cli.message_lines import id_text, print_line, print_message
 from pulsar_on_spark.cli.message_values import ValueSchemas
-from pulsar_on_spark.cli.pulsar_client import pulsar_errors, service_client
+from pulsar_on_spark.cli.pulsar_client import service_client
 from pulsar_on_spark.cli.targets import UrlOption, open_target
 from pulsar_on_spark.model.errors import InvalidArgumentError
 from pulsar_on_spark.model.ids import EARLIEST
@@ -54,7 +54,7 @@ def read(
 
 
 def _read_by_broker(target: BrokerTarget, topic: str, number: int, as_json: bool) -> None:
-    with pulsar_errors(), closing(service_client(target.admin.url)) as client:
+    with service_client(target.admin.url) as client:
         import pulsar
 
         target.admin.get(*topic_path(topic), "partitions")  # a reader would make the topic where there is none
