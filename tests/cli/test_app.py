@@ -18,7 +18,7 @@ from pulsar_on_spark.model.ids import EARLIEST
 from pulsar_on_spark.root import Root
 from pulsar_on_spark.topic.managed_ledger.subscription import subscriptions
 from tests.kit import messages
-from tests.small_disks import SmallDisk
+from tests.kit.small_disks import SmallDisk
 
 
 @dataclass(frozen=True)

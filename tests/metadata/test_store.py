@@ -36,7 +36,7 @@ from pulsar_on_spark.model.errors import (
     MetadataError,
     NotARootError,
 )
-from tests.small_disks import SmallDisk
+from tests.kit.small_disks import SmallDisk
 
 Put = Callable[..., None]
 AT = datetime(2026, 1, 1, tzinfo=UTC)

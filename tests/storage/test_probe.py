@@ -13,7 +13,7 @@ from pulsar_on_spark.model.ids import PathId
 from pulsar_on_spark.storage.health import Condition
 from pulsar_on_spark.storage.probe import FIRST_PAUSE_S, LONGEST_PAUSE_S, Trials, examine, try_out
 from pulsar_on_spark.storage.storage_path import IDENTITY_FILE, StoragePath
-from tests.small_disks import MIB, SmallDisk
+from tests.kit.small_disks import MIB, SmallDisk
 
 DISK_MIB = 20
 FULL = "frames.open cannot be written: [Errno 28] No space left on device"

@@ -13,7 +13,7 @@ import pytest
 from tests.broker.clients.conftest import WAIT_MS, new_client
 from tests.broker.clients.test_durable import stored
 from tests.kit.running_broker import RunningBroker
-from tests.small_disks import SmallDisk
+from tests.kit.small_disks import SmallDisk
 
 pytestmark = pytest.mark.long
 

@@ -21,8 +21,8 @@ from pulsar_on_spark.topic.maintenance.repair.repairing import repair
 from tests.broker.clients.conftest import WAIT_MS, new_client
 from tests.broker.clients.test_durable import stored
 from tests.kit.running_broker import RunningBroker
+from tests.kit.small_disks import SmallDisk
 from tests.kit.waiting import wait_until
-from tests.small_disks import SmallDisk
 
 pytestmark = pytest.mark.long
 

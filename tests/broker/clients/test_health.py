@@ -14,7 +14,7 @@ from pulsar_on_spark.model.quorum import Quorum
 from pulsar_on_spark.root import Root
 from pulsar_on_spark.topic.catalog.policies.policies import PersistencePolicies
 from tests.kit.running_broker import RunningBroker
-from tests.small_disks import SmallDisk
+from tests.kit.small_disks import SmallDisk
 
 from .conftest import WAIT_MS, new_client
 from .test_http_topics import done, path, refused
