@@ -5,13 +5,10 @@ from __future__ import annotations
 import multiprocessing
 import os
 import re
-import shutil
 import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from multiprocessing.connection import Connection
 from pathlib import Path
 
@@ -22,6 +19,7 @@ from pulsar_on_spark.metadata.log.damage import find_damage
 from pulsar_on_spark.metadata.records import RootRecord, TenantRecord
 from pulsar_on_spark.metadata.state import encode
 from pulsar_on_spark.metadata.store import Change, MetadataStore
+from tests.kit.cut_disks import cut_disk
 from tests.metadata.committing import forever
 
 COMMITTING = [sys.executable, str(Path(__file__).parents[1] / "metadata" / "committing.py")]
@@ -175,31 +173,6 @@ def test_what_the_disk_refuses_to_sync_is_not_reported_and_nothing_is_tried_agai
 # -- power cuts --------------------------------------------------------------------------------------------------------
 
 
-@contextmanager
-def _mounted(image: Path, at: Path) -> Iterator[Path]:
-    at.mkdir(exist_ok=True)
-    mount = subprocess.run(["mount", "-o", "loop", str(image), str(at)], capture_output=True, text=True)
-    if mount.returncode:
-        pytest.skip(f"loop devices cannot be mounted here: {mount.stderr.strip()}")
-    try:
-        yield at
-    finally:
-        subprocess.run(["umount", "--lazy", str(at)], check=True)
-
-
-def _cut(outer: Path, image: Path, copy: Path) -> None:
-    """Copy an image as it is at one moment.
-
-    The kernel writes a journal back to its places at any time. A copy that is made meanwhile has old blocks and the
-    journal's new beginning, as no disk has after a power cut: names that were synced long ago are missing.
-    """
-    subprocess.run(["fsfreeze", "--freeze", str(outer)], check=True)
-    try:
-        shutil.copyfile(image, copy)
-    finally:
-        subprocess.run(["fsfreeze", "--unfreeze", str(outer)], check=True)
-
-
 def _stopped(process: subprocess.Popen[bytes]) -> None:
     process.send_signal(signal.SIGSTOP)
     tasks = Path(f"/proc/{process.pid}/task")
@@ -212,30 +185,13 @@ def _stopped(process: subprocess.Popen[bytes]) -> None:
 
 
 def test_power_cuts_keep_every_reported_commit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What has reached the loop device's file is what a disk would hold; what the kernel still caches is lost."""
-    outer_image, copy = tmp_path / "outer", tmp_path / "copy"
     # For this process, which looks at what is left, the machine has started again.
     (tmp_path / "boot_id").write_text("after-the-power-cut")
     monkeypatch.setattr("pulsar_on_spark.storage.durability._BOOT_ID", tmp_path / "boot_id")
-    _new_file_system(outer_image, 160 << 20)
-    with _mounted(outer_image, tmp_path / "holder") as outer:
-        image = outer / "disk"
-        _new_file_system(image, 96 << 20)
-        _cut_repeatedly(tmp_path, outer, image, copy)
-
-
-def _new_file_system(image: Path, size: int) -> None:
-    with image.open("wb") as file:
-        file.truncate(size)
-    subprocess.run(["mkfs.ext4", "-q", "-F", str(image)], check=True)
-
-
-def _cut_repeatedly(tmp_path: Path, outer: Path, image: Path, copy: Path) -> None:
-    with _mounted(image, tmp_path / "mounted") as mounted:
-        root = mounted / "root"
+    with cut_disk(tmp_path, 96 << 20) as disk:
+        root = disk.at / "root"
         MetadataStore.create(root, [ROOT_RECORD])
-        _cut(outer, image, copy)
-        with _mounted(copy, tmp_path / "after") as after:
+        with disk.cut() as after:
             _check(after / "root", [])
         process = subprocess.Popen([*COMMITTING, "forever", str(root)], stdout=subprocess.PIPE)
         assert process.stdout is not None
@@ -250,8 +206,7 @@ def _cut_repeatedly(tmp_path: Path, outer: Path, image: Path, copy: Path) -> Non
                     reported += map(int, (process.stdout.read() or b"").split())
                 _stopped(process)
                 reported += map(int, (process.stdout.read() or b"").split())
-                _cut(outer, image, copy)
-                with _mounted(copy, tmp_path / "after") as after:
+                with disk.cut() as after:
                     _check(after / "root", reported)
                 process.send_signal(signal.SIGCONT)
         finally:
