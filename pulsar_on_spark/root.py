@@ -8,13 +8,8 @@ from __future__ import annotations
 from collections.abc import Collection
 from typing import TYPE_CHECKING, Literal
 
-from pulsar_on_spark.metadata.records import (
-    SchemaRecord,
-    TopicRecord,
-)
-from pulsar_on_spark.model.errors import (
-    InvalidArgumentError,
-)
+from pulsar_on_spark.metadata.records import SchemaRecord, TopicRecord
+from pulsar_on_spark.model.errors import InvalidArgumentError
 from pulsar_on_spark.model.ids import IncarnationId, PathId
 from pulsar_on_spark.model.names import TopicName
 from pulsar_on_spark.topic.catalog import catalog, registry

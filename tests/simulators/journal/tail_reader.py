@@ -7,9 +7,7 @@ from typing import NamedTuple, TypeAlias
 
 from pulsar_on_spark.ledger.journal.log import Fragment, LogState
 from pulsar_on_spark.ledger.journal.log_index import GapError, LogIndex
-from pulsar_on_spark.ledger.journal.sealing import (
-    is_unfinished,
-)
+from pulsar_on_spark.ledger.journal.sealing import is_unfinished
 from pulsar_on_spark.model.ids import LedgerId
 from tests.simulators.journal.disk import SimFrame
 from tests.simulators.journal.log_files import LogFiles
