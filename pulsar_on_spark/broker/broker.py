@@ -203,12 +203,14 @@ class Broker:
         self._lifecycle = Lifecycle(self.root, self._views, self._topics, self._reader, self._overview, self._settings)
         self._lifecycle.start()
         self._running.push_async_callback(self._lifecycle.stop)
-        stored = Stored(self.root, self._views)
-        self._vitals = Vitals(self._journals, self._connections, stored, self._housekeeping)
-        self._vitals.start()
-        self._running.push_async_callback(self._vitals.stop)
+        self._stored = Stored(self.root, self._views)
+        self._stored.start()
+        self._running.push_async_callback(self._stored.stop)
         services = self._services()
-        self._web = WebServer(services)
+        vitals = Vitals(services, self._connections)
+        vitals.start()
+        self._running.push_async_callback(vitals.stop)
+        self._web = WebServer(services, vitals)
         self._running.push_async_callback(self._web.stop)
         self.web_url = await self._web.start(web)
         await self._connections.serve(binary, services)
@@ -226,10 +228,12 @@ class Broker:
             schemas=ClientSchemas(self.root.store, self._views, self._settings),
             reader=self._reader,
             path=self._path,
+            journals=self._journals,
             names=ProducerNames(self._settings.cluster_name, self._incarnation.id),
             overview=self._overview,
             watch=self._watch,
-            vitals=self._vitals,
+            stored=self._stored,
+            housekeeping=self._housekeeping,
         )
 
     def _load(self, name: TopicName, record: TopicRecord) -> BrokerTopic:

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import sys
 
+from pulsar_on_spark.cli.extras import missing
+
 INTERRUPTED = 128 + 2
 """The exit code of what Ctrl-C ended, as shells have it."""
 
@@ -30,9 +32,4 @@ def main() -> None:
         sys.exit(f"pulsarpy: {missing(error.name, 'The command line', 'cli')}")
 
 
-def missing(module: str, part: str, extra: str) -> str:
-    """The sentence about a part of the product whose optional dependency is not installed."""
-    return f"{part} needs {module}, which is not installed: `pip install 'pulsar-on-spark[{extra}]'`."
-
-
-__all__ = ["INTERRUPTED", "main", "missing"]
+__all__ = ["INTERRUPTED", "main"]

@@ -15,8 +15,9 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
-from pulsar_on_spark.cli import missing, output
+from pulsar_on_spark.cli import output
 from pulsar_on_spark.cli.arguments import AsJson, Topic
+from pulsar_on_spark.cli.extras import missing
 from pulsar_on_spark.cli.pace import Pace
 from pulsar_on_spark.cli.pulsar_client import (
     ServiceUrl,

@@ -12,7 +12,7 @@ from urllib.parse import urlsplit
 
 import typer
 
-from pulsar_on_spark.cli import missing
+from pulsar_on_spark.cli.extras import missing
 from pulsar_on_spark.cli.http_admin import RequestRefusedError
 from pulsar_on_spark.cli.targets import URL_VARIABLE
 from pulsar_on_spark.model.errors import InvalidArgumentError

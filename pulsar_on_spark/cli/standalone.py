@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from pulsar_on_spark.cli import missing, output
+from pulsar_on_spark.cli import output
 from pulsar_on_spark.cli.arguments import RootArgument, RootOption, open_root, root_path
+from pulsar_on_spark.cli.extras import missing
 from pulsar_on_spark.model import logs
 from pulsar_on_spark.model.errors import InvalidArgumentError, PulsarpyError, sentence_of
 from pulsar_on_spark.model.quorum import Quorum

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Coroutine, Iterator
+from collections.abc import Iterator
+from functools import partial
 from typing import Any, Final, cast
 
 from google.protobuf.message import Message
@@ -12,16 +13,17 @@ from google.protobuf.message import Message
 from pulsar_on_spark.broker.connection.handlers import Handlers, Request, Steps
 from pulsar_on_spark.broker.connection.large_answers import LargeAnswers
 from pulsar_on_spark.broker.connection.registry import SLOW_HANDSHAKE_S, Registry
+from pulsar_on_spark.broker.connection.requests import Requests
 from pulsar_on_spark.broker.producing.producer import Producer
 from pulsar_on_spark.broker.producing.producers import ProducerInfo
 from pulsar_on_spark.broker.runtime.access import Authentication
 from pulsar_on_spark.broker.runtime.intake import Intake, Pause
-from pulsar_on_spark.broker.runtime.server_errors import BUG_REASON, ServerRefusalError, code_of
+from pulsar_on_spark.broker.runtime.server_errors import ServerRefusalError
 from pulsar_on_spark.broker.services.services import Services
 from pulsar_on_spark.broker.topics.creation_rate import CreationRate
 from pulsar_on_spark.broker.topics.subscribed import Subscribed
 from pulsar_on_spark.broker.topics.topics import AnyTopic
-from pulsar_on_spark.model.errors import ProtocolError, PulsarpyError
+from pulsar_on_spark.model.errors import ProtocolError
 from pulsar_on_spark.protocol import replies
 from pulsar_on_spark.protocol.commands import BaseCommand, ServerError
 from pulsar_on_spark.protocol.server import Event, Sent, ServerConnection
@@ -42,10 +44,6 @@ TURN_COMMANDS: Final = 1_000
 TURN_BYTES: Final = 32 << 10
 """Bytes that such a client may send per turn, and size from which a read without a SEND at its end counts as such: a
 few large commands may name thousands of messages each. (uvloop reads up to 32 times 256 KiB in a row.)"""
-MAX_REQUESTS: Final = 5_000
-"""Maximum number of unanswered requests of one connection; further ones get TooManyRequests."""
-MAX_ERROR_LETTERS: Final = 4_096
-"""Limit of an error that is sent to a client and logged, in characters: it may quote the client's own data."""
 
 
 class Connection(asyncio.Protocol):
@@ -68,10 +66,11 @@ class Connection(asyncio.Protocol):
             of the consumer or producer) -> request id.
         is_asked: True if a PING was sent and no data has arrived since.
         creations: The rate at which it may create topics and subscriptions.
+        requests: Its requests that are not answered yet.
         large_answers: The turns of its large answers.
     """
 
-    def __init__(self, services: Services, handlers: Handlers, registry: Registry[Connection]) -> None:
+    def __init__(self, services: Services, handlers: Handlers[Connection], registry: Registry[Connection]) -> None:
         self.services = services
         self.address = ""
         self.client_version = ""
@@ -88,6 +87,7 @@ class Connection(asyncio.Protocol):
         self.wanted: dict[tuple[int, int], int] = {}
         self.is_asked = False
         self.creations = CreationRate()
+        self.requests = Requests()
         self.large_answers = LargeAnswers(lambda: self.is_closed or self._unread_bytes <= UNREAD_LIMIT_BYTES)
         self._probe: asyncio.Future[None] | None = None
         self._handlers = handlers
@@ -105,7 +105,6 @@ class Connection(asyncio.Protocol):
         self._takes_turns = False
         self._may_come_again: asyncio.Future[None] | None = None
         self._patience_s = services.settings.keep_alive_interval_seconds / 2
-        self._tasks: set[asyncio.Task[None]] = set()
 
     # -- asyncio -------------------------------------------------------------------------------------------------------
 
@@ -389,27 +388,8 @@ class Connection(asyncio.Protocol):
             return "after a first CONNECT"
         return "before its CONNECT" if self.authentication is None else "before it is authenticated"
 
-    def _start(self, request: Request, body: Any) -> None:
-        if len(self._tasks) >= MAX_REQUESTS:
-            message = f"{MAX_REQUESTS} requests of this connection are not answered yet: try again later."
-            self.write(request.refuse(body.request_id, ServerError.TooManyRequests, message))
-            return
-        self.spawn(self._serve(request, body))
+    def _start(self, request: Request[Connection], body: Any) -> None:
+        def refuse(code: ServerError, message: str) -> None:
+            self.write(request.refuse(body.request_id, code, message))
 
-    def spawn(self, work: Coroutine[Any, Any, None]) -> None:
-        """Run a coroutine for this client in the background."""
-        task = self._loop.create_task(work)
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
-
-    async def _serve(self, request: Request, body: Any) -> None:
-        try:
-            await request.handle(self, body)
-        except PulsarpyError as error:
-            message = str(error)[:MAX_ERROR_LETTERS]
-            log.info("%s is refused: %s", self.address, message, extra={"connection": self.address})
-            self.write(request.refuse(body.request_id, code_of(error), message))
-        except Exception:
-            # A bug in one request must not break others; clients retry this error.
-            log.exception("A request of %s failed.", self.address, extra={"connection": self.address})
-            self.write(request.refuse(body.request_id, ServerError.UnknownError, BUG_REASON))
+        self.requests.start(self.address, partial(request.handle, self, body), refuse)

@@ -30,7 +30,7 @@ class Connections:
         created: Number of connections accepted since the start.
     """
 
-    def __init__(self, handlers: Handlers, frames_limit_bytes: int) -> None:
+    def __init__(self, handlers: Handlers[Connection], frames_limit_bytes: int) -> None:
         self._handlers = handlers
         self.created = 0
         self._all = Registry[Connection](frames_limit_bytes)

@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Iterator
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, Generic, NamedTuple, TypeVar
 
 from pulsar_on_spark.protocol import replies
 from pulsar_on_spark.protocol.commands import ServerError
 from pulsar_on_spark.protocol.server import Sent
 
-if TYPE_CHECKING:  # avoids a circular import
-    from pulsar_on_spark.broker.connection.connection import Connection
+C = TypeVar("C")
+"""The connection that a handler works for."""
 
 
-class Request(NamedTuple):
+class Request(NamedTuple, Generic[C]):
     """The handler of a command that is answered.
 
     Attributes:
@@ -21,17 +21,17 @@ class Request(NamedTuple):
         refuse: The answer that reports an error: request id, error, message.
     """
 
-    handle: Callable[[Connection, Any], Awaitable[None]]
+    handle: Callable[[C, Any], Awaitable[None]]
     refuse: Callable[[int, ServerError, str], bytes] = replies.error
 
 
 Steps = Iterator[None]
 """The remaining work of a handler, in steps: other clients get a turn between two of them."""
-Signal = Callable[["Connection", Any], Steps | None]
+Signal = Callable[[C, Any], Steps | None]
 """A handler that acts immediately, or returns the steps to take before the client's next command; must not raise."""
 
 
-class Handlers(NamedTuple):
+class Handlers(NamedTuple, Generic[C]):
     """The handler of each type of command; other types are ignored, as in official brokers.
 
     Attributes:
@@ -42,8 +42,8 @@ class Handlers(NamedTuple):
         closed: Called after the connection has ended.
     """
 
-    requests: dict[int, Request]
-    signals: dict[int, Signal]
-    sent: Callable[[Connection, Sent], None]
-    writable_again: Callable[[Connection], None]
-    closed: Callable[[Connection], None]
+    requests: dict[int, Request[C]]
+    signals: dict[int, Signal[C]]
+    sent: Callable[[C, Sent], None]
+    writable_again: Callable[[C], None]
+    closed: Callable[[C], None]

@@ -25,7 +25,7 @@ def _closed(connection: Connection) -> None:
     watching.closed(connection)
 
 
-HANDLERS: Final = Handlers(
+HANDLERS: Final = Handlers[Connection](
     requests={
         **lookup.REQUESTS,
         **producing.REQUESTS,

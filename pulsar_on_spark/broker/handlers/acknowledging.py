@@ -80,7 +80,7 @@ def _take_acks(
 
 def _answer_ack(connection: Connection, command: CommandAck, found: Subscribed, problem: PulsarpyError | None) -> None:
     if command.HasField("request_id"):
-        connection.spawn(_confirm(connection, command, found, problem))
+        connection.requests.spawn(_confirm(connection, command, found, problem))
 
 
 def _ack(id_: MessageIdData, topic: AnyTopic, is_cumulative: bool) -> Ack | None:
@@ -135,7 +135,7 @@ def _redeliver(
         found.subscription.redeliver(found.consumer, entries or None, epoch)
 
 
-SIGNALS: Final[dict[int, Signal]] = {
+SIGNALS: Final[dict[int, Signal[Connection]]] = {
     BaseCommand.ACK: ack,
     BaseCommand.REDELIVER_UNACKNOWLEDGED_MESSAGES: redeliver,
 }

@@ -35,4 +35,6 @@ async def stats(connection: Connection, command: CommandConsumerStats) -> None:
     )
 
 
-REQUESTS: Final[dict[int, Request]] = {BaseCommand.CONSUMER_STATS: Request(stats, replies.consumer_stats_failed)}
+REQUESTS: Final[dict[int, Request[Connection]]] = {
+    BaseCommand.CONSUMER_STATS: Request(stats, replies.consumer_stats_failed)
+}

@@ -348,11 +348,11 @@ def stored_consumer(connection: Connection, number: int) -> tuple[BrokerTopic, S
     return topic, subscription, consumer
 
 
-REQUESTS: Final[dict[int, Request]] = {
+REQUESTS: Final[dict[int, Request[Connection]]] = {
     BaseCommand.SUBSCRIBE: Request(subscribe),
     BaseCommand.SEEK: Request(seek),
     BaseCommand.GET_LAST_MESSAGE_ID: Request(get_last_message_id),
     BaseCommand.UNSUBSCRIBE: Request(unsubscribe),
     BaseCommand.CLOSE_CONSUMER: Request(close_consumer),
 }
-SIGNALS: Final[dict[int, Signal]] = {BaseCommand.FLOW: flow}
+SIGNALS: Final[dict[int, Signal[Connection]]] = {BaseCommand.FLOW: flow}

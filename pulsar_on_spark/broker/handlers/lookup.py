@@ -91,7 +91,7 @@ _MODES: Final[dict[int, Mode]] = {
     CommandGetTopicsOfNamespace.NON_PERSISTENT: "NON_PERSISTENT",
     CommandGetTopicsOfNamespace.ALL: "ALL",
 }
-REQUESTS: Final[dict[int, Request]] = {
+REQUESTS: Final[dict[int, Request[Connection]]] = {
     BaseCommand.LOOKUP: Request(lookup, replies.lookup_failed),
     BaseCommand.GET_TOPICS_OF_NAMESPACE: Request(topics_of_namespace),
     BaseCommand.PARTITIONED_METADATA: Request(partitioned_metadata, replies.partition_metadata_failed),

@@ -203,7 +203,7 @@ def closed(connection: Connection) -> None:
         _remove(connection, made)
 
 
-REQUESTS: Final[dict[int, Request]] = {
+REQUESTS: Final[dict[int, Request[Connection]]] = {
     BaseCommand.PRODUCER: Request(producer),
     BaseCommand.CLOSE_PRODUCER: Request(close_producer),
 }

@@ -31,7 +31,7 @@ async def get_or_create_schema(connection: Connection, command: CommandGetOrCrea
     connection.write(replies.get_or_create_schema_response(command.request_id, version))
 
 
-REQUESTS: Final[dict[int, Request]] = {
+REQUESTS: Final[dict[int, Request[Connection]]] = {
     BaseCommand.GET_SCHEMA: Request(get_schema, replies.get_schema_failed),
     BaseCommand.GET_OR_CREATE_SCHEMA: Request(get_or_create_schema, replies.get_or_create_schema_failed),
 }

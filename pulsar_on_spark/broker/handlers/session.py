@@ -89,7 +89,7 @@ def pong(_: Connection, __: object) -> None:
     """Handle PONG: any received data counts as a sign of life, so nothing is left to do."""
 
 
-SIGNALS: Final[dict[int, Signal]] = {
+SIGNALS: Final[dict[int, Signal[Connection]]] = {
     BaseCommand.CONNECT: connect,
     BaseCommand.AUTH_RESPONSE: auth_response,
     BaseCommand.PING: ping,

@@ -16,7 +16,7 @@ async def refuse(connection: Connection, command: Any) -> None:
     raise ServerRefusalError(ServerError.NotAllowedError, "Transactions are not supported: make a client without them.")
 
 
-REQUESTS: Final[dict[int, Request]] = {
+REQUESTS: Final[dict[int, Request[Connection]]] = {
     # Official brokers without transactions answer it with an ERROR.
     BaseCommand.TC_CLIENT_CONNECT_REQUEST: Request(refuse),
     **{type_: Request(refuse, refusal) for type_, refusal in REFUSALS.items()},

@@ -48,5 +48,5 @@ def closed(connection: Connection) -> None:
     connection.services.watch.left(connection)
 
 
-REQUESTS: Final[dict[int, Request]] = {BaseCommand.WATCH_TOPIC_LIST: Request(watch)}
-SIGNALS: Final[dict[int, Signal]] = {BaseCommand.WATCH_TOPIC_LIST_CLOSE: unwatch}
+REQUESTS: Final[dict[int, Request[Connection]]] = {BaseCommand.WATCH_TOPIC_LIST: Request(watch)}
+SIGNALS: Final[dict[int, Signal[Connection]]] = {BaseCommand.WATCH_TOPIC_LIST_CLOSE: unwatch}

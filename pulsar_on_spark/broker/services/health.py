@@ -10,13 +10,14 @@ from __future__ import annotations
 
 import asyncio
 import time
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from pulsar_on_spark.broker.observe.stored import Stored
 from pulsar_on_spark.broker.producing.producer import Producer
 from pulsar_on_spark.broker.producing.producers import ProducerInfo
 from pulsar_on_spark.broker.runtime.journals import Journal
 from pulsar_on_spark.broker.runtime.server_errors import ServerRefusalError
+from pulsar_on_spark.broker.services.services import Services
 from pulsar_on_spark.broker.topics.topic import BrokerTopic
 from pulsar_on_spark.metadata.log.delta_log import require_writable
 from pulsar_on_spark.model.clock import current_ms
@@ -30,9 +31,6 @@ from pulsar_on_spark.protocol.server import Sent
 from pulsar_on_spark.topic.catalog import catalog
 from pulsar_on_spark.topic.catalog.policies.change import set_namespace_policies
 from pulsar_on_spark.topic.managed_ledger.cursor.cursor import EntryRange
-
-if TYPE_CHECKING:  # they have the check
-    from pulsar_on_spark.broker.services.services import Services
 
 TIMEOUT_S: Final = 10.0
 """How long a check lasts at most."""
@@ -50,13 +48,17 @@ class HealthCheck:
     """The broker's health: requests at the same time share a check, and requests soon after share its outcome.
 
     So endless requests write at most one message each `VALID_S`.
+
+    Args:
+        services: The broker's parts.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, services: Services) -> None:
+        self._services = services
         self._check: asyncio.Task[None] | None = None
         self._valid_until_s = 0.0
 
-    async def require(self, services: Services) -> None:
+    async def require(self) -> None:
         """Store a message and read it, unless a check ended within the last `VALID_S`.
 
         Raises:
@@ -65,7 +67,7 @@ class HealthCheck:
         loop = asyncio.get_running_loop()
         check = self._check
         if check is None or (check.done() and loop.time() >= self._valid_until_s):
-            check = self._check = loop.create_task(_store_and_read(services), name="health check")
+            check = self._check = loop.create_task(_store_and_read(self._services), name="health check")
             check.add_done_callback(self._on_checked)
         await asyncio.shield(check)
 
@@ -98,9 +100,9 @@ async def _store_and_read(services: Services) -> None:
             stage = "A message that was stored was not read"
             wanted = [EntryRange(LedgerId(ledger), entry, entry + 1)]
             (found,) = await services.reader.read(topic.part, wanted, 1, 0)
-            for journal in services.vitals.journals.others:
+            for journal in services.journals.others:
                 stage = f"Messages of topics of quorum {journal.quorum} cannot be stored"
-                await _require_room(journal, services.vitals.stored)
+                await _require_room(journal, services.stored)
     except TimeoutError as error:
         raise _ill(f"{stage} in {TIMEOUT_S:.0f} s: see that enough storage paths are well.") from error
     except (PulsarpyError, OSError) as error:

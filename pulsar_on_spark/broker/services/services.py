@@ -1,18 +1,20 @@
-"""What the handlers of commands work with: the broker's parts, put together by `Broker`."""
+"""The broker's parts that handlers of commands, HTTP and metrics work with, put together by `Broker`."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
+from pulsar_on_spark.broker.background.housekeeping import Housekeeping
 from pulsar_on_spark.broker.observe.overview import Overview
+from pulsar_on_spark.broker.observe.stored import Stored
 from pulsar_on_spark.broker.producing.producers import ProducerNames
 from pulsar_on_spark.broker.producing.publishing import PublishPath
 from pulsar_on_spark.broker.reading.reader import EntryReader
 from pulsar_on_spark.broker.runtime.access import Access
+from pulsar_on_spark.broker.runtime.journals import Journals
 from pulsar_on_spark.broker.runtime.server_errors import ServerRefusalError
 from pulsar_on_spark.broker.runtime.settings import BrokerSettings
 from pulsar_on_spark.broker.runtime.views import Views
-from pulsar_on_spark.broker.services.vitals import Vitals
 from pulsar_on_spark.broker.topics.schemas import ClientSchemas
 from pulsar_on_spark.broker.topics.topic import TopicParts
 from pulsar_on_spark.broker.topics.topic_watch import TopicWatch
@@ -27,20 +29,22 @@ class Services:
 
     Attributes:
         root: The root.
-        given: What the broker was started with.
-        settings: What it goes by now (see `settings_changes`).
-        service_url: What clients connect to, whichever topic they look up: a root has one broker.
-        access: Who may do what.
+        given: The settings that the broker was started with.
+        settings: The settings in force, with changes at run time (see `settings_changes`).
+        service_url: The URL that clients connect to for any topic: a root has one broker.
+        access: Decides which role may do what.
         views: The root's metadata.
         topics: All topics.
-        topic_parts: What each of them works with.
+        topic_parts: The parts that topics share.
         schemas: The schemas of topics.
         reader: Reads entries.
-        path: The way of entries into the journal.
+        path: Publishes entries to the journal.
+        journals: The broker's journals.
         names: Names for producers that have none.
         overview: Stats of topics.
-        watch: What others do to topics.
-        vitals: The broker itself, for metrics and health.
+        watch: Notifies clients of topics that are created and deleted.
+        stored: The state of storage, looked at from time to time.
+        housekeeping: The broker's passes of maintenance.
     """
 
     root: Root
@@ -54,10 +58,12 @@ class Services:
     schemas: ClientSchemas
     reader: EntryReader
     path: PublishPath
+    journals: Journals
     names: ProducerNames
     overview: Overview
     watch: TopicWatch
-    vitals: Vitals
+    stored: Stored
+    housekeeping: Housekeeping
 
     def service_url_of(self, listener: str) -> str:
         """The URL that lookups answer, whichever topic is looked up.

@@ -21,6 +21,7 @@ from prometheus_client.metrics_core import (
 from pulsar_on_spark.broker.observe.stored import StoredLook
 from pulsar_on_spark.broker.runtime.journals import Journal
 from pulsar_on_spark.broker.services.services import Services
+from pulsar_on_spark.broker.services.vitals import Vitals
 from pulsar_on_spark.ledger.journal.meter import JournalMeter
 from pulsar_on_spark.model.latencies import Latencies
 
@@ -30,14 +31,14 @@ _PATH: Final = ("cluster", "path", "uri")
 _STATES: Final = ("writable", "read-only", "draining", "lost")
 
 
-def store_families(services: Services) -> Iterator[Metric]:
+def store_families(services: Services, vitals: Vitals) -> Iterator[Metric]:
     """All families that are not of topics."""
     cluster = services.settings.cluster_name
-    look = services.vitals.stored.look
-    yield from _gauges(cluster, _broker_gauges(services, look))
-    yield from _counters(cluster, services)
-    yield from _histograms(cluster, services)
-    yield from _of_journals(cluster, services.vitals.journals.all)
+    look = services.stored.look
+    yield from _gauges(cluster, _broker_gauges(services, vitals, look))
+    yield from _counters(cluster, services, vitals)
+    yield from _histograms(cluster, services, vitals)
+    yield from _of_journals(cluster, services.journals.all)
     yield from _of_paths(cluster, look)
     yield from _of_processes(cluster, services)
     info = GaugeMetricFamily("pulsar_version_info", "The broker's version", labels=("cluster", "version"))
@@ -47,8 +48,8 @@ def store_families(services: Services) -> Iterator[Metric]:
     yield from PlatformCollector(registry=None).collect()
 
 
-def _broker_gauges(services: Services, look: StoredLook) -> Iterable[tuple[str, str, float]]:
-    vitals, path, cache = services.vitals, services.path, services.reader.cache
+def _broker_gauges(services: Services, vitals: Vitals, look: StoredLook) -> Iterable[tuple[str, str, float]]:
+    path, cache = services.path, services.reader.cache
     found, now_s = look.storage, time.monotonic()
     return (
         ("pulsar_active_connections", "Clients' connections", len(vitals.connections)),
@@ -79,8 +80,8 @@ def _gauges(cluster: str, numbers: Iterable[tuple[str, str, float]]) -> Iterator
         yield gauge
 
 
-def _counters(cluster: str, services: Services) -> Iterator[Metric]:
-    vitals, reader = services.vitals, services.reader
+def _counters(cluster: str, services: Services, vitals: Vitals) -> Iterator[Metric]:
+    reader, housekeeping = services.reader, services.housekeeping
     created = vitals.connections.created
     for name, text, value in (
         ("pulsar_connection_created_total_count", "Connections made", created),
@@ -93,16 +94,16 @@ def _counters(cluster: str, services: Services) -> Iterator[Metric]:
     for name, text, value in (
         ("pulsarpy_cache_hits", "Entries that were in memory when consumers were to get them", reader.hits),
         ("pulsarpy_cache_misses", "Entries that had to be read", reader.misses),
-        ("pulsarpy_housekeeping_passes", "Passes of housekeeping that have ended", vitals.housekeeping.passes),
-        ("pulsarpy_housekeeping_failed", "Those that left a step undone", vitals.housekeeping.failed),
+        ("pulsarpy_housekeeping_passes", "Passes of housekeeping that have ended", housekeeping.passes),
+        ("pulsarpy_housekeeping_failed", "Those that left a step undone", housekeeping.failed),
     ):
         counter = CounterMetricFamily(name, text, labels=_CLUSTER)
         counter.add_metric((cluster,), value)
         yield counter
 
 
-def _histograms(cluster: str, services: Services) -> Iterator[Metric]:
-    vitals, store = services.vitals, services.root.store
+def _histograms(cluster: str, services: Services, vitals: Vitals) -> Iterator[Metric]:
+    store = services.root.store
     kept: tuple[tuple[str, str, Latencies], ...] = (
         ("pulsarpy_publish_latency_seconds", "From journal to receipt, of sampled entries", services.path.latencies),
         ("pulsarpy_topic_load_seconds", "Loads of topics", services.topics.loads),
@@ -187,7 +188,7 @@ def _of_processes(cluster: str, services: Services) -> Iterator[Metric]:
     """Each sealing process has its journal's quorum; the others have none, which Prometheus takes as no label."""
     labels = ("cluster", "process", "quorum")
     processes: list[tuple[str, str, int | str | None]] = [("broker", "", "self"), ("reader", "", services.reader.pid)]
-    processes += [("sealer", each.quorum, each.sealing.pid) for each in services.vitals.journals.all]
+    processes += [("sealer", each.quorum, each.sealing.pid) for each in services.journals.all]
     memory = GaugeMetricFamily("pulsarpy_process_resident_memory_bytes", "Resident memory", labels=labels)
     cpu = CounterMetricFamily("pulsarpy_process_cpu_seconds", "User and system CPU time", labels=labels)
     for process, quorum, pid in processes:

@@ -1,14 +1,12 @@
-"""The broker itself as metrics see it: its journals, its processes, how late its event loop is."""
+"""The broker's vital signs, for metrics and probes: its clients, its health, how late its event loop is."""
 
 from __future__ import annotations
 
 import asyncio
 from typing import Final, Protocol
 
-from pulsar_on_spark.broker.background.housekeeping import Housekeeping
-from pulsar_on_spark.broker.observe.stored import Stored
-from pulsar_on_spark.broker.runtime.journals import Journals
 from pulsar_on_spark.broker.services.health import HealthCheck
+from pulsar_on_spark.broker.services.services import Services
 from pulsar_on_spark.model.latencies import Latencies
 
 LOOP_EVERY_S: Final = 0.25
@@ -25,46 +23,34 @@ class Clients(Protocol):
 
 
 class Vitals:
-    """What only metrics and health ask for.
+    """The broker's vital signs.
 
     Args:
-        journals: The broker's.
+        services: The broker's parts.
         connections: Its clients.
-        stored: What is stored.
-        housekeeping: Its passes.
 
     Attributes:
+        connections: Its clients.
         loop_delays: How much later than asked for the event loop woke a task up.
-        health: Whether the broker serves.
+        health: Checks that messages can be stored and read.
     """
 
-    def __init__(
-        self,
-        journals: Journals,
-        connections: Clients,
-        stored: Stored,
-        housekeeping: Housekeeping,
-    ) -> None:
-        self.journals = journals
+    def __init__(self, services: Services, connections: Clients) -> None:
         self.connections = connections
-        self.stored = stored
-        self.housekeeping = housekeeping
         self.loop_delays = Latencies()
-        self.health = HealthCheck()
+        self.health = HealthCheck(services)
         self._measuring: asyncio.Task[None] | None = None
 
     def start(self) -> None:
-        """Begin to look and to measure."""
-        self.stored.start()
+        """Begin to measure."""
         self._measuring = asyncio.create_task(self._measure(), name="event loop delays")
 
     async def stop(self) -> None:
-        """End."""
+        """Stop measuring, and cancel a running health check."""
         if self._measuring is not None:
             self._measuring.cancel()
             await asyncio.gather(self._measuring, return_exceptions=True)
         await self.health.stop()
-        await self.stored.stop()
 
     async def _measure(self) -> None:
         loop = asyncio.get_running_loop()

@@ -14,6 +14,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from pulsar_on_spark.broker.runtime.server_errors import BUG_REASON, ServerRefusalError
 from pulsar_on_spark.broker.services.services import Services
+from pulsar_on_spark.broker.services.vitals import Vitals
 from pulsar_on_spark.broker.web.admin.peeks import peek_turns
 from pulsar_on_spark.broker.web.admin.storage import StorageLook
 from pulsar_on_spark.broker.web.guard import Guard, Guarded
@@ -82,11 +83,12 @@ _DESCRIPTION: Final = (
 )
 
 
-def create_app(services: Services, web_url: str) -> FastAPI:
+def create_app(services: Services, vitals: Vitals, web_url: str) -> FastAPI:
     """Create the broker's web application.
 
     Args:
         services: The broker's parts.
+        vitals: Its vital signs, for metrics and probes.
         web_url: The application's own URL, which lookups return.
     """
     app = FastAPI(
@@ -98,6 +100,7 @@ def create_app(services: Services, web_url: str) -> FastAPI:
         redirect_slashes=False,
     )
     app.state.services = services
+    app.state.vitals = vitals
     app.state.web_url = web_url
     app.state.peek_turns = peek_turns()
     app.state.storage_look = StorageLook()

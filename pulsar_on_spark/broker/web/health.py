@@ -8,7 +8,7 @@ from typing import Final
 from fastapi import APIRouter
 from fastapi.responses import PlainTextResponse
 
-from pulsar_on_spark.broker.web.requests import BrokerServices
+from pulsar_on_spark.broker.web.requests import BrokerVitals
 
 router = APIRouter(default_response_class=PlainTextResponse)
 
@@ -24,7 +24,7 @@ async def ready() -> str:
 
 
 @router.get("/admin/v2/brokers/health")
-async def health(services: BrokerServices) -> str:
+async def health(vitals: BrokerVitals) -> str:
     """Check that a message can be stored and read within ten seconds; if not, respond with 503 and the reason.
 
     The outcome is cached for a second.
@@ -32,7 +32,7 @@ async def health(services: BrokerServices) -> str:
     Raises:
         ServerRefusalError: the check failed.
     """
-    await services.vitals.health.require(services)
+    await vitals.health.require()
     return "ok"
 
 

@@ -14,13 +14,13 @@ from pulsar_on_spark.broker.services.exposition import CONTENT_TYPE
 from pulsar_on_spark.broker.services.gather import gather
 from pulsar_on_spark.broker.services.store_families import store_families
 from pulsar_on_spark.broker.services.topic_families import topic_families
-from pulsar_on_spark.broker.web.requests import BrokerServices
+from pulsar_on_spark.broker.web.requests import BrokerServices, BrokerVitals
 
 router = APIRouter()
 
 
 @router.get("/metrics")
-async def metrics(services: BrokerServices) -> StreamingResponse:
+async def metrics(services: BrokerServices, vitals: BrokerVitals) -> StreamingResponse:
     """Stream the broker's metrics in Prometheus' text format; a thread renders one family at a time."""
     settings = services.settings
     topics = await gather(
@@ -29,8 +29,8 @@ async def metrics(services: BrokerServices) -> StreamingResponse:
         services.topics.compactions.counts,
         by_consumer=settings.expose_consumer_level_metrics_in_prometheus,
     )
-    store = list(store_families(services))
-    look = services.vitals.stored.look
+    store = list(store_families(services, vitals))
+    look = services.stored.look
 
     def families() -> Iterator[bytes]:
         yield generate_latest(_registry(store))

@@ -9,6 +9,7 @@ from starlette.convertors import Convertor, register_url_convertor
 
 from pulsar_on_spark.broker.runtime.access import Operation, role_at_once
 from pulsar_on_spark.broker.services.services import Services
+from pulsar_on_spark.broker.services.vitals import Vitals
 from pulsar_on_spark.metadata.records import TopicRecord
 from pulsar_on_spark.metadata.state import View
 from pulsar_on_spark.model.names import TopicName, check_namespace, check_subscription_name
@@ -55,6 +56,10 @@ async def _services(request: Request) -> Services:
     return _services_of(request)
 
 
+async def _vitals(request: Request) -> Vitals:
+    return cast(Vitals, request.app.state.vitals)
+
+
 async def _web_url(request: Request) -> str:
     return cast(str, request.app.state.web_url)
 
@@ -66,6 +71,7 @@ async def _role(request: Request) -> str:
 
 
 BrokerServices = Annotated[Services, Depends(_services)]
+BrokerVitals = Annotated[Vitals, Depends(_vitals)]
 WebUrl = Annotated[str, Depends(_web_url)]
 Role = Annotated[str, Depends(_role)]
 

@@ -12,6 +12,7 @@ from typing import Any, Final, cast
 import uvicorn
 
 from pulsar_on_spark.broker.services.services import Services
+from pulsar_on_spark.broker.services.vitals import Vitals
 from pulsar_on_spark.broker.web.app import create_app
 from pulsar_on_spark.broker.web.http_protocol import HttpLimits, LimitedHttp
 
@@ -27,10 +28,12 @@ class WebServer:
 
     Args:
         services: The broker's parts.
+        vitals: Its vital signs, for metrics and probes.
     """
 
-    def __init__(self, services: Services) -> None:
+    def __init__(self, services: Services, vitals: Vitals) -> None:
         self._services = services
+        self._vitals = vitals
         self._server: _Server | None = None
         self._serving: asyncio.Task[None] | None = None
 
@@ -40,7 +43,7 @@ class WebServer:
         url = f"http://{settings.advertised_address}:{listening.getsockname()[1]}"
         limits = HttpLimits(settings.max_http_server_connections, settings.max_http_server_connections_per_ip)
         config = uvicorn.Config(
-            create_app(self._services, url),
+            create_app(self._services, self._vitals, url),
             lifespan="off",
             log_config=None,
             log_level="error",  # "warning" logs a line per malformed request, without its client

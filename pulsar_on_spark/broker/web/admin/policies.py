@@ -68,7 +68,7 @@ async def _of_topic(services: Services, name: TopicName, applied: bool) -> dict[
 
 def _in_the_end(services: Services, policies: Policies) -> dict[str, Any]:
     found = dict(policies)
-    own = services.vitals.journals.first.incarnation.quorum
+    own = services.journals.first.incarnation.quorum
     found["persistence"] = found["persistence"] or PersistencePolicies.of(own)
     return found
 

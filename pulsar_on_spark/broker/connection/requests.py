@@ -1,0 +1,62 @@
+"""The requests of one connection that are not answered yet."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Coroutine
+from typing import Any, Final
+
+from pulsar_on_spark.broker.runtime.server_errors import BUG_REASON, code_of
+from pulsar_on_spark.model.errors import PulsarpyError
+from pulsar_on_spark.protocol.commands import ServerError
+
+log = logging.getLogger(__name__)
+
+MAX_REQUESTS: Final = 5_000
+"""Maximum number of unanswered requests of one connection; further ones get TooManyRequests."""
+MAX_ERROR_LETTERS: Final = 4_096
+"""Limit of an error that is sent to a client and logged, in characters: it may quote the client's own data."""
+
+Refuse = Callable[[ServerError, str], None]
+"""Sends a client the error that ends its request."""
+
+
+class Requests:
+    """The running requests of one connection, each in a task of its own."""
+
+    def __init__(self) -> None:
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    def start(self, address: str, work: Callable[[], Awaitable[None]], refuse: Refuse) -> None:
+        """Run a request in the background; refuse it if it fails, or if too many are running.
+
+        Args:
+            address: The client's, for the log.
+            work: Carries out the request and answers it.
+            refuse: Sends its error.
+        """
+        if len(self._tasks) >= MAX_REQUESTS:
+            message = f"{MAX_REQUESTS} requests of this connection are not answered yet: try again later."
+            refuse(ServerError.TooManyRequests, message)
+        else:
+            self.spawn(_serve(address, work, refuse))
+
+    def spawn(self, work: Coroutine[Any, Any, None]) -> None:
+        """Run a coroutine in the background; its errors are its own."""
+        task = asyncio.get_running_loop().create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+
+async def _serve(address: str, work: Callable[[], Awaitable[None]], refuse: Refuse) -> None:
+    try:
+        await work()
+    except PulsarpyError as error:
+        message = str(error)[:MAX_ERROR_LETTERS]
+        log.info("%s is refused: %s", address, message, extra={"connection": address})
+        refuse(code_of(error), message)
+    except Exception:
+        # A bug in one request must not break others; clients retry this error.
+        log.exception("A request of %s failed.", address, extra={"connection": address})
+        refuse(ServerError.UnknownError, BUG_REASON)
