@@ -39,6 +39,7 @@ from pulsar_on_spark.protocol.commands import (
     ServerError,
 )
 from pulsar_on_spark.root import Root
+from pulsar_on_spark.security.principal import Principal
 from pulsar_on_spark.topic.managed_ledger.incarnation.incarnation import Incarnation
 from pulsar_on_spark.topic.managed_ledger.incarnation.ledger_commits import LedgerCommits
 from tests.kit.waiting import wait_until
@@ -155,7 +156,7 @@ def test_a_topic_that_nobody_uses_is_forgotten_and_comes_back(running: Running) 
 
 
 class Riddles(OpenAccess):
-    """Asks back once, as SASL does; the same answer proves the role anew."""
+    """Challenges once, as SASL does; the same answer later renews the credentials."""
 
     def authentication(self, method: str) -> Authentication:
         if method != "riddle":
@@ -164,12 +165,12 @@ class Riddles(OpenAccess):
 
 
 class Riddle:
-    def step(self, data: bytes) -> str | Challenge:
+    def step(self, data: bytes) -> Principal | Challenge:
         if data == b"begin":
             return Challenge(b"what has it got in its pocket?")
         if not data.startswith(b"ring of "):
             raise AccessDeniedError("Wrong.")
-        return data.removeprefix(b"ring of ").decode()
+        return Principal(data.removeprefix(b"ring of ").decode())
 
 
 @pytest.fixture
@@ -247,10 +248,10 @@ def test_a_connection_keeps_its_role(riddles: str) -> None:
 
 
 class Secretive(OpenAccess):
-    """Lets nobody know which topics there are."""
+    """Refuses to list topics."""
 
-    def authorize_list(self, role: str, namespace: str) -> None:
-        raise AccessDeniedError(f"Who are you, {role}, to ask for the topics of {namespace}?")
+    def authorize_list(self, principal: Principal, namespace: str) -> None:
+        raise AccessDeniedError(f"Who are you, {principal.role}, to ask for the topics of {namespace}?")
 
 
 @pytest.mark.parametrize(
@@ -271,7 +272,7 @@ def test_topics_of_a_namespace_are_listed_for_who_may_know_them(
 class Faulty(OpenAccess):
     """Fails by a fault of its own, whose text names what no client should see."""
 
-    def authorize_list(self, role: str, namespace: str) -> None:
+    def authorize_list(self, principal: Principal, namespace: str) -> None:
         raise KeyError("/secret/path", object())
 
 

@@ -27,6 +27,7 @@ from pulsar_on_spark.model.errors import ProtocolError
 from pulsar_on_spark.protocol import replies
 from pulsar_on_spark.protocol.commands import BaseCommand, ServerError
 from pulsar_on_spark.protocol.server import Event, Sent, ServerConnection
+from pulsar_on_spark.security.principal import Principal
 
 log = logging.getLogger(__name__)
 
@@ -55,7 +56,7 @@ class Connection(asyncio.Protocol):
         registry: All open connections.
 
     Attributes:
-        role: The client's role; None until it is authenticated.
+        principal: The client's identity; None until it is authenticated.
         authentication: The state of its authentication; None before CONNECT.
         auth_method: The client's name of its authentication method.
         knows_source_positions: True if its replicators understand receipts with their entries' source positions.
@@ -75,7 +76,7 @@ class Connection(asyncio.Protocol):
         self.address = ""
         self.client_version = ""
         self.protocol_version = 0
-        self.role: str | None = None
+        self.principal: Principal | None = None
         self.authentication: Authentication | None = None
         self.auth_method = ""
         self.knows_source_positions = False
@@ -379,12 +380,12 @@ class Connection(asyncio.Protocol):
         return None
 
     def _is_its_turn(self, type_: int) -> bool:
-        if self.role is not None:
+        if self.principal is not None:
             return type_ != BaseCommand.CONNECT
         return type_ == (BaseCommand.CONNECT if self.authentication is None else BaseCommand.AUTH_RESPONSE)
 
     def _when(self) -> str:
-        if self.role is not None:
+        if self.principal is not None:
             return "after a first CONNECT"
         return "before its CONNECT" if self.authentication is None else "before it is authenticated"
 

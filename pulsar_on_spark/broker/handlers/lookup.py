@@ -72,8 +72,8 @@ def authorize(connection: Connection, operation: Operation, topic: TopicName) ->
     Raises:
         AccessDeniedError: the client may not.
     """
-    assert connection.role is not None, "nothing comes before CONNECT"
-    connection.services.access.authorize(connection.role, operation, topic)
+    assert connection.principal is not None, "nothing comes before CONNECT"
+    connection.services.access.authorize(connection.principal, operation, topic)
 
 
 def authorize_list(connection: Connection, namespace: str) -> None:
@@ -82,8 +82,8 @@ def authorize_list(connection: Connection, namespace: str) -> None:
     Raises:
         AccessDeniedError: the client may not list them.
     """
-    assert connection.role is not None, "nothing comes before CONNECT"
-    connection.services.access.authorize_list(connection.role, namespace)
+    assert connection.principal is not None, "nothing comes before CONNECT"
+    connection.services.access.authorize_list(connection.principal, namespace)
 
 
 _MODES: Final[dict[int, Mode]] = {

@@ -50,7 +50,7 @@ def auth_response(connection: Connection, command: CommandAuthResponse) -> None:
 
 
 def _authenticate(connection: Connection, data: bytes) -> None:
-    known = connection.role
+    known = connection.principal
     assert connection.authentication is not None, "CONNECT comes first"
     try:
         outcome = connection.authentication.step(data)
@@ -61,14 +61,14 @@ def _authenticate(connection: Connection, data: bytes) -> None:
                 )
             )
             return
-        if known not in (None, outcome):
+        if known is not None and known != outcome:
             raise AccessDeniedError(
-                f"The connection has role {known!r} and cannot change to role {outcome!r}: connect again."
+                f"The connection has role {known.role!r} and cannot change to role {outcome.role!r}: connect again."
             )
     except AccessDeniedError as error:
         _deny(connection, error)
         return
-    connection.role = outcome
+    connection.principal = outcome
     if known is None:
         connection.handshake_done()
         size = connection.services.settings.max_message_size

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import Enum, auto
-from typing import Final, Protocol
+from typing import Protocol
 
 from pulsar_on_spark.model.errors import AccessDeniedError
 from pulsar_on_spark.model.names import TopicName
-
-ANONYMOUS: Final = "anonymous"
+from pulsar_on_spark.security.principal import ANONYMOUS, Principal
 
 
 class Operation(Enum):
@@ -31,10 +30,10 @@ class Challenge:
 class Authentication(Protocol):
     """The state of one client's authentication; it lasts as long as its connection."""
 
-    def step(self, data: bytes) -> str | Challenge:
-        """Check the data of a CONNECT or AUTH_RESPONSE; return the client's role, or the next challenge.
+    def step(self, data: bytes) -> Principal | Challenge:
+        """Check the data of a CONNECT or AUTH_RESPONSE; return the client's identity, or the next challenge.
 
-        An AUTH_RESPONSE of an authenticated client renews its credentials; the role must stay the same.
+        An AUTH_RESPONSE of an authenticated client renews its credentials; the identity must stay the same.
 
         Raises:
             AccessDeniedError: the credentials are invalid.
@@ -47,18 +46,18 @@ class Access(Protocol):
     def authentication(self, method: str) -> Authentication:
         """Begin the authentication of a client by a method (`auth_method_name`)."""
 
-    def authorize(self, role: str, operation: Operation, topic: TopicName) -> None:
-        """Refuse a role that may not do an operation on a topic."""
+    def authorize(self, principal: Principal, operation: Operation, topic: TopicName) -> None:
+        """Refuse a client that may not do an operation on a topic."""
 
-    def authorize_list(self, role: str, namespace: str) -> None:
-        """Refuse a role that may not list the topics of a namespace."""
+    def authorize_list(self, principal: Principal, namespace: str) -> None:
+        """Refuse a client that may not list the topics of a namespace."""
 
-    def administer(self, role: str) -> None:
-        """Refuse a role that may not administer the broker."""
+    def administer(self, principal: Principal) -> None:
+        """Refuse a client that may not administer the broker."""
 
 
-def role_at_once(access: Access, method: str, data: bytes) -> str:
-    """Authenticate a client in one step, as over HTTP, and return its role.
+def authenticate_at_once(access: Access, method: str, data: bytes) -> Principal:
+    """Authenticate a client in one step, as over HTTP.
 
     Raises:
         AccessDeniedError: the credentials are invalid, or the method needs more steps.
@@ -76,15 +75,15 @@ class OpenAccess:
         """Accept any method."""
         return self
 
-    def step(self, data: bytes) -> str | Challenge:
+    def step(self, data: bytes) -> Principal | Challenge:
         """Accept any credentials."""
         return ANONYMOUS
 
-    def authorize(self, role: str, operation: Operation, topic: TopicName) -> None:
+    def authorize(self, principal: Principal, operation: Operation, topic: TopicName) -> None:
         """Allow every operation."""
 
-    def administer(self, role: str) -> None:
+    def administer(self, principal: Principal) -> None:
         """Allow every client to administer."""
 
-    def authorize_list(self, role: str, namespace: str) -> None:
+    def authorize_list(self, principal: Principal, namespace: str) -> None:
         """Allow every client to list topics."""

@@ -12,9 +12,9 @@ from pulsar_on_spark.broker.web.requests import (
     NAMESPACE,
     TOPIC,
     BrokerServices,
+    Client,
     NamedNamespace,
     NamedTopic,
-    Role,
     WebUrl,
     path_topic,
     refused,
@@ -27,7 +27,7 @@ router = APIRouter(tags=["lookup"])
 @router.get("/lookup/v2/topic/{domain}/{tenant}/{namespace}/{local:path}")
 async def lookup(
     services: BrokerServices,
-    role: Role,
+    client: Client,
     web_url: WebUrl,
     domain: str,
     tenant: str,
@@ -37,7 +37,7 @@ async def lookup(
     listener_header: Annotated[str, Header(alias="X-Pulsar-ListenerName")] = "",
 ) -> dict[str, str]:
     """Return the URLs of the topic's broker, without creating the topic; C++ clients need all keys, even empty ones."""
-    path_topic(services, role, Operation.LOOKUP, domain, (tenant, namespace), local)
+    path_topic(services, client, Operation.LOOKUP, domain, (tenant, namespace), local)
     url = services.service_url_of(listener or listener_header)
     return {
         "brokerUrl": url,
@@ -51,10 +51,10 @@ async def lookup(
 
 @router.get(f"{NAMESPACE}/topics", responses=refused(404, "There is no such namespace."))
 async def topics(
-    services: BrokerServices, role: Role, namespace: NamedNamespace, mode: Mode = "PERSISTENT"
+    services: BrokerServices, client: Client, namespace: NamedNamespace, mode: Mode = "PERSISTENT"
 ) -> list[str]:
     """List the full names of a namespace's topics, each partition by itself."""
-    services.access.authorize_list(role, namespace)
+    services.access.authorize_list(client, namespace)
     require_namespace(await services.views.view(), namespace)
     return list_topics(await services.topics.names(), namespace, mode).topics
 
@@ -62,11 +62,11 @@ async def topics(
 @router.get(f"{TOPIC}/partitions", responses=refused(404, "There is no such topic."))
 async def partitions(
     services: BrokerServices,
-    role: Role,
+    client: Client,
     name: NamedTopic,
     create: Annotated[bool, Query(alias="checkAllowAutoCreation")] = False,
 ) -> dict[str, int]:
     """Return the number of partitions, 0 for none; with `checkAllowAutoCreation`, may create a partitioned topic."""
-    services.access.authorize(role, Operation.LOOKUP, name)
+    services.access.authorize(client, Operation.LOOKUP, name)
     rate = services.topics.http_creations if create else None
     return {"partitions": await services.topics.partitions(name, create=rate)}

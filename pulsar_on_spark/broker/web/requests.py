@@ -1,4 +1,4 @@
-"""Dependencies of handlers: the broker's parts, the client's role, and the topic or namespace of the path."""
+"""Dependencies of handlers: the broker's parts, the client, and the topic or namespace of the path."""
 
 from __future__ import annotations
 
@@ -7,12 +7,13 @@ from typing import Annotated, Any, Final, Literal, cast
 from fastapi import Depends, HTTPException, Path, Query, Request
 from starlette.convertors import Convertor, register_url_convertor
 
-from pulsar_on_spark.broker.runtime.access import Operation, role_at_once
+from pulsar_on_spark.broker.runtime.access import Operation, authenticate_at_once
 from pulsar_on_spark.broker.services.services import Services
 from pulsar_on_spark.broker.services.vitals import Vitals
 from pulsar_on_spark.metadata.records import TopicRecord
 from pulsar_on_spark.metadata.state import View
 from pulsar_on_spark.model.names import TopicName, check_namespace, check_subscription_name
+from pulsar_on_spark.security.principal import Principal
 from pulsar_on_spark.topic.catalog import catalog
 
 _AUTHORIZATION: Final = "authorization"
@@ -64,28 +65,28 @@ async def _web_url(request: Request) -> str:
     return cast(str, request.app.state.web_url)
 
 
-async def _role(request: Request) -> str:
-    """Return the client's role by the header of Pulsar's clients: `Authorization: <method> <data>`."""
+async def _client(request: Request) -> Principal:
+    """Authenticate the client by the header of Pulsar's clients: `Authorization: <method> <data>`."""
     method, _, data = request.headers.get(_AUTHORIZATION, "").partition(" ")
-    return role_at_once(_services_of(request).access, method, data.encode())
+    return authenticate_at_once(_services_of(request).access, method, data.encode())
 
 
 BrokerServices = Annotated[Services, Depends(_services)]
 BrokerVitals = Annotated[Vitals, Depends(_vitals)]
 WebUrl = Annotated[str, Depends(_web_url)]
-Role = Annotated[str, Depends(_role)]
+Client = Annotated[Principal, Depends(_client)]
 
 Force = Annotated[bool, Query(description="Do it even if the object is in use.")]
 Text = Annotated[str, Path(min_length=1, max_length=1024)]
 
 
-async def administers(services: BrokerServices, role: Role) -> None:
-    """Require the administrator's role: a dependency of whole routers."""
-    services.access.administer(role)
+async def administers(services: BrokerServices, client: Client) -> None:
+    """Require an administrator: a dependency of whole routers."""
+    services.access.administer(client)
 
 
 def path_topic(
-    services: Services, role: str, operation: Operation, domain: str, namespace: tuple[str, str], local: str
+    services: Services, client: Principal, operation: Operation, domain: str, namespace: tuple[str, str], local: str
 ) -> TopicName:
     """Return the topic that a path names, if the client may do the operation.
 
@@ -94,7 +95,7 @@ def path_topic(
         AccessDeniedError: the client may not do it.
     """
     name = TopicName.parse_any(f"{domain}://{'/'.join(namespace)}/{local}")
-    services.access.authorize(role, operation, name)
+    services.access.authorize(client, operation, name)
     return name
 
 

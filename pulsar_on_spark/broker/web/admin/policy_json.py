@@ -11,7 +11,7 @@ from typing import Any, Final
 
 from pydantic import JsonValue, TypeAdapter
 
-from pulsar_on_spark.broker.runtime.access import ANONYMOUS
+from pulsar_on_spark.security.principal import ANONYMOUS
 from pulsar_on_spark.topic.catalog.policies.policies import FIELDS
 
 QUOTAS: Final = {"destination_storage": "backlog_quota_size", "message_age": "backlog_quota_age"}
@@ -86,7 +86,7 @@ def _is_open(grants: JsonValue) -> bool:
     """True for grants to the role of unauthenticated clients, which may produce and consume anyway."""
     return (
         isinstance(grants, dict)
-        and set(grants) <= {ANONYMOUS}
+        and set(grants) <= {ANONYMOUS.role}
         and all(isinstance(actions, list) and set(map(str, actions)) <= _OPEN for actions in grants.values())
     )
 

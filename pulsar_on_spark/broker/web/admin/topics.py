@@ -16,11 +16,11 @@ from pulsar_on_spark.broker.web.admin.namespaces import Properties
 from pulsar_on_spark.broker.web.requests import (
     TOPIC,
     BrokerServices,
+    Client,
     Domain,
     Force,
     NamedNamespace,
     NamedTopic,
-    Role,
     StoredTopic,
     administers,
     parts,
@@ -51,9 +51,9 @@ class PartitionedTopicBody(BaseModel):
 
 
 @router.get(_TOPICS, responses=refused(404, "There is no such namespace."))
-async def topics(services: BrokerServices, role: Role, domain: Domain, namespace: NamedNamespace) -> list[str]:
+async def topics(services: BrokerServices, client: Client, domain: Domain, namespace: NamedNamespace) -> list[str]:
     """List the full names of a namespace's topics, each partition by itself."""
-    services.access.authorize_list(role, namespace)
+    services.access.authorize_list(client, namespace)
     tenants.require_namespace(await services.views.view(), namespace)
     mode: Mode = "PERSISTENT" if domain == "persistent" else "NON_PERSISTENT"
     return list_topics(await services.topics.names(), namespace, mode).topics
@@ -61,10 +61,10 @@ async def topics(services: BrokerServices, role: Role, domain: Domain, namespace
 
 @router.get(f"{_TOPICS}/partitioned", responses=refused(404, "There is no such namespace."))
 async def partitioned_topics(
-    services: BrokerServices, role: Role, domain: Domain, namespace: NamedNamespace
+    services: BrokerServices, client: Client, domain: Domain, namespace: NamedNamespace
 ) -> list[str]:
     """List the full names of a namespace's partitioned topics."""
-    services.access.authorize_list(role, namespace)
+    services.access.authorize_list(client, namespace)
     view = await services.views.view()
     tenants.require_namespace(view, namespace)
     if domain != "persistent":

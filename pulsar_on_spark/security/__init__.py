@@ -1,0 +1,1 @@
+"""Security: the identity of clients."""
