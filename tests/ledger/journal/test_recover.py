@@ -16,6 +16,7 @@ from pathlib import Path
 import pytest
 import uvloop
 
+from pulsar_on_spark.ledger.journal import recover as recover_module
 from pulsar_on_spark.ledger.journal.groups import JournalLimits
 from pulsar_on_spark.ledger.journal.journal import Journal
 from pulsar_on_spark.ledger.journal.log import LogRecord, LogState
@@ -437,35 +438,58 @@ def test_what_a_given_up_path_can_still_be_read_is_kept(tmp_path):
 
 
 class _SlowPaths:
-    """The operating system, with a path whose first rename takes long, and one whose first reads do."""
+    """The operating system, with path 0 healthy, and two slow paths.
 
-    def __init__(self, renames: Path, delay_s: float, reads: Path, read_count: int) -> None:
-        self._renames = renames
-        self._delay_s = delay_s
-        self._reads = reads
-        self._read_count = read_count
-        self._slow_fds: set[int] = set()
+    Each of the first reads of path 2 lasts one tick of the recovery's clock, once path 0 has opened the files that it
+    fences. Path 1 makes its first rename only when path 0 is read from again: when path 2 has fenced, too, and every
+    path was asked for frames.
+    """
+
+    def __init__(self, place: Place, slow_reads: int) -> None:
+        self._directories = {path.directory: number for number, path in place.paths.items()}
+        self._slow_reads = slow_reads
+        self._opened: dict[int, int] = {}
+        self._is_fenced = threading.Event()
+        self._is_asked = threading.Event()
+        self._reading = threading.Semaphore(0)
+        self._ticked = threading.Semaphore(0)
 
     def __getattr__(self, name: str):
         return getattr(OS_FILES, name)
 
+    def tick(self) -> bool:
+        """Wait for a slow read and let it end; False if there are no more."""
+        if self._slow_reads == 0:
+            return False
+        assert self._reading.acquire(timeout=60)
+        self._slow_reads -= 1
+        self._ticked.release()
+        return True
+
     def rename(self, source: Path, target: Path) -> None:
-        if self._renames in source.parents:
-            delay_s, self._delay_s = self._delay_s, 0.0
-            time.sleep(delay_s)
+        if self._path_of(source) == 1:
+            assert self._is_asked.wait(60)
         OS_FILES.rename(source, target)
 
     def open(self, path: Path) -> int:
         fd = OS_FILES.open(path)
-        if self._reads in path.parents:
-            self._slow_fds.add(fd)
+        self._opened[fd] = self._path_of(path)
+        if list(self._opened.values()).count(0) == 2:
+            self._is_fenced.set()
         return fd
 
     def read_into(self, fd: int, offset: int, target: memoryview) -> int:
-        if fd in self._slow_fds and self._read_count > 0:
-            self._read_count -= 1
-            time.sleep(0.15)
+        path = self._opened.get(fd)
+        if path == 2 and self._slow_reads > 0:
+            assert self._is_fenced.wait(60)
+            self._reading.release()
+            assert self._ticked.acquire(timeout=60)
+        if path == 0 and self._slow_reads == 0:
+            self._is_asked.set()
         return OS_FILES.read_into(fd, offset, target)
+
+    def _path_of(self, file: Path) -> int:
+        return next((number for directory, number in self._directories.items() if file.is_relative_to(directory)), -1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -519,9 +543,12 @@ def test_a_file_is_closed_by_who_reads_it_however_late(tmp_path):
     assert not files.closed_while_reading
 
 
-def test_a_fence_that_answers_after_it_was_given_up_is_not_taken_for_the_answer_of_a_read(tmp_path):
-    """Path 1 fences so late that it counts as silent, but before it has read; path 2 needs as long, and moves."""
-    place = Place(tmp_path, paths=3)
+def test_a_fence_that_answers_after_it_was_given_up_is_not_taken_for_the_answer_of_a_read(memory_path, monkeypatch):
+    """Path 1 fences so late that it counts as silent, but before it has read; path 2 needs as long, and moves.
+
+    Only slow reads of path 2 move the recovery's clock: a busy machine makes no other path silent.
+    """
+    place = Place(memory_path, paths=3)
 
     async def run() -> list[Entry]:
         listener = Listener()
@@ -539,14 +566,17 @@ def test_a_fence_that_answers_after_it_was_given_up_is_not_taken_for_the_answer_
     added = asyncio.run(run())
     with file_of(place, 2).open("ab") as file:
         file.write(bytes(100))  # so that the end cannot be told without path 1
+    slow = _SlowPaths(place, slow_reads=14)
+    monkeypatch.setattr(recover_module, "TICK_S", 0.05)
+    real_tick = recover_module._Recovering._tick
+    monkeypatch.setattr(recover_module._Recovering, "_tick", lambda each: slow.tick() and real_tick(each))
     results: list[LogRecord] = []
 
     def work() -> None:
-        slow = _SlowPaths(place.paths[1].directory, 2.6, place.paths[2].directory, 14)
-        results.append(recover(place.register, lambda: place.paths, list(place.paths), files=slow, silent_after_s=1.0))
+        results.append(recover(place.register, lambda: place.paths, list(place.paths), files=slow, silent_after_s=0.4))
 
     thread = threading.Thread(target=work, daemon=True)
     thread.start()
-    thread.join(10)
+    thread.join(60)
     (record,) = results
     assert sorted(entries_in(place.log(record))) == sorted(added)
