@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Protocol
 
@@ -9,6 +10,7 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 
 from pulsar_on_spark.root import Root
+from tests.kit import micro_batches
 
 
 class Write(Protocol):
@@ -22,6 +24,13 @@ class Read(Protocol):
 def _texts(topic: str | None, options: dict[str, object]) -> dict[str, str]:
     given = {name: str(value) for name, value in options.items()}
     return given if topic is None else given | {"topic": topic}
+
+
+@pytest.fixture(autouse=True)
+def _queries_end() -> Iterator[None]:
+    """No query outlives its test."""
+    yield
+    micro_batches.kill_all()
 
 
 @pytest.fixture

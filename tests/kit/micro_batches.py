@@ -71,6 +71,7 @@ class MicroBatchQuery:
         reader = source.streamReader(source.schema())
         assert isinstance(reader, PulsarStreamReader), "the options are refused"
         self.reader = reader
+        _started.append(self)
         if available_now:
             self.reader.prepareForTriggerAvailableNow()
         self._limit = ReadAllAvailable() if once else self.reader.getDefaultReadLimit()
@@ -136,6 +137,15 @@ class MicroBatchQuery:
         subscription = self.reader._subscription
         if subscription is not None:
             subscription._consumer._keeper._stopping.set()
+
+
+_started: list[MicroBatchQuery] = []
+
+
+def kill_all() -> None:
+    """Kill the queries that a test has left running: their threads would renew leases until the process ends."""
+    while _started:
+        _started.pop().kill()
 
 
 def _text(offset: object) -> str:
