@@ -47,5 +47,5 @@ def open_root(argument: str | None, option: str | None) -> Root:
 
 
 def is_namespace(of: str) -> bool:
-    """Whether a name is `tenant/namespace` rather than a topic's."""
+    """True if a name is `tenant/namespace` rather than a topic's."""
     return of.count("/") == 1

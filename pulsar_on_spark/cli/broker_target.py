@@ -7,8 +7,11 @@ from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
+from typing_extensions import override
+
 from pulsar_on_spark.cli.arguments import is_namespace
 from pulsar_on_spark.cli.http_admin import HttpAdmin, RequestRefusedError, namespace_path, topic_path
+from pulsar_on_spark.cli.target import Target
 from pulsar_on_spark.model.errors import InvalidArgumentError, SubscriptionNotFoundError
 from pulsar_on_spark.model.ids import EntryId, LedgerId, Position
 from pulsar_on_spark.model.names import TopicName, check_namespace
@@ -18,8 +21,8 @@ if TYPE_CHECKING:
     from pulsar_on_spark.topic.managed_ledger.subscription.subscriptions import SubscriptionStatus
 
 
-class BrokerTarget:
-    """See `Target`: through a broker's admin API."""
+class BrokerTarget(Target):
+    """A broker's admin API."""
 
     def __init__(self, admin: HttpAdmin) -> None:
         self.admin = admin
@@ -38,32 +41,32 @@ class BrokerTarget:
             return None
         return TypeAdapter(StorageStatus).validate_python(found)
 
+    @override
     def tenants(self) -> list[str]:
-        """See `Target`."""
         return list(self.admin.get("tenants"))
 
+    @override
     def create_tenant(self, tenant: str, admin_roles: Sequence[str]) -> None:
-        """See `Target`."""
         self.admin.change("PUT", "tenants", tenant, body={"adminRoles": list(admin_roles)})
 
+    @override
     def delete_tenant(self, tenant: str, *, force: bool) -> None:
-        """See `Target`."""
         self.admin.change("DELETE", "tenants", tenant, force=force)
 
+    @override
     def namespaces(self, tenant: str) -> list[str]:
-        """See `Target`."""
         return list(self.admin.get("namespaces", tenant))
 
+    @override
     def create_namespace(self, namespace: str) -> None:
-        """See `Target`."""
         self.admin.change("PUT", *namespace_path(namespace))
 
+    @override
     def delete_namespace(self, namespace: str, *, force: bool) -> None:
-        """See `Target`."""
         self.admin.change("DELETE", *namespace_path(namespace), force=force)
 
+    @override
     def policies(self, of: str) -> dict[str, Any]:
-        """See `Target`."""
         from pulsar_on_spark.topic.catalog.policies.policies import FIELDS
 
         found = {}
@@ -79,8 +82,8 @@ class BrokerTarget:
                 found[field] = value
         return found
 
+    @override
     def set_policy(self, of: str, field: str, value: Any) -> None:
-        """See `Target`."""
         path = _policy_path(of, field)
         if path is None:
             what = "namespaces" if is_namespace(of) else "topics"
@@ -91,8 +94,8 @@ class BrokerTarget:
         else:
             self.admin.change("POST", *path, body=value, **params)
 
+    @override
     def topics(self, namespace: str | None = None) -> list[tuple[str, int | None]]:
-        """See `Target`."""
         found: list[tuple[str, int | None]] = []
         if namespace is None:
             wanted = [each for tenant in self.tenants() for each in self.namespaces(tenant)]
@@ -108,8 +111,8 @@ class BrokerTarget:
             found += partitioned.items()
         return sorted(found)
 
+    @override
     def create_topic(self, topic: str, partitions: int | None, schema: str | None, schema_type: str) -> None:
-        """See `Target`."""
         if partitions is None:
             self.admin.change("PUT", *topic_path(topic))
         else:
@@ -117,21 +120,21 @@ class BrokerTarget:
         if schema is not None:
             self.add_schema(topic, schema_type, schema)
 
+    @override
     def add_partitions(self, topic: str, partitions: int) -> None:
-        """See `Target`."""
         self.admin.change("POST", *topic_path(topic), "partitions", body=partitions)
 
+    @override
     def delete_topic(self, topic: str, *, force: bool) -> None:
-        """See `Target`."""
         is_partitioned = self.admin.is_partitioned(topic)
         self.admin.change("DELETE", *topic_path(topic), *(("partitions",) if is_partitioned else ()), force=force)
 
+    @override
     def stats(self, topic: str) -> Mapping[str, Any]:
-        """See `Target`."""
         return self._said(topic, "stats")
 
+    @override
     def internal_stats(self, topic: str) -> Mapping[str, Any]:
-        """See `Target`."""
         return self._said(topic, "internalStats")
 
     def _said(self, topic: str, kind: str) -> Mapping[str, Any]:
@@ -141,8 +144,8 @@ class BrokerTarget:
         )
         return found
 
+    @override
     def peek(self, topic: str, name: str, entries: int) -> list[dict[str, Any]]:
-        """See `Target`."""
         return list(self._peeked(topic_path(topic), name, entries))
 
     def _peeked(self, path: tuple[str, ...], name: str, entries: int) -> Iterator[dict[str, Any]]:
@@ -166,8 +169,8 @@ class BrokerTarget:
                 "payload": answer.content,
             }
 
+    @override
     def subscriptions(self) -> Sequence[TopicSubscription]:
-        """See `Target`."""
         return [found for topic, partitions in self.topics() for found in self._subscriptions(topic, partitions)]
 
     def _subscriptions(self, topic: str, partitions: int | None) -> Iterator[TopicSubscription]:
@@ -188,16 +191,16 @@ class BrokerTarget:
         for name, of_name in sorted(cursors.items()):
             yield TopicSubscription.of(topic, name, of_name)
 
+    @override
     def delete_subscription(self, topic: str, name: str, *, force: bool) -> None:
-        """See `Target`."""
         self.admin.change("DELETE", *topic_path(topic), "subscription", name, force=force)
 
+    @override
     def schemas(self, topic: str) -> list[Mapping[str, Any]]:
-        """See `Target`."""
         return list(self.admin.get("schemas", *topic_path(topic)[1:], "schemas")["getSchemaResponses"])
 
+    @override
     def add_schema(self, topic: str, type_: str, text: str) -> int:
-        """See `Target`."""
         body = {"type": type_.upper(), "schema": text, "properties": {}}
         return int(
             self.admin.change("POST", "schemas", *topic_path(topic)[1:], "schema", body=body)["version"]["version"]

@@ -101,7 +101,7 @@ def consume(
 
 
 def patience_s(wanted: int, timeout_s: float | None) -> float:
-    """How long the next message is waited for: as with `pulsar-client`, without end where there is no number."""
+    """Return the time to wait for the next message: as with `pulsar-client`, without end if no number is wanted."""
     if timeout_s is None:
         return _TIMEOUT_S if wanted else math.inf
     return timeout_s or math.inf

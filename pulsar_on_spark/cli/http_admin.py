@@ -46,24 +46,24 @@ class HttpAdmin:
         self.url = url.rstrip("/")
 
     def get(self, *path: str, **params: object) -> Any:
-        """What is at a path; None for no content (errors as `request`)."""
+        """Return the content of a path; None for no content (errors as `request`)."""
         return self._content(self.request("GET", path, params))
 
     def change(self, method: str, *path: str, body: object = None, **params: object) -> Any:
-        """Change what is at a path; the answer, if there is one (errors as `request`)."""
+        """Change the content of a path and return the answer, if there is one (errors as `request`)."""
         return self._content(self.request(method, path, params, body))
 
     def is_partitioned(self, topic: str) -> bool:
-        """Whether a topic has partitions (errors as `request`)."""
+        """True if a topic has partitions (errors as `request`)."""
         return bool(self.get(*topic_path(topic), "partitions")["partitions"])
 
     def request(
         self, method: str, path: Iterable[str], params: Mapping[str, object], body: object = None
     ) -> httpx.Response:
-        """One request.
+        """Send one request and return the response.
 
         Raises:
-            RequestRefusedError: the broker says no, or there is none.
+            RequestRefusedError: the broker refuses, or cannot be reached.
         """
         import httpx
 

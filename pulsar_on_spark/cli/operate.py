@@ -1,4 +1,4 @@
-"""What only a broker can do at once, for it has the clients: unloading, ending and emptying topics, moving cursors."""
+"""Commands for a running broker, which has the clients: unload, terminate and clear topics, move cursors."""
 
 from __future__ import annotations
 

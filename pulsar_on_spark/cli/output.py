@@ -1,4 +1,4 @@
-"""What commands print: tables and progress for people, JSON for scripts, errors in one sentence."""
+"""Output of commands: tables and progress for people, JSON for scripts, errors in one sentence."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ Cell = str | int | None
 
 
 def out() -> Console:
-    """Where results go. Wide where nobody looks, so that a pipe gets whole lines."""
+    """Return the console for results; it is wide if it is no terminal, so that a pipe gets whole lines."""
     return Console(soft_wrap=not sys.stdout.isatty(), width=None if sys.stdout.isatty() else 200, highlight=False)
 
 
 def err() -> Console:
-    """Where progress and errors go."""
+    """Return the console for progress and errors."""
     return Console(stderr=True, soft_wrap=True, highlight=False)
 
 

@@ -47,20 +47,20 @@ class SubscriptionType(Enum):
     KEY_SHARED = "Key_Shared"
 
     def of_client(self) -> pulsar.ConsumerType:
-        """The same of Pulsar's Python client."""
+        """Return the value of Pulsar's Python client."""
         import pulsar
 
         return pulsar.ConsumerType.__members__[self.value.replace("_", "")]
 
 
 class SubscriptionPosition(Enum):
-    """Where a new subscription begins, as Pulsar's command line writes it."""
+    """The start of a new subscription, as Pulsar's command line writes it."""
 
     LATEST = "Latest"
     EARLIEST = "Earliest"
 
     def of_client(self) -> pulsar.InitialPosition:
-        """The same of Pulsar's Python client."""
+        """Return the value of Pulsar's Python client."""
         import pulsar
 
         return pulsar.InitialPosition.__members__[self.value]
@@ -91,11 +91,11 @@ def service_client(url: str | None) -> Iterator[pulsar.Client]:
 
 
 def _require_listener(url: str) -> None:
-    """Ask first: the client would go on trying for half a minute, and log each time. A URL may name several brokers.
+    """Check that a broker listens, because the client would retry for half a minute. A URL may name several brokers.
 
     Raises:
         InvalidArgumentError: this is no broker's URL.
-        RequestRefusedError: nobody listens there.
+        RequestRefusedError: no broker listens there.
     """
     scheme, _, hosts = url.partition("://")
     try:

@@ -8,7 +8,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from typing_extensions import override
+
 from pulsar_on_spark.cli.arguments import is_namespace
+from pulsar_on_spark.cli.target import Target
 from pulsar_on_spark.model.names import TopicName, check_namespace
 from pulsar_on_spark.root import Root
 from pulsar_on_spark.topic.catalog import catalog, registry, tenants
@@ -21,40 +24,40 @@ if TYPE_CHECKING:
     from pulsar_on_spark.topic.maintenance.status import TopicSubscription
 
 
-class RootTarget:
-    """See `Target`: straight in the root's metadata; a broker that serves it sees the change within seconds."""
+class RootTarget(Target):
+    """A root's metadata, changed directly; a broker that serves the root sees the change within seconds."""
 
     def __init__(self, root: Root) -> None:
         self.root = root
 
+    @override
     def tenants(self) -> list[str]:
-        """See `Target`."""
         return [each.tenant for each in tenants.tenants(self.root.store.view(durable=True))]
 
+    @override
     def create_tenant(self, tenant: str, admin_roles: Sequence[str]) -> None:
-        """See `Target`."""
         tenants.create_tenant(self.root.store, tenant, admin_roles)
 
+    @override
     def delete_tenant(self, tenant: str, *, force: bool) -> None:
-        """See `Target`."""
         tenants.delete_tenant(self.root.store, tenant, force=force)
 
+    @override
     def namespaces(self, tenant: str) -> list[str]:
-        """See `Target`."""
         view = self.root.store.view(durable=True)
         tenants.require_tenant(view, tenant)
         return [each.namespace for each in tenants.namespaces(view, tenant)]
 
+    @override
     def create_namespace(self, namespace: str) -> None:
-        """See `Target`."""
         tenants.create_namespace(self.root.store, namespace)
 
+    @override
     def delete_namespace(self, namespace: str, *, force: bool) -> None:
-        """See `Target`."""
         tenants.delete_namespace(self.root.store, namespace, force=force)
 
+    @override
     def policies(self, of: str) -> dict[str, Any]:
-        """See `Target`."""
         from pulsar_on_spark.topic.catalog.policies.effective import namespace_policies, topic_policies
 
         view = self.root.store.view(durable=True)
@@ -67,8 +70,8 @@ class RootTarget:
             found = topic_policies(view, name)
         return {field: _plain(value) for field, value in found.items()}
 
+    @override
     def set_policy(self, of: str, field: str, value: Any) -> None:
-        """See `Target`."""
         from pulsar_on_spark.topic.catalog.policies import change
 
         if is_namespace(of):
@@ -77,13 +80,13 @@ class RootTarget:
             change.set_topic_policies(self.root, TopicName.parse(of), {field: value})
 
     def retention_preview(self, of: str, value: Any) -> TrimmedTopics:
-        """What housekeeping would trim because of another retention."""
+        """Return what housekeeping would trim under another retention."""
         from pulsar_on_spark.topic.maintenance.retention.preview import retention_preview
 
         return retention_preview(self.root.store, of if is_namespace(of) else TopicName.parse(of), value)
 
+    @override
     def topics(self, namespace: str | None = None) -> list[tuple[str, int | None]]:
-        """See `Target`."""
         if namespace is not None:
             tenants.require_namespace(self.root.store.view(durable=True), check_namespace(namespace))
         return [
@@ -92,51 +95,52 @@ class RootTarget:
             if namespace in (None, TopicName.parse(each.name).namespace)
         ]
 
+    @override
     def create_topic(self, topic: str, partitions: int | None, schema: str | None, schema_type: str) -> None:
-        """See `Target`."""
         self.root.create_topic(topic, partitions, schema=schema, schema_type=schema_type)
 
+    @override
     def add_partitions(self, topic: str, partitions: int) -> None:
-        """See `Target`."""
         self.root.add_partitions(topic, partitions)
 
+    @override
     def delete_topic(self, topic: str, *, force: bool) -> None:
-        """See `Target`."""
         self.root.delete_topic(topic, force=force)
 
+    @override
     def stats(self, topic: str) -> Mapping[str, Any]:
-        """See `Target`; what only a broker knows is left at nothing."""
+        """Leave out what only a broker knows."""
         from pulsar_on_spark.broker.observe import of_root
 
         return _as_json(of_root.stats_of_root(self.root, TopicName.parse(topic)))
 
+    @override
     def internal_stats(self, topic: str) -> Mapping[str, Any]:
-        """See `Target`."""
         from pulsar_on_spark.broker.observe import of_root
 
         return _as_json(of_root.internal_stats_of_root(self.root, TopicName.parse(topic)))
 
+    @override
     def peek(self, topic: str, name: str, entries: int) -> list[dict[str, Any]]:
-        """See `Target`."""
         from pulsar_on_spark.broker.observe import of_root
 
         return [_peeked(each) for each in of_root.peek_of_root(self.root, TopicName.parse(topic), name, entries)]
 
+    @override
     def subscriptions(self) -> Sequence[TopicSubscription]:
-        """See `Target`."""
         return self.root.subscriptions()
 
+    @override
     def delete_subscription(self, topic: str, name: str, *, force: bool) -> None:
-        """See `Target`."""
         self.root.delete_subscription(topic, name, force=force)
 
+    @override
     def schemas(self, topic: str) -> list[Mapping[str, Any]]:
-        """See `Target`."""
         found = registry.versions(self.root.store.view(durable=True), TopicName.parse(topic))
         return [{"version": x.version, "type": x.type, "data": x.data, "properties": x.properties} for x in found]
 
+    @override
     def add_schema(self, topic: str, type_: str, text: str) -> int:
-        """See `Target`."""
         schema = TopicSchema(type_.upper(), text)
         schema.check()
         return registry.add_schema(self.root.store, TopicName.parse(topic), schema).version

@@ -103,7 +103,7 @@ def delete(
 
 
 def _is_namespace_given(text: str, root_option: str | None, url: str | None) -> bool:
-    """Whether the only argument is a namespace, and not a root's folder: something else says which root or broker."""
+    """True if the only argument is a namespace and not a root's folder: an option names the root or broker."""
     if not is_namespace(text):
         return False
     if url is not None:

@@ -30,7 +30,7 @@ def duration_s(text: str, what: str) -> float:
 
 
 def is_duration(text: str) -> bool:
-    """Whether `duration_s` reads it."""
+    """True if `duration_s` can parse the text."""
     return _DURATION.fullmatch(text.strip()) is not None
 
 

@@ -1,4 +1,4 @@
-"""How much of each topic the next micro-batch reads under `maxMessagesPerTrigger` and `maxBytesPerTrigger`. Pure."""
+"""Admission to the next micro-batch: shares of topics under `maxMessagesPerTrigger` and `maxBytesPerTrigger`. Pure."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ from pulsar_on_spark.topic.managed_ledger.chain.chain import SegmentSlice, advan
 
 
 def admit(backlogs: Sequence[Backlog], budget: Budget, passed_over: Mapping[str, int]) -> dict[str, Position]:
-    """Where the batch ends in each topic: a share in proportion to what waits there, never splitting an entry.
+    """Return the end of the batch in each topic: shares in proportion to the backlogs, never splitting an entry.
 
-    A topic whose share is smaller than its next entry gets nothing, unless it is the first of the batch. First is
-    whoever was passed over most often, then whoever has most waiting: so none starves.
+    A topic whose share is smaller than its next entry gets nothing, unless it is the first of the batch. The first is
+    the topic that was passed over most often, then the one with the largest backlog, so that none starves.
 
     Args:
-        backlogs: What waits.
+        backlogs: The topics' backlogs.
         budget: The limits.
-        passed_over: How many batches in a row a topic had messages and got none.
+        passed_over: Number of batches in a row in which a topic had messages and got none.
     """
     if budget.is_unlimited:
         return {backlog.part.name: backlog.end for backlog in backlogs}

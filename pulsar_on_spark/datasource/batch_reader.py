@@ -46,14 +46,14 @@ class PulsarBatchReader(DataSourceReader):
 
     @one_sentence
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """One task's share (Spark passes a bare partition where there is nothing to read)."""
+        """Read one task's share (Spark passes a bare partition if there is nothing to read)."""
         if not isinstance(partition, ScanPartition):
             return iter(())
         return self._scan.run(partition)
 
 
 def batch_bounds(root: RootHandle, view: View, options: ReadOptions) -> list[Bounds]:
-    """Where a batch read of each part starts and ends.
+    """Return the start and end of a batch read in each part.
 
     Raises:
         TopicNotFoundError, InvalidArgumentError, DataLossError: the options don't fit the topics.

@@ -1,4 +1,4 @@
-"""What a Spark user sees of a message: the columns of `format("pulsarpy")`, and how segment batches become them.
+"""The columns of `format("pulsarpy")`, and their making from the batches of segments.
 
 `select_columns` turns the options into a `ColumnSelection`; its `segment_columns` are all that a reader must decode,
 its `spark_schema` is what `schema()` returns, and `build` makes batches whose Arrow schema is exactly what pyspark
@@ -91,7 +91,7 @@ class ColumnSelection:
 
     @property
     def needs_values(self) -> bool:
-        """Whether `build` must be given decoded values: a field of the typed value is selected."""
+        """True if `build` must be given decoded values: a field of the typed value is selected."""
         return self.value_type is not None and VALUE in self.segment_columns
 
 
@@ -196,7 +196,7 @@ def _topic(rows: _Range) -> pa.StringArray:
 
 @lru_cache(maxsize=4)
 def _repeated_text(text: str) -> pa.StringArray:
-    """One name often enough for most batches, which then take a slice: writing it anew cost as much as all ids."""
+    """Repeat a name for most batches, which take a slice: writing it for each batch cost as much as all ids."""
     return pa.repeat(pa.scalar(text, pa.string()), _CACHED_ROWS)
 
 

@@ -76,7 +76,7 @@ def delta_jars(confs: Mapping[str, str]) -> tuple[Path, ...]:
 
 
 def _cached(folder: Path) -> tuple[Path, ...]:
-    """All files in Ivy's cache, which gives a file its name when it is complete; none if one is missing."""
+    """Return all files in Ivy's cache, which names a file once it is complete; none if one is missing."""
     coordinates = [jar.split(":") for jar in _RESOLVED]
     files = [folder / "cache" / group / name / "jars" / f"{name}-{version}.jar" for group, name, version in coordinates]
     return tuple(files) if all(file.is_file() for file in files) else ()

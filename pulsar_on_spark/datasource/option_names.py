@@ -98,7 +98,7 @@ class GivenOptions:
         return self._values.get(name)
 
     def choice(self, name: str, choices: tuple[_C, ...]) -> _C | None:
-        """One of `choices`, whatever its case."""
+        """Return the option's value among `choices`, compared without case."""
         value = self.text(name)
         if value is None:
             return None

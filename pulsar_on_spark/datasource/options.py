@@ -1,4 +1,4 @@
-"""What a read or a write was asked for: the options of `format("pulsarpy")`, parsed and checked in one place.
+"""The options of `format("pulsarpy")`, parsed and checked in one place.
 
 docs/options.md is the users' side of this module; `option_names` has the names.
 """
@@ -42,7 +42,7 @@ class Typed:
 
 @dataclass(frozen=True, slots=True)
 class ReadOptions:
-    """What a read was asked for; see docs/options.md."""
+    """The options of a read; see docs/options.md."""
 
     root: Path
     topics: TopicSelection
@@ -73,7 +73,7 @@ class ReadOptions:
 
 @dataclass(frozen=True, slots=True)
 class WriteOptions:
-    """What a write was asked for; see docs/options.md."""
+    """The options of a write; see docs/options.md."""
 
     root: Path
     topic: str | None

@@ -65,7 +65,7 @@ _SEGMENT_NAMES = {
 
 @dataclass(frozen=True, slots=True)
 class FramePlan:
-    """How a frame's columns become messages; made by `check_frame`, and picklable.
+    """A plan that turns a frame's columns into messages; made by `check_frame`, and picklable.
 
     Attributes:
         value: Position of the column `value`, None where the value is packed from `fields`.

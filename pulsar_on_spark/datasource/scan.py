@@ -55,7 +55,7 @@ Paths = Mapping[PathId, StoragePath]
 
 
 class ScanPartition(InputPartition):
-    """One task's share of a read, in order, and the storage paths as the driver knows them."""
+    """A task's share of a read, in order, with the storage paths as the driver knows them."""
 
     def __init__(self, pieces: Sequence[ScanPiece], paths: Paths) -> None:
         super().__init__(None)
@@ -91,9 +91,9 @@ def _wanted_tasks(size: int, min_partitions: int | None) -> int:
 
 @dataclass(frozen=True, slots=True)
 class _Grain:
-    """What is never split over tasks: the entries [first, end) of a piece, those of one record batch or fewer.
+    """The smallest share of a task: entries [first, end) of a piece, at most those of one record batch.
 
-    Of a compacted ledger it is a batch by its number.
+    In a compacted ledger it is a batch by its number.
     """
 
     piece: ScanPiece
@@ -168,7 +168,7 @@ def _joined(grains: Sequence[_Grain]) -> list[ScanPiece]:
 
 @dataclass(frozen=True, slots=True)
 class Origin:
-    """Where rows come from; `entry_offset` is added to their `entry_id` to get entry ids."""
+    """The source of rows; `entry_offset` plus their `entry_id` is the entry's id."""
 
     topic: str
     partition: int
@@ -183,7 +183,7 @@ class Origin:
 
 @dataclass(frozen=True)
 class Scan:
-    """What every task of a read needs to know besides its partition. Picklable."""
+    """The part of a read's plan that all its tasks share. Picklable."""
 
     root: Path
     schema: ReadSchema

@@ -1,4 +1,4 @@
-"""What a micro-batch reads: from offsets and a metadata view to ranges, backlogs and slices. Pure functions."""
+"""The plan of a micro-batch: from offsets and a metadata view to ranges, backlogs and slices. Pure functions."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def part_of(view: View, name: str, topic_id: TopicId) -> TopicPart | None:
 
 
 def vanished(view: DurableView, committed: StreamOffset, parts: Sequence[TopicPart]) -> list[str]:
-    """What happened to topics of the committed offset that are not read any more, each in words."""
+    """Describe, in a sentence each, topics of the committed offset that the query no longer reads."""
     _, changes = committed.reconcile({part.name: TopicId(part.topic_id) for part in parts})
     reasons = []
     for name in changes.vanished:
@@ -78,18 +78,18 @@ class Budget:
 
     @property
     def is_unlimited(self) -> bool:
-        """Whether a batch takes all that waits."""
+        """True if a batch takes the whole backlog."""
         return self.rows is None and self.bytes is None
 
 
 @dataclass(frozen=True, slots=True)
 class Backlog:
-    """What waits in a topic between two positions.
+    """The messages of a topic between two positions that are not read yet.
 
     Attributes:
         part: The topic.
-        start: From where.
-        end: Up to where.
+        start: The first position.
+        end: The position after the last one.
         rows: Messages between the two.
         slices: As much of it, from the start on, as a batch could take under its budget; none if that is unlimited.
         enough: Where the slices end.
@@ -110,7 +110,7 @@ def backlogs(
     targets: Mapping[str, Position] | None,
     budget: Budget,
 ) -> list[Backlog]:
-    """What waits in each topic that is read, from the slot that is furthest behind on.
+    """Return the backlog of each topic that is read, counted from its slowest slot.
 
     Args:
         view: The metadata.
@@ -170,7 +170,7 @@ def read_up_to(reading: Mapping[str, TopicOffset], ends: Mapping[str, Position])
 def batch_pieces(
     view: View, part: TopicPart, ranges: Sequence[SlotRange], left_out: LeftOut | None = None
 ) -> tuple[list[ScanPiece], list[chain.Loss]]:
-    """What tasks read of one topic, in order; every stored batch once, however the slots' ranges overlap."""
+    """Return the pieces of one topic for tasks, in order; each stored batch once, however the slots' ranges overlap."""
     pieces: list[ScanPiece] = []
     losses: list[chain.Loss] = []
     for start, end, slots in _intervals(ranges):
@@ -231,7 +231,7 @@ def progress(view: View, offset: StreamOffset, left_out: Mapping[str, LeftOut] |
 
 
 def _shares(ranges: Sequence[SlotRange]) -> dict[Position, float]:
-    """How much of the topic has been read up to which position."""
+    """Return the share of a topic's slots that has read up to each position."""
     shares: dict[Position, float] = {}
     for range_ in ranges:
         share = 1.0 if range_.slots == ALL else len(range_.numbers) / len(SLOTTED)

@@ -207,7 +207,7 @@ class PulsarStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     @one_sentence
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """One task's share (Spark passes a bare partition where there is nothing to read)."""
+        """Read one task's share (Spark passes a bare partition if there is nothing to read)."""
         if not isinstance(partition, ScanPartition):
             return iter(())
         return self._scan.run(partition)
@@ -291,7 +291,7 @@ class PulsarStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return time.monotonic() - self._delivered_at_s < self._options.max_delay_s
 
     def _left_out(self, offset: StreamOffset, *, is_replay: bool) -> Mapping[str, LeftOut]:
-        """What a batch leaves out of topics because a broker's clients had acknowledged it."""
+        """Return the entries that a batch skips, because a broker's clients had acknowledged them."""
         return {} if self._subscription is None else self._subscription.left_out(offset, is_replay=is_replay)
 
     def _lose_all(self, reasons: Iterable[str]) -> None:

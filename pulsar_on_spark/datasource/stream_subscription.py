@@ -37,7 +37,7 @@ _MAX_ENDS = 10_000
 
 
 class StreamSubscription:
-    """One query's consumer of its subscription. Takes no lease before `turn` or `admit`."""
+    """A query's consumer of its subscription. It acquires no lease before `turn` or `admit`."""
 
     def __init__(self, root: RootHandle, options: ReadOptions, consumer: str, name: str) -> None:
         self.name = name
@@ -71,7 +71,7 @@ class StreamSubscription:
         return found.view, {part.name: self._naming(part, reading[part.name], found.view, cursors) for part in parts}
 
     def left_out(self, offset: StreamOffset, *, is_replay: bool) -> dict[str, LeftOut]:
-        """What a batch leaves out of topics, by full name: what a broker's clients had acknowledged.
+        """Return the entries that a batch skips, by full topic name: a broker's clients had acknowledged them.
 
         Args:
             offset: The batch's.

@@ -1,4 +1,4 @@
-"""What a read is about: the selected topics, their parts and declared schemas, and the positions to read between."""
+"""The selected topics of a read, their parts and declared schemas, and the positions to read between."""
 
 from __future__ import annotations
 
@@ -61,14 +61,14 @@ def common_schema(view: View, options: ReadOptions) -> SchemaRecord | None:
 
 
 def schema_versions(view: View, options: ReadOptions) -> list[SchemaRecord]:
-    """All versions of the schemas of the selected topics."""
+    """Return every schema version of the selected topics."""
     owners = {TopicName.parse(topic.partition_of or topic.name) for topic in selected(view, options.topics)}
     return [version for owner in owners for version in registry.readable(view, owner)]
 
 
 @dataclass(frozen=True, slots=True)
 class Bounds:
-    """Where a read of a part starts and, for a batch, ends."""
+    """The start of a read in a part and, for a batch, its end."""
 
     part: TopicPart
     start: Position
@@ -84,7 +84,7 @@ class UserPositions:
         self._options = options
 
     def starts(self, parts: Sequence[TopicPart], default: Point) -> dict[str, Position]:
-        """Where each part's read starts, by name; `default` where the options say nothing.
+        """Return the start of each part's read, by name; `default` if the options say nothing.
 
         Raises:
             InvalidArgumentError: an option names a topic that is not read, or no message is as young as asked for.
@@ -109,7 +109,7 @@ class UserPositions:
         return self._resolve(parts, given, "startingOffsets")
 
     def ends(self, parts: Sequence[TopicPart]) -> dict[str, Position]:
-        """Where a batch read of each part ends (errors as `starts`)."""
+        """Return the end of a batch read in each part (errors as `starts`)."""
         if self._options.ending_time_ms is not None:
             times = {part.name: self._at_time(part, self._options.ending_time_ms) for part in parts}
             return {part.name: times[part.name] or chain.read_limit(self._view, part.topic_id) for part in parts}

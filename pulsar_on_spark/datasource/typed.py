@@ -32,11 +32,11 @@ _VERSION = "schema_version"
 
 @dataclass(frozen=True)
 class TypedValues:
-    """How values are decoded and encoded. Picklable.
+    """The decoding and encoding of values. Picklable.
 
     Attributes:
         schema: The fields and their codec.
-        mode: What malformed values become, as in `from_json`.
+        mode: The treatment of malformed values, as in `from_json`.
         schema_version: Pulsar's eight bytes where the topic declares the schema, else None.
         writers: The schemas that values were written with; None where all are read alike: by options, and as JSON.
     """
@@ -127,14 +127,14 @@ def read_schema(options: ReadOptions) -> ReadSchema:
 def typed_values(
     given: Typed, declared: SchemaRecord | None, writers: WriterSchemas | None = None
 ) -> TypedValues | None:
-    """How values are typed: by the options, else by the topic's schema, else not at all (None).
+    """Choose the type of values: by the options, else by the topic's schema, else none (None).
 
     A schema of a Pulsar client that Spark has no columns for counts as none.
 
     Args:
         given: The options.
         declared: The topic's latest schema.
-        writers: What values were written with, on a read.
+        writers: The schemas that values were written with, on a read.
 
     Raises:
         InvalidArgumentError: the options' schema can't be parsed.
@@ -158,7 +158,7 @@ def typed_values(
 
 
 def schema_to_register(options: WriteOptions) -> TopicSchema | None:
-    """The schema that a write is to register with its topic, if it is.
+    """Return the schema that a write registers with its topic, if it does.
 
     Raises:
         InvalidArgumentError: it cannot be read, or has no form in Pulsar's type of that name.
@@ -170,7 +170,7 @@ def schema_to_register(options: WriteOptions) -> TopicSchema | None:
 
 
 def typed_as(schema: TopicSchema, version: int | None = None) -> TypedValues:
-    """How values are written under a topic's schema; without its version only the columns are known yet."""
+    """Return the encoding of values under a topic's schema; without a version only its columns are known yet."""
     stamp = None if version is None else version.to_bytes(8, "big")
     return TypedValues(topic_value_schema(schema.type, schema.data), ParseMode.PERMISSIVE, stamp)
 

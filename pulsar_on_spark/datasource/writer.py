@@ -145,7 +145,7 @@ def _target_of(view: View, topic: TopicName) -> WriteTarget | None:
 
 
 class _TaskRun:
-    """One task's run over its rows."""
+    """A task's run over its rows."""
 
     def __init__(self, plan: WritePlan, write_id: WriteId, task: int, query_id: str | None) -> None:
         self._plan = plan
@@ -225,7 +225,7 @@ class _TaskRun:
 
 
 class _Writing:
-    """What the batch writer and the stream writer share. Pickled to the tasks with its plan."""
+    """The base of the batch writer and the stream writer. Pickled to the tasks with its plan."""
 
     is_stream = False
 

@@ -9,13 +9,15 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
-from pulsar_on_spark.storage.files import OS_FILES
+from typing_extensions import override
+
+from pulsar_on_spark.storage.files import OS_FILES, FileOps
 
 Action = Literal["create", "open", "write", "read_into", "fdatasync", "rename", "fsync_directory", "mkdir"]
 
 
 @dataclass
-class FailingFiles:
+class FailingFiles(FileOps):
     """Does what `OsFiles` does, except that `action` fails under `directories` from its (skip + 1)-th call on.
 
     `calls` lists (action, directory) of every step under them, so that a test can see what was still tried after the
@@ -45,74 +47,75 @@ class FailingFiles:
                     if self._counts[directory] > self.skip:
                         raise OSError(self.error_number, os.strerror(self.error_number), str(path))
 
+    @override
     def create(self, path: Path) -> int:
-        """See `FileOps`."""
         self._step("create", path)
         fd = OS_FILES.create(path)
         self._open_files[fd] = path
         return fd
 
+    @override
     def open(self, path: Path) -> int:
-        """See `FileOps`."""
         self._step("open", path)
         fd = OS_FILES.open(path)
         self._open_files[fd] = path
         return fd
 
+    @override
     def write(self, fd: int, data: bytes) -> None:
-        """See `FileOps`."""
         self._step("write", self._open_files[fd])
         OS_FILES.write(fd, data)
 
+    @override
     def write_buffers(self, fd: int, buffers: Sequence[bytes | bytearray | memoryview]) -> None:
-        """See `FileOps`; counts as `write`."""
+        """Count as a `write`."""
         self._step("write", self._open_files[fd])
         OS_FILES.write_buffers(fd, buffers)
 
+    @override
     def read_into(self, fd: int, offset: int, target: memoryview) -> int:
-        """See `FileOps`."""
         self._step("read_into", self._open_files[fd])
         return OS_FILES.read_into(fd, offset, target)
 
+    @override
     def size(self, fd: int) -> int:
-        """See `FileOps`."""
         return OS_FILES.size(fd)
 
+    @override
     def identity(self, file: int | Path) -> tuple[int, int]:
-        """See `FileOps`."""
         return OS_FILES.identity(file)
 
+    @override
     def fdatasync(self, fd: int) -> None:
-        """See `FileOps`."""
         self._step("fdatasync", self._open_files[fd])
         OS_FILES.fdatasync(fd)
 
+    @override
     def forget(self, fd: int, end: int) -> None:
-        """See `FileOps`."""
         self._step("forget", self._open_files[fd])
         OS_FILES.forget(fd, end)
 
+    @override
     def close(self, fd: int) -> None:
-        """See `FileOps`."""
         self._step("close", self._open_files.pop(fd))
         OS_FILES.close(fd)
 
+    @override
     def rename(self, source: Path, target: Path) -> None:
-        """See `FileOps`."""
         self._step("rename", source)
         OS_FILES.rename(source, target)
 
+    @override
     def fsync_directory(self, path: Path) -> None:
-        """See `FileOps`."""
         self._step("fsync_directory", path)
         OS_FILES.fsync_directory(path)
 
+    @override
     def mkdir(self, path: Path) -> None:
-        """See `FileOps`."""
         self._step("mkdir", path)
         OS_FILES.mkdir(path)
 
+    @override
     def unlink(self, path: Path) -> None:
-        """See `FileOps`."""
         self._step("unlink", path)
         OS_FILES.unlink(path)

@@ -19,7 +19,9 @@ from dataclasses import dataclass, field
 from enum import Enum
 from pathlib import Path
 
-from pulsar_on_spark.storage.files import OsFiles
+from typing_extensions import override
+
+from pulsar_on_spark.storage.files import FileOps, OsFiles
 
 
 class Crash(Enum):
@@ -44,7 +46,7 @@ class Step:
 
 
 @dataclass
-class RecordingFiles:
+class RecordingFiles(FileOps):
     """Does every step for real and appends it to a log file; picklable, so that Spark's workers can share a log.
 
     Steps of all threads and processes stand in the order in which they were done.
@@ -57,77 +59,80 @@ class RecordingFiles:
     def __reduce__(self) -> tuple[type[RecordingFiles], tuple[Path]]:
         return RecordingFiles, (self.log,)
 
+    @override
     def create(self, path: Path) -> int:
-        """See `FileOps`."""
         with self._locked():
             fd = self._os.create(path)
             self._open_files[fd] = (secrets.token_hex(8), path)
             self._note(Step("create", path, file=self._open_files[fd][0]))
         return fd
 
+    @override
     def open(self, path: Path) -> int:
-        """See `FileOps`; reading is not recorded."""
+        """Read; reading is not recorded."""
         return self._os.open(path)
 
+    @override
     def write(self, fd: int, data: bytes) -> None:
-        """See `FileOps`."""
         file, path = self._open_files[fd]
         with self._locked():
             self._os.write(fd, data)
             self._note(Step("write", path, file=file, data=bytes(data)))
 
+    @override
     def write_buffers(self, fd: int, buffers: Sequence[bytes | bytearray | memoryview]) -> None:
-        """See `FileOps`; one step."""
+        """Count as one step."""
         self.write(fd, b"".join(buffers))
 
+    @override
     def read_into(self, fd: int, offset: int, target: memoryview) -> int:
-        """See `FileOps`."""
         return self._os.read_into(fd, offset, target)
 
+    @override
     def size(self, fd: int) -> int:
-        """See `FileOps`."""
         return self._os.size(fd)
 
+    @override
     def identity(self, file: int | Path) -> tuple[int, int]:
-        """See `FileOps`."""
         return self._os.identity(file)
 
+    @override
     def fdatasync(self, fd: int) -> None:
-        """See `FileOps`."""
         file, path = self._open_files[fd]
         with self._locked():
             self._os.fdatasync(fd)
             self._note(Step("fdatasync", path, file=file))
 
+    @override
     def forget(self, fd: int, end: int) -> None:
-        """See `FileOps`; nothing on the disk changes."""
+        """Record nothing: the disk does not change."""
         self._os.forget(fd, end)
 
+    @override
     def close(self, fd: int) -> None:
-        """See `FileOps`."""
         self._open_files.pop(fd, None)
         self._os.close(fd)
 
+    @override
     def rename(self, source: Path, target: Path) -> None:
-        """See `FileOps`."""
         with self._locked():
             self._os.rename(source, target)
             self._note(Step("rename", source, target))
 
+    @override
     def fsync_directory(self, path: Path) -> None:
-        """See `FileOps`."""
         with self._locked():
             self._os.fsync_directory(path)
             self._note(Step("fsync_directory", path))
 
+    @override
     def mkdir(self, path: Path) -> None:
-        """See `FileOps`."""
         with self._locked():
             self._os.mkdir(path)
             self._note(Step("mkdir", path))
 
+    @override
     def unlink(self, path: Path) -> None:
-        """See `FileOps`."""
         with self._locked():
             self._os.unlink(path)
             self._note(Step("unlink", path))

@@ -14,12 +14,14 @@ import asyncio
 import logging
 from collections.abc import Callable, Sequence
 
+from typing_extensions import override
+
 from pulsar_on_spark.ledger.journal.codec_encode import Payload
 from pulsar_on_spark.ledger.journal.groups import CursorGroup, EntriesGroup, Filling, Group, JournalLimits
 from pulsar_on_spark.ledger.journal.log import FrameNumber
 from pulsar_on_spark.ledger.journal.meter import JournalMeter
 from pulsar_on_spark.ledger.journal.register import LogRegister
-from pulsar_on_spark.ledger.journal.sinks import CursorSink, EntrySink
+from pulsar_on_spark.ledger.journal.sinks import CursorSink, EntrySink, ShellOwner
 from pulsar_on_spark.ledger.journal.writer_shell import WriterShell
 from pulsar_on_spark.model.errors import (
     InvalidArgumentError,
@@ -37,7 +39,7 @@ from pulsar_on_spark.storage.storage_path import PathFailure, StoragePath
 _LOGGER = logging.getLogger(__name__)
 
 
-class Journal:
+class Journal(ShellOwner):
     """One incarnation's journal with one quorum setting, for any number of topics.
 
     Args:
@@ -243,12 +245,12 @@ class Journal:
 
     # -- what the shell tells ------------------------------------------------------------------------------------------
 
+    @override
     def on_opened(self) -> None:
-        """See `ShellOwner`."""
         self._opened.set_result(None)
 
+    @override
     def on_groups_acknowledged(self, groups: Sequence[Group]) -> None:
-        """See `ShellOwner`."""
         self.meter.count_acknowledged(groups)
         for group in groups:
             self._waiting -= len(group.contexts)
@@ -259,8 +261,8 @@ class Journal:
             elif self.cursor_sink is not None:
                 self.cursor_sink.on_cursors_acknowledged(group.contexts)
 
+    @override
     def on_starved(self) -> None:
-        """See `ShellOwner`."""
         if self._opened.done():
             self.can_add = False
             return
@@ -268,15 +270,15 @@ class Journal:
         self._opened.set_exception(NotEnoughCopiesError(f"The journal of {self._incarnation} is not open: {reason}"))
         self._shell.end(reason)
 
+    @override
     def on_turn(self) -> None:
-        """See `ShellOwner`."""
         self._flush()
         self._update_room()
         if not self._is_idle_due and self._is_idle():
             self._await_idleness()
 
+    @override
     def on_over(self, reason: str | None, groups: Sequence[Group]) -> None:
-        """See `ShellOwner`."""
         self.can_add = False
         lost = [*groups, *self._filling.take_groups()]
         if reason is None:

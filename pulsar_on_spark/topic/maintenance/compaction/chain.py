@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from itertools import accumulate
 
 from pyroaring import BitMap64
+from typing_extensions import override
 
 from pulsar_on_spark.model.ids import EARLIEST, EntryId, LedgerId, Position
 from pulsar_on_spark.topic.maintenance.compaction.reading import Index
@@ -41,34 +42,36 @@ class CompactedChain(LedgerChain):
         self._counts = list(accumulate((len(entries) for entries in self._kept.values()), initial=0))
 
     @property
+    @override
     def end(self) -> Position:
-        """See `LedgerChain`."""
         return max(self._log.end, Position(LedgerId(self._horizon[0]), EntryId(self._horizon[1])))
 
     @property
+    @override
     def ends(self) -> dict[int, int]:
-        """See `LedgerChain`; of the log."""
+        """Return the ends of the log's ledgers."""
         return self._log.ends
 
+    @override
     def grow(self, ledger: LedgerId, end: int) -> None:
-        """See `LedgerChain`."""
         self._log.grow(ledger, end)
 
+    @override
     def holds(self, ledger: int, entry: int) -> bool:
-        """See `LedgerChain`; what compaction took out may be acknowledged, too, by whoever got it before."""
+        """Return True for entries that compaction took out, too: a consumer that got one before may acknowledge it."""
         return (ledger, entry) < self._horizon or self._log.holds(ledger, entry)
 
+    @override
     def stop(self, ledger: int) -> int:
-        """See `LedgerChain`."""
         entries = self._kept.get(ledger)
         return max(self._log.stop(ledger), entries.max() + 1 if entries else 0)
 
+    @override
     def is_at_end(self, ledger: int, entry: int) -> bool:
-        """See `LedgerChain`."""
         return (ledger, entry) >= self._horizon and self._log.is_at_end(ledger, entry)
 
+    @override
     def runs(self, ledger: int, first: int) -> Iterator[tuple[int, int]]:
-        """See `LedgerChain`."""
         entries = self._kept.get(ledger)
         at = first
         while entries is not None and (at := next_from(entries, at, _END)) < _END:
@@ -78,8 +81,8 @@ class CompactedChain(LedgerChain):
         if ledger >= self._horizon[0]:
             yield from self._log.runs(ledger, max(first, self._horizon[1]) if ledger == self._horizon[0] else first)
 
+    @override
     def settle(self, ledger: int, entry: int) -> tuple[int, int]:
-        """See `LedgerChain`."""
         if (ledger, entry) >= self._horizon:
             return self._log.settle(ledger, entry)
         for kept in self._kept_ledgers[bisect_left(self._kept_ledgers, ledger) :]:
@@ -88,18 +91,18 @@ class CompactedChain(LedgerChain):
                 return kept, found
         return self._log.settle(*self._horizon)
 
+    @override
     def clamp(self, position: Position) -> Position:
-        """See `LedgerChain`."""
         ledger, entry = self.settle(position.ledger, position.entry)
         return min(Position(LedgerId(ledger), EntryId(entry)), self.end)
 
     @property
+    @override
     def start(self) -> Position:
-        """See `LedgerChain`."""
         return self.clamp(EARLIEST)
 
+    @override
     def entry_before(self, position: Position) -> Position | None:
-        """See `LedgerChain`."""
         before = self._log.entry_before(position)
         if before is not None and (before.ledger, before.entry) >= self._horizon:
             return before
@@ -111,8 +114,8 @@ class CompactedChain(LedgerChain):
                 return Position(LedgerId(kept), EntryId(entries[count - 1]))
         return None
 
+    @override
     def entries_from(self, ledger: int, entry: int) -> int:
-        """See `LedgerChain`."""
         if (ledger, entry) >= self._horizon:
             return self._log.entries_from(ledger, entry)
         at = bisect_left(self._kept_ledgers, ledger)

@@ -11,6 +11,8 @@ from dataclasses import dataclass, field
 from heapq import merge
 from typing import TypeVar, cast
 
+from typing_extensions import override
+
 from pulsar_on_spark.ledger.journal.files import ScanPosition
 from pulsar_on_spark.ledger.journal.log import Copy, FrameNumber
 from pulsar_on_spark.metadata.records import Record, SegmentRecord
@@ -83,20 +85,21 @@ class TailView(View):
         """How many entries a ledger has whose log was closed by force; None if that is not known."""
         return self.tails.get(topic_id, _NO_TAIL).ends.get(ledger_id)
 
+    @override
     def all(self, cls: type[R], topic_id: str | None = None) -> list[R]:
-        """See `View`; of one topic the unsealed segments are included."""
+        """Include the unsealed segments if one topic is asked for."""
         return self._merged(cls, topic_id, self.base.all(cls, topic_id))
 
+    @override
     def newest(self, cls: type[R], topic_id: str) -> R | None:
-        """See `View`."""
         return self._last(cls, topic_id, self.base.newest(cls, topic_id), None)
 
+    @override
     def before(self, cls: type[R], topic_id: str, record_id: str) -> R | None:
-        """See `View`."""
         return self._last(cls, topic_id, self.base.before(cls, topic_id, record_id), record_id)
 
+    @override
     def since(self, cls: type[R], topic_id: str, record_id: str) -> Iterator[R]:
-        """See `View`."""
         sealed, unsealed = self.base.since(cls, topic_id, record_id), self._unsealed(cls, topic_id)
         last: R | None = None  # at or before the id
         for record in merge(sealed, unsealed, key=_id_of):

@@ -1,0 +1,70 @@
+"""The interface of what administrative commands work on."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Protocol
+
+if TYPE_CHECKING:
+    from pulsar_on_spark.topic.maintenance.status import TopicSubscription
+
+
+class Target(Protocol):
+    """A root or a broker. Errors are those of `topic`, or `RequestRefusedError`."""
+
+    def tenants(self) -> list[str]:
+        """Return the names of all tenants."""
+
+    def create_tenant(self, tenant: str, admin_roles: Sequence[str]) -> None:
+        """Create a tenant."""
+
+    def delete_tenant(self, tenant: str, *, force: bool) -> None:
+        """Delete a tenant."""
+
+    def namespaces(self, tenant: str) -> list[str]:
+        """Return the names of a tenant's namespaces."""
+
+    def create_namespace(self, namespace: str) -> None:
+        """Create a namespace."""
+
+    def delete_namespace(self, namespace: str, *, force: bool) -> None:
+        """Delete a namespace."""
+
+    def policies(self, of: str) -> dict[str, Any]:
+        """Return the policies that a namespace or a topic sets, by field of `Policies`."""
+
+    def set_policy(self, of: str, field: str, value: Any) -> None:
+        """Set a policy of a namespace or a topic; None removes it."""
+
+    def topics(self, namespace: str | None = None) -> list[tuple[str, int | None]]:
+        """Return the topics of a namespace, or all, by name, each with its number of partitions; None without."""
+
+    def create_topic(self, topic: str, partitions: int | None, schema: str | None, schema_type: str) -> None:
+        """Create a topic, of values by that Avro schema if one is given."""
+
+    def add_partitions(self, topic: str, partitions: int) -> None:
+        """Let a partitioned topic grow."""
+
+    def delete_topic(self, topic: str, *, force: bool) -> None:
+        """Delete a topic with its partitions."""
+
+    def stats(self, topic: str) -> Mapping[str, Any]:
+        """A topic's stats, as the admin API has them; of one with partitions those of all together, and one by one."""
+
+    def internal_stats(self, topic: str) -> Mapping[str, Any]:
+        """A topic's ledgers and cursors, as the admin API has them; of one with partitions by partition."""
+
+    def peek(self, topic: str, name: str, entries: int) -> list[dict[str, Any]]:
+        """Return up to `entries` entries that a subscription has not acknowledged, without moving its cursor."""
+
+    def subscriptions(self) -> Sequence[TopicSubscription]:
+        """Return all durable subscriptions, each with its cursors and its backlog."""
+
+    def delete_subscription(self, topic: str, name: str, *, force: bool) -> None:
+        """Delete a subscription of a topic and its partitions."""
+
+    def schemas(self, topic: str) -> list[Mapping[str, Any]]:
+        """Return every version of a topic's schema."""
+
+    def add_schema(self, topic: str, type_: str, text: str) -> int:
+        """Register a schema; returns its version."""
