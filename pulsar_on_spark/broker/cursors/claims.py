@@ -1,4 +1,4 @@
-"""What a decision about a subscription needs to know and its view does not say: who is alive, what slots have read.
+"""Facts for a decision about a subscription that its view lacks: living owners, and what slots have read.
 
 Everything here does IO and may take long: it is called in threads.
 """
@@ -61,7 +61,7 @@ class Claims:
         return found
 
     def beyond(self, part: TopicPart, by_key: bool, positions: Mapping[int, Position], chain: LedgerChain) -> AckHoles:
-        """What slots have read beyond the one that is furthest behind; for Key_Shared it is in the messages' keys.
+        """Return what slots have read beyond the slowest one; for Key_Shared it is in the messages' keys.
 
         Messages that cannot be read any more stay unacknowledged: who reads them next is told.
         """

@@ -1,4 +1,4 @@
-"""Who may have a subscription, from where, and what is committed for it: decided on one view. Pure.
+"""Decisions about a subscription: its owner, its start and what to commit, on one view. Pure.
 
     create   no record                                     record, owner, epoch and start in one commit, topic's key too
     take     free, or a consumer of Spark whose lease      the slot furthest behind, and as holes what others read
@@ -65,19 +65,19 @@ class LacksError(Exception):
 
 
 class LacksStandingError(LacksError):
-    """Whether a consumer of Spark is alive: its lease has been watched for too short a time."""
+    """Missing fact: is a consumer of Spark alive? Its lease has been watched for too short a time."""
 
 
 @dataclass(frozen=True)
 class LacksBrokerError(LacksError):
-    """Whether the broker that has the subscription is gone, and its cursor records are in the table."""
+    """Missing fact: is the broker that has the subscription gone, with its cursor records in the table?"""
 
     incarnation: IncarnationId
 
 
 @dataclass(frozen=True)
 class LacksHolesError(LacksError):
-    """What the slots of these positions have read beyond the one that is furthest behind."""
+    """Missing fact: what have the slots of these positions read beyond the slowest one?"""
 
     type: SubscriptionType
     positions: Mapping[int, Position]
@@ -122,7 +122,7 @@ class Held:
 
 @dataclass(slots=True)
 class Known:
-    """What has been found out for a decision.
+    """The facts that have been found for a decision.
 
     Attributes:
         standings: Of consumers of Spark that read the topic under the subscription.
@@ -288,7 +288,7 @@ def _require_no_consumer(record: SubscriptionRecord, request: Request, known: Kn
 
 
 def _is_settled(view: View, incarnation: str, known: Known) -> bool:
-    """One whose record was cleared away had all of its cursors in the table before."""
+    """True if an incarnation is settled: one whose record was removed had all its cursors in the table before."""
     return incarnation in known.settled or view.get(IncarnationRecord, incarnation) is None
 
 

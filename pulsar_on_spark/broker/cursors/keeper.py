@@ -139,7 +139,7 @@ class CursorKeeper:
         return await self._to_its_end(self._opened(request, chain))
 
     async def reset(self, cursor: OpenCursor, position: Position, ack_set: int = 0, batch_size: int = 1) -> None:
-        """Seek, back or forward: all acknowledgements are forgotten. The new position is in Delta when this returns.
+        """Seek, back or forward, and forget all acknowledgements; returns once the new position is in Delta.
 
         No consumer may be connected: what is acknowledged meanwhile is forgotten, too.
 
@@ -322,7 +322,7 @@ class CursorKeeper:
         return lock is not None and lock.locked()
 
     async def _to_its_end(self, work: Coroutine[object, object, _T]) -> _T:
-        """What was begun is ended, also if its caller goes away: half of it would leave an owner without a cursor."""
+        """Complete begun work even if its caller goes away: half of it would leave an owner without a cursor."""
         return await asyncio.shield(self._spawn(work))
 
     def _spawn(self, work: Coroutine[Any, Any, _T]) -> asyncio.Task[_T]:

@@ -1,4 +1,4 @@
-"""One cursor that a broker has, and the callers that wait until it is durable. No IO: the recorder saves changes."""
+"""A cursor of a broker, and the callers that wait until it is durable. No IO: the recorder saves changes."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class GivenBackError(ConsumerFencedError):
 
 
 class ChangeRecorder(Protocol):
-    """What an open cursor asks of `Recorder`."""
+    """The part of `Recorder` that an open cursor calls."""
 
     def record_soon(self, cursor: OpenCursor) -> None:
         """Put what changed in the cursor into the journal within a second."""
@@ -80,16 +80,16 @@ class OpenCursor:
 
     @property
     def is_waited_for(self) -> bool:
-        """Whether somebody waits for a record that is not made yet."""
+        """True if a caller waits for a record that is not made yet."""
         return self._next is not None
 
     @property
     def is_recording(self) -> bool:
-        """Whether the outcome of the last record is not known yet."""
+        """True while the outcome of the last record is unknown."""
         return self._last is not None and not self._last.done()
 
     def take_record(self) -> tuple[CursorRecord, asyncio.Future[None]]:
-        """What changed, to be made durable, and the future of those who wait for it."""
+        """Return the changes to make durable, and the future of the callers that wait for them."""
         assert self.cursor.unrecorded, "there is nothing to record"
         self._n += 1
         record = self.cursor.take_change(self._n)
@@ -98,19 +98,19 @@ class OpenCursor:
         return record, self._last
 
     def take_snapshot(self) -> CursorRecord:
-        """All of the cursor for the cursors table, also what is in no record of the journal."""
+        """Return the whole cursor for the cursors table, including changes that are in no record of the journal."""
         if self.cursor.unrecorded:
             self._n += 1
             self.cursor.take_change(self._n)
         return self.cursor.snapshot()
 
     def snapshot_failed(self) -> None:
-        """What `take_snapshot` gave may have come to nowhere: the next record says all."""
+        """Note that the last snapshot may be lost: the next record has the whole cursor."""
         self.cursor.want_snapshot()
         self._recorder.record_now(self)
 
     def end(self, reason: PulsarpyError) -> None:
-        """It counts no more, for this reason. What was given back whole is durable all the same."""
+        """End the cursor for a reason. What was released completely is durable all the same."""
         self.lost = reason
         waiting = [future for future in (self._next, self._last) if future is not None and not future.done()]
         self._next = self._last = None

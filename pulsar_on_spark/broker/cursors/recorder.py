@@ -160,7 +160,7 @@ class Recorder:
     # -- the cursors table ---------------------------------------------------------------------------------------------
 
     async def _save_large(self, recorded: _Recorded, whole: CursorRecord) -> None:
-        """What is too large for the journal: all of the cursor, in the table."""
+        """Save a cursor that is too large for the journal in the table, as a whole."""
         cursor = recorded.cursor
         while cursor.lost is None:
             try:

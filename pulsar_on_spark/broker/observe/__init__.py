@@ -1,4 +1,4 @@
-"""What operators are told of topics: counters, rates and exact backlogs, under the names of Pulsar's stats.
+"""Statistics of topics for operators: counters, rates and exact backlogs, under the names of Pulsar's stats.
 
 `rates.py` is a pure core that turns counters into rates; `meters.py` samples the loaded topics; `sight.py` counts what
 is behind a cursor, journals included; `topic_stats.py` and `internal_stats.py` put it together as in `models.py`.

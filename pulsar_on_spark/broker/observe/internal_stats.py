@@ -38,7 +38,7 @@ MAX_SHOWN_RUNS: Final = 1_000
 
 
 def internal_stats(record: TopicRecord, topic: BrokerTopic | None, seen: Contents, write_quorum: int) -> InternalStats:
-    """One topic's ledgers and cursors.
+    """Return a topic's ledgers and cursors.
 
     Args:
         record: The topic, or the partition.
@@ -81,7 +81,7 @@ def internal_stats(record: TopicRecord, topic: BrokerTopic | None, seen: Content
 
 
 def with_reasons(found: InternalStats, kept: Iterable[KeptSegment]) -> InternalStats:
-    """The same with each ledger's sealed segments, and why they are still kept."""
+    """Add each ledger's sealed segments, and the reasons why they are still kept."""
     segments: dict[int, list[SegmentStats]] = defaultdict(list)
     for each in kept:
         one = each.segment

@@ -141,7 +141,7 @@ class TopicStats(Stats):
 
 
 class PartitionedTopicMetadata(Stats):
-    """How many partitions a topic has; 0 for none."""
+    """A topic's number of partitions; 0 for none."""
 
     partitions: int
     properties: dict[str, str] | None = None
@@ -180,7 +180,7 @@ class LedgerStats(Stats):
 
 
 class CompactedLedgerStats(Stats):
-    """What topic compaction has left (Pulsar's ledger id is -1: it has none here)."""
+    """The compacted ledger of a topic (Pulsar's ledger id is -1: it has none here)."""
 
     ledger_id: int = -1
     entries: int
@@ -191,7 +191,7 @@ class CompactedLedgerStats(Stats):
 
 
 class CursorStats(Stats):
-    """Where a subscription stands. Positions are `ledger:entry`; the mark-delete position is the last acknowledged.
+    """A subscription's cursor. Positions are `ledger:entry`; the mark-delete position is the last acknowledged entry.
 
     `number_of_entries_since_first_not_acked_message` counts up to the topic's end; Pulsar's up to what was read last.
     """
@@ -224,7 +224,7 @@ class InternalStats(Stats):
 
 
 class PartitionedInternalStats(Stats):
-    """The same of each partition of a topic."""
+    """The internal stats of each partition of a topic."""
 
     metadata: PartitionedTopicMetadata
     partitions: dict[str, InternalStats]

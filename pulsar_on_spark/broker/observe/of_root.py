@@ -1,4 +1,4 @@
-"""What operators ask of topics, answered from the root alone: no broker need run, and one that does is not asked.
+"""Statistics of topics from the root alone: they need no broker, and ask none that runs.
 
 All of it reads, as a Spark query would. What only a broker knows is left at nothing: rates, counters, and who is
 connected; what its clients acknowledged last may be missing for seconds.

@@ -20,7 +20,7 @@ from pulsar_on_spark.topic.catalog.root_handle import RootHandle
 
 
 class Overview:
-    """What a broker tells operators of topics. Methods belong to its event loop.
+    """A broker's statistics of topics for operators. Call its methods in the broker's event loop.
 
     Args:
         root: The root.
@@ -61,7 +61,7 @@ class Overview:
         }
 
     async def contents(self, record: TopicRecord) -> Contents:
-        """What is in one of them, and behind its cursors (errors as `Sight.look`)."""
+        """Return the contents of a topic, and the backlogs of its cursors (errors as `Sight.look`)."""
         _, seen = await self._look([record])
         return seen[record.topic_id]
 

@@ -13,14 +13,14 @@ MIN_SPAN_S: Final = 1.0
 
 
 class Counters(NamedTuple):
-    """What was counted so far."""
+    """Counters since the start."""
 
     messages: int
     bytes: int
 
 
 class Rates(NamedTuple):
-    """What comes in a second."""
+    """Rates per second."""
 
     messages: float
     bytes: float

@@ -1,4 +1,4 @@
-"""What lies in topics and behind cursors, counted in messages: off the event loop, with what is only in journals."""
+"""Contents and backlogs of topics, counted in messages: off the event loop, including what is only in journals."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ IDLE_S: Final = 30.0
 
 @dataclass(frozen=True, slots=True)
 class Standing:
-    """Where a cursor stands.
+    """The position of a cursor.
 
     Attributes:
         mark_delete: All before it is acknowledged.
@@ -39,7 +39,7 @@ class Standing:
 
 @dataclass(frozen=True, slots=True)
 class Backlog:
-    """What of a topic a subscription has not acknowledged.
+    """The part of a topic that a subscription has not acknowledged.
 
     Attributes:
         messages: Messages.
@@ -60,7 +60,7 @@ class Backlog:
 
 @dataclass(frozen=True, slots=True)
 class Contents:
-    """One look at a topic.
+    """The contents of a topic at one time.
 
     Attributes:
         view: The metadata, with what is in journals.
@@ -102,7 +102,7 @@ class Sight:
     async def look(
         self, parts: Sequence[TopicPart], ends: Mapping[str, Position], standings: Mapping[tuple[str, str], Standing]
     ) -> dict[str, Contents]:
-        """What is in topics, by topic id.
+        """Return the contents of topics, by topic id.
 
         Args:
             parts: The topics.
@@ -137,7 +137,7 @@ class Sight:
 
 
 def contents(view: View, cursors: Cursors, part: TopicPart, standings: Mapping[tuple[str, str], Standing]) -> Contents:
-    """What is in a topic, as a view that knows its journals has it (`standings` as of `Sight.look`)."""
+    """Return the contents of a topic by a view that includes its journals (`standings` as of `Sight.look`)."""
     segments = view.all(SegmentRecord, part.topic_id)
     backlogs = {}
     for record in view.all(SubscriptionRecord, part.topic_id):

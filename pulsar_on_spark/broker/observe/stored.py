@@ -1,4 +1,4 @@
-"""What is stored and where, looked at now and then: a scrape gets the last look, and never waits for a disk."""
+"""The state of storage, refreshed from time to time: a scrape gets the last state, and never waits for a disk."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ _ANEW_EVERY_S: Final = 0.01
 
 @dataclass(frozen=True, slots=True)
 class StoredLook:
-    """What one look found.
+    """The state of storage at one time.
 
     Attributes:
         at_s: When it began, on the monotonic clock; 0 before the first.
@@ -146,7 +146,7 @@ class Stored:
 
 
 def counted(view: View) -> StoredLook:
-    """What the metadata say. Pure."""
+    """Count segment files and copies by the metadata. Pure."""
     gone = {each.path_id for each in view.all(PathRecord) if each.state in ("lost", "retired")}
     files = {each.file_id: each for each in view.all(FileRecord) if each.replaced_at is None}
     named = {file_id: sum(copy not in gone for copy in each.copies) for file_id, each in files.items()}

@@ -34,7 +34,7 @@ _NOTHING_YET: Final = Rates(0.0, 0.0)
 
 
 def topic_stats(record: TopicRecord, topic: BrokerTopic | None, seen: Contents, rates: RatesOf, url: str) -> TopicStats:
-    """One topic's stats.
+    """Return a topic's stats.
 
     Args:
         record: The topic, or the partition.
@@ -247,7 +247,7 @@ def _active(live: Subscription) -> str | None:
 
 
 def consumer_stats(live: Subscription, consumer: Consumer, rates: RatesOf) -> ConsumerStats:
-    """One consumer's stats; it is connected."""
+    """Return the stats of a connected consumer."""
     (said,) = (each for each in live.stats.consumers if each.id == consumer.id)
     return stats_of_consumer(consumer, said, rates(consumer))
 
@@ -278,7 +278,7 @@ def stats_of_consumer(consumer: Consumer, said: values.ConsumerStats, went_out: 
 
 
 def publisher_stats(producer: Producer, rates: RatesOf) -> PublisherStats:
-    """One producer's stats."""
+    """Return a producer's stats."""
     came_in = rates(producer.published)
     return PublisherStats(
         access_mode=_ACCESS_MODES[producer.info.access_mode],
@@ -300,7 +300,7 @@ def iso(at_s: float) -> str:
 
 
 def mean_bytes(rates: Rates) -> float:
-    """Of a message; 0 where none comes."""
+    """Return the mean size of a message in bytes; 0 if none was counted."""
     return rates.bytes / rates.messages if rates.messages else 0.0
 
 

@@ -9,7 +9,7 @@ from pulsar_on_spark.broker.topics.non_persistent import NonPersistentSubscripti
 
 
 def volatile_stats(topic: NonPersistentTopic, rates: RatesOf, url: str) -> TopicStats:
-    """Its stats.
+    """Return the stats of a non-persistent topic.
 
     Args:
         topic: The topic.

@@ -59,7 +59,7 @@ def place_of(number: int) -> tuple[int, int]:
 
 
 class Verdict(Enum):
-    """What to do with a message (a batch, a chunk); see the module."""
+    """The decision about a message (a batch, a chunk); see the module."""
 
     NEW = auto()
     DUPLICATE = auto()
@@ -137,7 +137,7 @@ class Deduplication:
     # -- publishing ----------------------------------------------------------------------------------------------------
 
     def check(self, sender: Sender, first: int, last: int) -> Verdict:
-        """Whether a message is to be stored.
+        """Decide if a message is to be stored.
 
         Args:
             sender: Its producer's name, or its source.
@@ -198,7 +198,7 @@ class Deduplication:
         self._away.pop(producer, None)
 
     def producer_left(self, producer: str, now_ms: int) -> None:
-        """It is gone; of a name that was connected twice (a successor was there before the old one left), once."""
+        """Note that a producer has left; with a successor under the same name, the name stays connected."""
         left = self._connected.pop(producer) - 1
         if left:
             self._connected[producer] = left
@@ -227,7 +227,7 @@ class Deduplication:
             self._forget(oldest)
 
     def _longest_away(self, kind: type[Sender]) -> Sender | None:
-        """Of those with nothing in flight: its outcome is to be known first, or it could be stored twice."""
+        """Return the longest absent producer with nothing in flight: an unknown outcome could be stored twice."""
         return next((each for each in self._away if isinstance(each, kind) and each not in self._pushed), None)
 
     def _forget(self, sender: Sender) -> None:
@@ -241,7 +241,7 @@ class Deduplication:
         self._snapshot_interval_ms = interval_ms
 
     def is_snapshot_due(self, now_ms: int) -> bool:
-        """Whether it is time for a snapshot."""
+        """True if a snapshot is due."""
         waited = now_ms - self._snapshot_ms
         if not self._entries or waited < self._limits.snapshot_pause_ms:
             return False
@@ -249,7 +249,7 @@ class Deduplication:
         return by_time or self._entries >= self._limits.snapshot_entries
 
     def snapshot(self) -> DedupSnapshot:
-        """What is known now. Only what is persisted: what was pushed may never be stored."""
+        """Return what is known now, of persisted entries only: entries in flight may never be stored."""
         return DedupSnapshot(self._position, dict(self._persisted))
 
     def snapshot_begun(self, now_ms: int) -> None:

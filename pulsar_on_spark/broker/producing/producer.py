@@ -24,7 +24,7 @@ Receipt = tuple[int, int, int, int]
 
 @dataclass(slots=True, eq=False, weakref_slot=True)
 class Published:
-    """What was published to a topic since it was loaded, or by a producer.
+    """Counters of messages published to a topic since it was loaded, or by a producer.
 
     Attributes:
         messages: Messages.
@@ -46,7 +46,7 @@ class Published:
 
 
 class ProducersTopic(Protocol):
-    """What producers know of their topic.
+    """A topic as its producers see it.
 
     Attributes:
         dedup: Tells what is stored already; None where that is not asked for.

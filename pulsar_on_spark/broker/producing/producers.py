@@ -67,7 +67,7 @@ class ProducerInfo:
     replication: Replication | None = None
 
     def succeeds(self, other: ProducerInfo) -> bool:
-        """Whether this is the same producer, connected anew: the other one has not noticed yet that it is gone."""
+        """True if this is the same producer, reconnected: the broker has not noticed yet that the other one is gone."""
         is_same = (self.connection, self.producer_id) == (other.connection, other.producer_id)
         is_own_name = self.is_generated_name and other.is_generated_name
         return self.name == other.name and (is_same or is_own_name) and self.epoch > other.epoch
@@ -156,17 +156,17 @@ class Producers:
 
     @property
     def connected(self) -> Iterable[ProducerInfo]:
-        """Who may publish now."""
+        """Return the producers that may publish now."""
         return [*self._connected.values(), *self._replicators.values()]
 
     @property
     def waiting(self) -> Iterable[ProducerInfo]:
-        """Who waits for its turn, the next one first."""
+        """Return the producers that wait for their turn, the next one first."""
         return self._waiting.values()
 
     @property
     def is_empty(self) -> bool:
-        """Whether nobody is connected or wants to be."""
+        """True if no producer is connected or waits."""
         return not (self._connected or self._replicators or self._waiting) and self._candidate is None
 
     def add(self, producer: ProducerInfo) -> list[Effect]:

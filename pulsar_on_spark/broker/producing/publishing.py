@@ -40,7 +40,7 @@ _NO_ID: Final = -1
 
 
 class PublishedTopic(Protocol):
-    """What the publish path knows of a topic.
+    """A topic as the publish path sees it.
 
     Attributes:
         topic_id: Its id.
@@ -261,7 +261,7 @@ class PublishPath:
 
     @property
     def is_lagging(self) -> bool:
-        """Whether producers are held back because sealing is too far behind."""
+        """True if producers are held back because sealing is too far behind."""
         return self._is_lagging
 
     def set_lagging(self, is_lagging: bool) -> None:

@@ -16,7 +16,7 @@ MAX_BYTES = 2 << 20
 
 
 def with_last_sequence_id(sent: Sent) -> Sent:
-    """What was sent, with the sequence id of its last message as the highest one."""
+    """Return an entry with the sequence id of its last message as the highest one."""
     if sent.num_messages == 1 or sent.highest_sequence_id > sent.sequence_id:
         return sent
     places = split_entry(sent.entry)

@@ -114,7 +114,7 @@ class DedupStore:
         self._limits = limits
 
     async def load(self, part: TopicPart, view: View, chain: LedgerChain) -> TopicDedup:
-        """What is known of a topic's producers.
+        """Load what is known of a topic's producers.
 
         Args:
             part: The topic; no other broker has it.
@@ -205,7 +205,7 @@ class DedupStore:
 
 
 def _behind(ranges: tuple[EntryRange, ...], ledger: LedgerId, entry: EntryId) -> tuple[EntryRange, ...]:
-    """What of the ranges comes after an entry of theirs."""
+    """Return the part of the ranges that comes after an entry of theirs."""
     at = next(index for index, each in enumerate(ranges) if each.ledger == ledger and each.first <= entry < each.end)
     rest = EntryRange(ledger, entry + 1, ranges[at].end)
     return (*([rest] if rest.first < rest.end else []), *ranges[at + 1 :])

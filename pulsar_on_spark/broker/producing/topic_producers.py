@@ -76,22 +76,22 @@ class TopicProducers:
 
     @property
     def is_empty(self) -> bool:
-        """Whether nobody is connected or wants to be."""
+        """True if no producer is connected or waits."""
         return self._core.is_empty
 
     @property
     def connected(self) -> list[Producer]:
-        """Who may publish."""
+        """Return the producers that may publish."""
         return list(self._connected.values())
 
     @property
     def are_refused(self) -> bool:
-        """Whether nobody is admitted now, because of a backlog quota or the topic's end."""
+        """True if no producer is admitted now, because of a backlog quota or the topic's end."""
         return self._refusal is not None
 
     @property
     def waiting(self) -> int:
-        """How many wait for their turn."""
+        """Return the number of producers that wait for their turn."""
         return sum(1 for _ in self._core.waiting)
 
     def limit(self, policies: Policies) -> None:

@@ -49,7 +49,7 @@ class Journal:
 
     @property
     def quorum(self) -> str:
-        """Its quorum as `WRITE/ACK`, for metrics and status; unique among the journals of a broker."""
+        """The quorum as `WRITE/ACK`, for metrics and status; unique among the journals of a broker."""
         return f"{self.incarnation.quorum.write}/{self.incarnation.quorum.ack}"
 
 

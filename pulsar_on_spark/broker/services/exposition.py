@@ -18,6 +18,6 @@ def labels(**values: str) -> str:
 
 
 def family(name: str, kind: Literal["gauge", "counter"], text: str, samples: Iterable[tuple[str, float]]) -> str:
-    """One family: `samples` are their labels, as `labels` writes them, and values. Nothing where there are none."""
+    """Return one family: `samples` are labels, as `labels` writes them, and values; empty without samples."""
     lines = "".join([f"{name}{{{of}}} {value}\n" for of, value in samples])
     return f"# HELP {name} {text}\n# TYPE {name} {kind}\n{lines}" if lines else ""

@@ -1,4 +1,4 @@
-"""Whether the broker really serves: a message goes the way of all messages, into the journal and back.
+"""The broker's health check: store a message on the way of all messages, and read it back.
 
 It is published to `pulsar/<cluster>/healthcheck`, where nothing is retained, and read in the process that reads for
 consumers. That commits no metadata while the topic's ledger is open, so the metadata's disk is looked at, too. It goes
@@ -175,13 +175,13 @@ class _Client:
         return True
 
     def pending_changed(self, entries: int) -> None:
-        """One entry needs no bound."""
+        """Ignore the count: one entry needs no bound."""
 
     def hold_for(self, seconds: float) -> None:
-        """As above."""
+        """Ignore the pause: one entry needs none."""
 
     def close(self) -> None:
-        """Its entry has an outcome: a receipt, or none that will ever come."""
+        """End: the entry has an outcome, with a receipt or without one for ever."""
         self.is_closed = True
         if not self.receipt.done():
             self.receipt.set_exception(_ill("the journal did not take it; see which storage paths have failed."))

@@ -71,13 +71,13 @@ DYNAMIC: Final[Mapping[str, tuple[str, ...]]] = {
 
 
 def changed_values(view: View) -> dict[str, str]:
-    """What was changed, by name."""
+    """Return the values that were changed, by name."""
     record = view.get(SettingsRecord, "settings")
     return {} if record is None else dict(record.values)
 
 
 def in_force(given: BrokerSettings, values: Mapping[str, str]) -> BrokerSettings:
-    """What a broker goes by that was started with `given`, and whose settings were changed to `values`.
+    """Return the settings in force for a broker started with `given`, after the changes `values`.
 
     Those that another version changed, and this one does not take, are left out.
     """
@@ -112,7 +112,7 @@ def follow_log_level(before: BrokerSettings, now: BrokerSettings) -> None:
 
 
 def renew(store: MetadataStore, given: BrokerSettings) -> BrokerSettings:
-    """What is in force for a broker that starts; what topics go by is made to agree (errors as `change`)."""
+    """Return the settings in force for a broker that starts, and align topics' policies (errors as `change`)."""
     return in_force(given, changed_values(store.commit(lambda view: _change(view, given, {}))))
 
 

@@ -49,7 +49,7 @@ def page() -> str:
 
 
 def _docstrings() -> dict[str, str]:
-    """What stands below each field; pydantic keeps nothing of it."""
+    """Return the text below each field, which pydantic does not keep."""
     (definition,) = ast.parse(inspect.getsource(BrokerSettings)).body
     assert isinstance(definition, ast.ClassDef)
     found: dict[str, str] = {}

@@ -32,7 +32,7 @@ _STATES: Final = ("writable", "read-only", "draining", "lost")
 
 
 def store_families(services: Services, vitals: Vitals) -> Iterator[Metric]:
-    """All families that are not of topics."""
+    """Yield all families that are not of topics."""
     cluster = services.settings.cluster_name
     look = services.stored.look
     yield from _gauges(cluster, _broker_gauges(services, vitals, look))
@@ -200,6 +200,6 @@ def _of_processes(cluster: str, services: Services) -> Iterator[Metric]:
 
 
 def _process(pid: int | str) -> dict[str, float]:
-    """What `/proc` says of a process; nothing if it is gone."""
+    """Return the numbers of a process from `/proc`; empty if it is gone."""
     families = ProcessCollector(pid=lambda: pid, registry=None).collect()
     return {sample.name: sample.value for family in families for sample in family.samples}

@@ -111,7 +111,7 @@ _OF_COMPACTIONS: Final[tuple[tuple[str, str, _OfCompactions], ...]] = (
 
 
 def topic_families(cluster: str, topics: Sequence[TopicNumbers], stored: StoredLook, by_topic: bool) -> Iterator[str]:
-    """All families of topics, each as text.
+    """Yield all families of topics, each as text.
 
     Args:
         cluster: The cluster's name.
@@ -179,7 +179,7 @@ def _with_resting(topic: TopicNumbers, backlogs: Mapping[str, int]) -> TopicNumb
 
 
 def _of_compactions(named: Sequence[tuple[str, TopicNumbers]], stored: StoredLook) -> Iterator[str]:
-    """Of topics that were compacted only, as in Pulsar."""
+    """Yield the families of topics that were compacted, and of no others, as in Pulsar."""
     run = [(of, each.compactions) for of, each in named if each.compactions is not None]
     for name, text, number in _OF_COMPACTIONS:
         yield family(name, "gauge", text, ((of, number(counts)) for of, counts in run))

@@ -1,4 +1,4 @@
-"""What keeps a root small and whole: retention, merging, garbage collection, repair, compaction, backup, status, usage.
+"""Maintenance of a root: retention, merging, garbage collection, repair, compaction, backup, status, usage.
 
 `maintain.py` is one pass over all of them.
 """

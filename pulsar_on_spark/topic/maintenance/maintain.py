@@ -36,7 +36,7 @@ _ANSWER_WITHIN_S = 30.0
 
 @dataclass(frozen=True, slots=True)
 class MaintainReport:
-    """What one pass did.
+    """The result of a pass.
 
     Attributes:
         healed_paths: Storage paths that had failed and are written to again.

@@ -1,4 +1,4 @@
-"""What a root is like: storage paths, topics and subscriptions, from the metadata and the reports of readers."""
+"""The status of a root: storage paths, topics and subscriptions, from the metadata and the reports of readers."""
 
 from __future__ import annotations
 

@@ -50,7 +50,7 @@ _PAUSE_S: Final = 0.2
 
 @dataclass(frozen=True, slots=True)
 class BackupReport:
-    """What was copied.
+    """The result of a backup.
 
     Attributes:
         target: The root that is the backup.
@@ -175,7 +175,7 @@ def _own_uri(path_id: int) -> str:
 
 
 def _with_own_paths(view: View) -> Change:
-    """All storage paths are below the copy's root; also those that are gone must not lead to another root's."""
+    """Move all storage paths below the copy's root; also missing ones must not lead to another root's."""
     records = view.all(PathRecord)
     moved = [record.model_copy(update={"uri": _own_uri(record.path_id)}) for record in records]
     return Change(puts=moved, keys={keys.path(record.path_id): None for record in records})

@@ -23,7 +23,7 @@ _END = 1 << 62
 
 
 class CompactedChain(LedgerChain):
-    """See above. What grows is the log's chain.
+    """The chain of a compacted topic; the chain that grows is the log's.
 
     Args:
         log: The topic's chain.

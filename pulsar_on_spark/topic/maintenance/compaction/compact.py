@@ -51,7 +51,7 @@ _MAX_SHARES = 4096
 
 @dataclass(frozen=True, slots=True)
 class Compaction:
-    """How to compact.
+    """The options of a compaction.
 
     Attributes:
         retain_null_key: Whether messages without a key are kept (`topicCompactionRetainNullKey`).
@@ -64,7 +64,7 @@ class Compaction:
 
 @dataclass(frozen=True, slots=True)
 class CompactionReport:
-    """What a compaction did.
+    """The result of a compaction.
 
     Attributes:
         topic: The topic, or partition.

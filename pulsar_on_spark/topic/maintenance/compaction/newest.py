@@ -139,7 +139,7 @@ class NewestOfKeys:
     # -- entries that are not taken apart ------------------------------------------------------------------------------
 
     def _take_whole(self, place: int, entry: bytes, *, has_key: bool) -> bool | None:
-        """Whether the entry is a tombstone of its key; None if it does not count as a message with a key."""
+        """True if the entry is a tombstone of its key; None if it does not count as a message with a key."""
         if not entry:
             return None  # the place of a message that was compacted before
         said = _metadata(entry)
@@ -159,7 +159,7 @@ class NewestOfKeys:
         return said.null_value or is_empty if has_key else None
 
     def _take_chunk(self, place: int, said: MessageMetadata) -> bool:
-        """Whether it is the last one of its message."""
+        """True if it is the last chunk of its message."""
         message = (said.producer_name, said.uuid)
         if said.chunk_id < said.num_chunks_from_msg - 1:
             self._chunks.open.setdefault(message, []).append(place)

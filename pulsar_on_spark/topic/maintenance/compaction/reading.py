@@ -102,7 +102,7 @@ class CompactedSlice:
 def compacted_slices(
     view: View, part: TopicPart, record: CompactionRecord, start: Position = EARLIEST, end: Position | None = None
 ) -> list[CompactedSlice]:
-    """What a compacted ledger has in [start, end), in order: a slice a file at most.
+    """Return slices of a compacted ledger in [start, end), in order: at most one for each file.
 
     Args:
         view: The metadata.

@@ -1,4 +1,4 @@
-"""What a compaction reads: the compacted ledger before, and behind its horizon the log, sealed or in journals.
+"""The source of a compaction: the compacted ledger before, and behind its horizon the log, sealed or in journals.
 
 Both passes read the same entries, whatever is sealed, merged or trimmed below the horizon in between.
 """
@@ -39,7 +39,7 @@ _PLANS = 5
 
 @dataclass(frozen=True, slots=True)
 class SourceRows:
-    """All rows of some entries of a ledger; `entry_offset` is added to their `entry_id` to get entry ids."""
+    """Rows of some entries of a ledger; `entry_offset` plus their `entry_id` is the entry's id."""
 
     ledger: LedgerId
     entry_offset: int

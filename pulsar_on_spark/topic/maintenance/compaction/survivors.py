@@ -35,7 +35,7 @@ def kept_rows(
     *,
     retain_null_key: bool = False,
 ) -> Kept | None:
-    """What is left of some rows; None if nothing is.
+    """Return the rows that compaction keeps; None if it keeps none.
 
     Args:
         ledger: Their ledger.

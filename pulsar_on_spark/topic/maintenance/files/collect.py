@@ -51,7 +51,7 @@ _COMMIT_RECORDS = 1_000
 
 @dataclass(frozen=True, slots=True)
 class Ages:
-    """How long what may be in use is left alone, in seconds.
+    """Minimum ages, in seconds, of files that may still be in use.
 
     Attributes:
         abort_after_s: An uncommitted write whose newest file is older is aborted; unfinished files older than this go.
@@ -70,7 +70,7 @@ DEFAULT_AGES = Ages()
 
 @dataclass(frozen=True, slots=True)
 class CollectReport:
-    """What a collection did. `skipped_paths` names storage paths that could not be listed, with the reason."""
+    """The result of a collection. `skipped_paths` names storage paths that could not be listed, with the reason."""
 
     aborted_writes: int = 0
     retired_files: int = 0
@@ -99,7 +99,7 @@ def collect(
     progress: Progress = silent,
     clock: float | None = None,
 ) -> CollectReport:
-    """One collection.
+    """Collect garbage once.
 
     Args:
         root: the root.
@@ -127,7 +127,7 @@ def collect(
 
 
 def is_garbage(view: DurableView, stored: StoredFile, collected: Mapping[str, FileRecord], ages: Ages) -> bool:
-    """Whether a stored file may be deleted.
+    """True if a stored file may be deleted.
 
     Args:
         view: the metadata, read after the listing.
@@ -148,7 +148,7 @@ def is_garbage(view: DurableView, stored: StoredFile, collected: Mapping[str, Fi
 
 
 def _listed(root: RootHandle, now_s: float) -> tuple[list[Nominee], list[str]]:
-    """All stored files of the paths that are there, and what is wrong with the others."""
+    """Return the stored files of the paths that are there, and what is wrong with the others."""
     nominees: list[Nominee] = []
     skipped = []
     for path in root.storage_paths(root.store.view()).values():

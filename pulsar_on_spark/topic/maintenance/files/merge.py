@@ -61,13 +61,13 @@ class MergeJob:
 
     @property
     def segments(self) -> int:
-        """How many segments the job replaces."""
+        """Return the number of segments that the job replaces."""
         return sum(len(run.segments) for run in self.runs)
 
 
 @dataclass(frozen=True, slots=True)
 class MergeReport:
-    """What a merge did. `skipped_segments` were left as they are: unreadable, or changed by others meanwhile."""
+    """The result of a merge. `skipped_segments` were unreadable, or changed by others meanwhile."""
 
     merged_segments: int = 0
     new_segments: int = 0
@@ -112,7 +112,7 @@ def merge(root: RootHandle, progress: Progress = silent) -> MergeReport:
 
 
 def plan(view: View, excluded_files: Collection[str] = ()) -> list[MergeJob]:
-    """What to merge now. Files of `excluded_files` are left alone; runs end there."""
+    """Plan the merges that are due. Files of `excluded_files` are left alone; runs end there."""
     named_by: dict[str, list[str]] = defaultdict(list)
     published_ms: dict[str, int] = {}
     for segment in view.all(SegmentRecord):
@@ -304,7 +304,7 @@ def _commit(
 
 
 def _is_intact(view: View, piece: Piece) -> bool:
-    """Whether the topic and every segment that the piece replaces are what they were when it was planned."""
+    """True if the topic and every segment that the piece replaces are unchanged since it was planned."""
     topic = view.get(TopicRecord, piece.topic)
     if topic is None or topic.topic_id != piece.sources[0].topic_id:
         return False

@@ -99,7 +99,7 @@ def rewrite(root: RootHandle, view: View, runs: Sequence[Run], writer: SegmentFi
 
 @dataclass
 class _Buffer:
-    """What was read of a run: decoded batches and their entries by place of the segment in the run."""
+    """The read part of a run: decoded batches, and their entries by the segment's place in the run."""
 
     run: Run
     read: dict[int, list[tuple[pa.RecordBatch, int]]] = field(default_factory=dict)
@@ -117,19 +117,19 @@ class _Wanted:
 
     @property
     def at(self) -> tuple[int, int]:
-        """Where its rows begin in the file: batch and row."""
+        """Return the batch and row in the file at which its rows begin."""
         segment = self.segment
         return segment.places[0] if segment.places else (segment.first_batch, 0)
 
     def batches(self, file: FileRecord) -> list[SliceBatch]:
-        """Where in the file all of it is."""
+        """Return the batches of the file that it covers."""
         run, segment = self.buffer.run, self.segment
         end = segment.first_entry + segment.entries
         return SegmentSlice(run.topic, run.topic_id, -1, segment, file, segment.first_entry, end).batches()
 
 
 class _Rewriting:
-    """One group of runs on its way through memory."""
+    """A group of runs on its way through memory."""
 
     def __init__(
         self, root: RootHandle, paths: Mapping[PathId, StoragePath], runs: Sequence[Run], writer: SegmentFileWriter
@@ -284,7 +284,7 @@ def _with_ids(batch: pa.RecordBatch, segment: SegmentRecord) -> pa.RecordBatch:
 
 
 def _check(batches: Sequence[pa.RecordBatch], segment: SegmentRecord, what: str) -> None:
-    """What was read must be what the record says, before anything replaces it."""
+    """Require that the data that was read is what the record says, before anything replaces it."""
     first = segment.first_entry
     for batch, entries in zip(batches, segment.batch_entries, strict=True):
         ids = batch.column("entry_id").to_numpy()

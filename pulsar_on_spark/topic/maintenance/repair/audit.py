@@ -57,7 +57,7 @@ class BareFragment:
 
 @dataclass(frozen=True, slots=True)
 class Audit:
-    """What an audit found.
+    """The findings of an audit.
 
     Attributes:
         view: The metadata that it is about.
@@ -81,7 +81,7 @@ class Audit:
         return sum(reason == MISSING for reason in self.bad.values())
 
     def plans(self, wanted: int, bad: Collection[tuple[FileId, PathId]] = ()) -> list[FilePlan]:
-        """What is to be done, files with the fewest good copies first.
+        """Return the files to repair, those with the fewest good copies first.
 
         Args:
             wanted: The root's write quorum.
@@ -216,5 +216,5 @@ def _defect(file: FileRecord, copy: StoredCopy | None) -> str | None:
 
 
 def _is_missing(paths: Mapping[PathId, StoragePath], file_id: FileId, path_id: PathId) -> bool:
-    """Whether nothing has the copy's name: it may have come after the listing."""
+    """True if no file has the copy's name: it may have come after the listing."""
     return not paths[path_id].segment_file(file_id).exists()

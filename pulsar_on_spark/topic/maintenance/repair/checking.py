@@ -17,7 +17,7 @@ from pulsar_on_spark.topic.maintenance.repair.scrub import check_copy
 
 @dataclass(frozen=True, slots=True)
 class CheckReport:
-    """What is wrong with copies.
+    """The problems that were found with copies.
 
     Attributes:
         good: Copies that were read in full and are good.
@@ -35,7 +35,7 @@ class CheckReport:
 
     @property
     def is_good(self) -> bool:
-        """Whether every copy is there and good."""
+        """True if every copy is there and good."""
         return not (self.missing or self.bad or self.lacking or self.reasons)
 
 

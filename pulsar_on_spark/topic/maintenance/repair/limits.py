@@ -1,4 +1,4 @@
-"""How much an audit and a repair may do at once."""
+"""Limits of an audit's and a repair's work at one time."""
 
 from __future__ import annotations
 

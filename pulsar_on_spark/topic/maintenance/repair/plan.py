@@ -26,7 +26,7 @@ from pulsar_on_spark.storage.placement import next_apart, preferred
 
 
 class Trust(Enum):
-    """What copies on a path are worth."""
+    """The worth of copies on a path."""
 
     COUNTS = "they count"
     PENDING = "it will turn out: they neither count nor are replaced"
@@ -47,7 +47,7 @@ def trust_in(path: PathHealth) -> Trust:
 
 @dataclass(frozen=True, slots=True)
 class FilePlan:
-    """What is to be done about one file.
+    """The repair of one file.
 
     Attributes:
         file: Its record when the plan was made.
@@ -71,13 +71,13 @@ class FilePlan:
 
     @property
     def is_idle(self) -> bool:
-        """Whether there is nothing that can be done."""
+        """True if nothing can be done."""
         enough = len(self.counted) + len(self.targets) >= self.wanted
         return not self.targets and not (self.leaving and enough)
 
 
 def plan_file(file: FileRecord, wanted: int, paths: Mapping[PathId, PathHealth], bad: Collection[PathId]) -> FilePlan:
-    """What to do about a file.
+    """Plan the repair of a file.
 
     Args:
         file: Its record.

@@ -1,4 +1,4 @@
-"""One pass of audit, scrub and repair over a root. Any number of passes may run at once, in any process."""
+"""A pass of audit, scrub and repair over a root. Passes may run at the same time, in any processes."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class RepairReport:
-    """What one pass found and did.
+    """The findings and results of a pass.
 
     Attributes:
         missing: Copies that were not where the metadata say.
@@ -57,7 +57,7 @@ class RepairReport:
 
     @property
     def is_whole(self) -> bool:
-        """Whether every file has all its copies now, as far as is known."""
+        """True if every file has all its copies now, as far as is known."""
         return not (self.lacking or self.away or self.work.lost or self.work.unfinished or self.work.problems)
 
 

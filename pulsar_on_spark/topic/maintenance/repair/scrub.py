@@ -31,7 +31,7 @@ STATE_FILE = "audit.json"
 
 
 class PathScrub(BaseModel):
-    """How far the scrub of a path is. Times are milliseconds since 1970 on the scrubber's clock.
+    """The progress of a path's scrub. Times are milliseconds since 1970 on the scrubber's clock.
 
     Attributes:
         after: The id of the file that was read last in this round; empty at its beginning.
@@ -48,7 +48,7 @@ class PathScrub(BaseModel):
 
 
 class AuditState(BaseModel):
-    """What audits remember between passes, and what `status` shows of the last one.
+    """The state that audits keep between passes; `status` shows the last one.
 
     Attributes:
         audited_ms: When the last audit looked; 0 if none did.
@@ -71,7 +71,7 @@ class AuditState(BaseModel):
 
 
 def read_state(root: Path, files: FileOps = OS_FILES) -> AuditState:
-    """What the last pass left; nothing known if there is none, or it is damaged."""
+    """Read the state of the last pass; an empty state if there is none, or it is damaged."""
     try:
         return AuditState.model_validate_json(read_file(files, root / REPORTS_DIRECTORY / STATE_FILE))
     except (OSError, ValidationError):
@@ -105,7 +105,7 @@ def upcoming(files: Sequence[FileRecord], after: str) -> Sequence[FileRecord]:
 
 @dataclass(frozen=True, slots=True)
 class ScrubReport:
-    """What scrubbing did: copies read, how many of them were bad, bytes, and whether the path's round is complete."""
+    """The result of scrubbing: copies read, bad ones among them, bytes, and if the path's round is complete."""
 
     copies: int = 0
     bad: int = 0
@@ -170,7 +170,7 @@ class CheckedCopy:
 
     @property
     def is_good(self) -> bool:
-        """Whether every byte is what was written."""
+        """True if every byte is as it was written."""
         return self.defect is None
 
 

@@ -1,4 +1,4 @@
-"""What an operator does to storage paths: add, drain, resume, give up as lost, retire.
+"""An operator's changes to storage paths: add, drain, resume, give up as lost, retire.
 
     writable <-> draining -> retired        everything on it is copied away first
     any but retired -> lost -> retired      its copies are not believed any more; others are made of the remaining ones
@@ -45,7 +45,7 @@ _RETIRED_IDENTITY = f"{IDENTITY_FILE}.retired"
 
 @dataclass(frozen=True, slots=True)
 class PathUse:
-    """What the metadata say is on a path.
+    """The contents of a path by the metadata.
 
     Attributes:
         copies: Files that have a copy there by their records.
@@ -59,7 +59,7 @@ class PathUse:
 
 
 def use_of(view: View, path_id: PathId) -> PathUse:
-    """What is on a path."""
+    """Return the contents of a path by the metadata."""
     gone = {record.path_id for record in view.all(PathRecord) if record.state in ("lost", "retired")}
     files = [file for file in view.all(FileRecord) if path_id in file.copies and file.replaced_at is None]
     sole = sum(not set(file.copies) - gone - {path_id} for file in files)

@@ -44,7 +44,7 @@ CopiesThen = Callable[[FileRecord, FilePlan, Sequence[PathId]], tuple[int, ...]]
 
 @dataclass(frozen=True, slots=True)
 class Restored:
-    """What became of a plan: the targets that got a copy, paths that failed, and why no good copy was found.
+    """The result of a plan: the targets that got a copy, paths that failed, and why no good copy was found.
 
     That is a `loss` where all copies were looked at, else it is `undecided`.
     """
@@ -58,7 +58,7 @@ class Restored:
 
 @dataclass(frozen=True, slots=True)
 class WorkReport:
-    """What a worker did.
+    """The result of a worker.
 
     Attributes:
         restored: Copies written.
@@ -263,7 +263,7 @@ def _changed(view: View, done: Restored, copies: CopiesThen) -> FileRecord | Non
 
 
 def _gone_again(root: RootHandle, view: DurableView, batch: Sequence[Restored]) -> dict[str, list[str]]:
-    """Of each file whose record names a new copy that is not there any more, what to say about it."""
+    """Describe the files whose record names a new copy that has disappeared since."""
     paths = root.storage_paths(view)
     found: dict[str, list[str]] = {}
     for each in batch:

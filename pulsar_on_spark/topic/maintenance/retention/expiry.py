@@ -1,4 +1,4 @@
-"""What ends by itself: subscriptions whose consumers stayed away for too long, and the lease files they left.
+"""Expiry of subscriptions whose consumers stayed away for too long, and of the lease files they left.
 
 Age here is that of the lease file, which its consumer rewrites every few seconds, by the wall clock: expiry is a matter
 of hours or days, and a consumer that comes back to an expired subscription is told so.

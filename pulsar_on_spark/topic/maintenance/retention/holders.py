@@ -1,4 +1,4 @@
-"""Who may still need entries of a topic: its subscriptions, its compaction, its deduplication. Pure.
+"""Holders of a topic's entries: its subscriptions, its compaction, its deduplication. Pure.
 
     who has the subscription                   nothing is trimmed from
     -----------------------------------------  -----------------------------------------------------------------------
@@ -43,7 +43,7 @@ class Holder:
 
 
 def holders(view: View, cursors: Cursors, topic_id: str, policies: Policies, now: datetime) -> list[Holder]:
-    """All who may need entries of a topic.
+    """Return everything that may still need entries of a topic.
 
     Args:
         view: The metadata.

@@ -1,4 +1,4 @@
-"""What a change of retention lets go: told before it is made. Changes nothing."""
+"""A preview of what a change of retention would delete. Changes nothing."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _ALL: Final = 2**63
 def retention_preview(
     store: MetadataStore, of: str | TopicName, value: Any, defaults: Policies = DEFAULTS, now: datetime | None = None
 ) -> TrimmedTopics:
-    """What housekeeping would trim at once because of another retention, beyond what it trims anyway.
+    """Return what housekeeping would trim at once under another retention, beyond what it trims anyway.
 
     Args:
         store: The root's metadata.
@@ -80,7 +80,7 @@ def _concerned(view: View, of: str | TopicName) -> list[TopicRecord]:
 
 
 def _inherited(view: View, of: str | TopicName, name: TopicName, defaults: Policies) -> RetentionPolicies:
-    """What holds where the retention of a namespace or topic is unset."""
+    """Return the retention in force if the namespace or topic sets none."""
     above = settings_policies(view)
     if isinstance(of, TopicName):
         above |= namespace_policies(view, name.namespace)

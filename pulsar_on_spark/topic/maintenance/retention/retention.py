@@ -35,7 +35,7 @@ _LAST_MS: Final = 253_402_300_799_000
 
 @dataclass(frozen=True, slots=True)
 class Trim:
-    """What goes.
+    """The entries to trim.
 
     Attributes:
         before: The end of the last segment that goes; EARLIEST if none goes.
@@ -59,7 +59,7 @@ class KeptSegment:
 
 
 def is_limited(retention: RetentionPolicies) -> bool:
-    """Whether anything ever goes."""
+    """True if retention ever deletes anything."""
     return retention.retention_time_in_minutes >= 0 or retention.retention_size_in_mb >= 0
 
 
@@ -81,7 +81,7 @@ def decide_trim(
     keeps_end: bool = False,
     most: int = 1_000,
 ) -> Trim:
-    """What may go now.
+    """Decide which entries to trim now.
 
     Args:
         view: The metadata.
@@ -212,7 +212,7 @@ def _parts(view: View, topic_id: str, *, keeps_end: bool) -> list[_LedgerPart]:
 
 
 def _is_finished(view: View, ledger: LedgerRecord) -> bool:
-    """Whether all of a ledger is sealed; an attached one always is, and Spark goes on in another if it is gone."""
+    """True if all of a ledger is sealed; an attached one always is, and Spark continues in another if it is gone."""
     if ledger.incarnation is None:
         return True
     return not is_open(view, ledger) and ledger.entries == readable_end(view, ledger.topic_id, ledger.ledger_id)

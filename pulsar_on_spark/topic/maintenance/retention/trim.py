@@ -44,7 +44,7 @@ _MAX_ROUNDS: Final = 10_000
 
 @dataclass(frozen=True, slots=True)
 class TrimmedTopics:
-    """What trimming took out of chains."""
+    """The segments that trimming took out of chains."""
 
     topics: int = 0
     segments: int = 0
@@ -151,7 +151,7 @@ def kept_segments(
 
 
 def _commit(store: MetadataStore, names: Sequence[str], defaults: Policies, now: datetime) -> list[Trim]:
-    """One commit for some topics; returns what went."""
+    """Commit the trims of some topics together; return what was trimmed."""
     trims: list[Trim] = []
 
     def decide(view: View) -> Change | None:
