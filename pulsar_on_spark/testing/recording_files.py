@@ -25,7 +25,7 @@ from pulsar_on_spark.storage.files import FileOps, OsFiles
 
 
 class Crash(Enum):
-    """What the crash left of the steps before it."""
+    """The part of earlier steps that a crash leaves."""
 
     KEEP_ALL = "every step was on disk (a killed process)"
     TORN = "as KEEP_ALL, but only half of the last step's bytes, if it was a write"
@@ -36,7 +36,7 @@ class Crash(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """One change: `path` and `target` are absolute, `file` identifies an open file across renames."""
+    """A change: `path` and `target` are absolute, `file` identifies an open file across renames."""
 
     action: str
     path: Path
@@ -138,7 +138,7 @@ class RecordingFiles(FileOps):
             self._note(Step("unlink", path))
 
     def recording(self, before: Path | None = None) -> Recording:
-        """What was recorded so far; `before` is a copy of the recorded directory as it was then."""
+        """Return the recording so far; `before` is a copy of the recorded directory as it was at its start."""
         steps = []
         if self.log.exists():
             with open(self.log, "rb") as log:
@@ -206,7 +206,7 @@ class Recording:
 
 
 def _standing(before: Path, base: Path) -> _Names:
-    """What is under a copy of `base`, all of it durable."""
+    """Return what is under a copy of `base`, all of it durable."""
     names: _Names = {}
     for found in before.rglob("*"):
         content = None if found.is_dir() else bytearray(found.read_bytes())

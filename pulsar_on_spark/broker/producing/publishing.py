@@ -98,7 +98,7 @@ class PublishPath:
         """From when an entry was appended until its receipt was written; one entry at a time is measured."""
         self.pending_bytes = 0
         self.is_open = True
-        """Whether clients with producers may be read."""
+        """True if clients with producers may be read."""
 
     def start(self, journals: Iterable[Incarnation]) -> None:
         """The first journal is open; there may be others later."""

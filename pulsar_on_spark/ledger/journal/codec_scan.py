@@ -225,7 +225,7 @@ class FrameScanner:
         return BadFrame(self._position, reason, is_last, is_written)
 
     def _later_frame_from(self, start: int) -> bool:
-        """Whether an intact header of the missing or a later frame is anywhere behind `start`.
+        """True if an intact header of the missing or a later frame is anywhere behind `start`.
 
         It may be part of a payload: then "don't know" is said where "no" would have been right, which is safe.
         """
@@ -263,7 +263,7 @@ class FrameScanner:
 
 
 def _has_hole(header: memoryview, offset: int) -> bool:
-    """Whether a sector's part of a frame's header is all zeros, which of an intact one no part is (magic, checksum)."""
+    """True if a sector's part of a frame's header is all zeros, which of an intact one no part is (magic, checksum)."""
     border = SECTOR_BYTES - offset % SECTOR_BYTES
     return any(part and not any(part) for part in (header[:border], header[border:]))
 

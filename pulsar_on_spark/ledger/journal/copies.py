@@ -55,7 +55,7 @@ class FrameBytes(Protocol):
 
     @property
     def buffers(self) -> Sequence[Payload]:
-        """Its bytes, fewer buffers than one write takes."""
+        """The frame's bytes, in fewer buffers than one write takes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -187,7 +187,7 @@ class PathThread:
                 self._close(file)
 
     def _waiting(self) -> list[_Order]:
-        """What is queued, at least one order, up to a round's bytes."""
+        """Return the queued orders, at least one, up to a round's bytes."""
         orders: list[_Order] = []
         size_bytes = 0
         while not orders or (size_bytes < ROUND_BYTES and not self._orders.empty()):
@@ -295,7 +295,7 @@ class PathThread:
         return Synced()
 
     def _check(self, file: _OpenFile) -> AppendEvent:
-        """Whatever keeps the name from being looked at, the answer is no: permission is positive."""
+        """Refuse if anything keeps the name from being checked: permission is positive."""
         try:
             if file.identity is None:  # an open file keeps it
                 file.identity = self._files.identity(file.fd)

@@ -1,4 +1,4 @@
-"""What one file on one storage path does and may answer: `CopyAppender` for its writer, `CopyReader` for all others.
+"""The rules of one file on one storage path: `CopyAppender` for its writer, `CopyReader` for all others.
 
 The two share nothing but the file system. The fence is a rename of `frames.open`, so the writer may count a frame
 only on positive permission: the name is still the file that it holds. Its absence (renamed, trimmed away, unmounted,
@@ -93,7 +93,7 @@ AppendEffect: TypeAlias = Write | Sync | Check | Ok | Lost
 
 
 class CopyAppender:
-    """One file of a writer: a prefix without holes, one watermark, and nothing after an error.
+    """A writer's file: a prefix without holes, one watermark, and nothing after an error.
 
     Writes go on while a sync runs; one round of sync and check at a time.
     """
@@ -140,7 +140,7 @@ class CopyAppender:
         return self._next_write()
 
     def _queue(self, event: AppendFrames) -> None:
-        """What of it is not queued yet; ranges may overlap, as a frame may be sent again with others."""
+        """Queue the part that is not queued yet; ranges may overlap, as a frame may be sent again with others."""
         if event.last > self._queued:
             self._queued = event.last
             if event.sync:
@@ -188,7 +188,7 @@ class CopyAppender:
 
 
 class End(Enum):
-    """What a copy says about the frame behind those that it gave.
+    """A copy's statement about the frame behind those that it gave.
 
     Only `NO` and, if the whole write set was read, `TORN` speak against the frame (BookKeeper's NoSuchEntry);
     everything else is no answer at all.
@@ -201,7 +201,7 @@ class End(Enum):
 
 
 class ScanEnd(Enum):
-    """How a scan of a file came to its end."""
+    """The reason why a scan of a file ended."""
 
     LIMIT = "as many frames as were asked for"
     CLEAN = "the end of the file, behind a whole frame"
@@ -210,7 +210,7 @@ class ScanEnd(Enum):
 
 
 class Renamed(Enum):
-    """How a rename of `frames.open` to `frames.fenced` came out."""
+    """The outcome of a rename of `frames.open` to `frames.fenced`."""
 
     DONE = "fenced now"
     ALREADY = "frames.fenced is there"

@@ -72,7 +72,7 @@ class PlacedFrame:
 
 
 class CopyFile:
-    """One copy, as a recovery sees it; used and closed by one thread, except for the frames that it has placed.
+    """A copy as a recovery sees it; used and closed by one thread, except for the frames that it has placed.
 
     Args:
         path: where it is.
@@ -226,7 +226,7 @@ class CopyFile:
         return self._marks[0].chain.next_number
 
     def _scan_heads(self) -> Scanned:
-        """All headers: for the LAC, which is but a hint, contents need not be read. They are before they count."""
+        """Scan all headers: the LAC is but a hint, so contents need not be read for it. They are before they count."""
         assert self._fd is not None
         scanner = FrameScanner(self._fd, self._marks[0], self._name, self._files, checked_before=True)
         lac, seen = NO_FRAME, self._marks[0].offset

@@ -39,7 +39,7 @@ class _PathQueue:
 
 
 class Ensemble:
-    """All files that this process writes in one incarnation's log. Used by one thread.
+    """The files that this process writes in one incarnation's log. Used by one thread.
 
     Args:
         paths: all storage paths that it may meet.
@@ -69,11 +69,11 @@ class Ensemble:
 
     @property
     def backlog_bytes(self) -> int:
-        """What the path that is furthest behind has not confirmed."""
+        """Bytes that the slowest path has not confirmed."""
         return max((state.backlog_bytes for state in self._states.values()), default=0)
 
     def sync_latencies(self) -> dict[PathId, Latencies]:
-        """How long `fdatasync` takes on each path in use."""
+        """Return the durations of `fdatasync` on each path in use."""
         return {path: state.thread.syncs for path, state in self._states.items()}
 
     def know(self, path: StoragePath) -> None:
@@ -84,7 +84,7 @@ class Ensemble:
             self._states.pop(path.path_id).thread.stop()
 
     def free(self, copies: Iterable[Copy]) -> int:
-        """How many of these copies are on paths that have nothing to do."""
+        """Return the number of these copies that are on idle paths."""
         states = (self._states.get(copy.path) for copy in copies)
         return sum(state is not None and not state.is_busy for state in states)
 

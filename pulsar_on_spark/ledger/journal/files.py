@@ -65,7 +65,7 @@ def fenced_name(directory: Path) -> Path:
 
 
 def log_start(incarnation: IncarnationId) -> ChainPoint:
-    """Where the chain of an incarnation's log begins: no frame of another log fits there."""
+    """Return the start of the chain of an incarnation's log: no frame of another log fits there."""
     return ChainPoint(0, crc32c(incarnation.encode()))
 
 
@@ -90,7 +90,7 @@ class JournalFileHeader:
 
 @dataclass(frozen=True, slots=True)
 class ScanPosition:
-    """Where in a file the next frame is to be looked for, and what it must link to; a scan may go on there."""
+    """The place in a file to look for the next frame, and what that must link to; a scan may continue there."""
 
     offset: int
     chain: ChainPoint

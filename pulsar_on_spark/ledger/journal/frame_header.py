@@ -96,7 +96,7 @@ def pack_header(
 
 
 def is_intact(header: memoryview) -> bool:
-    """Whether `HEADER_BYTES` bytes have the magic and the checksum of a header, of any format version."""
+    """True if `HEADER_BYTES` bytes have the magic and the checksum of a header, of any format version."""
     return header[:4] == MAGIC and crc32c(header[:_CRC_AT]) == int.from_bytes(header[_CRC_AT:], "little")
 
 

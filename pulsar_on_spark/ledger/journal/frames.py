@@ -93,7 +93,7 @@ class FrameHead:
 
     @property
     def name(self) -> str:
-        """What to call the frame in an error."""
+        """The frame's name in an error."""
         return f"Frame {self.header.number} of {self.file}, at byte {self.offset},"
 
     def runs(self) -> tuple[LedgerRun, ...]:
@@ -106,7 +106,7 @@ class FrameHead:
 
     @property
     def columns_end(self) -> int:
-        """Where in an ENTRIES frame the payloads start: before are header, directory and all other columns."""
+        """The offset of the payloads in an ENTRIES frame: before are header, directory and all other columns."""
         return payload_start(self.header.runs, self.header.rows)
 
     def batch_of(self, run: LedgerRun, columns: memoryview, payloads: memoryview) -> pa.RecordBatch:
@@ -199,11 +199,11 @@ class Frame(FrameHead):
 
     @property
     def content(self) -> memoryview:
-        """What is behind header and directory, with the padding."""
+        """The bytes behind header and directory, with the padding."""
         return self.data[self.header.head_bytes :]
 
     def record_batch(self) -> pa.RecordBatch:
-        """All entries of an ENTRIES frame in `ENTRIES_SCHEMA`; no column is copied.
+        """Return the entries of an ENTRIES frame in `ENTRIES_SCHEMA`; no column is copied.
 
         Raises:
             CorruptJournalError: the frame is of another kind, or not what a writer makes.
@@ -266,7 +266,7 @@ def entries_columns(rows: int) -> tuple[int, ...]:
 
 
 def payload_start(runs: int, rows: int) -> int:
-    """Where in an ENTRIES frame the payloads start."""
+    """Return the offset of the payloads in an ENTRIES frame."""
     return HEADER_BYTES + RUN.itemsize * runs + ENTRIES.message_bytes + sum(map(padded, entries_columns(rows)))
 
 

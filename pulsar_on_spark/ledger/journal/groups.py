@@ -111,12 +111,12 @@ class Filling:
 
     @property
     def has_closed(self) -> bool:
-        """Whether a group is full and need not wait for a free path."""
+        """True if a group is full and need not wait for a free path."""
         return bool(self._closed)
 
     @property
     def is_empty(self) -> bool:
-        """Whether nothing waits to be sent."""
+        """True if nothing waits to be sent."""
         return not (self._closed or self._entries.contexts or self._cursors.contexts)
 
     def add_entry(

@@ -22,7 +22,7 @@ class _Sent:
 
 
 class FramesInFlight:
-    """See above; empty at first, and again whenever all is acknowledged."""
+    """Frames that are not acknowledged; empty at first, and again whenever all is acknowledged."""
 
     def __init__(self, incarnation: IncarnationId) -> None:
         self._chain = log_start(incarnation)

@@ -1,4 +1,4 @@
-"""What other threads have to say to the journal's event loop, and when it is woken for it.
+"""Messages of other threads to the journal's event loop, and its wake-ups.
 
 A wake-up costs more than all else that a path's thread does in Python for a small group, and the loop can do nothing
 with the first of two answers that an ack quorum needs. So a path's word wakes it only when it completes the quorum of
@@ -43,7 +43,7 @@ class Inbox(Generic[_M]):
             self._wake()
 
     def take(self) -> Iterator[_M | CopyAcked]:
-        """All messages that there are; those that come meanwhile wake the reader again, or are among them."""
+        """Take all messages; those that come meanwhile wake the reader again, or are among them."""
         self._is_woken = False
         while self._messages:
             yield self._messages.popleft()

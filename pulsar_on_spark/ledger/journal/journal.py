@@ -40,7 +40,7 @@ _LOGGER = logging.getLogger(__name__)
 
 
 class Journal(ShellOwner):
-    """One incarnation's journal with one quorum setting, for any number of topics.
+    """An incarnation's journal with one quorum setting, for any number of topics.
 
     Args:
         register: the incarnation's register.
@@ -147,11 +147,11 @@ class Journal(ShellOwner):
 
     @property
     def waiting_bytes(self) -> int:
-        """Of payloads that are not acknowledged."""
+        """Bytes of payloads that are not acknowledged."""
         return self._waiting_bytes
 
     def sync_latencies(self) -> dict[PathId, Latencies]:
-        """How long `fdatasync` takes on each path in use, since it came into use."""
+        """Return the durations of `fdatasync` on each path in use, since it came into use."""
         return self._shell.sync_latencies()
 
     # -- adding --------------------------------------------------------------------------------------------------------

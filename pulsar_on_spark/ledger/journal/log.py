@@ -43,7 +43,7 @@ class LogState(Enum):
 
 
 class FrameKind(IntEnum):
-    """What a frame carries. A new kind is a new format version."""
+    """The content of a frame. A new kind is a new format version."""
 
     ENTRIES = 1
     CURSOR = 2
@@ -136,7 +136,7 @@ def copies_of(record: LogRecord) -> frozenset[Copy]:
 
 
 def fault_in(record: LogRecord) -> str | None:
-    """What is wrong with a record, before it is committed and after it is read; None if nothing is."""
+    """Return the fault of a record, before it is committed and after it is read; None for a good one."""
     firsts = [fragment.first for fragment in record.fragments]
     known = [first for first in firsts if first is not None]
     if None in firsts[:-1] or (firsts and firsts[0] is None):

@@ -1,4 +1,4 @@
-"""What the frames of one log have of the ledgers that a reader is interested in: which entries it may show. Pure."""
+"""The entries of one log that a reader may show, of the ledgers that it is interested in. Pure."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ MakeStretch: TypeAlias = Callable[[int, Fragment | None, list[R]], S]
 
 
 class GapError(Exception):
-    """What is acknowledged is in no frame that was found: it is sealed by now, or its copies are away or lost.
+    """An acknowledged entry is in no frame that was found: it is sealed by now, or its copies are away or lost.
 
     The message names what is missing, as a part of a sentence.
     """
@@ -68,7 +68,7 @@ class LogIndex(Generic[R, S]):
         return self._others.isdisjoint(ledgers)
 
     def is_wanted(self, ledger: int) -> bool:
-        """Whether to `add` entries of the ledger; remembers that they were there if not."""
+        """True if to `add` entries of the ledger; remembers that they were there if not."""
         if ledger in self._wanted:
             return True
         self._others.add(ledger)
@@ -130,7 +130,7 @@ class LogIndex(Generic[R, S]):
 
 
 def _visible(runs: list[R], limit: FrameNumber) -> int:
-    """How many of these runs are in frames that may be read."""
+    """Return the number of these runs that are in frames that may be read."""
     visible = len(runs)
     while visible and runs[visible - 1].frame > limit:
         visible -= 1

@@ -55,7 +55,7 @@ class OpenJournalFile:
         self._forgotten = 0
 
     def start(self) -> ScanPosition:
-        """Where its first frame is.
+        """The place of its first frame.
 
         Raises:
             CorruptJournalError: it has no header yet, or a damaged one, or another file's.
@@ -93,7 +93,7 @@ class OpenJournalFile:
         return scanner if end is None else None
 
     def size_bytes(self) -> int:
-        """Its length now."""
+        """Return the file's present length."""
         return self._files.size(self.fd)
 
     def forget(self, end: int) -> None:
@@ -109,7 +109,7 @@ class OpenJournalFile:
 
 
 def position_of(head: FrameHead) -> ScanPosition:
-    """Where the frame is in its file."""
+    """Return the frame's place in its file."""
     return ScanPosition(head.offset, ChainPoint(head.header.number, head.header.previous_crc))
 
 
@@ -152,7 +152,7 @@ class LogReader(Generic[F]):
 
     @property
     def offset(self) -> int:
-        """Where in the copy in use the next frame begins; 0 if none is in use."""
+        """The offset of the next frame in the copy in use; 0 if none is in use."""
         return 0 if self._scanner is None or self.walk.copy is None else self._scanner.position.offset
 
     def main_read(self, record: LogRecord, begin: FrameNumber) -> None:

@@ -1,4 +1,4 @@
-"""What a journal has done, counted once for each group: for whoever watches it."""
+"""Counters of a journal's work, updated once for each group, for metrics and status."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the operating system keeps in memory of a path's journal files: their newest bytes, not all that was written.
+"""The operating system's cache of a path's journal files, kept to their newest bytes.
 
 Sealer and readers of the tail come soon behind the writer, and nobody afterwards. What they leave would push out what
 others read, or take memory that was never used before, and a new page costs more than the write itself: on a 2-core
@@ -28,7 +28,7 @@ class _File:
 
 
 class PageCache:
-    """One path's files, in the order in which they began. They are named, not held: one that is gone is passed over.
+    """A path's files, in the order in which they began. They are named, not held: a missing one is skipped.
 
     Args:
         files: The operating system.

@@ -43,13 +43,13 @@ class Placement:
         self._failed.add(path)
 
     def can_leave(self, copies: Collection[Copy]) -> bool:
-        """Whether some of these are on paths that are to be left, and an ack quorum of others is there."""
+        """True if some of these are on paths that are to be left, and an ack quorum of others is there."""
         return any(copy.path in self._failed for copy in copies) and (
             len(self._paths.keys() - self._failed) >= self._quorum.ack
         )
 
     def can_widen(self, copies: Collection[Copy]) -> bool:
-        """Whether these are fewer than the write quorum, and there is a path for one more."""
+        """True if these are fewer than the write quorum, and there is a path for one more."""
         used = {copy.path for copy in copies}
         return len(copies) < self._quorum.write and not self._failed.union(used).issuperset(self._paths)
 

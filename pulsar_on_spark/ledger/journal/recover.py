@@ -135,7 +135,7 @@ class _ReaderThread:
         self._moved = True
 
     def tick(self) -> int:
-        """How many ticks nothing has moved, though it should."""
+        """Return the number of ticks without progress that was due."""
         self.quiet_ticks = 0 if self._moved or not self.waiting else self.quiet_ticks + 1
         self._moved = False
         return self.quiet_ticks
@@ -165,7 +165,7 @@ class _ReaderThread:
 
 
 class _Recovering:
-    """One attempt."""
+    """An attempt at a recovery."""
 
     def __init__(
         self,

@@ -71,7 +71,7 @@ class _Phase(Enum):
 
 
 class Recovery:
-    """One attempt to close a log."""
+    """An attempt to close a log."""
 
     def __init__(self, name: str, paths: tuple[PathId, ...], read_limit: int = 256, window: int = 1024) -> None:
         """A recovery that has not started.

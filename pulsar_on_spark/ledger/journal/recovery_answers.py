@@ -1,4 +1,4 @@
-"""What the copies have said to a recovery, and what may be concluded from it. No IO, no clock.
+"""The answers of copies to a recovery, and the conclusions that they allow. No IO, no clock.
 
 A yes of one copy is enough. A no needs so many that the frame can never reach its ack quorum on the others; what
 nobody can tell is a no only where an operator has given the path up, and every other copy has answered.
@@ -17,7 +17,7 @@ from pulsar_on_spark.model.ids import PathId
 
 @dataclass(slots=True)
 class Source:
-    """What one copy has said: it holds all frames up to `last`; then comes `end` (None: not asked, or asked now)."""
+    """A copy's answer: it holds all frames up to `last`; then comes `end` (None: not asked, or asked now)."""
 
     last: FrameNumber
     asked: bool = False
@@ -26,7 +26,7 @@ class Source:
 
 
 class Answers:
-    """See above.
+    """The answers of all copies.
 
     Attributes:
         given_up: Paths that an operator has given up.
@@ -51,7 +51,7 @@ class Answers:
         return self._fences
 
     def lacks_fence(self, copy: Copy) -> bool:
-        """Whether the copy was asked and has not answered yet."""
+        """True if the copy was asked and has not answered yet."""
         return copy in self._fences and self._fences[copy] is None
 
     def fenced(self, answer: CopyFenced | CopySilent) -> None:
@@ -66,7 +66,7 @@ class Answers:
         return self.have_answered(copies) and self.given_up.issuperset(copy.path for copy in unfenced)
 
     def have_answered(self, copies: Iterable[Copy]) -> bool:
-        """Whether none of these is waited for."""
+        """True if none of these is waited for."""
         return all(self._fences[copy] is not None for copy in copies)
 
     def known_lacs(self) -> list[FrameNumber]:
@@ -129,12 +129,12 @@ class Answers:
 
     @property
     def is_waiting(self) -> bool:
-        """Whether a copy was asked and has not answered."""
+        """True if a copy was asked and has not answered."""
         return any(source.asked for source in self._sources.values())
 
     @property
     def is_complete(self) -> bool:
-        """Whether every copy has come to an end."""
+        """True if every copy has come to an end."""
         return all(source.end is not None for source in self._sources.values())
 
     def is_negative(self) -> bool:
@@ -153,7 +153,7 @@ class Answers:
 
     @property
     def misses_given_up(self) -> bool:
-        """Whether a path that was given up is among those that cannot tell."""
+        """True if a path that was given up is among those that cannot tell."""
         return not self.given_up.isdisjoint(copy.path for copy in self._unknown())
 
     def _unknown(self) -> list[Copy]:

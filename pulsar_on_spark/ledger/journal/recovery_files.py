@@ -24,7 +24,7 @@ class Held:
 
 
 class RecoveryFiles:
-    """None at first.
+    """The files of a recovery; none at first.
 
     Attributes:
         held: What is written back, in order.
@@ -86,7 +86,7 @@ class RecoveryFiles:
         return next_frame - 1 - min(acked) if acked else next_frame - lac - 1
 
     def have(self, last: FrameNumber) -> bool:
-        """Whether all files that the close will name are whole; there is an ack quorum of them."""
+        """True if all files that the close will name are whole; there is an ack quorum of them."""
         return all(acked is not None and acked >= last for acked in self.targets.values())
 
     def counted(self) -> tuple[Copy, ...]:

@@ -19,7 +19,7 @@ from pulsar_on_spark.model.ids import IncarnationId, PathId
 
 
 class LogRegister:
-    """One incarnation's register. Thread-safe, as its store is; all calls block for a commit's or a read's time."""
+    """An incarnation's register. Thread-safe, as its store is; all calls block for a commit's or a read's time."""
 
     def __init__(self, store: MetadataStore, incarnation: IncarnationId) -> None:
         self._store = store

@@ -1,4 +1,4 @@
-"""What may be sealed, closed, trimmed, deleted and forgotten of a log: decisions on one view of main, without IO.
+"""Decisions about sealing, closing, trimming and deleting of a log, on one view of main, without IO.
 
     seal     the next frames in order, up to what is proved to be acknowledged; a ledger's entries tile
     close    once all of a CLOSED log is sealed, its ledgers end where they are sealed to
@@ -29,7 +29,7 @@ from pulsar_on_spark.model.ids import EntryId, LedgerId
 
 @dataclass(frozen=True, slots=True)
 class SealMarks:
-    """How far a log is sealed and trimmed, as one view of main says.
+    """The frames up to which a log is sealed and trimmed, as one view of main says.
 
     Attributes:
         sealed_before: All entries in frames below are in segments.
@@ -70,7 +70,7 @@ def sealable_to(record: LogRecord, lac_seen: FrameNumber) -> FrameNumber:
 
 
 def may_seal(record: LogRecord, marks: SealMarks, state: LogState, begin: FrameNumber, end: FrameNumber) -> bool:
-    """Whether frames [begin, end) are the next ones to be sealed, and still the sealer's who read them.
+    """True if frames [begin, end) are the next ones to be sealed, and still the sealer's who read them.
 
     Args:
         record: The log's record in the view that commits.
@@ -102,7 +102,7 @@ def first_gap(ends: Mapping[LedgerId, EntryId], ranges: Iterable[EntryRange]) ->
 
 @dataclass(frozen=True, slots=True)
 class GivenUp:
-    """What of a log's frames an operator has given up.
+    """The frames of a log that an operator has given up.
 
     Attributes:
         entries: What was in frames whose directory could be read.
@@ -113,7 +113,7 @@ class GivenUp:
     unknown_runs: int = 0
 
     def explains(self, gaps: Iterable[EntryRange]) -> bool:
-        """Whether these gaps, all that one ledger has, are due to it."""
+        """True if these gaps, all that one ledger has, are due to it."""
         return sum(not self._names(gap) for gap in gaps) <= self.unknown_runs
 
     def _names(self, gap: EntryRange) -> bool:
@@ -125,7 +125,7 @@ class GivenUp:
 
 
 def is_sealed(record: LogRecord, marks: SealMarks) -> bool:
-    """Whether the log is CLOSED and all of it is sealed: then its ledgers end where they are sealed to."""
+    """True if the log is CLOSED and all of it is sealed: then its ledgers end where they are sealed to."""
     return record.last_frame is not None and marks.sealed_before > record.last_frame
 
 
@@ -157,7 +157,7 @@ def trimmable_before(
 
 
 def may_trim(record: LogRecord, marks: SealMarks, before: FrameNumber) -> bool:
-    """Whether a trim up to `before`, whose cursor records were found in snapshots, may be committed on this view."""
+    """True if a trim up to `before`, whose cursor records were found in snapshots, may be committed on this view."""
     trimmable = trimmable_before(record, marks, lambda _begin, end: end <= before)
     return marks.trimmed_before < before <= trimmable
 
@@ -188,7 +188,7 @@ def deleted_before(record: LogRecord, trimmed_before: FrameNumber, deleted: Coll
 
 
 def pruned(record: LogRecord, marks: SealMarks, deleted: Collection[Copy]) -> tuple[Fragment, ...] | None:
-    """What a CLOSED log's record still has to name when these files are deleted.
+    """Return the rest of a CLOSED log's record, which it must name after these files are deleted.
 
     The record of a log that is OPEN is its writer's, which prunes it itself.
 
@@ -216,7 +216,7 @@ def ended_spans(record: LogRecord) -> list[tuple[FrameNumber, FrameNumber]]:
 
 
 def is_unfinished(entries: int | None, sealed_end: int) -> bool:
-    """Whether a ledger may have entries that are in the journal only.
+    """True if a ledger may have entries that are in the journal only.
 
     Args:
         entries: How many it has by its close row; None while there is none.
@@ -226,5 +226,5 @@ def is_unfinished(entries: int | None, sealed_end: int) -> bool:
 
 
 def may_open(state: LogState) -> bool:
-    """Whether a topic's ledger may be opened, or closed by its owner, in a log of this state."""
+    """True if a topic's ledger may be opened, or closed by its owner, in a log of this state."""
     return state is LogState.OPEN

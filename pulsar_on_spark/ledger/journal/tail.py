@@ -77,7 +77,7 @@ class LogWalk:
 
     @property
     def is_ready(self) -> bool:
-        """Whether main was read after all files that it names were opened, or could not be: frames may be read."""
+        """True if main was read after all files that it names were opened, or could not be: frames may be read."""
         return not self._opened_since_main and self.to_open() is None
 
     def to_open(self) -> Copy | None:
@@ -95,7 +95,7 @@ class LogWalk:
         self._opened_since_main = True
 
     def has_tried(self, copy: Copy) -> bool:
-        """Whether it was tried to open the file, since failures were forgotten."""
+        """True if it was tried to open the file, since failures were forgotten."""
         return copy in self._files
 
     def lost(self, copy: Copy) -> None:
@@ -128,16 +128,16 @@ class LogWalk:
 
     @property
     def is_due(self) -> bool:
-        """Whether the next frame is acknowledged, so that some copy must have it."""
+        """True if the next frame is acknowledged, so that some copy must have it."""
         return self.next <= self.limit
 
     @property
     def is_stuck(self) -> bool:
-        """Whether it is due and no copy has it."""
+        """True if it is due and no copy has it."""
         return self._found_none and self.is_due
 
     def others(self, *, every: bool = False) -> Sequence[Copy]:
-        """Where to look for the next frame when the copy in use has not got it, in this order.
+        """Return the copies to try for the next frame if the copy in use lacks it, in this order.
 
         A fragment that was prepared ahead begins where its files say, which may be before main does.
 
@@ -226,7 +226,7 @@ class LogWalk:
         return replace(self._record, fragments=(*known, Fragment(first, last.copies)))
 
     def _begins(self) -> list[FrameNumber]:
-        """Where fragments begin, and behind them where a CLOSED log ends."""
+        """Return the starts of fragments, and behind them the end of a CLOSED log."""
         last = self._record.last_frame
         firsts = [fragment.first for fragment in self._resolved.fragments if fragment.first is not None]
         return firsts if last is None else [*firsts, last + 1]
@@ -239,7 +239,7 @@ class LogWalk:
                 yield fragment
 
     def _in_order(self, fragment: Fragment) -> list[Copy]:
-        """Those that are open, then the others, spread over the logs."""
+        """Return the open ones, then the others, spread over the logs."""
         start = self._spread % len(fragment.copies)
         spread = (*fragment.copies[start:], *fragment.copies[:start])
         return sorted(spread, key=lambda copy: not self._files.get(copy))

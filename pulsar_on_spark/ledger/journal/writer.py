@@ -75,7 +75,7 @@ class _Phase(Enum):
 
 
 class JournalWriter:
-    """One incarnation's log, from its opening to its end."""
+    """An incarnation's log, from its opening to its end."""
 
     def __init__(self, name: str, quorum: Quorum, roll_bytes: int, max_in_flight: int = 64) -> None:
         """A writer that has not started.
@@ -121,7 +121,7 @@ class JournalWriter:
 
     @property
     def waits_for_record(self) -> bool:
-        """Whether nothing is acknowledged until the record is changed."""
+        """True if nothing is acknowledged until the record is changed."""
         return self._changing or self._phase in (_Phase.OPENING, _Phase.CLOSING)
 
     @property
@@ -131,7 +131,7 @@ class JournalWriter:
 
     @property
     def can_add(self) -> bool:
-        """Whether `AddGroup` is welcome now; asked before each."""
+        """True if `AddGroup` is welcome now; asked before each."""
         in_flight = self._next - 1 - self._lac
         return self._phase is _Phase.OPEN and not self.is_starved and in_flight < self._max_in_flight
 
@@ -268,7 +268,7 @@ class JournalWriter:
         return self._drop_unfit_prepared()
 
     def _next_change(self) -> list[WriterEffect]:
-        """What the record needs next; one change at a time."""
+        """Return the next change of the record; one change at a time."""
         if self._change is not None or self._phase in (_Phase.NEW, _Phase.OVER):
             return []
         if self._phase is _Phase.OPENING:
@@ -286,7 +286,7 @@ class JournalWriter:
         return []
 
     def _may_prepare(self) -> bool:
-        """Whether the fragment ahead is wanted, and not known to find too few paths."""
+        """True if the fragment ahead is wanted, and not known to find too few paths."""
         fragments = self._fragments
         is_wanted = fragments.prepared is None and len(fragments.runs) == 1 and self._phase is _Phase.OPEN
         return is_wanted and not self._prepare_blocked

@@ -20,7 +20,7 @@ from pulsar_on_spark.model.quorum import Quorum
 
 
 class Purpose(Enum):
-    """What the record is changed for."""
+    """The purpose of a change of the record."""
 
     OPEN = "the first fragment"
     CHANGE = "an ensemble change"
@@ -57,7 +57,7 @@ class Change:
 
 
 class WriterFragments:
-    """See above; none at first.
+    """The fragments of a writer; none at first.
 
     Attributes:
         ended: The record's first fragments, as far as it still names them.
@@ -76,7 +76,7 @@ class WriterFragments:
 
     @property
     def is_hurt(self) -> bool:
-        """Whether a file that is written to has failed."""
+        """True if a file that is written to has failed."""
         return any(copy in self.lost for run in self.runs for copy in run.copies)
 
     def used(self) -> set[Copy]:
@@ -136,7 +136,7 @@ class WriterFragments:
 
     @property
     def is_left_by_roll(self) -> bool:
-        """Whether the run writes to a path that is to be left, and the fragment ahead does not."""
+        """True if the run writes to a path that is to be left, and the fragment ahead does not."""
         return (
             self.prepared is not None
             and self._placement.can_leave(self.runs[0].copies)
@@ -179,7 +179,7 @@ class WriterFragments:
         return self._placement.placed(copies, self.lost, [copy.path for run in self.runs for copy in run.copies])
 
     def proposed(self, change: Change, lac: FrameNumber) -> tuple[Fragment, ...]:
-        """What the record shall name once the change is made."""
+        """Return the fragments that the record shall name once the change is made."""
         fragments = list(self.ended)
         if change.purpose is Purpose.OPEN:
             fragments.append(Fragment(0, change.runs[0]))

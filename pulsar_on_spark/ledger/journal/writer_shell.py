@@ -78,7 +78,7 @@ _Post: TypeAlias = CopyEvent | RegisterReport
 
 
 class WriterShell:
-    """One incarnation's log as it is being written; see `Journal` for the arguments."""
+    """An incarnation's log while it is written; see `Journal` for the arguments."""
 
     def __init__(
         self,
@@ -124,27 +124,27 @@ class WriterShell:
 
     @property
     def can_send(self) -> bool:
-        """Whether `send` is welcome."""
+        """True if `send` is welcome."""
         return self._core.can_add
 
     @property
     def is_well(self) -> bool:
-        """Whether the log is open, and enough paths are left to acknowledge what is sent."""
+        """True if the log is open, and enough paths are left to acknowledge what is sent."""
         return not (self.is_over or self._core.is_starved) and bool(self._core.copies)
 
     @property
     def are_paths_free(self) -> bool:
-        """Whether a group shall be sent now: with less than an ack quorum free it would wait, and better grows."""
+        """True if a group shall be sent now: with less than an ack quorum free it would wait, and better grows."""
         return self._ensemble.free(self._core.copies) >= self._quorum.ack
 
     @property
     def is_behind(self) -> bool:
-        """Whether a path has not confirmed so much that nothing is welcome before it has."""
+        """True if a path has not confirmed so much that nothing is welcome before it has."""
         return self._ensemble.backlog_bytes >= self._limits.waiting_bytes
 
     @property
     def is_quiet(self) -> bool:
-        """Whether all that was ever sent is acknowledged."""
+        """True if all that was ever sent is acknowledged."""
         return not self._in_flight and self._core.lac > NO_FRAME
 
     @property
@@ -153,7 +153,7 @@ class WriterShell:
         return self._in_flight.next_number
 
     def sync_latencies(self) -> dict[PathId, Latencies]:
-        """See `Journal`."""
+        """Return the durations of `fdatasync` on each path in use."""
         return self._ensemble.sync_latencies()
 
     def send(self, group: Group) -> None:
@@ -162,7 +162,7 @@ class WriterShell:
         self._feed(AddGroup(group.kind, group.frame_bytes))
 
     def expect(self) -> None:
-        """All that could be sent was sent: be woken when an ack quorum has the next frame, not before."""
+        """Ask to be woken when an ack quorum has the next frame, not before: everything was sent."""
         self._inbox.expect(None if self.is_behind else self._core.awaited)
 
     def idle(self) -> None:
@@ -206,7 +206,7 @@ class WriterShell:
 
     @contextmanager
     def ending_at_defects(self) -> Iterator[None]:
-        """Whatever is raised ends the log: half of something was done, and only a recovery can tell what it holds."""
+        """End the log at any exception: half of something was done, and only a recovery can tell what it holds."""
         try:
             yield
         except Exception as error:

@@ -45,7 +45,7 @@ _WAIT_STEP_S = 0.1
 
 @dataclass(frozen=True, slots=True)
 class Turn:
-    """What one decision says, by full topic name, and the view that it was made on.
+    """The outcome of one decision, by full topic name, and the view that it was made on.
 
     Attributes:
         view: The metadata.
@@ -64,7 +64,7 @@ class Turn:
 
 
 class SubscriptionConsumer:
-    """One consumer's part in a subscription on any number of topics. Not thread-safe."""
+    """A consumer's part in a subscription on any number of topics. Not thread-safe."""
 
     def __init__(
         self,
@@ -90,7 +90,7 @@ class SubscriptionConsumer:
         self._started = False
         self._finishing = False
         self._may_expire = True
-        """Whether the subscription expires; its lease file then says when it was used last. So until it is known."""
+        """True if the subscription expires; its lease file then says when it was used last. So until it is known."""
         self._held: dict[str, dict[int, int]] = {}
         self._saved: tuple[StreamOffset, dict[str, dict[int, int]]] | None = None
         self._saved_at_s = float("-inf")
@@ -184,7 +184,7 @@ class SubscriptionConsumer:
     # -- deciding --------------------------------------------------------------------------------------------------
 
     def _decided(self, view: View, parts: Sequence[TopicPart], committed: StreamOffset) -> Turn:
-        """What to do now; the cursors are read after the records, as `current_positions` asks for."""
+        """Decide what to do now; the cursors are read after the records, as `current_positions` asks for."""
         records = {part: self._stored(view, part) for part in parts}
         self._may_expire = any(record.expires_after_s is not None for record in records.values())
         cursors = self._store.cursors()

@@ -1,4 +1,4 @@
-"""Where the messages of entries are: payloads lie in one buffer, and each message is a range of it.
+"""The places of messages in entries: payloads lie in one buffer, and each message is a range of it.
 
 A batch's payload is a chain (`[size u32][SingleMessageMetadata][payload]`, and only the metadata says where the next
 one starts), so it is walked in Python; all else about messages is read in columns afterwards (`columns.py`).
@@ -99,7 +99,7 @@ def message_rows(
 
 
 def walk_batch(payload: bytes, messages: int) -> list[int] | None:
-    """Where the messages of a batch are, from its start; None if the payload is not so many messages.
+    """Return the places of a batch's messages, from its start; None if the payload has another number of messages.
 
     Three numbers a message: where its metadata starts, where that ends and the payload starts, where this ends.
     """

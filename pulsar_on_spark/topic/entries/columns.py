@@ -1,4 +1,4 @@
-"""What Pulsar's metadata says about messages, as columns: of the messages of batches, and of entries.
+"""Pulsar's metadata of messages as columns: of the messages of batches, and of entries.
 
 `walk_metadata` reads a column of serialized metadata; where a message is unusual, the protobuf parser puts it into its
 usual form first, so that one piece of code reads the fields of all. What the parser refuses, or what lacks a required
@@ -165,7 +165,7 @@ class WalkedMetadata:
 
 @dataclass(frozen=True, slots=True)
 class Properties:
-    """Where keys and values of properties are, in the order of the rows."""
+    """The places of properties' keys and values, in the order of the rows."""
 
     messages: Int64s
     key_starts: Int64s
@@ -219,7 +219,7 @@ def _usual_form(serialized: bytes, layout: MetadataLayout) -> bytes:
 
 @dataclass(frozen=True, slots=True)
 class MessageColumns:
-    """What readers want to know of messages, one row each: columns of a segment, and which are tombstones."""
+    """The columns of messages for readers, a row each: columns of a segment, and which rows are tombstones."""
 
     key: pa.BinaryArray
     key_b64: pa.BooleanArray

@@ -157,7 +157,7 @@ def run_lengths(entry_rows: npt.NDArray[np.int64]) -> tuple[tuple[int, int], ...
 
 
 def _group_ends(slots: Slots | None, deliver_at: pa.TimestampArray, rows: int) -> list[int]:
-    """Where rows end that may share entries: at each change of slot, or of the second in which they are due."""
+    """Return the ends of rows that may share entries: at each change of slot, or of the second when they are due."""
     changes = np.zeros(max(rows - 1, 0), np.bool_)
     if slots is not None:
         changes |= np.diff(slots) != 0
@@ -168,7 +168,7 @@ def _group_ends(slots: Slots | None, deliver_at: pa.TimestampArray, rows: int) -
 
 
 def _entry_bounds(sizes: npt.NDArray[np.int64], group_ends: list[int]) -> npt.NDArray[np.int64]:
-    """Where entries begin, and the end: as many rows as fit, never over a group's end. One step an entry."""
+    """Return the starts of entries, and the end: as many rows as fit, never over a group's end. One step an entry."""
     total = np.cumsum(sizes)
     bounds, first, before = [0], 0, 0
     for group_end in group_ends:

@@ -19,7 +19,7 @@ SHARED_BATCH_BYTES = 512 * 1024
 
 @dataclass(slots=True)
 class SegmentPlaces:
-    """Where a segment's rows are in a file: in some batches, adjacent in each."""
+    """The places of a segment's rows in a file: in some batches, adjacent in each."""
 
     _numbers: list[int] = field(default_factory=list)
     _first_rows: list[int] = field(default_factory=list)

@@ -88,7 +88,7 @@ class _Parts:
         self._framed: _Slices | None = None
 
     def _batches(self) -> _Slices:
-        """What the payloads of batches are made of, row by row: size, metadata, message."""
+        """Return the parts of batches' payloads, row by row: size, metadata, message."""
         if self._framed is None:
             rows = self._rows
             derived = _derived_rows(rows)
@@ -189,7 +189,7 @@ def derived_metadata(rows: pa.RecordBatch) -> bytes:
 
 
 def _with_size(payload: bytes) -> bytes:
-    """What to add to an entry's metadata where its payload is another: of a field that comes twice the last counts."""
+    """Return the addition to an entry's metadata for a payload of another size: of a repeated field the last counts."""
     return MessageMetadata(uncompressed_size=len(payload)).SerializePartialToString()
 
 
@@ -203,7 +203,7 @@ class _Slices:
         self._data = memoryview(data) if data is not None else memoryview(b"")
 
     def between(self, first: int, last: int) -> bytes:
-        """What rows [first, last) have together."""
+        """Return what rows [first, last) have together."""
         return bytes(self._data[self._ends[first] : self._ends[last]])
 
 
@@ -223,7 +223,7 @@ def _with_derived(rows: pa.RecordBatch, metadata: pa.BinaryArray, derived: pa.Bo
 
 
 def _single_metadata(rows: pa.RecordBatch) -> Iterator[bytes]:
-    """As the Java client's `Commands.serializeSingleMessageInBatchWithPayload` fills it, in field order."""
+    """Fill in fields in the order of the Java client's `Commands.serializeSingleMessageInBatchWithPayload`."""
     columns = (
         key_strings(rows.column("key"), rows.column("key_b64")).to_pylist(),
         rows.column("key_b64").to_pylist(),

@@ -9,7 +9,7 @@ from pulsar_on_spark.metadata.records import SegmentRecord
 
 
 class RowCount:
-    """How many rows of a segment come before an entry."""
+    """The number of a segment's rows before an entry."""
 
     def __init__(self, segment: SegmentRecord) -> None:
         self._first = segment.first_entry

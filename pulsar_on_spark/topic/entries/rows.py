@@ -318,7 +318,7 @@ class _RowColumns:
         return DecodedEntries(batch, rows.counts, _lengths(named.key) + _lengths(value) + _lengths(raw))
 
     def _of_entries(self, named: MessageColumns) -> dict[str, pa.Array]:
-        """What the rows of an entry share, or take from it where they don't say it themselves."""
+        """Return the columns that the rows of an entry share, or take from it if they have no value of their own."""
         group, entry = self._group, self._entry
         walked = group.walked
         on_first_row = np.zeros(len(entry), np.bool_)
@@ -340,7 +340,7 @@ class _RowColumns:
         }
 
     def _message_columns(self) -> MessageColumns:
-        """What a message's own metadata says, or its entry's where it is not in a batch."""
+        """Return the columns of a message's own metadata, or of its entry's if it is not in a batch."""
         in_batch = self._rows.in_batch
         if in_batch.all():
             return self._named

@@ -43,7 +43,7 @@ class StoredEntries:
 
     @cached_property
     def bounds(self) -> Int64s:
-        """Where each entry begins, and where the last one ends."""
+        """The starts of the entries, and the end of the last one."""
         count = len(self.payloads)
         if count == 0:
             return np.zeros(1, np.int64)
@@ -52,7 +52,7 @@ class StoredEntries:
 
 
 class SplitEntries(NamedTuple):
-    """Where metadata and payload of entries start in the data; both at the entry's start where it is none."""
+    """The starts of metadata and payload of entries in the data; both at the entry's start for a malformed one."""
 
     metadata_at: Int64s
     payload_at: Int64s

@@ -107,7 +107,7 @@ def _canonical(schema: Json, depth: int) -> Json:
 
 
 class _Resolution:
-    """One comparison; pairs of records that are being compared count as readable where they meet again."""
+    """A comparison; pairs of records that are being compared count as readable where they meet again."""
 
     def __init__(self, writer: AvroSchema, reader: AvroSchema) -> None:
         self._writer = writer.named
@@ -187,7 +187,7 @@ class _Resolution:
 
 
 def _resolved(schema: Json, named: Mapping[str, Json]) -> Json:
-    """What a name stands for, and what a type with remarks is."""
+    """Return the type that a name stands for, or a type without its remarks."""
     if isinstance(schema, str) and schema not in _PRIMITIVES:
         return named[schema]
     if isinstance(schema, dict) and not isinstance(schema["type"], str):

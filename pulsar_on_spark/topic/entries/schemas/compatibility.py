@@ -55,17 +55,17 @@ class Strategy(Enum):
 
     @property
     def is_transitive(self) -> bool:
-        """Whether every version counts, not the latest only."""
+        """True if every version counts, not the latest only."""
         return self.value.endswith("_TRANSITIVE")
 
     @property
     def reads_old(self) -> bool:
-        """Whether the new schema must read what older ones wrote."""
+        """True if the new schema must read what older ones wrote."""
         return self.value.startswith(("BACKWARD", "FULL"))
 
     @property
     def is_read_by_old(self) -> bool:
-        """Whether older schemas must read what the new one writes."""
+        """True if older schemas must read what the new one writes."""
         return self.value.startswith(("FORWARD", "FULL"))
 
 

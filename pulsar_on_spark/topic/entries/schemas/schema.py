@@ -36,7 +36,7 @@ class SchemaOwner(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class TopicSchema:
-    """What a topic's values are made of.
+    """The schema of a topic's values.
 
     Attributes:
         type: One of SCHEMA_TYPES: how values are encoded.
@@ -122,7 +122,7 @@ class TopicSchema:
         return key, value
 
     def is_same_as(self, other: TopicSchema) -> bool:
-        """Whether two well-formed schemas mean the same: white space, order and remarks in an Avro text don't count."""
+        """True if two well-formed schemas mean the same: white space, order and remarks in an Avro text don't count."""
         if self.type != other.type:
             return False
         if self.type in AVRO_BASED and self.data == other.data:
@@ -136,10 +136,10 @@ class TopicSchema:
 
 
 def _encoding(schema: TopicSchema) -> str:
-    """Whether a KEY_VALUE schema's key is in the message's key (SEPARATED) or before the value (INLINE)."""
+    """True if a KEY_VALUE schema's key is in the message's key (SEPARATED) or before the value (INLINE)."""
     return schema.properties.get("kv.encoding.type", "INLINE")
 
 
 def _text(part: object) -> str:
-    """Of KEY_VALUE parts: REST clients give them as text or as JSON itself."""
+    """Return the text of a KEY_VALUE part: REST clients give it as text or as JSON itself."""
     return part if isinstance(part, str) else json.dumps(part)

@@ -95,7 +95,7 @@ def avro_of_arrow(kind: pa.StructType, *, logical_types: bool = True) -> str:
 
 
 class _Reader:
-    """One pass over a schema; `_known` holds the named types met so far, None while one is being read."""
+    """A pass over a schema; `_known` holds the named types met so far, None while one is being read."""
 
     def __init__(self, logical_types: bool) -> None:
         self._logical_types = logical_types

@@ -32,7 +32,7 @@ def decode_avro(
     on_bad_row: Callable[[int, str], None],
     writer_schema: str | None = None,
 ) -> pa.StructArray:
-    """One struct a row; null where the value is null or is not a datum of the schema.
+    """Return a struct for each row; null where the value is null or is not a datum of the schema.
 
     Args:
         values: One Avro datum a row.
@@ -63,7 +63,7 @@ def decode_avro(
 
 
 def encode_avro(structs: pa.StructArray, avro_schema: str) -> pa.BinaryArray:
-    """One Avro datum a row; null where the row is null.
+    """Return an Avro datum for each row; null where the row is null.
 
     Raises:
         IncompatibleSchemaError: a row lacks what the schema requires, or a field has another type.

@@ -56,7 +56,7 @@ BadRow = Callable[[int, str], None]
 
 
 def decode_json(values: pa.BinaryArray, arrow_type: pa.StructType, on_bad_row: BadRow) -> pa.StructArray:
-    """One struct a row; null where the value is null, blank or not a JSON object.
+    """Return a struct for each row; null where the value is null, blank or not a JSON object.
 
     Args:
         values: UTF-8 JSON text.
@@ -120,7 +120,7 @@ def _read_block(values: pa.BinaryArray, arrow_type: pa.StructType, reading: pa.S
 
 
 def _reading_type(wanted: pa.DataType) -> pa.DataType | None:
-    """What Arrow's reader is asked for: times and bytes as text; None for types that it cannot read."""
+    """Return the type to ask Arrow's reader for: times and bytes as text; None for types that it cannot read."""
     if pa.types.is_struct(wanted):
         fields = [(field.name, _reading_type(field.type)) for field in wanted]
         return None if any(kind is None for _, kind in fields) or not fields else pa.struct(fields)

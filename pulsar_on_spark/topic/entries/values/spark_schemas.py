@@ -47,7 +47,7 @@ class SparkSchema(Protocol):
     """A `StructType` of Spark, which this package does not import."""
 
     def json(self) -> str:
-        """Its JSON text."""
+        """The type's JSON text."""
 
 
 def avro_text(schema: str | SparkSchema, *, logical_types: bool = True) -> str:
@@ -164,7 +164,7 @@ class _Tokens:
         )
 
     def take(self, *wanted: str) -> bool:
-        """Whether one of these words or marks is next, and if so goes past it."""
+        """True if one of these words or marks is next; moves past it."""
         found = self._next
         if found is None or (found["name"] or found["mark"] or "").lower() not in wanted:
             return False

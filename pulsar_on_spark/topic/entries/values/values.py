@@ -22,7 +22,7 @@ ValueFormat = Literal["json", "avro"]
 
 
 class ParseMode(Enum):
-    """What a value that does not fit its schema does: Spark's option `mode` of `from_json` and `from_avro`."""
+    """The treatment of a value that does not fit its schema: Spark's option `mode` of `from_json` and `from_avro`."""
 
     PERMISSIVE = "PERMISSIVE"
     FAILFAST = "FAILFAST"
@@ -30,7 +30,7 @@ class ParseMode(Enum):
 
 @dataclass(frozen=True, slots=True)
 class ValueCodec:
-    """How a topic's values are encoded.
+    """The encoding of a topic's values.
 
     Attributes:
         format: `json` or `avro`.
@@ -53,7 +53,7 @@ class ValueCodec:
         name_row: Callable[[int], str],
         writer_schema: str | None = None,
     ) -> pa.StructArray:
-        """One struct a row; null values are null rows.
+        """Return a struct for each row; null values are null rows.
 
         Args:
             values: The column `value`.

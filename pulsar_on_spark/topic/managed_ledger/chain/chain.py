@@ -116,7 +116,7 @@ class Loss:
 
 
 def is_open(view: View, ledger: LedgerRecord) -> bool:
-    """Whether entries may still be acknowledged in the ledger: no reader passes it."""
+    """True if entries may still be acknowledged in the ledger: no reader passes it."""
     if ledger.incarnation is None or ledger.closed:
         return False
     owner = view.get(IncarnationRecord, ledger.incarnation)
@@ -153,7 +153,7 @@ def readable_end(view: View, topic_id: str, ledger_id: int) -> int:
 
 
 def ledger_end(view: View, ledger: LedgerRecord) -> int | None:
-    """How many entries a broker's ledger has that is not open any more; None if that cannot be told from the view."""
+    """Return the entries of a broker's ledger that is no longer open; None if the view cannot tell."""
     if ledger.entries is None and isinstance(view, TailView):
         return view.end_by_force(ledger.topic_id, ledger.ledger_id)
     return ledger.entries
@@ -161,7 +161,7 @@ def ledger_end(view: View, ledger: LedgerRecord) -> int | None:
 
 @dataclass(frozen=True, slots=True)
 class RangePlan:
-    """What a range [start, end) of a topic consists of: slices in chain order, and what of it is lost."""
+    """The contents of a range [start, end) of a topic: slices in chain order, and its losses."""
 
     slices: tuple[SegmentSlice, ...]
     losses: tuple[Loss, ...]
@@ -192,7 +192,7 @@ def plan_range(view: View, topic: str, topic_id: str, partition: int, start: Pos
 def walk_range(
     view: View, topic: str, topic_id: str, partition: int, start: Position, end: Position
 ) -> Iterator[SegmentSlice | Loss]:
-    """As `plan_range`, piece by piece in the order of the chain: a long range costs what is taken of it.
+    """Plan like `plan_range`, piece by piece in the order of the chain: a long range costs only what is taken of it.
 
     Whoever starts at `EARLIEST` starts behind what was trimmed.
     """
@@ -236,7 +236,7 @@ def walk_range(
 
 
 def _given_up(view: View, topic_id: str, start: Position, end: Position) -> deque[Position]:
-    """Where entries in [start, end) begin that are lost because an operator gave up their frames, or paths."""
+    """Return the starts of entries in [start, end) that are lost because an operator gave up their frames or paths."""
     found = (
         Position(LedgerId(ledger.ledger_id), EntryId(first))
         for ledger in view.all(LedgerRecord, topic_id)
@@ -246,7 +246,7 @@ def _given_up(view: View, topic_id: str, start: Position, end: Position) -> dequ
 
 
 def _cut_off(view: View, ledger: LedgerRecord) -> tuple[int, ...]:
-    """Where a ledger without close row ends whose log was closed without some of its paths: it may have been longer."""
+    """Return the end of a ledger without close row whose log was closed without some paths: it may be too low."""
     owner = None if ledger.incarnation is None else view.get(IncarnationRecord, ledger.incarnation)
     if owner is None or ledger.entries is not None or not owner.given_up_paths:
         return ()
@@ -255,7 +255,7 @@ def _cut_off(view: View, ledger: LedgerRecord) -> tuple[int, ...]:
 
 
 def _given_up_losses(topic: str, lost: deque[Position], end: Position, said: LedgerId | None = None) -> Iterator[Loss]:
-    """What of `lost` begins before `end`, taken from it; the hole in ledger `said` is reported by itself."""
+    """Take the losses that begin before `end` from `lost`; the hole in ledger `said` is reported by itself."""
     while lost and lost[0] < end:
         position = lost.popleft()
         if position.ledger != said:
@@ -266,7 +266,7 @@ def _given_up_losses(topic: str, lost: deque[Position], end: Position, said: Led
 
 @dataclass(frozen=True, slots=True)
 class Waiting:
-    """What lies between two positions, counted without planning it.
+    """The messages between two positions, counted without planning them.
 
     Attributes:
         rows: Exact number of messages.
@@ -349,7 +349,7 @@ def advance(
     *,
     at_least_one: bool,
 ) -> Position:
-    """How far to read in one step under limits that never split an entry: entries as long as they fit.
+    """Return the end of one step of reading under limits that never split an entry.
 
     Args:
         found: the slices of [start, end), in order.
@@ -382,7 +382,7 @@ def advance(
 
 
 def _place(view: View, topic: str, segment: SegmentRecord) -> tuple[FileRecord | JournalPlace, bool]:
-    """What holds a segment, and whether a broker wrote it."""
+    """Describe the file or journal that holds a segment, and if a broker wrote it."""
     if isinstance(segment, UnsealedSegment):
         return segment.frames, True
     file = view.get(FileRecord, segment.file_id)

@@ -1,4 +1,4 @@
-"""What a topic's compaction means for its log: pure functions of a metadata view."""
+"""A topic's compaction as its log sees it: pure functions of a metadata view."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def trim_limit(view: View, topic_id: str) -> Position | None:
 
 
 def log_start(view: View, topic_id: str, record: CompactionRecord | None) -> Position:
-    """Where the log is read on behind the compacted ledger, and behind what was trimmed or truncated.
+    """Return the position in the log behind the compacted ledger, and behind what was trimmed or truncated.
 
     Where nothing is left of that position's ledger it is the first one behind: the ledger had ended there.
     """

@@ -1,4 +1,4 @@
-"""What a reader sees: main at one version, and with it what is acknowledged in journals and not yet sealed.
+"""A reader's view: main at one version, and with it what is acknowledged in journals and not yet sealed.
 
 Entries in a journal are shown as segments of their ledger, behind the sealed ones, so that whoever plans a read treats
 both alike. Such segments are in no table and name no file. `data_path.tail` makes these views.
@@ -55,7 +55,7 @@ def _id_of(record: Record) -> str:
 
 @dataclass(frozen=True, slots=True)
 class TopicTail:
-    """What of a topic is not sealed.
+    """The part of a topic that is not sealed.
 
     Attributes:
         segments: In the order of entries; none overlaps a sealed one.
@@ -82,7 +82,7 @@ class TailView(View):
         return cls(base.state, base.version, base, tails)
 
     def end_by_force(self, topic_id: str, ledger_id: int) -> int | None:
-        """How many entries a ledger has whose log was closed by force; None if that is not known."""
+        """Return the entries of a ledger whose log was closed by force; None if that is unknown."""
         return self.tails.get(topic_id, _NO_TAIL).ends.get(ledger_id)
 
     @override

@@ -71,22 +71,22 @@ class LedgerChain:
         self._ends[-1] = max(end, self._ends[-1])
 
     def holds(self, ledger: int, entry: int) -> bool:
-        """Whether the entry is there and may be read."""
+        """True if the entry is there and may be read."""
         index = self._index.get(ledger)
         return index is not None and self._extents[index].first <= entry < self._ends[index]
 
     def stop(self, ledger: int) -> int:
-        """One after the last readable entry of a visible ledger; 0 of another."""
+        """Return the end of the readable entries of a visible ledger; 0 of another ledger."""
         index = self._index.get(ledger)
         return 0 if index is None else self._ends[index]
 
     @property
     def ends(self) -> dict[int, int]:
-        """One after the last readable entry of each visible ledger."""
+        """The end of the readable entries of each visible ledger."""
         return dict(zip(self._ledgers, self._ends, strict=True))
 
     def is_at_end(self, ledger: int, entry: int) -> bool:
-        """Whether nothing is readable from a place on; False says nothing where only empty ledgers follow."""
+        """True if nothing is readable from a place on; False says nothing where only empty ledgers follow."""
         return not self._ledgers or (ledger, entry) >= (self._ledgers[-1], self._ends[-1])
 
     def runs(self, ledger: int, first: int) -> Iterator[tuple[int, int]]:
@@ -96,7 +96,7 @@ class LedgerChain:
             yield first, stop
 
     def settle(self, ledger: int, entry: int) -> tuple[int, int]:
-        """The same place in its one form: on an entry that is or will be there.
+        """Return the same position in its one form: on an entry that is or will be there.
 
         Steps over trimmed entries, ends of ledgers that have a successor, and empty ledgers. What lies behind the whole
         chain stays as it is.

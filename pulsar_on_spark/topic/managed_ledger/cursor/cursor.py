@@ -34,14 +34,14 @@ class EntryRange(NamedTuple):
 
 
 class Deliverable(NamedTuple):
-    """What to read for consumers: entries that are not acknowledged as a whole, and where to look on afterwards."""
+    """Entries to read for consumers: those not acknowledged as a whole, and where to continue afterwards."""
 
     ranges: tuple[EntryRange, ...]
     next: Position
 
 
 class Cursor:
-    """Where a subscription stands. One owner drives it, from one thread.
+    """The position of a subscription, with its acknowledgements. One owner drives it, from one thread.
 
     Args:
         chain: The topic's ledgers.
@@ -83,7 +83,7 @@ class Cursor:
 
     @property
     def ack_holes(self) -> bytes:
-        """What is acknowledged beyond the mark-delete position, encoded."""
+        """The acknowledgements beyond the mark-delete position, encoded."""
         return encode_holes(self._holes)
 
     @property
@@ -169,7 +169,7 @@ class Cursor:
             self._narrow(at.ledger, at.entry, unacked, batch_size)
 
     def clamp(self, position: Position) -> Position:
-        """Where the cursor would stand if it were reset to a position, which may lie outside the chain."""
+        """Return the position after a reset to one that may lie outside the chain."""
         return self._chain.clamp(position)
 
     def follow(self, chain: LedgerChain) -> bool:
@@ -184,7 +184,7 @@ class Cursor:
     # -- looking ---------------------------------------------------------------------------------------------------
 
     def is_acked(self, ledger: LedgerId, entry: EntryId) -> bool:
-        """Whether the entry is acknowledged as a whole: then it is not delivered (again)."""
+        """True if the entry is acknowledged as a whole: then it is not delivered (again)."""
         return self._is_before_mark(ledger, entry) or self._holes.is_acked(ledger, entry)
 
     def ack_set(self, ledger: LedgerId, entry: EntryId) -> int:
@@ -192,7 +192,7 @@ class Cursor:
         return self._holes.ack_set(ledger, entry) or 0
 
     def is_at_end(self, position: Position) -> bool:
-        """Whether nothing is deliverable from a position on; False says nothing (`LedgerChain.is_at_end`)."""
+        """True if nothing is deliverable from a position on; False says nothing (`LedgerChain.is_at_end`)."""
         return self._chain.is_at_end(position.ledger, position.entry)
 
     def deliverable(self, start: Position, max_entries: int) -> Deliverable:
@@ -227,7 +227,7 @@ class Cursor:
 
     @property
     def unrecorded(self) -> bool:
-        """Whether `take_change` has something to give."""
+        """True if `take_change` has something to give."""
         return self._snapshot_due or self._moved or bool(self._news)
 
     def take_change(self, n: int) -> CursorRecord | None:
@@ -265,7 +265,7 @@ class Cursor:
         return ledger < self._ledger or (ledger == self._ledger and entry < self._entry)
 
     def _is_behind(self, ledger: int, entry: int) -> bool:
-        """Whether the entry is behind the mark-delete position; if it is not, it must be there."""
+        """True if the entry is behind the mark-delete position; if it is not, it must be there."""
         if self._is_before_mark(ledger, entry):
             return True
         if not self._chain.holds(ledger, entry):

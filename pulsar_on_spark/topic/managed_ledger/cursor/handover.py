@@ -205,7 +205,7 @@ def _owned(record: SubscriptionRecord, owner: str | None, epoch: int, start: Pos
 
 
 def _end_in(position: Position, ledger: int, stop: int) -> int:
-    """One after the last entry of a ledger that is before the position."""
+    """Return the end of a ledger's entries that are before the position."""
     if position.ledger == ledger:
         return min(int(position.entry), stop)
     return stop if position.ledger > ledger else 0

@@ -100,7 +100,7 @@ class AckHoles:
                 at = next_from(whole, gap, end)
 
     def is_acked(self, ledger: int, entry: int) -> bool:
-        """Whether all of the entry is acknowledged."""
+        """True if all of the entry is acknowledged."""
         whole = self._whole.get(ledger)
         return whole is not None and entry in whole
 
@@ -188,7 +188,7 @@ class AckHoles:
             at = stop
 
     def within(self, ledger: int, first: int, end: int) -> AckHoles:
-        """Those of the entries [first, end) of a ledger."""
+        """Return the acknowledged ones of the entries [first, end) of a ledger."""
         found = AckHoles()
         whole = self._whole.get(ledger)
         taken = BitMap64()

@@ -1,4 +1,4 @@
-"""What readers leave out of a subscription that came from a broker: what its clients acknowledged one by one.
+"""Entries that readers skip in a subscription that came from a broker: its clients acknowledged them one by one.
 
 A broker gives a subscription back with every slot at the mark-delete position, and what is acknowledged beyond it as
 ack holes of its last row. An end offset names that row by its (epoch, n), so that a batch is the same at each replay.
@@ -25,7 +25,7 @@ Rank = tuple[int, int]
 
 @dataclass(frozen=True, slots=True)
 class LeftOut:
-    """What a cursor row acknowledges.
+    """The acknowledgements of a cursor row.
 
     Attributes:
         rank: (epoch, n) of the row.
@@ -54,7 +54,7 @@ class LeftOut:
 
 
 def left_out(record: SubscriptionRecord, rows: Iterable[CursorRow]) -> LeftOut | None:
-    """What readers of a subscription leave out; also what its broker's next row will say, while it still has it."""
+    """Return the entries to skip; includes what the broker's next row will say while it has the subscription."""
     if record.face == "broker":
         at = broker_cursor(record, rows, ())
         return LeftOut(at.rank, at.mark_delete, decode_holes(at.ack_holes))
@@ -63,7 +63,7 @@ def left_out(record: SubscriptionRecord, rows: Iterable[CursorRow]) -> LeftOut |
 
 
 def acknowledged_for(topic: str, named: Rank | None, epoch: int, rows: Iterable[CursorRow]) -> LeftOut | None:
-    """What a batch leaves out: what the row says that its offset names, or a later one of a broker that came since.
+    """Return the entries that a batch skips: by the row that its offset names, or a later one of a broker since.
 
     Such a broker's clients have acknowledged more, and that need not come again.
 
@@ -86,7 +86,7 @@ def acknowledged_for(topic: str, named: Rank | None, epoch: int, rows: Iterable[
 
 
 def acknowledged_rows(slices: Sequence[SegmentSlice], holes: AckHoles) -> tuple[int, int]:
-    """How many messages of the slices are acknowledged, and about how many bytes they have."""
+    """Return the acknowledged messages of the slices, and about how many bytes they have."""
     rows = size = 0
     for slice_ in slices:
         found = holes.within(slice_.segment.ledger_id, slice_.first, slice_.end)
@@ -105,6 +105,6 @@ def acknowledged_rows(slices: Sequence[SegmentSlice], holes: AckHoles) -> tuple[
 
 
 def of_row(row: CursorRow) -> LeftOut:
-    """What one row acknowledges."""
+    """Return the acknowledgements of one row."""
     at = Position(LedgerId(row.ledger), EntryId(row.entry))
     return LeftOut(row.rank, at, decode_holes(row.ack_holes or b""))

@@ -44,7 +44,7 @@ _MAX_VARINT_BYTES = 9
 
 @dataclass(frozen=True, slots=True)
 class CursorRecord:
-    """What one record says of a cursor.
+    """The content of one cursor record.
 
     Attributes:
         kind: "snapshot" or "change".
@@ -75,7 +75,7 @@ class CursorRecord:
         return (self.epoch, self.n)
 
     def begun(self, epoch: int) -> CursorRecord:
-        """The same acknowledgements under a new epoch, for a new owner.
+        """Return the same acknowledgements under a new epoch, for a new owner.
 
         Raises:
             InvalidArgumentError: the epoch is not above this one's.
@@ -191,7 +191,7 @@ def decode_holes(data: bytes) -> AckHoles:
 
 
 def replay(records: Iterable[CursorRecord]) -> CursorRecord:
-    """Where a cursor stands after these records, in any order, with stale ones and repetitions among them.
+    """Return the cursor after these records, in any order, with stale ones and repetitions among them.
 
     The newest snapshot counts, with all changes of its epoch. Give the row in the cursors table as well, if there is
     one, and every record of the journals that may be newer than it.

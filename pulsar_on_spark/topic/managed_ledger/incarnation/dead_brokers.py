@@ -126,7 +126,7 @@ class DeadBrokers:
         return any(recovered)
 
     def settle(self, view: View, incarnations: Collection[IncarnationId]) -> bool:
-        """As `recover`, and wait where a lease looks stale, until it is known to have run out or is renewed."""
+        """Recover like `recover`, and wait for a lease that looks stale until it has run out or is renewed."""
         waited = False
         while undecided := [each for each in incarnations if self._is_undecided(view, each)]:
             if not waited:

@@ -47,7 +47,7 @@ CLOSE_IDLE_S = 600.0
 
 
 class Incarnation:
-    """One broker incarnation; made by `start`."""
+    """A broker's incarnation; made by `start`."""
 
     def __init__(
         self,

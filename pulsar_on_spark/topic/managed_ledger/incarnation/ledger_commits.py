@@ -22,7 +22,7 @@ from pulsar_on_spark.topic.managed_ledger.incarnation.ledgers import (
 
 @dataclass(slots=True)
 class _Asked:
-    """What the next commit is asked to do."""
+    """The requests to the next commit."""
 
     opens: dict[TopicId, TopicPart] = field(default_factory=dict)
     closes: list[ClosedLedger] = field(default_factory=list)
@@ -49,7 +49,7 @@ class LedgerCommits:
 
     @property
     def has_strays(self) -> bool:
-        """Whether the next commit has something to clear away, whatever it is asked to do."""
+        """True if the next commit has something to clear away, whatever it is asked to do."""
         return bool(self._strays)
 
     async def no_others(self, parts: Sequence[TopicPart]) -> None:

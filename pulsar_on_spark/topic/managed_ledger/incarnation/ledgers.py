@@ -67,7 +67,7 @@ class Termination:
 
 @dataclass(frozen=True, slots=True)
 class LedgerCommit:
-    """What to commit, and what follows from it once it is committed.
+    """A commit, and its consequences once it is committed.
 
     Attributes:
         change: None if there is nothing to commit.
@@ -92,7 +92,7 @@ def decide(
     ids: IdBlock,
     terminations: Sequence[Termination] = (),
 ) -> LedgerCommit:
-    """One commit for all that is to be opened, closed and terminated; a topic that is refused holds up no other.
+    """Plan one commit for all ledgers to open, close and terminate; a topic that is refused delays no other.
 
     Raises:
         JournalFencedError: the incarnation is over.
@@ -146,7 +146,7 @@ def decide(
 
 
 def has_attached_behind(view: View, topic_id: TopicId) -> bool:
-    """Whether Spark has attached a ledger behind the broker's open one: nobody sees it before the broker moves on."""
+    """True if Spark has attached a ledger behind the broker's open one: nobody sees it before the broker moves on."""
     last = view.newest(LedgerRecord, topic_id)
     return last is not None and last.incarnation is None
 
@@ -182,7 +182,7 @@ def _deleted(part: TopicPart) -> PulsarpyError:
 
 
 def _open_elsewhere(view: View, part: TopicPart, known: Collection[int]) -> PulsarpyError | None:
-    """Whether a ledger is open that is not one of the known ones."""
+    """True if a ledger is open that is not one of the known ones."""
     for ledger in view.all(LedgerRecord, part.topic_id):
         if chain.is_open(view, ledger) and ledger.ledger_id not in known:
             return TopicOwnedElsewhereError(

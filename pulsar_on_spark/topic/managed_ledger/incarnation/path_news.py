@@ -19,7 +19,7 @@ log = logging.getLogger(__name__)
 
 
 class PathNews:
-    """What a journal knows of the root's paths, and what is news to it.
+    """The root's paths as a journal knows them, and changes that are new to it.
 
     `mark_failed` is called in the thread of the journal's register, `fresh_view` in the poll's, `tell` in the event
     loop's, after `fresh_view`.

@@ -1,4 +1,4 @@
-"""What an operator does about dead broker incarnations: recover them now, or have a journal closed with losses.
+"""An operator's remedies for dead broker incarnations: recover them now, or close a journal with losses.
 
 Readers and writers recover dead brokers by themselves (`dead_brokers`). This is for those who want to see it done, and
 for a journal that can't be recovered because paths that may hold acknowledged entries are lost for good.
@@ -31,7 +31,7 @@ Outcome: TypeAlias = Literal["closed", "alive", "recovered", "closed with losses
 
 @dataclass(frozen=True, slots=True)
 class RecoveredIncarnation:
-    """What became of one incarnation.
+    """The outcome of one incarnation's recovery.
 
     Attributes:
         incarnation: Its id.

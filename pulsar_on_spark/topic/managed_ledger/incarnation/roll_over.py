@@ -32,7 +32,7 @@ class RollOver:
     min_age_s: float = 10 * 60.0
 
     def is_due(self, entries: int, size_bytes: int, age_s: float) -> bool:
-        """Whether a ledger that has so much, and is so old, is to end; an empty one goes on."""
+        """True if a ledger that has so much, and is so old, is to end; an empty one goes on."""
         if entries == 0 or age_s < self.min_age_s:
             return False
         return entries >= self.max_entries or size_bytes >= self.max_bytes or age_s >= self.max_age_s

@@ -1,4 +1,4 @@
-"""How old what a subscription waits for is, as far as the metadata tell. Pure."""
+"""The age of a subscription's oldest unacknowledged message, as far as the metadata tell. Pure."""
 
 from __future__ import annotations
 

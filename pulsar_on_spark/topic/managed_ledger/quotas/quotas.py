@@ -1,4 +1,4 @@
-"""What backlog quotas ask for. Pure."""
+"""Decisions of backlog quotas. Pure."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class QuotaExceeded:
 
     @property
     def policy(self) -> BacklogQuotaPolicy:
-        """What is to happen."""
+        """The action at the limit."""
         return self.quota.policy
 
     def __str__(self) -> str:
@@ -44,7 +44,7 @@ class QuotaExceeded:
 
 
 def has_quota(policies: Policies) -> bool:
-    """Whether the topic's backlog is limited."""
+    """True if the topic's backlog is limited."""
     return policies.backlog_quota_size.limit_size >= 0 or policies.backlog_quota_age.limit_time >= 0
 
 

@@ -20,7 +20,7 @@ _MAX_PASSES = 10_000
 
 @dataclass(frozen=True, slots=True)
 class ClosedJournals:
-    """What was done with closed journals: entries sealed, journal files deleted, journals that are gone altogether."""
+    """The work done on closed journals: entries sealed, journal files deleted, journals removed altogether."""
 
     sealed_entries: int = 0
     deleted_files: int = 0

@@ -161,7 +161,7 @@ class SealingProcess:
         self._close()
 
     def is_alive(self) -> bool:
-        """Whether the child runs. One that was fenced, or failed, has ended."""
+        """True if the child runs. One that was fenced, or failed, has ended."""
         return self._process is not None and self._process.is_alive()
 
     @property
@@ -190,7 +190,7 @@ class SealingProcess:
         return time.monotonic() - self._gauges.alive_at_s.value
 
     def is_over_lag_limit(self) -> bool:
-        """Whether producers are to be held back: too much is not sealed, or nobody seals."""
+        """True if producers are to be held back: too much is not sealed, or nobody seals."""
         return self.lag_bytes > self.lag_limit_bytes or self.silent_s > _SILENT_S
 
     def _close(self) -> None:
@@ -266,7 +266,7 @@ class _Worker:
         self._put_off: dict[str, type[Exception]] = {}
 
     def run(self) -> None:
-        """Until the parent is gone or says so, or the incarnation has ended."""
+        """Run until the parent is gone or says so, or the incarnation has ended."""
         sealed_at_s = trimmed_at_s = 0.0
         while True:
             now_s = time.monotonic()

@@ -57,7 +57,7 @@ class SealedFileBuilder:
 
     @property
     def is_full(self) -> bool:
-        """Whether the file should end here."""
+        """True if the file should end here."""
         return self._writer.size_bytes >= MAX_FILE_BYTES or len(self._segments) >= MAX_FILE_SEGMENTS
 
     def add(self, entries: JournalEntries, ledgers: Mapping[LedgerId, LedgerRecord], pace: Callable[[], None]) -> None:
@@ -130,7 +130,7 @@ class SealedFileBuilder:
 
 
 class _Segment:
-    """What a file has of one ledger."""
+    """The part of a file that belongs to one ledger."""
 
     def __init__(self, ledger: LedgerRecord, first_entry: int) -> None:
         self.places = SegmentPlaces()

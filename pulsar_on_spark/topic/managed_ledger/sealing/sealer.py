@@ -49,7 +49,7 @@ PACE_S = 1.0
 
 @dataclass(frozen=True, slots=True)
 class SealReport:
-    """What a pass did.
+    """The result of a pass.
 
     Attributes:
         entries: Entries sealed.
@@ -103,7 +103,7 @@ class Sealer:
         self._ledgers: dict[LedgerId, LedgerRecord] = {}
 
     def seal(self, *, tail: bool) -> SealReport:
-        """One pass over what is not sealed.
+        """Seal everything that is not sealed, in one pass.
 
         Args:
             tail: seal also what is acknowledged in files that are still being written.
@@ -207,7 +207,7 @@ class Sealer:
 
 
 def _chunk_bytes(ledgers: int) -> int:
-    """Where a chunk with entries of so many ledgers may end."""
+    """Return the size limit of a chunk with entries of several ledgers."""
     return min(max(CHUNK_BYTES, ledgers * SHARED_BATCH_BYTES), MAX_CHUNK_BYTES)
 
 
@@ -216,7 +216,7 @@ class _LostError(Exception):
 
 
 class _Pass:
-    """One pass: reads and encodes in the caller's thread, syncs and commits in another."""
+    """A pass: reads and encodes in the caller's thread, syncs and commits in another."""
 
     def __init__(self, sealer: Sealer, frames: JournalFrames, found: SealedLog, *, tail: bool) -> None:
         self._sealer = sealer

@@ -1,4 +1,4 @@
-"""What main says of an incarnation's sealing and trimming, and the commits that may follow: decided on one view.
+"""An incarnation's sealing and trimming in main, and the commits that may follow: decided on one view.
 
 The rules are in `ledger.journal.sealing`; here they meet the records of the main table. All of it carries the
 incarnation's `seal` key, which a takeover moves: a fenced incarnation's sealer finds its log not OPEN when it decides
@@ -47,7 +47,7 @@ class SealedLog:
 
     @property
     def marks(self) -> SealMarks:
-        """How far it is sealed and trimmed; ledgers of an OPEN log are not looked at for their ends."""
+        """Return the marks of the record's log; ledgers' ends are looked at in a CLOSED log only."""
         has_ends = self.record.state is LogState.CLOSED and not _unended(self)
         return SealMarks(self.seal.sealed_before, self.seal.trimmed_before, has_ends)
 
@@ -64,7 +64,7 @@ class SealedLog:
 
     @property
     def is_sealed(self) -> bool:
-        """Whether the log is CLOSED and all of it is sealed."""
+        """True if the log is CLOSED and all of it is sealed."""
         return sealing.is_sealed(self.record, SealMarks(self.seal.sealed_before))
 
     def ledgers(self) -> list[LedgerRecord]:
@@ -203,20 +203,20 @@ def _topic_keys(view: View, ledgers: Sequence[LedgerRecord]) -> dict[str, int | 
 
 
 def _given_up(found: SealedLog, before: FrameNumber) -> GivenUp:
-    """What was given up of the frames below `before`."""
+    """Return the given-up ones of the frames below `before`."""
     given_up = [each for each in found.seal.given_up if each.begin < before]
     named = (_entries(lost) for each in given_up for lost in each.entries or ())
     return GivenUp(tuple(named), unknown_runs=sum(each.entries is None for each in given_up))
 
 
 def _given_up_in_all(found: SealedLog) -> GivenUp:
-    """The same of the whole log, with what was behind its end if paths were given up to close it there."""
+    """Return the given-up frames of the whole log, and those behind its end if it was closed without some paths."""
     of_frames = _given_up(found, found.seal.sealed_before)
     return replace(of_frames, unknown_runs=of_frames.unknown_runs + bool(found.row.given_up_paths))
 
 
 def _lost_at_end(found: SealedLog, ledger: LedgerRecord, sealed: EntryId) -> tuple[LostEntries, ...]:
-    """What is lost of a ledger, with what was given up behind its last sealed entry.
+    """Return the loss of a ledger, with what was given up behind its last sealed entry.
 
     Raises:
         MetadataError: its close row says more than is sealed, and nothing that was given up explains it.

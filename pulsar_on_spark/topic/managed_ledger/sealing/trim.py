@@ -63,7 +63,7 @@ _MAX_CLOSE_COMMITS = 10_000
 
 @dataclass(frozen=True, slots=True)
 class TrimReport:
-    """What a trimmer did.
+    """The result of a trimmer.
 
     Attributes:
         deleted_files: Journal files deleted, each copy counted.
@@ -225,7 +225,7 @@ class Trimmer:
 
 
 def _pass_given_up(seen: CursorsInFrames, found: SealedLog) -> None:
-    """Of the frames that were given up nobody can look for cursor records."""
+    """Skip the frames that were given up: cursor records cannot be searched for in them."""
     for begin, end in found.given_up:
         if begin <= seen.end < end:
             seen.pass_over(seen.end, end)

@@ -31,7 +31,7 @@ _MAX_INT64 = 2**63 - 1
 
 @dataclass(frozen=True, slots=True)
 class SlotRange:
-    """What a batch reads of some slots of a topic: the entries from `start` up to, not including, `end`.
+    """The part of a batch that some slots of a topic read: the entries from `start` up to, not including, `end`.
 
     Attributes:
         slots: The slot numbers, ascending, or `ALL`.
@@ -67,7 +67,7 @@ class SlotRange:
 
 @dataclass(frozen=True, slots=True)
 class TopicOffset:
-    """What a batch reads of one topic; no ranges means that the consumer holds no slot of it.
+    """The part of a batch that reads one topic; no ranges means that the consumer holds no slot of it.
 
     Ranges are brought into their one form: slots that share everything else stand together, by their lowest slot.
     """
@@ -88,7 +88,7 @@ FROM_EARLIEST: Final = (SlotRange(ALL, 0, EARLIEST, EARLIEST),)
 
 @dataclass(frozen=True, slots=True)
 class TopicChanges:
-    """How the topics that exist differ from those of an offset, by full name, sorted.
+    """The differences between the topics that exist and those of an offset, by full name, sorted.
 
     A re-created topic (same name, another id) is in both: what was not read of the old one is lost.
     """

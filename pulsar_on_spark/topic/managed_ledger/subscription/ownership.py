@@ -1,4 +1,4 @@
-"""Who reads which slots of a subscription on one topic, and from where: the rules, without any IO.
+"""Ownership of a subscription's slots on one topic, and where each owner reads: the rules, without any IO.
 
 A stream reader drives them once in each `latestOffset`, when the batch that ends at its start is committed:
 
@@ -42,7 +42,7 @@ SubscriptionType = Literal["Exclusive", "Failover", "Shared", "Key_Shared"]
 
 @dataclass(frozen=True, slots=True)
 class Situation:
-    """What a reader knows when it decides; record and cursor are read after the leases.
+    """The knowledge of a reader that decides; record and cursor are read after the leases.
 
     Attributes:
         consumer: This reader's consumer id.
@@ -140,7 +140,7 @@ Action = Keep | Take | Release | Lost | Standby | Refuse | Fenced
 
 
 def decide(situation: Situation) -> tuple[Action, ...]:
-    """What to do now. `Refuse` and `Fenced` stand alone.
+    """Decide the next action. `Refuse` and `Fenced` come alone.
 
     Before the replay of a batch that Spark logged but did not commit, obey `Refuse` and `Fenced` (under Exclusive also
     wait while `Standby`) and ignore the rest: such a batch is planned from its own offset, and until it is committed
@@ -215,7 +215,7 @@ def apply(record: SubscriptionRecord, actions: Iterable[Action]) -> Subscription
 def planned(
     topic_id: TopicId, subscription_type: SubscriptionType, actions: Iterable[Action], end: Position
 ) -> TopicOffset:
-    """What the next batch reads of the topic: every slot kept or taken, from its position up to `end`.
+    """Plan the next batch of the topic: every slot kept or taken, from its position up to `end`.
 
     A slot that is past `end` already stays where it is.
     """
@@ -338,7 +338,7 @@ def _has_live_owner(owner: SlotOwner | None, others: Mapping[str, Standing]) -> 
 
 
 def _resume(situation: Situation, owner: SlotOwner | None, slot: int) -> Position:
-    """Where to read on: the checkpoint if nobody took the slot since, else it or the cursor, whichever is further.
+    """Return where to continue: the checkpoint if no consumer took the slot since, else the later of it and the cursor.
 
     The checkpoint alone may be behind the cursor after a power cut (Spark does not sync its commit log): then the
     batches that it forgot are read again. What it has committed needs no second reading in any case.

@@ -1,4 +1,4 @@
-"""Where the slots of a subscription stand: the position that counts, from its record and its cursor rows. Pure."""
+"""Positions of a subscription's slots: the one that counts, from its record and its cursor rows. Pure."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ def cursor_moves(
 
 
 def start_of(owner: SlotOwner) -> Position:
-    """Where the owner's epoch began."""
+    """Return the position at which the owner's epoch began."""
     return _position(owner.start_ledger, owner.start_entry)
 
 

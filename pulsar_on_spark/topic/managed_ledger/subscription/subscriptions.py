@@ -207,7 +207,7 @@ def set_subscription_properties(
 def _is_uncertain(
     view: View, name: str, parts: Sequence[TopicPart], watcher: LeaseWatcher, brokers: LeaseWatcher
 ) -> bool:
-    """Whether an owner has a lease that has not been watched for long enough to tell."""
+    """True if an owner has a lease that has not been watched for long enough to tell."""
     found = [(part, view.get(SubscriptionRecord, f"{part.topic_id}/{name}")) for part in parts]
     return any(
         Standing.UNKNOWN in _owner_standings(part, record, watcher, brokers).values()
@@ -219,7 +219,7 @@ def _is_uncertain(
 def _owner_standings(
     part: TopicPart, record: SubscriptionRecord, watcher: LeaseWatcher, brokers: LeaseWatcher
 ) -> dict[str, Standing]:
-    """What is known of those who have the subscription, in words; who has no lease is gone."""
+    """Describe the state of the subscription's owners in words; an owner without a lease is gone."""
     owners = [owner.consumer for owner in record.owners if owner.consumer is not None]
     if record.face == "broker":
         return {f"clients of broker {owner}": brokers.standing(owner) for owner in owners}
