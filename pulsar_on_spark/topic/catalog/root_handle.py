@@ -142,10 +142,13 @@ class RootHandle:
 
         A root whose creation is in progress, or was interrupted, does not count yet.
         """
-        if not path.is_dir():
+        try:
+            if not _may_become_root(path):
+                return True
+        except FileNotFoundError:
+            return False
+        except NotADirectoryError:
             return path.exists()
-        if not _may_become_root(path):
-            return True
         try:
             cls.shared(path)
         except NotARootError:

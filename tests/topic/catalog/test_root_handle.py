@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+import threading
 from collections.abc import Callable
 from datetime import UTC
 from pathlib import Path
@@ -166,6 +167,25 @@ def test_several_writers_make_one_root(tmp_path: Path, start_python: Callable[..
     found = {process.communicate()[0].strip() for process in started}
     assert [process.returncode for process in started] == [0, 0, 0]
     assert found == {Root.open(tmp_path / "root").cluster_id}
+
+
+def test_a_folder_that_another_process_is_making_is_not_occupied(memory_path: Path) -> None:
+    """One look: a folder that came between two of them was taken for one that holds something else."""
+    folder = memory_path / "root"
+    is_over = threading.Event()
+
+    def make_again_and_again() -> None:
+        while not is_over.is_set():
+            folder.mkdir()
+            folder.rmdir()
+
+    making = threading.Thread(target=make_again_and_again)
+    making.start()
+    try:
+        assert not any(Root.is_occupied(folder) for _ in range(3_000))
+    finally:
+        is_over.set()
+        making.join()
 
 
 def test_a_shared_handle_notices_that_the_root_was_replaced(root: Root) -> None:
