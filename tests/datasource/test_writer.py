@@ -12,6 +12,7 @@ import time
 import uuid
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from multiprocessing.synchronize import Barrier
 from pathlib import Path
 
 import pyarrow as pa
@@ -47,6 +48,7 @@ from pulsar_on_spark.topic.catalog.policies.policies import PersistencePolicies
 from pulsar_on_spark.topic.managed_ledger.subscription import subscriptions
 from tests.kit.messages import read, target, values
 from tests.kit.running_incarnation import RunningIncarnation
+from tests.kit.waiting import LIMIT_S
 
 VALUES = StructType([StructField("value", BinaryType())])
 WITH_TOPIC = StructType([StructField("value", StringType()), StructField("__topic", StringType())])
@@ -329,18 +331,21 @@ def test_a_stream_registers_no_schema(tmp_path: Path) -> None:
         PulsarStreamWriter(write_options(given | {"registerSchema": "true"}), VALUES, False)
 
 
-def first_write(root: Path, number: int) -> None:
+def first_write(root: Path, number: int, all_ready: Barrier) -> None:
+    all_ready.wait(LIMIT_S)
     made = writer(root)
     made.commit([run(made, batch(b"%d" % number))])
 
 
 def test_first_writes_at_once_make_one_root_and_one_topic(tmp_path: Path) -> None:
-    spawn = multiprocessing.get_context("spawn")
-    processes = [spawn.Process(target=first_write, args=(tmp_path / "root", number)) for number in range(4)]
+    forks = multiprocessing.get_context("forkserver")
+    forks.set_forkserver_preload([__name__])
+    all_ready = forks.Barrier(4)
+    processes = [forks.Process(target=first_write, args=(tmp_path / "root", number, all_ready)) for number in range(4)]
     for process in processes:
         process.start()
     for process in processes:
-        process.join(60)
+        process.join(LIMIT_S)
     assert [process.exitcode for process in processes] == [0] * 4
     root = Root.open(tmp_path / "root")
     assert sorted(value or b"" for value in values(root, "x")) == [b"0", b"1", b"2", b"3"]
