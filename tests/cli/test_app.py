@@ -8,9 +8,11 @@ import subprocess
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 
 import pytest
+from typer.main import get_command
 
 import pulsar_on_spark
 from pulsar_on_spark import cli
@@ -31,9 +33,14 @@ class Done:
 Run = Callable[..., Done]
 
 
+_built_once = cache(get_command)
+"""Typer inspects the functions of all commands at each call, which takes longer than most commands."""
+
+
 @pytest.fixture
 def run(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Run:
     monkeypatch.delenv("PULSARPY_ROOT", raising=False)
+    monkeypatch.setattr("typer.main.get_command", _built_once)
 
     def call(*arguments: object) -> Done:
         monkeypatch.setattr(sys, "argv", ["pulsarpy", *map(str, arguments)])
