@@ -6,7 +6,7 @@ import asyncio
 from contextlib import suppress
 from typing import Annotated, Any, Final
 
-from fastapi import APIRouter, Depends, HTTPException, Response
+from fastapi import APIRouter, Body, Depends, HTTPException, Response
 from fastapi.responses import PlainTextResponse
 from pydantic import BaseModel, ConfigDict, Field
 
@@ -67,7 +67,9 @@ async def policies(services: BrokerServices, namespace: NamedNamespace) -> dict[
     status_code=204,
     responses=refused(409, "It exists.") | refused(501, "One of the policies is not supported."),
 )
-async def create(services: BrokerServices, namespace: NamedNamespace, body: NamespaceBody | None = None) -> None:
+async def create(
+    services: BrokerServices, namespace: NamedNamespace, body: Annotated[NamespaceBody | None, Body()] = None
+) -> None:
     """Create a namespace of an existing tenant, with all policies of the body (Pulsar's `Policies`) or not at all."""
     body = body or NamespaceBody()
     fields, unsupported = given_fields(body.model_extra or {}, services.settings.cluster_name)

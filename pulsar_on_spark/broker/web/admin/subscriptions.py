@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import Annotated, Final
 
-from fastapi import APIRouter, Depends, HTTPException, Path
+from fastapi import APIRouter, Body, Depends, HTTPException, Path
 
 from pulsar_on_spark.broker.services.services import Services
 from pulsar_on_spark.broker.topics.subscription_moves import clear, expire, seek, skip
@@ -64,7 +64,7 @@ async def create(
     services: BrokerServices,
     name: StoredTopic,
     subscription: SubscriptionName,
-    body: CursorPlace | None = None,
+    body: Annotated[CursorPlace | None, Body()] = None,
     replicated: bool = False,
 ) -> None:
     """Create a subscription at a message id, by default at the end; on partitions at `earliest` or `latest` only."""

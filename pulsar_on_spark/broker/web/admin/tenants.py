@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import Annotated
 
-from fastapi import APIRouter, Depends, HTTPException
+from fastapi import APIRouter, Body, Depends, HTTPException
 from pydantic import BaseModel, ConfigDict, Field
 from pydantic.alias_generators import to_camel
 
@@ -44,7 +44,7 @@ async def tenant_info(services: BrokerServices, tenant: Text) -> TenantInfo:
 
 
 @router.put("/{tenant}", status_code=204, responses=refused(409, "It exists.") | _NO_CLUSTER)
-async def create(services: BrokerServices, tenant: Text, body: TenantInfo | None = None) -> None:
+async def create(services: BrokerServices, tenant: Text, body: Annotated[TenantInfo | None, Body()] = None) -> None:
     """Create a tenant."""
     info = body or TenantInfo()
     _check_clusters(services, info)

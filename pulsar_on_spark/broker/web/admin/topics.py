@@ -76,7 +76,9 @@ async def partitioned_topics(
 
 
 @router.put(TOPIC, status_code=204, responses=_EXISTS | refused(404, "There is no such namespace."))
-async def create(services: BrokerServices, name: StoredTopic, body: Properties | None = None) -> None:
+async def create(
+    services: BrokerServices, name: StoredTopic, body: Annotated[Properties | None, Body()] = None
+) -> None:
     """Create a topic without partitions."""
     await _create(services, name, None, body)
 
