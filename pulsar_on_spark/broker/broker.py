@@ -8,16 +8,14 @@ end     a broker whose incarnation was taken over serves nobody any more and exi
 from __future__ import annotations
 
 import asyncio
-import ipaddress
 import logging
-import socket
-from contextlib import AsyncExitStack, ExitStack, closing
+from contextlib import AsyncExitStack
 from pathlib import Path
 
 from pulsar_on_spark.broker.background.housekeeping import Housekeeping
 from pulsar_on_spark.broker.background.lifecycle import Lifecycle
 from pulsar_on_spark.broker.background.surroundings import Surroundings
-from pulsar_on_spark.broker.connection.connections import Connections, listen
+from pulsar_on_spark.broker.connection.connections import Connections
 from pulsar_on_spark.broker.cursors.keeper import CursorKeeper
 from pulsar_on_spark.broker.cursors.open_cursor import OpenCursor
 from pulsar_on_spark.broker.handlers import HANDLERS
@@ -33,9 +31,11 @@ from pulsar_on_spark.broker.reading.reader import EntryReader
 from pulsar_on_spark.broker.runtime.access import OpenAccess
 from pulsar_on_spark.broker.runtime.commits import GroupedCommits
 from pulsar_on_spark.broker.runtime.journals import Journals
+from pulsar_on_spark.broker.runtime.ports import PortNumbers, Ports, bound_ports, check_reach, listeners_of
 from pulsar_on_spark.broker.runtime.repeating import every
 from pulsar_on_spark.broker.runtime.root_lock import RootLock
 from pulsar_on_spark.broker.runtime.settings import BrokerSettings
+from pulsar_on_spark.broker.runtime.tls import BrokerTls, server_tls
 from pulsar_on_spark.broker.runtime.views import Views
 from pulsar_on_spark.broker.services.services import Services
 from pulsar_on_spark.broker.services.settings_changes import follow_log_level, renew
@@ -53,6 +53,7 @@ from pulsar_on_spark.model.names import TopicName
 from pulsar_on_spark.model.quorum import DEFAULT_QUORUM, Quorum
 from pulsar_on_spark.protocol.frames import FRAME_PADDING_BYTES
 from pulsar_on_spark.root import Root
+from pulsar_on_spark.security.listeners import Listeners
 from pulsar_on_spark.storage import permissions
 from pulsar_on_spark.topic.catalog.catalog import TopicPart
 from pulsar_on_spark.topic.managed_ledger.incarnation.dead_brokers import recover_incarnation
@@ -70,13 +71,15 @@ class Broker:
 
     Attributes:
         root: The root.
-        service_url: What clients connect to.
-        web_url: Where HTTP is served.
+        listeners: The URLs by which clients reach it.
     """
 
-    def __init__(self, root: Root, lock: RootLock, settings: BrokerSettings) -> None:
+    def __init__(
+        self, root: Root, lock: RootLock, settings: BrokerSettings, listeners: Listeners, tls: BrokerTls | None
+    ) -> None:
         self.root = root
-        self.service_url = self.web_url = ""
+        self.listeners = listeners
+        self._tls = tls
         self._lock = lock
         self._running = AsyncExitStack()
         """Ends what was started, the last first."""
@@ -102,28 +105,33 @@ class Broker:
             PulsarpyError: it cannot serve; one sentence says why.
             OSError: the disk says no.
         """
-        _check_reach(settings)
-        with ExitStack() as listening:
-            binary, web = (
-                listening.enter_context(closing(listen(settings.bind_address, port, option)))
-                for port, option in (
-                    (settings.broker_service_port, "--broker-port"),
-                    (settings.web_service_port, "--web-port"),
-                )
-            )
+        check_reach(settings)
+        files = server_tls(settings)
+        tls = None if files is None else BrokerTls(files, settings.tls_cert_refresh_check_duration_sec)
+        with bound_ports(settings) as ports:
+            listeners = listeners_of(settings, ports)
             root = await asyncio.to_thread(_open, path, quorum, settings)
-            broker = cls(root, RootLock(root.path), settings)
+            broker = cls(root, RootLock(root.path), settings, listeners, tls)
             async with AsyncExitStack() as undo:
                 undo.push_async_callback(broker._running.aclose)
                 broker._settings_in_force = await asyncio.to_thread(renew, root.store, settings)
                 follow_log_level(settings, broker._settings_in_force)
-                broker.service_url = f"pulsar://{settings.advertised_address}:{binary.getsockname()[1]}"
                 await broker._open_journal(quorum)
                 undo.push_async_callback(broker._close_journal)
                 await broker._start()
-                await broker._serve(binary.dup(), web.dup())
+                await broker._serve(ports.dup())
                 undo.pop_all()
         return broker
+
+    @property
+    def service_url(self) -> str:
+        """The URL that clients connect to."""
+        return self.listeners.default.any_service_url
+
+    @property
+    def web_url(self) -> str:
+        """The URL where HTTP is served."""
+        return self.listeners.default.any_web_url
 
     async def _open_journal(self, quorum: Quorum | None) -> None:
         for former in self._lock.former:
@@ -196,7 +204,7 @@ class Broker:
         )
         ends.push_async_callback(self._stop_saving)
 
-    async def _serve(self, binary: socket.socket, web: socket.socket) -> None:
+    async def _serve(self, ports: Ports) -> None:
         self._overview = Overview(self.root, self._topics, self.service_url)
         self._overview.start()
         self._running.push_async_callback(self._overview.stop)
@@ -206,21 +214,26 @@ class Broker:
         self._stored = Stored(self.root, self._views)
         self._stored.start()
         self._running.push_async_callback(self._stored.stop)
-        services = self._services()
+        services = self._services(ports.numbers)
         vitals = Vitals(services, self._connections)
         vitals.start()
         self._running.push_async_callback(vitals.stop)
         self._web = WebServer(services, vitals)
         self._running.push_async_callback(self._web.stop)
-        self.web_url = await self._web.start(web)
-        await self._connections.serve(binary, services)
+        if self._tls is not None:
+            self._tls.start()
+            self._running.push_async_callback(self._tls.stop)
+        await self._web.start(ports)
+        await self._connections.serve(ports, services)
 
-    def _services(self) -> Services:
+    def _services(self, ports: PortNumbers) -> Services:
         return Services(
             root=self.root,
             given=self._settings,
             settings=self._settings_in_force,
-            service_url=self.service_url,
+            ports=ports,
+            listeners=self.listeners,
+            tls=self._tls,
             access=OpenAccess(),
             views=self._views,
             topics=self._topics,
@@ -298,33 +311,6 @@ class Broker:
 
     async def _save_dedups(self) -> None:
         await self._dedups.save_due((each.part, each.dedup) for each in self._topics if each.dedup is not None)
-
-
-def _check_reach(settings: BrokerSettings) -> None:
-    """Warn if clients on other hosts can connect unauthenticated; refuse an advertised name without a listener.
-
-    Raises:
-        InvalidArgumentError: the default bind_address would make the advertised address unreachable for other hosts.
-    """
-    if not _is_loopback(settings.bind_address):
-        log.warning(
-            "The broker listens on %s and authenticates nobody: every host that reaches its ports may read, write and "
-            "administer everything. Set bind_address to 127.0.0.1, or keep the ports behind a firewall.",
-            settings.bind_address,
-        )
-    elif "bind_address" not in settings.model_fields_set and not _is_loopback(settings.advertised_address):
-        raise InvalidArgumentError(
-            f"Setting advertised_address is {settings.advertised_address!r}, and no other host reaches bind_address "
-            f"{settings.bind_address!r}, the default: set bind_address to '0.0.0.0' if clients on other hosts shall be "
-            "served without authentication, or to '127.0.0.1' if something on this host forwards to it."
-        )
-
-
-def _is_loopback(host: str) -> bool:
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return host == "localhost" or host.endswith(".localhost")
 
 
 def _open(path: Path, quorum: Quorum | None, settings: BrokerSettings) -> Root:

@@ -64,7 +64,11 @@ async def _serve(path: Path, settings: BrokerSettings, quorum: Quorum | None) ->
 
 def _greet(running: Broker) -> None:
     root = running.root.path
-    output.say(f"Serving {root} at {running.service_url} and {running.web_url}")
+    urls = running.listeners.default
+    both = ((urls.service_url, urls.service_url_tls), (urls.web_url, urls.web_url_tls))
+    tls = " and ".join(with_tls for plain, with_tls in both if plain and with_tls)
+    with_tls = f", with TLS at {tls}" if tls else ""
+    output.say(f"Serving {root} at {running.service_url} and {running.web_url}{with_tls}")
     example = f"""
   # pip install pulsar-client
   import pulsar

@@ -183,6 +183,10 @@ class ProtocolError(PulsarpyError):
     """A peer's bytes violate Pulsar's protocol: the connection must be closed."""
 
 
+class TlsHandshakeError(ProtocolError):
+    """The client began a TLS handshake where none is expected."""
+
+
 class SparkSessionError(PulsarpyError):
     """A Spark session could not be started: Java or JARs are missing."""
 

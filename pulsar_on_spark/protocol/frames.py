@@ -11,7 +11,7 @@ import struct
 from collections.abc import Iterator
 from typing import TypeAlias
 
-from pulsar_on_spark.model.errors import ProtocolError
+from pulsar_on_spark.model.errors import ProtocolError, TlsHandshakeError
 
 MAX_MESSAGE_SIZE_BYTES = 5 * 1024 * 1024
 """Pulsar's default of `maxMessageSize`: metadata and payload of an entry."""
@@ -23,6 +23,8 @@ Frame: TypeAlias = tuple[bytes, memoryview]
 
 _SIZES = struct.Struct(">II")
 _SIZE_BYTES = 4
+_TLS_HANDSHAKE = 0x1603
+"""The first two bytes of a client with TLS. A frame of this size would be larger than any limit."""
 
 
 def frame_of(command: bytes, entry_bytes: int = 0) -> bytes:
@@ -59,6 +61,7 @@ class FrameSplitter:
 
         Raises:
             ProtocolError: A frame is larger than allowed, or its sizes contradict each other.
+            TlsHandshakeError: The bytes are a TLS handshake.
         """
         at, end = 0, len(data)
         if self._tail:
@@ -93,6 +96,8 @@ class FrameSplitter:
         """(bytes of the frame with its size, bytes of its command)."""
         size, command_bytes = _SIZES.unpack_from(data, at)
         frame_bytes = _SIZE_BYTES + size
+        if size >> 16 == _TLS_HANDSHAKE:
+            raise TlsHandshakeError("it began a TLS handshake on a port without TLS")
         if frame_bytes > self.max_frame_bytes:
             raise ProtocolError(f"a frame of {frame_bytes} bytes is larger than the {self.max_frame_bytes} allowed")
         if _SIZES.size + command_bytes > frame_bytes:

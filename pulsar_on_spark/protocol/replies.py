@@ -94,7 +94,7 @@ def error(request_id: int, error: ServerError, message: str) -> bytes:
 
 def lookup_response(
     request_id: int,
-    service_url: str,
+    service_url: str | None,
     service_url_tls: str | None = None,
     *,
     redirect: bool = False,

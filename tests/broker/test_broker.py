@@ -13,8 +13,9 @@ import httpx
 import pulsar
 import pytest
 
-from pulsar_on_spark.broker.broker import Broker, _check_reach
+from pulsar_on_spark.broker.broker import Broker
 from pulsar_on_spark.broker.runtime.access import Authentication, Challenge, OpenAccess
+from pulsar_on_spark.broker.runtime.ports import check_reach
 from pulsar_on_spark.broker.runtime.server_errors import BUG_REASON
 from pulsar_on_spark.broker.runtime.settings import BrokerSettings
 from pulsar_on_spark.broker.topics.topic import BrokerTopic
@@ -81,7 +82,7 @@ def test_a_start_that_fails_late_ends_what_it_began(tmp_path: Path, monkeypatch:
     root = tmp_path / "root"
     before = set(multiprocessing.active_children())
 
-    async def fail(self: WebServer, listening: object) -> str:
+    async def fail(self: WebServer, *given: object) -> None:
         raise StorageError("no")
 
     async def scene() -> set[asyncio.Task[Any]]:
@@ -114,7 +115,7 @@ def test_a_broker_that_other_hosts_reach_warns_at_each_start(tmp_path: Path, cap
 
 @pytest.mark.parametrize("bind_address", ["127.0.0.1", "127.1.2.3", "::1", "localhost", "broker.localhost"])
 def test_a_broker_that_only_its_host_reaches_is_silent(bind_address: str, caplog: pytest.LogCaptureFixture) -> None:
-    _check_reach(BrokerSettings(bind_address=bind_address, advertised_address="broker-1.example.com"))
+    check_reach(BrokerSettings(bind_address=bind_address, advertised_address="broker-1.example.com"))
     assert caplog.records == []
 
 

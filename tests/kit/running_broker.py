@@ -15,7 +15,9 @@ from types import TracebackType
 START_TIMEOUT_S = 60.0
 STOP_TIMEOUT_S = 90.0
 """A drain lasts a minute at most."""
-_SERVING = re.compile(r"^Serving .* at (pulsar://\S+?)(?: and (http://\S+))?$")
+_SERVING = re.compile(
+    r"^Serving \S+ at (pulsar\S+?)(?: and (http[^\s,]+))?(?:, with TLS at (pulsar\S+)?(?: and )?(http\S+)?)?$"
+)
 
 
 class RunningBroker:
@@ -30,6 +32,8 @@ class RunningBroker:
     Attributes:
         url: What clients connect to.
         web_url: Where HTTP is served; empty if it is not.
+        tls_url: What clients with TLS connect to, if there is a port without TLS, too.
+        web_tls_url: Where HTTPS is served, if there is a port without TLS, too.
 
     Raises:
         RuntimeError: it did not start; the message holds what it said.
@@ -52,7 +56,7 @@ class RunningBroker:
             arguments, env=environment, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT
         )
         self._is_known = threading.Event()
-        self.url = self.web_url = ""
+        self.url = self.web_url = self.tls_url = self.web_tls_url = ""
         # A pipe that nobody empties would hold the broker up.
         self._listening = threading.Thread(target=self._listen, daemon=True)
         self._listening.start()
@@ -101,6 +105,6 @@ class RunningBroker:
         for line in self._process.stdout:
             self._said.append(line)
             if (match := _SERVING.match(line)) is not None:
-                self.url, self.web_url = match[1], match[2] or ""
+                self.url, self.web_url, self.tls_url, self.web_tls_url = (found or "" for found in match.groups())
                 self._is_known.set()
         self._is_known.set()

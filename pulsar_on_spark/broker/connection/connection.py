@@ -23,7 +23,7 @@ from pulsar_on_spark.broker.services.services import Services
 from pulsar_on_spark.broker.topics.creation_rate import CreationRate
 from pulsar_on_spark.broker.topics.subscribed import Subscribed
 from pulsar_on_spark.broker.topics.topics import AnyTopic
-from pulsar_on_spark.model.errors import ProtocolError
+from pulsar_on_spark.model.errors import ProtocolError, TlsHandshakeError
 from pulsar_on_spark.protocol import replies
 from pulsar_on_spark.protocol.commands import BaseCommand, ServerError
 from pulsar_on_spark.protocol.server import Event, Sent, ServerConnection
@@ -142,7 +142,10 @@ class Connection(asyncio.Protocol):
         try:
             events = self._codec.receive_data(data)
         except ProtocolError as error:
-            log.warning("Closing the connection of %s: %s", self.address, error, extra={"connection": self.address})
+            remedy = f", and {self.services.ports.use_binary_tls}" if isinstance(error, TlsHandshakeError) else ""
+            log.warning(
+                "Closing the connection of %s: %s%s", self.address, error, remedy, extra={"connection": self.address}
+            )
             self.close()
             return
         held_bytes = self._codec.held_bytes + len(self._rest)

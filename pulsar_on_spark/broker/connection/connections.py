@@ -1,16 +1,16 @@
-"""All connections of a broker: the server, keep-alive, and back-pressure on producers."""
+"""All connections of a broker: the servers, keep-alive, and back-pressure on producers."""
 
 from __future__ import annotations
 
 import asyncio
-import socket
 from typing import Final
 
 from pulsar_on_spark.broker.connection.connection import Connection
 from pulsar_on_spark.broker.connection.handlers import Handlers
 from pulsar_on_spark.broker.connection.registry import Registry
+from pulsar_on_spark.broker.runtime.ports import Ports
+from pulsar_on_spark.broker.runtime.tls_listener import TlsListener
 from pulsar_on_spark.broker.services.services import Services
-from pulsar_on_spark.model.errors import InvalidArgumentError
 from pulsar_on_spark.protocol import replies
 
 _TICKS_PER_INTERVAL: Final = 4
@@ -35,15 +35,21 @@ class Connections:
         self.created = 0
         self._all = Registry[Connection](frames_limit_bytes)
         self._server: asyncio.Server | None = None
+        self._tls_listener: TlsListener | None = None
         self._ticking: asyncio.Task[None] | None = None
 
     def __len__(self) -> int:
         return len(self._all)
 
-    async def serve(self, listening: socket.socket, services: Services) -> None:
-        """Accept clients on a listening socket."""
+    async def serve(self, ports: Ports, services: Services) -> None:
+        """Accept clients on the ports for Pulsar's protocol."""
         loop = asyncio.get_running_loop()
-        self._server = await loop.create_server(lambda: self._made(services), sock=listening, backlog=_BACKLOG)
+        if ports.binary is not None:
+            self._server = await loop.create_server(lambda: self._made(services), sock=ports.binary, backlog=_BACKLOG)
+        if ports.binary_tls is not None and (tls := services.tls) is not None:
+            timeout_s = services.settings.connection_handshake_timeout_seconds
+            self._tls_listener = TlsListener(tls, ports.numbers.use_binary, timeout_s)
+            self._tls_listener.start(ports.binary_tls, lambda: self._made(services))
         self._ticking = asyncio.create_task(self._tick(services.settings.keep_alive_interval_seconds))
 
     def _made(self, services: Services) -> Connection:
@@ -62,6 +68,8 @@ class Connections:
             await asyncio.gather(self._ticking, return_exceptions=True)
         if self._server is not None:
             self._server.close()
+        if self._tls_listener is not None:
+            await self._tls_listener.stop()
 
     def close(self) -> None:
         """Close all connections after the written data is sent."""
@@ -83,28 +91,3 @@ class Connections:
                 elif silent_s >= interval_s and not connection.is_asked:
                     connection.is_asked = True
                     connection.write(replies.ping())
-
-
-def listen(address: str, port: int, option: str) -> socket.socket:
-    """Bind a port, so that a server can listen on it later.
-
-    Args:
-        address: The address.
-        port: The port; 0 for any free one.
-        option: The option by which an operator chooses another port, for the error.
-
-    Raises:
-        InvalidArgumentError: the port is in use, or binding it is not permitted.
-    """
-    family = socket.AF_INET6 if ":" in address else socket.AF_INET
-    listening = socket.socket(family, socket.SOCK_STREAM)
-    listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-    try:
-        listening.bind((address, port))
-    except OSError as error:
-        listening.close()
-        raise InvalidArgumentError(
-            f"Port {port} of {address} cannot be bound ({error.strerror}): stop the process that uses it, or set "
-            f"another {option}."
-        ) from error
-    return listening

@@ -34,10 +34,12 @@ def topic_name(text: str) -> TopicName:
 
 
 async def lookup(connection: Connection, command: CommandLookupTopic) -> None:
-    """Handle LOOKUP: return the broker's URL, without creating the topic: Java also looks up regular expressions."""
+    """Handle LOOKUP: return the broker's URLs, without creating the topic: Java also looks up regular expressions."""
     authorize(connection, Operation.LOOKUP, topic_name(command.topic))
-    url = connection.services.service_url_of(command.advertised_listener_name)
-    connection.write(replies.lookup_response(command.request_id, url))
+    urls = connection.services.listener(command.advertised_listener_name)
+    connection.write(
+        replies.lookup_response(command.request_id, urls.service_url or None, urls.service_url_tls or None)
+    )
 
 
 async def partitioned_metadata(connection: Connection, command: CommandPartitionedTopicMetadata) -> None:

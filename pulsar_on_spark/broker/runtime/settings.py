@@ -22,7 +22,10 @@ from pulsar_on_spark.protocol.server import MAX_HANDSHAKE_FRAME_BYTES
 ENVIRONMENT_PREFIX: Final = "PULSARPY_"
 _MIB = 1 << 20
 
-Port = Annotated[int, Field(ge=0, le=65_535)]
+Port = Annotated[
+    Annotated[int, Field(ge=0, le=65_535)] | None, BeforeValidator(lambda given: None if given == "" else given)
+]
+"""A port; "" for none."""
 # The bounds are those of policies, because most settings are defaults of policies.
 Count = Annotated[int, Field(ge=0, le=2**31 - 1)]
 Some = Annotated[int, Field(ge=1, le=2**31 - 1)]
@@ -41,14 +44,39 @@ class BrokerSettings(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     broker_service_port: Port = 6650
-    """Port for clients; 0 takes a free port."""
+    """Port for clients; 0 takes a free port, and with "" there is only the one with TLS."""
+    broker_service_port_tls: Port = None
+    """Port for clients with TLS (see [security](security.md)), usually 6651."""
     web_service_port: Port = 8080
-    """Port for HTTP; 0 takes a free port."""
+    """Port for HTTP; 0 takes a free port, and with "" there is only the one with TLS."""
+    web_service_port_tls: Port = None
+    """Port for HTTPS, usually 8443."""
     bind_address: str = "127.0.0.1"
     """Address to listen on; `0.0.0.0` for all, with a warning. Pulsar's default is all. This broker has no
     authentication, so clients on other hosts can connect only if this is set."""
     advertised_address: str = "localhost"
     """Host name that lookups return: clients must reach the broker by it."""
+    advertised_listeners: str = ""
+    """URLs that lookups return to clients of several networks, instead of those by `advertised_address`, such as
+    `internal:pulsar://broker-1:6650,external:pulsar+ssl://broker.example.com:6651`. A client names its listener."""
+    internal_listener_name: str = ""
+    """The listener of clients that name none; by default the first one."""
+    tls_certificate_file_path: str = ""
+    """PEM file of the broker's certificate, followed by those of intermediate CAs."""
+    tls_key_file_path: str = ""
+    """PEM file of its private key, which other users of the host must not be able to read."""
+    tls_trust_certs_file_path: str = ""
+    """PEM file of the CAs that issue client certificates; without it, clients are not asked for one."""
+    tls_require_trusted_client_cert_on_connect: bool = False
+    """Refusal of clients without a certificate of these CAs, on the ports with TLS."""
+    tls_allow_insecure_connection: bool = False
+    """Acceptance of any client certificate: clients are not asked for one, whatever the CAs."""
+    tls_protocols: Names = ("TLSv1.3", "TLSv1.2")
+    """Versions of TLS; older ones are refused."""
+    tls_ciphers: Names = ()
+    """Ciphers of TLS 1.2 by OpenSSL's names; by default OpenSSL's choice."""
+    tls_cert_refresh_check_duration_sec: Annotated[float, Field(gt=0)] = 300
+    """Interval of checks whether the TLS files were replaced."""
     web_service_allowed_hosts: Names = ()
     """Host names that HTTP requests may have besides addresses, `localhost` and `advertised_address`; `*` for any.
     Separated by commas in the environment."""
@@ -272,6 +300,12 @@ def load(
         first = error.errors(include_url=False)[0]
         name = str(first["loc"][0])
         if first["type"] == "extra_forbidden":
+            if "key_store" in name:
+                raise InvalidArgumentError(
+                    f"Setting {name!r} {sources[name]} is about Java's key stores, which are not supported: write "
+                    "certificate and key as PEM files by `openssl pkcs12`, and set tls_certificate_file_path and "
+                    "tls_key_file_path."
+                ) from error
             close = difflib.get_close_matches(name, BrokerSettings.model_fields, n=1)
             remedy = f"did you mean {close[0]}?" if close else "see docs/configuration.md for all settings."
             raise InvalidArgumentError(f"Setting {name!r} {sources[name]} is unknown: {remedy}") from error

@@ -12,8 +12,10 @@ from pulsar_on_spark.broker.producing.publishing import PublishPath
 from pulsar_on_spark.broker.reading.reader import EntryReader
 from pulsar_on_spark.broker.runtime.access import Access
 from pulsar_on_spark.broker.runtime.journals import Journals
+from pulsar_on_spark.broker.runtime.ports import PortNumbers
 from pulsar_on_spark.broker.runtime.server_errors import ServerRefusalError
 from pulsar_on_spark.broker.runtime.settings import BrokerSettings
+from pulsar_on_spark.broker.runtime.tls import BrokerTls
 from pulsar_on_spark.broker.runtime.views import Views
 from pulsar_on_spark.broker.topics.schemas import ClientSchemas
 from pulsar_on_spark.broker.topics.topic import TopicParts
@@ -21,6 +23,7 @@ from pulsar_on_spark.broker.topics.topic_watch import TopicWatch
 from pulsar_on_spark.broker.topics.topics import Topics
 from pulsar_on_spark.protocol.commands import ServerError
 from pulsar_on_spark.root import Root
+from pulsar_on_spark.security.listeners import Listener, Listeners
 
 
 @dataclass(slots=True)
@@ -31,7 +34,9 @@ class Services:
         root: The root.
         given: The settings that the broker was started with.
         settings: The settings in force, with changes at run time (see `settings_changes`).
-        service_url: The URL that clients connect to for any topic: a root has one broker.
+        ports: The broker's ports.
+        listeners: The broker's URLs, which lookups of all topics return: a root has one broker.
+        tls: The broker's TLS; None if no port has it.
         access: Decides which role may do what.
         views: The root's metadata.
         topics: All topics.
@@ -50,7 +55,9 @@ class Services:
     root: Root
     given: BrokerSettings
     settings: BrokerSettings
-    service_url: str
+    ports: PortNumbers
+    listeners: Listeners
+    tls: BrokerTls | None
     access: Access
     views: Views
     topics: Topics
@@ -65,18 +72,24 @@ class Services:
     stored: Stored
     housekeeping: Housekeeping
 
-    def service_url_of(self, listener: str) -> str:
-        """The URL that lookups answer, whichever topic is looked up.
+    @property
+    def service_url(self) -> str:
+        """The broker's URL for Pulsar's clients, in stats and lists."""
+        return self.listeners.default.any_service_url
+
+    def listener(self, name: str) -> Listener:
+        """Return the URLs for a client.
 
         Args:
-            listener: The advertised listener that a client names; "" for none.
+            name: The advertised listener that the client names; "" for none.
 
         Raises:
             ServerRefusalError: there is no such listener: ServiceNotReady, as in Pulsar.
         """
-        if listener:
+        found = self.listeners.get(name)
+        if found is None:
             raise ServerRefusalError(
                 ServerError.ServiceNotReady,
-                f"The broker has no listener {listener!r}: leave the client's listener name out.",
+                f"The broker has no listener {name!r}: leave the client's listener name out.",
             )
-        return self.service_url
+        return found

@@ -42,7 +42,8 @@ def page() -> str:
     """The page, Markdown."""
     rows = []
     for name, meaning in _docstrings().items():
-        default = json.dumps(BrokerSettings.model_fields[name].default)
+        value = BrokerSettings.model_fields[name].default
+        default = json.dumps("" if value is None else value)
         star = " *" if name in DYNAMIC else ""
         rows.append(f"| `{name}`{star} | `{default}` | {meaning} |")
     return HEAD + "\n".join(rows) + "\n"

@@ -83,13 +83,12 @@ _DESCRIPTION: Final = (
 )
 
 
-def create_app(services: Services, vitals: Vitals, web_url: str) -> FastAPI:
+def create_app(services: Services, vitals: Vitals) -> FastAPI:
     """Create the broker's web application.
 
     Args:
         services: The broker's parts.
         vitals: Its vital signs, for metrics and probes.
-        web_url: The application's own URL, which lookups return.
     """
     app = FastAPI(
         title="pulsar_on_spark",
@@ -101,7 +100,6 @@ def create_app(services: Services, vitals: Vitals, web_url: str) -> FastAPI:
     )
     app.state.services = services
     app.state.vitals = vitals
-    app.state.web_url = web_url
     app.state.peek_turns = peek_turns()
     app.state.storage_look = StorageLook()
     for router in ROUTERS:
@@ -109,9 +107,8 @@ def create_app(services: Services, vitals: Vitals, web_url: str) -> FastAPI:
     app.add_middleware(_LimitedBody)
     app.add_middleware(_HeadAsGet)
     settings = services.settings
-    guard = Guard.of(
-        settings.advertised_address, settings.web_service_allowed_hosts, settings.web_service_allowed_origins
-    )
+    hosts = (*settings.web_service_allowed_hosts, *services.listeners.hosts)
+    guard = Guard.of(settings.advertised_address, hosts, settings.web_service_allowed_origins)
     app.add_middleware(Guarded, guard=guard)
     app.add_exception_handler(PulsarpyError, _refused)
     app.add_exception_handler(StarletteHTTPException, _failed)

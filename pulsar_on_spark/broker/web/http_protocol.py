@@ -15,6 +15,7 @@ overloaded broker is alive, and its supervisor must not kill it.
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections import Counter, defaultdict
 from typing import Any, Final
 
@@ -25,7 +26,10 @@ from uvicorn.config import Config
 from uvicorn.protocols.http.h11_impl import H11Protocol
 from uvicorn.server import ServerState
 
+from pulsar_on_spark.broker.runtime.tls_listener import TLS_HANDSHAKE
 from pulsar_on_spark.broker.web.health import PROBES
+
+log = logging.getLogger(__name__)
 
 HEADERS_S: Final = 10.0
 """Time limit of a request's headers, in seconds."""
@@ -105,6 +109,7 @@ class LimitedHttp(H11Protocol):
 
     Args:
         limits: The limits, shared by all connections.
+        remedy: For clients with TLS at the port without, such as "the port with TLS is 8443".
         config, server_state, app_state, _loop: Arguments of uvicorn's protocol class.
 
     Attributes:
@@ -114,6 +119,7 @@ class LimitedHttp(H11Protocol):
     def __init__(
         self,
         limits: HttpLimits,
+        remedy: str,
         config: Config,
         server_state: ServerState,
         app_state: dict[str, Any],
@@ -123,6 +129,7 @@ class LimitedHttp(H11Protocol):
         self.address = ""
         self.app = self._answer
         self._limits = limits
+        self._remedy = remedy
         self._is_lost = False
         self._waits_for: object = None
         self._deadline: asyncio.TimerHandle | None = None
@@ -159,6 +166,14 @@ class LimitedHttp(H11Protocol):
 
     def data_received(self, data: bytes) -> None:
         """Handle received data, and set the timeout that applies now."""
+        if data.startswith(TLS_HANDSHAKE) and self.conn.their_state is h11.IDLE and not self.conn.trailing_data[0]:
+            log.warning(
+                "Closing the connection of %s: it began a TLS handshake on the port of HTTP, and %s",
+                ":".join(map(str, self.client or ())),
+                self._remedy,
+            )
+            self.abort()
+            return
         super().data_received(data)
         self._look_what_is_due()
 

@@ -15,7 +15,6 @@ from pulsar_on_spark.broker.web.requests import (
     Client,
     NamedNamespace,
     NamedTopic,
-    WebUrl,
     path_topic,
     refused,
 )
@@ -28,7 +27,6 @@ router = APIRouter(tags=["lookup"])
 async def lookup(
     services: BrokerServices,
     client: Client,
-    web_url: WebUrl,
     domain: str,
     tenant: str,
     namespace: str,
@@ -38,14 +36,14 @@ async def lookup(
 ) -> dict[str, str]:
     """Return the URLs of the topic's broker, without creating the topic; C++ clients need all keys, even empty ones."""
     path_topic(services, client, Operation.LOOKUP, domain, (tenant, namespace), local)
-    url = services.service_url_of(listener or listener_header)
+    urls = services.listener(listener or listener_header)
     return {
-        "brokerUrl": url,
-        "brokerUrlTls": "",
-        "brokerUrlSsl": "",
-        "nativeUrl": url,
-        "httpUrl": web_url,
-        "httpUrlTls": "",
+        "brokerUrl": urls.service_url,
+        "brokerUrlTls": urls.service_url_tls,
+        "brokerUrlSsl": urls.service_url_tls,
+        "nativeUrl": urls.service_url,
+        "httpUrl": urls.web_url,
+        "httpUrlTls": urls.web_url_tls,
     }
 
 

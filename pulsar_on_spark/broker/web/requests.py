@@ -62,7 +62,7 @@ async def _vitals(request: Request) -> Vitals:
 
 
 async def _web_url(request: Request) -> str:
-    return cast(str, request.app.state.web_url)
+    return _services_of(request).listeners.default.any_web_url
 
 
 async def _client(request: Request) -> Principal:

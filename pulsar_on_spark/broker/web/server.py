@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import socket
 from collections.abc import Iterator
 from functools import partial
 from typing import Any, Final, cast
 
 import uvicorn
 
+from pulsar_on_spark.broker.runtime.ports import Ports
+from pulsar_on_spark.broker.runtime.tls_listener import TlsListener
 from pulsar_on_spark.broker.services.services import Services
 from pulsar_on_spark.broker.services.vitals import Vitals
 from pulsar_on_spark.broker.web.app import create_app
-from pulsar_on_spark.broker.web.http_protocol import HttpLimits, LimitedHttp
+from pulsar_on_spark.broker.web.http_protocol import HEADERS_S, HttpLimits, LimitedHttp
 
 KEEP_ALIVE_S: Final = 30
 """Time that an idle connection stays open, in seconds."""
@@ -36,40 +37,53 @@ class WebServer:
         self._vitals = vitals
         self._server: _Server | None = None
         self._serving: asyncio.Task[None] | None = None
+        self._tls_listener: TlsListener | None = None
 
-    async def start(self, listening: socket.socket) -> str:
-        """Serve on a listening socket and return the URL for clients."""
+    async def start(self, ports: Ports) -> None:
+        """Serve on the ports for HTTP."""
         settings = self._services.settings
-        url = f"http://{settings.advertised_address}:{listening.getsockname()[1]}"
         limits = HttpLimits(settings.max_http_server_connections, settings.max_http_server_connections_per_ip)
         config = uvicorn.Config(
-            create_app(self._services, self._vitals, url),
+            create_app(self._services, self._vitals),
             lifespan="off",
             log_config=None,
             log_level="error",  # "warning" logs a line per malformed request, without its client
             access_log=False,
-            http=cast(Any, partial(LimitedHttp, limits)),
+            http=cast(Any, partial(LimitedHttp, limits, ports.numbers.use_web_tls)),
             ws="none",
             timeout_keep_alive=KEEP_ALIVE_S,
             timeout_graceful_shutdown=DRAIN_TIMEOUT_S,
         )
         self._server = _Server(config)
-        self._serving = asyncio.create_task(self._server.serve([listening]), name="web server")
+        plain = [] if ports.web is None else [ports.web]
+        self._serving = asyncio.create_task(self._server.serve(plain), name="web server")
         while not self._server.started:
             if self._serving.done():
                 self._serving.result()
                 raise RuntimeError("The web server ended before it had started.")
             await asyncio.sleep(_STARTED_POLL_S)
-        return url
+        if ports.web_tls is not None and (tls := self._services.tls) is not None:
+            self._tls_listener = TlsListener(tls, ports.numbers.use_web, HEADERS_S)
+            self._tls_listener.start(ports.web_tls, self._server.new_protocol)
 
     async def stop(self) -> None:
         """Finish running requests and stop serving."""
+        if self._tls_listener is not None:
+            await self._tls_listener.stop()
         if self._server is not None and self._serving is not None:
             self._server.should_exit = True
             await self._serving
 
 
 class _Server(uvicorn.Server):
+    def new_protocol(self) -> asyncio.Protocol:
+        """Create the protocol of a connection that was not accepted by uvicorn; it ends with uvicorn's own."""
+        made = cast(Any, self.config.http_protocol_class)
+        return cast(
+            asyncio.Protocol,
+            made(config=self.config, server_state=self.server_state, app_state=self.lifespan.state),
+        )
+
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
         """Leave signals to the broker instead of uvicorn."""

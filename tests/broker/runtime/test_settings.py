@@ -60,3 +60,20 @@ def test_nothing_is_kept_where_time_or_size_is_0(given: dict[str, int]) -> None:
 def test_what_is_wrong_in_the_environment_is_named_by_its_variable() -> None:
     with pytest.raises(InvalidArgumentError, match="variable PULSARPY_BROKER_SERVICE_PORT is invalid"):
         load(None, {"PULSARPY_BROKER_SERVICE_PORT": "abc"})
+
+
+def test_a_port_may_be_none(tmp_path: Path) -> None:
+    file = tmp_path / "broker.toml"
+    file.write_text('web_service_port = ""\n')
+    found = load(file, {"PULSARPY_BROKER_SERVICE_PORT": "", "PULSARPY_TLS_PROTOCOLS": "TLSv1.3"})
+    assert found.broker_service_port is None
+    assert found.web_service_port is None
+    assert found.broker_service_port_tls is None
+    assert found.tls_protocols == ("TLSv1.3",)
+
+
+def test_javas_key_stores_are_refused_with_the_remedy(tmp_path: Path) -> None:
+    file = tmp_path / "broker.toml"
+    file.write_text("tls_enabled_with_key_store = true\n")
+    with pytest.raises(InvalidArgumentError, match=r"key stores, which are not supported: .* `openssl pkcs12`"):
+        load(file, {})

@@ -19,7 +19,12 @@ async def serving(app: ASGIApp, total: int = 0, per_address: int = 0) -> AsyncIt
     """The port."""
     limits = HttpLimits(total, per_address)
     config = uvicorn.Config(
-        app, port=0, lifespan="off", http=cast(Any, partial(LimitedHttp, limits)), ws="none", log_config=None
+        app,
+        port=0,
+        lifespan="off",
+        http=cast(Any, partial(LimitedHttp, limits, "there is none with TLS")),
+        ws="none",
+        log_config=None,
     )
     config.load()
     server = uvicorn.Server(config)

@@ -6,7 +6,7 @@ from typing import Final
 
 from fastapi import APIRouter, Depends, HTTPException
 
-from pulsar_on_spark.broker.web.requests import BrokerServices, Text, WebUrl, administers, refused
+from pulsar_on_spark.broker.web.requests import BrokerServices, Text, administers, refused
 
 router = APIRouter(prefix="/admin/v2/clusters", tags=["clusters"], dependencies=[Depends(administers)])
 
@@ -20,14 +20,15 @@ async def clusters(services: BrokerServices) -> list[str]:
 
 
 @router.get("/{cluster}", responses=refused(404, "There is no such cluster."))
-async def cluster_data(services: BrokerServices, web_url: WebUrl, cluster: Text) -> dict[str, str]:
+async def cluster_data(services: BrokerServices, cluster: Text) -> dict[str, str]:
     """Return the URLs of the cluster's broker."""
     _require(services, cluster)
+    urls = services.listeners.default
     return {
-        "serviceUrl": web_url,
-        "serviceUrlTls": "",
-        "brokerServiceUrl": services.service_url,
-        "brokerServiceUrlTls": "",
+        "serviceUrl": urls.web_url,
+        "serviceUrlTls": urls.web_url_tls,
+        "brokerServiceUrl": urls.service_url,
+        "brokerServiceUrlTls": urls.service_url_tls,
     }
 
 
