@@ -16,6 +16,7 @@ from pulsar_on_spark.cli.arguments import AsJson, RootArgument, RootOption, open
 from pulsar_on_spark.cli.backup import backup
 from pulsar_on_spark.cli.broker_target import BrokerTarget
 from pulsar_on_spark.cli.compact import compact
+from pulsar_on_spark.cli.connection import with_tls_options
 from pulsar_on_spark.cli.consume import consume
 from pulsar_on_spark.cli.http_admin import RequestRefusedError
 from pulsar_on_spark.cli.perf import perf_app
@@ -24,6 +25,7 @@ from pulsar_on_spark.cli.pulsar_names import PulsarGroup
 from pulsar_on_spark.cli.read import read
 from pulsar_on_spark.cli.recover import recover
 from pulsar_on_spark.cli.schemas import schemas_app
+from pulsar_on_spark.cli.security import security_app
 from pulsar_on_spark.cli.standalone import broker, standalone
 from pulsar_on_spark.cli.storage import print_paths, storage_app
 from pulsar_on_spark.cli.subscriptions import subscriptions_app
@@ -175,7 +177,7 @@ def _show_broker(target: BrokerTarget, as_json: bool) -> None:
     running = admin.request("GET", ("brokers", "version"), {}).text
     topics, subscriptions, storage = target.topics(), target.subscriptions(), target.storage()
     try:
-        admin.request("GET", ("brokers", "health"), {})
+        warning = admin.request("GET", ("brokers", "health"), {}).headers.get("X-Pulsarpy-Warning")
     except RequestRefusedError:
         if storage is not None and not as_json:
             print_paths(storage.paths)
@@ -183,10 +185,12 @@ def _show_broker(target: BrokerTarget, as_json: bool) -> None:
         raise
     if as_json:
         named = [{"name": name, "partitions": partitions} for name, partitions in topics]
-        known: dict[str, object] = {"url": admin.url, "version": running, "topics": named}
+        known: dict[str, object] = {"url": admin.url, "version": running, "warning": warning, "topics": named}
         output.print_json(known | {"subscriptions": subscriptions, "storage": storage})
         return
     output.say(f"Broker {admin.url}, version {running}: it stores and delivers messages.")
+    if warning is not None:
+        output.say(warning)
     if storage is not None:
         print_paths(storage.paths)
     output.table("Topics", ("name", "partitions"), topics)
@@ -305,7 +309,7 @@ def _print_maintained(done: MaintainReport) -> None:
 
 _COMMANDS: Final[tuple[tuple[str, tuple[Callable[..., None], ...], Mapping[str, typer.Typer]], ...]] = (
     ("A root", (init, status, usage, maintain, recover, backup), {"storage": storage_app}),
-    ("A broker", (standalone, broker), {"perf": perf_app}),
+    ("A broker", (standalone, broker), {"perf": perf_app, "security": security_app}),
     ("Messages", (produce, consume, read), {}),
     (
         "What is in it",
@@ -326,3 +330,4 @@ for _heading, _functions, _groups in _COMMANDS:
         app.command(rich_help_panel=_heading)(_function)
     for _name, _group in _groups.items():
         app.add_typer(_group, name=_name, rich_help_panel=_heading, cls=PulsarGroup)
+with_tls_options(app)

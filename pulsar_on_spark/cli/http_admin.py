@@ -12,6 +12,8 @@ from pulsar_on_spark.model.names import TopicName, check_namespace
 if TYPE_CHECKING:
     import httpx
 
+    from pulsar_on_spark.cli.connection import ClientTls
+
 TIMEOUT_S: Final = 60.0
 """Taking a subscription over may last as long as a lease."""
 
@@ -33,17 +35,19 @@ class HttpAdmin:
 
     Args:
         url: Where its HTTP is served, such as `http://localhost:8080`.
+        tls: The TLS options of an HTTPS URL.
 
     Raises:
-        InvalidArgumentError: the URL is not one of HTTP.
+        InvalidArgumentError: the URL is not one of HTTP, or the file of trusted CAs cannot be used.
     """
 
-    def __init__(self, url: str) -> None:
+    def __init__(self, url: str, tls: ClientTls) -> None:
         if not url.startswith(("http://", "https://")):
             raise InvalidArgumentError(
                 f"URL {url!r} is not one of HTTP: give a broker's, such as http://localhost:8080."
             )
         self.url = url.rstrip("/")
+        self._verify = tls.context() if url.startswith("https://") else True
 
     def get(self, *path: str, **params: object) -> Any:
         """Return the content of a path; None for no content (errors as `request`)."""
@@ -76,9 +80,13 @@ class HttpAdmin:
                 params=given,  # type: ignore[arg-type]
                 json=body,
                 timeout=TIMEOUT_S,
+                verify=self._verify,
                 follow_redirects=True,  # of several brokers of Pulsar, the one that is asked names the owner
             )
         except (httpx.HTTPError, httpx.InvalidURL) as error:
+            _, is_refused, reason = str(error).partition("certificate verify failed: ")
+            if is_refused:
+                raise refused_certificate(self.url, reason.partition(" (_ssl")[0]) from error
             raise RequestRefusedError(
                 f"The broker at {self.url} does not answer ({error}): start it, or give another --url."
             ) from error
@@ -95,6 +103,14 @@ class HttpAdmin:
             raise RequestRefusedError(
                 f"What answers at {self.url} is no broker: {answer.request.url.path} is not JSON; give another --url."
             ) from error
+
+
+def refused_certificate(url: str, reason: str) -> RequestRefusedError:
+    """Return the error of a broker whose certificate is refused."""
+    return RequestRefusedError(
+        f"The certificate of the broker at {url} is refused ({reason.rstrip('.')}): give the CA that issued it as "
+        "--tls-trust-cert-path, and a host name that it has."
+    )
 
 
 def topic_path(topic: str) -> tuple[str, str, str, str]:

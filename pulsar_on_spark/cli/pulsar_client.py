@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import socket
+import ssl
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from enum import Enum
@@ -12,8 +13,9 @@ from urllib.parse import urlsplit
 
 import typer
 
+from pulsar_on_spark.cli.connection import ClientTls, client_tls
 from pulsar_on_spark.cli.extras import missing
-from pulsar_on_spark.cli.http_admin import RequestRefusedError
+from pulsar_on_spark.cli.http_admin import RequestRefusedError, refused_certificate
 from pulsar_on_spark.cli.targets import URL_VARIABLE
 from pulsar_on_spark.model.errors import InvalidArgumentError
 
@@ -80,9 +82,19 @@ def service_client(url: str | None) -> Iterator[pulsar.Client]:
         raise InvalidArgumentError(missing("pulsar-client", "This command", "client")) from error
     silent = pulsar.FileLogger(pulsar.LoggerLevel.Error, os.devnull)  # the console's logs go to where results go
     given = url or os.environ.get(URL_VARIABLE) or _DEFAULT_URL
-    _require_listener(given)
+    tls = client_tls()
+    _require_listener(given, tls)
     try:
-        with closing(pulsar.Client(given, operation_timeout_seconds=_TIMEOUT_S, logger=silent)) as client:
+        with closing(
+            pulsar.Client(
+                given,
+                operation_timeout_seconds=_TIMEOUT_S,
+                logger=silent,
+                tls_trust_certs_file_path=None if tls.trust_certs is None else str(tls.trust_certs),
+                tls_allow_insecure_connection=tls.allow_insecure,
+                tls_validate_hostname=tls.verify_hostname and not tls.allow_insecure,
+            )
+        ) as client:
             yield client
     except pulsar.PulsarException as error:
         raise RequestRefusedError(
@@ -90,7 +102,7 @@ def service_client(url: str | None) -> Iterator[pulsar.Client]:
         ) from error
 
 
-def _require_listener(url: str) -> None:
+def _require_listener(url: str, tls: ClientTls) -> None:
     """Check that a broker listens, because the client would retry for half a minute. A URL may name several brokers.
 
     Raises:
@@ -107,10 +119,15 @@ def _require_listener(url: str) -> None:
         raise InvalidArgumentError(
             f"URL {url!r} is not a broker's: give one such as {_DEFAULT_URL} or http://localhost:8080."
         ) from error
+    context = tls.context() if scheme in ("pulsar+ssl", "https") else None
     causes: list[str] = []
     for address in addresses:
         try:
-            socket.create_connection(address, _CONNECT_S).close()
+            with socket.create_connection(address, _CONNECT_S) as connection:
+                if context is not None:
+                    context.wrap_socket(connection, server_hostname=address[0]).close()
+        except ssl.SSLCertVerificationError as error:
+            raise refused_certificate(url, error.verify_message) from error
         except OSError as error:
             causes.append(str(error))
         else:

@@ -12,6 +12,7 @@ import typer
 
 from pulsar_on_spark.cli.arguments import open_root
 from pulsar_on_spark.cli.broker_target import BrokerTarget
+from pulsar_on_spark.cli.connection import client_tls
 from pulsar_on_spark.cli.http_admin import HttpAdmin
 from pulsar_on_spark.model.errors import InvalidArgumentError
 from pulsar_on_spark.model.root_path import ROOT_VARIABLE
@@ -44,7 +45,7 @@ def open_target(argument: str | None, option: str | None, url: str | None) -> Ro
                 f"Neither a root nor a broker is given: add --root or --url, or set {ROOT_VARIABLE} or {URL_VARIABLE}."
             )
     if url is not None:
-        return BrokerTarget(HttpAdmin(url))
+        return BrokerTarget(HttpAdmin(url, client_tls()))
     from pulsar_on_spark.cli.root_target import RootTarget
 
     return RootTarget(open_root(argument, option))
@@ -59,4 +60,4 @@ def open_broker(url: str | None) -> HttpAdmin:
     given = url or os.environ.get(URL_VARIABLE)
     if given is None:
         raise InvalidArgumentError(f"This takes a broker: add its HTTP URL as --url, or set {URL_VARIABLE}.")
-    return HttpAdmin(given)
+    return HttpAdmin(given, client_tls())

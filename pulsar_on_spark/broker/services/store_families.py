@@ -41,6 +41,9 @@ def store_families(services: Services, vitals: Vitals) -> Iterator[Metric]:
     yield from _of_journals(cluster, services.journals.all)
     yield from _of_paths(cluster, look)
     yield from _of_processes(cluster, services)
+    if services.tls is not None:
+        text = "Time until the broker's TLS certificate expires; negative once it has"
+        yield from _gauges(cluster, [("pulsarpy_tls_certificate_expiry_seconds", text, services.tls.expires_in_s)])
     info = GaugeMetricFamily("pulsar_version_info", "The broker's version", labels=("cluster", "version"))
     info.add_metric((cluster, version("pulsar-on-spark")), 1)
     yield info

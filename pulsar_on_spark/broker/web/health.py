@@ -5,10 +5,10 @@ from __future__ import annotations
 from importlib.metadata import version
 from typing import Final
 
-from fastapi import APIRouter
+from fastapi import APIRouter, Response
 from fastapi.responses import PlainTextResponse
 
-from pulsar_on_spark.broker.web.requests import BrokerVitals
+from pulsar_on_spark.broker.web.requests import BrokerServices, BrokerVitals
 
 router = APIRouter(default_response_class=PlainTextResponse)
 
@@ -24,15 +24,17 @@ async def ready() -> str:
 
 
 @router.get("/admin/v2/brokers/health")
-async def health(vitals: BrokerVitals) -> str:
+async def health(vitals: BrokerVitals, services: BrokerServices, response: Response) -> str:
     """Check that a message can be stored and read within ten seconds; if not, respond with 503 and the reason.
 
-    The outcome is cached for a second.
+    The outcome is cached for a second. A TLS certificate that expires soon is no failure: a header warns of it.
 
     Raises:
         ServerRefusalError: the check failed.
     """
     await vitals.health.require()
+    if services.tls is not None and (warning := services.tls.warning) is not None:
+        response.headers["X-Pulsarpy-Warning"] = warning
     return "ok"
 
 

@@ -288,25 +288,39 @@ def client_hello(context: ssl.SSLContext) -> bytes:
     return outgoing.read()
 
 
-@pytest.mark.parametrize("kind", ["none", "untrusted", "of a server", "expired", "trusted"])
-def test_client_certificates_that_are_required(files: TlsFiles, tmp_path: Path, kind: str) -> None:
+@pytest.fixture(scope="module")
+def strict(files: TlsFiles, tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningBroker]:
+    """A broker that takes only clients with a certificate."""
+    settings = files.settings(tls_trust_certs_file_path=files.trust, tls_require_trusted_client_cert_on_connect="true")
+    with RunningBroker(tmp_path_factory.mktemp("strict") / "root", settings) as running:
+        yield running
+
+
+def test_a_client_with_a_trusted_certificate_is_served(strict: RunningBroker, files: TlsFiles) -> None:
+    role = files.ca.issue_role("somebody")
+    authentication = pulsar.AuthenticationTLS(str(role.certificate), str(role.key))
+    client = new_client(strict.tls_url, files.trust, authentication=authentication)
+    send_and_receive(client, "with-certificate")
+    client.close()
+    assert httpx.get(f"{strict.web_tls_url}/metrics", verify=files.context(role)).status_code == 200
+
+
+@pytest.mark.parametrize("kind", ["none", "untrusted", "of a server", "expired"])
+def test_clients_without_a_trusted_certificate_are_refused(
+    strict: RunningBroker, files: TlsFiles, tmp_path: Path, kind: str
+) -> None:
     """With TLS 1.3 a client learns that it was refused when it reads."""
     given = {
         "none": None,
-        "untrusted": LocalCa.open(tmp_path / "other").issue_role("stranger"),
+        "untrusted": LocalCa.open(tmp_path).issue_role("stranger"),
         "of a server": files.host,
         "expired": files.ca.issue_role("expired", days=-1),
-        "trusted": files.ca.issue_role("somebody"),
     }[kind]
-    settings = files.settings(tls_trust_certs_file_path=files.trust, tls_require_trusted_client_cert_on_connect="true")
-    with RunningBroker(tmp_path / "root", settings) as running:
-        if kind == "trusted":
-            asyncio.run(connect(running.tls_url, files.context(given)))
-            assert httpx.get(f"{running.web_tls_url}/metrics", verify=files.context(given)).status_code == 200
-            return
-        with pytest.raises((ssl.SSLError, OSError, EOFError)):
-            asyncio.run(connect(running.tls_url, files.context(given)))
-        with pytest.raises(httpx.HTTPError):
-            httpx.get(f"{running.web_tls_url}/metrics", verify=files.context(given))
-        reason = "peer did not return a certificate" if given is None else "certificate verify failed"
-        wait_until(lambda: running.said.count(f"failed: {reason}") == 2)
+    context = files.context(given)
+    reason = "failed: peer did not return a certificate" if given is None else "failed: certificate verify failed"
+    before = strict.said.count(reason)
+    with pytest.raises((ssl.SSLError, OSError, EOFError)):
+        asyncio.run(connect(strict.tls_url, context))
+    with pytest.raises(httpx.HTTPError):
+        httpx.get(f"{strict.web_tls_url}/metrics", verify=context)
+    wait_until(lambda: strict.said.count(reason) == before + 2)

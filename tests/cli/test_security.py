@@ -1,0 +1,131 @@
+"""Certificates made by the command line, and commands that reach a broker over TLS with them."""
+
+from __future__ import annotations
+
+import json
+import stat
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from cryptography import x509
+
+from tests.kit.running_broker import RunningBroker
+
+from .test_app import Run, ok, run  # noqa: F401  (a fixture)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("secure") / "certificates"
+
+
+@pytest.fixture(scope="module")
+def broker(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningBroker]:
+    """A broker that serves TLS only, and whose certificate expires soon."""
+    from typer.testing import CliRunner
+
+    from pulsar_on_spark.cli.app import app
+
+    made = CliRunner().invoke(app, ["security", "certificate", str(folder), "--host", "localhost", "--days", "10"])
+    assert made.exit_code == 0, made.output
+    settings = {
+        "broker_service_port": "",
+        "web_service_port": "",
+        "broker_service_port_tls": 0,
+        "web_service_port_tls": 0,
+        "tls_certificate_file_path": folder / "localhost.cert.pem",
+        "tls_key_file_path": folder / "localhost.key.pem",
+    }
+    with RunningBroker(tmp_path_factory.mktemp("broker") / "root", settings) as running:
+        yield running
+
+
+def test_a_certificate_of_hosts_and_one_of_a_role(run: Run, tmp_path: Path) -> None:  # noqa: F811
+    folder = tmp_path / "new"
+    said = json.loads(ok(run("security", "certificate", folder, "--host", "a", "--host", "127.0.0.1", "--json")))
+    ca = x509.load_pem_x509_certificate(Path(said["ca"]).read_bytes())
+    host = x509.load_pem_x509_certificate(Path(said["certificate"]).read_bytes())
+    host.verify_directly_issued_by(ca)
+    names = host.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
+    assert names.get_values_for_type(x509.DNSName) == ["a"]
+    assert [str(each) for each in names.get_values_for_type(x509.IPAddress)] == ["127.0.0.1"]
+    assert stat.S_IMODE(Path(said["key"]).stat().st_mode) == 0o600
+    assert stat.S_IMODE(folder.stat().st_mode) == 0o700
+
+    ok(run("security", "certificate", folder, "--role", "orders"))
+    role = x509.load_pem_x509_certificate((folder / "orders.cert.pem").read_bytes())
+    role.verify_directly_issued_by(ca)
+    assert role.subject.rfc4514_string() == "CN=orders"
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [(), ("--host", "a", "--role", "b"), ("--role", "ca"), ("--role", "../x"), ("--role", ""), ("--host", "a b")],
+)
+def test_arguments_that_name_no_certificate_are_refused(
+    run: Run,  # noqa: F811
+    tmp_path: Path,
+    arguments: tuple[str, ...],
+) -> None:
+    done = run("security", "certificate", tmp_path, *arguments)
+    assert done.code == 1
+    assert done.err.startswith("pulsarpy: ")
+    assert not list(tmp_path.glob("[!c]*"))
+
+
+def test_commands_verify_and_reach_the_broker(run: Run, broker: RunningBroker, folder: Path) -> None:  # noqa: F811
+    trust = ("--tls-trust-cert-path", folder / "ca.cert.pem")
+    ok(run("topics", "create", "secured", "--url", broker.web_url, *trust))
+    assert "secured" in ok(run("topics", "list", "--url", broker.web_url, *trust))
+    ok(run("produce", "secured", "--url", broker.url, *trust, "-m", "hello"))
+    assert "hello" in ok(run("read", "secured", "--url", broker.web_url, *trust))
+    said = ok(run("status", "--url", broker.web_url, *trust))
+    assert "TLS certificate expires on" in said
+
+
+@pytest.mark.parametrize("what", ["topics", "produce"])
+def test_a_certificate_that_is_not_trusted_is_one_sentence_with_the_remedy(
+    run: Run,  # noqa: F811
+    broker: RunningBroker,
+    what: str,
+) -> None:
+    command = (
+        ("topics", "list", "--url", broker.web_url)
+        if what == "topics"
+        else (
+            "produce",
+            "secured",
+            "--url",
+            broker.url,
+            "-m",
+            "x",
+        )
+    )
+    done = run(*command)
+    assert done.code == 1
+    assert "is refused (unable to get local issuer certificate)" in done.err
+    assert "--tls-trust-cert-path" in done.err
+    ok(run(*command, "--tls-allow-insecure"))
+
+
+@pytest.mark.parametrize("kind", ["web", "binary"])
+def test_a_certificate_of_another_host_is_refused_unless_that_is_disabled(
+    run: Run,  # noqa: F811
+    broker: RunningBroker,
+    folder: Path,
+    kind: str,
+) -> None:
+    url = (broker.web_url if kind == "web" else broker.url).replace("localhost", "127.0.0.1")
+    command = ("topics", "list") if kind == "web" else ("produce", "secured", "-m", "x")
+    trust = ("--url", url, "--tls-trust-cert-path", folder / "ca.cert.pem")
+    done = run(*command, *trust)
+    assert done.code == 1
+    assert "mismatch, certificate is not valid for '127.0.0.1'" in done.err
+    ok(run(*command, *trust, "--tls-disable-hostname-verification"))
+
+
+def test_a_file_of_cas_that_cannot_be_used_is_named(run: Run, broker: RunningBroker, tmp_path: Path) -> None:  # noqa: F811
+    done = run("topics", "list", "--url", broker.web_url, "--tls-trust-cert-path", tmp_path / "missing.pem")
+    assert done.code == 1
+    assert "missing.pem" in done.err
