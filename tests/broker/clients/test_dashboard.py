@@ -12,10 +12,12 @@ from typing import Any
 
 import httpx
 import pulsar
+import pytest
 import yaml
 from prometheus_client.parser import text_string_to_metric_families
 
 from tests.kit.running_broker import RunningBroker
+from tests.kit.tls_files import TlsFiles
 
 from .conftest import WAIT_MS
 
@@ -75,6 +77,14 @@ def dashboard_queries() -> Iterator[Query]:
 def rules() -> list[dict[str, Any]]:
     (group,) = yaml.safe_load((DOCS / "dashboard" / "alerts.yml").read_text())["groups"]
     return list(group["rules"])
+
+
+@pytest.fixture(scope="module")
+def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningBroker]:
+    """A broker with everything that has metrics, TLS among them."""
+    settings = TlsFiles(tmp_path_factory.mktemp("tls")).settings()
+    with RunningBroker(tmp_path_factory.mktemp("broker") / "root", settings) as running:
+        yield running
 
 
 def test_queries_ask_for_what_there_is(broker: RunningBroker, client: pulsar.Client, topic: str) -> None:
