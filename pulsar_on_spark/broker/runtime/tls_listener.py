@@ -119,6 +119,9 @@ class TlsListener:
         except OSError as error:
             client.close()
             log.debug("%s left during its handshake at %s: %s", address, self._name, error)
+        except Exception:
+            client.close()
+            log.exception("The connection of %s at %s failed because of a bug in the broker.", address, self._name)
 
     def _why(self, error: ssl.SSLError) -> str:
         if error.reason in _PLAIN:
