@@ -102,9 +102,11 @@ class Load:
 
     Args:
         work: A folder for the program and the payloads.
+        trust_certs: PEM file of the CAs of brokers with TLS; "" for none.
     """
 
-    def __init__(self, work: Path) -> None:
+    def __init__(self, work: Path, trust_certs: str = "") -> None:
+        self._trust_certs = trust_certs
         self._program = work / "load"
         self._payloads = work / "payloads"
         _build(self._program)
@@ -124,6 +126,7 @@ class Load:
                 str(VALUE_SIZE_BYTES),
                 f"-consume={str(shape.consume).lower()}",
             ),
+            *("-trust", self._trust_certs),
             *("-warm-up", f"{shape.warm_up_s}s", "-length", f"{shape.length_s}s"),
         ]
         process = subprocess.Popen(command, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE)

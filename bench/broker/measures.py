@@ -245,7 +245,14 @@ def _sampling(sample: Callable[[], None]) -> Iterator[None]:
 
 @contextmanager
 def _client(target: Target) -> Iterator[pulsar.Client]:
-    with closing(pulsar.Client(target.url, logger=pulsar.ConsoleLogger(pulsar.LoggerLevel.Error))) as client:
+    with closing(
+        pulsar.Client(
+            target.url,
+            logger=pulsar.ConsoleLogger(pulsar.LoggerLevel.Error),
+            tls_trust_certs_file_path=target.trust_certs,
+            tls_validate_hostname=True,
+        )
+    ) as client:
         yield client
 
 

@@ -19,6 +19,7 @@ from pulsar_on_spark.model.errors import InvalidArgumentError
 from pulsar_on_spark.model.quorum import Quorum
 from pulsar_on_spark.root import Root
 from tests.kit.running_broker import RunningBroker
+from tests.kit.tls_files import TlsFiles
 
 _LAG: Final = "pulsarpy_sealing_lag_bytes"
 
@@ -33,6 +34,10 @@ class Target(Protocol):
     @property
     def url(self) -> str:
         """What clients connect to; another one after `seal`."""
+
+    @property
+    def trust_certs(self) -> str | None:
+        """PEM file of the CAs that clients trust; None without TLS."""
 
     @property
     def start_s(self) -> float | None:
@@ -58,6 +63,7 @@ class Peer:
     url: str
     name: str = "peer"
     start_s: float | None = None
+    trust_certs: str | None = None
 
     def processes(self) -> list[psutil.Process]:
         """See `Target`."""
@@ -78,17 +84,19 @@ class Peer:
 class Ours:
     """A broker of ours; see `our_broker`."""
 
-    def __init__(self, root: Path, quorum: Quorum) -> None:
-        self.name = f"ours {quorum}"
+    def __init__(self, root: Path, quorum: Quorum, tls: TlsFiles | None) -> None:
+        self.name = f"ours {quorum}" if tls is None else f"ours {quorum} TLS"
+        self.trust_certs = None if tls is None else tls.trust
+        self._settings = {} if tls is None else tls.settings(web_service_port_tls="")
         self._root = Root.create(root, quorum=quorum)
         began_s = time.perf_counter()
-        self._broker = RunningBroker(root)
+        self._broker = RunningBroker(root, self._settings)
         self.start_s: float | None = time.perf_counter() - began_s
 
     @property
     def url(self) -> str:
         """See `Target`."""
-        return self._broker.url
+        return self._broker.tls_url or self._broker.url
 
     def processes(self) -> list[psutil.Process]:
         """See `Target`."""
@@ -104,7 +112,7 @@ class Ours:
         """See `Target`: it ends, its journal is sealed by housekeeping, and it starts again."""
         self.stop()
         self._root.maintain()
-        self._broker = RunningBroker(self._root.path)
+        self._broker = RunningBroker(self._root.path, self._settings)
 
     def stop(self) -> None:
         """End it."""
@@ -112,10 +120,10 @@ class Ours:
 
 
 @contextmanager
-def our_broker(root: Path, quorum: Quorum) -> Iterator[Ours]:
-    """A broker of ours on a fresh root, with all storage paths on one disk."""
+def our_broker(root: Path, quorum: Quorum, tls: TlsFiles | None = None) -> Iterator[Ours]:
+    """A broker of ours on a fresh root, with all storage paths on one disk; clients use TLS if it is given."""
     shutil.rmtree(root, ignore_errors=True)
-    ours = Ours(root, quorum)
+    ours = Ours(root, quorum, tls)
     try:
         yield ours
     finally:

@@ -94,6 +94,7 @@ type load struct {
 
 func main() {
 	url := flag.String("url", "", "service URL")
+	trust := flag.String("trust", "", "file of the CAs that are trusted")
 	topic := flag.String("topic", "", "topic, or what their names begin with")
 	topics := flag.Int("topics", 1, "how many topics")
 	rate := flag.Float64("rate", 0, "messages a second of each topic; 0: as fast as it goes")
@@ -110,6 +111,7 @@ func main() {
 	logger.SetLevel(logrus.ErrorLevel)
 	client, err := pulsar.NewClient(pulsar.ClientOptions{
 		URL: *url, OperationTimeout: 2 * time.Minute, Logger: log.NewLoggerWithLogrus(logger),
+		TLSTrustCertsFilePath: *trust, TLSValidateHostname: true,
 	})
 	check(err)
 	started := time.Now()

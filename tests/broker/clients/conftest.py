@@ -40,5 +40,11 @@ def topic() -> str:
     return f"topic-{next(_numbers)}"
 
 
-def new_client(url: str) -> pulsar.Client:
-    return pulsar.Client(url, operation_timeout_seconds=30, logger=pulsar.ConsoleLogger(pulsar.LoggerLevel.Error))
+def new_client(url: str, trust: str | None = None) -> pulsar.Client:
+    return pulsar.Client(
+        url,
+        operation_timeout_seconds=30,
+        logger=pulsar.ConsoleLogger(pulsar.LoggerLevel.Error),
+        tls_trust_certs_file_path=trust,
+        tls_validate_hostname=True,
+    )

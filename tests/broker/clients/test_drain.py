@@ -8,10 +8,12 @@ import time
 from pathlib import Path
 
 import pulsar
+import pytest
 
 from tests.broker.clients.conftest import new_client
 from tests.broker.clients.test_durable import stored
 from tests.kit.running_broker import RunningBroker
+from tests.kit.tls_files import TlsFiles
 
 
 def free_port() -> int:
@@ -21,10 +23,16 @@ def free_port() -> int:
         return port
 
 
-def test_clients_go_on_with_the_next_broker_without_loss_or_doubles(tmp_path: Path) -> None:
+@pytest.mark.parametrize("kind", ["plain", "TLS"])
+def test_clients_go_on_with_the_next_broker_without_loss_or_doubles(tmp_path: Path, kind: str) -> None:
     root, settings = tmp_path / "root", {"broker_service_port": free_port()}
+    trust = None
+    if kind == "TLS":
+        files = TlsFiles(tmp_path / "tls")
+        trust = files.trust
+        settings = files.settings(broker_service_port_tls=free_port())
     broker = RunningBroker(root, settings)
-    client = new_client(broker.url)
+    client = new_client(broker.tls_url or broker.url, trust)
     consumer = client.subscribe("orders", "s")
     producer = client.create_producer("orders", max_pending_messages=50_000)
     results: list[pulsar.Result] = []

@@ -5,9 +5,11 @@ They need Go or Maven, and the clients from their registries: the long runs have
 
 from __future__ import annotations
 
+import os
 import shutil
 import subprocess
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
@@ -15,16 +17,53 @@ import pytest
 from pulsar_on_spark.metadata.records import TopicRecord
 from pulsar_on_spark.root import Root
 from tests.kit.running_broker import RunningBroker
+from tests.kit.tls_files import TlsFiles
 
 HERE = Path(__file__).parent
 TIMEOUT_S = 900
 """With a compiler's run, and downloads the first time."""
 
 
-def run(broker: RunningBroker, prefix: str, folder: Path, command: Sequence[str | Path]) -> None:
+@dataclass(frozen=True, slots=True)
+class Served:
+    """A broker, and how clients reach it.
+
+    Attributes:
+        broker: The broker.
+        url: Its URL for Pulsar's clients.
+        web_url: Its URL for HTTP.
+        trust: PEM file of the CAs that clients trust; "" without TLS.
+    """
+
+    broker: RunningBroker
+    url: str
+    web_url: str
+    trust: str
+
+
+@pytest.fixture(scope="module", params=["plain", "TLS"])
+def served(
+    request: pytest.FixtureRequest, broker: RunningBroker, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Served]:
+    if request.param == "plain":
+        yield Served(broker, broker.url, broker.web_url, "")
+        return
+    files = TlsFiles(tmp_path_factory.mktemp("tls"))
+    with RunningBroker(tmp_path_factory.mktemp("with-tls") / "root", files.settings()) as running:
+        yield Served(running, running.tls_url, running.web_tls_url, files.trust)
+
+
+def run(served: Served, prefix: str, folder: Path, command: Sequence[str | Path]) -> None:
+    broker = served.broker
     Root.open(broker.root).create_topic(f"{prefix}-parts", partitions=3)
     done = subprocess.run(
-        command, cwd=folder, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, timeout=TIMEOUT_S
+        command,
+        cwd=folder,
+        env=os.environ | {"TLS_TRUST_CERTS": served.trust},
+        text=True,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        timeout=TIMEOUT_S,
     )
     passed = [line for line in done.stdout.splitlines() if line.startswith("passed ")]
     failed = [line for line in done.stdout.splitlines() if line.startswith("FAILED ")]
@@ -34,18 +73,18 @@ def run(broker: RunningBroker, prefix: str, folder: Path, command: Sequence[str 
 
 @pytest.mark.soak
 @pytest.mark.skipif(shutil.which("go") is None, reason="needs Go")
-def test_go(broker: RunningBroker) -> None:
-    run(broker, "go", HERE / "go", ["go", "run", ".", broker.url, "go"])
-    topics = {record.name for record in Root.open(broker.root).store.view().all(TopicRecord)}
+def test_go(served: Served) -> None:
+    run(served, "go", HERE / "go", ["go", "run", ".", served.url, "go"])
+    topics = {record.name for record in Root.open(served.broker.root).store.view().all(TopicRecord)}
     assert "persistent://public/default/go-retry_by_default-stray-RETRY" in topics
     assert not [name for name in topics if name.startswith("persistent://public/default/stray-")]
 
 
 @pytest.mark.soak
 @pytest.mark.skipif(shutil.which("mvn") is None, reason="needs Maven")
-def test_java(broker: RunningBroker, tmp_path: Path) -> None:
+def test_java(served: Served, tmp_path: Path) -> None:
     project = shutil.copytree(HERE / "java", tmp_path / "java", ignore=shutil.ignore_patterns("target"))
     subprocess.run(["mvn", "-q", "compile"], cwd=project, check=True, timeout=TIMEOUT_S)
-    arguments = f"{broker.url} {broker.web_url} java"
+    arguments = f"{served.url} {served.web_url} java"
     main = ["-Dexec.mainClass=clients.Scenarios", f"-Dexec.args={arguments}"]
-    run(broker, "java", project, ["mvn", "-q", "exec:java", *main])
+    run(served, "java", project, ["mvn", "-q", "exec:java", *main])

@@ -66,7 +66,10 @@ func main() {
 	}
 	failed := 0
 	for _, name := range names {
-		client, err := pulsar.NewClient(pulsar.ClientOptions{URL: url, OperationTimeout: 30 * time.Second})
+		client, err := pulsar.NewClient(pulsar.ClientOptions{
+			URL: url, OperationTimeout: 30 * time.Second,
+			TLSTrustCertsFilePath: os.Getenv("TLS_TRUST_CERTS"), TLSValidateHostname: true,
+		})
 		if err == nil {
 			err = scenarios[name](&scenario{client, prefix + "-" + name})
 			client.Close()
@@ -850,7 +853,10 @@ func (s *scenario) refusals() error {
 }
 
 func (s *scenario) transactions() error {
-	client, err := pulsar.NewClient(pulsar.ClientOptions{URL: url(), OperationTimeout: 5 * time.Second, EnableTransaction: true})
+	client, err := pulsar.NewClient(pulsar.ClientOptions{
+		URL: url(), OperationTimeout: 5 * time.Second, EnableTransaction: true,
+		TLSTrustCertsFilePath: os.Getenv("TLS_TRUST_CERTS"), TLSValidateHostname: true,
+	})
 	if err == nil {
 		_, err = client.NewTransaction(time.Minute)
 		client.Close()

@@ -19,6 +19,7 @@ import java.util.concurrent.TimeUnit;
 import java.util.regex.Pattern;
 import java.util.stream.IntStream;
 import org.apache.pulsar.client.api.BatcherBuilder;
+import org.apache.pulsar.client.api.ClientBuilder;
 import org.apache.pulsar.client.api.CompressionType;
 import org.apache.pulsar.client.api.Consumer;
 import org.apache.pulsar.client.api.ConsumerBuilder;
@@ -64,13 +65,18 @@ public final class Scenarios {
         this.topic = prefix + "-" + name;
     }
 
+    private static ClientBuilder builder(String url) {
+        return PulsarClient.builder().serviceUrl(url).tlsTrustCertsFilePath(System.getenv("TLS_TRUST_CERTS"))
+            .enableTlsHostnameVerification(true);
+    }
+
     public static void main(String[] args) throws Exception {
         List<String> names = args.length > 3 ? List.of(args).subList(3, args.length)
             : Arrays.stream(Scenarios.class.getDeclaredMethods()).filter(method -> method.getName().startsWith("test"))
                 .map(Method::getName).sorted(Comparator.naturalOrder()).toList();
         int failed = 0;
         for (String name : names) {
-            try (PulsarClient client = PulsarClient.builder().serviceUrl(args[0]).build()) {
+            try (PulsarClient client = builder(args[0]).build()) {
                 Scenarios.class.getDeclaredMethod(name).invoke(new Scenarios(client, args[1], args[2], name));
                 System.out.println("passed " + name);
             } catch (InvocationTargetException problem) {
@@ -477,7 +483,7 @@ public final class Scenarios {
     }
 
     void testHttpLookup() throws Exception {
-        try (PulsarClient http = PulsarClient.builder().serviceUrl(webUrl).build()) {
+        try (PulsarClient http = builder(webUrl).build()) {
             Consumer<byte[]> consumer = http.newConsumer().topic(topic).subscriptionName("sub").subscribe();
             send(http.newProducer().topic(topic).create(), 0, 9);
             expect(consumer, 0, 9);
@@ -487,7 +493,7 @@ public final class Scenarios {
 
     void testTransactionsAreRefused() throws Exception {
         expectRefusal(Exception.class, () -> {
-            try (PulsarClient asking = PulsarClient.builder().serviceUrl(url())
+            try (PulsarClient asking = builder(url())
                     .operationTimeout(5, TimeUnit.SECONDS).enableTransaction(true).build()) {
                 asking.newTransaction().build().get(PATIENCE_S, TimeUnit.SECONDS);
             }
