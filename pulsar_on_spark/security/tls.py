@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import ssl
 import stat
@@ -12,6 +13,8 @@ from pathlib import Path
 from typing import Final
 
 from pulsar_on_spark.model.errors import InvalidArgumentError, sentence_of
+
+log = logging.getLogger(__name__)
 
 OPEN_SECRETS_VARIABLE: Final = "PULSARPY_ALLOW_OPEN_SECRETS"
 """If this environment variable is 1, key files that every user of the host can read are accepted."""
@@ -160,7 +163,11 @@ def _require_readable(file: Path) -> None:
 
 def _require_private(key: Path) -> None:
     mode = stat.S_IMODE(key.stat().st_mode)
-    if mode & stat.S_IROTH and os.environ.get(OPEN_SECRETS_VARIABLE) != "1":
+    if not mode & stat.S_IROTH:
+        return
+    if os.environ.get(OPEN_SECRETS_VARIABLE) == "1":
+        log.warning("Every user of this host can read the private key %s (permissions %04o).", key, mode)
+    else:
         raise InvalidArgumentError(
             f"Every user of this host can read the private key {key} (permissions {mode:04o}): run `chmod o= {key}`, "
             f"or set {OPEN_SECRETS_VARIABLE}=1."

@@ -10,6 +10,7 @@ import asyncio
 import itertools
 import json
 import os
+import ssl
 import sys
 from collections.abc import Callable, Coroutine
 from contextlib import suppress
@@ -54,8 +55,13 @@ class Rude:
     @classmethod
     async def plain(cls, url: str) -> Rude:
         """Connected, and nothing said."""
-        host, _, port = url.removeprefix("pulsar://").partition(":")
-        return cls(*await asyncio.open_connection(host, int(port)))
+        scheme, _, address = url.partition("://")
+        host, _, port = address.partition(":")
+        context = None
+        if scheme == "pulsar+ssl":
+            context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+            context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+        return cls(*await asyncio.open_connection(host, int(port), ssl=context))
 
     def send(self, command: BaseCommand, entry: bytes = b"") -> None:
         """One frame."""

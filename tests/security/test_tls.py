@@ -160,7 +160,9 @@ def test_a_key_in_pkcs1_form_is_taken(ca: LocalCa, tls: ServerTls) -> None:
     assert load_server(tls).context
 
 
-def test_a_key_that_others_can_read_is_refused_unless_allowed(tls: ServerTls, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_key_that_others_can_read_is_refused_unless_allowed(
+    tls: ServerTls, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
     tls.key.chmod(0o640)
     load_server(tls)
     tls.key.chmod(0o644)
@@ -168,6 +170,7 @@ def test_a_key_that_others_can_read_is_refused_unless_allowed(tls: ServerTls, mo
         load_server(tls)
     monkeypatch.setenv(OPEN_SECRETS_VARIABLE, "1")
     load_server(tls)
+    assert "can read the private key" in caplog.text
 
 
 @pytest.mark.parametrize(

@@ -25,14 +25,10 @@ class Connections:
     Args:
         handlers: The handlers of commands.
         frames_limit_bytes: Limit of the incomplete frames of all clients.
-
-    Attributes:
-        created: Number of connections accepted since the start.
     """
 
     def __init__(self, handlers: Handlers[Connection], frames_limit_bytes: int) -> None:
         self._handlers = handlers
-        self.created = 0
         self._all = Registry[Connection](frames_limit_bytes)
         self._server: asyncio.Server | None = None
         self._tls_listener: TlsListener | None = None
@@ -40,6 +36,11 @@ class Connections:
 
     def __len__(self) -> int:
         return len(self._all)
+
+    @property
+    def created(self) -> int:
+        """Number of connections since the start."""
+        return self._all.created
 
     async def serve(self, ports: Ports, services: Services) -> None:
         """Accept clients on the ports for Pulsar's protocol."""
@@ -53,7 +54,6 @@ class Connections:
         self._ticking = asyncio.create_task(self._tick(services.settings.keep_alive_interval_seconds))
 
     def _made(self, services: Services) -> Connection:
-        self.created += 1
         return Connection(services, self._handlers, self._all)
 
     def update_holds(self) -> None:

@@ -43,9 +43,13 @@ class Registry(Generic[_C]):
 
     Args:
         frames_limit_bytes: Limit of the incomplete frames of all connections.
+
+    Attributes:
+        created: Number of connections that were added since the start.
     """
 
     def __init__(self, frames_limit_bytes: int) -> None:
+        self.created = 0
         self._frames = UnfinishedFrames[_C](frames_limit_bytes)
         self._hosts: dict[_C, str] = {}
         self._of_host: Counter[str] = Counter()
@@ -64,6 +68,7 @@ class Registry(Generic[_C]):
         Raises:
             ServerRefusalError: there are too many.
         """
+        self.created += 1
         self._hosts[connection] = host
         self._of_host[host] += 1
         limit = settings.broker_max_connections

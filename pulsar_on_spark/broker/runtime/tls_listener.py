@@ -92,6 +92,8 @@ class TlsListener:
             while True:
                 try:
                     client, address = await loop.sock_accept(listening)
+                except ConnectionError:
+                    continue
                 except OSError as error:
                     log.error("No client can be accepted at %s: %s", self._name, error)
                     await asyncio.sleep(_RETRY_S)
@@ -112,6 +114,9 @@ class TlsListener:
                 ssl_handshake_timeout=self._timeout_s,
                 ssl_shutdown_timeout=SHUTDOWN_TIMEOUT_S,
             )
+        except asyncio.CancelledError:
+            client.close()
+            raise
         except ssl.SSLError as error:
             self._refuse(client, address, self._why(error))
         except ConnectionAbortedError:

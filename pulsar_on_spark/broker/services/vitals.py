@@ -16,7 +16,9 @@ LOOP_EVERY_S: Final = 0.25
 class Clients(Protocol):
     """The connections of clients, as far as metrics count them."""
 
-    created: int
+    @property
+    def created(self) -> int:
+        """Number of connections since the start."""
 
     def __len__(self) -> int:
         """Count those that are open."""

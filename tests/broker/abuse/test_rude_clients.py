@@ -16,11 +16,22 @@ import pytest
 from tests.broker.clients.conftest import WAIT_MS, new_client
 from tests.kit.rude_clients import HOW
 from tests.kit.running_broker import RunningBroker
+from tests.kit.tls_files import TlsFiles
 
 MIB = 1 << 20
 GROWTH_BYTES = 300 * MIB
 """A hundred connections may have 1 MiB each of a frame that never ends; beside it the publish buffer and the cache."""
 SETTINGS = {"managed_ledger_cache_size_mb": 32, "max_message_publish_buffer_size_mb": 32}
+OVER_TLS = (
+    "never_read",
+    "never_acknowledge",
+    "stall_in_a_frame",
+    "garbage",
+    "many_connections",
+    "flood_of_unknown_commands",
+    "stall_before_connecting",
+)
+"""Those for whom it makes a difference that the event loop keeps data of connections with TLS, too."""
 ROUNDS = 30
 NOTICED = 20
 """Times as long as without them: rude clients, the broker and the polite client share two CPUs."""
@@ -30,7 +41,8 @@ FLOOR_MS = 50.0
 
 @pytest.fixture(scope="module")
 def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningBroker]:
-    with RunningBroker(tmp_path_factory.mktemp("rude") / "root", SETTINGS) as running:
+    settings = TlsFiles(tmp_path_factory.mktemp("tls")).settings(**SETTINGS)
+    with RunningBroker(tmp_path_factory.mktemp("rude") / "root", settings) as running:
         yield running
 
 
@@ -51,13 +63,22 @@ def rude_client(how: str, url: str, topic: str) -> Iterator[subprocess.Popen[str
 
 @pytest.mark.parametrize("how", HOW)
 def test_others_do_not_notice(broker: RunningBroker, how: str) -> None:
+    others_do_not_notice(broker, broker.url, how)
+
+
+@pytest.mark.parametrize("how", OVER_TLS)
+def test_others_do_not_notice_over_tls(broker: RunningBroker, how: str) -> None:
+    others_do_not_notice(broker, broker.tls_url, how)
+
+
+def others_do_not_notice(broker: RunningBroker, url: str, how: str) -> None:
     process = psutil.Process(broker.pid)
     client = new_client(broker.url)
-    consumer = client.subscribe("polite", how, pulsar.ConsumerType.Exclusive)
+    consumer = client.subscribe("polite", f"{how} {url}", pulsar.ConsumerType.Exclusive)
     producer = client.create_producer("polite")
     without_ms = [there_and_back(producer, consumer) for _ in range(ROUNDS)]
     before, peak, taken_ms = process.memory_info().rss, 0, []
-    with rude_client(how, broker.url, f"rude-{how}") as rude:
+    with rude_client(how, url, f"rude-{how}") as rude:
         for _ in range(ROUNDS):
             taken_ms.append(there_and_back(producer, consumer))
             peak = max(peak, process.memory_info().rss)
