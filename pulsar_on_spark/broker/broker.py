@@ -15,10 +15,11 @@ from pathlib import Path
 from pulsar_on_spark.broker.background.housekeeping import Housekeeping
 from pulsar_on_spark.broker.background.lifecycle import Lifecycle
 from pulsar_on_spark.broker.background.surroundings import Surroundings
+from pulsar_on_spark.broker.connection.broker_state import BrokerState
 from pulsar_on_spark.broker.connection.connections import Connections
 from pulsar_on_spark.broker.cursors.keeper import CursorKeeper
 from pulsar_on_spark.broker.cursors.open_cursor import OpenCursor
-from pulsar_on_spark.broker.handlers import HANDLERS
+from pulsar_on_spark.broker.handlers import make_handlers
 from pulsar_on_spark.broker.observe.overview import Overview
 from pulsar_on_spark.broker.observe.stored import Stored
 from pulsar_on_spark.broker.producing.dedup import DedupLimits
@@ -86,7 +87,7 @@ class Broker:
         self._running.callback(lock.release)
         self._settings = self._settings_in_force = settings
         buffer_bytes = settings.max_message_publish_buffer_size_mb * _MIB
-        self._connections = Connections(HANDLERS, frames_limit_bytes=_UNFINISHED_TIMES * buffer_bytes)
+        self._connections = Connections(_UNFINISHED_TIMES * buffer_bytes)
         self._cache = EntryCache(settings.managed_ledger_cache_size_mb * _MIB)
         self._path = PublishPath(self._cache, buffer_bytes, self._connections.update_holds)
         self._keeper: CursorKeeper | None = None
@@ -224,7 +225,12 @@ class Broker:
             self._tls.start()
             self._running.push_async_callback(self._tls.stop)
         await self._web.start(ports)
-        await self._connections.serve(ports, services)
+        state = BrokerState(
+            current_settings=lambda: services.settings,
+            accepts_entries=lambda: self._path.is_open,
+            use_tls_port=ports.numbers.use_binary_tls,
+        )
+        await self._connections.serve(ports, self._tls, state, make_handlers(services))
 
     def _services(self, ports: PortNumbers) -> Services:
         return Services(

@@ -10,6 +10,7 @@ from typing import Any, Final, cast
 
 from google.protobuf.message import Message
 
+from pulsar_on_spark.broker.connection.broker_state import BrokerState
 from pulsar_on_spark.broker.connection.handlers import Handlers, Request, Steps
 from pulsar_on_spark.broker.connection.large_answers import LargeAnswers
 from pulsar_on_spark.broker.connection.registry import SLOW_HANDSHAKE_S, Registry
@@ -19,7 +20,6 @@ from pulsar_on_spark.broker.producing.producers import ProducerInfo
 from pulsar_on_spark.broker.runtime.access import Authentication
 from pulsar_on_spark.broker.runtime.intake import Intake, Pause
 from pulsar_on_spark.broker.runtime.server_errors import ServerRefusalError
-from pulsar_on_spark.broker.services.services import Services
 from pulsar_on_spark.broker.topics.creation_rate import CreationRate
 from pulsar_on_spark.broker.topics.subscribed import Subscribed
 from pulsar_on_spark.broker.topics.topics import AnyTopic
@@ -51,7 +51,7 @@ class Connection(asyncio.Protocol):
     """A client's connection; topics see it as a `Peer`.
 
     Args:
-        services: The broker's parts.
+        broker: The state of the broker.
         handlers: The handlers of commands.
         registry: All open connections.
 
@@ -71,8 +71,9 @@ class Connection(asyncio.Protocol):
         large_answers: The turns of its large answers.
     """
 
-    def __init__(self, services: Services, handlers: Handlers[Connection], registry: Registry[Connection]) -> None:
-        self.services = services
+    def __init__(self, broker: BrokerState, handlers: Handlers[Connection], registry: Registry[Connection]) -> None:
+        self._broker = broker
+        settings = broker.current_settings()
         self.address = ""
         self.client_version = ""
         self.protocol_version = 0
@@ -94,8 +95,8 @@ class Connection(asyncio.Protocol):
         self._handlers = handlers
         self._registry = registry
         self._codec = ServerConnection(
-            services.settings.max_message_size,
-            max_handshake_frame_bytes=services.settings.connection_handshake_max_frame_bytes,
+            settings.max_message_size,
+            max_handshake_frame_bytes=settings.connection_handshake_max_frame_bytes,
         )
         self._holds = False
         """True if the codec holds bytes of an incomplete frame."""
@@ -105,7 +106,8 @@ class Connection(asyncio.Protocol):
         self._steps: Steps | None = None
         self._takes_turns = False
         self._may_come_again: asyncio.Future[None] | None = None
-        self._patience_s = services.settings.keep_alive_interval_seconds / 2
+        self._handshake_timeout_s = settings.connection_handshake_timeout_seconds
+        self._patience_s = settings.keep_alive_interval_seconds / 2
 
     # -- asyncio -------------------------------------------------------------------------------------------------------
 
@@ -114,13 +116,13 @@ class Connection(asyncio.Protocol):
         self._loop = asyncio.get_running_loop()
         self._transport = cast(asyncio.Transport, transport)
         self._transport.set_write_buffer_limits(WRITE_HIGH_WATER_BYTES)
-        self.intake = Intake(self._transport, self.services.settings.max_pending_publish_requests_per_connection)
+        settings = self._broker.current_settings()
+        self.intake = Intake(self._transport, settings.max_pending_publish_requests_per_connection)
         host, port, *_ = transport.get_extra_info("peername") or ("?", 0)
         self.address = f"{host}:{port}"
-        timeout_s = self.services.settings.connection_handshake_timeout_seconds
-        self._handshake = self._loop.call_later(min(SLOW_HANDSHAKE_S, timeout_s), self._handshake_slow)
+        self._handshake = self._loop.call_later(min(SLOW_HANDSHAKE_S, self._handshake_timeout_s), self._handshake_slow)
         try:
-            self._registry.add(self, host, self.services.settings)
+            self._registry.add(self, host, settings)
         except ServerRefusalError as error:
             self._refuse(error)
 
@@ -142,7 +144,7 @@ class Connection(asyncio.Protocol):
         try:
             events = self._codec.receive_data(data)
         except ProtocolError as error:
-            remedy = f", and {self.services.ports.use_binary_tls}" if isinstance(error, TlsHandshakeError) else ""
+            remedy = f", and {self._broker.use_tls_port}" if isinstance(error, TlsHandshakeError) else ""
             log.warning(
                 "Closing the connection of %s: %s%s", self.address, error, remedy, extra={"connection": self.address}
             )
@@ -181,16 +183,15 @@ class Connection(asyncio.Protocol):
         self.close()
 
     def _handshake_slow(self) -> None:
-        timeout_s = self.services.settings.connection_handshake_timeout_seconds
-        left_s = max(0.0, timeout_s - SLOW_HANDSHAKE_S)
-        self._handshake = self._loop.call_later(left_s, self._handshake_late, timeout_s)
+        left_s = max(0.0, self._handshake_timeout_s - SLOW_HANDSHAKE_S)
+        self._handshake = self._loop.call_later(left_s, self._handshake_late)
         try:
             self._registry.add_slow_handshake(self)
         except ServerRefusalError as error:
             self._refuse(error)
 
-    def _handshake_late(self, timeout_s: float) -> None:
-        self.abort(f"its handshake took longer than {timeout_s:g} s")
+    def _handshake_late(self) -> None:
+        self.abort(f"its handshake took longer than {self._handshake_timeout_s:g} s")
 
     def handshake_done(self) -> None:
         """Lift the limits of connections before their handshake: the client is CONNECTED."""
@@ -293,7 +294,7 @@ class Connection(asyncio.Protocol):
 
     def update_hold(self) -> None:
         """Pause reading from a client with producers while the broker accepts no entries, else resume it."""
-        is_shut = not self.services.path.is_open
+        is_shut = not self._broker.accepts_entries()
         publishes = not all(made.is_closed for made in self.producers.values())
         self.intake.hold_producers(publishes=publishes, is_shut=is_shut)
         if self._may_come_again is not None and not (is_shut or self.intake.is_full):

@@ -5,12 +5,13 @@ from __future__ import annotations
 import asyncio
 from typing import Final
 
+from pulsar_on_spark.broker.connection.broker_state import BrokerState
 from pulsar_on_spark.broker.connection.connection import Connection
 from pulsar_on_spark.broker.connection.handlers import Handlers
 from pulsar_on_spark.broker.connection.registry import Registry
 from pulsar_on_spark.broker.runtime.ports import Ports
+from pulsar_on_spark.broker.runtime.tls import BrokerTls
 from pulsar_on_spark.broker.runtime.tls_listener import TlsListener
-from pulsar_on_spark.broker.services.services import Services
 from pulsar_on_spark.protocol import replies
 
 _TICKS_PER_INTERVAL: Final = 4
@@ -23,12 +24,10 @@ class Connections:
     """The connections of a broker's clients.
 
     Args:
-        handlers: The handlers of commands.
         frames_limit_bytes: Limit of the incomplete frames of all clients.
     """
 
-    def __init__(self, handlers: Handlers[Connection], frames_limit_bytes: int) -> None:
-        self._handlers = handlers
+    def __init__(self, frames_limit_bytes: int) -> None:
         self._all = Registry[Connection](frames_limit_bytes)
         self._server: asyncio.Server | None = None
         self._tls_listener: TlsListener | None = None
@@ -42,19 +41,23 @@ class Connections:
         """Number of connections since the start."""
         return self._all.created
 
-    async def serve(self, ports: Ports, services: Services) -> None:
+    async def serve(
+        self, ports: Ports, tls: BrokerTls | None, state: BrokerState, handlers: Handlers[Connection]
+    ) -> None:
         """Accept clients on the ports for Pulsar's protocol."""
-        loop = asyncio.get_running_loop()
-        if ports.binary is not None:
-            self._server = await loop.create_server(lambda: self._made(services), sock=ports.binary, backlog=_BACKLOG)
-        if ports.binary_tls is not None and (tls := services.tls) is not None:
-            timeout_s = services.settings.connection_handshake_timeout_seconds
-            self._tls_listener = TlsListener(tls, ports.numbers.use_binary, timeout_s)
-            self._tls_listener.start(ports.binary_tls, lambda: self._made(services))
-        self._ticking = asyncio.create_task(self._tick(services.settings.keep_alive_interval_seconds))
 
-    def _made(self, services: Services) -> Connection:
-        return Connection(services, self._handlers, self._all)
+        def made() -> Connection:
+            return Connection(state, handlers, self._all)
+
+        loop = asyncio.get_running_loop()
+        settings = state.current_settings()
+        if ports.binary is not None:
+            self._server = await loop.create_server(made, sock=ports.binary, backlog=_BACKLOG)
+        if ports.binary_tls is not None and tls is not None:
+            timeout_s = settings.connection_handshake_timeout_seconds
+            self._tls_listener = TlsListener(tls, ports.numbers.use_binary, timeout_s)
+            self._tls_listener.start(ports.binary_tls, made)
+        self._ticking = asyncio.create_task(self._tick(settings.keep_alive_interval_seconds))
 
     def update_holds(self) -> None:
         """Pause or resume reading from producers after the publish path has closed or reopened."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Final
+from functools import partial
 
 from pulsar_on_spark.broker.connection.connection import Connection
 from pulsar_on_spark.broker.connection.handlers import Handlers
@@ -17,26 +17,34 @@ from pulsar_on_spark.broker.handlers import (
     transactions,
     watching,
 )
+from pulsar_on_spark.broker.services.services import Services
 
 
-def _closed(connection: Connection) -> None:
+def make_handlers(services: Services) -> Handlers[Connection]:
+    """Return the handlers of all commands, bound to a broker's parts."""
+    return Handlers(
+        requests={
+            **lookup.requests(services),
+            **producing.requests(services),
+            **consuming.requests(services),
+            **consumer_stats.requests(services),
+            **schemas.requests(services),
+            **transactions.REQUESTS,
+            **watching.requests(services),
+        },
+        signals={
+            **session.signals(services),
+            **consuming.SIGNALS,
+            **acknowledging.SIGNALS,
+            **watching.signals(services),
+        },
+        sent=producing.sent,
+        writable_again=consuming.writable_again,
+        closed=partial(_closed, services),
+    )
+
+
+def _closed(services: Services, connection: Connection) -> None:
     producing.closed(connection)
     consuming.closed(connection)
-    watching.closed(connection)
-
-
-HANDLERS: Final = Handlers[Connection](
-    requests={
-        **lookup.REQUESTS,
-        **producing.REQUESTS,
-        **consuming.REQUESTS,
-        **consumer_stats.REQUESTS,
-        **schemas.REQUESTS,
-        **transactions.REQUESTS,
-        **watching.REQUESTS,
-    },
-    signals={**session.SIGNALS, **consuming.SIGNALS, **acknowledging.SIGNALS, **watching.SIGNALS},
-    sent=producing.sent,
-    writable_again=consuming.writable_again,
-    closed=_closed,
-)
+    watching.closed(services, connection)

@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
-from typing import Final
+from functools import partial
 
 from pulsar_on_spark.broker.connection.connection import Connection
 from pulsar_on_spark.broker.connection.handlers import Request
 from pulsar_on_spark.broker.handlers.consuming import stored_consumer
 from pulsar_on_spark.broker.observe.topic_stats import consumer_stats
+from pulsar_on_spark.broker.services.services import Services
 from pulsar_on_spark.protocol import replies
 from pulsar_on_spark.protocol.commands import BaseCommand, CommandConsumerStats, CommandConsumerStatsResponse
 
 
-async def stats(connection: Connection, command: CommandConsumerStats) -> None:
+async def stats(services: Services, connection: Connection, command: CommandConsumerStats) -> None:
     """Handle CONSUMER_STATS; the backlog is the subscription's, in entries, as in official brokers."""
     _, subscription, consumer = stored_consumer(connection, command.consumer_id)
-    found = consumer_stats(subscription, consumer, connection.services.overview.meters.rates)
+    found = consumer_stats(subscription, consumer, services.overview.meters.rates)
     connection.write(
         replies.consumer_stats_response(
             CommandConsumerStatsResponse(
@@ -35,6 +36,6 @@ async def stats(connection: Connection, command: CommandConsumerStats) -> None:
     )
 
 
-REQUESTS: Final[dict[int, Request[Connection]]] = {
-    BaseCommand.CONSUMER_STATS: Request(stats, replies.consumer_stats_failed)
-}
+def requests(services: Services) -> dict[int, Request[Connection]]:
+    """Return the handler of CONSUMER_STATS."""
+    return {BaseCommand.CONSUMER_STATS: Request(partial(stats, services), replies.consumer_stats_failed)}

@@ -12,8 +12,10 @@ from pulsar_on_spark.broker.connection.handlers import Request, Signal
 from pulsar_on_spark.broker.cursors.decisions import InitialPosition
 from pulsar_on_spark.broker.dispatch.values import KeySharedPolicy
 from pulsar_on_spark.broker.handlers.lookup import authorize, topic_name
+from pulsar_on_spark.broker.reading.reader import EntryReader
 from pulsar_on_spark.broker.runtime.access import Operation
 from pulsar_on_spark.broker.runtime.server_errors import ServerRefusalError
+from pulsar_on_spark.broker.services.services import Services
 from pulsar_on_spark.broker.subscriptions.consumer import Consumer
 from pulsar_on_spark.broker.subscriptions.subscribe_request import SubscribeRequest
 from pulsar_on_spark.broker.subscriptions.subscription import Subscription
@@ -65,7 +67,7 @@ MAX_HASH_RANGES: Final = 1_000
 # -- subscribing -------------------------------------------------------------------------------------------------------
 
 
-async def subscribe(connection: Connection, command: CommandSubscribe) -> None:
+async def subscribe(services: Services, connection: Connection, command: CommandSubscribe) -> None:
     """Handle SUBSCRIBE: connect a consumer, creating or acquiring the subscription."""
     number = command.consumer_id
     place = (BaseCommand.SUBSCRIBE, number)
@@ -80,7 +82,7 @@ async def subscribe(connection: Connection, command: CommandSubscribe) -> None:
         )
     connection.wanted[place] = command.request_id
     try:
-        subscribed = await _subscribe(connection, command)
+        subscribed = await _subscribe(services, connection, command)
     finally:
         is_wanted = connection.no_longer_asked(place, command.request_id)
     if not is_wanted:
@@ -90,18 +92,18 @@ async def subscribe(connection: Connection, command: CommandSubscribe) -> None:
     connection.write(replies.success(command.request_id))
 
 
-async def _subscribe(connection: Connection, command: CommandSubscribe) -> Subscribed:
+async def _subscribe(services: Services, connection: Connection, command: CommandSubscribe) -> Subscribed:
     name = topic_name(command.topic)
-    authorize(connection, Operation.CONSUME, name)
+    authorize(services, connection, Operation.CONSUME, name)
     _check(command, name)
     rate = connection.creations if command.force_topic_creation else None
-    topic = await connection.services.topics.get(name, create=rate)
+    topic = await services.topics.get(name, create=rate)
     schema = command.schema if command.HasField("schema") else None
-    await connection.services.schemas.of_consumer(name.partitioned_base, schema, is_idle=topic.is_idle)
+    await services.schemas.of_consumer(name.partitioned_base, schema, is_idle=topic.is_idle)
     if isinstance(topic, BrokerTopic):
         await topic.settle()
     if isinstance(topic, BrokerTopic) and command.durable:
-        await _require_subscription(connection, topic, command)
+        await _require_subscription(services, connection, topic, command)
     meta = command.keySharedMeta
     consumer = Consumer(
         connection,
@@ -117,14 +119,14 @@ async def _subscribe(connection: Connection, command: CommandSubscribe) -> Subsc
         command.subscription,
         cast(SubscriptionType, CommandSubscribe.SubType.Name(command.subType)),
         is_durable=command.durable,
-        start="latest" if isinstance(topic, NonPersistentTopic) else await _start(connection, topic, command),
+        start="latest" if isinstance(topic, NonPersistentTopic) else await _start(services.reader, topic, command),
         properties={each.key: each.value for each in command.subscription_properties},
         key_shared=KeySharedPolicy(
             "STICKY" if meta.keySharedMode == KeySharedMode.STICKY else "AUTO_SPLIT", meta.allowOutOfOrderDelivery
         ),
         read_compacted=command.read_compacted,
     )
-    topics = connection.services.topics
+    topics = services.topics
     try:
         return await _connect(await topics.again(topic), consumer, request)
     except ConsumerBusyError:
@@ -168,11 +170,13 @@ def _check(command: CommandSubscribe, name: TopicName) -> None:
         )
 
 
-async def _require_subscription(connection: Connection, topic: BrokerTopic, command: CommandSubscribe) -> None:
+async def _require_subscription(
+    services: Services, connection: Connection, topic: BrokerTopic, command: CommandSubscribe
+) -> None:
     """For a missing subscription, wait for the creation rate; refuse it if auto-creation is off."""
     if topic.subscriptions.get(command.subscription) is not None:
         return
-    view = await connection.services.views.view()
+    view = await services.views.view()
     if view.get(SubscriptionRecord, f"{topic.topic_id}/{command.subscription}") is not None:
         return
     if not topic.policies.auto_subscription_creation.allow_auto_subscription_creation:
@@ -183,12 +187,12 @@ async def _require_subscription(connection: Connection, topic: BrokerTopic, comm
     await connection.creations.turn()
 
 
-async def _start(connection: Connection, topic: BrokerTopic, command: CommandSubscribe) -> InitialPosition:
+async def _start(reader: EntryReader, topic: BrokerTopic, command: CommandSubscribe) -> InitialPosition:
     """Return the position at which a new subscription begins."""
     if not command.durable:
         if command.start_message_rollback_duration_sec:
             since_ms = current_ms() - command.start_message_rollback_duration_sec * 1000
-            return await connection.services.reader.position_at(topic.part, topic.chain, since_ms)
+            return await reader.position_at(topic.part, topic.chain, since_ms)
         if command.HasField("start_message_id"):
             return _position(command.start_message_id, topic)
     return "earliest" if command.initialPosition == CommandSubscribe.Earliest else "latest"
@@ -348,11 +352,15 @@ def stored_consumer(connection: Connection, number: int) -> tuple[BrokerTopic, S
     return topic, subscription, consumer
 
 
-REQUESTS: Final[dict[int, Request[Connection]]] = {
-    BaseCommand.SUBSCRIBE: Request(subscribe),
-    BaseCommand.SEEK: Request(seek),
-    BaseCommand.GET_LAST_MESSAGE_ID: Request(get_last_message_id),
-    BaseCommand.UNSUBSCRIBE: Request(unsubscribe),
-    BaseCommand.CLOSE_CONSUMER: Request(close_consumer),
-}
+def requests(services: Services) -> dict[int, Request[Connection]]:
+    """Return the handlers of consumers' commands that are answered."""
+    return {
+        BaseCommand.SUBSCRIBE: Request(partial(subscribe, services)),
+        BaseCommand.SEEK: Request(seek),
+        BaseCommand.GET_LAST_MESSAGE_ID: Request(get_last_message_id),
+        BaseCommand.UNSUBSCRIBE: Request(unsubscribe),
+        BaseCommand.CLOSE_CONSUMER: Request(close_consumer),
+    }
+
+
 SIGNALS: Final[dict[int, Signal[Connection]]] = {BaseCommand.FLOW: flow}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable
+from functools import partial
 from typing import Final, cast
 
 from pulsar_on_spark.broker.connection.connection import Connection
@@ -17,6 +18,7 @@ from pulsar_on_spark.broker.producing.topic_producers import ProducerRefusedErro
 from pulsar_on_spark.broker.runtime.access import Operation
 from pulsar_on_spark.broker.runtime.peer import Peer, refusal_of_one_entry
 from pulsar_on_spark.broker.runtime.server_errors import ServerRefusalError
+from pulsar_on_spark.broker.services.services import Services
 from pulsar_on_spark.broker.topics.schemas import NO_VERSION
 from pulsar_on_spark.broker.topics.topic import BrokerTopic
 from pulsar_on_spark.broker.topics.topics import AnyTopic
@@ -32,7 +34,7 @@ MAX_PRODUCERS: Final = 10_000
 """Maximum number of producers on one connection."""
 
 
-async def producer(connection: Connection, command: CommandProducer) -> None:
+async def producer(services: Services, connection: Connection, command: CommandProducer) -> None:
     """Handle PRODUCER: admit the producer; WaitForExclusive may have to wait for its turn."""
     place = (BaseCommand.PRODUCER, command.producer_id)
     if len(connection.producers) >= MAX_PRODUCERS:
@@ -41,7 +43,7 @@ async def producer(connection: Connection, command: CommandProducer) -> None:
         )
     connection.wanted[place] = command.request_id
     try:
-        topic, info, answer, made = await _producer(connection, command)
+        topic, info, answer, made = await _producer(services, connection, command)
     finally:
         is_wanted = connection.no_longer_asked(place, command.request_id)
     if not is_wanted:
@@ -57,12 +59,13 @@ async def producer(connection: Connection, command: CommandProducer) -> None:
     connection.write(answer)
 
 
-async def _producer(connection: Connection, command: CommandProducer) -> tuple[AnyTopic, ProducerInfo, bytes, Producer]:
+async def _producer(
+    services: Services, connection: Connection, command: CommandProducer
+) -> tuple[AnyTopic, ProducerInfo, bytes, Producer]:
     """Admit a producer; return it with the answer for its client."""
-    services = connection.services
     name = topic_name(command.topic)
     is_remote = is_replicator(command.producer_name)
-    authorize(connection, Operation.REPLICATE if is_remote else Operation.PRODUCE, name)
+    authorize(services, connection, Operation.REPLICATE if is_remote else Operation.PRODUCE, name)
     check_new_name("Producer name", command.producer_name)
     check_new_properties(f"Producer {command.producer_name!r}", {each.key: each.value for each in command.metadata})
     await connection.room_for_producers()
@@ -203,7 +206,9 @@ def closed(connection: Connection) -> None:
         _remove(connection, made)
 
 
-REQUESTS: Final[dict[int, Request[Connection]]] = {
-    BaseCommand.PRODUCER: Request(producer),
-    BaseCommand.CLOSE_PRODUCER: Request(close_producer),
-}
+def requests(services: Services) -> dict[int, Request[Connection]]:
+    """Return the handlers of producers' commands."""
+    return {
+        BaseCommand.PRODUCER: Request(partial(producer, services)),
+        BaseCommand.CLOSE_PRODUCER: Request(close_producer),
+    }

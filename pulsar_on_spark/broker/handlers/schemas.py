@@ -2,36 +2,40 @@
 
 from __future__ import annotations
 
-from typing import Final
+from functools import partial
 
 from pulsar_on_spark.broker.connection.connection import Connection
 from pulsar_on_spark.broker.connection.handlers import Request
 from pulsar_on_spark.broker.handlers.lookup import authorize, topic_name
 from pulsar_on_spark.broker.runtime.access import Operation
+from pulsar_on_spark.broker.services.services import Services
 from pulsar_on_spark.protocol import replies
 from pulsar_on_spark.protocol.commands import BaseCommand, CommandGetOrCreateSchema, CommandGetSchema
 
 
-async def get_schema(connection: Connection, command: CommandGetSchema) -> None:
+async def get_schema(services: Services, connection: Connection, command: CommandGetSchema) -> None:
     """Handle GET_SCHEMA: return the latest version, or the requested one."""
     name = topic_name(command.topic)
-    authorize(connection, Operation.LOOKUP, name)
+    authorize(services, connection, Operation.LOOKUP, name)
     async with connection.large_answers.turn():
-        schema, version = await connection.services.schemas.find(name, command.schema_version)
+        schema, version = await services.schemas.find(name, command.schema_version)
         connection.write(replies.get_schema_response(command.request_id, schema, version))
 
 
-async def get_or_create_schema(connection: Connection, command: CommandGetOrCreateSchema) -> None:
+async def get_or_create_schema(services: Services, connection: Connection, command: CommandGetOrCreateSchema) -> None:
     """Handle GET_OR_CREATE_SCHEMA: register a schema as a producer's; the topic must exist, as in Pulsar."""
     name = topic_name(command.topic)
-    authorize(connection, Operation.PRODUCE, name)
-    services = connection.services
+    authorize(services, connection, Operation.PRODUCE, name)
     await services.topics.partitions(name)
     version = await services.schemas.of_producer(name, command.schema)
     connection.write(replies.get_or_create_schema_response(command.request_id, version))
 
 
-REQUESTS: Final[dict[int, Request[Connection]]] = {
-    BaseCommand.GET_SCHEMA: Request(get_schema, replies.get_schema_failed),
-    BaseCommand.GET_OR_CREATE_SCHEMA: Request(get_or_create_schema, replies.get_or_create_schema_failed),
-}
+def requests(services: Services) -> dict[int, Request[Connection]]:
+    """Return the handlers of the schema registry's commands."""
+    return {
+        BaseCommand.GET_SCHEMA: Request(partial(get_schema, services), replies.get_schema_failed),
+        BaseCommand.GET_OR_CREATE_SCHEMA: Request(
+            partial(get_or_create_schema, services), replies.get_or_create_schema_failed
+        ),
+    }

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from functools import partial
 from importlib.metadata import version
 from typing import Final
 
 from pulsar_on_spark.broker.connection.connection import Connection
 from pulsar_on_spark.broker.connection.handlers import Signal
 from pulsar_on_spark.broker.runtime.access import Challenge
+from pulsar_on_spark.broker.services.services import Services
 from pulsar_on_spark.model.errors import AccessDeniedError
 from pulsar_on_spark.protocol import replies
 from pulsar_on_spark.protocol.commands import (
@@ -30,26 +32,26 @@ FEATURES: Final = FeatureFlags(
 )
 
 
-def connect(connection: Connection, command: CommandConnect) -> None:
+def connect(services: Services, connection: Connection, command: CommandConnect) -> None:
     """Handle CONNECT: negotiate the protocol version and begin to authenticate the client."""
     connection.client_version = command.client_version[:MAX_LABEL_LETTERS]
     connection.protocol_version = min(command.protocol_version, PROTOCOL_VERSION)
     connection.auth_method = command.auth_method_name[:MAX_LABEL_LETTERS]
     connection.knows_source_positions = command.feature_flags.supports_repl_dedup_by_lid_and_eid
     try:
-        connection.authentication = connection.services.access.authentication(command.auth_method_name)
+        connection.authentication = services.access.authentication(command.auth_method_name)
     except AccessDeniedError as error:
         _deny(connection, error)
     else:
-        _authenticate(connection, command.auth_data)
+        _authenticate(services, connection, command.auth_data)
 
 
-def auth_response(connection: Connection, command: CommandAuthResponse) -> None:
+def auth_response(services: Services, connection: Connection, command: CommandAuthResponse) -> None:
     """Handle AUTH_RESPONSE: the next step of authentication, or new credentials of an authenticated client."""
-    _authenticate(connection, command.response.auth_data)
+    _authenticate(services, connection, command.response.auth_data)
 
 
-def _authenticate(connection: Connection, data: bytes) -> None:
+def _authenticate(services: Services, connection: Connection, data: bytes) -> None:
     known = connection.principal
     assert connection.authentication is not None, "CONNECT comes first"
     try:
@@ -71,7 +73,7 @@ def _authenticate(connection: Connection, data: bytes) -> None:
     connection.principal = outcome
     if known is None:
         connection.handshake_done()
-        size = connection.services.settings.max_message_size
+        size = services.settings.max_message_size
         connection.write(replies.connected(SERVER_VERSION, connection.protocol_version, size, FEATURES))
 
 
@@ -89,9 +91,11 @@ def pong(_: Connection, __: object) -> None:
     """Handle PONG: any received data counts as a sign of life, so nothing is left to do."""
 
 
-SIGNALS: Final[dict[int, Signal[Connection]]] = {
-    BaseCommand.CONNECT: connect,
-    BaseCommand.AUTH_RESPONSE: auth_response,
-    BaseCommand.PING: ping,
-    BaseCommand.PONG: pong,
-}
+def signals(services: Services) -> dict[int, Signal[Connection]]:
+    """Return the handlers of CONNECT, AUTH_RESPONSE, PING and PONG."""
+    return {
+        BaseCommand.CONNECT: partial(connect, services),
+        BaseCommand.AUTH_RESPONSE: partial(auth_response, services),
+        BaseCommand.PING: ping,
+        BaseCommand.PONG: pong,
+    }

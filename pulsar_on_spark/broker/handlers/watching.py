@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Final
+from functools import partial
 
 from pulsar_on_spark.broker.connection.connection import Connection
 from pulsar_on_spark.broker.connection.handlers import Request, Signal
 from pulsar_on_spark.broker.handlers.lookup import authorize_list
 from pulsar_on_spark.broker.runtime.server_errors import ServerRefusalError
+from pulsar_on_spark.broker.services.services import Services
 from pulsar_on_spark.protocol import replies
 from pulsar_on_spark.protocol.commands import (
     BaseCommand,
@@ -17,10 +18,9 @@ from pulsar_on_spark.protocol.commands import (
 )
 
 
-async def watch(connection: Connection, command: CommandWatchTopicList) -> None:
+async def watch(services: Services, connection: Connection, command: CommandWatchTopicList) -> None:
     """Handle WATCH_TOPIC_LIST: answer with the matching topics, and send each change from then on."""
-    services = connection.services
-    authorize_list(connection, command.namespace)
+    authorize_list(services, connection, command.namespace)
     longest = services.settings.subscription_pattern_max_length
     if len(command.topics_pattern) > longest:
         raise ServerRefusalError(
@@ -37,16 +37,22 @@ async def watch(connection: Connection, command: CommandWatchTopicList) -> None:
         )
 
 
-def unwatch(connection: Connection, command: CommandWatchTopicListClose) -> None:
+def unwatch(services: Services, connection: Connection, command: CommandWatchTopicListClose) -> None:
     """Handle WATCH_TOPIC_LIST_CLOSE: always succeeds."""
-    connection.services.watch.unwatch(connection, command.watcher_id)
+    services.watch.unwatch(connection, command.watcher_id)
     connection.write(replies.success(command.request_id))
 
 
-def closed(connection: Connection) -> None:
+def closed(services: Services, connection: Connection) -> None:
     """Remove the watchers of a connection that has ended."""
-    connection.services.watch.left(connection)
+    services.watch.left(connection)
 
 
-REQUESTS: Final[dict[int, Request[Connection]]] = {BaseCommand.WATCH_TOPIC_LIST: Request(watch)}
-SIGNALS: Final[dict[int, Signal[Connection]]] = {BaseCommand.WATCH_TOPIC_LIST_CLOSE: unwatch}
+def requests(services: Services) -> dict[int, Request[Connection]]:
+    """Return the handler of WATCH_TOPIC_LIST."""
+    return {BaseCommand.WATCH_TOPIC_LIST: Request(partial(watch, services))}
+
+
+def signals(services: Services) -> dict[int, Signal[Connection]]:
+    """Return the handler of WATCH_TOPIC_LIST_CLOSE."""
+    return {BaseCommand.WATCH_TOPIC_LIST_CLOSE: partial(unwatch, services)}
