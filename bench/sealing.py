@@ -151,7 +151,9 @@ def reads(root: Root) -> str:
                 numbers = [where.number for where in places]
                 batches += len(numbers)
                 encoded += slice_.file.length / slice_.file.batches * len(numbers)
-                all_rows += sum(b.num_rows for b in read_batches(slice_.file, paths, numbers, ("entry_id",), print))
+                all_rows += sum(
+                    b.num_rows for b in read_batches(slice_.file, lambda: paths, numbers, ("entry_id",), print)
+                )
     topics = len(chosen)
     return (
         f"one topic: {messages / topics:,.0f} messages in {batches / topics:.1f} batches, "

@@ -42,7 +42,8 @@ from pulsar_on_spark.broker.services.services import Services
 from pulsar_on_spark.broker.services.settings_changes import follow_log_level, renew
 from pulsar_on_spark.broker.services.vitals import Vitals
 from pulsar_on_spark.broker.topics.schemas import ClientSchemas
-from pulsar_on_spark.broker.topics.topic import BrokerTopic, TopicParts
+from pulsar_on_spark.broker.topics.topic import BrokerTopic
+from pulsar_on_spark.broker.topics.topic_parts import TopicParts
 from pulsar_on_spark.broker.topics.topic_policies import default_policies, dispatch_limits, roll_over
 from pulsar_on_spark.broker.topics.topic_watch import TopicWatch
 from pulsar_on_spark.broker.topics.topics import Topics

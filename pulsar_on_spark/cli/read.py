@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     from pulsar_on_spark.root import Root
     from pulsar_on_spark.topic.data_path.reading import SliceReader
-    from pulsar_on_spark.topic.managed_ledger.chain.chain import SegmentSlice
+    from pulsar_on_spark.topic.managed_ledger.chain.slices import SegmentSlice
 
 _COLUMNS: Final = ("entry_id", "batch_index", "publish_time", "key", "value", "schema_version")
 

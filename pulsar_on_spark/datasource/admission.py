@@ -6,7 +6,8 @@ from collections.abc import Mapping, Sequence
 
 from pulsar_on_spark.datasource.stream_plan import Backlog, Budget
 from pulsar_on_spark.model.ids import Position
-from pulsar_on_spark.topic.managed_ledger.chain.chain import SegmentSlice, advance
+from pulsar_on_spark.topic.managed_ledger.chain.slices import SegmentSlice
+from pulsar_on_spark.topic.managed_ledger.chain.steps import advance
 
 
 def admit(backlogs: Sequence[Backlog], budget: Budget, passed_over: Mapping[str, int]) -> dict[str, Position]:

@@ -21,6 +21,7 @@ from pulsar_on_spark.topic.data_path.tail import Tail
 from pulsar_on_spark.topic.maintenance.compaction.reading import CompactedSlice, compacted_slices
 from pulsar_on_spark.topic.managed_ledger.chain import chain
 from pulsar_on_spark.topic.managed_ledger.chain.compaction_record import log_start
+from pulsar_on_spark.topic.managed_ledger.chain.slices import SegmentSlice
 
 
 class PulsarBatchReader(DataSourceReader):
@@ -74,7 +75,7 @@ def batch_bounds(root: RootHandle, view: View, options: ReadOptions) -> list[Bou
 
 def plan_slices(
     view: View, bounds: Sequence[Bounds], fail_on_data_loss: bool, *, compacted: bool = False
-) -> list[chain.SegmentSlice | CompactedSlice]:
+) -> list[SegmentSlice | CompactedSlice]:
     """The slices between the bounds.
 
     Args:
@@ -86,7 +87,7 @@ def plan_slices(
     Raises:
         DataLossError: a part of a range is gone, and `fail_on_data_loss` is set.
     """
-    found: list[chain.SegmentSlice | CompactedSlice] = []
+    found: list[SegmentSlice | CompactedSlice] = []
     for bound in bounds:
         part, start = bound.part, bound.start
         record = view.get(CompactionRecord, part.topic_id) if compacted else None

@@ -22,7 +22,7 @@ from pulsar_on_spark.topic.data_path.reading import SliceReader
 from pulsar_on_spark.topic.data_path.slot_filter import SlotFilter
 from pulsar_on_spark.topic.maintenance.compaction.messages import CompactedReader
 from pulsar_on_spark.topic.maintenance.compaction.reading import CompactedSlice
-from pulsar_on_spark.topic.managed_ledger.chain.chain import SegmentSlice
+from pulsar_on_spark.topic.managed_ledger.chain.slices import SegmentSlice
 from pulsar_on_spark.topic.managed_ledger.cursor.handover import unacked_rows
 from pulsar_on_spark.topic.managed_ledger.cursor.holes import AckHoles
 from pulsar_on_spark.topic.managed_ledger.cursor.record import decode_holes

@@ -15,6 +15,8 @@ from pulsar_on_spark.model.names import TopicName
 from pulsar_on_spark.topic.catalog import catalog
 from pulsar_on_spark.topic.catalog.catalog import TopicPart
 from pulsar_on_spark.topic.managed_ledger.chain import chain
+from pulsar_on_spark.topic.managed_ledger.chain.slices import SegmentSlice
+from pulsar_on_spark.topic.managed_ledger.chain.steps import waiting
 from pulsar_on_spark.topic.managed_ledger.cursor.left_out import LeftOut, acknowledged_rows
 from pulsar_on_spark.topic.managed_ledger.subscription.offsets import ALL, SlotRange, StreamOffset, TopicOffset
 from pulsar_on_spark.topic.managed_ledger.subscription.slots import SLOTTED
@@ -99,7 +101,7 @@ class Backlog:
     start: Position
     end: Position
     rows: int
-    slices: tuple[chain.SegmentSlice, ...]
+    slices: tuple[SegmentSlice, ...]
     enough: Position
 
 
@@ -128,9 +130,9 @@ def backlogs(
             if targets is not None:
                 end = min(end, targets.get(part.name, EARLIEST))
             end = max(start, end)
-            waiting = chain.waiting(view, part.topic_id, start, end, budget.rows, budget.bytes)
-            slices = () if budget.is_unlimited else _plan(view, part, start, waiting.enough).slices
-            found.append(Backlog(part, start, end, waiting.rows, slices, waiting.enough))
+            ahead = waiting(view, part.topic_id, start, end, budget.rows, budget.bytes)
+            slices = () if budget.is_unlimited else _plan(view, part, start, ahead.enough).slices
+            found.append(Backlog(part, start, end, ahead.rows, slices, ahead.enough))
     return found
 
 
@@ -219,8 +221,8 @@ def progress(view: View, offset: StreamOffset, left_out: Mapping[str, LeftOut] |
         end = chain.read_limit(view, part.topic_id)
         ends[name] = [end.ledger, end.entry]
         for position, share in _shares(topic.ranges).items():
-            waiting = chain.waiting(view, part.topic_id, position, end)
-            rows, size_bytes = waiting.rows, waiting.bytes
+            ahead = waiting(view, part.topic_id, position, end)
+            rows, size_bytes = ahead.rows, ahead.bytes
             holes = acked.get(name)
             if holes is not None and position < holes.end:
                 acked_rows, acked_bytes = acknowledged_rows(_plan(view, part, position, holes.end).slices, holes.holes)

@@ -10,7 +10,7 @@ from pulsar_on_spark.datasource.stream_plan import Backlog, Budget
 from pulsar_on_spark.metadata.records import FileRecord, SegmentRecord
 from pulsar_on_spark.model.ids import EntryId, LedgerId, Position
 from pulsar_on_spark.topic.catalog.catalog import TopicPart
-from pulsar_on_spark.topic.managed_ledger.chain.chain import SegmentSlice
+from pulsar_on_spark.topic.managed_ledger.chain.slices import SegmentSlice
 
 FILE = FileRecord(file_id="f", write_id="w", copies=(0,), length=1, batches=1)
 

@@ -19,7 +19,7 @@ from pulsar_on_spark.datasource.scan import (
     split,
 )
 from pulsar_on_spark.metadata.records import FileRecord, SegmentRecord
-from pulsar_on_spark.topic.managed_ledger.chain.chain import SegmentSlice
+from pulsar_on_spark.topic.managed_ledger.chain.slices import SegmentSlice
 
 FILE = FileRecord(file_id="f", write_id="w", copies=(0,), length=1, batches=1_000)
 

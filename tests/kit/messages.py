@@ -24,6 +24,7 @@ from pulsar_on_spark.topic.data_path.task_writer import TaskWriter, WriteTarget
 from pulsar_on_spark.topic.data_path.transactions import Transaction
 from pulsar_on_spark.topic.maintenance.compaction.reading import compacted_slices
 from pulsar_on_spark.topic.managed_ledger.chain import chain
+from pulsar_on_spark.topic.managed_ledger.chain.slices import SegmentSlice
 
 log = logging.getLogger(__name__)
 
@@ -123,12 +124,11 @@ def values(root: Root, topic: str) -> list[bytes | None]:
 def read_compacted(root: Root, topic: str) -> list[Message]:
     """Every message of a topic's compacted ledgers, partition by partition, in order."""
     view = root.store.view(durable=True)
-    paths = root.storage_paths(view)
     found: list[Message] = []
     for part in catalog.parts(view, catalog.require_topic(view, TopicName.parse(topic))):
         record = view.get(CompactionRecord, part.topic_id)
         for slice_ in () if record is None else compacted_slices(view, part, record):
-            for ledger, batch in slice_.read(paths, None, lambda *bad: log.warning("%s", bad)):
+            for ledger, batch in slice_.read(root.current_storage_paths, None, lambda *bad: log.warning("%s", bad)):
                 for row in batch.to_pylist(maps_as_pydicts="strict"):
                     assert row.pop("ledger_id") == ledger
                     id_ = MessageId(ledger, EntryId(row.pop("entry_id")), part.partition, row.pop("batch_index"))
@@ -136,7 +136,7 @@ def read_compacted(root: Root, topic: str) -> list[Message]:
     return found
 
 
-def _messages(where: chain.SegmentSlice, batch: pa.RecordBatch) -> list[Message]:
+def _messages(where: SegmentSlice, batch: pa.RecordBatch) -> list[Message]:
     rows = batch.to_pylist(maps_as_pydicts="strict")
     found = []
     for row in rows:

@@ -25,6 +25,7 @@ from pulsar_on_spark.model.ids import Position
 from pulsar_on_spark.protocol.commands import ServerError
 from pulsar_on_spark.topic.catalog.policies.policies import BacklogQuotaPolicy
 from pulsar_on_spark.topic.managed_ledger.chain import chain
+from pulsar_on_spark.topic.managed_ledger.chain.steps import advance
 from pulsar_on_spark.topic.managed_ledger.quotas.quotas import (
     EVICTED_TO,
     BacklogMeasure,
@@ -114,7 +115,7 @@ class BacklogQuotas:
                     plan = chain.plan_range(
                         seen.view, topic.part.name, topic.topic_id, topic.part.partition, start, end
                     )
-                    behind[name] = chain.advance(plan.slices, start, end, None, excess, at_least_one=True)
+                    behind[name] = advance(plan.slices, start, end, None, excess, at_least_one=True)
         for record in seen.view.all(SubscriptionRecord, topic.topic_id):
             if record.name in behind:
                 log.warning(

@@ -15,6 +15,7 @@ from pulsar_on_spark.topic.catalog.catalog import TopicPart
 from pulsar_on_spark.topic.catalog.root_handle import RootHandle
 from pulsar_on_spark.topic.data_path.tail import Tail
 from pulsar_on_spark.topic.managed_ledger.chain import chain
+from pulsar_on_spark.topic.managed_ledger.chain.slices import SegmentSlice
 from pulsar_on_spark.topic.managed_ledger.cursor.holes import AckHoles
 from pulsar_on_spark.topic.managed_ledger.cursor.left_out import acknowledged_rows, left_out
 from pulsar_on_spark.topic.managed_ledger.cursor.record import decode_holes
@@ -176,12 +177,12 @@ def backlog_of(view: View, cursors: Cursors, part: TopicPart, record: Subscripti
     )
 
 
-def _slices(view: View, part: TopicPart, start: Position) -> Sequence[chain.SegmentSlice]:
+def _slices(view: View, part: TopicPart, start: Position) -> Sequence[SegmentSlice]:
     end = chain.read_limit(view, part.topic_id)
     return chain.plan_range(view, part.name, part.topic_id, part.partition, start, end).slices
 
 
-def _entries(slices: Sequence[chain.SegmentSlice], holes: AckHoles) -> int:
+def _entries(slices: Sequence[SegmentSlice], holes: AckHoles) -> int:
     """Entries of the slices that are not acknowledged as a whole."""
     return sum(
         each.end - each.first - holes.within(each.segment.ledger_id, each.first, each.end).count for each in slices
@@ -191,6 +192,6 @@ def _entries(slices: Sequence[chain.SegmentSlice], holes: AckHoles) -> int:
 def _oldest_ms(view: View, part: TopicPart, start: Position) -> int:
     end = chain.read_limit(view, part.topic_id)
     for piece in chain.walk_range(view, part.name, part.topic_id, part.partition, max(start, EARLIEST), end):
-        if isinstance(piece, chain.SegmentSlice):
+        if isinstance(piece, SegmentSlice):
             return piece.segment.publish_min_ms
     return 0

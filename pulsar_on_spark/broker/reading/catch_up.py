@@ -9,9 +9,10 @@ from __future__ import annotations
 import logging
 from bisect import bisect_left, bisect_right
 from collections import OrderedDict
-from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Generator, Iterable, Iterator, Sequence
 from contextlib import closing
 from dataclasses import replace
+from functools import partial
 from itertools import accumulate, chain, groupby
 
 import pyarrow as pa
@@ -19,6 +20,7 @@ import pyarrow.compute as pc
 
 from pulsar_on_spark.broker.reading.entry_look import look_at
 from pulsar_on_spark.broker.reading.jobs import EntrySource
+from pulsar_on_spark.ledger.journal.frame_reader import JournalPlace
 from pulsar_on_spark.ledger.segments.segment_reader import read_batches
 from pulsar_on_spark.metadata.records import CompactionRecord, FileRecord
 from pulsar_on_spark.metadata.state import View
@@ -31,7 +33,7 @@ from pulsar_on_spark.model.errors import (
 )
 from pulsar_on_spark.model.ids import EntryId, FileId, LedgerId, PathId, Position
 from pulsar_on_spark.storage.reports import report_bad_copy
-from pulsar_on_spark.storage.storage_path import PathTable, StoragePath
+from pulsar_on_spark.storage.storage_path import PathTable
 from pulsar_on_spark.topic.catalog.catalog import TopicPart
 from pulsar_on_spark.topic.catalog.root_handle import RootHandle
 from pulsar_on_spark.topic.data_path.journal_read import stored_entries
@@ -40,9 +42,9 @@ from pulsar_on_spark.topic.data_path.tail import Tail
 from pulsar_on_spark.topic.entries.rebuild import rebuild_entries
 from pulsar_on_spark.topic.entries.rows import StoredEntry
 from pulsar_on_spark.topic.maintenance.compaction.reading import compacted_slices
-from pulsar_on_spark.topic.managed_ledger.chain.chain import Loss, SegmentSlice, readable_end, walk_range
+from pulsar_on_spark.topic.managed_ledger.chain.chain import Loss, readable_end, walk_range
 from pulsar_on_spark.topic.managed_ledger.chain.compaction_record import log_start
-from pulsar_on_spark.topic.managed_ledger.chain.tail_view import JournalPlace
+from pulsar_on_spark.topic.managed_ledger.chain.slices import SegmentSlice
 from pulsar_on_spark.topic.managed_ledger.cursor.cursor import EntryRange
 
 log = logging.getLogger(__name__)
@@ -130,7 +132,7 @@ class CatchUp:
 
     def _compacted(self, part: TopicPart, compaction: CompactionRecord, first: Position) -> Generator[StoredEntry]:
         view = self._root.store.view(durable=True)
-        paths = self._root.storage_paths(view)
+        paths = partial(self._root.storage_paths, view)
         entries = (
             entry
             for slice_ in compacted_slices(view, part, compaction, first)
@@ -171,7 +173,7 @@ class CatchUp:
         view = self._journals(part, self._root.store.view(durable=True), end)
         if source.compaction is not None:
             start = max(start, log_start(view, part.topic_id, source.compaction))
-        paths = self._root.storage_paths(view)
+        paths = partial(self._root.storage_paths, view)
         pieces = _walk(view, part, start, end)
         slices = (piece for piece in pieces if isinstance(piece, SegmentSlice))  # lost entries have no time
         for is_raw, group in groupby(slices, lambda slice_: isinstance(slice_.file, JournalPlace)):
@@ -187,7 +189,7 @@ class CatchUp:
         self, part: TopicPart, compaction: CompactionRecord, start: Position, publish_ms: int
     ) -> Position | None:
         view = self._root.store.view(durable=True)
-        paths = self._root.storage_paths(view)
+        paths = partial(self._root.storage_paths, view)
         for slice_ in compacted_slices(view, part, compaction, start):
             for ledger, rows in slice_.read(paths, ("entry_id", "publish_time"), self._report):
                 first = pc.index(_is_late(rows, publish_ms), True).as_py()
@@ -195,9 +197,7 @@ class CatchUp:
                     return Position(ledger, EntryId(rows.column("entry_id")[first].as_py()))
         return None
 
-    def _first_sealed(
-        self, slices: Iterable[SegmentSlice], publish_ms: int, paths: Mapping[PathId, StoragePath]
-    ) -> Position | None:
+    def _first_sealed(self, slices: Iterable[SegmentSlice], publish_ms: int, paths: PathTable) -> Position | None:
         for slice_ in slices:
             if slice_.segment.publish_max_ms >= publish_ms:
                 for rows in self._rows(slice_, paths, ("entry_id", "publish_time")):
@@ -240,7 +240,7 @@ class CatchUp:
                 f"Entry {wanted.ledger}:{wanted.first} of {part.name} cannot be read, it is in no segment and in no "
                 "journal file: bring back storage paths that are away, or move the subscription past it."
             )
-        paths = self._root.storage_paths(view)
+        paths = partial(self._root.storage_paths, view)
         for slice_ in chain((first,), slices):
             if isinstance(slice_.file, JournalPlace):
                 yield from _raw(slice_, slice_.file, self._root.current_storage_paths)
@@ -269,14 +269,12 @@ class CatchUp:
             self._lately.popitem(last=False)
         return seen
 
-    def _rebuilt(self, slice_: SegmentSlice, paths: Mapping[PathId, StoragePath]) -> Iterator[StoredEntry]:
+    def _rebuilt(self, slice_: SegmentSlice, paths: PathTable) -> Iterator[StoredEntry]:
         ledger, offset = LedgerId(slice_.segment.ledger_id), slice_.segment.entry_offset
         for rows in self._rows(slice_, paths, None):
             yield from rebuild_entries(rows, ledger, offset, max_message_size_bytes=self._max_message_size_bytes)
 
-    def _rows(
-        self, slice_: SegmentSlice, paths: Mapping[PathId, StoragePath], columns: Sequence[str] | None
-    ) -> Iterator[pa.RecordBatch]:
+    def _rows(self, slice_: SegmentSlice, paths: PathTable, columns: Sequence[str] | None) -> Iterator[pa.RecordBatch]:
         """Yield the rows of a sealed slice, including rows that are not messages."""
         file, wanted = slice_.file, slice_.batches()
         assert isinstance(file, FileRecord)

@@ -153,4 +153,4 @@ def newest_compaction(root: RootHandle, part: TopicPart, known: Sequence[Compact
         if each.record.compaction_id == record.compaction_id:
             return each
     report = partial(report_bad_copy, root.path)
-    return Compacted(record, read_index(view, part, record, root.storage_paths(view), report))
+    return Compacted(record, read_index(view, part, record, root.current_storage_paths, report))

@@ -16,7 +16,8 @@ from pulsar_on_spark.model.errors import (
 from pulsar_on_spark.model.ids import EntryId, FileId, LedgerId, Position
 from pulsar_on_spark.storage.reports import Finding, LostBatches, ReportKind
 from pulsar_on_spark.topic.catalog.catalog import TopicPart
-from pulsar_on_spark.topic.managed_ledger.chain.chain import SegmentSlice, entry_runs, walk_range
+from pulsar_on_spark.topic.managed_ledger.chain.chain import walk_range
+from pulsar_on_spark.topic.managed_ledger.chain.slices import SegmentSlice
 
 LOSSES: Final = (DataLossError, CorruptSegmentError, CorruptJournalError, UnbuildableEntryError)
 """Errors of a read that mean that entries are lost, as far as is known now."""
@@ -55,7 +56,7 @@ def lost_entries(
     stop = min(batch.end, end)
     if not isinstance(found.file, FileRecord):
         return alone
-    rows = sum(rows for _, rows in entry_runs(found.part(batch.first, batch.end)))
+    rows = sum(rows for _, rows in found.part(batch.first, batch.end).entry_runs())
     lost = LostBatches(part.name, batch.number, (rows,))
     report = Finding(ReportKind.LOSS, FileId(found.file.file_id), None, str(error), now_ms, lost)
     return LostEntries(stop, report)

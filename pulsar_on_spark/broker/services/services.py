@@ -18,7 +18,7 @@ from pulsar_on_spark.broker.runtime.settings import BrokerSettings
 from pulsar_on_spark.broker.runtime.tls import BrokerTls
 from pulsar_on_spark.broker.runtime.views import Views
 from pulsar_on_spark.broker.topics.schemas import ClientSchemas
-from pulsar_on_spark.broker.topics.topic import TopicParts
+from pulsar_on_spark.broker.topics.topic_parts import TopicParts
 from pulsar_on_spark.broker.topics.topic_watch import TopicWatch
 from pulsar_on_spark.broker.topics.topics import Topics
 from pulsar_on_spark.protocol.commands import ServerError

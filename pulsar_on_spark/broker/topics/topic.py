@@ -6,30 +6,26 @@ import asyncio
 import logging
 from collections import deque
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Final
 
-from pulsar_on_spark.broker.cursors.keeper import CursorKeeper
-from pulsar_on_spark.broker.dispatch.limits import DispatchLimits
 from pulsar_on_spark.broker.producing.producer import Producer, Published
 from pulsar_on_spark.broker.producing.producers import Producers
-from pulsar_on_spark.broker.producing.publishing import PublishPath, Waiting
+from pulsar_on_spark.broker.producing.publishing import Waiting
 from pulsar_on_spark.broker.producing.replicated import received
-from pulsar_on_spark.broker.producing.topic_dedup import DedupStore, TopicDedup
+from pulsar_on_spark.broker.producing.topic_dedup import TopicDedup
 from pulsar_on_spark.broker.producing.topic_producers import TopicProducers
-from pulsar_on_spark.broker.reading.follower import ChainFollower
-from pulsar_on_spark.broker.reading.reader import EntryReader
-from pulsar_on_spark.broker.runtime.journals import Journals, is_same
+from pulsar_on_spark.broker.runtime.journals import is_same
 from pulsar_on_spark.broker.runtime.peer import refusal_of_one_entry
 from pulsar_on_spark.broker.runtime.server_errors import ServerRefusalError
 from pulsar_on_spark.broker.subscriptions.publish_credit import PublishCredit
 from pulsar_on_spark.broker.subscriptions.subscription_limits import SubscriptionLimits
 from pulsar_on_spark.broker.subscriptions.topic_subscriptions import TopicSubscriptions
+from pulsar_on_spark.broker.topics.topic_parts import TopicParts
 from pulsar_on_spark.broker.topics.topic_policies import publish_refusal, subscription_limits
 from pulsar_on_spark.metadata import keys
 from pulsar_on_spark.metadata.records import LedgerRecord, TopicRecord
 from pulsar_on_spark.metadata.state import View
-from pulsar_on_spark.metadata.store import Change, MetadataStore
+from pulsar_on_spark.metadata.store import Change
 from pulsar_on_spark.model.clock import current_ms
 from pulsar_on_spark.model.errors import (
     JournalUnavailableError,
@@ -53,22 +49,6 @@ log = logging.getLogger(__name__)
 
 DRAIN_S: Final = 10.0
 """Time limit for entries in the journal to be acknowledged before a topic is unloaded or terminated, in seconds."""
-
-
-@dataclass(slots=True)
-class TopicParts:
-    """The services and settings that all topics of a broker share; a topic applies changes with its next record."""
-
-    store: MetadataStore
-    journals: Journals
-    path: PublishPath
-    follower: ChainFollower
-    keeper: CursorKeeper
-    reader: EntryReader
-    dispatch: DispatchLimits
-    dedups: DedupStore
-    defaults: Policies
-    """The broker's default policies."""
 
 
 class BrokerTopic:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from itertools import pairwise
 
@@ -26,9 +26,10 @@ from pulsar_on_spark.model.errors import (
     StoragePathError,
 )
 from pulsar_on_spark.model.ids import FileId, PathId
+from pulsar_on_spark.storage.copies import CopiesInTurn, NoGoodCopyError
 from pulsar_on_spark.storage.files import OS_FILES, FileOps, read_file
-from pulsar_on_spark.storage.loss import CopyVerdict, in_words, summary, unknown_path, unreachable, verdict_on
-from pulsar_on_spark.storage.storage_path import StoragePath
+from pulsar_on_spark.storage.loss import CopyVerdict, unreachable
+from pulsar_on_spark.storage.storage_path import PathTable, StoragePath
 
 GROUP_BYTES = 2 * 1024 * 1024
 """Encoded bytes of a group, which is read and checked together: many enough to amortize its fixed cost, few enough to
@@ -39,7 +40,7 @@ _VERIFY_BYTES = 1024 * 1024
 
 def read_batches(
     file: FileRecord,
-    paths: Mapping[PathId, StoragePath],
+    paths: PathTable,
     numbers: Sequence[int],
     columns: Sequence[str] | None,
     on_bad_copy: Callable[[PathId, str], None],
@@ -52,7 +53,7 @@ def read_batches(
 
     Args:
         file: the file's record.
-        paths: the root's storage paths.
+        paths: returns the root's storage paths.
         numbers: the batches' numbers, ascending; adjacent ones are read together.
         columns: names from `SEGMENT_SCHEMA`; the batches have them in the order of that schema. None for all.
         on_bad_copy: called once for each copy that turns out to be bad, missing or unreachable while another is good;
@@ -78,15 +79,15 @@ def read_batches(
         )
     options = pa.ipc.IpcReadOptions(included_fields=fields, use_threads=False)
     what = f"batches {_named(numbers)}" + (f" ({at_stake})" if at_stake else "")
-    copies = _Copies(file, paths, files, on_bad_copy, what)
+    groups = _Groups(file, paths, files, on_bad_copy, what)
     try:
         for next_batch, end in adjacent(numbers):
             while next_batch < end:
-                count, stream = copies.read_group(next_batch, end)
+                count, stream = groups.read(next_batch, end)
                 yield from _decode(stream, count, options, f"Segment file {file.file_id}")
                 next_batch += count
     finally:
-        copies.close()
+        groups.close()
 
 
 def adjacent(numbers: Iterable[int]) -> Iterator[tuple[int, int]]:
@@ -226,8 +227,8 @@ class OpenCopy:
         return tiles
 
 
-class _Copies:
-    """A file's copies in the order of trying, the copy in use, and the problems of copies given up.
+class _Groups:
+    """Reader of a file's groups of batches, from its copies in turn.
 
     All readers start with the first copy, so that they share its cached pages. Its path depends on the file's id, which
     spreads the load.
@@ -236,69 +237,49 @@ class _Copies:
     def __init__(
         self,
         file: FileRecord,
-        paths: Mapping[PathId, StoragePath],
+        paths: PathTable,
         files: FileOps,
         on_bad_copy: Callable[[PathId, str], None],
         what: str,
     ) -> None:
         self._file = file
-        self._paths = paths
-        self._files = files
         self._on_bad_copy = on_bad_copy
         self._what = what
-        self._untried = [PathId(path_id) for path_id in file.copies]
-        self._current: OpenCopy | None = None
-        self._current_id = PathId(-1)
-        self._causes: dict[PathId, Exception] = {}
-        self._unreported: dict[PathId, Exception] = {}
+        order = [PathId(path_id) for path_id in file.copies]
+        self._copies = CopiesInTurn(order, paths, lambda path: OpenCopy(file, path, files))
+        self._reported = 0
 
-    def read_group(self, first: int, end: int) -> tuple[int, pa.Buffer]:
+    def read(self, first: int, end: int) -> tuple[int, pa.Buffer]:
         """Read the next group, from batch `first`; returns its number of batches and their checked Arrow stream."""
-        while self._current is not None or self._untried:
-            try:
-                current = self._current = self._current or self._open_next()
-                group = range(first, group_end(current.tiles, first, end, GROUP_BYTES))
-                stream = current.read_group(group)
-            except (CorruptSegmentError, StoragePathError) as error:
-                self._give_up(error)
-            else:
-                self._report()
-                return len(group), stream
-        raise self._loss()
+
+        def read_from(copy: OpenCopy) -> tuple[int, pa.Buffer]:
+            group = range(first, group_end(copy.tiles, first, end, GROUP_BYTES))
+            return len(group), copy.read_group(group)
+
+        try:
+            found = self._copies.read(read_from)
+        except NoGoodCopyError:
+            raise self._loss() from None
+        self._report()
+        return found
 
     def close(self) -> None:
         """Close the copy in use."""
-        if self._current is not None:
-            self._current.close()
-            self._current = None
-
-    def _open_next(self) -> OpenCopy:
-        self._current_id = self._untried.pop(0)
-        path = self._paths.get(self._current_id)
-        if path is None:
-            raise unknown_path(self._current_id)
-        return OpenCopy(self._file, path, self._files)
-
-    def _give_up(self, error: Exception) -> None:
-        self.close()
-        self._causes[self._current_id] = error
-        self._unreported[self._current_id] = error
+        self._copies.close()
 
     def _report(self, *, only: CopyVerdict | None = None) -> None:
         """Report bad copies, or `only` those with this verdict."""
         # Not before another copy proved good or all failed: a file that is missing everywhere was deleted on purpose,
         # and unreachable copies often have one common cause.
-        for path_id, error in self._unreported.items():
-            if only in (None, self._verdict(path_id, error)):
+        problems = list(self._copies.problems.items())[self._reported :]
+        for path_id, error in problems:
+            if only in (None, self._copies.verdict(path_id)):
                 self._on_bad_copy(path_id, str(error))
-        self._unreported.clear()
-
-    def _verdict(self, path_id: PathId, error: Exception) -> CopyVerdict:
-        return verdict_on(error, self._paths.get(path_id))
+        self._reported += len(problems)
 
     def _loss(self) -> StorageError:
-        name, causes = f"Segment file {self._file.file_id}", in_words(self._causes)
-        verdict = summary(self._verdict(path_id, error) for path_id, error in self._causes.items())
+        name, causes = f"Segment file {self._file.file_id}", self._copies.in_words()
+        verdict = self._copies.summary()
         self._report(only=CopyVerdict.DAMAGED)
         if verdict is CopyVerdict.UNREACHABLE:
             return unreachable(f"{name} with {self._what}", causes)

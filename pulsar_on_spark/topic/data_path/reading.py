@@ -16,6 +16,7 @@ from pathlib import Path
 
 import pyarrow as pa
 
+from pulsar_on_spark.ledger.journal.frame_reader import JournalPlace
 from pulsar_on_spark.ledger.segments.segment_format import SEGMENT_SCHEMA
 from pulsar_on_spark.ledger.segments.segment_reader import read_batches
 from pulsar_on_spark.metadata.records import FileRecord
@@ -39,8 +40,8 @@ from pulsar_on_spark.topic.catalog.root_handle import RootHandle
 from pulsar_on_spark.topic.data_path.journal_read import read_entries
 from pulsar_on_spark.topic.data_path.tail import Tail
 from pulsar_on_spark.topic.entries.hidden_rows import HIDING_COLUMNS, UnreadableEntry, leave_out, message_rows_of
-from pulsar_on_spark.topic.managed_ledger.chain.chain import RangePlan, SegmentSlice, SliceBatch, plan_range
-from pulsar_on_spark.topic.managed_ledger.chain.tail_view import JournalPlace
+from pulsar_on_spark.topic.managed_ledger.chain.chain import RangePlan, plan_range
+from pulsar_on_spark.topic.managed_ledger.chain.slices import SegmentSlice, SliceBatch
 
 log = logging.getLogger(__name__)
 
@@ -191,7 +192,7 @@ class SliceReader:
         wanted = slice_.part(batches[0].first, batches[-1].end)
         return read_batches(
             file,
-            self.paths,
+            lambda: self.paths,
             [where.number for where in batches],
             tuple(dict.fromkeys(needed)),
             lambda path, reason: findings.bad_copy(FileId(file.file_id), path, reason),

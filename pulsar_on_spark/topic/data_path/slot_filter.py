@@ -12,7 +12,7 @@ import pyarrow.compute as pc
 from pulsar_on_spark.model.hashing import murmur3_32
 from pulsar_on_spark.model.ids import LedgerId
 from pulsar_on_spark.topic.entries.cutting import NO_SLOT, SLOTS, row_slots, slots_of_entries
-from pulsar_on_spark.topic.managed_ledger.chain.chain import SegmentSlice
+from pulsar_on_spark.topic.managed_ledger.chain.slices import SegmentSlice
 
 KEY_COLUMNS = ("entry_id", "batch_index", "key", "ordering_key", "producer_name", "sequence_id")
 """The segment columns that determine a message's key slot."""

@@ -82,7 +82,7 @@ class Store:
         def on_bad_copy(path_id: PathId, reason: str) -> None:
             self.reports.append((path_id, reason))
 
-        return list(read_batches(file, self.by_id, numbers, columns, on_bad_copy, files, at_stake="ledger 7"))
+        return list(read_batches(file, lambda: self.by_id, numbers, columns, on_bad_copy, files, at_stake="ledger 7"))
 
     def location(self, file: FileRecord, path_id: int) -> Path:
         return self.by_id[PathId(path_id)].segment_file(FileId(file.file_id))

@@ -378,7 +378,7 @@ def test_bytes_that_no_arrow_reader_takes(store, batch):
 
 def test_descriptors_are_given_back(tmp_path, store, batch):
     record = store.write([batch(10, seed) for seed in range(20)]).record(WRITE_ID)
-    reading = segment_reader.read_batches(record, store.by_id, range(20), None, print)
+    reading = segment_reader.read_batches(record, lambda: store.by_id, range(20), None, print)
     next(reading)
     reading.close()
     store.read(record)

@@ -329,7 +329,7 @@ with SegmentFileWriter("ab-0", list(paths.values()), DEFAULT_QUORUM) as writer:
         writer.write_batch(batch)
     written = writer.close()
 wrote = rss_bytes()
-for one in read_batches(written.record("w"), paths, range(written.batches), None, print):
+for one in read_batches(written.record("w"), lambda: paths, range(written.batches), None, print):
     assert one.num_rows == 1024
 print(written.length, wrote - idle, rss_bytes() - idle)
 """

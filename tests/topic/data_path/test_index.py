@@ -11,13 +11,15 @@ from hypothesis import strategies as st
 
 from pulsar_on_spark.ledger.journal.files import ScanPosition
 from pulsar_on_spark.ledger.journal.frame_header import ChainPoint
+from pulsar_on_spark.ledger.journal.frame_reader import JournalPlace
 from pulsar_on_spark.ledger.journal.log import Copy, Fragment, LogRecord, LogState
 from pulsar_on_spark.ledger.journal.log_index import CHUNK_FRAMES, GapError, LogIndex
 from pulsar_on_spark.metadata.records import FileRecord, LedgerRecord, SegmentRecord
 from pulsar_on_spark.metadata.state import State, View, encode
 from pulsar_on_spark.model.ids import EARLIEST, EntryId, IncarnationId, LedgerId, PathId, Position
 from pulsar_on_spark.topic.managed_ledger.chain import chain
-from pulsar_on_spark.topic.managed_ledger.chain.tail_view import JournalPlace, TailView, TopicTail, UnsealedSegment
+from pulsar_on_spark.topic.managed_ledger.chain.steps import waiting
+from pulsar_on_spark.topic.managed_ledger.chain.tail_view import TailView, TopicTail, UnsealedSegment
 from pulsar_on_spark.topic.managed_ledger.chain.unsealed import IndexedRun, unsealed_segment
 
 Index: TypeAlias = LogIndex[IndexedRun, UnsealedSegment]
@@ -167,4 +169,4 @@ def test_readers_of_a_view_with_a_tail() -> None:
         assert isinstance(plan.slices[-1].file, JournalPlace) if first < 5 else not plan.slices
     whole = chain.plan_range(opened, "t", T, -1, EARLIEST, Position(LedgerId(9), EntryId(5)))
     assert [(s.segment.ledger_id, s.first, s.end) for s in whole.slices] == [(3, 0, 4), (7, 0, 2), (7, 2, 5), (9, 0, 5)]
-    assert chain.waiting(opened, T, EARLIEST, Position(LedgerId(9), EntryId(5))).rows == 14
+    assert waiting(opened, T, EARLIEST, Position(LedgerId(9), EntryId(5))).rows == 14

@@ -8,14 +8,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from pulsar_on_spark.ledger.journal.checked_frames import CheckedFrames
+from pulsar_on_spark.ledger.journal.frame_reader import JournalPlace
 from pulsar_on_spark.model.errors import CorruptJournalError
 from pulsar_on_spark.model.ids import EARLIEST
 from pulsar_on_spark.root import Root
-from pulsar_on_spark.topic.data_path.checked_frames import CheckedFrames
 from pulsar_on_spark.topic.data_path.journal_read import stored_entries
 from pulsar_on_spark.topic.data_path.tail import Tail
 from pulsar_on_spark.topic.managed_ledger.chain import chain
-from pulsar_on_spark.topic.managed_ledger.chain.tail_view import JournalPlace
 from tests.kit import messages
 from tests.kit.journal_logs import LogOnDisk
 

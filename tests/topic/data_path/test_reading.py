@@ -27,6 +27,7 @@ from pulsar_on_spark.topic.maintenance.files import merge
 from pulsar_on_spark.topic.maintenance.files.collect import Ages, collect
 from pulsar_on_spark.topic.maintenance.repair import storage_paths
 from pulsar_on_spark.topic.managed_ledger.chain import chain
+from pulsar_on_spark.topic.managed_ledger.chain.slices import SegmentSlice
 from tests.kit import messages
 
 Locate = Callable[[Root, FileRecord, int], Path]
@@ -65,7 +66,7 @@ def written(root: Root) -> list[bytes]:
     return values
 
 
-def slices(root: Root, first: int | None = None, end: int | None = None) -> list[chain.SegmentSlice]:
+def slices(root: Root, first: int | None = None, end: int | None = None) -> list[SegmentSlice]:
     view = root.store.view()
     (part,) = messages.target(root, "t").parts
     plan = chain.plan_range(view, part.name, part.topic_id, -1, EARLIEST, chain.read_limit(view, part.topic_id))
@@ -77,7 +78,7 @@ def reader(root: Root, *columns: str, fail_on_data_loss: bool = True) -> SliceRe
     return SliceReader(root.path, paths, columns or tuple(SEGMENT_SCHEMA.names), fail_on_data_loss)
 
 
-def read(root: Root, one: chain.SegmentSlice, *, fail_on_data_loss: bool = True) -> list[bytes]:
+def read(root: Root, one: SegmentSlice, *, fail_on_data_loss: bool = True) -> list[bytes]:
     found = reader(root, "value", fail_on_data_loss=fail_on_data_loss).read(one)
     return [value for _, batch in found for value in batch.column("value").to_pylist()]
 
@@ -85,7 +86,7 @@ def read(root: Root, one: chain.SegmentSlice, *, fail_on_data_loss: bool = True)
 def test_any_part_of_a_segment(root: Root, written: list[bytes]) -> None:
     (whole,) = slices(root)
     ends = [0]
-    for entries, rows in chain.entry_runs(whole):
+    for entries, rows in whole.entry_runs():
         ends += [ends[-1] + rows // entries * (n + 1) for n in range(entries)]
     random = Random(4)
     for _ in range(30):

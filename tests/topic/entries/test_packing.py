@@ -15,7 +15,7 @@ from pulsar_on_spark.topic.data_path.reading import rows_of
 from pulsar_on_spark.topic.entries import packing
 from pulsar_on_spark.topic.entries.cutting import run_lengths
 from pulsar_on_spark.topic.entries.packing import BatchPacker, OwnedRows, SegmentPlaces
-from pulsar_on_spark.topic.managed_ledger.chain.chain import SegmentSlice, SliceBatch
+from pulsar_on_spark.topic.managed_ledger.chain.slices import SegmentSlice, SliceBatch
 
 FILE = FileRecord(file_id="f", write_id="w", copies=(0,), length=1, batches=99)
 SIZES = st.sampled_from([1, 3, packing.SHARED_BATCH_BYTES // 3, packing.SHARED_BATCH_BYTES])

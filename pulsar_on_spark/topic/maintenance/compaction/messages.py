@@ -53,7 +53,7 @@ class CompactedReader:
         while number < slice_.end:
             end = number + 1 if alone else slice_.end
             try:
-                for ledger, batch in slice_.part(number, end).read(self.paths, columns, report):
+                for ledger, batch in slice_.part(number, end).read(lambda: self.paths, columns, report):
                     number += 1
                     for messages in self._messages(slice_, ledger, batch):
                         yield ledger, messages

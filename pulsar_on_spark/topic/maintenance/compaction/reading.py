@@ -6,7 +6,7 @@ way come to their end; then they are gone, and a later look at the metadata name
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 import pyarrow as pa
@@ -19,7 +19,7 @@ from pulsar_on_spark.metadata.records import CompactedFile, CompactionRecord, Fi
 from pulsar_on_spark.metadata.state import View
 from pulsar_on_spark.model.errors import MetadataError
 from pulsar_on_spark.model.ids import EARLIEST, LedgerId, PathId, Position
-from pulsar_on_spark.storage.storage_path import StoragePath
+from pulsar_on_spark.storage.storage_path import PathTable
 from pulsar_on_spark.topic.catalog.catalog import TopicPart
 from pulsar_on_spark.topic.managed_ledger.chain.compaction_record import horizon_of
 
@@ -65,12 +65,12 @@ class CompactedSlice:
         return replace(self, first=max(first, self.first), end=min(end, self.end))
 
     def read(
-        self, paths: Mapping[PathId, StoragePath], columns: Sequence[str] | None, on_bad_copy: OnBadCopy
+        self, paths: PathTable, columns: Sequence[str] | None, on_bad_copy: OnBadCopy
     ) -> Iterator[tuple[LedgerId, pa.RecordBatch]]:
         """The rows, batch by batch, each of one ledger; entry ids need no offset.
 
         Args:
-            paths: The root's storage paths.
+            paths: Returns the root's storage paths.
             columns: Of `SEGMENT_SCHEMA`, `entry_id` among them; None for all.
             on_bad_copy: Told of copies that are bad or missing.
 
@@ -134,7 +134,7 @@ def read_index(
     view: View,
     part: TopicPart,
     record: CompactionRecord,
-    paths: Mapping[PathId, StoragePath],
+    paths: PathTable,
     on_bad_copy: OnBadCopy,
 ) -> Index:
     """Which entries are left (arguments and errors as `compacted_slices` and `CompactedSlice.read`)."""

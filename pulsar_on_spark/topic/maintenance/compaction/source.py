@@ -6,20 +6,20 @@ Both passes read the same entries, whatever is sealed, merged or trimmed below t
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
 import pyarrow as pa
 
+from pulsar_on_spark.ledger.journal.frame_reader import JournalPlace
 from pulsar_on_spark.ledger.segments.segment_format import SEGMENT_SCHEMA
 from pulsar_on_spark.ledger.segments.segment_reader import read_batches
 from pulsar_on_spark.metadata.records import CompactionRecord
 from pulsar_on_spark.metadata.state import View
 from pulsar_on_spark.model.errors import DataLossError, JournalGoneError, SegmentGoneError
-from pulsar_on_spark.model.ids import EntryId, LedgerId, PathId, Position
+from pulsar_on_spark.model.ids import EntryId, LedgerId, Position
 from pulsar_on_spark.storage.reports import report_bad_copy
-from pulsar_on_spark.storage.storage_path import StoragePath
 from pulsar_on_spark.topic.catalog.catalog import TopicPart
 from pulsar_on_spark.topic.catalog.root_handle import RootHandle
 from pulsar_on_spark.topic.data_path.journal_read import read_entries
@@ -27,9 +27,9 @@ from pulsar_on_spark.topic.data_path.reading import rows_of
 from pulsar_on_spark.topic.data_path.tail import Tail
 from pulsar_on_spark.topic.maintenance.compaction.places import Places
 from pulsar_on_spark.topic.maintenance.compaction.reading import CompactedSlice, compacted_slices
-from pulsar_on_spark.topic.managed_ledger.chain.chain import Loss, SegmentSlice, read_limit, walk_range
+from pulsar_on_spark.topic.managed_ledger.chain.chain import Loss, read_limit, walk_range
 from pulsar_on_spark.topic.managed_ledger.chain.compaction_record import log_start
-from pulsar_on_spark.topic.managed_ledger.chain.tail_view import JournalPlace
+from pulsar_on_spark.topic.managed_ledger.chain.slices import SegmentSlice
 
 log = logging.getLogger(__name__)
 
@@ -110,7 +110,7 @@ class Source:
             SegmentGoneError: the compacted ledger was replaced more than ten minutes ago.
             MetadataError, StorageError: the root cannot be read.
         """
-        paths = self._root.storage_paths(self._root.store.view())
+        paths = self._root.current_storage_paths
         for compacted in self._compacted:
             for ledger, batch in compacted.read(paths, columns, self._report):
                 yield SourceRows(ledger, 0, batch)
@@ -118,10 +118,9 @@ class Source:
         while position < self.end:
             plans += 1
             view = self._tail.look([self._part], reach={self._part.topic_id: self.end})
-            paths = self._root.storage_paths(view)
             try:
                 for slice_ in self._slices(view, position):
-                    for end, batch in self._read(slice_, paths, columns):
+                    for end, batch in self._read(slice_, columns):
                         yield SourceRows(slice_.start_position.ledger, slice_.segment.entry_offset, batch)
                         position, plans = Position(slice_.start_position.ledger, EntryId(end)), 0
                 return
@@ -146,9 +145,7 @@ class Source:
                 )
             yield piece
 
-    def _read(
-        self, slice_: SegmentSlice, paths: Mapping[PathId, StoragePath], columns: Sequence[str]
-    ) -> Iterator[tuple[int, pa.RecordBatch]]:
+    def _read(self, slice_: SegmentSlice, columns: Sequence[str]) -> Iterator[tuple[int, pa.RecordBatch]]:
         """(end of what is read, rows)."""
         file, wanted, ledger = slice_.file, slice_.batches(), slice_.start_position.ledger
         if isinstance(file, JournalPlace):
@@ -161,7 +158,7 @@ class Source:
             return
         batches = read_batches(
             file,
-            paths,
+            self._root.current_storage_paths,
             [where.number for where in wanted],
             columns,
             lambda path, reason: self._report(file.file_id, path, reason),

@@ -8,7 +8,6 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import groupby
-from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow as pa
@@ -21,17 +20,13 @@ from pulsar_on_spark.metadata.records import FileRecord, SegmentRecord
 from pulsar_on_spark.metadata.state import View
 from pulsar_on_spark.model.clock import current_ms
 from pulsar_on_spark.model.errors import CopiesUnreachableError, CorruptSegmentError
-from pulsar_on_spark.model.ids import FileId, PathId
+from pulsar_on_spark.model.ids import FileId
 from pulsar_on_spark.storage.reports import Finding, ReportKind, report_bad_copy, write_report
-from pulsar_on_spark.storage.storage_path import StoragePath
 from pulsar_on_spark.topic.catalog.root_handle import RootHandle
 from pulsar_on_spark.topic.data_path.reading import rows_of
 from pulsar_on_spark.topic.entries.cutting import RECORD_BATCH_BYTES
 from pulsar_on_spark.topic.entries.packing import BatchPacker, OwnedRows, SegmentPlaces
-from pulsar_on_spark.topic.managed_ledger.chain.chain import SegmentSlice, SliceBatch
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
+from pulsar_on_spark.topic.managed_ledger.chain.slices import SegmentSlice, SliceBatch
 
 log = logging.getLogger(__name__)
 
@@ -94,7 +89,7 @@ def rewrite(root: RootHandle, view: View, runs: Sequence[Run], writer: SegmentFi
     Raises:
         NotEnoughCopiesError: the new file has too few good copies.
     """
-    return _Rewriting(root, root.storage_paths(view), runs, writer).go(view)
+    return _Rewriting(root, runs, writer).go(view)
 
 
 @dataclass
@@ -131,11 +126,8 @@ class _Wanted:
 class _Rewriting:
     """A group of runs on its way through memory."""
 
-    def __init__(
-        self, root: RootHandle, paths: Mapping[PathId, StoragePath], runs: Sequence[Run], writer: SegmentFileWriter
-    ) -> None:
+    def __init__(self, root: RootHandle, runs: Sequence[Run], writer: SegmentFileWriter) -> None:
         self._root = root
-        self._paths = paths
         self._packer = BatchPacker(writer.write_batch)
         self._buffers = [_Buffer(run) for run in runs]
         self._buffered_bytes = 0
@@ -187,7 +179,9 @@ class _Rewriting:
         numbers = sorted(by_number)
         read: list[list[pa.RecordBatch]] = [[] for _ in stretch]
         for at, batch in zip(
-            numbers, read_batches(file, self._paths, numbers, None, report, at_stake=stake), strict=True
+            numbers,
+            read_batches(file, self._root.current_storage_paths, numbers, None, report, at_stake=stake),
+            strict=True,
         ):
             for number, where in by_number[at]:
                 read[number].append(_with_ids(_own_rows(where, batch), stretch[number].segment))

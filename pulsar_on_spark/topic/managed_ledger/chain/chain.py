@@ -1,4 +1,4 @@
-"""A topic's chain of ledgers: where it ends, what lies between two positions, and how far to go in one step.
+"""A topic's chain of ledgers: where it ends, and what lies between two positions.
 
 Pure functions of a metadata view. A position is the next entry to read. A range is planned from the metadata alone and
 resolves to (file, batches), so the same range gives the same messages however often segments were merged meanwhile.
@@ -7,104 +7,16 @@ resolves to (file, batches), so the same range gives the same messages however o
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
-from itertools import count
+from collections.abc import Iterator
+from dataclasses import dataclass
 
+from pulsar_on_spark.ledger.journal.frame_reader import JournalPlace
 from pulsar_on_spark.metadata.records import FileRecord, IncarnationRecord, LedgerRecord, SegmentRecord, TrimRecord
 from pulsar_on_spark.metadata.state import View
 from pulsar_on_spark.model.errors import DataLossError, MetadataError
 from pulsar_on_spark.model.ids import EARLIEST, EntryId, LedgerId, Position
-from pulsar_on_spark.topic.entries.row_count import RowCount
-from pulsar_on_spark.topic.managed_ledger.chain.tail_view import JournalPlace, TailView, UnsealedSegment
-
-_UNLIMITED = 1e18
-"""More than anything here; unlike infinity it can be divided."""
-
-
-@dataclass(frozen=True, slots=True)
-class SegmentSlice:
-    """Entries [first, end) of one segment of a topic.
-
-    Attributes:
-        topic: The topic's full name.
-        topic_id: Its id.
-        partition: -1 for a topic that is no partition.
-        segment: The segment.
-        file: What holds it: a sealed file, or frames of a journal.
-        first: The first entry.
-        end: Behind the last entry.
-        by_broker: Whether a broker wrote it: then some of its rows may be no messages for readers.
-    """
-
-    topic: str
-    topic_id: str
-    partition: int
-    segment: SegmentRecord
-    file: FileRecord | JournalPlace
-    first: int
-    end: int
-    by_broker: bool = False
-
-    @property
-    def start_position(self) -> Position:
-        """The first entry of the slice."""
-        return Position(LedgerId(self.segment.ledger_id), EntryId(self.first))
-
-    @property
-    def entries_in_words(self) -> str:
-        """The entries, as errors and the log name them."""
-        first, last = self.start_position, self.end - 1
-        return f"entry {first}" if last == first.entry else f"entries {first} to {first.ledger}:{last}"
-
-    @property
-    def rows(self) -> int:
-        """Exact number of messages in the slice."""
-        if self.first == self.segment.first_entry and self.end == _end(self.segment):
-            return self.segment.rows
-        return sum(rows for _, rows in entry_runs(self))
-
-    @property
-    def bytes(self) -> int:
-        """Key and value bytes in the slice: the segment's, in proportion to its messages."""
-        return self.segment.bytes * self.rows // max(self.segment.rows, 1)
-
-    def batches(self) -> list[SliceBatch]:
-        """The batches of the file that hold the slice, in order."""
-        segment = self.segment
-        places = segment.places or ((number, 0) for number in count(segment.first_batch))
-        counted: RowCount | None = None
-        found = []
-        first = segment.first_entry
-        for entries, (number, first_row) in zip(segment.batch_entries, places, strict=False):
-            end = first + entries
-            if first < self.end and end > self.first:
-                rows = None
-                if segment.places or first < self.first or end > self.end:
-                    counted = counted or RowCount(segment)
-                    before = counted.until(first)
-                    begin, stop = (counted.until(entry) for entry in (max(first, self.first), min(end, self.end)))
-                    rows = (first_row + begin - before, first_row + stop - before)
-                found.append(SliceBatch(number, first, end, rows))
-            first = end
-        return found
-
-    def part(self, first: int, end: int) -> SegmentSlice:
-        """The entries of the slice that are in [first, end)."""
-        return replace(self, first=max(first, self.first), end=min(end, self.end))
-
-
-@dataclass(frozen=True, slots=True)
-class SliceBatch:
-    """A batch of a file and the segment's entries [first, end) in it, which may reach beyond the slice.
-
-    `rows` are the slice's rows [begin, end) of the batch; None for all of them.
-    """
-
-    number: int
-    first: int
-    end: int
-    rows: tuple[int, int] | None = None
+from pulsar_on_spark.topic.managed_ledger.chain.slices import SegmentSlice, segment_end
+from pulsar_on_spark.topic.managed_ledger.chain.tail_view import TailView, UnsealedSegment
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,7 +49,7 @@ def read_limit(view: View, topic_id: str) -> Position:
     last = view.newest(SegmentRecord, topic_id)
     if last is None:
         return trimmed_before(view, topic_id)
-    return Position(LedgerId(last.ledger_id), EntryId(_end(last)))
+    return Position(LedgerId(last.ledger_id), EntryId(segment_end(last)))
 
 
 def trimmed_before(view: View, topic_id: str) -> Position:
@@ -149,7 +61,7 @@ def trimmed_before(view: View, topic_id: str) -> Position:
 def readable_end(view: View, topic_id: str, ledger_id: int) -> int:
     """The entry behind the last readable one of a ledger: 0 if there is none, or if all were trimmed."""
     last = view.before(SegmentRecord, topic_id, f"{topic_id}/{ledger_id + 1:020d}")
-    return _end(last) if last is not None and last.ledger_id == ledger_id else 0
+    return segment_end(last) if last is not None and last.ledger_id == ledger_id else 0
 
 
 def ledger_end(view: View, ledger: LedgerRecord) -> int | None:
@@ -214,7 +126,7 @@ def walk_range(
         if ledger < start.ledger:
             continue
         first = max(segment.first_entry, start.entry) if ledger == start.ledger else segment.first_entry
-        stop = min(_end(segment), end.entry) if ledger == end.ledger else _end(segment)
+        stop = min(segment_end(segment), end.entry) if ledger == end.ledger else segment_end(segment)
         begins_at = position.entry if ledger == position.ledger else 0
         has_hole = first > begins_at
         here = Position(LedgerId(ledger), EntryId(first))
@@ -264,53 +176,6 @@ def _given_up_losses(topic: str, lost: deque[Position], end: Position, said: Led
             )
 
 
-@dataclass(frozen=True, slots=True)
-class Waiting:
-    """The messages between two positions, counted without planning them.
-
-    Attributes:
-        rows: Exact number of messages.
-        bytes: Key and value bytes.
-        enough: A position by which the limits that were asked for are reached, or the range's end.
-    """
-
-    rows: int
-    bytes: int
-    enough: Position
-
-
-def waiting(
-    view: View,
-    topic_id: str,
-    start: Position,
-    end: Position,
-    max_rows: int | None = None,
-    max_bytes: int | None = None,
-) -> Waiting:
-    """Count the entries of [start, end): cheap also for a long backlog of small segments."""
-    rows = size = 0
-    enough = end
-    if start >= end:
-        return Waiting(0, 0, end)
-    for segment in view.since(SegmentRecord, topic_id, f"{topic_id}/{start.ledger:020d}/{start.entry:020d}"):
-        ledger, first, stop = segment.ledger_id, segment.first_entry, _end(segment)
-        if (ledger, first) >= (end.ledger, end.entry):
-            break
-        if (ledger, stop) <= (start.ledger, start.entry):
-            continue
-        segment_rows = segment.rows
-        if (ledger, first) < (start.ledger, start.entry) or (ledger, stop) > (end.ledger, end.entry):
-            after = start.entry if ledger == start.ledger else 0
-            before = end.entry if ledger == end.ledger else stop
-            segment_rows = sum(rows for _, rows in _runs(segment, after, before))
-        rows += segment_rows
-        size += segment.bytes * segment_rows // max(segment.rows, 1)
-        reached = (max_rows is not None and rows >= max_rows) or (max_bytes is not None and size >= max_bytes)
-        if reached and enough == end:
-            enough = min(Position(LedgerId(ledger), EntryId(stop)), end)
-    return Waiting(rows, size, enough)
-
-
 def require_ledger(view: View, topic: str, topic_id: str, position: Position) -> None:
     """Make sure that a position lies in the topic: its ledger is in the chain, its entry at or before the ledger's end.
 
@@ -335,52 +200,6 @@ def require_ledger(view: View, topic: str, topic_id: str, position: Position) ->
         )
 
 
-def entry_runs(slice_: SegmentSlice) -> Iterator[tuple[int, int]]:
-    """Runs (entries, messages in all of them) of the slice, in entry order."""
-    return _runs(slice_.segment, slice_.first, slice_.end)
-
-
-def advance(
-    found: Sequence[SegmentSlice],
-    start: Position,
-    end: Position,
-    max_rows: int | None,
-    max_bytes: int | None,
-    *,
-    at_least_one: bool,
-) -> Position:
-    """Return the end of one step of reading under limits that never split an entry.
-
-    Args:
-        found: the slices of [start, end), in order.
-        start: where the step starts.
-        end: where the slices end.
-        max_rows: most messages, None for no limit.
-        max_bytes: most key and value bytes, None for no limit.
-        at_least_one: take the first entry even if it alone is above a limit.
-    """
-    rows_left = _UNLIMITED if max_rows is None else float(max_rows)
-    bytes_left = _UNLIMITED if max_bytes is None else float(max_bytes)
-    position = start
-    for slice_ in found:
-        ledger = LedgerId(slice_.segment.ledger_id)
-        bytes_per_row = slice_.segment.bytes / max(slice_.segment.rows, 1)
-        entry = slice_.first
-        for entries, rows in entry_runs(slice_):
-            rows_each = rows / entries
-            bytes_each = max(rows_each * bytes_per_row, 1e-9)
-            fitting = int(min(rows_left // rows_each, bytes_left // bytes_each, entries))
-            if fitting < entries:
-                if fitting == 0 and (position > start or not at_least_one):
-                    return position
-                return Position(ledger, EntryId(entry + max(fitting, 1)))
-            entry += entries
-            rows_left -= rows
-            bytes_left -= entries * bytes_each
-            position = Position(ledger, EntryId(entry))
-    return end
-
-
 def _place(view: View, topic: str, segment: SegmentRecord) -> tuple[FileRecord | JournalPlace, bool]:
     """Describe the file or journal that holds a segment, and if a broker wrote it."""
     if isinstance(segment, UnsealedSegment):
@@ -390,16 +209,3 @@ def _place(view: View, topic: str, segment: SegmentRecord) -> tuple[FileRecord |
         raise MetadataError(f"Segment {segment.record_id} of {topic} names file {segment.file_id}, unknown here.")
     ledger = view.get(LedgerRecord, f"{segment.topic_id}/{segment.ledger_id:020d}")
     return file, ledger is not None and ledger.incarnation is not None
-
-
-def _runs(segment: SegmentRecord, first: int, end: int) -> Iterator[tuple[int, int]]:
-    entry = segment.first_entry
-    for entries, rows in segment.entry_rows:
-        taken = min(entry + entries, end) - max(entry, first)
-        if taken > 0:
-            yield taken, taken * rows
-        entry += entries
-
-
-def _end(segment: SegmentRecord) -> int:
-    return segment.first_entry + segment.entries

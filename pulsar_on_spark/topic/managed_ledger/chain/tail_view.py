@@ -13,30 +13,11 @@ from typing import TypeVar, cast
 
 from typing_extensions import override
 
-from pulsar_on_spark.ledger.journal.files import ScanPosition
-from pulsar_on_spark.ledger.journal.log import Copy, FrameNumber
+from pulsar_on_spark.ledger.journal.frame_reader import JournalPlace
 from pulsar_on_spark.metadata.records import Record, SegmentRecord
 from pulsar_on_spark.metadata.state import View
-from pulsar_on_spark.model.ids import IncarnationId
 
 R = TypeVar("R", bound=Record)
-
-
-@dataclass(frozen=True, slots=True)
-class JournalPlace:
-    """The frames of a journal that hold the entries of an unsealed segment.
-
-    Attributes:
-        incarnation: Whose journal.
-        copies: The files that hold all of the frames: any good one will do.
-        frames: Numbers of the frames, one for each batch of the segment.
-        scanned: The copy that was looked at, and where in it the first of the frames is.
-    """
-
-    incarnation: IncarnationId
-    copies: tuple[Copy, ...]
-    frames: tuple[FrameNumber, ...]
-    scanned: tuple[Copy, ScanPosition]
 
 
 class UnsealedSegment(SegmentRecord):

@@ -6,9 +6,10 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from pulsar_on_spark.ledger.journal.files import ScanPosition
+from pulsar_on_spark.ledger.journal.frame_reader import JournalPlace
 from pulsar_on_spark.ledger.journal.log import Copy, Fragment, FrameNumber
 from pulsar_on_spark.model.ids import IncarnationId
-from pulsar_on_spark.topic.managed_ledger.chain.tail_view import JournalPlace, UnsealedSegment
+from pulsar_on_spark.topic.managed_ledger.chain.tail_view import UnsealedSegment
 
 UNKNOWN_PUBLISH_MS = (0, 2**62)
 """Publish times that make a reader look at the messages themselves."""

@@ -15,7 +15,7 @@ from pulsar_on_spark.metadata.cursors import WHOLE, CursorRow
 from pulsar_on_spark.metadata.records import SubscriptionRecord
 from pulsar_on_spark.model.errors import MetadataError
 from pulsar_on_spark.model.ids import EARLIEST, EntryId, LedgerId, Position
-from pulsar_on_spark.topic.managed_ledger.chain.chain import SegmentSlice
+from pulsar_on_spark.topic.managed_ledger.chain.slices import SegmentSlice
 from pulsar_on_spark.topic.managed_ledger.cursor.handover import broker_cursor, holes_left_out
 from pulsar_on_spark.topic.managed_ledger.cursor.holes import AckHoles
 from pulsar_on_spark.topic.managed_ledger.cursor.record import decode_holes, encode_holes

@@ -220,7 +220,7 @@ def test_copies_are_good_and_the_index_names_what_is_left(root: Root) -> None:
     assert len(file.copies) == 3
     for path in file.copies:
         verify_file(file, paths[PathId(path)])
-    index = read_index(view, part_of(root), record, paths, lambda *bad: pytest.fail(str(bad)))
+    index = read_index(view, part_of(root), record, lambda: paths, lambda *bad: pytest.fail(str(bad)))
     assert {(ledger, entry) for ledger, entries in index.items() for entry in entries} == {
         (message.ledger, message.entry) for message in compacted(root)
     }

@@ -22,6 +22,8 @@ from pulsar_on_spark.metadata.state import State, View, encode
 from pulsar_on_spark.model.errors import DataLossError
 from pulsar_on_spark.model.ids import EARLIEST, EntryId, LedgerId, Position
 from pulsar_on_spark.topic.managed_ledger.chain import chain
+from pulsar_on_spark.topic.managed_ledger.chain.slices import SliceBatch
+from pulsar_on_spark.topic.managed_ledger.chain.steps import advance
 
 TOPIC = "persistent://public/default/t"
 T = "t" * 32
@@ -80,7 +82,7 @@ def step(
 ) -> Position:
     limit = chain.read_limit(view, T)
     slices = plan(view, start, limit).slices
-    return chain.advance(slices, start, limit, max_rows, max_bytes, at_least_one=at_least_one)
+    return advance(slices, start, limit, max_rows, max_bytes, at_least_one=at_least_one)
 
 
 TWO_LEDGERS = (segment(3, 0, (2, 3)), segment(3, 5, (4,)), segment(7, 0, (1, 1)))
@@ -127,9 +129,9 @@ def test_a_range_that_starts_at_the_end_of_a_ledger() -> None:
 
 def test_a_slice_knows_its_batches() -> None:
     (one,) = plan(view_of(segment(3, 10, (2, 3, 4))), at(3, 11), at(3, 15)).slices
-    assert one.batches() == [chain.SliceBatch(5, 10, 12, (2, 4)), chain.SliceBatch(6, 12, 15)]
+    assert one.batches() == [SliceBatch(5, 10, 12, (2, 4)), SliceBatch(6, 12, 15)]
     assert (one.rows, one.start_position) == (8, at(3, 11))
-    assert one.part(14, 99).batches() == [chain.SliceBatch(6, 12, 15, (4, 6))]
+    assert one.part(14, 99).batches() == [SliceBatch(6, 12, 15, (4, 6))]
 
 
 def test_a_slice_of_shared_batches_knows_its_rows() -> None:
@@ -139,12 +141,12 @@ def test_a_slice_of_shared_batches_knows_its_rows() -> None:
     )
     (one,) = plan(view_of(shared), at(3, 11), at(3, 18)).slices
     assert one.batches() == [
-        chain.SliceBatch(7, 10, 12, (101, 102)),
-        chain.SliceBatch(9, 12, 15, (0, 9)),
-        chain.SliceBatch(12, 15, 19, (30, 40)),
+        SliceBatch(7, 10, 12, (101, 102)),
+        SliceBatch(9, 12, 15, (0, 9)),
+        SliceBatch(12, 15, 19, (30, 40)),
     ]
     assert one.rows == 20
-    assert one.part(13, 14).batches() == [chain.SliceBatch(9, 12, 15, (5, 7))]
+    assert one.part(13, 14).batches() == [SliceBatch(9, 12, 15, (5, 7))]
 
 
 @pytest.mark.parametrize(

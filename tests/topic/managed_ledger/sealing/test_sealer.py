@@ -26,6 +26,7 @@ from pulsar_on_spark.topic.maintenance.files.collect import collect
 from pulsar_on_spark.topic.maintenance.files.merge import merge
 from pulsar_on_spark.topic.maintenance.repair import storage_paths
 from pulsar_on_spark.topic.managed_ledger.chain import chain
+from pulsar_on_spark.topic.managed_ledger.chain.slices import SegmentSlice
 from pulsar_on_spark.topic.managed_ledger.sealing import sealed_rows, sealer
 from pulsar_on_spark.topic.managed_ledger.sealing.journal_frames import JournalLag
 from pulsar_on_spark.topic.managed_ledger.sealing.sealer import Sealer
@@ -51,13 +52,13 @@ def sealed_entries(root: Root, ledger: LedgerId) -> list[bytes]:
     for segment in (segment for segment in segments if segment.ledger_id == ledger):
         file = view.get(FileRecord, segment.file_id)
         assert file is not None
-        slice_ = chain.SegmentSlice(
+        slice_ = SegmentSlice(
             "", segment.topic_id, -1, segment, file, segment.first_entry, segment.first_entry + segment.entries
         )
         places = slice_.batches()
         read = read_batches(
             file,
-            root.storage_paths(view),
+            lambda: root.storage_paths(view),
             [where.number for where in places],
             SEGMENT_SCHEMA.names,
             lambda *bad: pytest.fail(str(bad)),

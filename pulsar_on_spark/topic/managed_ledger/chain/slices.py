@@ -1,0 +1,116 @@
+"""A part of a segment that is read: its entries, its messages, and the batches of the file that hold them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from itertools import count
+
+from pulsar_on_spark.ledger.journal.frame_reader import JournalPlace
+from pulsar_on_spark.metadata.records import FileRecord, SegmentRecord
+from pulsar_on_spark.model.ids import EntryId, LedgerId, Position
+from pulsar_on_spark.topic.entries.row_count import RowCount
+
+
+@dataclass(frozen=True, slots=True)
+class SegmentSlice:
+    """Entries [first, end) of one segment of a topic.
+
+    Attributes:
+        topic: The topic's full name.
+        topic_id: Its id.
+        partition: -1 for a topic that is no partition.
+        segment: The segment.
+        file: What holds it: a sealed file, or frames of a journal.
+        first: The first entry.
+        end: Behind the last entry.
+        by_broker: Whether a broker wrote it: then some of its rows may be no messages for readers.
+    """
+
+    topic: str
+    topic_id: str
+    partition: int
+    segment: SegmentRecord
+    file: FileRecord | JournalPlace
+    first: int
+    end: int
+    by_broker: bool = False
+
+    @property
+    def start_position(self) -> Position:
+        """The first entry of the slice."""
+        return Position(LedgerId(self.segment.ledger_id), EntryId(self.first))
+
+    @property
+    def entries_in_words(self) -> str:
+        """The entries, as errors and the log name them."""
+        first, last = self.start_position, self.end - 1
+        return f"entry {first}" if last == first.entry else f"entries {first} to {first.ledger}:{last}"
+
+    @property
+    def rows(self) -> int:
+        """Exact number of messages in the slice."""
+        if self.first == self.segment.first_entry and self.end == segment_end(self.segment):
+            return self.segment.rows
+        return sum(rows for _, rows in self.entry_runs())
+
+    @property
+    def bytes(self) -> int:
+        """Key and value bytes in the slice: the segment's, in proportion to its messages."""
+        return self.segment.bytes * self.rows // max(self.segment.rows, 1)
+
+    def batches(self) -> list[SliceBatch]:
+        """The batches of the file that hold the slice, in order."""
+        segment = self.segment
+        places = segment.places or ((number, 0) for number in count(segment.first_batch))
+        counted: RowCount | None = None
+        found = []
+        first = segment.first_entry
+        for entries, (number, first_row) in zip(segment.batch_entries, places, strict=False):
+            end = first + entries
+            if first < self.end and end > self.first:
+                rows = None
+                if segment.places or first < self.first or end > self.end:
+                    counted = counted or RowCount(segment)
+                    before = counted.until(first)
+                    begin, stop = (counted.until(entry) for entry in (max(first, self.first), min(end, self.end)))
+                    rows = (first_row + begin - before, first_row + stop - before)
+                found.append(SliceBatch(number, first, end, rows))
+            first = end
+        return found
+
+    def entry_runs(self) -> Iterator[tuple[int, int]]:
+        """Yield runs (entries, messages in all of them) of the slice, in entry order."""
+        return entry_runs(self.segment, self.first, self.end)
+
+    def part(self, first: int, end: int) -> SegmentSlice:
+        """The entries of the slice that are in [first, end)."""
+        return replace(self, first=max(first, self.first), end=min(end, self.end))
+
+
+@dataclass(frozen=True, slots=True)
+class SliceBatch:
+    """A batch of a file and the segment's entries [first, end) in it, which may reach beyond the slice.
+
+    `rows` are the slice's rows [begin, end) of the batch; None for all of them.
+    """
+
+    number: int
+    first: int
+    end: int
+    rows: tuple[int, int] | None = None
+
+
+def entry_runs(segment: SegmentRecord, first: int, end: int) -> Iterator[tuple[int, int]]:
+    """Yield runs (entries, messages in all of them) of the segment's entries in [first, end), in their order."""
+    entry = segment.first_entry
+    for entries, rows in segment.entry_rows:
+        taken = min(entry + entries, end) - max(entry, first)
+        if taken > 0:
+            yield taken, taken * rows
+        entry += entries
+
+
+def segment_end(segment: SegmentRecord) -> int:
+    """Return the number after the segment's last entry."""
+    return segment.first_entry + segment.entries

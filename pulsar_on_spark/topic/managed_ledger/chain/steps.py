@@ -1,0 +1,102 @@
+"""How far a reader goes in one step, and how much waits for it: from the metadata alone."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from pulsar_on_spark.metadata.records import SegmentRecord
+from pulsar_on_spark.metadata.state import View
+from pulsar_on_spark.model.ids import EntryId, LedgerId, Position
+from pulsar_on_spark.topic.managed_ledger.chain.slices import SegmentSlice, entry_runs, segment_end
+
+_UNLIMITED = 1e18
+"""More than anything here; unlike infinity it can be divided."""
+
+
+@dataclass(frozen=True, slots=True)
+class Waiting:
+    """The messages between two positions, counted without planning them.
+
+    Attributes:
+        rows: Exact number of messages.
+        bytes: Key and value bytes.
+        enough: A position by which the limits that were asked for are reached, or the range's end.
+    """
+
+    rows: int
+    bytes: int
+    enough: Position
+
+
+def waiting(
+    view: View,
+    topic_id: str,
+    start: Position,
+    end: Position,
+    max_rows: int | None = None,
+    max_bytes: int | None = None,
+) -> Waiting:
+    """Count the entries of [start, end): cheap also for a long backlog of small segments."""
+    rows = size = 0
+    enough = end
+    if start >= end:
+        return Waiting(0, 0, end)
+    for segment in view.since(SegmentRecord, topic_id, f"{topic_id}/{start.ledger:020d}/{start.entry:020d}"):
+        ledger, first, stop = segment.ledger_id, segment.first_entry, segment_end(segment)
+        if (ledger, first) >= (end.ledger, end.entry):
+            break
+        if (ledger, stop) <= (start.ledger, start.entry):
+            continue
+        segment_rows = segment.rows
+        if (ledger, first) < (start.ledger, start.entry) or (ledger, stop) > (end.ledger, end.entry):
+            after = start.entry if ledger == start.ledger else 0
+            before = end.entry if ledger == end.ledger else stop
+            segment_rows = sum(rows for _, rows in entry_runs(segment, after, before))
+        rows += segment_rows
+        size += segment.bytes * segment_rows // max(segment.rows, 1)
+        reached = (max_rows is not None and rows >= max_rows) or (max_bytes is not None and size >= max_bytes)
+        if reached and enough == end:
+            enough = min(Position(LedgerId(ledger), EntryId(stop)), end)
+    return Waiting(rows, size, enough)
+
+
+def advance(
+    found: Sequence[SegmentSlice],
+    start: Position,
+    end: Position,
+    max_rows: int | None,
+    max_bytes: int | None,
+    *,
+    at_least_one: bool,
+) -> Position:
+    """Return the end of one step of reading under limits that never split an entry.
+
+    Args:
+        found: the slices of [start, end), in order.
+        start: where the step starts.
+        end: where the slices end.
+        max_rows: most messages, None for no limit.
+        max_bytes: most key and value bytes, None for no limit.
+        at_least_one: take the first entry even if it alone is above a limit.
+    """
+    rows_left = _UNLIMITED if max_rows is None else float(max_rows)
+    bytes_left = _UNLIMITED if max_bytes is None else float(max_bytes)
+    position = start
+    for slice_ in found:
+        ledger = LedgerId(slice_.segment.ledger_id)
+        bytes_per_row = slice_.segment.bytes / max(slice_.segment.rows, 1)
+        entry = slice_.first
+        for entries, rows in slice_.entry_runs():
+            rows_each = rows / entries
+            bytes_each = max(rows_each * bytes_per_row, 1e-9)
+            fitting = int(min(rows_left // rows_each, bytes_left // bytes_each, entries))
+            if fitting < entries:
+                if fitting == 0 and (position > start or not at_least_one):
+                    return position
+                return Position(ledger, EntryId(entry + max(fitting, 1)))
+            entry += entries
+            rows_left -= rows
+            bytes_left -= entries * bytes_each
+            position = Position(ledger, EntryId(entry))
+    return end
