@@ -1,5 +1,5 @@
 """The ledger store: sealed Arrow segment files and the journal, in quorum-replicated copies on storage paths.
 
-It imports `metadata` (for its records), `storage` and `model`; it knows nothing of topics, Spark or Delta. `segments`
-and `journal` do not import each other.
+It imports `metadata` (for its records), `storage` and `model`, and is independent of topics, Spark and Delta.
+`segments` and `journal` do not import each other.
 """

@@ -48,7 +48,7 @@ _BULK = 16
 
 
 class _Row:
-    """A stored row; its record is parsed when first asked for, by any thread."""
+    """A stored row; its record is parsed at the first access, by any thread."""
 
     __slots__ = ("_fields", "_record", "deleted", "seq", "token", "topic_id")
 
@@ -194,7 +194,7 @@ class State:
         del ids[bisect_left(ids, record_id)]
 
     def chains_since(self, revision: int) -> ChangedChains | None:
-        """Topics whose chains changed after a revision; None if the revision is too old to tell."""
+        """Return topics whose chains changed after a revision; None if the revision is too old."""
         if revision < self._began:
             return None
         shaped = frozenset(topic_id for topic_id, changed in self._shaped.items() if changed > revision)

@@ -20,7 +20,7 @@ from typing import Literal, TypeAlias
 from pulsar_on_spark.model.ids import PathId
 
 PathState: TypeAlias = Literal["writable", "read-only", "draining", "lost", "retired"]
-"""What the metadata say of a path: see `topic.maintenance.repair.storage_paths`."""
+"""A path's state in the metadata: see `topic.maintenance.repair.storage_paths`."""
 
 
 class Condition(StrEnum):
@@ -88,7 +88,7 @@ class PathHealth:
 
     @property
     def is_away(self) -> bool:
-        """True if it cannot be reached and was not given up: what is on it may be good."""
+        """True if it cannot be reached and was not given up: its copies may be good."""
         return not self.is_there and self.state not in ("lost", "retired")
 
     @property
@@ -98,5 +98,5 @@ class PathHealth:
 
 
 def keeps_copies(state: PathState) -> bool:
-    """True for a path whose copies stay where they are, as far as the metadata say."""
+    """Return True for a path whose copies stay on it, according to the metadata."""
     return state in ("writable", "read-only")

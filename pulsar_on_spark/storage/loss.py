@@ -2,8 +2,8 @@
 
 a copy's error                                                              verdict
 --------------------------------------------------------------------------  -----------
-its bytes are not what was written, or it lacks some                        DAMAGED
-it is not there, on a storage path that is well                             GONE
+its bytes are not the written ones, or some are missing                     DAMAGED
+it does not exist, on a storage path that is well                           GONE
 it cannot be reached, on a path that an operator gave up as lost            GONE
 anything else: path away or wiped, another disk, EMFILE, EIO, EACCES ...    UNREACHABLE
 
@@ -47,8 +47,8 @@ def verdict_on(cause: Exception, path: StoragePath | None) -> CopyVerdict:
     """Judge a copy that could not be read.
 
     Args:
-        cause: The reader's error. A `FileNotFoundError` is that of a file on a path whose identity was checked.
-        path: The copy's storage path; None if the root knows none with its id.
+        cause: The reader's error. A `FileNotFoundError` must come from a path whose identity was checked.
+        path: The copy's storage path; None if the root has none with its id.
     """
     if isinstance(cause, (SegmentGoneError, JournalGoneError, FileNotFoundError)):
         return CopyVerdict.GONE

@@ -1,6 +1,6 @@
 """Permissions: new files and folders in a root get those of their folder.
 
-The root's folder thus decides access to everything in it, whatever process creates it under whatever umask: for its
+The root's folder thus decides access to everything in it, whichever process creates it and under any umask: for its
 owner alone (0700), or for a group that a broker and Spark share (2770: new files belong to the folder's group). Other
 permissions of an existing root are kept, and a `chmod -R` changes them.
 

@@ -1,9 +1,9 @@
 """The one encoding of an uncompressed Arrow record batch that frames use, built and checked without a parser.
 
-An encapsulated IPC message is a flatbuffer with the number of rows and the places of the columns' buffers, then the
-buffers. For a fixed schema the flatbuffer has a fixed shape, so it is packed by one `struct`; and because there is one
-encoding, a reader compares it with what must stand there instead of parsing it. Any Arrow reader that is given the
-schema can read the message. The shape is part of the journal's format: it changes with the format version only.
+An encapsulated IPC message is a flatbuffer with the number of rows and the positions of the columns' buffers, followed
+by the buffers. For a fixed schema the flatbuffer has a fixed shape, so one `struct` packs it; and because there is only
+one encoding, a reader compares it with the expected bytes instead of parsing it. Any Arrow reader with the schema can
+read the message. The shape is part of the journal's format: it changes only with the format version.
 """
 
 from __future__ import annotations

@@ -167,12 +167,12 @@ def encode_cursor(records: Sequence[tuple[bytes, bytes]], at: ChainPoint, lac: F
 
 
 def encode_lac(at: ChainPoint, lac: FrameNumber) -> EncodedFrame:
-    """The frame that only says which frame was acknowledged last, for readers of an idle log's tail."""
+    """An idle frame: it only names the last acknowledged frame, for readers of an idle log's tail."""
     return _encode(FrameKind.LAC, at, lac, 0, b"", [])
 
 
 def encode_roll(next_fragment: int, at: ChainPoint, lac: FrameNumber) -> EncodedFrame:
-    """The last frame of a fragment, which names the one that goes on."""
+    """The last frame of a fragment, which names the next fragment."""
     return _encode(FrameKind.ROLL, at, lac, 0, b"", [ROLL.pack(next_fragment)])
 
 

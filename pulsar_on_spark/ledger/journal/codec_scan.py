@@ -1,7 +1,7 @@
-"""The scan over a journal file's frames, which says exactly how it ended.
+"""The scan over a journal file's frames, which reports exactly how it ended.
 
-The outcomes are what the protocol needs to tell "no such frame" from "I cannot know": a file that ends between frames
-or within one may be all that was ever written there, while a bad frame with later ones behind it certainly existed.
+The outcomes let the protocol distinguish "no such frame" from "unknown": a file that ends between or within frames may
+be all that was ever written there, but a bad frame with later ones after it certainly existed.
 """
 
 from __future__ import annotations
@@ -58,10 +58,11 @@ class TornEnd:
 class BadFrame:
     """The bytes at the position are not the next frame.
 
-    With `is_last` no intact header of that or a later frame is behind them, so the end of the file may have been lost
-    in a crash before it was synced. Without it there was a frame here that cannot be read: never "no such frame". So it
-    is with `is_written`: the frame's own header is intact and the file long enough, or what stands in the header's
-    place is no hole. Blocks that a crash kept from the disk read as zeros; other bytes were there and were damaged.
+    With `is_last`, no intact header of that frame or a later one follows, so the end of the file may have been lost in
+    a crash before it was synced. Without it, there was a frame here that cannot be read: the answer is never "no such
+    frame". The same holds for `is_written`: the frame's own header is intact and the file is long enough, or the bytes
+    at the header's place are not a hole. Blocks that a crash kept from the disk read as zeros; other bytes were written
+    and were damaged.
     """
 
     position: ScanPosition
@@ -76,9 +77,9 @@ ScanEnd: TypeAlias = CleanEnd | TornEnd | BadFrame
 class FrameScanner:
     """Reads the frames of one file in order; after an end it may be asked again, as the file may have grown.
 
-    What was read is not read again but for the bytes of a torn or bad frame. Memory is one window of bytes, or one
-    frame where that is longer; frames are views of it and keep it alive. No header is believed whose checksum, number
-    and link to the frame before are not right, and nothing is allocated for bytes that the file has not.
+    Bytes are read once, except for those of a torn or bad frame. Memory is one window of bytes, or one frame if that is
+    longer; frames are views of it and keep it alive. A header is used only if its checksum, its number and its link to
+    the frame before are right, and nothing is allocated for bytes that the file does not have.
 
     Args:
         fd: the open file.
@@ -104,7 +105,7 @@ class FrameScanner:
 
     @property
     def position(self) -> ScanPosition:
-        """Behind the last frame that was returned."""
+        """The position after the last frame that was returned."""
         return self._position
 
     def next_frame(self) -> Frame | ScanEnd:
@@ -131,7 +132,7 @@ class FrameScanner:
         """Header and directory of the next frame, which are checked; its content is not read.
 
         Raises:
-            InvalidArgumentError: the scanner was not told that the checksums were checked before.
+            InvalidArgumentError: the scanner was not made with `checked_before`.
             FormatVersionError: a newer version wrote the frame.
             StoragePathError: the file cannot be read.
         """
@@ -155,10 +156,10 @@ class FrameScanner:
     def follow(self) -> FrameNumber:
         """Go over whole frames by their headers alone, for one window; returns the highest LAC in them, or -1.
 
-        Where it goes no further, `next_head` tells why.
+        If it stops, `next_head` returns the reason.
 
         Raises:
-            InvalidArgumentError: the scanner was not told that the checksums were checked before.
+            InvalidArgumentError: the scanner was not made with `checked_before`.
             StoragePathError: the file cannot be read.
         """
         if not self._checked_before:
@@ -172,7 +173,7 @@ class FrameScanner:
         return lac
 
     def seek(self, number: FrameNumber) -> ScanEnd | None:
-        """Go to a frame at or behind the position; None when it is the next one, else the end that came before.
+        """Go to a frame at or after the position; return None if it is the next one, else the end that came first.
 
         Raises:
             InvalidArgumentError: the frame is before the position.
@@ -225,9 +226,9 @@ class FrameScanner:
         return BadFrame(self._position, reason, is_last, is_written)
 
     def _later_frame_from(self, start: int) -> bool:
-        """True if an intact header of the missing or a later frame is anywhere behind `start`.
+        """Return True if an intact header of the missing frame or a later one is anywhere after `start`.
 
-        It may be part of a payload: then "don't know" is said where "no" would have been right, which is safe.
+        It may be part of a payload: then the answer is "unknown" instead of "no", which is safe.
         """
         while self._read(start, HEADER_BYTES) is not None:
             window = bytes(self._window)[start - self._window_start :]
@@ -245,7 +246,7 @@ class FrameScanner:
             self._size_bytes = self._files.size(self._fd)
 
     def _read(self, offset: int, length: int) -> memoryview | None:
-        """Bytes of the file, None if it has not so many."""
+        """Read bytes of the file; return None if it has fewer."""
         start = offset - self._window_start
         if start >= 0 and start + length <= len(self._window):
             return self._window[start : start + length]
@@ -263,7 +264,7 @@ class FrameScanner:
 
 
 def _has_hole(header: memoryview, offset: int) -> bool:
-    """True if a sector's part of a frame's header is all zeros, which of an intact one no part is (magic, checksum)."""
+    """Return True if a sector's part of a frame's header is all zeros; an intact header has none."""
     border = SECTOR_BYTES - offset % SECTOR_BYTES
     return any(part and not any(part) for part in (header[:border], header[border:]))
 

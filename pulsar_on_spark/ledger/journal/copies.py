@@ -1,7 +1,7 @@
 """Writing journal files: one thread for each storage path, which serves the `CopyAppender` of every file on it.
 
-A disk that hangs holds up its own thread and nobody else's. What was queued meanwhile is written at once and synced
-once, so a path that falls behind catches up with fewer, larger writes.
+A disk that hangs blocks only its own thread. Everything that was queued meanwhile is written and synced at once, so a
+path that falls behind catches up with fewer, larger writes.
 """
 
 from __future__ import annotations
@@ -118,7 +118,7 @@ class PathThread:
 
     Args:
         path: where the files are.
-        incarnation: whose.
+        incarnation: the log's incarnation.
         report: called in the path's thread, once for each round of a file.
         files: the operating system.
 
@@ -165,7 +165,7 @@ class PathThread:
         self._orders.put(_Stop())
 
     def abandon(self) -> None:
-        """End the thread as soon as it is able to: the path was given up, and nothing of what is queued counts."""
+        """End the thread as soon as possible: the path was given up, and nothing that is queued counts."""
         self._abandoned = True
         self.stop()
 

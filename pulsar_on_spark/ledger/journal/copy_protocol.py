@@ -7,8 +7,8 @@ another disk in the path's place) always reads as "fenced". Order of one round, 
     appender   write -> fdatasync (of what was written before it began) -> is `frames.open` my file? -> Ok(watermark)
     reader     identity -> rename -> fsync of the directory -> scan -> answer
 
-If the appender's check comes out positive, its bytes were in the file before any rename, so whoever renames first and
-reads then finds them. This holds on one kernel; network file systems cache names and are refused elsewhere.
+If the appender's check succeeds, its bytes were in the file before any rename, so a recovery that renames first and
+reads then finds them. This holds on one kernel; network file systems cache names, so they are refused elsewhere.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class Synced:
 
 @dataclass(frozen=True, slots=True)
 class Checked:
-    """Event: whether `frames.open` was the very file (device, inode), looked at after the `Check` was asked for."""
+    """Event: whether `frames.open` was the very file (device, inode), examined after the `Check` effect."""
 
     is_my_file: bool
 
@@ -76,14 +76,14 @@ class Check:
 
 @dataclass(frozen=True, slots=True)
 class Ok:
-    """Effect: tell the writer that all frames up to `watermark` count on this path."""
+    """Effect: report to the writer that all frames up to `watermark` count on this path."""
 
     watermark: FrameNumber
 
 
 @dataclass(frozen=True, slots=True)
 class Lost:
-    """Effect: tell the writer that nothing more will count here; what was not answered Ok is unknown."""
+    """Effect: report to the writer that nothing more will count here; frames without an Ok are unknown."""
 
     reason: str
 
@@ -95,7 +95,7 @@ AppendEffect: TypeAlias = Write | Sync | Check | Ok | Lost
 class CopyAppender:
     """A writer's file: a prefix without holes, one watermark, and nothing after an error.
 
-    Writes go on while a sync runs; one round of sync and check at a time.
+    Writes continue during a sync; there is one round of sync and check at a time.
     """
 
     def __init__(self, first: FrameNumber) -> None:
@@ -188,7 +188,7 @@ class CopyAppender:
 
 
 class End(Enum):
-    """A copy's statement about the frame behind those that it gave.
+    """A copy's statement about the frame after those that it returned.
 
     Only `NO` and, if the whole write set was read, `TORN` speak against the frame (BookKeeper's NoSuchEntry);
     everything else is no answer at all.
@@ -220,7 +220,7 @@ class Renamed(Enum):
 
 @dataclass(frozen=True, slots=True)
 class FenceFirst:
-    """Event: fence the copy and say what LAC it knows."""
+    """Event: fence the copy and report the LAC that it knows."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -306,7 +306,7 @@ class FenceAnswer:
 
 @dataclass(frozen=True, slots=True)
 class ReadAnswer:
-    """Effect: answer to `ReadFrames`: good frames from `start` on (a yes always counts), and what is behind them."""
+    """Effect: answer to `ReadFrames`: good frames from `start` on (a yes always counts), and the frame after them."""
 
     start: FrameNumber
     frames: tuple[FrameFacts, ...]
@@ -357,7 +357,7 @@ class CopyReader:
         return True
 
     def _missing(self) -> list[ReadEffect]:
-        """A file that the record names was there once: it is lost, and its absence says nothing about frames."""
+        """A file that the record names existed once: it is lost, and its absence proves nothing about frames."""
         return self._no_answer()
 
     def _scan(self) -> list[ReadEffect]:

@@ -48,14 +48,14 @@ from pulsar_on_spark.storage.local_disk import require_local
 from pulsar_on_spark.storage.storage_path import StoragePath
 
 READ_BYTES = 8 * 1024 * 1024
-"""One answer covers no more than about so many bytes of frames."""
+"""Approximate limit of the frames that one answer covers."""
 _MARK_BYTES = 4 * 1024 * 1024
 """At such distances the first scan keeps positions, so that a later one need not begin at the front."""
 
 
 @dataclass(frozen=True, slots=True)
 class PlacedFrame:
-    """A frame in a file, which is read, and checked again, when its bytes are asked for; in any thread."""
+    """A frame in a file. Its bytes are read, and checked again, on access; for any thread."""
 
     file: CopyFile
     position: ScanPosition
@@ -65,7 +65,7 @@ class PlacedFrame:
         """The frame's bytes.
 
         Raises:
-            CorruptJournalError: they are not any more what they were.
+            CorruptJournalError: they have changed since they were checked.
             StoragePathError: they cannot be read, or the recovery is over.
         """
         return (self.file.frame_at(self.position),)
@@ -75,8 +75,8 @@ class CopyFile:
     """A copy as a recovery sees it; used and closed by one thread, except for the frames that it has placed.
 
     Args:
-        path: where it is.
-        incarnation: whose log.
+        path: the storage path.
+        incarnation: the log's incarnation.
         copy: which file.
         progress: called with the bytes that were scanned since the last call.
         files: the operating system.
@@ -200,7 +200,7 @@ class CopyFile:
         return self._scan_frames(start, limit)
 
     def _first_position(self) -> ScanPosition | Scanned:
-        """Behind the header, or what a file is without a good one."""
+        """Return the position after the header, or the verdict on a file without a good one."""
         assert self._fd is not None
         if self._files.size(self._fd) == 0:
             return Scanned(None, (), ScanEnd.CLEAN)
@@ -209,7 +209,7 @@ class CopyFile:
         except FormatVersionError:
             raise
         except CorruptJournalError as error:
-            # Cut short before its first sync, or damaged: frames behind it tell.
+            # Cut short before its first sync, or damaged: the frames after it decide.
             self.problem = str(error)
             nowhere = ScanPosition(0, ChainPoint(0, 0))
             found = FrameScanner(self._fd, nowhere, self._name, self._files).next_frame()

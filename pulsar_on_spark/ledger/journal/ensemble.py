@@ -1,4 +1,4 @@
-"""The journal files that a process writes, path by path: what is on its way to each, and which paths are too slow."""
+"""The journal files that a process writes, by path: what is queued for each, and which paths are too slow."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class _PathQueue:
     """A path in use: frames that it was given and has not confirmed, by file, as (number, bytes).
 
     A file that is `released` gets nothing more; it still counts for the backlog until the path has caught up.
-    `behind_ticks` grows with each tick at which the path is far behind while the others have nothing to do.
+    `behind_ticks` grows with each tick at which the path is far behind while the others are idle.
     """
 
     thread: PathThread
@@ -43,7 +43,7 @@ class Ensemble:
 
     Args:
         paths: all storage paths that it may meet.
-        incarnation: whose log it is.
+        incarnation: the log's incarnation.
         post: takes events, called in other threads; the owner hands each to `take_in` before its core sees it.
         files: the operating system.
     """
@@ -63,7 +63,7 @@ class Ensemble:
         self._creating: dict[Copy, int] = {}
         self._created: dict[Copy, int] = {}
         self._made: dict[Copy, int] = {}
-        """Descriptors whose `FileCreated` is not taken in yet; written by other threads, under `_ending`."""
+        """Descriptors whose `FileCreated` is not handled yet; written by other threads, under `_ending`."""
         self._ending = threading.Lock()
         self._is_over = False
 
@@ -91,7 +91,7 @@ class Ensemble:
     # -- files ---------------------------------------------------------------------------------------------------------
 
     def create(self, copy: Copy) -> None:
-        """Make a file, in a thread of its own: a disk that hangs holds nobody else up. Posts how it came out."""
+        """Create a file in a thread of its own, because a disk may hang, and post the outcome."""
         path, incarnation, files, post = self._paths[copy.path], self._incarnation, self._files, self._post
 
         def work() -> None:
@@ -112,7 +112,7 @@ class Ensemble:
         threading.Thread(target=work, name=f"journal-create-{copy.path}", daemon=True).start()
 
     def begin(self, copy: Copy, first: FrameNumber, header: bytes) -> None:
-        """The created file begins with this frame; one whose path was given up meanwhile does not."""
+        """Note the first frame of a created file; ignore a file whose path was given up meanwhile."""
         fd = self._created.pop(copy, None)
         if fd is None:
             return
@@ -178,7 +178,7 @@ class Ensemble:
             del state.outstanding[copy]
 
     def _is_failure(self, copy: Copy, *, is_fenced: bool) -> bool:
-        """False also for a file of a fragment that has ended: it may be trimmed away while its path is still behind."""
+        """Also False for a file of an ended fragment: it may be trimmed while its path is still behind."""
         state = self._states.get(copy.path)
         if state is None or copy not in state.outstanding:
             return False
@@ -204,9 +204,9 @@ class Ensemble:
     # -- paths ---------------------------------------------------------------------------------------------------------
 
     def quiet(self, ticks: int) -> list[Copy]:
-        """One tick of time has passed: a file on each path on which nothing has moved for so many, though it should.
+        """Count a tick; return a file on each path that has had pending work and no progress for this many ticks.
 
-        Ticks, not a clock: they stand still where the whole process does.
+        Ticks, not a clock: they stop when the whole process stops.
         """
         found = []
         for state in self._states.values():
@@ -220,14 +220,14 @@ class Ensemble:
         return found
 
     def holding_back(self, copies: Sequence[Copy], ack_quorum: int, far_bytes: int, ticks: int) -> list[Copy]:
-        """One tick of time has passed: a file on each path that has held the others back for so many in sum.
+        """Count a tick; return a file on each path that has held the others back for this many ticks in total.
 
         Args:
             copies: Where groups go now.
-            ack_quorum: So many of these paths are enough; a path without which they are not is never found.
-            far_bytes: A path is far behind if it has not confirmed so many.
-            ticks: At which it was far behind and enough others idle, less those at which they were busy. So a path is
-                found that has less than half of their speed, and none for being a little slower.
+            ack_quorum: Number of these paths that is enough; a path without which too few are left is never returned.
+            far_bytes: Unconfirmed bytes above which a path is far behind.
+            ticks: Ticks at which it was far behind while enough others were idle, less those at which they were busy.
+                So a path is returned if it has less than half of their speed, and never for being a little slower.
         """
         found = []
         for path, state in self._states.items():
@@ -241,10 +241,10 @@ class Ensemble:
         return found
 
     def give_up(self, path: PathId) -> Copy | None:
-        """Nothing more is asked of this path; what it says later is about files that do not count.
+        """Send nothing more to this path; its later answers are about files that do not count.
 
         Returns:
-            One of the path's files that were not released, if it has any: what to tell the core.
+            One of the path's unreleased files, if it has any, to report to the core.
         """
         known = [copy for copy in (*self._creating, *self._created) if copy.path == path]
         if path in self._states:
@@ -263,7 +263,7 @@ class Ensemble:
         with self._ending:
             self._is_over = True
         self._creating.clear()
-        for fd in (*self._created.values(), *self._made.values()):  # no thread adds to `_made` any more
+        for fd in (*self._created.values(), *self._made.values()):  # no thread adds to `_made` after `_is_over`
             self._close(fd)
         self._created.clear()
         self._made.clear()

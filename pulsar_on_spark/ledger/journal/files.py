@@ -3,8 +3,8 @@
     <storage path>/journal/<incarnation>/<file>/frames.open      written by its one writer
     <storage path>/journal/<incarnation>/<file>/frames.fenced    after the fence, a rename within the directory
 
-A file has a directory of its own, so that syncing the fence's rename waits for nobody else. It starts with a header
-that says which log and file it is and where in the chain of frames it begins; frames follow without gap.
+A file has a directory of its own, so that syncing the fence's rename waits for no other file. It starts with a header
+that names its log, itself and its place in the chain of frames; frames follow without gaps.
 """
 
 from __future__ import annotations
@@ -97,10 +97,10 @@ class ScanPosition:
 
 
 def read_file_header(fd: int, name: str, files: FileOps = OS_FILES) -> tuple[JournalFileHeader, ScanPosition]:
-    """The header of a journal file and the position of its first frame; `name` says which file it is.
+    """Read the header of a journal file and the position of its first frame; `name` is the file's name in errors.
 
     Raises:
-        CorruptJournalError: the header is cut short or fails its checksum. This says nothing about the file's frames.
+        CorruptJournalError: the header is cut short or fails its checksum. This proves nothing about the file's frames.
         FormatVersionError: a newer version wrote it.
         OSError: the file cannot be read.
     """
@@ -140,7 +140,7 @@ def create_journal_file(
 
     Raises:
         FileExistsError: the file is there already; a file has one writer ever.
-        OSError: it cannot be made; nothing that counts is left behind.
+        OSError: the file cannot be created; nothing that counts is left.
     """
     directory = file_directory(storage_path, incarnation, file)
     make_directory(files, directory.parent)
@@ -171,7 +171,7 @@ def open_journal_file(directory: Path, files: FileOps = OS_FILES) -> int:
     """Open a file for reading under either name.
 
     Raises:
-        FileNotFoundError: it has neither. Whether that means anything is for the caller to know (see `StoragePath`).
+        FileNotFoundError: it has neither. Whether that proves anything is for the caller to decide (see `StoragePath`).
     """
     try:
         return files.open(open_name(directory))

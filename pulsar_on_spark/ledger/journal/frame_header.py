@@ -2,7 +2,7 @@
 
 Everything is little-endian. Each header names the CRC of the frame before, so that frames form a chain over all files
 of the log: a stale block with good checksums of its own has no place in it. No length is believed that was not written.
-`frames` says what lies behind the header.
+`frames` describes the rest of a frame.
 """
 
 from __future__ import annotations
@@ -46,8 +46,8 @@ class ChainPoint:
 class FrameHeader:
     """A frame's header.
 
-    `lac` is the last frame that was acknowledged when this one was sent, or -1; `size_bytes` counts header, directory
-    and padding too; `runs` is the number of ledgers in the directory; `crc` stands for the whole frame.
+    `lac` is the last frame that was acknowledged when this one was sent, or -1; `size_bytes` includes header, directory
+    and padding; `runs` is the number of ledgers in the directory; `crc` covers the whole frame.
     """
 
     number: FrameNumber
@@ -68,7 +68,7 @@ class FrameHeader:
 
     @property
     def after(self) -> ChainPoint:
-        """The place behind the frame."""
+        """The position after the frame."""
         return ChainPoint(self.number + 1, self.crc)
 
 
@@ -106,7 +106,7 @@ def number_in(header: memoryview) -> FrameNumber:
 
 
 def parse_header(header: memoryview, name: str) -> FrameHeader:
-    """Read `HEADER_BYTES` bytes; `name` says which frame they head.
+    """Parse `HEADER_BYTES` bytes; `name` is the frame's name in errors.
 
     Raises:
         CorruptJournalError: no writer made these bytes.
@@ -136,16 +136,16 @@ def parse_header(header: memoryview, name: str) -> FrameHeader:
 def follow_headers(window: memoryview, at: ChainPoint, rest_bytes: int) -> tuple[int, ChainPoint, FrameNumber]:
     """Follow the chain over whole frames by their headers, as far as headers are in the window.
 
-    Where it stops there may be a frame, a bad one or the end: that is for others to judge. It costs a fraction of
+    Where it stops there may be a frame, a bad one or the end: the caller decides. It costs a fraction of
     `parse_header`, and a journal of small frames has a million of them.
 
     Args:
         window: bytes of the file from the place of a frame on.
         at: that place.
-        rest_bytes: how many bytes the file has from there on, in the window or behind it.
+        rest_bytes: Bytes of the file from there on, inside or after the window.
 
     Returns:
-        How many bytes were passed, the place behind them, and the highest LAC that the headers name, or -1.
+        The number of bytes passed, the position after them, and the highest LAC that the headers name, or -1.
     """
     offset, number, chain, highest = 0, at.next_number, at.crc, -1
     last_start = len(window) - HEADER_BYTES

@@ -35,8 +35,8 @@ ENTRIES_SCHEMA = pa.schema(
 )
 """One row an entry, a ledger's rows together and in order.
 
-The ids repeat the directory, so that the batch says all to an Arrow reader that has nothing else. Backlogs and
-retention need the number of messages and the time without a look into the payload, which is as received.
+The ids repeat the directory, so that the batch alone is enough for an Arrow reader. Backlogs and retention need the
+number of messages and the time without parsing the payload, which is stored as received.
 """
 
 CURSOR_SCHEMA = pa.schema(
@@ -71,7 +71,7 @@ assert RUN.itemsize == DIRECTORY_ITEM_BYTES, "a header counts directory items of
 class LedgerRun:
     """The entries of one ledger in a frame: rows [first_row, first_row + entries) of its batch.
 
-    `payload_offset` is where their payloads start in the frame, one behind the other, `payload_bytes` long.
+    `payload_offset` is the start of their payloads in the frame, which are contiguous and `payload_bytes` long.
     """
 
     ledger_id: LedgerId
@@ -84,7 +84,7 @@ class LedgerRun:
 
 @dataclass(frozen=True, slots=True)
 class FrameHead:
-    """A frame's header and directory: enough to know what is in the frame, and where. `file` names the file."""
+    """A frame's header and directory, which give the frame's contents and their positions. `file` names the file."""
 
     header: FrameHeader
     file: str
@@ -193,13 +193,13 @@ class FrameHead:
 
 @dataclass(frozen=True, slots=True)
 class Frame(FrameHead):
-    """A whole frame whose checksums were checked; `data` is all its bytes, as they are on every copy."""
+    """A whole frame with verified checksums; `data` is all its bytes, the same on every copy."""
 
     data: memoryview
 
     @property
     def content(self) -> memoryview:
-        """The bytes behind header and directory, with the padding."""
+        """The bytes after header and directory, with the padding."""
         return self.data[self.header.head_bytes :]
 
     def record_batch(self) -> pa.RecordBatch:

@@ -30,17 +30,17 @@ class JournalLimits:
 
     Attributes:
         group_bytes: A group of this size closes although no path is free.
-        group_entries: A group of so many entries or records closes, too.
-        waiting_bytes: Of payloads that are not acknowledged, and of what any one path is behind: producers wait above.
+        group_entries: Number of entries or records at which a group closes, too.
+        waiting_bytes: Limit of unacknowledged payloads, and of the backlog of any one path: producers wait above it.
         waiting_entries: Entries and records that are not acknowledged.
         entry_bytes: The largest entry or record.
         frames_in_flight: Frames that are sent and not acknowledged.
         roll_bytes: Size of a journal file at which the next one takes over. It bounds the time that a recovery takes.
-        slow_path_s: A path on which nothing moves for so long is given up; and one that is half of `waiting_bytes`
-            behind while, for so long in sum, the others idle.
-        idle_lac_s: Idle for so long, the journal tells tail readers of the last acknowledged frame.
-        metadata_wait_s: A journal that can acknowledge nothing before its record is changed is over when the metadata
-            cannot be read for so long. One that only prepares its next file goes on in the last one.
+        slow_path_s: Time without progress after which a path is given up; also the total time for which a path may be
+            half of `waiting_bytes` behind while the others are idle.
+        idle_lac_s: Idle time after which the journal writes the last acknowledged frame's number for tail readers.
+        metadata_wait_s: Time after which a journal is over if the metadata cannot be read and it can acknowledge
+            nothing before its record is changed. A journal that only prepares its next file continues in the last one.
     """
 
     group_bytes: int = 1 * MIB
@@ -57,7 +57,7 @@ class JournalLimits:
 
 @dataclass(slots=True)
 class EntriesGroup:
-    """Entries that will be one frame, and the contexts of those who wait for them, in order."""
+    """The entries of one future frame and their contexts, in order."""
 
     group: EntryGroup = field(default_factory=EntryGroup)
     contexts: list[object] = field(default_factory=list)

@@ -15,7 +15,7 @@ from pulsar_on_spark.model.ids import IncarnationId
 
 @dataclass(frozen=True, slots=True)
 class _Sent:
-    """A frame, and those who wait for it."""
+    """A frame and its waiting groups."""
 
     frame: EncodedFrame
     group: Group | None

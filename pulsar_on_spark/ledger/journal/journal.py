@@ -4,8 +4,8 @@
     a path is free        -> one frame, one write and one fdatasync for each path; the next group fills meanwhile
     paths answer          -> on_entries_acknowledged, on_cursors_acknowledged of their sinks, in the order of the frames
 
-Here stands what its users see: life, groups, room. How a group becomes durable stands in `writer_shell`. All methods
-belong to the event loop's thread. Nothing here is done for each entry but putting it into its group.
+This module has the user's view: life cycle, groups, room. `writer_shell` makes a group durable. All methods belong to
+the event loop's thread. The only work for each entry is putting it into its group.
 """
 
 from __future__ import annotations
@@ -49,8 +49,8 @@ class Journal(ShellOwner):
         entry_sink: receives the outcome of entries.
         on_ended: called in the event loop with the reason when the incarnation is over, taken over by another or cut
             off from its record: stop serving, and exit.
-        mark_failed: marks paths that were given up, with the reason, so that nobody offers them again but an operator;
-            called in the metadata's thread.
+        mark_failed: marks paths that were given up, with the reason, so that only an operator offers them again; called
+            in the metadata's thread.
         limits: bounds.
         files: the operating system.
 
@@ -59,7 +59,7 @@ class Journal(ShellOwner):
 
     Attributes:
         cursor_sink: Receives the outcome of cursor records; set it before the first one is added.
-        can_add: True while an entry is welcome; the sinks' `on_journal_room` says when it is again.
+        can_add: True while entries are accepted; the sinks' `on_journal_room` announces when they are again.
     """
 
     def __init__(
@@ -108,9 +108,10 @@ class Journal(ShellOwner):
         await asyncio.shield(self._opened)
 
     async def close(self) -> None:
-        """Acknowledge what was added, then close the log for good. Nothing can be added from now on.
+        """Acknowledge the added entries, then close the log for good. Nothing can be added from now on.
 
-        It waits as long as too few paths are left; whoever cannot wait may cancel, and leave the log to a recovery.
+        It waits as long as too few paths are left; a caller that cannot wait may cancel, and leave the log to a
+        recovery.
 
         Raises:
             JournalFencedError: the incarnation is over.
@@ -172,7 +173,7 @@ class Journal(ShellOwner):
             entry_id: follows the ledger's last one.
             message_count: messages in it, for backlogs.
             publish_time_ms: the broker's, milliseconds since 1970.
-            payload: bytes that nobody changes until the outcome.
+            payload: Bytes that stay unchanged until the outcome.
             context: anything.
 
         Raises:
@@ -232,7 +233,7 @@ class Journal(ShellOwner):
             shell.close_log()
 
     def _update_room(self) -> None:
-        """Room comes back at half of what closes it, lest it flap; and not while a path is too far behind."""
+        """Announce room at half of the limit, to avoid flapping, and not while a path is too far behind."""
         limits = self._limits
         is_well = self._shell.is_well and not (self._is_closing or self._shell.is_behind)
         share = 1 if self.can_add else 2
@@ -243,7 +244,7 @@ class Journal(ShellOwner):
             if self.cursor_sink is not None:
                 self.cursor_sink.on_journal_room()
 
-    # -- what the shell tells ------------------------------------------------------------------------------------------
+    # -- from the shell ------------------------------------------------------------------------------------------------
 
     @override
     def on_opened(self) -> None:
@@ -291,7 +292,7 @@ class Journal(ShellOwner):
         for future in (self._opened, self._closed):
             if not future.done():
                 future.set_exception(error)
-                future.exception()  # nobody need wait for it
+                future.exception()  # marks it as retrieved, as the caller may not wait for it
         self._give_up(lost)
         self._on_ended(reason)
 
@@ -306,7 +307,7 @@ class Journal(ShellOwner):
     # -- idleness ------------------------------------------------------------------------------------------------------
 
     def _is_idle(self) -> bool:
-        """All is acknowledged, and the last frame said less than that."""
+        """Return True if everything is acknowledged and the last frame written names an earlier LAC."""
         return self._filling.is_empty and self._shell.is_quiet
 
     def _await_idleness(self) -> None:

@@ -15,7 +15,7 @@ The record changes only by compare-and-set on the version of the incarnation's `
     IN_RECOVERY   any recoverer                       IN_RECOVERY again: each start moves the version, so that only
                                                       the latest recoverer can close (BookKeeper's TLA+ specification)
     IN_RECOVERY   the recoverer that started last     CLOSED
-    CLOSED        nobody                              -
+    CLOSED        nothing                             -
 """
 
 from __future__ import annotations
@@ -75,8 +75,8 @@ class Copy:
 class Fragment:
     """A run of frames and the files that hold it.
 
-    `first` is None for a fragment that was prepared ahead: it begins behind the ROLL frame of the one before it.
-    A file may belong to several fragments: those of surviving paths go on over an ensemble change.
+    `first` is None for a fragment that was prepared ahead: it begins after the ROLL frame of the one before it. A file
+    may belong to several fragments: files on surviving paths continue after an ensemble change.
     """
 
     first: FrameNumber | None
@@ -93,9 +93,9 @@ class LogRecord:
         ack_quorum: Durable copies that acknowledge a frame, or close a log.
         fragments: In order; trimmed ones may be left out at the front.
         last_frame: Of a CLOSED log; None before.
-        token: By whom and which proposal this is: whoever meets an unknown outcome recognises its own by it.
+        token: Identifies the proposer and its proposal, so that a writer recognises its own after an unknown outcome.
         given_up: Of a CLOSED log: storage paths whose copies could not be read to their end, which an operator accepted
-            as lost. Acknowledged frames behind `last_frame` may have been on them, and on none of the others.
+            as lost. Acknowledged frames after `last_frame` may have been on them, and on none of the others.
     """
 
     state: LogState
@@ -108,7 +108,7 @@ class LogRecord:
 
 
 def ended_before(record: LogRecord) -> FrameNumber:
-    """First frame of the last fragment whose predecessor has ended: everything below it is acknowledged.
+    """First frame of the last fragment whose predecessor has ended: all frames before it are acknowledged.
 
     No recovery starts below it (BookKeeper #2615).
     """
@@ -116,7 +116,7 @@ def ended_before(record: LogRecord) -> FrameNumber:
 
 
 def unended_fragments(record: LogRecord) -> tuple[Fragment, ...]:
-    """The fragments that a live writer may still append to: the last that began, and one prepared behind it."""
+    """The fragments that a live writer may still append to: the last that began, and one prepared after it."""
     floor = ended_before(record)
     return tuple(fragment for fragment in record.fragments if fragment.first is None or fragment.first >= floor)
 

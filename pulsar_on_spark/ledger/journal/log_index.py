@@ -9,7 +9,7 @@ from typing import Generic, Protocol, TypeAlias, TypeVar
 from pulsar_on_spark.ledger.journal.log import Fragment, FrameNumber, LogRecord, fragment_of
 
 CHUNK_FRAMES = 256
-"""Frames whose entries of a ledger make one stretch, unless the files change between them."""
+"""Frames whose entries of a ledger form one stretch, unless the files change between them."""
 
 
 class Run(Protocol):
@@ -25,7 +25,7 @@ class Run(Protocol):
 
     @property
     def end(self) -> int:
-        """Behind the last entry."""
+        """The number after the last entry."""
 
 
 R = TypeVar("R", bound=Run)
@@ -37,7 +37,7 @@ MakeStretch: TypeAlias = Callable[[int, Fragment | None, list[R]], S]
 class GapError(Exception):
     """An acknowledged entry is in no frame that was found: it is sealed by now, or its copies are away or lost.
 
-    The message names what is missing, as a part of a sentence.
+    The message names the missing entries or frames, as a part of a sentence.
     """
 
 
@@ -46,7 +46,7 @@ class _Chunk(Generic[R, S]):
     runs: list[R] = field(default_factory=list)
     made_of: tuple[object, ...] = ()
     made: list[tuple[int, int, S]] = field(default_factory=list)
-    """(first entry, behind the last, stretch)."""
+    """(first entry, number after the last, stretch)."""
 
 
 class LogIndex(Generic[R, S]):
@@ -90,15 +90,15 @@ class LogIndex(Generic[R, S]):
         entries: int | None = None,
         strict: bool = True,
     ) -> tuple[tuple[S, ...], int]:
-        """The entries of a ledger from `sealed_end` on, of frames up to `limit`, and the entry behind the last.
+        """Return a ledger's entries from `sealed_end` on, in frames up to `limit`, and the number after the last entry.
 
         Args:
             ledger: A wanted ledger.
-            sealed_end: Behind its last sealed entry.
+            sealed_end: The number after its last sealed entry.
             record: Where frames are (`LogWalk.resolved`).
             limit: The last frame that may be read.
-            make: Makes a stretch; what it made is kept while nothing changes.
-            entries: How many entries the ledger has, where a close row says so and the log is CLOSED.
+            make: Makes a stretch; stretches are kept while nothing changes.
+            entries: Number of the ledger's entries, if its close row names it and the log is CLOSED.
             strict: Whether a gap is an error.
 
         Raises:
@@ -138,7 +138,7 @@ def _visible(runs: list[R], limit: FrameNumber) -> int:
 
 
 def _is_gap(at: int, first: int) -> bool:
-    """Entry ids of a ledger are dense, so what is missing shows."""
+    """Find the first missing entry: a ledger's ids are dense."""
     return first > at
 
 

@@ -28,7 +28,7 @@ _KEPT_PROBLEMS = 8
 
 
 class OpenJournalFile:
-    """A journal file that is open for reading, on a path whose identity was checked."""
+    """A journal file open for reading, on a path whose identity was checked."""
 
     def __init__(
         self, path: StoragePath, incarnation: IncarnationId, file: JournalFileId, files: FileOps = OS_FILES
@@ -48,7 +48,7 @@ class OpenJournalFile:
         try:
             self.fd = open_journal_file(directory, files)
         except FileNotFoundError:
-            path.check(files)  # its disk may have gone away just now: then this says nothing about the file
+            path.check(files)  # raises if its disk has just gone away: the file may still exist then
             raise
         self._start: ScanPosition | None = None
         self._sought: ScanPosition | None = None
@@ -72,7 +72,7 @@ class OpenJournalFile:
     def scanner_at(
         self, number: FrameNumber, hint: ScanPosition | None = None, *, heads_only: bool = True
     ) -> FrameScanner | None:
-        """A scanner whose next frame is this one; None if the file begins later or ends before.
+        """Return a scanner whose next frame is this one; None if the file begins later or ends before.
 
         Args:
             number: The frame's number.
@@ -82,7 +82,7 @@ class OpenJournalFile:
         Raises:
             StorageError, OSError: the file is damaged, or cannot be read.
         """
-        # Whoever looks at the end of a growing file again and again does not begin at its front each time.
+        # Polls of a growing file's end resume there instead of at its front.
         known = [each for each in (hint, self._sought) if each is not None and each.chain.next_number <= number]
         start = max(known, key=lambda each: each.offset) if known else self.start()
         if start.chain.next_number > number:
@@ -97,7 +97,7 @@ class OpenJournalFile:
         return self._files.size(self.fd)
 
     def forget(self, end: int) -> None:
-        """Nobody reads the bytes up to `end` again: they may leave the operating system's memory, in large steps."""
+        """Release the bytes up to `end`, which are not read again, from the page cache, in large steps."""
         if end - self._forgotten >= STEP_BYTES:
             self._forgotten = end
             with suppress(OSError):  # advice
@@ -117,7 +117,7 @@ class LogReader(Generic[F]):
     """The frames of one log as they come. Not for several threads; `next` returns None where there is none yet.
 
     Attributes:
-        walk: Which frame is next, and what is proved to be acknowledged.
+        walk: The next frame and what is proved to be acknowledged.
         problems: Why copies were left, newest last; for errors.
     """
 
@@ -132,7 +132,7 @@ class LogReader(Generic[F]):
         """A reader that has nothing open.
 
         Args:
-            incarnation: Whose log.
+            incarnation: The log's incarnation.
             paths: Returns the root's storage paths; called for each file that is opened.
             frames: `Frame`: every byte is checked; `FrameHead`: headers and directories are, contents are not read.
             begin: The first frame.
@@ -156,12 +156,12 @@ class LogReader(Generic[F]):
         return 0 if self._scanner is None or self.walk.copy is None else self._scanner.position.offset
 
     def main_read(self, record: LogRecord, begin: FrameNumber) -> None:
-        """Take what main says now; files that are needed no more are closed (arguments as of `LogWalk.main_read`)."""
+        """Apply main's current record, and close files that are not needed (arguments as of `LogWalk.main_read`)."""
         self.walk.main_read(record, begin)
         self._close_passed()
 
     def open_files(self) -> None:
-        """Open what is still to be opened; `LogWalk.is_ready` tells whether main must be read again then."""
+        """Open the remaining files; then `LogWalk.is_ready` is False if main must be read again."""
         while (copy := self.walk.to_open()) is not None:
             self._file(copy)
 
@@ -181,7 +181,7 @@ class LogReader(Generic[F]):
             found = self._read(walk.copy)
             if isinstance(found, self._frames):
                 return self._taken(found)
-        # A bad frame may have been a good one: others may have it, and what is behind it.
+        # A bad frame may have been a good one: other copies may have it, and the frames after it.
         for copy in walk.others(every=every or isinstance(found, BadFrame)):
             if self._enter(copy):
                 found = self._read(copy)
@@ -192,7 +192,7 @@ class LogReader(Generic[F]):
 
     @property
     def source(self) -> tuple[Copy, OpenJournalFile]:
-        """The copy that the last frame was read from, until the next is asked for."""
+        """The copy that the last frame was read from, until the next call of `next`."""
         assert self._source is not None, "a frame was read"
         return self._source
 
@@ -238,7 +238,7 @@ class LogReader(Generic[F]):
             found = scanner.next_head() if self._heads_only else scanner.next_frame()
         except StoragePathError as error:
             self._note(copy, error)
-            self._open.pop(copy).close()  # a descriptor that fails is dead: the path may have been mounted anew
+            self._open.pop(copy).close()  # a descriptor that fails is dead: the path may have been mounted again
             self.walk.lost(copy)
             return None
         if isinstance(found, BadFrame):

@@ -1,8 +1,8 @@
 """Events and effects of `JournalWriter` and `Recovery`: all that a shell serves, except within a path.
 
-A shell keeps the frames' bytes by number; the cores know numbers only. Each effect that ends in "outcome:" is
-answered by exactly one of the events named there. A path that does not answer in time is reported as failed; what
-it says later is ignored.
+A shell keeps the frames' bytes by number; the cores know numbers only. Each effect whose docstring names an outcome is
+answered by exactly one of those events. A path that does not answer in time is reported as failed; its later answers
+are ignored.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ class CommitLog:
     Attributes:
         record: The new value.
         expected_version: Version of the incarnation's `log` key that it replaces; 0: there is none yet.
-        moves_seal: The same commit moves the `seal` key: a takeover fences the dead writer's sealer and trimmer by it,
-            and a clean close whoever decided to open a ledger before it.
+        moves_seal: The same commit moves the `seal` key: a takeover fences the dead writer's sealer and trimmer with
+            it, and a clean close fences ledgers whose opening was decided before it.
     """
 
     record: LogRecord
@@ -63,7 +63,7 @@ class LogCommitUnknown:
 
 @dataclass(frozen=True, slots=True)
 class LogRead:
-    """Event: the record as it was at some moment since the read was asked for; None if there is none."""
+    """Event: the record at some moment since the read began; None if there is none."""
 
     record: LogRecord | None
     version: int
@@ -84,7 +84,7 @@ class CreateFile:
 
 @dataclass(frozen=True, slots=True)
 class BeginFiles:
-    """Effect: these created files begin with frame `first` (their header says so); their appends follow."""
+    """Effect: these created files begin with frame `first` (their header names it); their appends follow."""
 
     copies: tuple[Copy, ...]
     first: FrameNumber
@@ -94,8 +94,8 @@ class BeginFiles:
 class Append:
     """Effect: encode the next frame (a group, or LAC or ROLL) and append it to these files.
 
-    Outcome, at any time later and for many frames at once: CopyAcked, or CopyFailed. `sync` False: an idle frame,
-    which nobody waits for.
+    Outcome, at any later time and for many frames at once: CopyAcked, or CopyFailed. `sync` is False for an idle frame,
+    which needs no acknowledgement.
     """
 
     copies: tuple[Copy, ...]
@@ -114,7 +114,7 @@ class Resend:
 
 @dataclass(frozen=True, slots=True)
 class ReleaseFiles:
-    """Effect: these files get nothing more: write what is queued for them, which nobody waits for, and close them."""
+    """Effect: no more appends to these files: write what is queued for them without waiting, and close them."""
 
     copies: tuple[Copy, ...]
 
@@ -170,7 +170,7 @@ CopyEvent: TypeAlias = FileCreated | FileNotCreated | CopyAcked | CopyFailed
 
 @dataclass(frozen=True, slots=True)
 class StartLog:
-    """Event: open the log on the first of these paths, best ones first, whose racks are `labels`."""
+    """Event: open the log on the first of these paths, best ones first; `labels` are their racks."""
 
     paths: tuple[PathId, ...]
     labels: Mapping[PathId, str] = field(default_factory=dict)
@@ -294,7 +294,7 @@ class StartRecovery:
 
 @dataclass(frozen=True, slots=True)
 class GiveUpPath:
-    """Event: an operator accepts that what cannot be read on this path is lost. Comes before StartRecovery only."""
+    """Event: an operator accepts the loss of what cannot be read on this path. Only before StartRecovery."""
 
     path: PathId
 
@@ -364,7 +364,7 @@ class LogRecovered:
 
 @dataclass(frozen=True, slots=True)
 class RecoveryStopped:
-    """Effect: it cannot be decided now what was acknowledged, or another recovers: start again later.
+    """Effect: it is undecided what was acknowledged, or another recovery has taken over: start again later.
 
     Guessing could lose acknowledged frames; the log stays IN_RECOVERY, which costs nothing but time.
     """

@@ -1,9 +1,9 @@
 """The operating system's cache of a path's journal files, kept to their newest bytes.
 
-Sealer and readers of the tail come soon behind the writer, and nobody afterwards. What they leave would push out what
-others read, or take memory that was never used before, and a new page costs more than the write itself: on a 2-core
-virtual machine a group of 416 KiB was written in 1.7 ms once 2 GiB had been, and in 0.13 ms where pages came back. The
-sealer gives back what it has read, for the same reason.
+Sealer and tail readers read soon after the write; later readers are rare. The pages left in the cache would displace
+those of other readers, or take memory that was never used before, and a new page costs more than the write itself: on a
+2-core virtual machine a group of 416 KiB was written in 1.7 ms once 2 GiB had been written, and in 0.13 ms with reused
+pages. The sealer also releases the pages that it has read.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ class PageCache:
             now = min(size_bytes, file.written - file.forgotten)
             file.forgotten += now
             size_bytes -= now
-            with suppress(OSError):  # trimmed already, or the disk is ill: then its writer hears of it
+            with suppress(OSError):  # trimmed already, or the disk fails: then its writer gets the error
                 self._forget_in(directory, file.forgotten)
             if not size_bytes:
                 return

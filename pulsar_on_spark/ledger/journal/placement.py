@@ -13,7 +13,7 @@ from pulsar_on_spark.storage.placement import next_apart
 
 @dataclass(frozen=True, slots=True)
 class _Offered:
-    """A path that was offered; which of them are better is said by their order."""
+    """An offered path; better ones come first."""
 
     path_id: PathId
     label: str
@@ -34,7 +34,7 @@ class Placement:
         self._files = 0
 
     def offer(self, path: PathId, label: str = "") -> None:
-        """A new path, or one that failed and comes back; what was lost on it stays so. `label` is its rack."""
+        """Add a new path, or one that failed and returns; data lost on it stays lost. `label` is its rack."""
         self._failed.discard(path)
         self._paths[path] = _Offered(path, label)
 

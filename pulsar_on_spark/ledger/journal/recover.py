@@ -1,7 +1,8 @@
 """Recovering the log of a writer that is gone: the shell around `Recovery`. Anyone may call it, at any time.
 
-A thread for each storage path fences and reads the copies there, another writes back; the caller's thread decides and
-commits. Only positions of frames are kept, and a few MiB for each path: what is written back is read again for it.
+One thread for each storage path fences and reads the copies there, another writes frames back; the caller's thread
+decides and commits. Memory holds positions of frames and a few MiB for each path: frames are read again to be written
+back.
 """
 
 from __future__ import annotations
@@ -62,7 +63,7 @@ Progress: TypeAlias = Callable[[int], None]
 
 
 def ignore_progress(scanned_bytes: int) -> None:
-    """For those who need no progress."""
+    """Ignore progress."""
 
 
 def recover(
@@ -77,16 +78,17 @@ def recover(
 ) -> LogRecord:
     """Close the log for good: fence its writer, find its end, make sure that every acknowledged frame is kept.
 
-    Running it twice, or twice at once, does no harm; a log that is CLOSED is left as it is.
+    Running it twice, or concurrently, does no harm; a CLOSED log is left unchanged.
 
     Args:
         register: the incarnation's register.
         paths: gives the root's storage paths; the record may name one that was added after a table was made.
         writable: those that may be written to, best ones first; frames that may not have been acknowledged, but may
             have been, are copied there.
-        give_up: paths that an operator accepts as lost for good: what cannot be read on them counts as not there, and
-            the record says so. Acknowledged frames that only these paths had are lost then. The others are still asked.
-        progress: told of bytes read.
+        give_up: paths that an operator accepts as lost for good: data that cannot be read on them counts as absent, and
+            the record names them. Acknowledged frames that only these paths had are lost then. The others are still
+            read.
+        progress: called with bytes read.
         files: the operating system.
         silent_after_s: a path on which nothing moves for so long does not answer.
 
@@ -94,8 +96,8 @@ def recover(
         The closed record.
 
     Raises:
-        JournalUndecidedError: it cannot be told now what was acknowledged, or another recovery has taken over. Nothing
-            is lost and nothing guessed: the writer is fenced, and the log stays IN_RECOVERY until a later attempt.
+        JournalUndecidedError: it is undecided what was acknowledged, or another recovery has taken over. Nothing is
+            lost and nothing guessed: the writer is fenced, and the log stays IN_RECOVERY until a later attempt.
         MetadataError: the record cannot be read or written.
     """
     targets = [path for path in writable if path not in give_up]
@@ -141,7 +143,7 @@ class _ReaderThread:
         return self.quiet_ticks
 
     def stop(self) -> None:
-        """End the thread when it has served what is queued; a disk that hangs is not waited for."""
+        """End the thread after its queue; do not wait for a disk that hangs."""
         self._requests.put(None)
 
     def _run(self) -> None:

@@ -1,18 +1,18 @@
-"""Recovery of a log whose writer is gone, or is believed to be: anyone may run it, at any time, any number at once.
+"""Recovery of a log whose writer is dead, or seems so: any process may run it, at any time, also several at once.
 
     STARTING  compare-and-set to IN_RECOVERY; from here on the writer can change nothing in the record
     FENCING   fence the copies of the fragments that may still be written to; the highest LAC that they know
-    READING   frame by frame from the LAC on, over ROLL frames: a yes of one copy is enough, a no needs so many that
-              the frame can never reach its ack quorum; else stop rather than guess. What is above the LAC is written
-              back into files of this recovery
+    READING   frame by frame from the LAC on, over ROLL frames: a yes of one copy is enough, a no needs enough copies
+              that the frame can never reach its ack quorum; else stop rather than guess. Frames above the LAC are
+              written back into files of this recovery
     CLOSING   compare-and-set to CLOSED, naming the files that count
 
-An operator who knows that a path is lost for good may give it up (`GiveUpPath`), and only then is "unknown" taken as
-"lost": if every other copy of the write set has answered. What a given-up path still has counts as ever.
+An operator who knows that a path is lost for good may give it up (`GiveUpPath`). Only then does "unknown" count as
+"lost", if every other copy of the write set has answered. Frames that a given-up path still returns count as usual.
 
-Where the rules come from: forward reading and fencing reads BookKeeper #2614, the floor #2615, and each start moving
-the version its TLA+ specification. What answers mean stands in `recovery_answers`, what is written back in
-`recovery_files`.
+Sources of the rules: forward reading and fencing reads are from BookKeeper #2614, the floor from #2615, and the new
+version at each start from its TLA+ specification. `recovery_answers` has the meaning of answers, `recovery_files` the
+frames that are written back.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ from pulsar_on_spark.ledger.journal.recovery_files import RecoveryFiles
 from pulsar_on_spark.model.ids import PathId
 
 MAX_COMMIT_ATTEMPTS = 20
-"""Attempts of one commit; after so many the recovery stops and may be started again."""
+"""Attempts of one commit; then the recovery stops and may be started again."""
 
 
 class _Phase(Enum):
@@ -79,7 +79,7 @@ class Recovery:
         Args:
             name: Unique to this attempt; marks its commits and names its files.
             paths: Paths that may be written to, best ones first.
-            read_limit: Frames asked for at once.
+            read_limit: Frames requested at once.
             window: Frames read and not yet written back, above which reading waits.
         """
         self._name = name
@@ -203,11 +203,11 @@ class Recovery:
         return []
 
     def _floor(self) -> FrameNumber:
-        """All below is acknowledged, whatever LAC the copies know (BookKeeper #2615)."""
+        """All frames before it are acknowledged, whatever LAC the copies know (BookKeeper #2615)."""
         return ended_before(self._taken)
 
     def _find_start(self) -> None:
-        """The LAC's own frame, so that a ROLL there is seen; in the fragment behind it if the LAC proves that begun.
+        """Find the frame to start at: the LAC's own, to see a ROLL there; the next if the LAC proves that it began.
 
         What comes before is acknowledged, and of its files no fence is needed.
         """
@@ -303,9 +303,9 @@ class Recovery:
         return self._propose(self._end())
 
     def _end(self) -> LogRecord:
-        """The record of the closed log: what was acknowledged stays where it was, the rest is in this recovery's files.
+        """The record of the closed log: acknowledged frames stay in their files, the rest is in this recovery's files.
 
-        A fragment behind the one where that begins holds nothing that counts, and is left out.
+        A later fragment than the one where that begins holds nothing that counts, and is left out.
         """
         last = self._next - 1
         ended = self._taken.fragments[: len(self._taken.fragments) - len(self._fragments)]

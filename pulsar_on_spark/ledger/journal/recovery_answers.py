@@ -1,7 +1,7 @@
 """The answers of copies to a recovery, and the conclusions that they allow. No IO, no clock.
 
-A yes of one copy is enough. A no needs so many that the frame can never reach its ack quorum on the others; what
-nobody can tell is a no only where an operator has given the path up, and every other copy has answered.
+A yes of one copy is enough. A no needs enough copies that the frame can never reach its ack quorum on the others. An
+unknown counts as a no only if an operator has given the path up, and every other copy has answered.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ class Answers:
         self._fences[answer.copy] = answer
 
     def is_fenced(self, copies: Collection[Copy]) -> bool:
-        """No frame can reach its ack quorum on these copies any more, or what is not fenced was given up."""
+        """No frame can reach its ack quorum on these copies, or the copies that are not fenced were given up."""
         unfenced = [copy for copy in copies if not (isinstance(got := self._fences[copy], CopyFenced) and got.fenced)]
         if len(copies) - len(unfenced) >= self._threshold(len(copies)):
             return True
@@ -74,13 +74,13 @@ class Answers:
         return [answer.lac for answer in self._fences.values() if isinstance(answer, CopyFenced)]
 
     def first_frames(self, copies: Iterable[Copy]) -> list[FrameNumber]:
-        """The first frame that each of these copies says to have begun with; an empty file says none."""
+        """The first frame that each of these copies reports to begin with; an empty file reports none."""
         answers = [self._fences[copy] for copy in copies]
         firsts = [answer.first for answer in answers if isinstance(answer, CopyFenced)]
         return [first for first in firsts if first is not None]
 
     def _threshold(self, copies: int) -> int:
-        """So many copies without a frame that it cannot reach the ack quorum on the others."""
+        """True if enough copies lack the frame that it cannot reach the ack quorum on the others."""
         return copies - self._ack_quorum + 1
 
     # -- frames --------------------------------------------------------------------------------------------------------
@@ -99,7 +99,7 @@ class Answers:
         return True
 
     def read(self, answer: CopyRead | CopySilent) -> bool:
-        """A copy that was asked for frames answered, or will not. False: nobody waits for it."""
+        """Note that a copy answered a read, or will not; return False if the answer is not awaited."""
         source = self._sources.get(answer.copy)
         if source is None or not source.asked:
             return False
@@ -134,11 +134,11 @@ class Answers:
 
     @property
     def is_complete(self) -> bool:
-        """True if every copy has come to an end."""
+        """True if every copy has reached an end."""
         return all(source.end is not None for source in self._sources.values())
 
     def is_negative(self) -> bool:
-        """The frame that is asked for can never have been acknowledged, or its loss is accepted.
+        """True if the requested frame can never have been acknowledged, or its loss is accepted.
 
         A short or bad last frame may be an acknowledged one that was damaged since: it is a no only if the whole
         write set was read, so that a good copy would have been found.
@@ -153,11 +153,11 @@ class Answers:
 
     @property
     def misses_given_up(self) -> bool:
-        """True if a path that was given up is among those that cannot tell."""
+        """True if a given-up path is among the unknown ones."""
         return not self.given_up.isdisjoint(copy.path for copy in self._unknown())
 
     def _unknown(self) -> list[Copy]:
-        """The copies that cannot tell."""
+        """The copies whose answer is unknown."""
         return [copy for copy, source in self._sources.items() if source.end is End.UNKNOWN]
 
     def _torn_counts(self, noes: int, torn: int, copies: int) -> bool:

@@ -27,7 +27,7 @@ class RecoveryFiles:
     """The files of a recovery; none at first.
 
     Attributes:
-        held: What is written back, in order.
+        held: Frames to write back, in order.
         targets: The files, each with the last frame that it has durably; None: not created yet.
     """
 

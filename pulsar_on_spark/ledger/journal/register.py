@@ -28,10 +28,10 @@ class LogRegister:
         self._seal_key = keys.incarnation_seal(incarnation)
 
     def commit(self, commit: CommitLog) -> LogCommitted | LogConflict | LogCommitUnknown:
-        """Compare-and-set the record; what is answered is durable, and so is what the answer rests on.
+        """Compare-and-set the record; the answer is durable, and so is everything that it rests on.
 
-        A commit whose outcome the store itself finds out again counts as such. Where it cannot, the answer is
-        `LogCommitUnknown`: the record's token tells its proposer later.
+        A commit whose outcome the store itself determines later counts as such. If it cannot, the answer is
+        `LogCommitUnknown`: the record's token identifies its proposer later.
         """
         conflict: LogConflict | None = None
 
@@ -56,11 +56,11 @@ class LogRegister:
         return conflict or LogCommitted(commit.expected_version + 1)
 
     def read(self) -> LogRead:
-        """The record as it is now, durably.
+        """Return the current record, durably.
 
         Raises:
-            MetadataError: the table cannot be read, or what was read cannot be made durable; or the record is none
-                that a journal writes.
+            MetadataError: the table cannot be read, or the record cannot be made durable or is not one that a journal
+                writes.
         """
         answer = LogRead(None, 0)
 
@@ -73,7 +73,7 @@ class LogRegister:
         return answer
 
     def _record(self, view: View) -> LogRecord | None:
-        # One that was cleared away is CLOSED for good: whoever wakes up late must learn that.
+        # A record that was removed was CLOSED for good: a writer that wakes up late must learn that.
         row = view.last(IncarnationRecord, self.incarnation)
         return None if row is None else log_record(row)
 

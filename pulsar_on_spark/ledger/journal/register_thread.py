@@ -27,7 +27,7 @@ _LOGGER = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Looked:
-    """The record's state at some moment after the look was asked for; None if there is none."""
+    """The record's state at some moment after the request; None if there is none."""
 
     state: LogState | None
 
@@ -55,7 +55,7 @@ class RegisterThread:
     """Does one thing after the other; the methods never block.
 
     Args:
-        register: whose.
+        register: The log's register.
         mark_failed: marks paths that were given up.
         post: takes the reports, called in the thread.
         wait_s: how long a read is tried.
@@ -94,7 +94,7 @@ class RegisterThread:
         self._work.put(lambda: self._do_mark(failures))
 
     def stop(self) -> None:
-        """End the thread when it has done what was asked; reads are not repeated any more."""
+        """End the thread after its queue; failed reads are not retried."""
         self._is_stopped = True
         self._work.put(None)
 

@@ -1,13 +1,13 @@
 """Decisions about sealing, closing, trimming and deleting of a log, on one view of main, without IO.
 
-    seal     the next frames in order, up to what is proved to be acknowledged; a ledger's entries tile
-    close    once all of a CLOSED log is sealed, its ledgers end where they are sealed to
+    seal     the next frames in order, up to the last that is proved to be acknowledged; a ledger's entries tile
+    close    once all of a CLOSED log is sealed, the ends of its ledgers are the ends of their sealed entries
     trim     whole fragments that have ended, all of it sealed and its cursor records snapshotted; in a CLOSED log only
              after the close rows
     prune    the record of a CLOSED log forgets trimmed fragments when their files are deleted; an empty log goes
 
-All of it is committed under the incarnation's `seal` key at the version of the very view that it is decided on. A
-takeover moves that key: who decided before it loses, and who decides after it finds the log not OPEN.
+All of it is committed under the incarnation's `seal` key, at the version of the view that the decision is based on. A
+takeover moves that key: a decision before it loses, and a decision after it finds the log not OPEN.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from pulsar_on_spark.model.ids import EntryId, LedgerId
 
 @dataclass(frozen=True, slots=True)
 class SealMarks:
-    """The frames up to which a log is sealed and trimmed, as one view of main says.
+    """The frames up to which a log is sealed and trimmed, in one view of main.
 
     Attributes:
         sealed_before: All entries in frames below are in segments.
@@ -54,7 +54,7 @@ class EntryRange:
 def readable_to(record: LogRecord, lac_seen: FrameNumber) -> FrameNumber:
     """The last frame that anybody may read: the end of a CLOSED log, else the highest LAC that there is proof of.
 
-    Proof is a LAC in any frame's header, and a fragment that the record says has ended.
+    Proof is a LAC in any frame's header, and a fragment that has ended by the record.
     """
     if record.last_frame is not None:
         return record.last_frame
@@ -70,15 +70,15 @@ def sealable_to(record: LogRecord, lac_seen: FrameNumber) -> FrameNumber:
 
 
 def may_seal(record: LogRecord, marks: SealMarks, state: LogState, begin: FrameNumber, end: FrameNumber) -> bool:
-    """True if frames [begin, end) are the next ones to be sealed, and still the sealer's who read them.
+    """Return True if frames [begin, end) are the next ones to be sealed, and the sealer that read them still owns them.
 
     Args:
         record: The log's record in the view that commits.
         marks: Of the same view.
-        state: The log's state when the frames were read up to `sealable_to`: another one says that it has changed
-            hands.
+        state: The log's state when the frames were read up to `sealable_to`: another state means that the log has
+            changed hands.
         begin: The first frame that was read.
-        end: Behind the last one.
+        end: The number after the last one.
     """
     may = record.state is state is not LogState.IN_RECOVERY and marks.sealed_before == begin
     assert not may or record.last_frame is None or end <= record.last_frame + 1, "never above the closed end"
@@ -86,11 +86,11 @@ def may_seal(record: LogRecord, marks: SealMarks, state: LogState, begin: FrameN
 
 
 def first_gap(ends: Mapping[LedgerId, EntryId], ranges: Iterable[EntryRange]) -> EntryRange | None:
-    """The first of these ranges, in order, that does not follow what is sealed of its ledger; None if they tile.
+    """Return the first of these ranges, in order, that does not continue its ledger's sealed entries; None if all do.
 
     Args:
-        ends: Behind the last sealed entry of each ledger; 0 where there is none.
-        ranges: What is to be sealed next.
+        ends: The number after the last sealed entry of each ledger; 0 if there is none.
+        ranges: The ranges to be sealed next.
     """
     reached = dict(ends)
     for entries in ranges:
@@ -105,7 +105,7 @@ class GivenUp:
     """The frames of a log that an operator has given up.
 
     Attributes:
-        entries: What was in frames whose directory could be read.
+        entries: Entries in frames whose directory could be read.
         unknown_runs: Runs of frames besides; each may have taken one run of entries of every ledger along.
     """
 
@@ -157,7 +157,7 @@ def trimmable_before(
 
 
 def may_trim(record: LogRecord, marks: SealMarks, before: FrameNumber) -> bool:
-    """True if a trim up to `before`, whose cursor records were found in snapshots, may be committed on this view."""
+    """Return True if a trim up to `before`, whose cursor records are in snapshots, may be committed on this view."""
     trimmable = trimmable_before(record, marks, lambda _begin, end: end <= before)
     return marks.trimmed_before < before <= trimmable
 
@@ -175,8 +175,8 @@ def files_to_delete(record: LogRecord, trimmed_before: FrameNumber) -> tuple[Cop
 def deleted_before(record: LogRecord, trimmed_before: FrameNumber, deleted: Collection[Copy]) -> FrameNumber:
     """Up to where the log's record may forget its fragments: all their files are deleted.
 
-    A file that a later fragment needs keeps the earlier ones in the record: should the record drop it from the later
-    one, nobody else would know of it.
+    A file that a later fragment needs keeps the earlier ones in the record: if the record dropped it from the later
+    one, nothing else would name it.
 
     Args:
         record: The log's record.
@@ -220,7 +220,7 @@ def is_unfinished(entries: int | None, sealed_end: int) -> bool:
 
     Args:
         entries: How many it has by its close row; None while there is none.
-        sealed_end: Behind its last sealed entry.
+        sealed_end: The number after its last sealed entry.
     """
     return entries is None or sealed_end < entries
 

@@ -2,13 +2,14 @@
 
     main -> open a file of each fragment that it names -> main again, until nothing was opened -> frame by frame
 
-Files first, metadata after: what was sealed, trimmed and deleted before the files were opened is then known to be
-sealed. The other way round, what is sealed in between is in neither. An open file can be read after its deletion.
+Files first, metadata after: segments that were sealed, trimmed and deleted before the files were opened are then known
+to be sealed. In the other order, entries sealed in between would be in neither. An open file can be read after its
+deletion.
 
-One good copy of a frame is enough, whoever wrote it: a number means the same frame in every file of a log. A copy that
-has it damaged, or lacks it, is left for another. A frame that is not there may come yet, unless it is proved to be
-acknowledged: then it is due, and missing it is an error, never a skip. Frames are taken in order, so that a file is
-left only where its fragment ends: what was written behind its last look is never taken for a hole.
+One good copy of a frame is enough, whichever writer or recovery wrote it: a number means the same frame in every file
+of a log. A copy that lacks it or has it damaged is left for another. A missing frame may come later, unless it is
+proved to be acknowledged: then it is due, and missing it is an error, never a skip. Frames are read in order, so that a
+file is left only at the end of its fragment: bytes written after the last read are never taken for a hole.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ _NOTHING_YET = LogRecord(LogState.OPEN, 0, 0, ())
 
 
 class LogWalk:
-    """Which frame is next, which copies may have it, and what is proved to be acknowledged.
+    """The next frame, the copies that may have it, and what is proved to be acknowledged.
 
     Attributes:
         next: The number of the next frame.
@@ -63,7 +64,7 @@ class LogWalk:
     # -- main and files ------------------------------------------------------------------------------------------------
 
     def main_read(self, record: LogRecord, begin: FrameNumber) -> None:
-        """Take what main says now.
+        """Apply main's current record.
 
         Args:
             record: The log's record.
@@ -81,7 +82,7 @@ class LogWalk:
         return not self._opened_since_main and self.to_open() is None
 
     def to_open(self) -> Copy | None:
-        """The file to open next, so that one of each fragment is open whose frames are still to be read."""
+        """Return the file to open next, so that one of each unread fragment is open."""
         for fragment in self._ahead():
             if not any(self._files.get(copy) for copy in fragment.copies):
                 untried = [copy for copy in self._in_order(fragment) if copy not in self._files]
@@ -90,7 +91,7 @@ class LogWalk:
         return None
 
     def opened(self, copy: Copy, is_open: bool) -> None:
-        """A file is open, under either name, on a path whose identity was checked; or it is not."""
+        """Note that a file is open, under either name, on a path whose identity was checked; or that it is not."""
         self._files[copy] = is_open
         self._opened_since_main = True
 
@@ -99,13 +100,13 @@ class LogWalk:
         return copy in self._files
 
     def lost(self, copy: Copy) -> None:
-        """A file that was open cannot be read any more, and was closed."""
+        """Note that an open file cannot be read and was closed."""
         self._files[copy] = False
         if self.copy == copy:
             self.copy = None
 
     def all_closed(self) -> None:
-        """No file is open any more: each may be opened again."""
+        """Note that no file is open: each may be opened again."""
         self._files.clear()
         self.copy = None
 
@@ -139,7 +140,7 @@ class LogWalk:
     def others(self, *, every: bool = False) -> Sequence[Copy]:
         """Return the copies to try for the next frame if the copy in use lacks it, in this order.
 
-        A fragment that was prepared ahead begins where its files say, which may be before main does.
+        A fragment that was prepared ahead begins where its files' headers say, which may be known before main names it.
 
         Args:
             every: In each copy, even if the frame need not exist.
@@ -152,7 +153,7 @@ class LogWalk:
         return [*(copy for copy in self._in_order(self._fragment) if copy != self.copy), *prepared]
 
     def use(self, copy: Copy, first: FrameNumber) -> None:
-        """This copy, whose first frame is `first`, has all before the next frame: it is the one in use now."""
+        """Use this copy from now on: its first frame is `first`, and it has all frames before the next one."""
         assert first <= self.next, "a file has no frame before its first"
         self._firsts[copy] = first
         self.copy = copy
@@ -177,18 +178,18 @@ class LogWalk:
         self._enter()
 
     def restart(self) -> None:
-        """Begin again where main says next."""
+        """Begin again where the record's next frame is."""
         self.next, self.copy = 0, None
 
     def skip_hole(self) -> FrameNumber | None:
-        """Go on in the next fragment if the next frame is lost; the first frame there, None if nothing can be skipped.
+        """Go to the next fragment if the next frame is lost; return its first frame, None if nothing can be skipped.
 
-        For a reader that was told to do without what is lost.
+        For a reader that may skip lost frames.
         """
         later = [f.first for f in self._resolved.fragments if f.first is not None and f.first > self.next]
         if not self.is_due or not later:
             return None
-        self.copy = None  # where it stands, what is skipped may come yet
+        self.copy = None  # in this file, the skipped frames may come yet
         self.rewind(later[0])
         return later[0]
 
@@ -196,14 +197,14 @@ class LogWalk:
     def resolved(self) -> LogRecord:
         """The record with the first frame of the prepared fragment, if one of its files was found to have begun.
 
-        It says where frames are. What is acknowledged the record alone proves: the frames before may not be.
+        It says where frames are. Only the record proves what is acknowledged: earlier frames may not be.
         """
         return self._resolved
 
     # -- places --------------------------------------------------------------------------------------------------------
 
     def _enter(self) -> None:
-        """Find the fragment of the next frame, and whether the copy in use goes on in it."""
+        """Find the fragment of the next frame, and note if the copy in use continues in it."""
         self._resolved = self._with_prepared()
         last = self._record.last_frame
         ended = last is not None and self.next > last
@@ -214,7 +215,7 @@ class LogWalk:
 
     @property
     def _prepared(self) -> Fragment | None:
-        """The fragment that was prepared ahead, while nobody knows where it begins."""
+        """Return the fragment that was prepared ahead, while its start is unknown."""
         last = self._resolved.fragments[-1] if self._resolved.fragments else None
         return last if last is not None and last.first is None else None
 
@@ -226,7 +227,7 @@ class LogWalk:
         return replace(self._record, fragments=(*known, Fragment(first, last.copies)))
 
     def _begins(self) -> list[FrameNumber]:
-        """Return the starts of fragments, and behind them the end of a CLOSED log."""
+        """Return the starts of fragments, and after them the end of a CLOSED log."""
         last = self._record.last_frame
         firsts = [fragment.first for fragment in self._resolved.fragments if fragment.first is not None]
         return firsts if last is None else [*firsts, last + 1]

@@ -1,8 +1,8 @@
 """The journal's writer: pipelined groups, acknowledged in order; ensemble change; rolling. No IO, no clock.
 
     AddGroup -> Append to all copies ... CopyAcked, CopyAcked -> Acknowledged(lac)
-    CopyFailed -> acknowledging stops -> CreateFile on a spare -> CommitLog -> Resend -> it goes on
-    file full -> ROLL, and the next group goes to the fragment that was prepared ahead: no commit is waited for
+    CopyFailed -> acknowledging stops -> CreateFile on a spare -> CommitLog -> Resend -> acknowledging resumes
+    file full -> ROLL, and the next group goes to the fragment that was prepared ahead, without waiting for a commit
 
 The rules, each a method of its own:
 
@@ -10,7 +10,7 @@ The rules, each a method of its own:
   only when all before it are (`_advance`).
 - Nothing is acknowledged from the failure of a copy until the record names the files that replace it (`_changing`).
 - A file is written to only when the record names it (`_files_ready`).
-- Whoever finds the record not OPEN is fenced: the outcome of what is in flight is unknown (`_outcome`).
+- A writer that finds the record not OPEN is fenced: the outcome of what is in flight is unknown (`_outcome`).
 - Only the last fragment whose predecessor has ended gets a first frame in the record (`WriterFragments.proposed`).
 """
 
@@ -63,7 +63,7 @@ from pulsar_on_spark.model.ids import PathId
 from pulsar_on_spark.model.quorum import Quorum
 
 MAX_COMMIT_ATTEMPTS = 20
-"""Commits of one change that is waited for; when the outcome of so many stays unknown, the incarnation gives up."""
+"""Commits of one awaited change; if the outcome of all stays unknown, the incarnation gives up."""
 
 
 class _Phase(Enum):
@@ -210,7 +210,7 @@ class JournalWriter:
         return effects + self._next_change() if effects else effects
 
     def _advance(self) -> list[WriterEffect]:
-        """Acknowledge what is next in order, run by run; nothing during an ensemble change."""
+        """Acknowledge the next frames in order, run by run; nothing during an ensemble change."""
         if self._changing:
             return []
         before, fragments = self._lac, self._fragments
@@ -254,7 +254,7 @@ class JournalWriter:
         return self._drop_unfit_prepared()
 
     def _drop_unfit_prepared(self) -> list[WriterEffect]:
-        """Acknowledging goes on meanwhile, but a change that is waited for comes first."""
+        """Prepare the fragment ahead again on better paths, unless the record is being changed."""
         return [] if self._changing else self._fragments.drop_unfit_prepared()
 
     def _spare(self, path: PathId, label: str) -> list[WriterEffect]:
@@ -334,14 +334,14 @@ class JournalWriter:
         return LogRecord(state, self._quorum.write, self._quorum.ack, fragments, last_frame, token)
 
     def _outcome(self, record: LogRecord | None, version: int) -> list[WriterEffect]:
-        """A conflict, or what the record is after an unknown outcome; the token tells whether it is ours."""
+        """Handle a conflict, or the record after an unknown outcome; the token shows if the record is ours."""
         change = self._change
         if change is None or change.proposed is None:
             return []
         if record is not None and record.token == change.proposed.token:
             return self._committed(version)
         if record is None:
-            is_ours = change.purpose is Purpose.OPEN  # a record that is gone is nobody's to make anew
+            is_ours = change.purpose is Purpose.OPEN  # a deleted record may be created by its first writer only
         else:
             is_ours = record.state is LogState.OPEN and record.token.startswith(f"{self._name}:")
         if is_ours:

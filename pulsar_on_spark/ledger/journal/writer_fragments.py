@@ -4,7 +4,7 @@
     running    one; two from a ROLL frame until all before it is acknowledged
     prepared   the files of the one ahead, which the record names before a byte goes into them
 
-`JournalWriter` decides when to roll, to change the record and to acknowledge; here stands what that means for files.
+`JournalWriter` decides when to roll, to change the record and to acknowledge; this module applies it to files.
 """
 
 from __future__ import annotations
@@ -101,7 +101,7 @@ class WriterFragments:
         return sorted(run.watermarks[copy] for copy in run.copies)[-self._quorum.ack]
 
     def roll(self, first: FrameNumber) -> BeginFiles:
-        """The run ends with the frame before `first`, and the fragment ahead goes on."""
+        """End the run with the frame before `first`, and continue in the fragment ahead."""
         assert self.prepared is not None, "a roll has somewhere to go"
         copies, self.prepared = self.prepared, None
         self.runs[0].rolled = True
@@ -115,7 +115,7 @@ class WriterFragments:
         return self._released(run.copies)
 
     def forget(self, before: FrameNumber) -> None:
-        """The record need not name fragments whose frames are all below."""
+        """Note that the record may drop fragments whose frames are all below."""
         firsts = [fragment.first or 0 for fragment in self.ended[1:]] + [run.first for run in self.runs[:1]]
         self.ended = [f for f, end in zip(self.ended, firsts, strict=False) if end > before]
 
@@ -131,7 +131,7 @@ class WriterFragments:
         self.lost |= {copy for copy in known if copy.path == path}
 
     def withdraw(self, path: PathId) -> None:
-        """No new file is made on this path; what is written there goes on until the next roll."""
+        """Create no new file on this path; its open files are used until the next roll."""
         self._placement.fail(path)
 
     @property
@@ -144,7 +144,7 @@ class WriterFragments:
         )
 
     def drop_unfit_prepared(self) -> list[WriterEffect]:
-        """Nothing stands in the fragment ahead, so it is prepared anew if it can be on better paths.
+        """Prepare the empty fragment ahead again if it can be on better paths.
 
         That is if a copy is lost, if one more has a path, or if one is on a path that is to be left.
         """
@@ -203,7 +203,7 @@ class WriterFragments:
         return [*fragments, Fragment(None, change.prepared)] if change.prepared else fragments
 
     def adopt(self, change: Change, lac: FrameNumber) -> list[WriterEffect]:
-        """The record names the new copies: they are used from now on, and get what is not acknowledged yet."""
+        """Use the new copies that the record names, and send them the unacknowledged frames."""
         before = self.used()
         effects: list[WriterEffect] = []
         if change.purpose is Purpose.OPEN:

@@ -5,8 +5,8 @@
                       └────────────── copies' answers, commits' outcomes <─┘
                       └─> owner.on_groups_acknowledged(groups), in the order of the frames
 
-A path is given up at its first failure, whole. Before it is marked as failed, a look at the record tells whether the
-path is ill, or the log was taken over: then its files were fenced, and the path is well.
+A path is given up at its first failure, entirely. Before it is marked as failed, the record is read: if the log was
+taken over, the files were fenced, and the path is well.
 """
 
 from __future__ import annotations
@@ -129,7 +129,7 @@ class WriterShell:
 
     @property
     def is_well(self) -> bool:
-        """True if the log is open, and enough paths are left to acknowledge what is sent."""
+        """True if the log is open, and enough paths are left to acknowledge new frames."""
         return not (self.is_over or self._core.is_starved) and bool(self._core.copies)
 
     @property
@@ -166,7 +166,7 @@ class WriterShell:
         self._inbox.expect(None if self.is_behind else self._core.awaited)
 
     def idle(self) -> None:
-        """Nothing has been sent for a while: tell readers of the tail what is acknowledged."""
+        """Write the last acknowledged frame's number for tail readers, after an idle time."""
         self._feed(BecameIdle())
 
     def close_log(self) -> None:
@@ -206,7 +206,7 @@ class WriterShell:
 
     @contextmanager
     def ending_at_defects(self) -> Iterator[None]:
-        """End the log at any exception: half of something was done, and only a recovery can tell what it holds."""
+        """End the log at any exception: a change may be half done, and only a recovery can find out how far."""
         try:
             yield
         except Exception as error:
@@ -289,7 +289,7 @@ class WriterShell:
     def _taken_over(self) -> None:
         self.end(f"incarnation {self._incarnation} was taken over")
 
-    # -- what other threads say ----------------------------------------------------------------------------------------
+    # -- from other threads --------------------------------------------------------------------------------------------
 
     def _wake(self) -> None:
         """Called in any thread."""

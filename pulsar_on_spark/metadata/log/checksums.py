@@ -15,7 +15,7 @@ An entry that is missing at the end of a log although its checksums exist was lo
 - A repair moves checksums away durably, and then the entries. A crash leaves broken entries without checksums.
 
 Checksums belong to the commit whose token they name. If another program or an operator cuts the log, a number may be
-used again: checksums of its former commit say nothing about the entry that has it now.
+used again: checksums of its former commit do not apply to the new entry.
 """
 
 from __future__ import annotations

@@ -5,7 +5,8 @@ entry may outlive the data file that it adds. A power cut can hit only commits t
 (`DeltaLog.sync_to` comes before every report), so cutting the log at the first broken entry loses nothing that was
 promised.
 
-All other breakage is damage to the medium and may concern reported commits: then nothing is cut, and an error says so.
+All other breakage is damage to the medium and may concern reported commits: then nothing is cut, and an error is
+raised.
 A power cut is excluded if a checkpoint or checksums show that the entry was durable once, or if an entry was written
 since the machine started, unless the operator declares that the file system was remounted (see `unsynced`). Nothing is
 cut while another process has the table open. A file that cannot be read now (an OSError with an errno) is not broken:

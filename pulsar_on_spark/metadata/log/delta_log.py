@@ -204,7 +204,7 @@ class DeltaLog(DeltaHandle):
     def _sync_entry(self, version: int) -> None:
         entry = self._entries.get(version)
         if entry is None:
-            return  # cleaned up behind a durable checkpoint
+            return  # cleaned up after a durable checkpoint
         for name, _ in entry.added:
             try:
                 fsync_path(self._directory / name)

@@ -5,7 +5,7 @@ a row only if the snapshot has a newer row of the same record key. Appends have 
 above S; if a late append falls into the range, Delta fails one of the two commits, and its writer decides again.
 
 Two tiers keep it cheap: the base is rewritten only when the rows above it have grown to a quarter of it. Only such a
-full fold may also drop rows without use: docs/adr/0001 says which, and why no reader can bring them back.
+full fold may also drop obsolete rows: docs/adr/0001 names them, and why no reader can bring them back.
 """
 
 from __future__ import annotations

@@ -67,7 +67,7 @@ class FileRecord(Record):
         """The number of copies that it lacks to its write quorum.
 
         Args:
-            write_quorum: The root's, for a file that does not say its own.
+            write_quorum: The root's, for a file without one of its own.
             holding: Ids of the paths whose copies count.
         """
         return max((self.write_quorum or write_quorum) - sum(path_id in holding for path_id in self.copies), 0)

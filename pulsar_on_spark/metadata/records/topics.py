@@ -90,7 +90,7 @@ class SchemaRecord(Record):
 class DedupRecord(Record):
     """Snapshot of a topic's deduplication: the last sequence id of each producer name before a position.
 
-    `positions` is the same for clusters whose replicators send: the ledger and entry there of the last entry of each.
+    `positions` is the same for clusters that replicate to it: the ledger and entry there of each one's last entry.
     The snapshot may be any number of entries old; its reader replays the entries from (`ledger`, `entry`). Committed
     under the `seal` key of the incarnation that owned the topic.
     """

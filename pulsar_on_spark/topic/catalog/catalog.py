@@ -80,9 +80,9 @@ def create_topic(
         store: the root's metadata.
         name: the topic.
         partitions: None for a topic without partitions, else 1 to 10,000.
-        exist_ok: give the existing topic back, whatever its partitions.
+        exist_ok: return the existing topic, whatever its partitions.
         schema: what its values are made of, if that is declared.
-        properties: what it is labelled with.
+        properties: the topic's labels.
         limits: what bounds it.
 
     Raises:
@@ -168,12 +168,12 @@ def _creation(
 def add_partitions(store: MetadataStore, name: TopicName, partitions: int, limits: TopicLimits = NO_LIMITS) -> None:
     """Let a partitioned topic grow to `partitions` partitions.
 
-    The new ones have the subscriptions of the first, from their beginning: what is published there before the consumers
-    know of them is not missed.
+    The new ones have the subscriptions of the first, from their beginning: messages that are published there before the
+    consumers know of them are delivered.
 
     Raises:
         TopicNotFoundError: there is no such topic.
-        InvalidArgumentError: it has no partitions, or not fewer than asked for, or its namespace has too many topics.
+        InvalidArgumentError: it has no partitions, or already as many, or its namespace has too many topics.
     """
 
     def decide(view: View) -> Change | None:
@@ -319,7 +319,7 @@ def topics(view: RecentView) -> list[TopicRecord]:
 
 
 def matching(view: RecentView, pattern: str) -> list[TopicRecord]:
-    """Topics whose full name, with or without `persistent://`, matches the whole regular expression.
+    """Return topics whose full name, with or without `persistent://`, matches the whole regular expression.
 
     A pattern without a namespace is one for `public/default`, as in Pulsar's clients.
 

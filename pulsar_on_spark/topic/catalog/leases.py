@@ -51,7 +51,7 @@ class Lease:
         topics: Ids of the topics that the consumer reads; it counts as one of their consumers only.
         counter: Grows with each renewal.
         duration_s: How long observers wait for the next renewal before they take over.
-        released: The consumer has ended and says so.
+        released: True if the consumer has ended and released it.
     """
 
     consumer: str
@@ -98,7 +98,7 @@ def lease_directory(root: Path, subscription: str) -> Path:
 
 
 def broker_lease_directory(root: Path) -> Path:
-    """The directory of the leases of broker incarnations, whose ids are their consumers; no subscription has it."""
+    """Return the directory of broker incarnations' leases, whose consumers are their ids; no subscription has it."""
     return root / "leases" / "brokers"
 
 
@@ -109,9 +109,9 @@ class LeaseKeeper:
 
     Args:
         directory: `lease_directory` of the subscription, or `broker_lease_directory`.
-        consumer: Whose lease it is.
+        consumer: The lease's consumer.
         duration_s: How long observers wait for the next renewal.
-        may_renew: Asked in the thread before each renewal; while it says no, the lease runs out.
+        may_renew: Called in the thread before each renewal; while it returns False, the lease runs out.
 
     Attributes:
         failures: Renewals that failed.
@@ -185,7 +185,7 @@ class LeaseKeeper:
         """Renew no more, and give the lease up. Does nothing the second time.
 
         Args:
-            keep_file: Leave the file and say in it that it was released: its age is that of the last use.
+            keep_file: Keep the file, marked as released: its age is that of the last use.
         """
         if self._thread is None or self._stopping.is_set():
             return
@@ -316,7 +316,7 @@ class LeaseWatcher:
         }
 
     def standing(self, consumer: str) -> Standing:
-        """State of one consumer's lease, whatever topics it names; a consumer without a lease is gone."""
+        """Return the state of one consumer's lease, whatever its topics; a consumer without a lease is gone."""
         seen = self._seen.get(f"{_file_name(consumer)}.json")
         return Standing.RUN_OUT if seen is None else seen.standing(self._clock())
 

@@ -96,7 +96,7 @@ def add_schema(
         store: The root's metadata.
         name: The topic, or a partition of it.
         schema: What its values are made of.
-        strategy: What is asked of a schema that follows others.
+        strategy: The required compatibility with earlier schemas.
         may_update: Whether any may follow others at all.
 
     Returns:
@@ -154,7 +154,7 @@ def delete_schema(store: MetadataStore, name: TopicName, *, force: bool = False)
         force: For good: messages that were written with it are read without it.
 
     Returns:
-        The version that says so.
+        The version of that error's format.
 
     Raises:
         TopicNotFoundError: there is no such topic.

@@ -79,7 +79,7 @@ class RootHandle:
         quorum: Quorum = DEFAULT_QUORUM,
         file_mode: int = permissions.PRIVATE,
     ) -> Self:
-        """Make a root, or finish one whose making was cut off.
+        """Create a root, or finish a creation that was interrupted.
 
         Args:
             path: absent, or an empty folder.
@@ -269,7 +269,7 @@ def _has_root_record(root: Path) -> bool:
 
 
 def _fill(root: Path, uris: Sequence[str], quorum: Quorum) -> None:
-    """Make everything a root consists of, the root record last: what was cut off before it is gone on with."""
+    """Create all parts of a root, the root record last, so that an interrupted creation can be continued."""
     for name in ("metadata", "leases", "reports"):
         make_directory(OS_FILES, root / name)
     cluster_id = _cluster_id(root / "metadata" / "cluster-id")

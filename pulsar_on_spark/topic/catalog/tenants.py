@@ -167,8 +167,8 @@ def create_namespace(
     Args:
         store: the root's metadata.
         namespace: `tenant/namespace`.
-        policies: what it sets, as in `set_namespace_policies`.
-        properties: what it is labelled with.
+        policies: the namespace's policies, as in `set_namespace_policies`.
+        properties: the tenant's labels.
         most: limit of its tenant's namespaces; 0 for no limit.
 
     Raises:

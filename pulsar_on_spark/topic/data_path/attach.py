@@ -52,7 +52,7 @@ class StagedSegment:
 
 @dataclass(frozen=True, slots=True)
 class StagedFile:
-    """A durable file that no topic knows yet."""
+    """A durable file that no topic refers to yet."""
 
     written: WrittenFile
     segments: tuple[StagedSegment, ...]
@@ -73,8 +73,8 @@ def attach(
     """Attach the outputs' segments to their topics in one commit.
 
     Returns:
-        False where nothing was to do: the transaction or the write id is committed already (a replay, which is said in
-        the log where it is a transaction's), or the write is empty.
+        False if there was nothing to do: the transaction or the write id is committed already (a replay, which is
+        logged for a transaction), or the write is empty.
 
     Raises:
         ReplayDiffersError: the transaction is committed already, with other rows or from other offsets.

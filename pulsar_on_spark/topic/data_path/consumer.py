@@ -86,11 +86,11 @@ class SubscriptionConsumer:
         self._watcher = LeaseWatcher(directory, clock)
         self._brokers = DeadOwners(root, clock)
         self._holders: dict[str, Standing] = {}
-        """What is known of the brokers that have the subscription on some topic."""
+        """The known standing of brokers that own the subscription on some topic."""
         self._started = False
         self._finishing = False
         self._may_expire = True
-        """True if the subscription expires; its lease file then says when it was used last. So until it is known."""
+        """True if the subscription may expire, or until it is known; its lease file then has its last use."""
         self._held: dict[str, dict[int, int]] = {}
         self._saved: tuple[StreamOffset, dict[str, dict[int, int]]] | None = None
         self._saved_at_s = float("-inf")
@@ -135,12 +135,12 @@ class SubscriptionConsumer:
             view: A durable view; a newer one is taken where something changes hands.
             parts: The topics.
             committed: The offset that Spark has committed.
-            wait: Rather than stand by at once, wait until it is known whether the owners are alive: at most two lease
+            wait: Instead of standing by at once, wait until it is known whether the owners are alive: at most two lease
                 periods.
             finishing: As in `Situation`.
 
         Raises:
-            ConsumerBusyError, ConsumerFencedError, SubscriptionNotFoundError: this consumer may not go on.
+            ConsumerBusyError, ConsumerFencedError, SubscriptionNotFoundError: this consumer must stop.
         """
         self._join(parts)
         self._finishing = finishing
@@ -281,7 +281,7 @@ class SubscriptionConsumer:
             for part in parts:
                 record = view.get(SubscriptionRecord, self._record_id(part))
                 if record is not None and record.face == "broker" and record.owners[0].consumer in gone:
-                    # What it gives back is in the table already.
+                    # Its position is in the table already.
                     rows = cursors.of(record.topic_id, record.name)
                     freed.append(give_to_spark(record, broker_cursor(record, rows, ())))
             return self._change(freed)
@@ -294,10 +294,10 @@ class SubscriptionConsumer:
         moved: dict[str, int | None] = {keys.subscription(record.topic_id, self._name): None for record in changed}
         return Change(puts=changed, keys=moved)
 
-    # -- what it knows ---------------------------------------------------------------------------------------------
+    # -- known standings -------------------------------------------------------------------------------------------
 
     def _join(self, parts: Sequence[TopicPart]) -> None:
-        """Let the lease name the topics; where it cannot, `_decided` takes nothing in those that it does not name."""
+        """Name the topics in the lease; if that fails, `_decided` takes nothing in topics that it does not name."""
         ids = [TopicId(part.topic_id) for part in parts]
         if self._started:
             self._keeper.hold(ids)

@@ -1,8 +1,8 @@
 """Reading slices of a topic: from any good copy, after merges, with losses as errors or as counted, reported skips.
 
-A plan names entries, not files. Where a file is gone because its segments were merged, or its entries sealed, the place
-is resolved again; the messages and their ids are the same. What is lost is an error, or is skipped if the caller allows
-losses; what only cannot be reached now is an error always (`storage/loss.py`). Rows that are no messages are left out
+A plan names entries, not files. If a file is gone because its segments were merged, or its entries sealed, the place is
+resolved again; the messages and their ids are the same. Lost entries are an error, or are skipped if the caller allows
+losses; unreachable ones are always an error (`storage/loss.py`). Rows that are not messages are left out
 (`entries.hidden_rows`).
 """
 
@@ -68,7 +68,7 @@ class SliceReader:
     def read(self, slice_: SegmentSlice) -> Iterator[tuple[SegmentSlice, pa.RecordBatch]]:
         """The slice's messages in order, as (slice that the batch is of, batch in the order of `SEGMENT_SCHEMA`).
 
-        The slice given back differs from the one asked for where the place was resolved again.
+        The returned slice differs from the given one if the place was resolved again.
 
         Raises:
             DataLossError: no copy of a part is good, and `fail_on_data_loss` is set.
@@ -101,7 +101,7 @@ class SliceReader:
                 if moves == _MAX_MOVES or all(_is_same_place(piece.file, slice_.file) for piece in plan.slices):
                     if isinstance(error, CopiesUnreachableError):
                         raise
-                    is_settled = True  # from here on what is gone is lost
+                    is_settled = True  # from here on, entries that are gone are lost
                     continue
                 for piece in plan.slices:
                     yield from reader._read(piece, findings, moves + 1)
@@ -112,7 +112,7 @@ class SliceReader:
     def _read_on(
         self, slice_: SegmentSlice, findings: _Findings, *, is_settled: bool
     ) -> Iterator[tuple[int, pa.RecordBatch | None]]:
-        """(end of what is read, batch; None where it is lost). Where the place is settled, what is gone is lost."""
+        """Yield (end of the entries read, batch; None if lost). If the place is settled, gone entries are lost."""
         if isinstance(slice_.file, JournalPlace):
             return self._read_journal(slice_, slice_.file, findings, is_settled=is_settled)
         return self._read_file(slice_, slice_.file, findings, is_settled=is_settled)
@@ -218,7 +218,7 @@ class SliceReader:
         return message_rows_of(batch, LedgerId(slice_.segment.ledger_id), on_unreadable)
 
     def _resolved(self, slice_: SegmentSlice, cause: Exception) -> tuple[SliceReader, RangePlan]:
-        """A reader that knows the storage paths as they are now, and where the slice's entries are.
+        """Return a reader with the current storage paths, and the current place of the slice's entries.
 
         Raises:
             CopiesUnreachableError: `cause`, where the metadata cannot be reached either.
@@ -246,7 +246,7 @@ def _is_same_place(now: FileRecord | JournalPlace, before: FileRecord | JournalP
 
 
 def _ending(before: int, end: int, batches: Iterator[pa.RecordBatch]) -> Iterator[tuple[int, pa.RecordBatch]]:
-    """Batches of the same entries, each with what is read then: `before` for all but the last."""
+    """Pair batches of the same entries with their new places: `before` for all but the last."""
     held = next(batches)
     for batch in batches:
         yield before, held
@@ -258,11 +258,11 @@ def rows_of(where: SliceBatch, batch: pa.RecordBatch) -> pa.RecordBatch:
     """The rows of a slice in one of its batches, those that are no messages included; nothing is copied.
 
     Args:
-        where: Which of the slice's batches.
+        where: The slice's batch.
         batch: The batch as the file has it, in any columns.
 
     Raises:
-        CorruptSegmentError: the batch has fewer rows than its segment's record says.
+        CorruptSegmentError: the batch has fewer rows than its segment's record.
     """
     if where.rows is None:
         return batch
@@ -299,7 +299,7 @@ class _Findings:
         """
         if self._fail_on_data_loss:
             raise _loss_error(wanted, wanted.rows, reason)
-        # Of a batch that is read in part all is lost: a report says the same wherever a read was cut.
+        # A batch that is read in part is lost entirely: reports are the same wherever a read was cut.
         rows = tuple(replace(wanted, first=batch.first, end=batch.end).rows for batch in batches)
         if isinstance(wanted.file, JournalPlace):
             _log_skipped(wanted.rows, wanted.topic, wanted.start_position, reason)

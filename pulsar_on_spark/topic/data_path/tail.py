@@ -115,8 +115,8 @@ class Tail:
             needed = self._needed(seen, parts)
             if not (short and needed) or self._clock() > end_s:
                 if short:
-                    self._require_reachable("What was readable before", needed)
-                return seen  # entries that no journal has are lost, and the plan says so
+                    self._require_reachable("Entries that were readable before", needed)
+                return seen  # entries that no journal has are lost, and the plan reports them
             if every_copy:
                 time.sleep(0.1)
                 self._brokers.recover(seen, list(self._needed(seen, parts)))

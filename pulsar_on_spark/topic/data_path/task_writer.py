@@ -83,7 +83,7 @@ class TaskWriter:
         self._write_out()
 
     def finish(self) -> TaskOutput:
-        """Write what is left, make it durable and say what there is.
+        """Write the remaining rows, make the file durable and return its description.
 
         Raises:
             InvalidArgumentError, NotEnoughCopiesError: as `add`.

@@ -1,7 +1,7 @@
 """The places of messages in entries: payloads lie in one buffer, and each message is a range of it.
 
-A batch's payload is a chain (`[size u32][SingleMessageMetadata][payload]`, and only the metadata says where the next
-one starts), so it is walked in Python; all else about messages is read in columns afterwards (`columns.py`).
+A batch's payload is a chain (`[size u32][SingleMessageMetadata][payload]`, and only the metadata gives the start of the
+next one), so it is walked in Python; everything else about messages is read in columns afterwards (`columns.py`).
 """
 
 from __future__ import annotations
@@ -67,13 +67,13 @@ class MessageRows:
 def message_rows(
     data: Bytes, starts: Int64s, ends: Int64s, messages: Int64s, whole: Bools, batch_bounds: Sequence[Sequence[int]]
 ) -> MessageRows:
-    """The rows of entries whose payloads lie in `data`, in rising order.
+    """Return the rows of entries whose payloads are in `data`, in rising order.
 
     Args:
         data: Payloads, uncompressed.
         starts: Where each entry's payload starts.
-        ends: Where it ends.
-        messages: How many messages each entry's batch has; 0 where it is none.
+        ends: Its end.
+        messages: Number of messages in each entry's batch; 0 if it is not a batch.
         whole: Which entries are not taken apart.
         batch_bounds: Of each batch, what `walk_batch` found.
     """

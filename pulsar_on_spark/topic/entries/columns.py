@@ -144,7 +144,7 @@ class WalkedMetadata:
         return len(self.valid)
 
     def values(self, number: int) -> Int64s:
-        """A numeric field, 0 where it is not there."""
+        """Return a numeric field, 0 if it is missing."""
         return self.fields.numbers[number].values
 
     def present(self, number: int) -> Bools:
@@ -158,7 +158,7 @@ class WalkedMetadata:
         return found
 
     def column(self, number: int) -> pa.BinaryArray:
-        """A field of bytes, null where it is not there."""
+        """Return a field of bytes, null if it is missing."""
         ranges = self.fields.ranges[number]
         return pick_ranges(self.data, ranges.starts, ranges.ends, ranges.present)
 
@@ -178,7 +178,7 @@ def walk_metadata(column: pa.BinaryArray, layout: MetadataLayout) -> WalkedMetad
     """Find the fields of each row of a column without nulls."""
     walked, odd = _walk(column, layout)
     if odd.any():
-        # What is no message becomes an empty one, which lacks the required fields.
+        # Rows that are not messages become empty ones, which lack the required fields.
         usual = [_usual_form(message, layout) for message in column.filter(pa.array(odd)).to_pylist()]
         walked, odd = _walk(pc.replace_with_mask(column, pa.array(odd), pa.array(usual, pa.binary())), layout)
     valid = ~odd
@@ -205,7 +205,7 @@ def _walk(column: pa.BinaryArray, layout: MetadataLayout) -> tuple[WalkedMetadat
 
 
 def _usual_form(serialized: bytes, layout: MetadataLayout) -> bytes:
-    """The message without fields that we don't know, each of the others once; empty if it is none."""
+    """Return the message without unknown fields, each of the others once; empty if it is not a message."""
     message = layout.message()
     try:
         message.ParseFromString(serialized)
@@ -324,7 +324,7 @@ def _last_of_each(messages: Int64s, keys: pa.StringArray) -> Int64s:
 
 
 def as_text(column: pa.BinaryArray) -> pa.StringArray:
-    """The column as text. What is not UTF-8 is replaced: metadata as received is kept beside it."""
+    """Return the column as text. Bytes that are not UTF-8 are replaced: the received metadata is stored beside it."""
     try:
         return column.cast(pa.string())
     except pa.ArrowInvalid:

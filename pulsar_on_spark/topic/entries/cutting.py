@@ -29,7 +29,7 @@ from pulsar_on_spark.model.ids import LedgerId
 
 SLOTS = 64
 NO_SLOT = SLOTS
-"""What `row_slots` says of a row without a key."""
+"""The slot that `row_slots` returns for a row without a key."""
 BLOCK_ENTRIES = 16
 MAX_ENTRY_ROWS = 1_000
 MAX_ENTRY_BYTES = 128 * 1024
@@ -42,7 +42,7 @@ ROW_BYTES = 64
 """What a row takes in a record batch besides key, value and properties, about."""
 
 _FEW_ENTRIES = 256
-"""Up to so many, numpy's calls cost more than Python's steps."""
+"""Number of rows up to which numpy's calls cost more than Python's steps."""
 _AT_ONCE = -(2**62)
 """The second in which rows are due that are not delayed."""
 
@@ -110,7 +110,7 @@ def cut_entries(rows: pa.RecordBatch, first_entry: int, topic: str) -> CutRows:
 
 
 def row_slots(rows: pa.RecordBatch) -> Slots | None:
-    """The key slot of each row, `NO_SLOT` where it has neither ordering key nor key; None if no row has any.
+    """Return the key slot of each row, `NO_SLOT` if it has neither ordering key nor key; None if no row has any.
 
     Args:
         rows: Any batch with the columns `key` and `ordering_key`.

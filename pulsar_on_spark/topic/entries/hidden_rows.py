@@ -1,9 +1,9 @@
-"""Rows of broker-written entries that are no messages for readers: what is left out, and what cannot be read.
+"""Rows of broker-written entries that readers do not get as messages: those left out, and those that are errors.
 
 Left out are the broker's own entries (markers) and the places of messages that compaction took out of their batch.
-An entry that is whole only because it was too much work beside others (`work_limits.py`) is taken apart here, by
-itself. Any other whole entry is one of messages that Spark cannot read: its reader gets an error, because a null value
-would say that the key was deleted, and a skip would be a loss.
+An entry that is whole only because it was too much work beside others (`work_limits.py`) is split here, on its own. Any
+other whole entry has messages that Spark cannot read: its reader gets an error, because a null value would mean that
+the key was deleted, and a skip would be a loss.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from pulsar_on_spark.topic.entries.rows import StoredEntry, decode_dense_entry
 log = logging.getLogger(__name__)
 
 HIDING_COLUMNS = ("entry_id", "raw")
-"""The columns that tell."""
+"""The columns that decide it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,7 +106,7 @@ def leave_out(message: str, topic: str, reason: str, *, is_error: bool) -> None:
 
 
 def _reason(entry: bytes) -> str | None:
-    """Why an entry cannot be taken apart; None for the broker's own, "" where only an attempt can tell."""
+    """Return why an entry cannot be split; None for the broker's own, "" if only an attempt can show it."""
     place = split_entry(entry)
     if place is None:
         return "no entry that a producer makes, or fails its checksum"

@@ -1,8 +1,8 @@
-"""Packing rows into the batches of a segment file: what is small shares a batch with its neighbours (docs/adr/0008).
+"""Packing rows into the batches of a segment file: small segments share a batch with neighbours (docs/adr/0008).
 
-A batch has a fixed cost (18 columns, each compressed, checked and written by itself), so that a batch for each of
-thousands of small segments would cost more than their rows. What is large has batches of its own: whoever reads a
-segment decodes at most `SHARED_BATCH_BYTES` or so at its edges that are others'.
+A batch has a fixed cost (18 columns, each compressed, checked and written by itself), so a batch for each of thousands
+of small segments would cost more than their rows. Large segments have batches of their own: a reader decodes about
+`SHARED_BATCH_BYTES` of other segments' rows at most.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class SegmentPlaces:
     _is_own: bool = True
 
     def add(self, number: int, first_row: int, entries: int, *, is_own: bool) -> None:
-        """The next entries are in this batch; `is_own`: which has nobody else's."""
+        """Note that the next entries are in this batch; `is_own`: it has no other segment's."""
         if self._numbers and self._numbers[-1] == number:
             self._entries[-1] += entries
             return
@@ -52,7 +52,7 @@ class OwnedRows(NamedTuple):
 
 
 class BatchPacker:
-    """Writes rows in the order in which they come, and tells each segment where its own are.
+    """Writer of rows in their order, which records the batches of each segment.
 
     Args:
         write: appends a batch in `SEGMENT_SCHEMA` to the file and returns its number.
@@ -84,7 +84,7 @@ class BatchPacker:
             self.flush()
 
     def flush(self) -> None:
-        """Write what is held."""
+        """Write the buffered rows."""
         if not self._held:
             return
         number = self._write(self._held[0] if len(self._held) == 1 else pa.concat_batches(self._held))

@@ -1,16 +1,16 @@
 """Segment rows made into entries again, as a client gets them: with the same ids and the same messages.
 
-* An entry that stayed whole is given back as it is.
-* A received entry is its metadata as received and its payload put together again, byte by byte what was uncompressed
-  before. It is compressed again by the codec that it had; the bytes of that need not be the same.
+* A whole entry is returned unchanged.
+* A received entry is its metadata as received and its payload, whose uncompressed bytes are restored exactly. It is
+  compressed again by its former codec, possibly to other bytes.
 * An entry that Spark wrote has no metadata of its own: it becomes a batch (also of one, since its messages have batch
   indexes) whose metadata is derived from the columns.
 
-* Of a batch that was compacted only some rows are left. In place of each other message stands what Pulsar's compaction
-  puts there (`RawBatchConverter`): an empty message that says so, which clients pass over.
+* A compacted batch has only some rows left. In the place of each other message it has the one that Pulsar's compaction
+  puts there (`RawBatchConverter`): an empty message marked as compacted out, which clients skip.
 
 A payload is never above `maxMessageSize`, which clients would refuse (Java's `ConsumerImpl.uncompressPayloadIfNeeded`):
-where the codec doesn't get it below, another one is taken, and the metadata says so.
+if the codec doesn't compress it enough, another one is used, and the metadata names it.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from pulsar_on_spark.topic.entries.rows import StoredEntry
 
 _COMPACTED_OUT = SingleMessageMetadata(compacted_out=True, payload_size=0).SerializeToString()
 _PLACE = len(_COMPACTED_OUT).to_bytes(4, "big") + _COMPACTED_OUT
-"""What stands in a batch for a message that compaction took out."""
+"""The replacement in a batch for a message that compaction removed."""
 
 
 def rebuild_entries(
@@ -77,7 +77,7 @@ class _Parts:
         self._ledger_id = ledger_id
         self._entry_offset = entry_offset
         self._limit = limit_bytes
-        # What is looked at entry by entry is taken out of Arrow at once: a value at a time costs as much as a message.
+        # Values that are needed entry by entry leave Arrow at once: one by one, each would cost as much as a message.
         self._entry_metadata: list[bytes | None] = rows.column("entry_metadata").to_pylist()
         self._codecs: list[int] = rows.column("codec").fill_null(Codec.NONE).to_pylist()
         self._indexes = rows.column("batch_index").fill_null(-1).to_numpy()
@@ -98,7 +98,7 @@ class _Parts:
         return self._framed
 
     def entry(self, first: int, last: int) -> tuple[bytes, int]:
-        """The entry of rows [first, last), and which of its messages are left; 0 for all of them."""
+        """Return the entry of rows [first, last), and how many messages its batch had; 0 if none was removed."""
         if self._is_whole[first]:
             return bytes(self._raw[first].as_py()), 0
         metadata = self._entry_metadata[first]
@@ -121,7 +121,7 @@ class _Parts:
         return self._batches().between(first, last)
 
     def _compacted_batch(self, first: int, last: int, messages: int) -> bytes:
-        """The batch, with something in the places of the messages that are not there any more."""
+        """Return the batch, with replacements for the removed messages."""
         pieces: list[bytes] = []
         at = 0
         for row, index in enumerate(self._indexes[first:last].tolist(), first):
@@ -214,7 +214,7 @@ def _derived_rows(rows: pa.RecordBatch) -> pa.BooleanArray:
 
 
 def _with_derived(rows: pa.RecordBatch, metadata: pa.BinaryArray, derived: pa.BooleanArray) -> pa.BinaryArray:
-    """The messages' metadata, with what is derived from the columns where there is none."""
+    """Return the messages' metadata, derived from the columns where there is none."""
     if not pc.any(derived).as_py():
         return metadata
     written = rows.filter(derived)

@@ -1,18 +1,18 @@
 """Entries as Pulsar's producers send them, taken apart into segment rows: one row a message.
 
-Three kinds of entry, told apart by their metadata:
+Three kinds of entry, distinguished by their metadata:
 
 * a **batch** has a row for each message: `batch_index` from 0, its `message_metadata` as received;
 * a **single** message has one row without batch index and without `message_metadata`;
-* what can't be taken apart is **whole**: one row that has all the bytes in `raw`, its value null. That is what is
+* an entry that cannot be split is **whole**: one row with all bytes in `raw`, its value null. Such entries are
   encrypted, a chunk, a marker (the broker's own entry), compressed by an unknown codec, too much work
-  (`work_limits.py`), or in any way not what it says.
+  (`work_limits.py`), or inconsistent in any way.
 
-The first row of an entry has `entry_metadata` as received, a whole one's too if it has any, so that readers can tell
-why it is whole. Nothing is lost and nothing raises: `rebuild.py` makes the entry again from its rows.
+The first row of an entry has `entry_metadata` as received, also of a whole one if it has any, so that readers can find
+out why it is whole. Nothing is lost and nothing raises: `rebuild.py` restores the entry from its rows.
 
-**Rows that are no messages for readers** are those whose `raw` is not null: whole entries, and the places of messages
-that compaction took out of a batch (`raw` is empty there; their `message_metadata` keeps them in place).
+**Rows that are not messages for readers** are those whose `raw` is not null: whole entries, and the places of messages
+that compaction removed from a batch (`raw` is empty there; their `message_metadata` keeps them in place).
 """
 
 from __future__ import annotations
@@ -89,7 +89,7 @@ def decode_entries(
 def decode_dense_entry(entry: StoredEntry) -> Iterator[DecodedEntries]:
     """Take one entry apart that may be whole in a segment because its group was too much work.
 
-    Not for what is written: the entry may be too large to be compressed again.
+    Not for written entries: the entry may be too large to be compressed again.
     """
     yield from _Group(_in_columns([entry]), None).decode(RECORD_BATCH_BYTES)
 
@@ -145,7 +145,7 @@ class _Group:
         self.data, bounds = entries.data, entries.bounds
         self.starts, self.ends = bounds[:-1], bounds[1:]
         split = split_entries(self.data, bounds)
-        # Behind the entries' metadata stands an empty one, the source of what names nothing.
+        # After the entries' metadata comes an empty one, the source of missing fields.
         metadata = pick_ranges(self.data, split.metadata_at, split.payload_at)
         self.metadata = pa.concat_arrays([metadata, pa.array([b""], pa.binary())])
         self.walked = walked = columns.walk_metadata(self.metadata, ENTRY)
@@ -230,7 +230,7 @@ class _Group:
         return message_rows(data, starts, ends, messages, whole, batch_bounds)
 
     def _end_of_batch(self, first: int, target_bytes: int) -> int:
-        """The entry behind those that have `target_bytes`, or one more; sizes that entries claim may be lies."""
+        """Return the number after the entries that have `target_bytes`, or one more; claimed sizes may be wrong."""
         packed = (self._codecs[first:] != Codec.NONE) & ~self._whole[first:]
         claimed = np.clip(self._sizes[first:], 0, MAX_UNCOMPRESSED_BYTES)
         sizes = np.where(packed, claimed, self.ends[first:] - self.starts[first:])
@@ -251,7 +251,7 @@ class _Group:
         return np.frombuffer(b"".join(pieces), np.uint8), bounds[:-1], bounds[1:]
 
     def _opened(self, index: int) -> tuple[bytes, list[int]] | None:
-        """The payload of what is a batch or compressed, and a batch's bounds; None if rows can't hold it."""
+        """Return a batch's or compressed entry's payload, and a batch's bounds; None if rows can't hold it."""
         payload = self._payload(index)
         if payload is None:
             return None
@@ -261,7 +261,7 @@ class _Group:
         return None if bounds is None else (payload, bounds)
 
     def _payload(self, index: int) -> bytes | None:
-        """The payload uncompressed; None if it is not what it says, or could not be compressed again."""
+        """Return the payload uncompressed; None if it is not as claimed, or could not be compressed again."""
         codec, packed = int(self._codecs[index]), self.data[self._payload_at[index] : self.ends[index]]
         if codec == Codec.NONE:
             return packed.tobytes()
@@ -293,11 +293,11 @@ class _RowColumns:
         self._first = first
         self._whole_row = np.zeros(len(rows.entry), np.bool_)
         self._whole_row[rows.first_rows()[rows.whole]] = True
-        # Of an entry whose metadata is none, nothing is known.
+        # Nothing is known of an entry with invalid metadata.
         self._unknown = ~group.walked.valid[self._entry]
 
     def decoded(self) -> DecodedEntries:
-        """The batch, and what it counts."""
+        """Return the batch, and its number of messages."""
         rows = self._rows
         named = self._message_columns()
         value = rows.payloads(~(named.null_value | self._whole_row))
@@ -344,7 +344,7 @@ class _RowColumns:
         in_batch = self._rows.in_batch
         if in_batch.all():
             return self._named
-        # One row that names nothing stands behind the entries', for those whose metadata is none.
+        # After the entries' rows comes an empty one, for entries with invalid metadata.
         of_entries = self._group.named
         source = np.where(self._unknown, of_entries.count - 1, self._entry)
         source[in_batch] = of_entries.count + np.arange(self._named.count)
@@ -374,6 +374,6 @@ class _RowColumns:
 
 
 def _lengths(column: pa.BinaryArray) -> Int64s:
-    """Bytes of each row; 0 where it is null."""
+    """Return the bytes of each row; 0 for null."""
     lengths: Int64s = pc.binary_length(column).fill_null(0).to_numpy().astype(np.int64)
     return lengths

@@ -15,7 +15,7 @@ from pulsar_on_spark.protocol.field_walk import Bools, Bytes, Int64s
 
 _SIZE_BYTES = 4
 _CHECKSUM_BYTES = 6
-"""Of the magic and the checksum behind it."""
+"""Size of the magic and the checksum after it."""
 
 
 @dataclass(frozen=True)
@@ -60,11 +60,11 @@ class SplitEntries(NamedTuple):
 
 
 def split_entries(data: Bytes, bounds: Int64s) -> SplitEntries:
-    """The parts of entries that lie one behind the other, as `entry_frame.split_entry` finds them in each."""
+    """The parts of contiguous entries, as `entry_frame.split_entry` finds them in each."""
     starts, ends = bounds[:-1], bounds[1:]
     if len(data) == 0:
         return SplitEntries(starts, starts, np.zeros(len(starts), np.bool_))
-    # Bytes behind an entry that is too short are read and then not believed.
+    # Bytes after an entry that is too short are read and then discarded.
     at_most = len(data) - 1
 
     def number(at: Int64s) -> Int64s:

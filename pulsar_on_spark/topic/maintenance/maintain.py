@@ -40,12 +40,12 @@ class MaintainReport:
 
     Attributes:
         healed_paths: Storage paths that had failed and are written to again.
-        journals: What was sealed and trimmed of journals that brokers have left behind.
-        repair: What was missing or bad, and what was restored.
+        journals: The sealed and trimmed parts of journals that dead brokers left.
+        repair: Missing, bad and restored copies.
         trimmed: What retention took out of topics.
         merge: See `merge`.
         collect: See `collect`.
-        expired_subscriptions: How many were deleted because nobody read them.
+        expired_subscriptions: Number of deleted subscriptions that had no consumers for too long.
         folded: Whether superseded metadata rows were folded away.
         vacuumed_files: Metadata files that were deleted.
         swept_leases: Old lease files that were deleted.
@@ -74,8 +74,8 @@ def maintain(
 ) -> MaintainReport:
     """Probe failed storage paths, seal closed journals, repair, trim topics, merge, collect garbage, expire, fold.
 
-    The metadata tables are checkpointed and vacuumed, too. `defaults` are the policies that hold where neither a topic
-    nor its namespace say anything.
+    The metadata tables are checkpointed and vacuumed, too. `defaults` are the policies of topics without policies of
+    their own or of their namespace.
 
     A step that fails is reported and does not keep the others from being done.
     """
@@ -133,7 +133,7 @@ def heal_paths(
     for path_id in well:
         trials.tried(PathId(path_id))
     healed: list[PathRecord] = []
-    # What was away may come back with less: its copies count after repair has read them.
+    # A path that was away may return with fewer files: its copies count after repair has read them.
     changed = {"state": "writable", "reason": "", "failed_at": None, "check_since": datetime.now(UTC)}
 
     def decide(view: View) -> Change | None:

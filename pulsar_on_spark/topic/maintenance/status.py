@@ -38,12 +38,12 @@ from pulsar_on_spark.topic.managed_ledger.subscription.subscriptions import Subs
 
 @dataclass(frozen=True, slots=True)
 class IncarnationStatus:
-    """A broker incarnation whose journal is there.
+    """A broker incarnation whose journal exists.
 
     Attributes:
         incarnation: Its id.
         state: OPEN, IN_RECOVERY or CLOSED.
-        lease: renewed, stale (older than its duration) or missing; a reader recovers what is OPEN without a lease.
+        lease: renewed, stale (older than its duration) or missing; a reader recovers OPEN incarnations without a lease.
         open_ledgers: Ledgers that it has open.
         fragments: Runs of frames with one set of journal files.
         journal_bytes: Bytes of the files that are not sealed wholly, one copy counted.
@@ -65,9 +65,9 @@ class IncarnationStatus:
 class TopicStatus:
     """A topic with all its partitions. `bytes` counts key and value bytes, as they were written.
 
-    What is not sealed yet is in `messages` and `bytes` as its broker counted it. `given_up` are runs of entries that an
-    operator gave up with frames of a journal: (ledger, first entry, entry behind the last; the first where nobody can
-    tell how many).
+    `messages` and `bytes` include unsealed messages as counted by their broker. `given_up` are runs of entries that an
+    operator gave up with frames of a journal: (ledger, first entry, number after the last; the first if the number is
+    unknown).
     """
 
     name: str
@@ -112,7 +112,7 @@ class StorageStatus(CopyNumbers):
     """Storage paths, copies and journals of a root at one version of its metadata.
 
     Attributes:
-        incarnations: Broker incarnations, those whose journals are wholly sealed and cleared away left out.
+        incarnations: Broker incarnations, except those whose journals are completely sealed and removed.
     """
 
     incarnations: tuple[IncarnationStatus, ...]
@@ -125,10 +125,10 @@ class RootStatus(StorageStatus):
     Attributes:
         root: Its path.
         cluster_id: Its identity.
-        quorum: Ensemble, write and ack quorum of what is written.
+        quorum: Ensemble, write and ack quorum of new files.
         topics: Its topics, partitions summed up.
         subscriptions: Their subscriptions.
-        verified_copies: Copies that were read in full; None if that was not asked for.
+        verified_copies: Copies that were read in full; None if that was not requested.
     """
 
     root: Path
@@ -144,7 +144,7 @@ def status(root: RootHandle, *, verify: bool = False, progress: Progress = silen
 
     Args:
         root: the root.
-        verify: read every copy of every file in full first; what is bad is reported, what is good again is cleared.
+        verify: read every copy of every file in full first; bad copies are reported, reports of good ones cleared.
         progress: called in the course of it.
 
     Raises:
@@ -182,7 +182,7 @@ def _storage(root: RootHandle, view: DurableView, files: Mapping[str, FileRecord
 
 
 def look(root: RootHandle, view: DurableView) -> View:
-    """The root with what is in journals; where that cannot be read, as much of it as is known without."""
+    """Return the root with the contents of journals; if these cannot be read, the known rest."""
     parts = [part for topic in catalog.topics(view) for part in catalog.parts(view, topic)]
     with closing(Tail(root, fail_on_data_loss=False)) as tail:
         return tail.look(parts, view)

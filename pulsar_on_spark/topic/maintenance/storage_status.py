@@ -41,12 +41,12 @@ class CopyNumbers:
 
     Attributes:
         paths: Its storage paths.
-        missing_copies: Copies that live files lack to their write quorum. Those on paths that cannot be reached count
-            as missing; the `reason` of such a path says why. So do those on lost and on draining paths.
+        missing_copies: Copies that live files lack to their write quorum. Copies on unreachable paths count as missing
+            (the `reason` of such a path says why), and so do those on lost and on draining paths.
         unchecked_copies: Copies on paths that came back: they count when they were read in full.
         bad_copies: Reports of copies of live files that are bad or missing, while another is good.
         losses: Data of live files that no copy gives: one of each file and topic, with the total of its messages.
-        audit: Findings of the last audit, what was repaired after it, and the progress of the scrub of each path.
+        audit: Findings of the last audit, the repairs after it, and the progress of the scrub of each path.
     """
 
     paths: tuple[PathNumbers, ...] = ()

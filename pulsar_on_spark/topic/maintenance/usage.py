@@ -2,7 +2,7 @@
 
     listings of storage paths  ->  a reason for each file, by the metadata  ->  sums
 
-Whatever a listing shows gets a reason, so the sums are what `du` says of these files. Nothing is decided by them:
+Every listed file gets a reason, so the sums are those of `du`. Nothing is decided by them:
 what may be deleted is up to `collect` and to the trimmer of journals.
 """
 
@@ -56,7 +56,7 @@ class PathUsage:
 
     Attributes:
         path_id: Its id.
-        directory: Where it is.
+        directory: The path's directory.
         bytes: Bytes on it.
         by_reason: The same by reason; those that there are.
         problem: Why its files are not, or not all, counted; empty if they are.
@@ -115,7 +115,7 @@ class RootUsage:
 
 @dataclass(frozen=True, slots=True)
 class FileShares:
-    """The parts that topics have in a file: of 1, by topic id. What is left are batches that were trimmed whole."""
+    """Return the shares of topics in a file, by topic id; they sum up to 1, less batches that were trimmed whole."""
 
     log: Mapping[str, float]
     compacted: Mapping[str, float]

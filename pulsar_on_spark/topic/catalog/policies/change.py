@@ -23,7 +23,7 @@ _NEGATIVE: Final = {
     "message_ttl": "Invalid value for message TTL",
     "subscription_expiration_time": "Invalid value for subscription expiration time",
 }
-"""Pulsar's text for a negative number in these policies; for all others it says that they must be 0 or more."""
+"""Pulsar's text for a negative number in these policies; its text for all others is that they must be 0 or more."""
 
 
 def set_namespace_policies(root: RootHandle, namespace: str, changes: Mapping[str, Any]) -> None:
@@ -102,7 +102,7 @@ def _checked(changes: Mapping[str, Any], what: str, *, on_topic: bool) -> dict[s
         if path is None:
             other = "namespaces" if on_topic else "topics"
             raise InvalidArgumentError(f"Policy {name!r} of {what} cannot be set: it is for {other} only.")
-        # Clients say so of a strategy that is not set.
+        # Clients send this for a strategy that is not set.
         checked[name] = None if value in (None, "UNDEFINED") else _json(name, value, what, path)
     return checked
 
@@ -145,7 +145,7 @@ def _changed(stored: Mapping[str, JsonValue], wanted: Mapping[str, JsonValue], w
 def _check_quota(
     retention: RetentionPolicies, by_size: BacklogQuota | None, by_age: BacklogQuota | None, what: str
 ) -> None:
-    """A quota above what retention keeps could never be reached by what is kept (Pulsar's `checkBacklogQuota`)."""
+    """Refuse a quota above the retention limits, which could never be reached (Pulsar's `checkBacklogQuota`)."""
     for limit, kept in (
         (-1 if by_size is None else by_size.limit_size, retention.retention_size_in_mb * _MIB),
         (-1 if by_age is None else by_age.limit_time, retention.retention_time_in_minutes * 60),

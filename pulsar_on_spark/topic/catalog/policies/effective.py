@@ -2,7 +2,7 @@
 
 Broker settings that were changed at run time override those that the broker started with.
 
-Records keep policies as JSON, by the fields of `Policies`. Fields that only a newer version knows survive.
+Records keep policies as JSON, by the fields of `Policies`. Unknown fields of later versions survive.
 """
 
 from __future__ import annotations

@@ -153,7 +153,7 @@ class AutoTopicCreation(_Value):
 
     @property
     def refusal(self) -> str | None:
-        """The error of an invalid value, as by Pulsar's `validateOverride`, whose text clients compare; else None."""
+        """The error of an invalid value in words of Pulsar's `validateOverride`, which clients compare; else None."""
         is_partitioned, partitions = self.topic_type == "partitioned", self.default_num_partitions
         if not self.allow_auto_topic_creation:
             return None
@@ -211,7 +211,7 @@ class DelayedDelivery(_Value):
         Field(
             ge=0,
             le=2**63 - 1,
-            # Pulsar's name, and what its Go client says.
+            # Pulsar's name, and the one that its Go client sends.
             validation_alias=AliasChoices("maxDeliveryDelayInMillis", "maxDelayInMillis"),
         ),
     ] = 0

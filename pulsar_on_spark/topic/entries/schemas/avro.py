@@ -1,10 +1,10 @@
 """Avro schemas against each other: whether a reader can read all that a writer may have written. Pure.
 
 The rules are those of "Schema Resolution" in Avro's specification 1.12, as Pulsar's brokers apply them through Avro's
-`ValidateCanRead` and its `Resolver`: a writer's union needs every branch readable, though the data may never hold it,
-and records are matched by their fields, whatever their names; only where a reader's union has a record of the very
-name, that branch is taken. Enums and fixed types match by name without namespace, or by alias. Beyond Avro's own
-checker, decimals must agree in precision and scale: they would be read as other numbers.
+`ValidateCanRead` and its `Resolver`: a writer's union needs every branch readable, even if the data never has it, and
+records are matched by their fields, whatever their names; only if a reader's union has a record of exactly that name,
+that branch is taken. Enums and fixed types match by name without namespace, or by alias. Beyond Avro's own checker,
+decimals must agree in precision and scale: they would be read as other numbers.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ def parse_avro(text: str) -> AvroSchema:
 
 
 def _parse(text: str) -> AvroSchema:
-    # Who opens a root need not wait for a parser.
+    # Opening a root need not wait for a parser.
     import fastavro
     from fastavro.schema import SchemaParseException, UnknownType
 
@@ -187,7 +187,7 @@ class _Resolution:
 
 
 def _resolved(schema: Json, named: Mapping[str, Json]) -> Json:
-    """Return the type that a name stands for, or a type without its remarks."""
+    """Return the type for a name, or a type without its remarks."""
     if isinstance(schema, str) and schema not in _PRIMITIVES:
         return named[schema]
     if isinstance(schema, dict) and not isinstance(schema["type"], str):

@@ -76,10 +76,10 @@ def check_producer(topic: str, new: TopicSchema, versions: Mapping[int, TopicSch
         topic: The topic's name, for the error.
         new: A well-formed schema that is none of them.
         versions: By version number, in order.
-        strategy: What is asked of it.
+        strategy: The required compatibility.
 
     Raises:
-        IncompatibleSchemaError: it may not; says which fields differ from which version, and in which direction.
+        IncompatibleSchemaError: it may not; the error names the differing fields, the version, and the direction.
     """
     if not versions or strategy is Strategy.ALWAYS_COMPATIBLE:
         return
@@ -92,12 +92,12 @@ def check_producer(topic: str, new: TopicSchema, versions: Mapping[int, TopicSch
 
 
 def check_consumer(topic: str, reader: TopicSchema, versions: Mapping[int, TopicSchema], strategy: Strategy) -> None:
-    """Refuse a consumer's schema that cannot read what is written (Pulsar's `checkConsumerCompatibility`).
+    """Refuse a consumer's schema that cannot read the written messages (Pulsar's `checkConsumerCompatibility`).
 
     Under BACKWARD_TRANSITIVE and FULL_TRANSITIVE it must read every version, else the latest one.
 
     Raises:
-        IncompatibleSchemaError: it cannot; says which fields differ.
+        IncompatibleSchemaError: it cannot; the error names the differing fields.
     """
     if strategy is not Strategy.ALWAYS_COMPATIBLE and not any(reader.is_same_as(each) for each in versions.values()):
         transitive = strategy in (Strategy.BACKWARD_TRANSITIVE, Strategy.FULL_TRANSITIVE)

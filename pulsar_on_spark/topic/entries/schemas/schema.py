@@ -42,7 +42,7 @@ class TopicSchema:
         type: One of SCHEMA_TYPES: how values are encoded.
         data: An Avro schema for AVRO_BASED; for KEY_VALUE the JSON text {"key": data, "value": data}, as Pulsar's REST
             has it; "" for types that need none.
-        properties: The client's remarks. Those of KEY_VALUE say the types of key and value.
+        properties: The client's remarks. Those of KEY_VALUE have the types of key and value.
     """
 
     type: str

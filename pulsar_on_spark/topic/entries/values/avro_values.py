@@ -38,7 +38,7 @@ def decode_avro(
         values: One Avro datum a row.
         arrow_type: The wanted type: that of the schema, with every field nullable and times in any unit.
         avro_schema: The record schema, JSON text.
-        on_bad_row: Told of rows that do not fit; may raise.
+        on_bad_row: Called with rows that do not fit; may raise.
         writer_schema: What the values were written with, if that is another schema: they are resolved by Avro's rules.
     """
     if writer_schema is None or writer_schema == avro_schema:
@@ -109,10 +109,10 @@ def _parsed(avro_schema: str) -> Schema:
 
 @lru_cache(maxsize=64)
 def _reader(avro_schema: str, writer_schema: str) -> Schema:
-    """A schema whose records read all records of a writer's, whatever their names, as Pulsar's registry lets them.
+    """Return a schema whose records read all of a writer's, whatever their names, as Pulsar's registry allows.
 
-    fastavro wants names to match. Where a schema has a Spark type there is one record at a place, at most, so that
-    names tell nothing.
+    fastavro requires matching names. A schema with a Spark type has at most one record at a place, so names mean
+    nothing.
     """
     names = sorted(_record_names(cast(Json, _parsed(writer_schema))))
     return fastavro.parse_schema(cast(Schema, _with_aliases(_plain(json.loads(avro_schema)), names)))

@@ -12,9 +12,9 @@ rules of Spark's parser (measured on Spark 4.2.0):
 Three differences: text in single quotes is not JSON; a number too large for tinyint or smallint is null rather than
 wrapped; a float keeps its digits when it is read as a string.
 
-The reader cannot be given rows as they are. Rows that are broken in ways that cancel out would be read as other rows,
-and version 26 of Arrow crashes the process at a `null` between objects. So each row is put in an envelope with a number
-that no row can guess, and a block that could hold such a `null` is not given to it.
+The reader does not get rows unchanged. Rows that are broken in ways that cancel out would be read as other rows, and
+version 26 of Arrow crashes the process at a `null` between objects. So each row is put in an envelope with a number
+that no row can guess, and a block that could hold such a `null` is not passed to it.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ _BAD = object()
 """What a converter gives for a value that does not fit its type."""
 
 BadRow = Callable[[int, str], None]
-"""Told the row and the reason of each value that does not fit; may raise."""
+"""Called with the row and the reason of each value that does not fit; may raise."""
 
 
 def decode_json(values: pa.BinaryArray, arrow_type: pa.StructType, on_bad_row: BadRow) -> pa.StructArray:
@@ -61,7 +61,7 @@ def decode_json(values: pa.BinaryArray, arrow_type: pa.StructType, on_bad_row: B
     Args:
         values: UTF-8 JSON text.
         arrow_type: The wanted fields, all nullable.
-        on_bad_row: Told of rows that do not fit.
+        on_bad_row: Called with rows that do not fit.
     """
     reading = _reading_type(arrow_type)
     parts = []
@@ -183,7 +183,7 @@ def _read_rows(values: pa.BinaryArray, first: int, arrow_type: pa.StructType, on
 
 
 class _RowConverter:
-    """Python's view of one JSON value to what Arrow takes for a type; `reason` tells of the last misfit."""
+    """Convert Python's view of one JSON value to Arrow's for a type; `reason` is that of the last misfit."""
 
     def __init__(self) -> None:
         self.reason = ""

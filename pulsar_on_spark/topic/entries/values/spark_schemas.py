@@ -1,7 +1,7 @@
 """Schemas as Spark users give them, DDL or the JSON of a `StructType`, to Arrow types and to Avro.
 
-A topic's schema is Avro, which nobody has at hand for a frame. Spark's own parser needs a session, which neither the
-registry nor a data source's worker has.
+A topic's schema is Avro, which frames do not have. Spark's own parser needs a session, which neither the registry nor a
+data source's worker has.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ def avro_text(schema: str | SparkSchema, *, logical_types: bool = True) -> str:
 
     Args:
         schema: Any of these.
-        logical_types: False for Pulsar's JSON type, whose values hold times as bare numbers.
+        logical_types: False for Pulsar's JSON type, whose times are bare numbers.
 
     Raises:
         InvalidArgumentError: it can't be read, or a type has no form in Avro. An Avro text is not checked.

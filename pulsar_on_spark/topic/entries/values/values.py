@@ -58,7 +58,7 @@ class ValueCodec:
         Args:
             values: The column `value`.
             mode: PERMISSIVE makes rows (in JSON, fields) that do not fit null; FAILFAST raises at the first.
-            name_row: Says, for the error, which message a row is: its id and topic.
+            name_row: Returns, for the error, a row's message id and topic.
             writer_schema: The Avro schema that the values were written with, if it is another.
 
         Raises:

@@ -1,14 +1,13 @@
-"""A backup of a root, taken while brokers and Spark go on: a copy that is whole, closed, and a root itself.
+"""A backup of a root, taken while brokers and Spark run: a complete, closed copy that is a root itself.
 
     segments that are there ─> cursors ─> main ─> segments that came meanwhile ─> journals ─> is main still the same?
                                   ▲                                                                │ no
                                   └────────────────────────────────────────────────────────────────┘
 
-Cursors are copied before the messages that they may stand behind, so a subscription never stands beyond what was
-copied. Journals are copied last, and count only if main did not change meanwhile: then they know no ledger and no file
-that the copied metadata do not. That is what a power cut would leave, and it is treated so: in the copy the brokers'
-journals are recovered, sealed and cleared away. All storage paths of the copy lie inside it; it never touches those of
-the root that it was made of.
+Cursors are copied before messages, so a subscription's position is never after the copied messages. Journals are copied
+last, and count only if main did not change meanwhile: then every ledger and file in them is in the copied metadata. The
+copy is like the state after a power cut, and is treated so: the brokers' journals are recovered, sealed and removed in
+it. All storage paths of the copy are inside it; it never touches those of the original root.
 """
 
 from __future__ import annotations
@@ -44,7 +43,7 @@ from pulsar_on_spark.topic.managed_ledger.sealing.closed_journals import seal_cl
 log = logging.getLogger(__name__)
 
 ATTEMPTS: Final = 100
-"""Copies of metadata and journals until none was disturbed: each takes well below a second, and copies what is new."""
+"""Attempts to copy metadata and journals undisturbed: each takes well below a second, and copies only changes."""
 _PAUSE_S: Final = 0.2
 
 
@@ -68,9 +67,9 @@ class BackupReport:
 
 
 def back_up(root: RootHandle, target: Path, progress: Progress = silent) -> BackupReport:
-    """Copy a root; brokers, writers and readers may go on.
+    """Copy a root; brokers, writers and readers may continue.
 
-    The target appears under its name when it is whole. What is cut off leaves a directory `<target>.unfinished-...`.
+    The target appears under its name when it is complete. An interrupted backup leaves `<target>.unfinished-...`.
 
     Args:
         root: The root.
@@ -118,7 +117,7 @@ def _copied(root: RootHandle, unfinished: Path, progress: Progress) -> int:
         _copy_files(root, root.store.view(), unfinished, progress)  # most of it, before anything has to be quick
     disturbed = ""
     for attempt in range(1, ATTEMPTS + 1):
-        with locked(root.path / "lock"):  # commits go on, cleaning up does not
+        with locked(root.path / "lock"):  # commits continue, clean-up does not
             for table in ("cursors", "main"):
                 snapshot.copy_table(root.path / "metadata" / table, unfinished / "metadata" / table)
         view = MetadataStore(unfinished).view()

@@ -1,4 +1,4 @@
-"""Copying the files of a live root, in an order in which what was copied first is never ahead of what comes after.
+"""Copying the files of a live root, in an order in which earlier copies are never ahead of later ones.
 
 Log entries of the metadata, their data files and segment files are written once under a name of their own: one that is
 there with its length need not be copied again. Only the journal files that a broker writes to grow.
@@ -33,14 +33,14 @@ class VanishedError(Exception):
 
 
 def copy_table(source: Path, target: Path) -> None:
-    """Copy a Delta table as of one of its versions. Nobody may clean it up meanwhile; commits do no harm.
+    """Copy a Delta table as of one of its versions. Clean-up must be locked out meanwhile; commits do no harm.
 
     The log comes first, as the data files of an entry are there before it.
     """
     log = source / "_delta_log"
     target_log = target / "_delta_log"
     make_folders(target_log)
-    # The pointer to a checkpoint comes after the checkpoint: what it names is in the listing behind it.
+    # The pointer to a checkpoint is copied after the checkpoint: its target is in the listing made later.
     with suppress(FileNotFoundError):
         copy_file(log / "_last_checkpoint", target_log / "_last_checkpoint")
     names = os.listdir(log)
@@ -135,7 +135,7 @@ def _copy_journal_file(incarnation: str, copy: Copy, sources: Paths, targets: Pa
     try:
         sources[copy.path].check()
     except StoragePathError:
-        return  # the path is away: recovery says whether the others are enough
+        return  # the path is away: recovery decides if the others are enough
     make_folders(target)
     for name in (open_name, fenced_name):
         with suppress(FileNotFoundError):

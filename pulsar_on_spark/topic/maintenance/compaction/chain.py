@@ -1,8 +1,8 @@
 """A topic's chain as readers of its compacted ledger see it: what compaction took out is not there.
 
 Up to the horizon there are the entries of the index, trimmed from the log or not; from there on those of the log.
-Cursors step over what is not there as over trimmed entries, so backlogs, ends and mark-delete positions are exact, and
-nothing of it is in any cursor record: a consumer that reads the log later finds what it has not acknowledged.
+Cursors step over missing entries as over trimmed ones, so backlogs, ends and mark-delete positions are exact, and no
+cursor record depends on the compaction: a consumer that reads the log later gets all unacknowledged messages.
 """
 
 from __future__ import annotations

@@ -3,9 +3,9 @@
     Tail ──> Source ──pass 1──> NewestOfKeys ──places──> pass 2 ──> CompactedLedgerWriter ──> commit
 
 The commit carries the topic's key and is made only if the topic still has the compaction that this one began with: of
-two compactors one wins. Until then nothing names what was written, and a compactor that is killed leaves files of a
-write that garbage collection aborts. The ledger before is marked as replaced by the same commit, so there is no moment
-without one, and its files stay for readers under way.
+two compactors one wins. Until then no record names the new files, and a killed compactor leaves files of a write that
+garbage collection aborts. The same commit marks the former ledger as replaced, so there is no moment without one, and
+its files stay for active readers.
 """
 
 from __future__ import annotations
@@ -74,9 +74,9 @@ class CompactionReport:
         read_messages: Messages that were looked at, of the compacted ledger before and of the log.
         read_bytes: Their key and value bytes.
         messages: Messages that are left.
-        entries: In so many entries.
+        entries: Number of entries that hold them.
         bytes: Their key and value bytes.
-        files: In so many files.
+        files: Number of files.
         passes: First passes that were needed: more than one where keys take more memory than allowed.
         duration_s: How long it took.
     """
@@ -179,7 +179,7 @@ def _write(
 
 
 def _newest(source: Source, how: Compaction, progress: Progress) -> tuple[Int64s, int]:
-    """The places of what is kept, and how many passes it took."""
+    """Return the places of the kept messages, and the number of passes."""
     shares, passes = 1, 0
     while True:
         found: list[Int64s] = []

@@ -1,9 +1,9 @@
 """First pass: which messages are the newest of their keys. Pure: rows in, places out.
 
-Keys are grouped as they are, not by a hash that two of them could share. What is remembered is each key and its newest
-place; above `max_bytes` the pass is made again over a share of the keys at a time (`TooManyKeysError` asks for that).
+Keys are grouped exactly, not by a hash that two of them could share. Memory holds each key and its newest place; above
+`max_bytes` the pass is repeated over a share of the keys at a time (`TooManyKeysError` requests it).
 
-What can't be told apart by key is kept: nothing is dropped on a guess.
+Messages whose key is unknown are kept: nothing is dropped on a guess.
 
     row                                          what becomes of it
     -------------------------------------------  -------------------------------------------------------------
@@ -13,9 +13,9 @@ What can't be told apart by key is kept: nothing is dropped on a guess.
     marker, place of a message compacted before  dropped
     encrypted message, unknown codec             by the key in its metadata, as any message
     chunks of a large message                    together: the place of the message is that of its last chunk;
-                                                 of one whose last chunk is still to come all are kept
-    encrypted or unreadable batch                kept: whose newest messages are in it nobody can tell. Tombstones
-                                                 behind one are kept, too: they may be about messages in it
+                                                 if its last chunk has not arrived, all are kept
+    encrypted or unreadable batch                kept: its keys are unknown. Tombstones after one are kept, too:
+                                                 they may be about messages in it
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ from pulsar_on_spark.topic.maintenance.compaction.places import Places
 COLUMNS = ("entry_id", "batch_index", "key", "key_b64", "value", "raw")
 """What the pass looks at."""
 _MERGE_ROWS = 1 << 18
-"""So many rows wait before they are grouped with what is known."""
+"""Rows that are buffered before they are grouped with the known keys."""
 
 
 class TooManyKeysError(PulsarpyError):
@@ -58,7 +58,7 @@ class _Chunks:
     """Chunks of large messages.
 
     Attributes:
-        open: Places of messages whose last chunk has not come, by producer and uuid.
+        open: Places of messages whose last chunk has not arrived, by producer and uuid.
         before_last: Places of the other chunks of complete messages, by the place of the last.
     """
 
@@ -67,12 +67,12 @@ class _Chunks:
 
 
 class NewestOfKeys:
-    """Takes all rows in the order of the chain, then says which are kept.
+    """Takes all rows in the order of the chain, then returns the kept ones.
 
     Args:
         places: The places of all entries.
         retain_null_key: Whether messages without a key are kept.
-        share: The keys that this pass is about. What is kept whatever its key belongs to share 0.
+        share: The keys of this pass. Messages that are kept whatever their key belong to share 0.
         max_bytes: Most bytes of keys and places.
     """
 
@@ -198,7 +198,7 @@ class NewestOfKeys:
 
 
 def _table(keys: pa.BinaryArray, flags: pa.BooleanArray, places: Int64s) -> pa.Table:
-    """In Pulsar a key that is sent as Base64 and one sent as text are two, whatever bytes they stand for."""
+    """Return the key's group: in Pulsar a key sent as Base64 and one sent as text differ, even with equal bytes."""
     return pa.table({"key": keys.cast(pa.large_binary()), "b64": flags, "place": pa.array(places, pa.int64())})
 
 

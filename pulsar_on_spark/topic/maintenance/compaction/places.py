@@ -2,7 +2,7 @@
 
     entry (41 bits, counted over all ledgers) | message in the entry (21 bits) | tombstone (1 bit)
 
-Message 0 stands for an entry that is not taken apart; messages of batches are counted from 1.
+Message 0 means a whole entry that is not split; messages of batches are counted from 1.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ def next_entry(entry_places: Int64s) -> Int64s:
 
 
 def is_place(places: Int64s, found: Int64s) -> np.typing.NDArray[np.bool_]:
-    """Which of the places are among `found`, which are sorted."""
+    """Return which of the places are among `found`, which are sorted."""
     if not len(found) or not len(places):
         return np.zeros(len(places), np.bool_)
     at = np.minimum(np.searchsorted(found, places), len(found) - 1)

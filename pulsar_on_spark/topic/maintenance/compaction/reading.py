@@ -1,7 +1,7 @@
 """Reading a compacted ledger: its rows between two positions, and its index.
 
-A compaction's files stay for ten minutes after they were replaced (or collected with the topic), so that reads under
-way come to their end; then they are gone, and a later look at the metadata names others.
+A compaction's files stay for ten minutes after they were replaced (or collected with the topic), so that active reads
+can finish; then they are gone, and the newer metadata name others.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from pulsar_on_spark.topic.managed_ledger.chain.compaction_record import horizon
 Index = dict[LedgerId, BitMap64]
 """The entries that are left, by ledger."""
 OnBadCopy = Callable[[str, PathId, str], None]
-"""Told of the file, the storage path and what is wrong with the copy there."""
+"""Called with the file, the storage path and the problem of the copy there."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,12 +37,12 @@ class CompactedSlice:
         topic: The topic's full name.
         partition: -1 for a topic that is no partition.
         file: The file.
-        compacted: What it holds.
+        compacted: Its contents.
         bytes_a_row: Mean key and value bytes of a message.
         first: Number of the first batch.
-        end: Behind the last one.
+        end: The number after the last entry.
         start: The first position that is wanted.
-        stop: The first one that is not wanted any more.
+        stop: The first entry that is not wanted.
     """
 
     topic: str
@@ -72,7 +72,7 @@ class CompactedSlice:
         Args:
             paths: Returns the root's storage paths.
             columns: Of `SEGMENT_SCHEMA`, `entry_id` among them; None for all.
-            on_bad_copy: Told of copies that are bad or missing.
+            on_bad_copy: Called for copies that are bad or missing.
 
         Raises:
             SegmentGoneError: the file was deleted: the topic was compacted again, or deleted.
@@ -109,7 +109,7 @@ def compacted_slices(
         part: The topic.
         record: The compaction, of this view.
         start: The first position that is wanted.
-        end: The first one that is not wanted any more; the horizon if None.
+        end: The first position that is not wanted; the horizon if None.
 
     Raises:
         MetadataError: a file is unknown.

@@ -1,6 +1,6 @@
-"""The source of a compaction: the compacted ledger before, and behind its horizon the log, sealed or in journals.
+"""The source of a compaction: the former compacted ledger, and after its horizon the log, sealed or in journals.
 
-Both passes read the same entries, whatever is sealed, merged or trimmed below the horizon in between.
+Both passes read the same entries, even if some are sealed, merged or trimmed in between.
 """
 
 from __future__ import annotations
@@ -56,9 +56,9 @@ class Source:
         view: The metadata with the journals' entries.
 
     Attributes:
-        base: The compaction that this one goes on from.
+        base: The compaction that this one continues.
         start: Where the log is read from.
-        end: Where it ends: the new horizon.
+        end: The new horizon.
         rows_total: Messages in all of it.
         bytes_total: Their key and value bytes.
 
@@ -146,7 +146,7 @@ class Source:
             yield piece
 
     def _read(self, slice_: SegmentSlice, columns: Sequence[str]) -> Iterator[tuple[int, pa.RecordBatch]]:
-        """(end of what is read, rows)."""
+        """Yield (end of the entries read, rows)."""
         file, wanted, ledger = slice_.file, slice_.batches(), slice_.start_position.ledger
         if isinstance(file, JournalPlace):
             frames = replace(file, frames=tuple(file.frames[where.number] for where in wanted))

@@ -1,7 +1,7 @@
 """Second pass: the rows at the places that are kept, complete enough that their entries can be made again. Pure.
 
-An entry keeps its id, and its messages their batch indexes. Of a batch only the rows of messages that are kept are
-stored: how many there were says its `entry_metadata`, which stands on the first of them.
+An entry keeps its id, and its messages their batch indexes. Of a batch only the rows of kept messages are stored: its
+`entry_metadata`, on the first of them, has the original number.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Writing a compacted ledger: kept rows into segment files, batches of one ledger, the index behind the last one."""
+"""Writing a compacted ledger: kept rows into segment files, batches of one ledger, then the index."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class WrittenLedger:
 
 
 class CompactedLedgerWriter:
-    """Writes one compacted ledger. For one thread; as a context manager it deletes what was not finished.
+    """Writer of one compacted ledger. For one thread; as a context manager it deletes unfinished files.
 
     Args:
         write_id: Fresh.

@@ -44,7 +44,7 @@ log = logging.getLogger(__name__)
 DAY_S = 24 * 3600.0
 SOLE_TIMES = 7
 _OWN_FILE_ID = re.compile(r"[0-9a-f]{32}-[0-9a-f]+")
-"""Whatever else somebody put there is not ours to judge."""
+"""Names of the files that collection handles; it ignores all others."""
 _COMMIT_RECORDS = 1_000
 """Records that one commit changes: larger ones lose to other writers."""
 
@@ -54,9 +54,9 @@ class Ages:
     """Minimum ages, in seconds, of files that may still be in use.
 
     Attributes:
-        abort_after_s: An uncommitted write whose newest file is older is aborted; unfinished files older than this go.
+        abort_after_s: An uncommitted write whose newest file is older is aborted; older unfinished files are deleted.
         keep_replaced_s: Files stay so long after the last segment record that named them, for readers under way.
-        keep_verdicts_s: Committed verdicts stay so long at least, and `SOLE_TIMES` as long where nothing else tells a
+        keep_verdicts_s: Minimum time for which committed verdicts stay; `SOLE_TIMES` as long if nothing else shows a
             driver that was suspended in its commit that the write is done.
     """
 
@@ -89,7 +89,7 @@ class Nominee:
 
     @property
     def write_id(self) -> WriteId:
-        """The write that the file's name says it is of."""
+        """The write in the file's name."""
         return write_id_of(self.stored.file_id)
 
 
@@ -138,7 +138,7 @@ def is_garbage(view: DurableView, stored: StoredFile, collected: Mapping[str, Fi
     if stored.file_id in collected:
         return True
     if stored.is_tmp and stored.age_s < ages.abort_after_s:
-        return False  # somebody may be writing it, though nobody will need it
+        return False  # it may be being written, though it will not be needed
     if view.get(FileRecord, stored.file_id) is not None:
         return stored.is_tmp
     return view.get(WriteRecord, write_id_of(stored.file_id)) is not None
@@ -148,7 +148,7 @@ def is_garbage(view: DurableView, stored: StoredFile, collected: Mapping[str, Fi
 
 
 def _listed(root: RootHandle, now_s: float) -> tuple[list[Nominee], list[str]]:
-    """Return the stored files of the paths that are there, and what is wrong with the others."""
+    """Return the stored files of the available paths, and the problems of the others."""
     nominees: list[Nominee] = []
     skipped = []
     for path in root.storage_paths(root.store.view()).values():
@@ -191,7 +191,7 @@ def _abort(store: MetadataStore, nominees: Iterable[Nominee], ages: Ages, now_s:
 
 
 def _retire(store: MetadataStore, now_s: float) -> int:
-    """Mark files that no topic names any more (it was deleted) as replaced; returns how many."""
+    """Mark files that no topic names (because it was deleted) as replaced; return their number."""
     retired = 0
 
     def decide(view: View) -> Change | None:
@@ -212,7 +212,7 @@ def _retire(store: MetadataStore, now_s: float) -> int:
 
 
 def _replaced(view: DurableView, ages: Ages, now_s: float) -> dict[str, FileRecord]:
-    """Files whose time after their replacement is over, and that no topic names."""
+    """Return files whose time after their replacement is over, and that no topic names."""
     named = named_files(view)
     limit = _time(now_s - ages.keep_replaced_s)
     return {

@@ -1,9 +1,9 @@
 """Merging: runs of small adjacent segments of a ledger become one segment, and small files become part of large ones.
 
-A stream that writes every second leaves a file a batch. A merge reads such segments in order, writes the same entries
-with the same ids into a new file (of many topics), and replaces the segment records in one commit. What it can't do is
+A stream that writes every second leaves one file for each batch. A merge reads such segments in order, writes the same
+entries with the same ids into a new file (of many topics), and replaces the segment records in one commit. It cannot
 lose anything: the old files stay until no segment record names them and ten minutes more, a topic that changed within
-the merged range meanwhile keeps its old segments, and a merge that is killed leaves a file that no topic names.
+the merged range meanwhile keeps its old segments, and a killed merge leaves a file that no topic names.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ SMALL_BYTES = 32 << 20
 """Segments of fewer key and value bytes are merged with their neighbours."""
 TINY_FILE_BYTES = 1 << 20
 WORTH_TINY_FILES = 16
-"""So many tiny files are merged even where their segments have no neighbours."""
+"""Number of tiny files from which they are merged even if their segments have no neighbours."""
 MAX_RUN_BYTES = 64 << 20
 """A run is merged in memory; with a file's other runs it is written out at this estimated size."""
 MAX_JOB_BYTES = 256 << 20
@@ -52,8 +52,8 @@ class MergeJob:
     """Runs that go into one file.
 
     Attributes:
-        runs: What is merged.
-        named_by: For each file that a run reads, the ids of all segments in it: who it must outlive.
+        runs: The runs to merge.
+        named_by: For each file that a run reads, the ids of all segments in it: the file must outlive them.
     """
 
     runs: tuple[Run, ...]
@@ -76,7 +76,7 @@ class MergeReport:
 
 
 def merge(root: RootHandle, progress: Progress = silent) -> MergeReport:
-    """Merge what is worth it, in a few rounds: what one round made may be merged further by the next.
+    """Merge worthwhile runs, in a few rounds: the next one may merge the results of one further.
 
     Raises:
         NotEnoughCopiesError: fewer than ack-quorum storage paths take new files; everything stays as it was.
@@ -268,7 +268,7 @@ def _commit(
         file = view.get(FileRecord, written.file_id)
         verdict = view.get(WriteRecord, write_id)
         if (file is None) != (verdict is None) or (file is not None and file.replaced_at is not None):
-            return None  # given up by garbage collection: nothing may name the file any more
+            return None  # given up by garbage collection: no record may name the file now
         kept = [piece for piece in pieces if _is_intact(view, piece)]
         now = datetime.now(UTC)
         bucket = {keys.write_bucket(write_id): None}

@@ -31,9 +31,9 @@ from pulsar_on_spark.topic.managed_ledger.chain.slices import SegmentSlice, Slic
 log = logging.getLogger(__name__)
 
 STRETCH_BYTES = 8 << 20
-"""Small segments of a file are read together up to so many bytes."""
+"""Bytes up to which small segments of a file are read together."""
 MAX_BUFFER_BYTES = 160 << 20
-"""Above this, what is complete is written out although its run is not: large properties defeat every estimate."""
+"""Size above which complete parts are written although their run is not: large properties defeat every estimate."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,7 +104,7 @@ class _Buffer:
 
 @dataclass(frozen=True)
 class _Wanted:
-    """A segment that a file holds, and where it belongs: its place in the run of a buffer."""
+    """A segment that a file holds, and its target: its place in the run of a buffer."""
 
     segment: SegmentRecord
     buffer: _Buffer
@@ -228,7 +228,7 @@ class _Rewriting:
 
 
 def _stretches(wanted: Sequence[_Wanted]) -> Iterator[list[_Wanted]]:
-    """Segments in the order of the file, up to a bound on what is decoded at once: neighbours may share batches."""
+    """Group segments in the order of the file, up to a bound of decoded bytes: neighbours may share batches."""
     stretch: list[_Wanted] = []
     size_bytes = 0
     for each in sorted(wanted, key=lambda each: each.at):
@@ -278,7 +278,7 @@ def _with_ids(batch: pa.RecordBatch, segment: SegmentRecord) -> pa.RecordBatch:
 
 
 def _check(batches: Sequence[pa.RecordBatch], segment: SegmentRecord, what: str) -> None:
-    """Require that the data that was read is what the record says, before anything replaces it."""
+    """Require that the data read match the record, before anything replaces it."""
     first = segment.first_entry
     for batch, entries in zip(batches, segment.batch_entries, strict=True):
         ids = batch.column("entry_id").to_numpy()

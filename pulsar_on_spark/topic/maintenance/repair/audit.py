@@ -1,7 +1,7 @@
 """The auditor: which copies are missing, short, or named by no record; from metadata and listings, without reading.
 
-A listing nominates only. A copy that it lacks is looked for by name before it counts as missing, and one that no record
-names is judged anew when it is deleted (`worker.discard`).
+A listing only nominates. A copy that it lacks is looked up by name before it counts as missing, and one that no record
+names is checked again before it is deleted (`worker.discard`).
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ EXTRA_AGE_S = 600.0
 
 @dataclass(frozen=True, slots=True)
 class StoredCopy:
-    """A copy as a storage path lists it; its segment and, where it has one, its sidecar."""
+    """A copy in a storage path's listing; its segment and, if it has one, its sidecar."""
 
     size_bytes: int
     has_sidecar: bool
@@ -44,8 +44,8 @@ class StoredCopy:
 class BareFragment:
     """A run of a journal's frames with fewer copies than its write quorum on paths that are there.
 
-    Repair leaves journals alone: what is open belongs to its writer, which changes its ensemble itself, and what is
-    closed is sealed soon, in write-quorum copies.
+    Repair leaves journals alone: an open one belongs to its writer, which changes its ensemble itself, and a closed one
+    is sealed soon, in write-quorum copies.
     """
 
     incarnation: IncarnationId
@@ -102,7 +102,7 @@ def live(view: View) -> list[FileRecord]:
 def audit(root: RootHandle, limits: RepairLimits) -> Audit:
     """Look at all storage paths once.
 
-    A path that turns out to be away is marked as failed, so that nobody writes to it and everybody knows since when.
+    A path that turns out to be away is marked as failed, so that no process writes to it and its downtime is recorded.
 
     Raises:
         MetadataError: the metadata cannot be read or written.
@@ -119,7 +119,7 @@ def audit(root: RootHandle, limits: RepairLimits) -> Audit:
             problems[path_id] = str(error)
     if problems:
         root.mark_failed([PathFailure(path_id, reason) for path_id, reason in problems.items()])
-    # After the listings: what was written before it is in one of them.
+    # After the listings: earlier files are in one of them.
     view = root.store.view(durable=True)
     paths = path_health(root, view, problems, limits)
     bad, extra = compared(live(view), view.all(FileRecord), stored)

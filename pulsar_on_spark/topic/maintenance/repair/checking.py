@@ -1,4 +1,4 @@
-"""Looking at every copy without repairing: for people who want to know, and for large roots in parallel."""
+"""Reading every copy without repairing: for operators who want to know, and for large roots in parallel."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class CheckReport:
 
     Attributes:
         good: Copies that were read in full and are good.
-        missing: Copies that are not where the metadata say.
+        missing: Copies that the metadata name and that are not there.
         bad: Copies that exist and are bad; a copy that could not be examined is not known to be bad.
         lacking: Copies for which there is no storage path.
         reasons: A sentence for each copy that is bad, missing or could not be examined, and for each path that is away.
@@ -40,7 +40,7 @@ class CheckReport:
 
 
 def check(root: RootHandle, path_id: PathId | None = None, *, progress: Progress = silent) -> CheckReport:
-    """Read every copy in full, or those on one path; what is bad is reported for repair.
+    """Read every copy in full, or those on one path; bad copies are reported for repair.
 
     Raises:
         InvalidArgumentError: there is no such path.

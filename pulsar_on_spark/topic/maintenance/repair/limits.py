@@ -11,7 +11,7 @@ class RepairLimits:
     """Bounds of one pass.
 
     Attributes:
-        max_seconds: A pass begins nothing new after so long; the next one goes on. None for no limit.
+        max_seconds: Time after which a pass begins nothing new; the next one continues. None for no limit.
         bytes_per_second: So fast copies are read and written at most. None for no limit.
         scrub_within: Every copy is read in full once in so long, if passes come often enough.
         replace_after: Copies on a path that is away are replaced on others after so long.

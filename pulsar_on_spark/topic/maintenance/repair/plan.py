@@ -1,4 +1,4 @@
-"""Which copies of a file count, and what is to be done about those that don't. No IO, no clock.
+"""The copies of a file that count, and the actions for those that don't. No IO, no clock.
 
     path                                        its copies                               new copies go there
     ------------------------------------------  ---------------------------------------  -------------------
@@ -8,8 +8,8 @@
     draining                                    are read, and replaced elsewhere         no
     lost; retired; away for longer              are not believed, and replaced           no
 
-A copy leaves a file's record only when as many others as the file wants count, and are in their places under the names
-that the record gives. So whatever is cut off, and whoever else repairs, a record never names fewer good copies than
+A copy leaves a file's record only if as many others as the file needs count, and are at their places under the names in
+the record. So whatever is interrupted, and whatever other workers do, a record never names fewer good copies than
 before.
 """
 
@@ -81,7 +81,7 @@ def plan_file(file: FileRecord, wanted: int, paths: Mapping[PathId, PathHealth],
 
     Args:
         file: Its record.
-        wanted: The write quorum of the root, for a file whose record does not say its own.
+        wanted: The write quorum of the root, for a file whose record has none.
         paths: All storage paths but those that were retired.
         bad: Paths on which its copy is known to be bad or missing.
     """
@@ -122,7 +122,7 @@ def copies_named(now: FileRecord, plan: FilePlan, restored: Sequence[PathId]) ->
     """The copies that a file's record shall name first, on the view that commits: nothing leaves it yet.
 
     Args:
-        now: The record as it is now.
+        now: The current record.
         plan: The plan.
         restored: Those of its targets that got a copy.
     """
@@ -138,7 +138,7 @@ def copies_left(now: FileRecord, plan: FilePlan, restored: Sequence[PathId]) -> 
 
 
 def _good(now: FileRecord, plan: FilePlan, restored: Sequence[PathId]) -> list[int]:
-    """Copies that count; those that the plan did not know are another worker's, who has verified them."""
+    """Return the copies that count; copies that the plan did not know are another worker's, which has verified them."""
     known = set(plan.file.copies)
     return [path_id for path_id in now.copies if path_id in (*plan.counted, *restored) or path_id not in known]
 

@@ -34,10 +34,10 @@ class RepairReport:
     """The findings and results of a pass.
 
     Attributes:
-        missing: Copies that were not where the metadata say.
+        missing: Copies that the metadata name and that were not there.
         bad: Copies that were there and bad.
         scrubbed: Copies that were read in full, and how many of them were bad.
-        work: What was restored, moved and deleted.
+        work: Restored, moved and deleted copies.
         lacking: Copies for which there is no storage path: add one.
         extra: Copies that no record named and that were deleted.
         away: Storage paths that cannot be reached, with the reason.
@@ -67,7 +67,7 @@ class Throttle:
     Args:
         bytes_per_second: The rate; None for none.
         clock: Seconds that only grow.
-        pause: Waits for so many seconds.
+        pause: Waits for this many seconds.
     """
 
     def __init__(
@@ -82,7 +82,7 @@ class Throttle:
         self._free_at_s = clock()
 
     def __call__(self, size_bytes: int) -> None:
-        """So many bytes were moved: wait until they are within the rate."""
+        """Count moved bytes: wait until they are within the rate."""
         if self._rate is None:
             return
         now_s = self._clock()
@@ -100,7 +100,7 @@ def repair(
 ) -> RepairReport:
     """Find copies that are missing, short, corrupt or where they shall not be, and restore the write quorum.
 
-    What is known is repaired first; then what is due to be read in full is read, and what that finds is repaired.
+    Known problems are repaired first; then the copies that are due are read in full, and their problems repaired.
 
     Args:
         root: The root.
@@ -147,7 +147,7 @@ def _round(
     pace: Callable[[int], None],
     progress: Progress,
 ) -> tuple[Audit, set[tuple[FileId, PathId]], list[FilePlan], WorkReport]:
-    """Look, and repair what is found: the audit, the bad copies that are there, the plans, and what was done."""
+    """Find problems and repair them: the audit, the bad copies that exist, the plans, and the work done."""
     progress("audit", 0, 1)
     found = audit(root, limits)
     progress("audit", 1, 1)
@@ -219,7 +219,7 @@ def _scrub(
     pace: Callable[[int], None],
     progress: Progress,
 ) -> tuple[AuditState, ScrubReport, tuple[PathId, ...]]:
-    """Read what is due; paths that came back first, and wholly."""
+    """Read the copies that are due; paths that came back first, and completely."""
     state = scrub.read_state(root.path)
     scrubs = dict(state.scrubs)
     view = root.store.view()  # copies have moved since the audit
@@ -237,7 +237,7 @@ def _scrub(
         known = scrubs.get(path_id, PathScrub())
         since = to_check.get(path_id)
         if since is not None and known.began_ms < _ms(since):
-            known = PathScrub()  # a round that began before it came back says nothing
+            known = PathScrub()  # a round that began before it came back proves nothing
         budget = _budget(copies, known, limits) if since is None else None
         scrubs[path_id], done = scrub.scrub_path(
             root.path, paths[path_id], copies, known, max_bytes=budget, is_over=is_over, pace=pace

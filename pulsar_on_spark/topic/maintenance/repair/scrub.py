@@ -1,7 +1,8 @@
 """Scrubbing: every copy is read in full now and then, so that rot is found while other copies are good.
 
-Each path is read round by round in the order of file ids, so what was read longest ago comes next. How far a round is
-stands in a small file, `reports/audit.json`: losing it costs a round. Several scrubbers at once read some copies twice.
+Each path is read round by round in the order of file ids, so the copy that was read longest ago comes next. A round's
+progress is in a small file, `reports/audit.json`: losing it costs a round. Several concurrent scrubbers read some
+copies twice.
 """
 
 from __future__ import annotations
@@ -135,13 +136,12 @@ def scrub_path(
         path: The storage path.
         files: The files that should have a copy there, in the order of their ids.
         state: How far the round is.
-        max_bytes: About so many are read, one copy at least; None for all of the round.
+        max_bytes: Approximate limit, one copy at least; None for all of the round.
         is_over: Asked before each copy after the first.
         pace: Called with the bytes that were read.
 
     Returns:
-        How far the round is now, and what was done. It stops where a copy could not be examined, or a bad one not be
-        reported.
+        The round's progress, and the work done. It stops if a copy could not be examined, or a bad one not be reported.
     """
     now_ms = current_ms()
     began_ms = state.began_ms if state.after else now_ms
@@ -159,7 +159,7 @@ def scrub_path(
 
 @dataclass(frozen=True, slots=True)
 class CheckedCopy:
-    """A copy's defect, None if it is good; and whether the reports say the same now.
+    """Read a copy; return its defect, None if it is good, and whether the reports agree now.
 
     A copy that could not be examined is not known to be bad, and no report is left of it.
     """
@@ -197,7 +197,7 @@ def defect(file: FileRecord, path: StoragePath, pace: Callable[[int], None] = la
     A part that the disk does not give (EIO) is a defect: a copy that is written again lies elsewhere on it.
 
     Raises:
-        StoragePathError: the copy cannot be examined now, which says nothing about it.
+        StoragePathError: the copy cannot be examined now, which proves nothing about it.
     """
     try:
         verify_file(file, path, pace=pace)

@@ -1,12 +1,12 @@
 """An operator's changes to storage paths: add, drain, resume, give up as lost, retire.
 
     writable <-> draining -> retired        everything on it is copied away first
-    any but retired -> lost -> retired      its copies are not believed any more; others are made of the remaining ones
-    lost -> writable                        its disk is there again (`add` knows it by its identity file): its copies
+    any but retired -> lost -> retired      its copies do not count; others are made from the remaining ones
+    lost -> writable                        its disk is back (`add` recognises it by its identity file): its copies
                                             count after they were read in full
     writable <-> read-only                  by a write or an audit that found it failed, and by `maintain`
 
-All of it is committed under the path's key. Ids are never given twice: a retired path keeps its record.
+All of it is committed under the path's key. Ids are never reused: a retired path keeps its record.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ def use_of(view: View, path_id: PathId) -> PathUse:
 
 
 def add(root: RootHandle, directory: str | Path, label: str = "") -> PathRecord:
-    """Add a directory as a storage path, or take a lost path back whose directory it is.
+    """Add a directory as a storage path, or take a lost path back if the directory is its own.
 
     A running broker begins to write there when it looks at the metadata next.
 
@@ -140,7 +140,7 @@ def resume(root: RootHandle, path_id: int) -> PathRecord:
 
 
 def give_up(root: RootHandle, path_id: int, *, force: bool = False) -> PathRecord:
-    """Say that a path is lost: its copies are not believed any more, and are replaced from the others.
+    """Mark a path as lost: its copies do not count, and are replaced from the others.
 
     Raises:
         InvalidArgumentError: there is no such path, it is retired, or (without `force`) it has the only copies of
@@ -178,7 +178,7 @@ def retire(root: RootHandle, path_id: int) -> PathRecord:
     path = root.storage_paths(view)[PathId(path_id)]
     if record.state == "draining":
         _require_closed(path)
-    # Without its identity nobody opens a new file there; what was opened before shows in the listing below.
+    # Without its identity no process opens a new file there; files opened before are in the listing below.
     is_there = _hide_identity(path)
     try:
         if is_there:
@@ -210,7 +210,7 @@ def _require_unused(view: View, record: PathRecord) -> None:
 
 
 def _require_no_writes(root: RootHandle, path: StoragePath) -> None:
-    """No file may be there whose write is neither committed nor aborted: its commit may name this path yet."""
+    """Require that all writes with files there are committed or aborted: an open one's commit may name this path."""
     listed = list(_unchecked_listing(path))
     under_way = _undecided_writes(root.store.view(durable=True), listed)
     if under_way:
@@ -262,7 +262,7 @@ def _hide_identity(path: StoragePath) -> bool:
 
 
 def _added(root: RootHandle, place: Path, label: str, found: int | None) -> PathRecord:
-    """A new path. Its identity stands on the disk before the commit, so that nobody meets a path without one."""
+    """Make a new path. Its identity is on the disk before the commit, so that every path in the metadata has one."""
     for _ in range(_ATTEMPTS):
         path_id = _next_id(root.store.view())
         if found is not None and found != path_id:
@@ -312,7 +312,7 @@ def _next_id(view: View) -> int:
 
 
 def _identity(root: RootHandle, place: Path) -> int | None:
-    """The id of the path of this root whose directory it is, by its identity file."""
+    """Return the id of the root's path with this directory, by its identity file."""
     with suppress(OSError, ValueError, KeyError, TypeError):
         content = json.loads((place / IDENTITY_FILE).read_bytes())
         if content["cluster_id"] == root.cluster_id:

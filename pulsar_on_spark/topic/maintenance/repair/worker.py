@@ -1,13 +1,13 @@
 """The replication worker: writes copies that are lacking, and moves them into the files' records.
 
-    stage on the target, sync, rename  ->  a commit that names the new copies  ->  is each of them still there?
-    ->  a commit without those that they replace  ->  delete the copies that no record names any more
+    stage on the target, sync, rename  ->  a commit that names the new copies  ->  does each of them still exist?
+    ->  a commit without the copies that they replace  ->  delete the copies that no record names
 
-Both commits move the key of files and are decided on the records as they are then: a merge, a collection, a trim or
-another worker that changed a record first wins. Whoever deletes a copy renames it first and reads the metadata then;
-whoever names one looks for it after the commit. So of a deletion and a repair that meet, one sees the other, and a file
-whose new copy is gone keeps its old ones. Killed anywhere, the root is consistent: a staged copy that nobody names is
-garbage, a copy that is named and not there is found by the next audit.
+Both commits move the key of files and are decided on the current records: a merge, a collection, a trim or another
+worker that changed a record first wins. A deletion renames a copy first and reads the metadata then; a repair looks for
+a copy after the commit that names it. So of a deletion and a repair that meet, one sees the other, and a file whose new
+copy is gone keeps its old ones. Killed anywhere, the root is consistent: an unnamed staged copy is garbage, and a named
+copy that is missing is found by the next audit.
 """
 
 from __future__ import annotations
@@ -34,9 +34,9 @@ from pulsar_on_spark.topic.maintenance.repair.plan import FilePlan, copies_left,
 log = logging.getLogger(__name__)
 
 COMMIT_FILES = 200
-"""A commit moves so many records at most: larger ones lose to other writers."""
+"""Maximum number of records in a commit: larger ones lose to other writers."""
 COMMIT_BYTES = 1 << 30
-"""A commit follows so many restored bytes at the latest: so much is copied again after a kill."""
+"""Restored bytes after which a commit follows: this much is copied again after a kill."""
 
 Pace = Callable[[int], None]
 CopiesThen = Callable[[FileRecord, FilePlan, Sequence[PathId]], tuple[int, ...]]
@@ -64,7 +64,7 @@ class WorkReport:
         restored: Copies written.
         bytes: Bytes of these.
         moved: Files whose record names other paths now.
-        dropped: Copies that were deleted because no record names them any more.
+        dropped: Copies that were deleted because no record names them.
         lost: Files of which no good copy could be put together, by id, with the reason.
         problems: What else could not be done, one sentence each.
         unfinished: Plans that were left for the next pass.
@@ -79,7 +79,7 @@ class WorkReport:
     unfinished: int = 0
 
     def plus(self, later: WorkReport) -> WorkReport:
-        """This and what was done after it; what is lost or left is what is so at the end."""
+        """Add later work to this; losses and leftovers are those at the end."""
         return WorkReport(
             restored=self.restored + later.restored,
             bytes=self.bytes + later.bytes,
@@ -111,7 +111,7 @@ def work(
         files: The operating system.
 
     Raises:
-        MetadataError: the metadata cannot be read or written; what was staged is garbage.
+        MetadataError: the metadata cannot be read or written; the staged copies are garbage.
     """
     paths = root.storage_paths(root.store.view())
     report = WorkReport()
@@ -176,7 +176,7 @@ class Committed:
 
 
 def commit(root: RootHandle, batch: Sequence[Restored], files: FileOps = OS_FILES) -> Committed:
-    """Move the restored copies into the records, clear the reports about them, delete what nobody names any more.
+    """Move the restored copies into the records, clear their reports, and delete the copies that no record names.
 
     Raises:
         MetadataError: the metadata cannot be read or written.
@@ -194,7 +194,7 @@ def commit(root: RootHandle, batch: Sequence[Restored], files: FileOps = OS_FILE
 
 
 def _drop(root: RootHandle, view: DurableView, batch: Sequence[Restored], files: FileOps) -> tuple[int, frozenset[str]]:
-    """Delete the copies that nobody names any more; returns how many, and the files that are no more."""
+    """Delete the copies that no record names; return their number, and the files that no longer exist."""
     paths = root.storage_paths(view)
     dropped = 0
     for each in batch:
@@ -202,7 +202,7 @@ def _drop(root: RootHandle, view: DurableView, batch: Sequence[Restored], files:
         now = view.get(FileRecord, file_id)
         _settle_reports(root, each, now)
         if now is None or now.replaced_at is not None:
-            continue  # garbage collection takes what is there
+            continue  # garbage collection deletes the rest
         unnamed = {*each.plan.file.copies, *each.targets} - set(now.copies)
         for path_id in sorted(map(PathId, unnamed)):
             if path_id in paths:
@@ -240,7 +240,7 @@ def _is_named(view: DurableView, file_id: FileId, path_id: PathId) -> bool:
 
 
 def _change(root: RootHandle, batch: Sequence[Restored], copies: CopiesThen) -> set[str]:
-    """Commit other copies into the records of files; returns the files whose record changed."""
+    """Commit other copies into the records of files; return the files whose record changed."""
     changed: list[FileRecord] = []
 
     def decide(view: View) -> Change | None:
@@ -253,7 +253,7 @@ def _change(root: RootHandle, batch: Sequence[Restored], copies: CopiesThen) -> 
 
 
 def _changed(view: View, done: Restored, copies: CopiesThen) -> FileRecord | None:
-    """The file's record with these copies; None if it stays as it is, or is not for repair any more."""
+    """Return the file's record with these copies; None if it is unchanged, or not for repair now."""
     now = view.get(FileRecord, done.plan.file.file_id)
     if now is None or now.replaced_at is not None:
         return None
@@ -283,7 +283,7 @@ def _may_hold(view: View, path_id: PathId) -> bool:
 
 
 def _settle_reports(root: RootHandle, done: Restored, now: FileRecord | None) -> None:
-    """Clear the reports about copies that were written anew or are not named any more; leave one of a loss."""
+    """Clear the reports about copies that were rewritten or are not named now; leave reports of a loss."""
     file_id = FileId(done.plan.file.file_id)
     named = () if now is None else now.copies
     settled = {*done.targets, *(path_id for path_id in done.plan.file.copies if path_id not in named)}

@@ -1,7 +1,7 @@
-"""Expiry of subscriptions whose consumers stayed away for too long, and of the lease files they left.
+"""Expiry of subscriptions whose consumers were away for too long, and of the lease files they left.
 
-Age here is that of the lease file, which its consumer rewrites every few seconds, by the wall clock: expiry is a matter
-of hours or days, and a consumer that comes back to an expired subscription is told so.
+Age is that of the lease file, which its consumer rewrites every few seconds, by the wall clock: expiry is a matter of
+hours or days, and a consumer that returns to an expired subscription gets an error that names it.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ SWEEP_AFTER_S = 24 * 3600.0
 
 
 def expire_subscriptions(root: RootHandle, clock: float | None = None) -> int:
-    """Delete the subscriptions that expire and whose consumers were away for `expires_after_s`; returns how many.
+    """Delete the subscriptions that expire and whose consumers were away for `expires_after_s`; return their number.
 
     Args:
         root: the root.
@@ -41,7 +41,7 @@ def expire_subscriptions(root: RootHandle, clock: float | None = None) -> int:
 def sweep_leases(root: RootHandle, clock: float | None = None) -> int:
     """Delete the lease files that no consumer renewed for a day and no subscription's expiry needs; returns how many.
 
-    Empty directories go, too. A paused consumer that this hits writes its file anew when it wakes.
+    Empty directories are deleted, too. A paused consumer whose file is deleted writes it again when it wakes.
     """
     now_s = time.time() if clock is None else clock
     subscriptions = root.store.view().all(SubscriptionRecord)

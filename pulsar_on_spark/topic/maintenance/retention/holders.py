@@ -1,12 +1,12 @@
 """Holders of a topic's entries: its subscriptions, its compaction, its deduplication. Pure.
 
-    who has the subscription                   nothing is trimmed from
+    owner of the subscription                  kept from
     -----------------------------------------  -----------------------------------------------------------------------
-    a broker, or nobody after a broker         its last row on: rows are durable, and never move back in an epoch
-    Spark, or nobody after Spark               where it stood ten minutes ago, and two looks with progress ago
+    a broker, or none after a broker           its last row on: rows are durable, and never move back in an epoch
+    Spark, or none after Spark                 its position ten minutes ago, and two passes with progress ago
 
-    topic compaction                           its horizon on: what is behind it is not compacted yet
-    deduplication                              its record's place on: a broker that starts replays what is behind it
+    topic compaction                           its horizon on: later entries are not compacted yet
+    deduplication                              its record's place on: a starting broker replays the entries after it
 
 Spark's queries lag because their checkpoints are not synced: a power cut may take the last batches from them.
 """
@@ -31,12 +31,12 @@ SPARK_KEEPS: Final = timedelta(minutes=10)
 MARK_EVERY: Final = timedelta(minutes=5)
 """Marks are at least so far apart, so that those that matter are few."""
 _MARKS_BEHIND: Final = 2
-"""Looks with progress, hence committed batches, that a mark must be behind."""
+"""Passes with progress, hence committed batches, that a mark must be behind."""
 
 
 @dataclass(frozen=True, slots=True)
 class Holder:
-    """Somebody who may need entries from a position on; `reason` completes "kept for ..."."""
+    """A reader that may need entries from a position on; `reason` completes "kept for ..."."""
 
     position: Position
     reason: str
@@ -89,7 +89,7 @@ def marked(view: View, cursors: Cursors, topic_id: str, now: datetime) -> tuple[
 
 
 def _settled(own: Sequence[CursorMark], position: Position, now: datetime) -> Position:
-    """Up to where a query of Spark that stands at `position` needs nothing any more."""
+    """Return the position before which a query of Spark at `position` needs nothing."""
     index = _last_settled(own, now)
     return EARLIEST if index < 0 else min(_at(own[index]), position)
 

@@ -36,7 +36,7 @@ def retention_preview(
         store: The root's metadata.
         of: A namespace, or a topic.
         value: The retention, or its JSON with Pulsar's names; None to have it unset.
-        defaults: The policies that hold where neither topic nor namespace say anything.
+        defaults: The policies of topics without policies of their own or of their namespace.
         now: The clock to judge ages by; None for that of this host.
 
     Raises:
@@ -65,7 +65,7 @@ def retention_preview(
 
 
 def _concerned(view: View, of: str | TopicName) -> list[TopicRecord]:
-    """Topics with entries of their own whose retention the change sets."""
+    """Return topics with entries of their own whose retention the change sets."""
     if isinstance(of, TopicName):
         topic = policy_topic(view, of) or catalog.require_topic(view, of)
         return [view.get(TopicRecord, part.name) or topic for part in catalog.parts(view, topic)]

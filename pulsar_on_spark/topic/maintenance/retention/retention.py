@@ -2,13 +2,13 @@
 
 What may go is the front of the chain, segment by segment, up to the first that must stay:
 
-    its ledger is open, or not sealed to its end    the ledger's last segment stays: it tells where the ledger goes on
-    somebody may need it (`holders.py`)             stays
-    retention 0/0, or it was truncated              goes
-    retention by time and size                      goes if its age or what is kept behind it is above either limit
+    its ledger is open, or not sealed to its end    the ledger's last segment stays: it shows where the ledger continues
+    a reader may need it (`holders.py`)             stays
+    retention 0/0, or it was truncated              trimmed
+    retention by time and size                      trimmed if its age or the size kept after it is above either limit
 
-A ledger goes with its last segment, and an empty one with those before it. The floor is the end of the last segment
-that went, never the begin of an empty ledger behind it: a reader of all messages is there, and has lost nothing.
+A ledger is trimmed with its last segment, and an empty one with those before it. The floor is the end of the last
+trimmed segment, never the begin of an empty ledger after it: a reader of all messages is there, and has lost nothing.
 Where nothing would be left of a chain, an empty ledger with a larger id takes its end's place: ids only grow.
 """
 
@@ -64,7 +64,7 @@ def is_limited(retention: RetentionPolicies) -> bool:
 
 
 def truncated_before(view: View, topic_id: str) -> Position:
-    """The end of what was truncated and is still there; EARLIEST if nothing is."""
+    """Return the end of the truncated entries that still exist; EARLIEST if there are none."""
     trim = view.get(TrimRecord, topic_id)
     if trim is None or (trim.truncated_ledger, trim.truncated_entry) <= (trim.trimmed_ledger, trim.trimmed_entry):
         return EARLIEST
@@ -87,7 +87,7 @@ def decide_trim(
         view: The metadata.
         topic_id: The topic, or partition.
         retention: What holds for it.
-        holding: Who may need entries (`holders`).
+        holding: The readers that may need entries (`holders`).
         now: The trimmer's clock.
         keeps_end: Keep the chain's last ledger: the topic is terminated at its end.
         most: Segments that go at once; the rest goes next time.
@@ -143,7 +143,7 @@ def why_kept(
 
 @dataclass(frozen=True, slots=True)
 class _LedgerPart:
-    """A ledger with what is sealed of it; `ended_at` is when the next one began, None for the last."""
+    """A ledger with its sealed segments; `ended_at` is when the next one began, None for the last."""
 
     ledger: LedgerRecord
     segments: tuple[SegmentRecord, ...]

@@ -1,11 +1,11 @@
-"""Trimming topics: the front of each chain goes as far as retention wants and nobody needs it.
+"""Trimming topics: the front of each chain is removed as far as retention wants and no reader needs it.
 
     read main, then the cursors  ->  decide  ->  one commit under the topics' keys  ->  garbage collection, later
 
-The commit takes segments and ledgers out of the chain and notes where it begins now. Creating a subscription, moving a
-cursor back, merging and attaching carry the same key: whoever comes second decides anew on what the first one left.
-Files are not touched here. Those that no segment names any more are retired by garbage collection, and stay for readers
-under way as after a merge. So a trimmer may be killed anywhere, and any number may run at once.
+The commit removes segments and ledgers from the chain and records where it begins now. Creating a subscription, moving
+a cursor back, merging and attaching carry the same key: the second of two decides again on the result of the first.
+Files are not touched here. Files that no segment names are retired by garbage collection, and stay for active readers
+as after a merge. So a trimmer may be killed anywhere, and any number may run at once.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ def trim_topics(
 
     Args:
         root: The root.
-        defaults: The policies that hold where neither topic nor namespace say anything.
+        defaults: The policies of topics without policies of their own or of their namespace.
         progress: Called in the course of it.
         now: The clock to judge ages by; None for that of this host.
 
@@ -88,7 +88,7 @@ def trim_some(
 ) -> TrimmedTopics:
     """Trim these topics (full names, partitions one by one), in as many commits as it takes (errors as `trim_topics`).
 
-    A topic that is not there any more is passed over.
+    A deleted topic is skipped.
     """
     done = TrimmedTopics()
     topics: set[str] = set()
@@ -107,9 +107,9 @@ def trim_some(
 
 
 def truncate(store: MetadataStore, name: TopicName, before: Position) -> None:
-    """Have everything before a position trimmed whatever retention says, once no cursor needs it.
+    """Have everything before a position trimmed, whatever the retention, once no cursor needs it.
 
-    The topic's compacted ledger goes at once. What is in an open ledger goes when that is closed and sealed.
+    The topic's compacted ledger is deleted at once. Entries in an open ledger are trimmed when it is closed and sealed.
 
     Args:
         store: The root's metadata.
@@ -157,7 +157,7 @@ def _commit(store: MetadataStore, names: Sequence[str], defaults: Policies, now:
     def decide(view: View) -> Change | None:
         nonlocal trims
         trims = []
-        # Read after the view: whatever a cursor says here, it never moves back without one of the keys below.
+        # Read after the view: cursors never move back without one of the keys below.
         cursors = store.cursors(durable=True)
         puts: list[Record] = []
         deletes: list[Record] = []

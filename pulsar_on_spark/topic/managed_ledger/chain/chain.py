@@ -1,4 +1,4 @@
-"""A topic's chain of ledgers: where it ends, and what lies between two positions.
+"""A topic's chain of ledgers: its end, and the entries between two positions.
 
 Pure functions of a metadata view. A position is the next entry to read. A range is planned from the metadata alone and
 resolves to (file, batches), so the same range gives the same messages however often segments were merged meanwhile.
@@ -21,7 +21,7 @@ from pulsar_on_spark.topic.managed_ledger.chain.tail_view import TailView, Unsea
 
 @dataclass(frozen=True, slots=True)
 class Loss:
-    """A part of a range that can't be read any more, in words."""
+    """A part of a range that cannot be read any longer, in words."""
 
     topic: str
     reason: str
@@ -36,10 +36,10 @@ def is_open(view: View, ledger: LedgerRecord) -> bool:
 
 
 def read_limit(view: View, topic_id: str) -> Position:
-    """The position that no reader passes: the chain's end, or what is readable of its first unfinished ledger.
+    """Return the position that no reader passes: the chain's end, or the readable end of its first unfinished ledger.
 
-    Unfinished is an open ledger, and one of which not everything is readable here: a view that knows nothing of the
-    journals (any but a `TailView`) ends before the first entry that is not sealed yet.
+    A ledger is unfinished if it is open, or if not everything in it is readable here: a view without journals (any but
+    a `TailView`) ends before the first unsealed entry.
     """
     for ledger in view.all(LedgerRecord, topic_id):
         if ledger.incarnation is not None:
@@ -59,13 +59,13 @@ def trimmed_before(view: View, topic_id: str) -> Position:
 
 
 def readable_end(view: View, topic_id: str, ledger_id: int) -> int:
-    """The entry behind the last readable one of a ledger: 0 if there is none, or if all were trimmed."""
+    """Return the number after a ledger's last readable entry: 0 if there is none, or if all were trimmed."""
     last = view.before(SegmentRecord, topic_id, f"{topic_id}/{ledger_id + 1:020d}")
     return segment_end(last) if last is not None and last.ledger_id == ledger_id else 0
 
 
 def ledger_end(view: View, ledger: LedgerRecord) -> int | None:
-    """Return the entries of a broker's ledger that is no longer open; None if the view cannot tell."""
+    """Return the entries of a broker's ledger that has been closed; None if the view cannot determine it."""
     if ledger.entries is None and isinstance(view, TailView):
         return view.end_by_force(ledger.topic_id, ledger.ledger_id)
     return ledger.entries
@@ -104,9 +104,9 @@ def plan_range(view: View, topic: str, topic_id: str, partition: int, start: Pos
 def walk_range(
     view: View, topic: str, topic_id: str, partition: int, start: Position, end: Position
 ) -> Iterator[SegmentSlice | Loss]:
-    """Plan like `plan_range`, piece by piece in the order of the chain: a long range costs only what is taken of it.
+    """Plan like `plan_range`, piece by piece in the order of the chain, so that only the part taken costs time.
 
-    Whoever starts at `EARLIEST` starts behind what was trimmed.
+    A range that starts at `EARLIEST` starts after the trimmed entries.
     """
     trimmed = trimmed_before(view, topic_id)
     if start < min(trimmed, end):
@@ -167,7 +167,7 @@ def _cut_off(view: View, ledger: LedgerRecord) -> tuple[int, ...]:
 
 
 def _given_up_losses(topic: str, lost: deque[Position], end: Position, said: LedgerId | None = None) -> Iterator[Loss]:
-    """Take the losses that begin before `end` from `lost`; the hole in ledger `said` is reported by itself."""
+    """Take the losses that begin before `end` from `lost`; a hole in ledger `said` is reported by the caller."""
     while lost and lost[0] < end:
         position = lost.popleft()
         if position.ledger != said:

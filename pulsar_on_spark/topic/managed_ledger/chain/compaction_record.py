@@ -19,17 +19,17 @@ def horizon_of(record: CompactionRecord | None) -> Position:
 def trim_limit(view: View, topic_id: str) -> Position | None:
     """Nothing from here on may be trimmed; None where the topic is not compacted.
 
-    What is below is in the compacted ledger, what is above is nowhere else. In Pulsar the cursor `__compaction` has
-    this part.
+    Entries before it are in the compacted ledger, entries after it only in the log. In Pulsar the cursor `__compaction`
+    has this part.
     """
     record = view.get(CompactionRecord, topic_id)
     return None if record is None else horizon_of(record)
 
 
 def log_start(view: View, topic_id: str, record: CompactionRecord | None) -> Position:
-    """Return the position in the log behind the compacted ledger, and behind what was trimmed or truncated.
+    """Return the position in the log after the compacted ledger, and after trimmed or truncated entries.
 
-    Where nothing is left of that position's ledger it is the first one behind: the ledger had ended there.
+    If nothing is left of that position's ledger, it is the first later position: the ledger had ended there.
     """
     trim = view.get(TrimRecord, topic_id)
     at = horizon_of(record)
@@ -44,7 +44,7 @@ def log_start(view: View, topic_id: str, record: CompactionRecord | None) -> Pos
 
 
 def truncated_before(trim: TrimRecord) -> Position:
-    """The end of what was truncated, trimmed since or not: no compaction may bring it back."""
+    """Return the end of the truncated entries, trimmed since or not: no compaction may bring them back."""
     return Position(LedgerId(trim.truncated_ledger), EntryId(trim.truncated_entry))
 
 

@@ -23,7 +23,7 @@ class SegmentSlice:
         segment: The segment.
         file: What holds it: a sealed file, or frames of a journal.
         first: The first entry.
-        end: Behind the last entry.
+        end: The number after the last entry.
         by_broker: Whether a broker wrote it: then some of its rows may be no messages for readers.
     """
 

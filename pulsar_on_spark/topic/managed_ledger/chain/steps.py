@@ -21,7 +21,7 @@ class Waiting:
     Attributes:
         rows: Exact number of messages.
         bytes: Key and value bytes.
-        enough: A position by which the limits that were asked for are reached, or the range's end.
+        enough: A position by which the requested limits are reached, or the range's end.
     """
 
     rows: int

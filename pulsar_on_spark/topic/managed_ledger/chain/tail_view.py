@@ -1,7 +1,7 @@
-"""A reader's view: main at one version, and with it what is acknowledged in journals and not yet sealed.
+"""A reader's view: main at one version, with the acknowledged entries of journals that are not sealed yet.
 
-Entries in a journal are shown as segments of their ledger, behind the sealed ones, so that whoever plans a read treats
-both alike. Such segments are in no table and name no file. `data_path.tail` makes these views.
+Entries in a journal are shown as segments of their ledger, after the sealed ones, so that a planner treats both alike.
+Such segments are in no table and name no file. `data_path.tail` makes these views.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ R = TypeVar("R", bound=Record)
 class UnsealedSegment(SegmentRecord):
     """Acknowledged entries of a ledger that are in the journal only; each batch is what one frame has of them.
 
-    `rows` and `entry_rows` are what the broker counted, `bytes` are those of the entries as received, and nothing is
-    known of the publish times.
+    `rows` and `entry_rows` are the broker's counts, `bytes` is the size of the entries as received, and publish times
+    are unknown.
     """
 
     frames: JournalPlace
@@ -52,7 +52,7 @@ _NO_TAIL = TopicTail()
 
 @dataclass(frozen=True, eq=False, slots=True)
 class TailView(View):
-    """A view of main whose segments include the unsealed ones. For readers: decisions to commit need the view alone."""
+    """A view of main whose segments include the unsealed ones. For readers: commits are decided on the view alone."""
 
     base: View
     tails: Mapping[str, TopicTail]
@@ -68,7 +68,7 @@ class TailView(View):
 
     @override
     def all(self, cls: type[R], topic_id: str | None = None) -> list[R]:
-        """Include the unsealed segments if one topic is asked for."""
+        """Include the unsealed segments if the caller names one topic."""
         return self._merged(cls, topic_id, self.base.all(cls, topic_id))
 
     @override

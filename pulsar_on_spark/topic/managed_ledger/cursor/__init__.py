@@ -1,1 +1,1 @@
-"""A broker subscription's cursor: what is acknowledged of a topic, its records, and its way between the faces."""
+"""A broker subscription's cursor: acknowledged messages, cursor records, and the handover between broker and Spark."""

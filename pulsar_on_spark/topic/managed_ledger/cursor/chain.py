@@ -1,7 +1,7 @@
-"""A topic's chain of ledgers as plain numbers: what its cursors need to know to step from ledger to ledger.
+"""A topic's chain of ledgers as plain numbers, for cursors that step from ledger to ledger.
 
-One object is shared by all cursors of a topic. Growth of the ledger that is being written is noted in place; whatever
-changes the chain's shape (open, close, attach, trim) makes a new one, which each cursor then follows.
+All cursors of a topic share one object. Growth of the ledger that is being written is noted in place; any change of the
+chain's shape (open, close, attach, trim) makes a new object, which each cursor then follows.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from pulsar_on_spark.model.ids import EARLIEST, EntryId, LedgerId, Position
 
 @dataclass(frozen=True, slots=True)
 class LedgerExtent:
-    """Entries [first, end) of a ledger are there; what was before `first` is trimmed.
+    """Entries [first, end) of a ledger exist; those before `first` are trimmed.
 
     Attributes:
         ledger: The ledger.
@@ -37,7 +37,7 @@ class LedgerExtent:
 
 
 class LedgerChain:
-    """The ledgers of a topic by id. What is behind the first ledger that has not ended is not visible here."""
+    """The ledgers of a topic by id. Ledgers after the first one that has not ended are not visible here."""
 
     __slots__ = ("_before", "_ends", "_extents", "_index", "_ledgers")
 
@@ -86,7 +86,7 @@ class LedgerChain:
         return dict(zip(self._ledgers, self._ends, strict=True))
 
     def is_at_end(self, ledger: int, entry: int) -> bool:
-        """True if nothing is readable from a place on; False says nothing where only empty ledgers follow."""
+        """Return True if nothing is readable from a place on; False proves nothing if only empty ledgers follow."""
         return not self._ledgers or (ledger, entry) >= (self._ledgers[-1], self._ends[-1])
 
     def runs(self, ledger: int, first: int) -> Iterator[tuple[int, int]]:
@@ -98,8 +98,8 @@ class LedgerChain:
     def settle(self, ledger: int, entry: int) -> tuple[int, int]:
         """Return the same position in its one form: on an entry that is or will be there.
 
-        Steps over trimmed entries, ends of ledgers that have a successor, and empty ledgers. What lies behind the whole
-        chain stays as it is.
+        Steps over trimmed entries, ends of ledgers that have a successor, and empty ledgers. A place after the whole
+        chain stays unchanged.
         """
         index = self._index.get(ledger)
         if index is None:
@@ -115,7 +115,7 @@ class LedgerChain:
         return self._ledgers[index], entry
 
     def clamp(self, position: Position) -> Position:
-        """The nearest place at which a cursor can stand: `settle`, and not past the end."""
+        """Return the nearest place for a cursor: `settle`, and not past the end."""
         ledger, entry = self.settle(position.ledger, position.entry)
         return min(Position(LedgerId(ledger), EntryId(entry)), self.end) if self._ledgers else EARLIEST
 

@@ -45,7 +45,7 @@ class Cursor:
 
     Args:
         chain: The topic's ledgers.
-        start: The snapshot from which it goes on, under the owner's epoch.
+        start: The snapshot from which it continues, under the owner's epoch.
     """
 
     __slots__ = ("_chain", "_entry", "_epoch", "_holes", "_key", "_ledger", "_moved", "_n", "_news", "_snapshot_due")
@@ -145,7 +145,7 @@ class Cursor:
     def reset(self, position: Position, epoch: int, ack_set: int = 0, batch_size: int = 1) -> None:
         """Seek, back or forward: forget all acknowledgements and begin a new epoch at a position.
 
-        The next record is a snapshot. A move back must be in the cursors table before the client is told.
+        The next record is a snapshot. A move back must be in the cursors table before the client gets its answer.
 
         Args:
             position: The next entry to read; brought into the chain if it lies outside.
@@ -173,7 +173,7 @@ class Cursor:
         return self._chain.clamp(position)
 
     def follow(self, chain: LedgerChain) -> bool:
-        """Go on with another shape of the chain: ledgers ended or came, or were trimmed in front.
+        """Continue with another shape of the chain: ledgers have ended, were added, or were trimmed in front.
 
         Returns:
             Whether the mark-delete position moved. Trimmed entries count as acknowledged.
@@ -192,14 +192,14 @@ class Cursor:
         return self._holes.ack_set(ledger, entry) or 0
 
     def is_at_end(self, position: Position) -> bool:
-        """True if nothing is deliverable from a position on; False says nothing (`LedgerChain.is_at_end`)."""
+        """Return True if nothing is deliverable from a position on; False proves nothing (`LedgerChain.is_at_end`)."""
         return self._chain.is_at_end(position.ledger, position.entry)
 
     def deliverable(self, start: Position, max_entries: int) -> Deliverable:
         """What to read next from `start` on, up to the chain's end.
 
         Args:
-            start: Where the last call's `next` said, or an earlier place for redelivery.
+            start: The last call's `next`, or an earlier place for redelivery.
             max_entries: Most entries in all ranges together, which also bounds the ranges.
         """
         place = max((int(start.ledger), int(start.entry)), (self._ledger, self._entry))
@@ -251,11 +251,11 @@ class Cursor:
         return CursorRecord("change", *self._key, self._epoch, n, self.mark_delete, news)
 
     def want_snapshot(self) -> None:
-        """Let the next record say all of the cursor: the last one may have come to nowhere."""
+        """Make the next record a snapshot: the last record may not have been stored."""
         self._snapshot_due = True
 
     def snapshot(self) -> CursorRecord:
-        """All of the cursor. Take the change first: a snapshot says no more than the records up to its n."""
+        """Return all of the cursor. Take the change first: a snapshot covers only the records up to its n."""
         assert not self.unrecorded, "take the change before the snapshot"
         return CursorRecord("snapshot", *self._key, self._epoch, self._n, self.mark_delete, self.ack_holes)
 
@@ -265,7 +265,7 @@ class Cursor:
         return ledger < self._ledger or (ledger == self._ledger and entry < self._entry)
 
     def _is_behind(self, ledger: int, entry: int) -> bool:
-        """True if the entry is behind the mark-delete position; if it is not, it must be there."""
+        """Return True if the entry is before the mark-delete position; any other entry must exist."""
         if self._is_before_mark(ledger, entry):
             return True
         if not self._chain.holds(ledger, entry):
@@ -303,7 +303,7 @@ class Cursor:
             yield from self._holes.unacked_runs(ledger, first, end)
 
     def _advance(self) -> None:
-        """Step over acknowledged runs, what is not there, ends of ledgers: a round for each run or ledger at most."""
+        """Step over acknowledged runs, missing entries and ends of ledgers: at most one round for each of them."""
         while True:
             gap = self._holes.take_run(self._ledger, self._entry)
             ledger, entry = self._chain.settle(self._ledger, gap)

@@ -1,13 +1,13 @@
 """A subscription's cursor on its way between the two faces: slots with positions in Spark, ack holes in the broker.
 
-    from Spark   the slot that is furthest behind gives the mark-delete position; what the others have read beyond it
-                 becomes ack holes (`shared_holes`, `keyed_holes`). `take_from_spark`: commit the record, and only then
-                 write records or rows under its epoch.
+    from Spark   the slot that is furthest behind gives the mark-delete position; entries that the others have read
+                 beyond it become ack holes (`shared_holes`, `keyed_holes`). `take_from_spark`: commit the record, and
+                 only then write records or rows under its epoch.
     to Spark     every slot begins at the mark-delete position, and readers leave out the ack holes of the broker's last
                  row (`holes_left_out`, `unacked_rows`). `give_to_spark`: append that row, then commit the record.
 
-A face writes rows only under an epoch that it has won in the record: a row by one who lost the race for that epoch
-could otherwise hide messages after another's seek back.
+Rows are written only under an epoch that the owner has won in the record: otherwise a row of an owner that lost the
+race for that epoch could hide messages after another one's seek back.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class KeyedEntry:
 
 
 def shared_holes(positions: Mapping[int, Position], chain: LedgerChain) -> AckHoles:
-    """What the slots of a Shared subscription have read beyond the one that is furthest behind."""
+    """Return the entries that slots of a Shared subscription have read beyond the slot that is furthest behind."""
     holes = AckHoles()
     start, end = min(positions.values()), max(positions.values())
     of_slot = [positions[slot] for slot in sorted(positions)]
@@ -69,7 +69,7 @@ def shared_holes(positions: Mapping[int, Position], chain: LedgerChain) -> AckHo
 
 
 def keyed_holes(positions: Mapping[int, Position], entries: Iterable[KeyedEntry]) -> AckHoles:
-    """What the slots of a Key_Shared subscription have read beyond the one that is furthest behind.
+    """Return the messages that slots of a Key_Shared subscription have read beyond the one that is furthest behind.
 
     Args:
         positions: The position of each slot.
@@ -90,7 +90,7 @@ def keyed_holes(positions: Mapping[int, Position], entries: Iterable[KeyedEntry]
 def take_from_spark(
     record: SubscriptionRecord, rows: Iterable[CursorRow], beyond: AckHoles, incarnation: str
 ) -> tuple[SubscriptionRecord, CursorRecord]:
-    """The broker becomes the owner: the record to commit, and after that the snapshot from which its cursor goes on.
+    """Make the broker the owner: return the record to commit, and the snapshot from which its cursor continues.
 
     Args:
         record: The subscription, which no live consumer of Spark holds.
@@ -121,7 +121,7 @@ def take_from_spark(
 def broker_cursor(
     record: SubscriptionRecord, rows: Iterable[CursorRow], journal: Iterable[CursorRecord]
 ) -> CursorRecord:
-    """Where the cursor of a subscription that a broker owns stands, or stood when that broker ended.
+    """Return the position of the cursor of a subscription that a broker owns, or had when that broker ended.
 
     Args:
         record: The subscription.
@@ -130,7 +130,7 @@ def broker_cursor(
 
     Raises:
         InvalidArgumentError: no broker owns it.
-        CorruptCursorError: a record is damaged, or is of an epoch that the record of the subscription does not know.
+        CorruptCursorError: a record is damaged, or has an epoch that the subscription's record does not know.
     """
     if record.face != "broker" or len(record.owners) != 1:
         raise InvalidArgumentError(f"Subscription {record.name!r} is not a broker's: its cursor is in its slots.")
@@ -152,7 +152,7 @@ def give_to_spark(record: SubscriptionRecord, last: CursorRecord) -> Subscriptio
 
     Args:
         record: The subscription as the broker owns it.
-        last: Where its cursor stands (`broker_cursor`).
+        last: The position of its cursor (`broker_cursor`).
 
     Raises:
         InvalidArgumentError: no broker owns it, or under another epoch than that of `last`.
@@ -165,7 +165,7 @@ def give_to_spark(record: SubscriptionRecord, last: CursorRecord) -> Subscriptio
 
 
 def holes_left_out(record: SubscriptionRecord, rows: Iterable[CursorRow]) -> CursorRow | None:
-    """The row whose ack holes readers of the subscription leave out: a broker's last, if nothing was reset since.
+    """Return the row whose ack holes readers leave out: a broker's last, unless the subscription was reset since.
 
     An end offset names it by its (epoch, n).
     """

@@ -1,8 +1,8 @@
-"""Ack holes: what is acknowledged beyond a mark-delete position, without a limit.
+"""Ack holes: the messages that are acknowledged beyond a mark-delete position, without a limit.
 
-Whole entries stand in one roaring bitmap a ledger; of an entry of which only some messages are acknowledged, the bits
-of those that are not (Pulsar's ack set: 1 = still unacked). Within one epoch of a cursor they only ever grow, so holes
-may be joined in any order and any number of times.
+One roaring bitmap for each ledger has the whole entries; an entry of which only some messages are acknowledged has the
+bits of the others (Pulsar's ack set: 1 = still unacked). Within one epoch of a cursor holes only grow, so they may be
+joined in any order and any number of times.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ def batch_mask(batch_size: int) -> int:
 
 
 class AckHoles:
-    """Acknowledged entries and messages by ledger. An entry stands in one of the two forms, never in both."""
+    """Acknowledged entries and messages by ledger. An entry is in one of the two forms, never in both."""
 
     __slots__ = ("_partial", "_whole")
 
@@ -213,7 +213,7 @@ class AckHoles:
                 self.narrow(ledger, entry, unacked)
 
     def put(self, ledger: int, whole: BitMap64, partial: Iterable[tuple[int, int]]) -> None:
-        """Take a ledger's holes over as they are, when they are read from storage."""
+        """Take a ledger's holes over unchanged, when they are read from storage."""
         if whole:
             self._whole[ledger] = whole
         bits = dict(partial)

@@ -1,6 +1,6 @@
 """Entries that readers skip in a subscription that came from a broker: its clients acknowledged them one by one.
 
-A broker gives a subscription back with every slot at the mark-delete position, and what is acknowledged beyond it as
+A broker gives a subscription back with every slot at the mark-delete position, and the acknowledgements beyond it as
 ack holes of its last row. An end offset names that row by its (epoch, n), so that a batch is the same at each replay.
 """
 
@@ -30,7 +30,7 @@ class LeftOut:
     Attributes:
         rank: (epoch, n) of the row.
         mark_delete: All before it is acknowledged.
-        holes: What is acknowledged beyond it.
+        holes: The acknowledgements beyond it.
     """
 
     rank: Rank
@@ -39,7 +39,7 @@ class LeftOut:
 
     @property
     def end(self) -> Position:
-        """Behind the last message that is left out."""
+        """The position after the last message that is left out."""
         ledgers = self.holes.ledgers
         if not ledgers:
             return EARLIEST
@@ -54,7 +54,7 @@ class LeftOut:
 
 
 def left_out(record: SubscriptionRecord, rows: Iterable[CursorRow]) -> LeftOut | None:
-    """Return the entries to skip; includes what the broker's next row will say while it has the subscription."""
+    """Return the entries to skip, including those in the broker's next row while it owns the subscription."""
     if record.face == "broker":
         at = broker_cursor(record, rows, ())
         return LeftOut(at.rank, at.mark_delete, decode_holes(at.ack_holes))

@@ -1,8 +1,8 @@
 """The bytes of a cursor: its records in the journal, and its ack holes there and in the cursors table.
 
-A record is a **snapshot** (all of the cursor) or a **change** (where the mark-delete position is, and what was
-acknowledged beyond it since the last record). Within an epoch a cursor only ever acknowledges more, so changes may be
-applied in any order and any number of times; whatever moves a cursor back begins a new epoch with a snapshot.
+A record is a **snapshot** (all of the cursor) or a **change** (the mark-delete position, and the acknowledgements
+beyond it since the last record). Within an epoch acknowledgements are only added, so changes may be applied in any
+order and any number of times; every move back begins a new epoch with a snapshot.
 
     record  = version u8, CRC32C u32, kind u8, topic id 16 bytes, varint length + name,
               varints epoch, n, ledger, entry, then the ack holes to the end
@@ -37,7 +37,7 @@ _KINDS: Final[tuple[RecordKind, ...]] = ("snapshot", "change")
 _TOPIC_ID_BYTES = 16
 _HEADER_BYTES = 5
 _FEW_ENTRIES = 16
-"""Up to so many entries are shorter as varints than as a bitmap with its 32 bytes of headers."""
+"""Number of entries up to which varints are shorter than a bitmap with its 32 bytes of headers."""
 _MAX_INT64 = 2**63 - 1
 _MAX_VARINT_BYTES = 9
 
@@ -53,7 +53,7 @@ class CursorRecord:
         epoch: Changes with each move back and each change of owner.
         n: The owner's counter, the number of the journal's frame: within an epoch it only grows.
         mark_delete: The next entry to read: all before it is acknowledged.
-        ack_holes: `encode_holes` of what is acknowledged beyond it: all, or in a change what is new.
+        ack_holes: `encode_holes` of the acknowledgements beyond it: all, or in a change the new ones.
     """
 
     kind: RecordKind

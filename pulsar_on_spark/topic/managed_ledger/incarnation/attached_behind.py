@@ -1,4 +1,4 @@
-"""Behind which of a broker's ledgers Spark has attached others: the broker goes on behind those, in due time."""
+"""The broker's ledgers after which Spark has attached others: the broker switches to later ledgers, in due time."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from pulsar_on_spark.topic.managed_ledger.incarnation.open_ledger import OpenLed
 SWITCH_EVERY_S = 10.0
 """A topic's ledger is switched for Spark's writes so often in the long run: each switch leaves ledgers for good."""
 SWITCHES_SAVED = 360
-"""Switches that a topic may be ahead of that, an hour's; without any left, Spark's writes wait behind its ledger."""
+"""Switches that a topic may be ahead of its ration, an hour's; without any left, Spark's writes wait for its ledger."""
 
 
 class AttachedBehind:
@@ -22,7 +22,7 @@ class AttachedBehind:
     def __init__(self) -> None:
         self._topics: set[TopicId] = set()
         self._covered_s: dict[TopicId, float] = {}
-        """Until when the switches that a topic has had are its ration; what is past is left out."""
+        """The time until which a topic's past switches are its ration; entries of the past are left out."""
         self._looked_at = -1
 
     def look(self, view: View, open_topics: Iterable[TopicId]) -> None:
@@ -40,7 +40,7 @@ class AttachedBehind:
         return [ledgers[each].part for each in self._topics if self._covered_s.get(each, now_s) <= latest_s]
 
     def tried(self, topic_id: TopicId) -> None:
-        """A new ledger was asked for; if the topic got none, the next look finds it again where it must."""
+        """Note that a new ledger was requested; if the topic got none, the next check finds it again if needed."""
         self._topics.discard(topic_id)
 
     def switched(self, topic_id: TopicId, now_s: float) -> None:

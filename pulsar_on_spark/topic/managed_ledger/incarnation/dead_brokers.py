@@ -36,7 +36,7 @@ def recover_if_dead(root: RootHandle, incarnation: IncarnationId, watcher: Lease
 
     Args:
         root: The root.
-        incarnation: Whose journal.
+        incarnation: The journal's incarnation.
         watcher: Of `broker_lease_directory`; it has observed for as long as the lease lasts, or recovers nothing.
 
     Returns:
@@ -44,7 +44,7 @@ def recover_if_dead(root: RootHandle, incarnation: IncarnationId, watcher: Lease
 
     Raises:
         MetadataError: the metadata cannot be read or written.
-        JournalUndecidedError: it cannot be told now what was acknowledged; a path is away or damaged.
+        JournalUndecidedError: it is undecided what was acknowledged; a path is away or damaged.
     """
     watcher.observe()
     if watcher.standing(incarnation) is not Standing.RUN_OUT:
@@ -65,11 +65,11 @@ def recover_if_dead(root: RootHandle, incarnation: IncarnationId, watcher: Lease
 
 
 def recover_incarnation(root: RootHandle, incarnation: IncarnationId, give_up: Collection[PathId] = ()) -> LogRecord:
-    """Recover an incarnation now, whatever its lease says: a broker that is alive is fenced.
+    """Recover an incarnation now, even if its lease is valid: a live broker is fenced.
 
     Args:
         root: The root.
-        incarnation: Whose journal.
+        incarnation: The journal's incarnation.
         give_up: Storage paths that an operator accepts as lost (see `recover`).
 
     Raises:
@@ -81,9 +81,9 @@ def recover_incarnation(root: RootHandle, incarnation: IncarnationId, give_up: C
 
 
 def recover_before(root: RootHandle, topic_ids: Collection[TopicId]) -> None:
-    """Recover dead brokers whose open ledgers hide what was attached behind them.
+    """Recover dead brokers whose open ledgers hide entries that were attached after them.
 
-    Where a lease looks stale it is watched for one of its durations at most. Nothing is raised: what was attached is
+    A lease that looks stale is watched for at most one of its durations. Nothing is raised: the attached entries are
     committed, and readers try again.
     """
     try:
@@ -153,7 +153,7 @@ class DeadBrokers:
     def _recover_one(self, view: View, incarnation: IncarnationId) -> bool:
         now_s = self._clock()
         if _state(view, incarnation) == "IN_RECOVERY" and incarnation not in self._retry_at_s:
-            self._retry_later(incarnation)  # whoever began is given time to end
+            self._retry_later(incarnation)  # the process that began gets time to finish
         if now_s < self._retry_at_s.get(incarnation, now_s):
             return False
         try:

@@ -1,7 +1,7 @@
-"""Cursor records of a journal whose broker is gone: brought into the cursors table before anybody takes a subscription.
+"""Cursor records of a dead broker's journal: moved to the cursors table before the subscriptions get a new owner.
 
-A journal that is trimmed away had that done to it before (`sealing/trim.py`); here it is done at once, for whoever
-wants one of its subscriptions and cannot wait until all of the journal is sealed.
+Before a journal is trimmed away, `sealing/trim.py` does so; here it is done at once, for an owner that needs one of its
+subscriptions and cannot wait until all of the journal is sealed.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _ATTEMPTS = 3
 
 
 class DeadOwners:
-    """Tells whether brokers that have subscriptions are gone, and settles the cursors of those that are.
+    """Watcher of brokers that own subscriptions; it settles the cursors of dead ones.
 
     Args:
         root: The root.
@@ -43,7 +43,7 @@ class DeadOwners:
         """Bring a broker's cursor records into the cursors table if it is gone, its journal being recovered before.
 
         Returns:
-            What is known of the broker; RUN_OUT once all that is done.
+            The broker's standing; RUN_OUT once its cursors are settled.
 
         Raises:
             JournalUndecidedError, CorruptCursorError: its journal cannot be closed or read now.
@@ -72,9 +72,9 @@ def _log_to_settle(view: DurableView, incarnation: IncarnationId) -> SealedLog |
 
 
 def settle_cursors(root: RootHandle, incarnation: IncarnationId) -> None:
-    """Make sure that the cursors table says, durably, what the CLOSED journal of an incarnation says of cursors.
+    """Make sure that the cursors table durably has all cursor records of an incarnation's CLOSED journal.
 
-    Anybody may do so, any number of times. It reads what is left of the journal, once.
+    Any process may do so, any number of times. It reads the rest of the journal once.
 
     Raises:
         InvalidArgumentError: the journal is not closed: recover it first.

@@ -2,10 +2,10 @@
 
     start         lease -> incarnation record -> journal
     open, append  a topic's ledger is opened at its first publish; entries go to the journal in the order of their ids
-    close         when everything in it is acknowledged: at the end, after idleness, or where Spark attached behind it
-    stop          ledgers closed, log closed, lease given up; whoever is killed instead is recovered by anyone
+    close         when everything in it is acknowledged: at the end, after idleness, or where Spark attached after it
+    stop          ledgers closed, log closed, lease released; a killed incarnation is recovered by any process
 
-Commits are grouped: what is asked for while one is under way is in the next. All methods belong to one event loop.
+Commits are grouped: requests during a commit join the next one. All methods belong to one event loop.
 """
 
 from __future__ import annotations
@@ -115,7 +115,7 @@ class Incarnation:
             quorum: Of the journal; the root's by default.
             limits: Bounds of the journal.
             lease_duration_s: How long others wait for a renewal before they recover this incarnation.
-            roll_over: When topics go on in new ledgers; as in Pulsar by default.
+            roll_over: The rules by which topics switch to new ledgers; Pulsar's by default.
 
         Raises:
             NotEnoughCopiesError: too few storage paths take journal files.
@@ -184,10 +184,10 @@ class Incarnation:
         await self._close_retired()
 
     async def terminate(self, part: TopicPart, ends: Mapping[int, int]) -> tuple[int, int]:
-        """Let a topic take no entries any more, and close its ledger in the same commit.
+        """Accept no more entries of a topic, and close its ledger in the same commit.
 
         Args:
-            part: The topic; nothing is appended to it any more.
+            part: The topic; nothing is appended to it from now on.
             ends: See `Termination`.
 
         Returns:
@@ -221,17 +221,17 @@ class Incarnation:
                 await ledger.drained()
 
     def _retire(self, topic_ids: Sequence[TopicId]) -> list[OpenLedger]:
-        """Append nothing to the topics' ledgers any more; they are to be closed."""
+        """Append nothing to the topics' ledgers from now on; they are to be closed."""
         retired = [self._ledgers.pop(topic_id) for topic_id in topic_ids if topic_id in self._ledgers]
         for ledger in retired:
-            ledger.retire(self._asked_to_look)  # it can be closed then, and what is behind it is seen only afterwards
+            ledger.retire(self._asked_to_look)  # then it can be closed, and later entries become visible
         self._retired += retired
         return retired
 
     async def _close_retired(self) -> None:
-        """Close what nothing is appended to any more, also what an earlier attempt did not come to close.
+        """Close retired ledgers, also those that an earlier attempt did not close.
 
-        What is not acknowledged yet has another turn: the poll, which the lease depends on, must not wait for it.
+        Ledgers with unacknowledged entries wait for another turn: the poll, on which the lease depends, must not wait.
         """
         retired = [ledger for ledger in self._retired if not ledger.outstanding]
         if retired or self._commits.has_strays:
@@ -248,7 +248,7 @@ class Incarnation:
 
     @property
     def can_append(self) -> bool:
-        """True while an entry is welcome; the sinks' `on_journal_room` says when it is again."""
+        """True while entries are accepted; the sinks' `on_journal_room` announces when they are again."""
         return self.journal.can_add
 
     def append(
@@ -257,10 +257,10 @@ class Incarnation:
         """Append an entry to the topic's open ledger; the sink of entries gets its outcome.
 
         Args:
-            topic_id: A topic whose ledger is open (`open_ledgers`).
+            topic_id: A topic with an open ledger (`open_ledgers`).
             message_count: Messages in it.
             publish_time_ms: The broker's time, milliseconds since 1970.
-            payload: The entry as received; nobody changes it until the outcome.
+            payload: The entry as received; unchanged until the outcome.
             context: Anything.
 
         Raises:
@@ -342,13 +342,13 @@ class Incarnation:
         await self._close_retired()
 
     def _look(self) -> IncarnationRecord | None:
-        """This incarnation's record; notes paths, and behind which ledgers Spark attached others. In a thread."""
+        """Read this incarnation's record; note paths, and ledgers after which Spark attached others. In a thread."""
         view = self._path_news.fresh_view()
         self._attached_behind.look(view, list(self._ledgers))
         return view.get(IncarnationRecord, self.id)
 
     async def _switch(self, now_s: float) -> None:
-        """Go on in new ledgers where it is time: first they are committed, then used, then the old ones end."""
+        """Switch to new ledgers when due: first they are committed, then used, then the old ones end."""
         due = self._attached_behind.due(self._ledgers, now_s)
         due += grown(self._ledgers, self._roll_over, now_s, besides=due)
         if not due:

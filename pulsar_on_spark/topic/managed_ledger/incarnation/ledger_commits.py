@@ -1,4 +1,4 @@
-"""Commits for an incarnation's ledgers, in groups: what is asked for while one is under way is in the next."""
+"""Commits for an incarnation's ledgers, in groups: requests during a commit join the next one."""
 
 from __future__ import annotations
 
@@ -33,8 +33,8 @@ class _Asked:
 class LedgerCommits:
     """All methods belong to one event loop; the commits are made in threads, one after the other.
 
-    A commit that is reported as failed may have been made. Its ledger ids are given to nobody else then, and the next
-    commit closes the ledgers that it opened, if they are there: nobody knows of them, so they are empty.
+    A commit that is reported as failed may have been made. Its ledger ids are then not used again, and the next commit
+    closes the ledgers that it opened, if they exist: no writer knows them, so they are empty.
     """
 
     def __init__(self, store: MetadataStore, incarnation: IncarnationId) -> None:
@@ -49,11 +49,11 @@ class LedgerCommits:
 
     @property
     def has_strays(self) -> bool:
-        """True if the next commit has something to clear away, whatever it is asked to do."""
+        """True if the next commit has to clean up, whatever the requests are."""
         return bool(self._strays)
 
     async def no_others(self, parts: Sequence[TopicPart]) -> None:
-        """Wait until nobody opens a ledger for any of the topics: who joined that commit would have the same ledger."""
+        """Wait until no commit opens a ledger for any of the topics, as joining it would yield the same ledger."""
         while others := [self._opening[part.topic_id] for part in parts if part.topic_id in self._opening]:
             await asyncio.wait(others)
 
@@ -75,7 +75,7 @@ class LedgerCommits:
         closes: Sequence[ClosedLedger] = (),
         terminations: Sequence[Termination] = (),
     ) -> LedgerCommit:
-        """Join the next commit; what it says is of all who joined.
+        """Join the next commit; its outcome is that of all requests in it.
 
         Raises:
             JournalFencedError: the incarnation's record is not OPEN.
@@ -97,7 +97,7 @@ class LedgerCommits:
                 self._asked = _Asked()
                 try:
                     found = await asyncio.to_thread(self._commit, asked)
-                except Exception as error:  # each who asked gets it
+                except Exception as error:  # each request in the commit gets it
                     asked.done.set_exception(error)
                     asked.done.exception()
                 else:

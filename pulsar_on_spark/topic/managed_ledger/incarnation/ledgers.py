@@ -1,11 +1,11 @@
 """Opening and closing the ledgers of a broker incarnation: what one commit does for any number of topics. Pure.
 
     open    a new ledger at the chain's end; it ends an attached ledger by being larger
-    close   the ledger has so many entries, and no more
-    terminate   the topic takes no entries any more, from anybody
+    close   the ledger has this number of entries, for good
+    terminate   the topic takes no more entries, from any writer
 
 Every such commit carries the incarnation's `seal` key and the topics' keys, and is refused unless the incarnation is
-OPEN in the very view that it is decided on: a takeover moves the key in the commit that changes the state.
+OPEN in the view that the decision is based on: a takeover moves the key in the commit that changes the state.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ ID_BLOCK = 128
 
 @dataclass(frozen=True, slots=True)
 class IdBlock:
-    """Ledger ids [next, end) that nobody else gives."""
+    """Ledger ids [next, end) that no other process assigns."""
 
     next: int = 0
     end: int = 0
@@ -58,7 +58,7 @@ class Termination:
 
     Attributes:
         part: The topic.
-        ends: Entries of its ledgers as far as they are known; of those that a recovery closed no record may say it yet.
+        ends: Known numbers of entries of its ledgers; ledgers that a recovery closed may have no record of theirs yet.
     """
 
     part: TopicPart
@@ -102,7 +102,7 @@ def decide(
         raise JournalFencedError(f"Incarnation {incarnation} was taken over: start a new one.")
     puts: list[Record] = []
     moved: dict[str, int | None] = {}
-    # Two may ask for one: the poll after a switch, and whoever terminates or unloads the topic then.
+    # Two requests may be for one: the poll after a switch, and a termination or unload at that time.
     for closed in {each.ledger_id: each for each in closes}.values():
         ledger = view.get(LedgerRecord, f"{closed.part.topic_id}/{closed.ledger_id:020d}")
         if ledger is not None and not ledger.closed:  # else the topic was deleted, or an earlier attempt succeeded
@@ -146,13 +146,13 @@ def decide(
 
 
 def has_attached_behind(view: View, topic_id: TopicId) -> bool:
-    """True if Spark has attached a ledger behind the broker's open one: nobody sees it before the broker moves on."""
+    """Return True if Spark has attached a ledger after the broker's open one, which hides it until a switch."""
     last = view.newest(LedgerRecord, topic_id)
     return last is not None and last.incarnation is None
 
 
 def _terminated(view: View, termination: Termination, closes: Sequence[ClosedLedger]) -> TopicRecord | PulsarpyError:
-    """The topic's record as it is then, or why it cannot be."""
+    """Return the topic's new record, or the reason why there can be none."""
     part, topic_id = termination.part, TopicId(termination.part.topic_id)
     topic = view.get(TopicRecord, part.name)
     if topic is None or topic.topic_id != topic_id:
@@ -215,7 +215,7 @@ class _IdGiver:
         self.counter: int | None = None
 
     def above(self, last: int) -> int:
-        """An id larger than all of the chain; what is left of a block that lies below is dropped."""
+        """Return an id larger than all of the chain; skip the part of the block that is lower."""
         if self.block.next <= last or self.block.next >= self.block.end:
             self.block = IdBlock(self._free, self._free + self._size)
             self.counter = self._free = self.block.end

@@ -1,4 +1,4 @@
-"""A ledger that a broker appends to, in memory: the next id, and what is not acknowledged yet."""
+"""A ledger that a broker appends to, in memory: the next id, and the entries that are not acknowledged yet."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class OpenLedger:
         part: The topic.
         ledger_id: The id.
         next: The next entry's id.
-        outstanding: Entries whose outcome is not known yet.
+        outstanding: Entries whose outcome is unknown yet.
         bytes: Of all entries, as they were received.
         opened_s: When it was opened, on the monotonic clock.
         used_s: When the last entry was appended, or the ledger opened, on the monotonic clock.
@@ -43,7 +43,7 @@ class OpenLedger:
     """Set, and forgotten, when the outcome of every entry is known."""
 
     def closed(self) -> ClosedLedger:
-        """It as it is committed; once it is drained, and nothing is appended to it any more."""
+        """The ledger to commit as closed; once it is retired and drained."""
         return ClosedLedger(self.part, self.ledger_id, self.next)
 
     async def drained(self) -> None:
@@ -54,12 +54,12 @@ class OpenLedger:
             await drained.wait()
 
     def retire(self, drained: asyncio.Event) -> None:
-        """Take note that nothing is appended any more; set `drained` at the last outcome, if any is still open."""
+        """Append nothing from now on; set `drained` at the last outcome, if any is still open."""
         if self.outstanding:
             self._awaiting.append(drained)
 
     def settle(self, entries: int) -> None:
-        """Take note of so many outcomes."""
+        """Count this many outcomes."""
         self.outstanding -= entries
         if not self.outstanding and self._awaiting:
             for drained in self._awaiting:
@@ -76,6 +76,6 @@ class Appended(NamedTuple, Generic[_C_co]):
 
 
 def settle_entries(entries: Iterable[Appended[object]]) -> None:
-    """Let ledgers know that the outcome of these entries is known. The sink of entries calls it, once for each."""
+    """Count the outcomes of these entries at their ledgers. The sink of entries calls it, once for each."""
     for ledger, count in Counter(map(_ledger_of, entries)).items():
         ledger.settle(count)

@@ -19,7 +19,7 @@ log = logging.getLogger(__name__)
 
 
 class PathNews:
-    """The root's paths as a journal knows them, and changes that are new to it.
+    """The root's paths as a journal knows them, and their changes.
 
     `mark_failed` is called in the thread of the journal's register, `fresh_view` in the poll's, `tell` in the event
     loop's, after `fresh_view`.
@@ -36,7 +36,7 @@ class PathNews:
         self._trials = Trials()
 
     def mark_failed(self, failures: Sequence[PathFailure]) -> None:
-        """The journal has given these up: nobody else shall write there either (errors as `RootHandle.mark_failed`).
+        """Mark paths that the journal has given up, so that no writer uses them (errors as `RootHandle.mark_failed`).
 
         A mark that cannot be committed, as the disk of the metadata is full, too, is made with a later view.
         """
@@ -82,7 +82,7 @@ class PathNews:
         return True
 
     def tell(self, journal: Journal) -> None:
-        """Offer the journal what the last view had for it, and let it leave what is to be drained, or given up."""
+        """Offer the journal the new paths of the last view, and withdraw those to be drained, or given up."""
         for path_id in self._to_leave:
             self._known.discard(path_id)
             self._failed.discard(path_id)

@@ -1,7 +1,7 @@
 """An operator's remedies for dead broker incarnations: recover them now, or close a journal with losses.
 
-Readers and writers recover dead brokers by themselves (`dead_brokers`). This is for those who want to see it done, and
-for a journal that can't be recovered because paths that may hold acknowledged entries are lost for good.
+Readers and writers recover dead brokers by themselves (`dead_brokers`). This is for operators who want to see it done,
+and for a journal that cannot be recovered because paths that may hold acknowledged entries are lost for good.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class RecoveredIncarnation:
             paths were given up. "not recovered": see `problem`.
         last_frame: Where its journal ends, -1 if it holds nothing; None if it isn't closed.
         given_up: Storage paths that were given up to close it, now or earlier.
-        topics: Whose ledgers were open in it: entries of these may be missing where paths are given up.
+        topics: Topics with ledgers open in it: their entries may be missing if paths are given up.
         problem: Why it could not be recovered.
     """
 
@@ -98,7 +98,7 @@ def _known(view: View, incarnation: IncarnationId, give_up: Collection[PathId]) 
 
 
 def _settled(root: RootHandle, incarnations: Collection[str]) -> LeaseWatcher:
-    """A watcher that knows of each lease whether it is renewed: that takes one of its durations at most."""
+    """Return a watcher that has seen for each lease whether it is renewed: that takes at most one of its durations."""
     watcher = LeaseWatcher(broker_lease_directory(root.path))
     watcher.observe()
     while any(watcher.standing(each) is Standing.UNKNOWN for each in incarnations):

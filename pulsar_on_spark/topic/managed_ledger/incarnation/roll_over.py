@@ -1,4 +1,4 @@
-"""When a topic goes on in a new ledger by itself: Pulsar's `managedLedgerMax...PerLedger` rules. Pure."""
+"""The rules by which a topic switches to a new ledger: Pulsar's `managedLedgerMax...PerLedger`. Pure."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class RollOver:
     min_age_s: float = 10 * 60.0
 
     def is_due(self, entries: int, size_bytes: int, age_s: float) -> bool:
-        """True if a ledger that has so much, and is so old, is to end; an empty one goes on."""
+        """Return True if a ledger of this size and age is to end; an empty one never is."""
         if entries == 0 or age_s < self.min_age_s:
             return False
         return entries >= self.max_entries or size_bytes >= self.max_bytes or age_s >= self.max_age_s
@@ -41,7 +41,7 @@ class RollOver:
 def grown(
     ledgers: Mapping[TopicId, OpenLedger], limits: RollOver, now_s: float, besides: Collection[TopicPart]
 ) -> list[TopicPart]:
-    """The topics, besides these, that are to go on in a new ledger now; `now_s` is the monotonic clock."""
+    """Return the topics, besides these, that are to switch to a new ledger now; `now_s` is the monotonic clock."""
     found = (
         ledger.part
         for ledger in ledgers.values()

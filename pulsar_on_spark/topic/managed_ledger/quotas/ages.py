@@ -1,4 +1,4 @@
-"""The age of a subscription's oldest unacknowledged message, as far as the metadata tell. Pure."""
+"""The age of a subscription's oldest unacknowledged message, as far as the metadata show. Pure."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ NOTHING_MS: Final = 2**62
 def oldest_publish_ms(view: View, topic_id: str, start: Position) -> int | None:
     """When the oldest message from a position on may have been published, ms since 1970.
 
-    It is that of the segment that holds the position: at most as old as what was acknowledged in it. None where only
-    journals tell; NOTHING_MS where nothing waits.
+    It is that of the segment that holds the position: at most as old as the acknowledged messages in it. None if only
+    journals have the time; NOTHING_MS if nothing waits.
     """
     for segment in view.since(SegmentRecord, topic_id, f"{topic_id}/{start.ledger:020d}/{start.entry:020d}"):
         if (segment.ledger_id, segment.first_entry + segment.entries) > (start.ledger, start.entry):

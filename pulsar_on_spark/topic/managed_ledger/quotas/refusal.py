@@ -1,7 +1,7 @@
-"""Spark's writes into topics whose backlog exceeds its quota are refused, as producers are by a broker.
+"""Refusal of Spark's writes to topics whose backlog exceeds its quota, as a broker refuses producers.
 
-Only quotas that are set on the topic or its namespace count, and only entries that are in segments. A quota that evicts
-refuses nobody.
+Only quotas that are set on the topic or its namespace count, and only entries that are in segments. A quota with an
+eviction policy refuses no write.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from pulsar_on_spark.topic.managed_ledger.subscription import subscriptions
 
 
 def require_room(store: MetadataStore, view: View, topics: Iterable[str]) -> None:
-    """Refuse to write to topics whose subscriptions have too much to read already.
+    """Refuse to write to topics whose subscriptions have a backlog above the quota.
 
     Args:
         store: The root's metadata.

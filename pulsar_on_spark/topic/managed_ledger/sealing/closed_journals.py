@@ -1,4 +1,4 @@
-"""Journals whose broker is gone: sealed to their closed end, trimmed, cleared away. Any process may do so."""
+"""Journals of dead brokers: sealed to their closed end, trimmed, removed. Any process may do so."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class ClosedJournals:
 
 
 def seal_closed(root: RootHandle, on_problem: Callable[[str], None], grace_s: float = GRACE_S) -> ClosedJournals:
-    """Seal and trim all closed journals; what keeps one from it is said and does not hold up the others.
+    """Seal and trim all closed journals; a problem with one is logged and does not stop the others.
 
     Files go `grace_s` after their trim, so that a journal is gone after two calls.
 

@@ -32,13 +32,13 @@ class CursorsInFrames:
     _ranks: dict[FrameNumber, dict[CursorKey, Rank]] = field(default_factory=dict)
 
     def pass_over(self, begin: FrameNumber, end: FrameNumber) -> None:
-        """Frames [begin, end) are lost; what was in them is not to be waited for."""
+        """Note that frames [begin, end) are lost; their records are not waited for."""
         if begin != self.end:
             self.begin, self._ranks = begin, {}
         self.end = end
 
     def take(self, frames: Iterable[Frame]) -> None:
-        """Look at frames; any that do not follow the ones before begin anew.
+        """Note frames; any that do not follow the ones before start a new run.
 
         Raises:
             CorruptJournalError, CorruptCursorError, FormatVersionError: a record cannot be read.
@@ -64,7 +64,7 @@ class CursorsInFrames:
         return newest
 
     def forget(self, before: FrameNumber) -> None:
-        """Drop what is known of frames below `before`."""
+        """Forget frames below `before`."""
         self.begin = max(self.begin, min(before, self.end))
         for number in [number for number in self._ranks if number < before]:
             del self._ranks[number]
@@ -76,10 +76,11 @@ def cursor_records(frame: Frame) -> list[CursorRecord]:
 
 
 def not_snapshotted(store: MetadataStore, ranks: Mapping[CursorKey, Rank]) -> list[CursorKey]:
-    """The subscriptions whose records at these ranks no durable row covers.
+    """Return the subscriptions whose records at these ranks no durable row covers.
 
-    Covered is what a row at or past it says, and what no longer counts: the subscription was deleted, reset, or given
-    to somebody else under a later epoch. All are positive findings in tables that are synced up to what was read.
+    A record is covered if a row at or past it has its contents, or if it no longer counts: the subscription was
+    deleted, reset, or acquired by another owner under a later epoch. All are positive findings in tables that are
+    synced up to the version read.
 
     Raises:
         MetadataError: the tables cannot be read.
@@ -113,12 +114,12 @@ def _uncovered_by(
 
 
 def snapshot_cursors(store: MetadataStore, frames: Iterable[Frame]) -> None:
-    """Append where the cursors stand after the records in a CLOSED log's frames, all that are left, in any order.
+    """Append the cursors' positions after all remaining records in a CLOSED log's frames, in any order.
 
-    Anybody may do so, any number of times: a row says what is in the log, and the largest (epoch, n) counts.
+    Any process may do so, any number of times: a row has what is in the log, and the largest (epoch, n) counts.
 
     Raises:
-        CorruptCursorError: a record cannot be read, or is of an epoch that the subscription's record does not know.
+        CorruptCursorError: a record cannot be read, or has an epoch that the subscription's record does not know.
         MetadataError: the table cannot be read or written.
     """
     found: dict[CursorKey, list[CursorRecord]] = defaultdict(list)

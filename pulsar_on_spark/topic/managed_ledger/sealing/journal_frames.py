@@ -41,11 +41,11 @@ class JournalFrames:
     """Reads on from a frame; a frame that is not there yet may come later.
 
     Args:
-        incarnation: Whose log.
+        incarnation: The log's incarnation.
         paths: Gives the root's storage paths.
         begin: The first frame.
         files: The operating system.
-        given_up: Frames that no copy gives and that are passed over when the caller says so, in order.
+        given_up: Frames without a good copy that are skipped with an operator's consent, in order.
     """
 
     def __init__(
@@ -101,12 +101,12 @@ class JournalFrames:
         return next(((begin, end) for begin, end in self._given_up if begin <= self.next < end), None)
 
     def pass_given_up(self) -> None:
-        """Go on behind frames that were given up."""
+        """Continue after frames that were given up."""
         while (lost := self.given_up) is not None:
             self.pass_over(lost[1])
 
     def pass_over(self, end: FrameNumber) -> None:
-        """Let the frame `end` come next, whatever is before."""
+        """Make `end` the next frame, skipping those before it."""
         self._reader.close()
         self._reader.walk.rewind(end)
 
@@ -115,7 +115,7 @@ class JournalFrames:
         self._reader.rewind(frame)
 
     def lag(self, record: LogRecord) -> JournalLag:
-        """The part of the log behind the next frame."""
+        """The part of the log after the next frame."""
         self._see(record)
         return self.unread(self._reader.walk.resolved)
 

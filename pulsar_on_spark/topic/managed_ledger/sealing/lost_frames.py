@@ -1,8 +1,8 @@
-"""Acknowledged frames of a CLOSED journal that no copy gives any more: what is lost with them, and giving them up.
+"""Acknowledged frames of a CLOSED journal without any good copy: the entries lost with them, and giving them up.
 
-One such frame stops the sealer, and with it the trimmer, because it must not guess. Where its copies cannot come back,
-an operator gives it up: the incarnation's `SealRecord` then names the frames, the sealer goes on behind them, and the
-records of their ledgers name the entries that are lost. Nothing is passed over that the record does not name.
+One such frame stops the sealer, and with it the trimmer, because they must not guess. If its copies cannot come back,
+an operator gives it up: the incarnation's `SealRecord` then names the frames, the sealer continues after them, and the
+records of their ledgers name the lost entries. Only frames that the record names are skipped.
 """
 
 from __future__ import annotations
@@ -33,9 +33,9 @@ class LostFrames:
 
     Attributes:
         begin: The first one.
-        end: Behind the last one.
-        entries: How many entries were in them; None if nobody can tell, because their headers are damaged, too.
-        topics: Of these topics; all that had a ledger in the journal where nobody can tell.
+        end: The number after the last one.
+        entries: Number of entries in them; None if it is unknown, because their headers are damaged, too.
+        topics: The entries' topics; if unknown, all with a ledger in the journal.
         reason: Why no copy gives them.
     """
 
@@ -47,12 +47,12 @@ class LostFrames:
 
 
 def give_up_frames(root: RootHandle, incarnation: IncarnationId, *, commit: bool) -> list[LostFrames]:
-    """Find what cannot be read of a CLOSED journal, and, if told so, give it up.
+    """Find the unreadable frames of a CLOSED journal, and, if `commit` is set, give them up.
 
     Args:
         root: The root.
-        incarnation: Whose journal. Every byte of it that is not trimmed yet is read.
-        commit: Give up what was found; without, it is only said.
+        incarnation: The journal's incarnation. Every byte of it that is not trimmed yet is read.
+        commit: Give up the frames that are found; otherwise they are only reported.
 
     Raises:
         InvalidArgumentError: the incarnation is unknown, or not CLOSED: its broker may still write, or recovery has to
@@ -109,7 +109,7 @@ def _lost(root: RootHandle, found: SealedLog) -> Iterator[tuple[GivenUpFrames, s
 def _at(root: RootHandle, found: SealedLog, number: FrameNumber) -> GivenUpFrames:
     """The frame alone, if some copy has its directory; else all that is left of its fragment.
 
-    Of frames that are sealed no entries are lost, only what they say of cursors.
+    Sealed frames lose no entries, only their cursor records.
     """
     incarnation = IncarnationId(found.row.incarnation)
     with closing(LogReader(incarnation, root.current_storage_paths, FrameHead, number, OS_FILES)) as heads:

@@ -2,9 +2,9 @@
 
     parent: SealingProcess.start() -> child: passes of `Sealer` and `Trimmer` -> gauges in shared memory -> parent
 
-The child seals when enough is unsealed or waits long enough (`SealingPolicy`), and says in shared memory how many bytes
-of the journal are not sealed and that it is alive. Above the limit, or where nothing was heard for long, producers are
-held back: a journal must not outgrow its disks because nobody seals it.
+The child seals when enough is unsealed or has waited long enough (`SealingPolicy`), and reports in shared memory how
+many bytes of the journal are unsealed and that it is alive. Above the limit, or after a long silence, producers are
+held back: a journal must not outgrow its disks because it is not sealed.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ class SealingPolicy:
         ledger_bytes: And so much of each ledger that the last pass met, up to a quarter of the lag limit: each pass
             leaves a segment of each.
         tail_bytes: Unsealed journal from which the file that is being written is sealed too, up to the LAC.
-        max_age_s: What is unsealed for so long is sealed whatever its size, with the tail.
+        max_age_s: Age at which unsealed entries are sealed whatever their size, with the tail.
         interval_s: Passes begin at least so far apart.
         trim_interval_s: And trims; a pass that sealed something is followed by one.
         cpu_share: Of one core, at most.
@@ -92,7 +92,7 @@ class CpuBudget:
         share: CPU seconds a second.
         cpu_s: the CPU time of the process so far.
         clock_s: a clock that never goes back.
-        pause: waits for so many seconds.
+        pause: waits for this many seconds.
     """
 
     def __init__(
@@ -190,7 +190,7 @@ class SealingProcess:
         return time.monotonic() - self._gauges.alive_at_s.value
 
     def is_over_lag_limit(self) -> bool:
-        """True if producers are to be held back: too much is not sealed, or nobody seals."""
+        """True if producers are to be held back: too much is unsealed, or the sealer is silent."""
         return self.lag_bytes > self.lag_limit_bytes or self.silent_s > _SILENT_S
 
     def _close(self) -> None:
@@ -266,7 +266,7 @@ class _Worker:
         self._put_off: dict[str, type[Exception]] = {}
 
     def run(self) -> None:
-        """Run until the parent is gone or says so, or the incarnation has ended."""
+        """Run until the parent is gone or asks for the end, or the incarnation has ended."""
         sealed_at_s = trimmed_at_s = 0.0
         while True:
             now_s = time.monotonic()
@@ -343,7 +343,7 @@ class _Worker:
         self._check()
         self._budget.pace()
         if time.monotonic() >= self._noted_at_s + _LAG_INTERVAL_S:
-            self._note_lag()  # a pass may take long, and producers go on meanwhile
+            self._note_lag()  # a pass may take long, and producers continue meanwhile
 
     def _wait(self, seconds: float) -> None:
         if self._stop.poll(seconds):  # the parent never sends anything: its end of the pipe was closed

@@ -61,10 +61,10 @@ class SealedFileBuilder:
         return self._writer.size_bytes >= MAX_FILE_BYTES or len(self._segments) >= MAX_FILE_SEGMENTS
 
     def add(self, entries: JournalEntries, ledgers: Mapping[LedgerId, LedgerRecord], pace: Callable[[], None]) -> None:
-        """Append entries of all ledgers that `ledgers` knows; `pace` is called between batches, to slow down.
+        """Append entries of all ledgers in `ledgers`; `pace` is called between batches, to slow down.
 
         Raises:
-            CorruptJournalError: they do not follow what was added.
+            CorruptJournalError: they do not follow the entries added before.
             NotEnoughCopiesError: fewer than ack-quorum copies are left.
         """
         taken = zip(
@@ -88,7 +88,7 @@ class SealedFileBuilder:
         return SealedFile(written, self.write_id, records)
 
     def abort(self) -> None:
-        """Delete what was written."""
+        """Delete the written files."""
         self._writer.abort()
 
     def _runs(
@@ -102,7 +102,7 @@ class SealedFileBuilder:
         rows = np.flatnonzero(np.diff(row_ledgers, prepend=row_ledgers[0] - 1))
         entry_ends = np.cumsum(decoded.entry_rows)
         entries = np.searchsorted(entry_ends, np.append(rows, len(row_ledgers)), side="right")
-        # Rows of what is no Pulsar entry have no time of their own.
+        # Entries that are not Pulsar's have no time of their own.
         times = decoded.batch.column("publish_time").view(pa.int64())
         columns = (
             row_ledgers[rows],
@@ -136,7 +136,7 @@ class _Segment:
         self.places = SegmentPlaces()
         self._ledger = ledger
         self._first_entry = self.end = first_entry
-        """Behind the last entry that was counted."""
+        """The number after the last counted entry."""
         self._entry_rows: list[Int64s] = []
         self._bytes = 0
         self._publish_ms = (_NEVER_MS, -_NEVER_MS)

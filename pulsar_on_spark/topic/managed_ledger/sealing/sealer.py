@@ -1,9 +1,9 @@
 """The sealer: from an incarnation's journal to sealed columnar segments, pass by pass, in order of its frames.
 
-A pass reads frames up to what may be read (`JournalFrames`), takes the entries of chunks of them apart into segment
-files (`SealedFileBuilder`), and commits each file with how far the log is sealed by it (`decide_seal`). The next file
-is being written while one is made durable and committed. A pass that loses, fails or is killed leaves files that no
-topic names; the next one begins where main says.
+A pass reads the frames that may be read (`JournalFrames`), splits the entries of chunks of them into segment files
+(`SealedFileBuilder`), and commits each file with the frame up to which it seals the log (`decide_seal`). The next file
+is written while the last one is made durable and committed. A pass that loses, fails or is killed leaves files that no
+topic names; the next pass begins where main says.
 """
 
 from __future__ import annotations
@@ -53,9 +53,9 @@ class SealReport:
 
     Attributes:
         entries: Entries sealed.
-        ledgers: Of so many ledgers.
-        journal_bytes: Of so many bytes of frames.
-        file_bytes: In files of so many bytes, each copy.
+        ledgers: Maximum number of ledgers.
+        journal_bytes: Maximum bytes of frames.
+        file_bytes: Maximum size of a file, each copy.
         seconds: In so much time.
         lost: Whether another sealer was faster somewhere: its work counts.
     """
@@ -73,9 +73,9 @@ class Sealer:
 
     Args:
         root: the root.
-        incarnation: whose log.
+        incarnation: the log's incarnation.
         is_live: whether the caller is the incarnation's own process: then the log must be OPEN, else CLOSED.
-        pace: called between batches, to slow down; what it raises ends the pass.
+        pace: called between batches, to slow down; its errors end the pass.
         files: the operating system.
         max_message_size_bytes: the broker's `maxMessageSize`.
     """
@@ -106,7 +106,7 @@ class Sealer:
         """Seal everything that is not sealed, in one pass.
 
         Args:
-            tail: seal also what is acknowledged in files that are still being written.
+            tail: also seal acknowledged entries in files that are still being written.
 
         Raises:
             JournalFencedError: the incarnation was taken over, or has ended, and this is its own sealer.
@@ -122,7 +122,7 @@ class Sealer:
             with self._root.marking_failures():
                 return _Pass(self, self._positioned(found), found, tail=tail).run()
         except BaseException:
-            # Where the next pass begins, main says.
+            # Main's record decides where the next pass begins.
             self.close()
             raise
         finally:
@@ -138,7 +138,7 @@ class Sealer:
         return self._positioned(found).lag(found.record)
 
     def close(self) -> None:
-        """Close what is open; a later pass opens it again."""
+        """Close the open files; a later pass opens them again."""
         if self._frames is not None:
             self._frames.close()
             self._frames = None
@@ -167,7 +167,7 @@ class Sealer:
         return SealedFileBuilder(paths, quorum, self._max_message_size_bytes, self._files)
 
     def _known(self, ledgers: Iterable[LedgerId]) -> dict[LedgerId, LedgerRecord]:
-        """The records of those ledgers whose topic is not deleted. Read after the frames: they were opened before."""
+        """Return the records of those ledgers whose topic exists. Read after the frames, so all were opened before."""
         if not self._ledgers.keys() >= set(ledgers):
             found = sealed_log(self._root.store.view(), self.incarnation)
             self._ledgers = {LedgerId(ledger.ledger_id): ledger for ledger in found.ledgers()} if found else {}
@@ -254,7 +254,7 @@ class _Pass:
         """The next frames that may be sealed."""
         record, frames = self._found.record, self._frames
         if (lost := frames.given_up) is not None:
-            # What is before is in a file of its own: the entries of a segment are dense.
+            # Entries before are in a file of their own: the entries of a segment are dense.
             frames.pass_given_up()
             self._sealer.cursors.pass_over(lost[0], frames.next)
             log.warning(
@@ -296,7 +296,7 @@ class _Pass:
         self._journal_bytes += sum(frame.header.size_bytes for frame in frames)
 
     def _submit(self, executor: ThreadPoolExecutor) -> None:
-        """Let what was read be committed, after what was submitted before."""
+        """Commit the finished files, after those that were submitted before."""
         self._await_commit()
         if self._frames.next > self._begin:
             span = FrameSpan(self._sealer.incarnation, self._found.record.state, self._begin, self._frames.next)

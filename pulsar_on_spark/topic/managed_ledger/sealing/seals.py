@@ -58,7 +58,7 @@ class SealedLog:
 
     @property
     def floor(self) -> FrameNumber:
-        """The first frame that is not trimmed, and whose files are still there."""
+        """The first frame that is not trimmed, and whose files still exist."""
         begins = (begin for begin, end in sealing.ended_spans(self.record) if end > self.seal.trimmed_before)
         return max(next(begins, 0), self.seal.trimmed_before)
 
@@ -86,7 +86,7 @@ def sealed_log(view: View, incarnation: IncarnationId) -> SealedLog | None:
 
 
 def sealed_end(view: View, topic_id: str, ledger_id: int) -> EntryId:
-    """The entry behind the last sealed one of a ledger: 0 if none is."""
+    """Return the number after a ledger's last sealed entry: 0 if there is none."""
     last = view.before(SegmentRecord, topic_id, f"{topic_id}/{ledger_id + 1:020d}")
     if last is None or last.ledger_id != ledger_id:
         return EntryId(0)
@@ -116,7 +116,7 @@ def decide_seal(view: View, span: FrameSpan, sealed: SealedFile | None, now: dat
     """Commit a span's entries; None where somebody else has sealed it, or the log is in other hands.
 
     Raises:
-        MetadataError: the segments do not follow what is sealed, although the frames do.
+        MetadataError: the segments do not follow the sealed ones, although the frames do.
     """
     found = sealed_log(view, span.incarnation)
     if found is None:
@@ -144,7 +144,7 @@ def decide_close(view: View, incarnation: IncarnationId) -> Change | None:
     """End some of the ledgers of a CLOSED log that is wholly sealed; None when all have their end.
 
     Raises:
-        MetadataError: a ledger ends before its close row says, and nothing that was given up explains it.
+        MetadataError: a ledger ends before its close row says, and no given-up frames explain it.
     """
     found = sealed_log(view, incarnation)
     if found is None or not found.is_sealed:
@@ -173,7 +173,7 @@ def decide_trim(view: View, incarnation: IncarnationId, before: FrameNumber, now
 
 
 def decide_prune(view: View, incarnation: IncarnationId, deleted: Collection[Copy]) -> Change | None:
-    """Forget the fragments of a CLOSED log whose files are deleted; a log without any goes altogether."""
+    """Forget the fragments of a CLOSED log whose files are deleted; delete the record of a log without any."""
     found = sealed_log(view, incarnation)
     kept = None if found is None else sealing.pruned(found.record, found.marks, deleted)
     if found is None or kept is None:
@@ -188,7 +188,7 @@ def decide_prune(view: View, incarnation: IncarnationId, deleted: Collection[Cop
 
 
 def _unended(found: SealedLog) -> list[LedgerRecord]:
-    """The ledgers of a log that need a close row: their owner wrote none, or it says more than is left."""
+    """Return the ledgers of a log that need a close row: their owner wrote none, or one that exceeds the rest."""
 
     def is_short(ledger: LedgerRecord) -> bool:
         return (ledger.entries or 0) > sealed_end(found.view, ledger.topic_id, ledger.ledger_id)
@@ -197,7 +197,7 @@ def _unended(found: SealedLog) -> list[LedgerRecord]:
 
 
 def _topic_keys(view: View, ledgers: Sequence[LedgerRecord]) -> dict[str, int | None]:
-    """The keys of the topics whose ledgers change."""
+    """Return the keys of the topics whose ledgers change."""
     changed = {ledger.topic_id for ledger in ledgers}
     return {keys.topic(topic.name): None for topic in view.all(TopicRecord) if topic.topic_id in changed}
 
@@ -210,16 +210,16 @@ def _given_up(found: SealedLog, before: FrameNumber) -> GivenUp:
 
 
 def _given_up_in_all(found: SealedLog) -> GivenUp:
-    """Return the given-up frames of the whole log, and those behind its end if it was closed without some paths."""
+    """Return the given-up frames of the whole log, and those after its end if it was closed without some paths."""
     of_frames = _given_up(found, found.seal.sealed_before)
     return replace(of_frames, unknown_runs=of_frames.unknown_runs + bool(found.row.given_up_paths))
 
 
 def _lost_at_end(found: SealedLog, ledger: LedgerRecord, sealed: EntryId) -> tuple[LostEntries, ...]:
-    """Return the loss of a ledger, with what was given up behind its last sealed entry.
+    """Return the loss of a ledger, with the entries given up after its last sealed one.
 
     Raises:
-        MetadataError: its close row says more than is sealed, and nothing that was given up explains it.
+        MetadataError: its close row exceeds the sealed entries, and no given-up frames explain it.
     """
     given_up = _given_up_in_all(found)
     named = [each.end for each in given_up.entries if each.ledger == ledger.ledger_id]
@@ -242,7 +242,7 @@ def _has_ledger(view: View, segment: SegmentRecord) -> bool:
 
 
 def _gaps(view: View, found: SealedLog, span: FrameSpan, segments: Sequence[SegmentRecord]) -> list[LedgerRecord]:
-    """The ledgers of which segments do not follow what is sealed because frames before were given up, with the gaps.
+    """Return the ledgers whose segments have gaps because frames before were given up, with the gaps.
 
     Raises:
         MetadataError: one does not follow, and nothing that was given up explains it.
@@ -274,5 +274,5 @@ def _entries(lost: LostEntries) -> EntryRange:
 
 
 def closed_incarnations(view: View) -> Collection[IncarnationId]:
-    """The incarnations whose log is CLOSED and still there."""
+    """Return the incarnations whose log is CLOSED and still recorded."""
     return [IncarnationId(row.incarnation) for row in view.all(IncarnationRecord) if row.state == "CLOSED"]

@@ -1,4 +1,4 @@
-"""Trimming: journal files go when main says, durably, that nothing in them is needed; ledgers of closed logs get ends.
+"""Trimming: journal files are deleted once main says, durably, that they are not needed; closed logs' ledgers end.
 
     all of a CLOSED log is sealed   -> close rows: its ledgers end at their highest entry
     cursor records not in Delta     -> of a CLOSED log they are appended there; of an OPEN one its owner does so
@@ -6,7 +6,7 @@
     grace for readers under way     -> their files are deleted, by the names in the record, never by a listing
     files of a CLOSED log deleted   -> its record forgets them, and is deleted with the last of them
 
-Each step rests on what is committed before it, so a trimmer may be killed anywhere, and any number may run at once.
+Each step rests on commits before it, so a trimmer may be killed anywhere, and any number may run at once.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ class TrimReport:
         deleted_files: Journal files deleted, each copy counted.
         deleted_before: No file is left that only frames below need; the writer of an OPEN log may forget them
             (`Journal.trimmed`).
-        waiting_cursors: Subscriptions whose snapshot keeps journal files.
+        waiting_cursors: Subscriptions without a snapshot yet, which keeps journal files.
         is_cleared: Whether the log is gone altogether.
     """
 
@@ -84,10 +84,9 @@ class Trimmer:
 
     Args:
         root: the root.
-        incarnation: whose log.
+        incarnation: the log's incarnation.
         cursors: what its sealer has seen of cursor records; frames that it has not seen are looked at here.
-        waiting_for: tells which of these cursor records have no durable snapshot at or past them; None for what the
-            tables say.
+        waiting_for: returns the cursor records without a durable snapshot at or past them; None to use the tables.
         grace_s: how long files stay after their trim.
         files: the operating system.
     """
@@ -110,14 +109,14 @@ class Trimmer:
         self._files = files
         self._deleted: set[Copy] = set()
         self._kept: set[Copy] = set()
-        """Those that could not be deleted, and of which the log says so."""
+        """Files that could not be deleted, and were logged."""
         self._waiting: tuple[CursorKey, ...] = ()
 
     def trim(self) -> TrimReport:
         """Do what can be done now.
 
         Raises:
-            JournalUndecidedError: frames whose cursor records must be known cannot be read.
+            JournalUndecidedError: frames whose cursor records are needed cannot be read.
             CorruptCursorError: such a record cannot be read.
             MetadataError: the metadata cannot be read or written.
         """
@@ -155,7 +154,7 @@ class Trimmer:
         return not self._waiting
 
     def _snapshot(self, found: SealedLog) -> None:
-        """Nobody else will: the log has no owner any more."""
+        """Settle the cursors, as the log has no owner that would."""
         snapshot_cursors(self._root.store, self._frames(found, found.floor, found.seal.sealed_before))
 
     def _frames(self, found: SealedLog, begin: FrameNumber, end: FrameNumber) -> Iterator[Frame]:
@@ -232,7 +231,7 @@ def _pass_given_up(seen: CursorsInFrames, found: SealedLog) -> None:
 
 
 def clear_directories(root: RootHandle, view: DurableView) -> int:
-    """Delete what incarnations have left on the storage paths whose log was cleared away; returns how many.
+    """Delete the files of incarnations whose log was removed from the storage paths; return their number.
 
     A listing nominates; the log's deleted record decides. What the metadata never knew stays.
     """

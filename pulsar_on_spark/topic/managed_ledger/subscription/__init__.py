@@ -1,1 +1,1 @@
-"""Subscriptions: who reads which slots from where, and the offsets of their queries."""
+"""Subscriptions: owners and positions of slots, and the offsets of queries."""

@@ -1,4 +1,4 @@
-"""Stream offsets: where a query stands in each topic.
+"""Stream offsets: a query's position in each topic.
 
 Spark stores an offset as JSON text, compares offsets by that text and hands them back after a restart. It logs only
 the *end* of a batch, and the start that it passes with batch 0 may differ after a restart. Hence an end offset is
@@ -69,7 +69,7 @@ class SlotRange:
 class TopicOffset:
     """The part of a batch that reads one topic; no ranges means that the consumer holds no slot of it.
 
-    Ranges are brought into their one form: slots that share everything else stand together, by their lowest slot.
+    Ranges are normalised: slots that share everything else are one range, listed by their lowest slot.
     """
 
     topic_id: TopicId
@@ -90,7 +90,7 @@ FROM_EARLIEST: Final = (SlotRange(ALL, 0, EARLIEST, EARLIEST),)
 class TopicChanges:
     """The differences between the topics that exist and those of an offset, by full name, sorted.
 
-    A re-created topic (same name, another id) is in both: what was not read of the old one is lost.
+    A re-created topic (same name, another id) is in both: unread messages of the old one are lost.
     """
 
     appeared: tuple[str, ...]
@@ -103,7 +103,7 @@ class StreamOffset:
 
     Attributes:
         consumer: The query's consumer.
-        topics: What was read, by full name.
+        topics: The topics read, by full name.
         subscription: The subscription that it was read under; None without one, and in version 1.
     """
 

@@ -3,7 +3,8 @@
 A stream reader drives them once in each `latestOffset`, when the batch that ends at its start is committed:
 
     read record, cursor rows and leases -> decide -> apply -> compare-and-set the record -> held_after
-                                              └─ a conflict: read again and decide anew
+                                                                                           └─ a conflict: read and
+                                                                                           decide again
     planned(...) -> the next end offset           later, when it is committed: cursor_moves(...) -> cursor rows
 
 The rules, for each slot:
@@ -13,12 +14,12 @@ The rules, for each slot:
     me, under the epoch that I took            Keep                                         Release
     me, this process has not taken it          Take at once (a restart)                     Release
     me, under another epoch than I took        Fenced: another process of this consumer     Fenced
-    another, its lease has run out; or nobody  Take                                         -
+    another, its lease has run out; or none    Take                                         -
     another, live or not yet known             wait (Exclusive, known to be live: Refuse)   -
 
-Every change of hands has a new epoch, under which the record holds the position at which it begins. So owner, epoch
-and position change in one commit, and what a former owner still writes under its old epoch does not count. Nor does
-what it wrote after the taker had read the cursor: those messages come again, and none is left out.
+Every change of owner has a new epoch, under which the record holds the position at which it begins. So owner, epoch and
+position change in one commit, and rows that a former owner still writes under its old epoch do not count. Nor do rows
+that it wrote after the new owner had read the cursor: those messages are delivered again, and none is skipped.
 Safety rests on this alone; leases only decide how soon someone takes over.
 """
 
@@ -48,7 +49,7 @@ class Situation:
         consumer: This reader's consumer id.
         type: The subscription type that the query asks for.
         topic: The topic's full name, for error messages.
-        record: The subscription as it is now.
+        record: The current record of the subscription.
         cursor: `current_positions`.
         others: Standing of the consumers that read this topic under the subscription (this one's does not matter);
             one that is absent has no lease file, hence is gone.
@@ -127,7 +128,7 @@ class Refuse:
 
 @dataclass(frozen=True, slots=True)
 class Fenced:
-    """This query may not go on: it fails with `error()`."""
+    """Stop this query: it fails with `error()`."""
 
     text: str
 
@@ -191,10 +192,10 @@ def apply(record: SubscriptionRecord, actions: Iterable[Action]) -> Subscription
     """The record that these actions make, to be committed against the record that they were decided on.
 
     Returns:
-        The very same record if nothing is to be committed. Slots of one owner, epoch and position stand together.
+        The same record if nothing is to be committed. Slots of one owner, epoch and position are one range.
 
     Raises:
-        ValueError: the actions were decided on another record: decide anew.
+        ValueError: the actions were decided on another record: decide again.
     """
     owners = owners_by_slot(record)
     changes = [action for action in actions if isinstance(action, Take | Release)]
@@ -217,7 +218,7 @@ def planned(
 ) -> TopicOffset:
     """Plan the next batch of the topic: every slot kept or taken, from its position up to `end`.
 
-    A slot that is past `end` already stays where it is.
+    A slot that is already past `end` keeps its position.
     """
     return TopicOffset(
         topic_id,
@@ -233,17 +234,17 @@ def planned(
 
 
 def next_epoch(record: SubscriptionRecord) -> int:
-    """The epoch of the next change of hands, or of a reset: above all that the record knows."""
+    """Return the epoch of the next change of owner, or of a reset: above all epochs in the record."""
     return max([record.start_epoch, *(owner.epoch for owner in record.owners)]) + 1
 
 
 def holes_since(record: SubscriptionRecord) -> int:
-    """The oldest epoch whose rows' ack holes still count: a reset forgets them, another type does not."""
+    """Return the oldest epoch whose rows' ack holes count: a reset forgets them, a change of type does not."""
     return record.start_epoch if record.holes_since_epoch is None else record.holes_since_epoch
 
 
 def retyped(record: SubscriptionRecord, type_: SubscriptionType, start: Position, epoch: int) -> SubscriptionRecord:
-    """The subscription with another type and no owner, from a position on: queries of the old type may not go on."""
+    """Give a subscription another type and no owner, from a position on: queries of the old type must stop."""
     return record.model_copy(
         update={
             "type": type_,
@@ -278,7 +279,7 @@ def _busy(situation: Situation) -> Refuse | Standby | None:
         owners = {owner.consumer for owner in record.owners} - {None, situation.consumer}
         standings = {situation.others.get(owner or "", Standing.RUN_OUT) for owner in owners}
         if Standing.UNKNOWN in standings and Standing.ALIVE not in standings and not situation.held:
-            return Standby()  # perhaps nobody reads it any more: then the type may be changed
+            return Standby()  # its consumers may be gone: then the type may be changed
         return Refuse(
             f"{_name(situation)} is {record.type}, and this query asks for {situation.type}: "
             f"set subscriptionType to {record.type}, or use another subscription."
@@ -341,7 +342,7 @@ def _resume(situation: Situation, owner: SlotOwner | None, slot: int) -> Positio
     """Return where to continue: the checkpoint if no consumer took the slot since, else the later of it and the cursor.
 
     The checkpoint alone may be behind the cursor after a power cut (Spark does not sync its commit log): then the
-    batches that it forgot are read again. What it has committed needs no second reading in any case.
+    batches that it forgot are read again. Committed batches need no second reading in any case.
     """
     cursor = situation.cursor[slot]
     done = situation.committed.at(slot) if situation.committed is not None else None

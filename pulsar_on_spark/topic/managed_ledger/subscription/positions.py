@@ -21,7 +21,7 @@ def current_positions(record: SubscriptionRecord, rows: Iterable[CursorRow]) -> 
 
     Args:
         record: The subscription, read before the rows.
-        rows: Rows of this subscription on this topic, of any slots, in any order; those of a broker stand for all.
+        rows: Rows of this subscription on this topic, of any slots, in any order; a broker's row is for all slots.
     """
     owners = owners_by_slot(record)
     by_slot: dict[int, list[CursorRow]] = {}
@@ -62,7 +62,7 @@ def cursor_moves(
 ) -> tuple[CursorRow, ...]:
     """The cursor rows to append now that Spark has committed a batch; none where nothing moves.
 
-    Only slots whose batch was read under the epoch that this process holds move, and only forward.
+    Only slots whose batch was read under the epoch that this process owns move, and only forward.
 
     Args:
         record: The subscription.

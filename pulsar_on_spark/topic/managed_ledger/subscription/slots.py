@@ -24,12 +24,13 @@ def slots_of(subscription_type: str) -> Sequence[int]:
 def targets(consumers: Iterable[str], owners: Mapping[int, str]) -> dict[int, str]:
     """Spread the slots evenly over the live consumers, moving as few as possible.
 
-    Shares differ by at most one. Who holds more keeps the larger share (on a tie the first name), everyone keeps his
-    lowest slots up to his share, and what is over, free or a dead consumer's is dealt in name order.
+    Shares differ by at most one. The consumers with the most slots keep the larger shares (on a tie the first names),
+    every consumer keeps its lowest slots up to its share, and the rest, free slots and those of dead consumers are
+    dealt in name order.
 
     Args:
         consumers: The live consumers.
-        owners: Who holds which slot now; owners that are not live do not count.
+        owners: Current owners of slots; owners that are not live do not count.
 
     Returns:
         The consumer of each slot; empty if no consumer is live.

@@ -1,4 +1,4 @@
-"""Subscriptions in the metadata: creating, listing, deleting, and what is behind their cursors."""
+"""Subscriptions in the metadata: creating, listing, deleting, and their backlogs."""
 
 from __future__ import annotations
 
@@ -34,9 +34,9 @@ _WAIT_STEP_S = 0.1
 class SubscriptionStatus:
     """A subscription on one topic: its cursor and its backlog.
 
-    `consumers` are those of Spark, or the broker incarnation that has it, as `broker <id>`. `mark_delete` is the next
-    entry to read of the slot that is furthest behind. A broker's cursor is that of its last row. The backlog counts
-    what is not acknowledged; for Key_Shared a slot's share of a range is taken as one 64th.
+    `consumers` are Spark's, or the owning broker's incarnation as `broker <id>`. `mark_delete` is the next entry of the
+    slot that is furthest behind. A broker's cursor is that of its last row. The backlog counts unacknowledged messages;
+    for Key_Shared a slot's share of a range is taken as one 64th.
     """
 
     topic: str
@@ -55,7 +55,7 @@ def create_subscriptions(
     starts: Mapping[TopicPart, Position],
     expires_after_s: float | None = None,
 ) -> None:
-    """Create a subscription on topics, where it does not exist yet, each with its own start.
+    """Create a subscription on the topics that lack it, each with its own start.
 
     Raises:
         InvalidArgumentError: it does not exist yet, and its name is too long.
@@ -77,7 +77,7 @@ def create_subscriptions(
                     type=type_,
                     start_ledger=starts[part].ledger,
                     start_entry=starts[part].entry,
-                    # Above every epoch of a deleted subscription of this name, whose cursor rows must not count.
+                    # Above every epoch of a deleted subscription with this name, whose cursor rows must not count.
                     start_epoch=1 if before is None else next_epoch(before),
                     expires_after_s=expires_after_s,
                     created_at=datetime.now(UTC),
@@ -90,7 +90,7 @@ def create_subscriptions(
 
 
 def restore_expired(store: MetadataStore, name: str, read: Mapping[TopicPart, TopicOffset]) -> None:
-    """Bring back a subscription that expired, where it is not there: free, and every slot where its query has it.
+    """Restore an expired subscription where it is missing: without owner, each slot at its query's position.
 
     It is the former record with a further change of hands: cursor rows of former epochs do not count, and a query that
     read under one of them may resume, unless the cursor was reset since. A subscription that does not expire, or that
@@ -136,8 +136,8 @@ def delete_subscription(
 ) -> None:
     """Delete a subscription on topics.
 
-    Without `force`, a consumer or broker whose lease may still run is watched for as long as the lease lasts (30 s at
-    most).
+    Without `force`, the lease of a consumer or broker that may be live is watched for as long as it lasts (at most 30
+    s).
 
     Args:
         store: The root's metadata.
@@ -145,7 +145,7 @@ def delete_subscription(
         parts: The topics.
         watcher: Of the subscription's leases.
         brokers: Of the brokers' leases.
-        force: Delete it under its consumers, who then fail.
+        force: Delete it although it has consumers, which then fail.
 
     Raises:
         SubscriptionNotFoundError: none of the topics has it.
@@ -207,7 +207,7 @@ def set_subscription_properties(
 def _is_uncertain(
     view: View, name: str, parts: Sequence[TopicPart], watcher: LeaseWatcher, brokers: LeaseWatcher
 ) -> bool:
-    """True if an owner has a lease that has not been watched for long enough to tell."""
+    """Return True if an owner has a lease that was not watched long enough to know whether it is live."""
     found = [(part, view.get(SubscriptionRecord, f"{part.topic_id}/{name}")) for part in parts]
     return any(
         Standing.UNKNOWN in _owner_standings(part, record, watcher, brokers).values()
