@@ -1,8 +1,8 @@
-"""One run of a broker: what is started in which order, how it drains, and what ends it.
+"""One run of a broker: the order of its start, how it drains, and how it ends.
 
 start   root and its lock -> the former holder's journal recovered -> incarnation -> sealing process -> servers
-drain   no new clients, topics unloaded (clients are told to go), what was published acknowledged, ledgers closed
-end     a broker whose incarnation was taken over serves nobody any more and exits
+drain   no new clients, topics unloaded (clients look them up elsewhere), published entries acknowledged, ledgers closed
+end     a broker whose incarnation was taken over serves no client any longer and exits
 """
 
 from __future__ import annotations
@@ -84,7 +84,7 @@ class Broker:
         self._tls = tls
         self._lock = lock
         self._running = AsyncExitStack()
-        """Ends what was started, the last first."""
+        """Ends the started parts, the last first."""
         self._running.callback(lock.release)
         self._settings = self._settings_in_force = settings
         buffer_bytes = settings.max_message_publish_buffer_size_mb * _MIB
@@ -100,12 +100,12 @@ class Broker:
 
         Args:
             path: The root.
-            settings: What the broker is told.
+            settings: The broker's settings.
             quorum: Of the journal; the root's if None. A root that is made gets it.
 
         Raises:
-            PulsarpyError: it cannot serve; one sentence says why.
-            OSError: the disk says no.
+            PulsarpyError: it cannot serve; the message is one sentence with the reason.
+            OSError: the disk refuses.
         """
         check_reach(settings)
         files = server_tls(settings)
@@ -150,7 +150,7 @@ class Broker:
         self._incarnation = self._journals.first.incarnation
 
     async def _close_journal(self) -> None:
-        """Where the start failed behind it; nobody has published anything."""
+        """Close the journal after a failed start, when nothing has been published."""
         try:
             await self._journals.stop()
         except PulsarpyError as error:
@@ -276,7 +276,7 @@ class Broker:
                 topic.subscriptions.lost(cursor)
 
     def _incarnation_ended(self, reason: str) -> None:
-        """Nothing can be acknowledged any more: clients are disconnected, and find who serves them now."""
+        """Disconnect all clients, as nothing can be acknowledged from now on; they look their topics up again."""
         self._connections.close()
         if self._keeper is not None:
             self._keeper.on_incarnation_ended(reason)
@@ -300,7 +300,7 @@ class Broker:
                 await self._keeper.stop()
                 await self._journals.stop()
         except (PulsarpyError, TimeoutError) as error:
-            # What was acknowledged is durable; whoever comes next recovers the journal.
+            # Acknowledged entries are durable; the next owner recovers the journal.
             log.warning("The broker could not end as it should: %s", error or "it took too long")
         finally:
             await self._running.aclose()

@@ -1,4 +1,4 @@
-"""Gets a broker the subscriptions that its clients ask for: who has one now is found out, waited for, or settled."""
+"""Acquisition of subscriptions for a broker's clients: find the present owner, wait for it, or settle a dead one."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from pulsar_on_spark.topic.managed_ledger.cursor.record import CursorRecord
 from pulsar_on_spark.topic.managed_ledger.incarnation.dead_cursors import DeadOwners
 
 MAX_WAIT_S: Final = 30.0
-"""So long an `open` waits for leases to be told alive or run out; they last 10 s by default."""
+"""Time limit of an `open` for leases to prove alive or run out; they last 10 s by default."""
 _WATCH_STEP_S: Final = 0.1
 
 
@@ -46,7 +46,8 @@ class Claimer:
         """Commit that the subscription is this broker's; finds out what the decision lacks, again and again.
 
         Raises:
-            ConsumerBusyError: a query of Spark, or another broker's clients, have it, or it cannot be told who has.
+            ConsumerBusyError: a query of Spark, or another broker's clients, have it, or its owner cannot be
+                determined.
             TopicNotFoundError: the topic was deleted.
             JournalUndecidedError, CorruptCursorError: the journal of its last broker cannot be read now.
             MetadataError, StorageError: the root cannot be read or written.
@@ -76,7 +77,7 @@ class Claimer:
         )
 
     async def _settle(self, incarnation: IncarnationId, request: Request) -> None:
-        """Have a dead broker's cursors brought into the table; all who wait for the same broker wait together."""
+        """Move a dead broker's cursors to the table; all openings that wait for the same broker wait together."""
         task = self._settling.get(incarnation)
         if task is None:
             task = asyncio.create_task(asyncio.to_thread(self._dead_owners.settle, incarnation))

@@ -28,7 +28,7 @@ from pulsar_on_spark.topic.managed_ledger.cursor.handover import KeyedEntry, key
 from pulsar_on_spark.topic.managed_ledger.cursor.holes import AckHoles
 
 _MAX_WATCHERS = 1_024
-"""Subscriptions whose leases are watched; of one that is forgotten the watch begins anew."""
+"""Limit of subscriptions whose leases are watched; a forgotten one is watched from the start again."""
 
 
 class Claims:
@@ -40,7 +40,7 @@ class Claims:
         self._consumers: dict[str, LeaseWatcher] = {}
 
     def standings(self, view: View, part: TopicPart, name: str) -> Mapping[str, Standing]:
-        """The consumers of Spark that read the topic under the subscription, as far as their leases tell.
+        """Return the consumers of Spark that read the topic under the subscription, by their leases.
 
         Of a consumer that owns nothing a lease that looks stale is not waited for: it is only about to take slots, and
         would lose the race for them.
@@ -63,7 +63,7 @@ class Claims:
     def beyond(self, part: TopicPart, by_key: bool, positions: Mapping[int, Position], chain: LedgerChain) -> AckHoles:
         """Return what slots have read beyond the slowest one; for Key_Shared it is in the messages' keys.
 
-        Messages that cannot be read any more stay unacknowledged: who reads them next is told.
+        Unreadable messages stay unacknowledged: their next reader gets the error.
         """
         if not by_key:
             return shared_holes(positions, chain)

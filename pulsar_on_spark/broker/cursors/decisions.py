@@ -3,15 +3,15 @@
     create   no record                                     record, owner, epoch and start in one commit, topic's key too
     take     free, or a consumer of Spark whose lease      the slot furthest behind, and as holes what others read
              has run out                                   beyond it and what an earlier broker left
-    take     of a broker incarnation that is CLOSED, and   where its last record says
-             whose cursor records are in the table
+    take     of a broker incarnation that is CLOSED, and
+             whose cursor records are in the table                  its last record's position
     refuse   otherwise
     reset    ours                                          a new epoch from the new position; the topic's key too
-    give     ours                                          behind the cursor's last row, which is durable before it
+    give     ours                                          after the cursor's last row, which is durable before it
     delete   ours
 
-A decision that does not know enough says what it lacks (`LacksError`), and is made anew when that is known. Only the
-owner of an epoch in the record writes records or rows under it.
+A decision that lacks facts names them (`LacksError`), and is made again once they are known. Only the owner of an epoch
+in the record writes records or rows under it.
 """
 
 from __future__ import annotations
@@ -55,13 +55,13 @@ from pulsar_on_spark.topic.managed_ledger.subscription.positions import current_
 from pulsar_on_spark.topic.managed_ledger.subscription.slots import slots_of
 
 InitialPosition = Position | Literal["earliest", "latest"]
-"""Where a new subscription starts: at the next entry to read, at the first one that is there, or behind the last."""
+"""Start of a new subscription: the next entry to read, the first one that exists, or after the last."""
 
 _NOBODY: Final[Mapping[int, Position]] = {}
 
 
 class LacksError(Exception):
-    """A decision needs to know more; never leaves this package."""
+    """A decision lacks facts; never leaves this package."""
 
 
 class LacksStandingError(LacksError):
@@ -91,12 +91,12 @@ class Request:
         part: The topic.
         name: The subscription's name.
         type: The type that its consumers ask for; it replaces that of a subscription without consumers.
-        start: Where it starts if it is new.
+        start: Its start if it is new.
         end: The topic's end, for "latest".
-        incarnation: Who wants it.
+        incarnation: The incarnation that acquires it.
         properties: To be kept if it is new.
         now: The broker's clock.
-        most: So many subscriptions the topic may have, if it is new; 0 for no limit.
+        most: Maximum number of the topic's subscriptions, if it is new; 0 for no limit.
     """
 
     part: TopicPart
@@ -128,7 +128,7 @@ class Known:
         standings: Of consumers of Spark that read the topic under the subscription.
         settled: Incarnations that are CLOSED and whose cursor records are in the table.
         positions: Slots' positions for which `beyond` was computed.
-        beyond: What those slots read beyond the one that is furthest behind.
+        beyond: Entries that those slots have read beyond the one that is furthest behind.
     """
 
     standings: Mapping[str, Standing] = field(default_factory=dict)
@@ -138,12 +138,12 @@ class Known:
 
 
 def decide_open(view: View, cursors: Cursors, request: Request, known: Known) -> tuple[Change, CursorRecord]:
-    """Create the subscription or take it; returns also the snapshot from which its cursor goes on once that is done.
+    """Create the subscription or acquire it; return also the snapshot from which its cursor continues after that.
 
     Args:
         view: The metadata.
         cursors: Cursor rows, durable and read after the view.
-        request: What is wanted.
+        request: The request.
         known: What has been found out so far.
 
     Raises:
@@ -187,7 +187,7 @@ def decide_reset(view: View, held: Held, position: Position) -> tuple[Change, Su
         position: The next entry to read.
 
     Raises:
-        ConsumerFencedError, SubscriptionNotFoundError: it is not ours any more.
+        ConsumerFencedError, SubscriptionNotFoundError: the broker no longer owns it.
     """
     record = require_ours(view, held)
     start, epoch = max(position, trim_floor(view, held.part.topic_id)), next_epoch(record)
@@ -212,7 +212,7 @@ def decide_type(view: View, held: Held, type_: SubscriptionType) -> Change:
 
 
 def decide_give(view: View, held: Held, last: CursorRecord) -> Change:
-    """Let go of a subscription whose `last` is in the table, durably (errors as `decide_reset`)."""
+    """Release a subscription whose `last` is in the table, durably (errors as `decide_reset`)."""
     record = require_ours(view, held)
     return Change(puts=[give_to_spark(record, last)], keys={_key(record): None})
 
@@ -226,7 +226,7 @@ def decide_delete(view: View, held: Held) -> Change:
 def trim_floor(view: View, topic_id: str) -> Position:
     """The first entry that may still be there: no position of a cursor is set before it.
 
-    Of a compacted topic it may be any: what is trimmed is in the compacted ledger.
+    A compacted topic allows any position: trimmed entries are in the compacted ledger.
     """
     if view.get(CompactionRecord, topic_id) is not None:
         return EARLIEST
@@ -256,7 +256,7 @@ def _created(view: View, request: Request) -> tuple[Change, CursorRecord]:
     wanted = {"earliest": floor, "latest": request.end}
     start = max(wanted[request.start] if isinstance(request.start, str) else request.start, floor)
     before = view.last(SubscriptionRecord, f"{topic_id}/{request.name}")
-    # Above every epoch of a deleted subscription of this name, whose cursor rows must not count.
+    # Above every epoch of a deleted subscription with this name, whose cursor rows must not count.
     epoch = 1 if before is None else next_epoch(before)
     record = SubscriptionRecord(
         topic_id=topic_id,
@@ -288,7 +288,7 @@ def _require_no_consumer(record: SubscriptionRecord, request: Request, known: Kn
 
 
 def _is_settled(view: View, incarnation: str, known: Known) -> bool:
-    """True if an incarnation is settled: one whose record was removed had all its cursors in the table before."""
+    """Return True if an incarnation is settled: if its record was removed, its cursors were in the table before."""
     return incarnation in known.settled or view.get(IncarnationRecord, incarnation) is None
 
 

@@ -1,25 +1,25 @@
-"""Keeps the cursors of a broker's subscriptions: who has one is in main, where it stands in the journal and in Delta.
+"""Keeper of the cursors of a broker's subscriptions: owners are in main, positions in the journal and in Delta.
 
     open      the record is committed; then the first record of its epoch goes to the journal
-    changed   a record in the journal within a second; at once for whoever waits for `durable`
+    changed   a record in the journal within a second; at once for a client that waits for `durable`
     snapshot  every few seconds a row of each cursor that moved, all in one commit
     reset     a new epoch in main before it returns
-    release   a row of each cursor in one commit, and then the records that give them back in another
+    release   a row of each cursor in one commit, and then the records without owner in another
 
-What a crash leaves between any two steps, and who goes on with it (`tests/broker/cursors/test_crashes.py`):
+States that a crash leaves between any two steps, and the next owner (`tests/broker/cursors/test_crashes.py`):
 
     after the record of an open, before any of     the next owner begins at the record's start, with the holes of the
-    the epoch's records                            row before it; what slots of Spark had read beyond comes again
+    the epoch's records                            row before it; messages read beyond by slots of Spark repeat
     after acks, before their record                no receipt was given: they are delivered again
     after a record, before its row                 the journal is recovered, and its records go to the table first
     after a row, before the journal's trim         row and record say the same: the larger (epoch, n) counts
     after the row of a release, before its record  the owner is a dead broker that has lost nothing
     after the record of a release                  free: every slot at the mark-delete position, its holes in the row
-    after the record of a reset                    the new position counts, whatever is written under the old epoch
-    a commit whose outcome is unknown              the next look finds out: still ours, or lost
+    after the record of a reset                    the new position counts, not rows under the old epoch
+    a commit whose outcome is unknown              the next view shows it: still ours, or lost
 
-A broker that was taken for dead and wakes up writes under epochs that count no more, and confirms nothing: its journal
-is fenced. Where its epoch has no row behind it yet, its row may still say that more is acknowledged; that is true then.
+A broker that was considered dead and wakes up writes under epochs that do not count, and confirms nothing: its journal
+is fenced. If its epoch has no later row yet, its row may still add acknowledgements; they are true then.
 """
 
 from __future__ import annotations
@@ -70,10 +70,10 @@ class CursorKeeper:
 
     Args:
         root: The root.
-        incarnation: Whose journal takes the records.
+        incarnation: The incarnation whose journal takes the records.
         commits: Makes the commits.
-        on_lost: Told of a cursor that is in other hands, or whose subscription or topic was deleted: its consumers are
-            to be disconnected. Its `lost` says why.
+        on_lost: Called with a cursor that has another owner, or whose subscription or topic was deleted: its consumers
+            are to be disconnected. Its `lost` has the reason.
         snapshot_every_s: How often cursors that moved go to the cursors table.
     """
 
@@ -111,19 +111,19 @@ class CursorKeeper:
         properties: Mapping[str, str] | None = None,
         most: int = 0,
     ) -> OpenCursor:
-        """Have a subscription: a new one, a free one, or one whose consumers or broker are gone.
+        """Acquire a subscription: a new one, a free one, or one whose consumers or broker are gone.
 
-        One that is had already is given as it is, under the type asked for: the caller knows whether consumers of
-        another type are connected. It may take as long as a lease lasts, or a recovery.
+        A subscription that the broker owns is returned unchanged, under the requested type: the caller knows if
+        consumers of another type are connected. It may take as long as a lease lasts, or a recovery.
 
         Args:
             part: The topic.
             name: The subscription.
             type_: What its consumers ask for.
-            start: Where it starts if it is new; brought into the chain.
-            chain: The topic's ledgers as they are now. If they change meanwhile, let the cursor `follow`.
+            start: Its start if it is new; adjusted to the chain.
+            chain: The topic's current ledgers. If they change meanwhile, let the cursor `follow`.
             properties: Kept with a new subscription.
-            most: So many subscriptions the topic may have with a new one; 0 for no limit.
+            most: Maximum number of the topic's subscriptions with a new one; 0 for no limit.
 
         Raises:
             ServerRefusalError: it has as many.
@@ -141,7 +141,7 @@ class CursorKeeper:
     async def reset(self, cursor: OpenCursor, position: Position, ack_set: int = 0, batch_size: int = 1) -> None:
         """Seek, back or forward, and forget all acknowledgements; returns once the new position is in Delta.
 
-        No consumer may be connected: what is acknowledged meanwhile is forgotten, too.
+        No consumer may be connected: acknowledgements during the reset are forgotten, too.
 
         Args:
             cursor: The cursor.
@@ -151,12 +151,12 @@ class CursorKeeper:
 
         Raises:
             ConsumerFencedError, SubscriptionNotFoundError: the cursor is lost.
-            MetadataError: the commit failed; where the cursor stands is found out later, and it may then be lost.
+            MetadataError: the commit failed; the cursor's position is determined later, and it may then be lost.
         """
         await self._to_its_end(self._reset(cursor, position, ack_set, batch_size))
 
     async def release(self, cursors: Sequence[OpenCursor]) -> None:
-        """Give subscriptions back whose last consumers are gone; those that are lost already are left out.
+        """Release subscriptions whose last consumers are gone, except those that are lost already.
 
         Raises:
             MetadataError: a commit failed. Cursors that are not `lost` are still had, and can be released again.
@@ -192,7 +192,7 @@ class CursorKeeper:
         await self.release(list(self._open.values()))
 
     def on_incarnation_ended(self, reason: str) -> None:
-        """Give up all cursors: whoever recovers the incarnation goes on with them."""
+        """Give up all cursors: the next owner recovers the incarnation and continues with them."""
         self._over = JournalFencedError(f"This broker's incarnation is over ({reason}): subscribe again.")
         for cursor in list(self._open.values()):
             self._forget(cursor, self._over)
@@ -300,7 +300,7 @@ class CursorKeeper:
         await self._find_lost()
 
     async def _find_lost(self) -> None:
-        """Cursors whose record names another owner or epoch, or is gone: by a view that is newer than they are."""
+        """Return cursors whose record names another owner or epoch, or is gone, by a view newer than the cursors."""
         before = [(cursor, self._held(cursor)) for cursor in self._open.values()]
         view = await asyncio.to_thread(self._root.store.view)
         for cursor, held in before:

@@ -13,7 +13,7 @@ from pulsar_on_spark.topic.managed_ledger.subscription.ownership import Subscrip
 
 
 class GivenBackError(ConsumerFencedError):
-    """The subscription's last consumer was gone, and the cursor is free for whoever comes next."""
+    """The subscription's last consumer is gone, and the cursor was released."""
 
 
 class ChangeRecorder(Protocol):
@@ -33,8 +33,8 @@ class OpenCursor:
         part: The topic.
         name: The subscription.
         type: Its type.
-        cursor: What is acknowledged. Whoever changes it calls `changed`.
-        lost: Why it is in other hands, or nobody's, and counts no more; None as long as it does.
+        cursor: The acknowledgements. Call `changed` after each change.
+        lost: The reason why the broker does not own it any longer; None as long as it does.
         recorded_s: When its last record was given to the journal, on the event loop's clock.
         snapshotted: (epoch, n) of its last row that is durable in the cursors table; None before the first.
     """
@@ -52,7 +52,7 @@ class OpenCursor:
         self._recorder = recorder
         self._n = NO_RECORD
         self._next: asyncio.Future[None] | None = None
-        """Of those who wait for a record that is not made yet."""
+        """Result of the next record, which is not made yet."""
         self._last: asyncio.Future[None] | None = None
         """Of the record that was made last."""
 
@@ -61,7 +61,7 @@ class OpenCursor:
         self._recorder.record_soon(self)
 
     async def durable(self) -> None:
-        """Wait until what is acknowledged now is durable on an ack quorum, or in the cursors table.
+        """Wait until the present acknowledgements are durable on an ack quorum, or in the cursors table.
 
         Raises:
             PulsarpyError: it never will be: the subscription, or the broker's journal, was lost.
@@ -110,7 +110,7 @@ class OpenCursor:
         self._recorder.record_now(self)
 
     def end(self, reason: PulsarpyError) -> None:
-        """End the cursor for a reason. What was released completely is durable all the same."""
+        """End the cursor for a reason. A release that was completed stays durable."""
         self.lost = reason
         waiting = [future for future in (self._next, self._last) if future is not None and not future.done()]
         self._next = self._last = None
@@ -119,7 +119,7 @@ class OpenCursor:
                 future.set_result(None)
             else:
                 future.set_exception(reason)
-                future.exception()  # nobody need wait for it
+                future.exception()  # marks it as retrieved, as it may have no waiter
 
 
 def _future() -> asyncio.Future[None]:

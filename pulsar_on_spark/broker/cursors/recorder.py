@@ -22,9 +22,9 @@ from pulsar_on_spark.topic.managed_ledger.incarnation.incarnation import Incarna
 log = logging.getLogger(__name__)
 
 RECORD_EVERY_S: Final = 1.0
-"""A cursor's changes go to the journal at most so often, if nobody waits (managedLedgerDefaultMarkDeleteRateLimit)."""
+"""Minimum time between a cursor's records in the journal, without waiters (managedLedgerDefaultMarkDeleteRateLimit)."""
 MAX_RECORD_BYTES: Final = 1 << 20
-"""A larger record does not go to the journal, where entries would wait behind it, but to the cursors table at once."""
+"""A larger record goes to the cursors table at once, instead of the journal, where entries would wait for it."""
 
 _TICK_S: Final = 0.1
 _AT_ONCE: Final = 1_000
@@ -69,12 +69,12 @@ class Recorder:
             asyncio.get_running_loop().call_soon(self._record_hurried)
 
     def forget(self, cursor: OpenCursor) -> None:
-        """Nothing of the cursor is to be recorded any more."""
+        """Record nothing of the cursor from now on."""
         self._changed.pop(cursor, None)
         self._hurried.pop(cursor, None)
 
     async def snapshot(self, cursors: Iterable[OpenCursor]) -> None:
-        """Bring those that moved into the cursors table; what was acknowledged and recorded is what counts.
+        """Write the changed cursors to the cursors table, as far as they are acknowledged and recorded.
 
         Raises:
             MetadataError: the table cannot be written; the next time makes up for it.
@@ -93,7 +93,7 @@ class Recorder:
                 await asyncio.sleep(0)
         await self._append(batch)
 
-    # -- what the journal tells ----------------------------------------------------------------------------------------
+    # -- from the journal ----------------------------------------------------------------------------------------------
 
     def on_cursors_acknowledged(self, records: Sequence[_Recorded]) -> None:
         """Release the callers that wait for these records: they are durable."""
@@ -105,7 +105,7 @@ class Recorder:
         for recorded in records:
             if not recorded.done.done():
                 recorded.done.set_exception(JournalFencedError("The journal ended before the record was acknowledged."))
-                recorded.done.exception()  # nobody need wait for it
+                recorded.done.exception()  # marks it as retrieved, as it may have no waiter
 
     def on_journal_room(self) -> None:
         """Record what waits: the journal takes records again."""

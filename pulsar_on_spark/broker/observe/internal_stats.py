@@ -42,9 +42,9 @@ def internal_stats(record: TopicRecord, topic: BrokerTopic | None, seen: Content
 
     Args:
         record: The topic, or the partition.
-        topic: The same as it is loaded; None if it is not.
-        seen: What is in it.
-        write_quorum: Copies that a file has where it says nothing else.
+        topic: The loaded topic; None if it is not loaded.
+        seen: Its contents.
+        write_quorum: Number of copies of a file whose record has none.
     """
     view = seen.view
     holding = {each.path_id for each in view.all(PathRecord) if keeps_copies(each.state)}

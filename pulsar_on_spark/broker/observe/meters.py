@@ -46,7 +46,7 @@ class Meters:
             await asyncio.gather(self._sampling, return_exceptions=True)
 
     def rates(self, metered: Metered) -> Rates:
-        """The rates of something now; of what is in no loaded topic, since it was asked for before."""
+        """Return the present rates; those of topics that are not loaded are since the previous call."""
         meter, now_s, counted = self._meter(metered), self._clock(), _counters(metered)
         meter.sample(now_s, counted)
         return meter.rates(now_s, counted)

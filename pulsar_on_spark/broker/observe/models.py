@@ -1,8 +1,8 @@
-"""Stats as Pulsar's administrators know them: fields and units are those of its admin API (`TopicStats` and others).
+"""Stats as Pulsar's administrators know them: fields and units of its admin API (`TopicStats` and others).
 
-Left out is what this broker does not measure, rather than said to be 0: docs/admin.md lists it. Two things are exact
-here that are not in Pulsar: `msgBacklog` counts messages, not entries, and `backlogSize` is that of the messages that
-are left. `storedMessages` (not in Pulsar) says what is stored.
+Fields that this broker does not measure are left out, rather than 0: docs/admin.md lists them. Two are exact here that
+are not in Pulsar: `msgBacklog` counts messages, not entries, and `backlogSize` is that of the remaining messages.
+`storedMessages` (not in Pulsar) describes the storage.
 """
 
 from __future__ import annotations
@@ -33,9 +33,9 @@ class PublisherStats(Stats):
 
 
 class ConsumerStats(Stats):
-    """A consumer that is connected. `blocked` (not in Pulsar) says why it gets nothing now.
+    """A connected consumer. `blocked` (not in Pulsar) is the reason why it gets nothing now.
 
-    `last_consumed_flow_timestamp` is when it last asked for messages, in milliseconds since 1970; 0 for never.
+    `last_consumed_flow_timestamp` is the time of its last FLOW, in milliseconds since 1970; 0 for never.
     """
 
     consumer_name: str
@@ -57,10 +57,10 @@ class ConsumerStats(Stats):
 class SubscriptionStats(Stats):
     """A subscription.
 
-    `msg_backlog` is exact, in messages. `owner` (not in Pulsar) names who has it where that is not this broker: a
-    consumer of Spark, or another broker. Not in Pulsar either: `blocked` and `problem` say why it stands still,
-    `entries_lost` how many entries were passed over because no copy is left. `consumers_after_mark_delete_position` is
-    empty, as in Pulsar since 4.0.
+    `msg_backlog` is exact, in messages. `owner` (not in Pulsar) names an owner other than this broker: a consumer of
+    Spark, or another broker. Not in Pulsar either: `blocked` and `problem` are the reasons for a standstill,
+    `entries_lost` is the number of entries that were skipped because no copy is left.
+    `consumers_after_mark_delete_position` is empty, as in Pulsar since 4.0.
     """
 
     type: str
@@ -148,7 +148,7 @@ class PartitionedTopicMetadata(Stats):
 
 
 class PartitionedTopicStats(TopicStats):
-    """A partitioned topic: its partitions together, and one by one where that is asked for."""
+    """A partitioned topic: its partitions together, and each of them if requested."""
 
     metadata: PartitionedTopicMetadata
     partitions: dict[str, TopicStats]
@@ -164,7 +164,7 @@ class SegmentStats(Stats):
 
 
 class LedgerStats(Stats):
-    """A ledger of a topic. `under_replicated`: the metadata know of too few copies of a file.
+    """A ledger of a topic. `under_replicated`: a file has too few copies by the metadata.
 
     `state` (not in Pulsar) is open, attached (Spark's) or closed; `segments` (not in Pulsar) are the sealed ones.
     """
@@ -193,7 +193,7 @@ class CompactedLedgerStats(Stats):
 class CursorStats(Stats):
     """A subscription's cursor. Positions are `ledger:entry`; the mark-delete position is the last acknowledged entry.
 
-    `number_of_entries_since_first_not_acked_message` counts up to the topic's end; Pulsar's up to what was read last.
+    `number_of_entries_since_first_not_acked_message` counts up to the topic's end; Pulsar's up to the last one read.
     """
 
     mark_delete_position: str

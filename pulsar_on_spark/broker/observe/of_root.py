@@ -1,7 +1,7 @@
 """Statistics of topics from the root alone: they need no broker, and ask none that runs.
 
-All of it reads, as a Spark query would. What only a broker knows is left at nothing: rates, counters, and who is
-connected; what its clients acknowledged last may be missing for seconds.
+It only reads, like a Spark query. Facts that only a broker has are zero or missing: rates, counters, and connected
+clients; its clients' last acknowledgements may be missing for seconds.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ _LARGEST_BYTES: Final = JournalLimits().entry_bytes
 
 @dataclass(frozen=True, slots=True)
 class _Look:
-    """A topic with what is in its partitions, or in itself where it has none."""
+    """A topic with the contents of its partitions, or of itself if it has none."""
 
     record: TopicRecord
     parts: Mapping[TopicPart, Contents]
@@ -80,7 +80,7 @@ def internal_stats_of_root(root: RootHandle, name: TopicName) -> InternalStats |
 
 
 def peek_of_root(root: RootHandle, name: TopicName, subscription: str, entries: int) -> list[StoredEntry]:
-    """The first entries that a subscription has not acknowledged, at most so many.
+    """Return the first entries that a subscription has not acknowledged, up to a limit.
 
     Raises:
         InvalidArgumentError: the topic has partitions.

@@ -1,4 +1,4 @@
-"""Stats of topics as operators ask for them: one look at what is stored, put together with what the broker counts."""
+"""Stats of topics for operators: one look at the storage, combined with the broker's counters."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class Overview:
         self.meters.start()
 
     async def stop(self) -> None:
-        """Tell no more."""
+        """Stop the looks."""
         await self.meters.stop()
         await self._sight.close()
 

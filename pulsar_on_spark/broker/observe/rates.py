@@ -1,7 +1,7 @@
-"""Rates out of counters that only grow. No clock, no IO: whoever samples says what time it is.
+"""Rates computed from counters that only grow. No clock, no IO: the caller passes the time of each sample.
 
-A rate is the growth since a sample that is one to two periods old, so it moves with every look, and a burst is gone
-from it after two periods. What is younger than a period is measured since it was seen first.
+A rate is the growth since a sample that is one to two periods old, so it changes with every sample, and a burst
+disappears after two periods. Anything younger than a period is measured since its first sample.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Contents and backlogs of topics, counted in messages: off the event loop, including what is only in journals."""
+"""Contents and backlogs of topics, counted in messages: off the event loop, including entries only in journals."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class Standing:
 
     Attributes:
         mark_delete: All before it is acknowledged.
-        ack_holes: What is acknowledged beyond it, encoded.
+        ack_holes: The acknowledgements beyond it, encoded.
     """
 
     mark_delete: Position
@@ -47,7 +47,7 @@ class Backlog:
         bytes: Key and value bytes of them.
         mark_delete: The first entry that is not acknowledged.
         entries: Entries from there on that are not acknowledged as a whole.
-        holes: What is acknowledged beyond it; nothing for a subscription of Spark's, whose slots stand where they read.
+        holes: The acknowledgements beyond it; empty for a subscription of Spark's, whose slots have positions only.
         oldest_publish_ms: When the oldest segment that it needs was begun; 0 if that is not known, or it needs none.
     """
 
@@ -64,7 +64,7 @@ class Contents:
     """The contents of a topic at one time.
 
     Attributes:
-        view: The metadata, with what is in journals.
+        view: The metadata, with the entries in journals.
         messages: Messages in it.
         bytes: Key and value bytes of them.
         backlogs: Of all its durable subscriptions.
@@ -77,7 +77,7 @@ class Contents:
 
 
 class Sight:
-    """Looks at topics of one root, one look at a time; what it has learnt of journals serves the next one.
+    """Looks at topics of one root, one look at a time; knowledge of journals is reused by the next one.
 
     Journal files that no look has needed for a while are closed: on a full disk their bytes are waited for, and a path
     that is retired is to be unmounted.
@@ -107,8 +107,8 @@ class Sight:
 
         Args:
             parts: The topics.
-            ends: What is known to be readable of loaded topics, by topic id.
-            standings: Where the cursors stand that a broker has, by topic id and name: its rows say it seconds later.
+            ends: Known readable ends of loaded topics, by topic id.
+            standings: Positions of the broker's cursors, by topic id and name: its rows have them seconds later.
 
         Raises:
             MetadataError, StorageError: the root cannot be read.
@@ -163,7 +163,7 @@ def _of_standing(view: View, part: TopicPart, live: Standing) -> Backlog:
 
 
 def backlog_of(view: View, cursors: Cursors, part: TopicPart, record: SubscriptionRecord) -> Backlog:
-    """The backlog of a subscription whose rows say where it stands."""
+    """Return the backlog of a subscription whose rows have its position."""
     found = subscriptions.status(view, cursors, part, record)
     known = left_out(record, cursors.of(record.topic_id, record.name))
     holes = AckHoles() if known is None else known.holes

@@ -76,7 +76,7 @@ class StoredLook:
 
 
 class Stored:
-    """Looks at what is stored until it is stopped.
+    """Looks at the storage periodically until it is stopped.
 
     Args:
         root: The root.
@@ -105,7 +105,7 @@ class Stored:
             await asyncio.gather(self._looking, return_exceptions=True)
 
     async def look_anew(self, patience_s: float) -> StoredLook:
-        """A look that begins now; the last one where it takes longer than `patience_s`, as a disk hangs."""
+        """Look now; return the last result if it takes longer than `patience_s`, for example as a disk hangs."""
         asked_s = time.monotonic()
         self._asked.set()
         with suppress(TimeoutError):

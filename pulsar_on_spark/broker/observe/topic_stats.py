@@ -38,8 +38,8 @@ def topic_stats(record: TopicRecord, topic: BrokerTopic | None, seen: Contents, 
 
     Args:
         record: The topic, or the partition.
-        topic: The same as it is loaded; None if it is not.
-        seen: What is in it.
+        topic: The loaded topic; None if it is not loaded.
+        seen: Its contents.
         rates: The rates of something that is loaded.
         url: The broker's.
     """
@@ -107,7 +107,7 @@ def summed(partitions: dict[str, TopicStats], metadata: PartitionedTopicMetadata
         **{name: sum(getattr(stats, name) for stats in each) for name in _SUMMED},
         earliest_msg_publish_time_in_backlogs=oldest_ms,
         oldest_backlog_message_age_seconds=age_s(oldest_ms),
-        # That of the partition whose turn comes next.
+        # The metadata of the partition whose turn comes next.
         compaction=min((stats.compaction for stats in each), key=_succeeded_at, default=CompactionStats()),
         publishers=[publisher for stats in each for publisher in stats.publishers],
         subscriptions={
@@ -151,7 +151,7 @@ _SUMMED_OF_SUBSCRIPTION: Final = (
     "entries_lost",
 )
 _SAID: Final = ("owner", "blocked", "problem", "key_shared_mode")
-"""What the first partition says that says anything."""
+"""Fields with the value of the first partition that has one."""
 
 
 def _joined(parts: Sequence[SubscriptionStats]) -> SubscriptionStats:
@@ -172,7 +172,7 @@ def _joined(parts: Sequence[SubscriptionStats]) -> SubscriptionStats:
 def _subscription(
     record: SubscriptionRecord, backlog: Backlog, here: Subscription | None, rates: RatesOf
 ) -> SubscriptionStats:
-    """A durable subscription, whoever has it."""
+    """Return the stats of a durable subscription, whoever owns it."""
     live = here if here is not None and isinstance(here.kept, OpenCursor) else None
     said = None if live is None else live.stats
     went_out = _NOTHING_YET if live is None else rates(live)
@@ -204,7 +204,7 @@ def _subscription(
 
 
 def _volatile(live: Subscription, rates: RatesOf) -> SubscriptionStats:
-    """A reader's subscription: its backlog is counted in entries, as nothing else knows of its cursor."""
+    """Return the stats of a reader's subscription: its backlog is in entries, as its cursor is only in memory."""
     said, went_out = live.stats, rates(live)
     backlog = live.kept.cursor.backlog_entries
     return SubscriptionStats(
@@ -258,7 +258,7 @@ def _consumers(live: Subscription, rates: RatesOf) -> list[ConsumerStats]:
 
 
 def stats_of_consumer(consumer: Consumer, said: values.ConsumerStats, went_out: Rates) -> ConsumerStats:
-    """The stats of a consumer that stands as its subscription says, at these rates."""
+    """Return the stats of a consumer with its subscription's position, at these rates."""
     return ConsumerStats(
         consumer_name=consumer.name,
         msg_rate_out=went_out.messages,
@@ -305,7 +305,7 @@ def mean_bytes(rates: Rates) -> float:
 
 
 def age_s(at_ms: int) -> int:
-    """Seconds since a time, -1 for 0, as Pulsar says ages."""
+    """Return the seconds since a time, -1 for 0, as Pulsar's ages."""
     return max((current_ms() - at_ms) // 1000, 0) if at_ms else -1
 
 

@@ -1,8 +1,8 @@
-"""Deduplication of one topic's messages by (sender, sequence id): what is stored once is not stored again.
+"""Deduplication of one topic's messages by (sender, sequence id): a stored message is not stored again.
 
-Pulsar's rules (its `MessageDeduplication`). A **sender** is a producer name, or another cluster whose replicator says
-which of its entries it sends (`Source`). Of each sender two sequence ids are kept, those of the last message that was
-**pushed** (given to the journal) and that was **persisted** (acknowledged by it):
+Pulsar's rules (its `MessageDeduplication`). A **sender** is a producer name, or another cluster whose replicator names
+the source entry of each message (`Source`). Two sequence ids are kept for each sender, those of the last message that
+was **pushed** (passed to the journal) and that was **persisted** (acknowledged by it):
 
     above pushed                     NEW         store it
     at or below persisted            DUPLICATE   answer with the message id (-1, -1), do not store it
@@ -10,16 +10,16 @@ which of its entries it sends (`Source`). Of each sender two sequence ids are ke
 
 Chunks of one message share its sequence id, so only the last one is recorded; earlier ones are checked all the same.
 One rule is stricter than Pulsar's: a batch that begins at or below `persisted` and ends above it is OVERLAPPING. Its
-first messages are stored, its last ones are not, and Pulsar drops both; here the producer gets an error. (What a client
-sends again by itself has the same batches, and Java's ends one at the boundary; an application that begins anew cuts
-them elsewhere.) And where a client does not say with which message a batch ends, Pulsar takes it for the first one.
+first messages are stored, its last ones are not, and Pulsar drops both; here the producer gets an error. (A client that
+sends again by itself has the same batches, and Java's ends one at the boundary; a restarted application cuts them
+elsewhere.) And if a client does not name a batch's last message, Pulsar takes the first one for it.
 
 The sequence id of a source's entry is its ledger and entry there as one number (`place_number`), so both are always
 those of one entry. Pulsar keeps two numbers, for each replicator's name, and forgets them on a reload; here the entry
-itself says what its source is, and the replay finds it.
+itself names its source, and the replay finds it.
 
-What a crash leaves behind is made good by a **snapshot** and a replay of the entries behind it. A snapshot names a
-position, and each message before that position is in it; it may be any number of entries old. No IO, no clock.
+After a crash, a **snapshot** and a replay of later entries restore the state. A snapshot names a position and covers
+each message before it; it may be any number of entries old. No IO, no clock.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from pulsar_on_spark.model.errors import InvalidArgumentError
 from pulsar_on_spark.model.ids import Position
 
 NO_SEQUENCE_ID: Final = -1
-"""What a producer that has nothing stored hears: its client begins with the next one, 0."""
+"""Sequence id for a producer without stored messages: its client begins with the next one, 0."""
 _PLACE_BITS: Final = 64
 
 
@@ -77,11 +77,10 @@ class DedupLimits:
             `brokerDeduplicationMaxNumberOfProducers`.
         inactivity_ms: Time after which the name of a disconnected producer is forgotten; a source is not.
             `brokerDeduplicationProducerInactivityTimeoutMinutes`.
-        snapshot_entries: A snapshot is due after so many entries, `brokerDeduplicationEntriesInterval` ...
+        snapshot_entries: Number of entries after which a snapshot is due, `brokerDeduplicationEntriesInterval` ...
         snapshot_interval_ms: ... and after so long, if there was any entry; 0 for not by time. A topic may have its
             own (`Deduplication.save_every`). `brokerDeduplicationSnapshotIntervalSeconds`.
-        snapshot_pause_ms: But never sooner than this after the last one: it is a commit. What it costs is a longer
-            replay.
+        snapshot_pause_ms: But never sooner than this after the last one: it is a commit. The cost is a longer replay.
     """
 
     max_producers: int = 10_000
@@ -99,7 +98,7 @@ class DedupLimits:
 class DedupSnapshot:
     """The last persisted sequence id of each sender, of all entries before `position`, the next to be replayed.
 
-    It may know of entries at and behind the position too, as long as they are stored.
+    It may cover entries at and after the position too, as long as they are stored.
     """
 
     position: Position
@@ -161,7 +160,7 @@ class Deduplication:
         Args:
             sender: Its producer's name, or its source.
             last: As given to `pushed`.
-            following: The position behind its entry.
+            following: The position after its entry.
         """
         self._record(sender, last)
         if self._pushed.get(sender) == last:
@@ -179,7 +178,7 @@ class Deduplication:
         self.passed(following)
 
     def last_sequence_id(self, producer: str) -> int:
-        """The last persisted sequence id of a name, NO_SEQUENCE_ID if there is none: what PRODUCER_SUCCESS tells."""
+        """Return the last persisted sequence id of a name, NO_SEQUENCE_ID if there is none, for PRODUCER_SUCCESS."""
         return self._persisted.get(producer, NO_SEQUENCE_ID)
 
     def _record(self, sender: Sender, last: int) -> None:
@@ -212,7 +211,7 @@ class Deduplication:
             self._away[sender] = now_ms
 
     def forget_inactive(self, now_ms: int) -> None:
-        """Forget the names whose producers are away for too long; call it now and then.
+        """Forget the names whose producers were away for too long; call it now and then.
 
         A source is not forgotten: it may be cut off for longer, and then repeats all entries without a receipt.
         """
@@ -249,10 +248,10 @@ class Deduplication:
         return by_time or self._entries >= self._limits.snapshot_entries
 
     def snapshot(self) -> DedupSnapshot:
-        """Return what is known now, of persisted entries only: entries in flight may never be stored."""
+        """Return the present state, of persisted entries only: entries in flight may never be stored."""
         return DedupSnapshot(self._position, dict(self._persisted))
 
     def snapshot_begun(self, now_ms: int) -> None:
-        """A snapshot was taken to be stored: the next is due anew. One that fails costs a longer replay only."""
+        """Note that a snapshot is being stored: the next is due later. If it fails, a replay is longer."""
         self._entries = 0
         self._snapshot_ms = now_ms

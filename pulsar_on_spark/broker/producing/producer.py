@@ -1,4 +1,4 @@
-"""A client's producer: how its entries are numbered, and answered in that order, and what it has published."""
+"""A client's producer: how its entries are numbered, and answered in that order, and its counters."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ class ProducersTopic(Protocol):
     """A topic as its producers see it.
 
     Attributes:
-        dedup: Tells what is stored already; None where that is not asked for.
+        dedup: Detects stored entries; None if deduplication is off.
     """
 
     dedup: TopicDedup | None
@@ -66,11 +66,11 @@ class Producer:
     """A client's producer that may publish.
 
     Attributes:
-        info: What it asked for.
+        info: Its request.
         peer: Its connection.
-        topic: Where it publishes.
+        topic: Its topic.
         pending: Its entries that are not settled.
-        is_closed: What it sends from now on, or has waiting, is not published.
+        is_closed: True if later and waiting entries of it are not published.
         published: How much it has published.
         connected_at: Seconds since 1970.
         metadata: Properties from its client, for stats.
@@ -107,16 +107,16 @@ class Producer:
         return self._taken
 
     def answer(self, number: int, answer: bytes) -> None:
-        """An entry is not stored: its client is told this, if anything, behind the answers to all before it."""
+        """Refuse an entry: its client gets this error, if any, after the answers to all entries before it."""
         self._answers[number] = answer
         self._no_longer_pending(self._send_answers())
 
     def refuse(self, number: int, sequence_id: int, error: ServerError, reason: str) -> None:
         """An entry is not stored: its client gets a SEND_ERROR.
 
-        The entries of a replicator are one ordered stream, deduplicated by the highest one: if those behind this one
-        were stored, this one would be taken for a duplicate when it comes again, and be lost. So nothing more is taken
-        until the replicator comes again, and it gets the error on which it does so and repeats all of them.
+        The entries of a replicator are one ordered stream, deduplicated by the highest one: if later ones were stored,
+        this one would be considered a duplicate when it is sent again, and be lost. So nothing more is accepted until
+        the replicator reconnects, and it gets the error on which it does so and repeats all of them.
 
         Args:
             number: The number that `take` returned.
@@ -157,7 +157,7 @@ class Producer:
             self.peer.write(replies.send_receipts(self.info.producer_id, receipts))
 
     def _send_answers(self) -> int:
-        """Send those whose turn it is; returns how many."""
+        """Send the receipts whose turn it is; return their number."""
         before = self._settled
         while (answer := self._answers.pop(self._settled + 1, None)) is not None:
             self._settled += 1

@@ -1,23 +1,23 @@
-"""The producers of one topic: who may publish, under which name, and who waits. No IO, no clock.
+"""The producers of one topic: admitted ones, their names, and waiting ones. No IO, no clock.
 
 Pulsar's access modes (its `AbstractTopic`):
 
 | mode | while others publish | alone |
 |---|---|---|
-| Shared | admitted beside Shared ones; ProducerBusy beside an exclusive one, or while anybody waits | admitted |
+| Shared | admitted beside Shared ones; ProducerBusy beside an exclusive one, or while another waits | admitted |
 | Exclusive | ProducerFenced | admitted under a new topic epoch |
 | WaitForExclusive | queued; its turn comes when the last one has gone | as Exclusive |
-| ExclusiveWithFencing | all others are closed, those who wait are fenced | as Exclusive |
+| ExclusiveWithFencing | all others are closed, waiting ones are fenced | as Exclusive |
 
-The replicator of another cluster has no part in this: it is admitted beside an exclusive producer, keeps none from
-being exclusive, is not fenced, and does not count (Pulsar counts it as a Shared producer). It only needs its name.
+The replicator of another cluster is independent of this: it is admitted beside an exclusive producer, prevents none
+from being exclusive, is not fenced, and does not count (Pulsar counts it as a Shared producer). It only needs its name.
 
-The **topic epoch** grows with each exclusive producer and is durable before that producer hears of it: `CommitEpoch`
-asks for it, `epoch_committed` or `epoch_not_committed` answers. Who comes back with the epoch that still counts keeps
-it; who comes back with an older one is fenced, because somebody published exclusively in between.
+The **topic epoch** grows with each exclusive producer and is durable before that producer gets it: `CommitEpoch`
+requests it, `epoch_committed` or `epoch_not_committed` answers. A producer that returns with the current epoch keeps
+it; with an older one it is fenced, because another published exclusively in between.
 
-Stricter than Pulsar in three places: a waiting producer's turn comes only when nobody is left, an outdated one with
-ExclusiveWithFencing closes nobody, and an exclusive producer that comes back on a new connection takes its own place.
+Stricter than Pulsar in three places: a waiting producer's turn comes only when no other is left, an outdated one with
+ExclusiveWithFencing closes no others, and an exclusive producer that returns on a new connection replaces itself.
 """
 
 from __future__ import annotations
@@ -44,13 +44,13 @@ class AccessMode(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class ProducerInfo:
-    """A producer as its client asked for it.
+    """A producer as requested by its client.
 
     Attributes:
         connection: Which connection it is on.
         producer_id: The client's number for it on that connection.
         name: Its name, given or generated.
-        is_generated_name: Whether a broker made the name, now or at an earlier connection: then nobody else has it.
+        is_generated_name: True if a broker made the name, now or at an earlier connection: then it is unique.
         epoch: The client's counter of its attempts to connect this producer.
         access_mode: See the module.
         topic_epoch: The topic epoch under which it published before; None if it never did exclusively.
@@ -75,7 +75,7 @@ class ProducerInfo:
 
 @dataclass(frozen=True, slots=True)
 class Ready:
-    """Effect: tell the producer that it may publish (PRODUCER_SUCCESS, producer_ready true).
+    """Effect: notify the producer that it may publish (PRODUCER_SUCCESS, producer_ready true).
 
     `topic_epoch` is None for a Shared one.
     """
@@ -86,7 +86,7 @@ class Ready:
 
 @dataclass(frozen=True, slots=True)
 class Queued:
-    """Effect: tell the producer that it waits (PRODUCER_SUCCESS, producer_ready false); another answer follows."""
+    """Effect: notify the producer that it waits (PRODUCER_SUCCESS, producer_ready false); another answer follows."""
 
     producer: ProducerInfo
 
@@ -96,10 +96,10 @@ class Refused:
     """Effect: the producer gets an error and is forgotten.
 
     Attributes:
-        producer: Who.
+        producer: The refused producer.
         error: Pulsar's ServerError by name.
         reason: One sentence.
-        holder: Who has its name. If that one's connection turns out to be dead, remove what is on it and add again.
+        holder: The producer with its name. If the holder's connection is dead, remove its producers and add again.
     """
 
     producer: ProducerInfo
@@ -112,7 +112,7 @@ class Refused:
 class Close:
     """Effect: what this producer sends from now on is not published.
 
-    `notify`: tell its client (CLOSE_PRODUCER); else the client itself has replaced it.
+    `notify`: notify its client (CLOSE_PRODUCER); else the client itself has replaced it.
     """
 
     producer: ProducerInfo
@@ -134,7 +134,7 @@ class Producers:
 
     Args:
         topic: The topic's full name, for errors.
-        topic_epoch: The durable one; None if nobody ever published exclusively.
+        topic_epoch: The durable one; None if there was no exclusive producer yet.
         max_producers: How many may be connected or wait; 0: any number.
     """
 
@@ -188,7 +188,7 @@ class Producers:
         return effects + self._advance()
 
     def remove(self, producer: ProducerInfo) -> list[Effect]:
-        """A producer's client closed it, or is gone; one that is not known (any more) changes nothing."""
+        """Remove a producer that its client closed, or that is gone; ignore an unknown one."""
         if self._named(producer.name) != producer:
             return []
         self._forget(producer)
@@ -227,13 +227,13 @@ class Producers:
             self._exclusive = None if producer == self._exclusive else self._exclusive
 
     def limit(self, max_producers: int) -> None:
-        """Let so many be connected or wait from now on, 0 for any number; who is here stays."""
+        """Set the limit of connected and waiting producers, 0 for none; present ones stay."""
         self._max_producers = max_producers
 
     # -- admission -----------------------------------------------------------------------------------------------------
 
     def _admit(self, producer: ProducerInfo, inherits: bool) -> list[Effect]:
-        """Decide on a producer whose name is free; `inherits`: it takes the place of the exclusive one."""
+        """Decide on a producer whose name is free; `inherits`: it replaces the exclusive one."""
         if producer.replication is not None:
             self._replicators[producer.name] = producer
             return [Ready(producer, None)]
@@ -307,7 +307,7 @@ class Producers:
     # -- epochs --------------------------------------------------------------------------------------------------------
 
     def _advance(self) -> list[Effect]:
-        """Let the next one have its turn, and see to the epoch of whose turn it is."""
+        """Give the next one its turn, and request the epoch of an exclusive one."""
         effects: list[Effect] = []
         while self._owner() is None and not self._connected and self._waiting:
             following = self._waiting.pop(next(iter(self._waiting)))
@@ -349,6 +349,6 @@ class ProducerNames:
         self._made = 0
 
     def next(self) -> str:
-        """A name that nobody has."""
+        """Return an unused name."""
         self._made += 1
         return f"{self._prefix}-{self._made}"

@@ -44,10 +44,10 @@ class PublishedTopic(Protocol):
 
     Attributes:
         topic_id: Its id.
-        incarnation: Whose journal takes its entries.
+        incarnation: The incarnation whose journal takes its entries.
         waiting: Entries that the journal has not taken yet, in order.
         keeps_entries: Whether somebody will want entries from memory.
-        dedup: Tells what is stored already; None where that is not asked for.
+        dedup: Detects stored entries; None if deduplication is off.
         published: How much was published.
     """
 
@@ -93,7 +93,7 @@ class PublishPath:
         self._pending = 0
         self._appended = self._journaled = 0
         self._probe: tuple[int, float, Published, int] | None = None
-        """One of the entries in the journal: how many were appended up to it, when, whose it is, and its bytes."""
+        """One of the entries in the journal: the number appended up to it, the time, its counters, and its bytes."""
         self.latencies = Latencies()
         """From when an entry was appended until its receipt was written; one entry at a time is measured."""
         self.pending_bytes = 0
@@ -160,7 +160,7 @@ class PublishPath:
         self._blocked.pop(topic, None)
 
     def drop_waiting(self, topic: PublishedTopic) -> None:
-        """Forget what waits in a topic: its producers were told to come back, and send it again."""
+        """Forget the waiting entries of a topic: its producers are disconnected, and send them again."""
         self._blocked.pop(topic, None)
         while topic.waiting:
             self._forget(*topic.waiting.popleft())
@@ -182,10 +182,10 @@ class PublishPath:
         self._settle(1, len(sent.entry))
 
     async def drain(self) -> None:
-        """Take nothing any more, and wait until all that was taken has its receipt.
+        """Accept nothing from now on, and wait until all accepted entries have their receipts.
 
-        What is sent from now on is passed over: its clients are about to be told to go, and send it again. Told first,
-        they would not know the receipts any more, and send twice.
+        Later entries are ignored: their clients are about to be disconnected, and send them again. If they were
+        disconnected first, they would miss the receipts, and send the entries twice.
         """
         self._is_draining = True
         if self._pending:
@@ -265,7 +265,7 @@ class PublishPath:
         return self._is_lagging
 
     def set_lagging(self, is_lagging: bool) -> None:
-        """Sealing is too far behind, or no longer is."""
+        """Note that sealing is too far behind, or no longer is."""
         self._is_lagging = is_lagging
         if is_lagging and self.is_open:
             log.warning("Sealing is too far behind: producers are held back.")

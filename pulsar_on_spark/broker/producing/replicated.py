@@ -1,6 +1,6 @@
-"""Entries that another cluster's replicator sends: how they are deduplicated, and what their receipts say. Pure.
+"""Entries from another cluster's replicator: how they are deduplicated, and their receipts. Pure.
 
-Pulsar's rules (its `MessageDeduplication` and `Producer`). A replicator names **positions** where both ends say so
+Pulsar's rules (its `MessageDeduplication` and `Producer`). A replicator sends **positions** if both ends support it
 (feature flag `supports_repl_dedup_by_lid_and_eid`) and the topic is stored; an older one does not:
 
     sent by the producer `pulsar.repl.<source>--><here>`    deduplicated by                     its receipt
@@ -33,7 +33,7 @@ from pulsar_on_spark.protocol.server import Sent
 REPLICATOR_PREFIX: Final = "pulsar.repl."
 """How replicators' names begin, as producers and as subscriptions (`replicatorPrefix`)."""
 POSITION_PROPERTY: Final = "__MSG_PROP_REPL_SOURCE_POSITION"
-"""The property that says where an entry is in its source: `<ledger>:<entry>`."""
+"""The property with an entry's position in its source: `<ledger>:<entry>`."""
 MARKER_RECEIPT: Final = 1 << 63
 """The highest sequence id in the receipt of a marker; as a Java client reads it, the least number."""
 _DELIMITER: Final = "-->"
@@ -71,7 +71,7 @@ def is_replicator(name: str) -> bool:
 
 
 def source_cluster(name: str) -> str:
-    """The cluster whose replicator has this name."""
+    """Return the cluster whose replicator has this name."""
     return name.removeprefix(REPLICATOR_PREFIX).split(_DELIMITER)[0]
 
 
@@ -93,7 +93,7 @@ def identity_of(entry: bytes) -> Identity | None:
 
 
 def source_position(said: MessageMetadata) -> tuple[int, int] | None:
-    """Ledger and entry of a replicated entry in its source; None if it does not say both, or not its source."""
+    """Return ledger and entry of a replicated entry in its source; None if one of them or the source is missing."""
     if not said.replicated_from:
         return None
     text = next((each.value for each in said.properties if each.key == POSITION_PROPERTY), "")
@@ -105,7 +105,7 @@ def source_position(said: MessageMetadata) -> tuple[int, int] | None:
 
 
 def received(sent: Sent, name: str, replication: Replication | None) -> Sent | None:
-    """An entry of a replicator, or one that says it is a marker, with its receipt's numbers in place of its own.
+    """Return an entry of a replicator, or one marked as a marker, with its receipt's numbers in place of its own.
 
     Args:
         sent: As it came.
@@ -113,8 +113,8 @@ def received(sent: Sent, name: str, replication: Replication | None) -> Sent | N
         replication: The deduplication of a replicator's entries; None for any other producer.
 
     Returns:
-        The entry: `marker` is true of a real marker only, which has no messages. None if it must be refused: it does
-        not say what it has to say.
+        The entry: `marker` is true of a real marker only, which has no messages. None if it must be refused because it
+        lacks its position.
     """
     places = split_entry(sent.entry)
     said = None if places is None else _metadata(sent.entry, places)

@@ -35,8 +35,8 @@ def last_sequence_id(said: MessageMetadata, payload: memoryview) -> int:
 
     Args:
         said: The entry's metadata.
-        payload: The bytes behind it. A batch that is not unpacked, as it is encrypted or large, counts up from its
-            first message, as clients do where applications give no numbers.
+        payload: The bytes after it. A batch that is not unpacked, as it is encrypted or large, counts up from its first
+            message, as clients do for applications without numbers of their own.
     """
     first: int = said.sequence_id
     if said.highest_sequence_id > first or said.num_messages_in_batch <= 1:

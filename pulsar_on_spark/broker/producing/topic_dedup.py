@@ -1,11 +1,11 @@
-"""Deduplication of loaded topics: what `Deduplication` knows, kept in the metadata and rebuilt when a topic is loaded.
+"""Deduplication of loaded topics: the state of `Deduplication`, stored in the metadata and rebuilt at each load.
 
-    load      the topic's record, and the entries behind its place replayed; without one, it begins at the topic's end
+    load      the topic's record, and a replay of the entries after its place; without one, it begins at the topic's end
     publish   `admit` when the journal takes an entry, `stored` when it has acknowledged it
     snapshot  records of all topics where one is due, in one commit now and then
 
 A new topic's first record is durable before anything is published: a crash finds a place to replay from. An entry that
-was acknowledged after the last record is found by the replay; one that was not has no receipt, and comes again.
+was acknowledged after the last record is found by the replay; one without receipt is sent again.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ class TopicDedup:
         return verdict
 
     def stored(self, producer: ProducerInfo, sent: Sent, ledger: LedgerId, end: int) -> None:
-        """An entry that was admitted is durable; `end` is the entry id behind it."""
+        """Note that an admitted entry is durable; `end` is the entry id after it."""
         following = Position(ledger, EntryId(end))
         identity = _identity(producer, sent)
         if identity is None or identity[3]:
@@ -98,7 +98,7 @@ def _identity(producer: ProducerInfo, sent: Sent) -> tuple[Sender, int, int, boo
 
 
 class DedupStore:
-    """Loads and saves what topics know of their producers. Methods belong to the broker's event loop.
+    """Loads and saves the deduplication state of topics. Methods belong to the broker's event loop.
 
     Args:
         root: The root.
@@ -114,7 +114,7 @@ class DedupStore:
         self._limits = limits
 
     async def load(self, part: TopicPart, view: View, chain: LedgerChain) -> TopicDedup:
-        """Load what is known of a topic's producers.
+        """Load the state of a topic's producers.
 
         Args:
             part: The topic; no other broker has it.
@@ -137,7 +137,7 @@ class DedupStore:
         return dedup
 
     async def forget(self, part: TopicPart, view: View) -> None:
-        """Deduplication is off: what was saved must not be gone on from when it is on again (errors as `save`)."""
+        """Delete a topic's saved state, as it must not be used when deduplication is on again (errors as `save`)."""
         if view.get(DedupRecord, part.topic_id) is None:
             return
 
@@ -151,7 +151,7 @@ class DedupStore:
         await asyncio.to_thread(self._root.store.commit, decide)
 
     async def save_due(self, topics: Iterable[tuple[TopicPart, TopicDedup]]) -> None:
-        """Save what is due, in one commit (errors as `save`)."""
+        """Save the states that are due, in one commit (errors as `save`)."""
         at_ms = monotonic_ms()
         due: dict[TopicId, tuple[TopicPart, TopicDedup]] = {}
         for part, dedup in topics:
@@ -162,7 +162,7 @@ class DedupStore:
             await self.save(due)
 
     async def save(self, topics: Mapping[TopicId, tuple[TopicPart, TopicDedup]]) -> None:
-        """Save what is known of topics now.
+        """Save the state of topics now.
 
         Raises:
             JournalFencedError: the incarnation is over.

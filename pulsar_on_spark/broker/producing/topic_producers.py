@@ -40,7 +40,7 @@ class ProducerRefusedError(ServerRefusalError):
     """A producer is refused.
 
     Attributes:
-        holder: Who has its name, if that is why.
+        holder: The producer with its name, if that is the reason.
     """
 
     def __init__(self, refused: Refused) -> None:
@@ -121,7 +121,7 @@ class TopicProducers:
 
         Raises:
             ProducerRefusedError: it is not admitted.
-            PulsarpyError: what `hold` was told.
+            PulsarpyError: the refusal that was passed to `hold`.
         """
         if self._refusal is not None:
             raise self._refusal
@@ -139,9 +139,9 @@ class TopicProducers:
         self._carry_out(self._core.remove(info))
 
     def hold(self, refusal: PulsarpyError) -> None:
-        """Admit nobody any more, and pass over what producers send: they are about to be told to come back.
+        """Admit no producers, and ignore what present ones send: they are about to be disconnected.
 
-        What the journal has of them gets its receipts first; told before, they would send it twice.
+        Their entries in the journal get receipts first; without them, clients would send the entries twice.
         """
         self._refusal = refusal
         for producer in self.connected:
@@ -151,11 +151,11 @@ class TopicProducers:
         """Send every producer away, to look the topic up again.
 
         Args:
-            refusal: What those are told who come back, and who wait; None to let them in again.
+            refusal: The error for producers that return or wait; None to admit them again.
         """
         self._refusal = refusal
         error = refusal or ServerRefusalError(ServerError.ServiceNotReady, "Producers were sent away: come back.")
-        # Those that wait before those they wait for: nobody's turn comes by this.
+        # Waiting ones before those they wait for, so that no turn comes now.
         for info in [*self._core.waiting, *self._asking]:
             if (asking := self._asking.pop(info, None)) is not None:
                 asking.outcome.set_exception(error)

@@ -13,7 +13,7 @@ _ESCAPES: Final = str.maketrans({"\\": r"\\", "\n": r"\n", '"': r"\""})
 
 
 def labels(**values: str) -> str:
-    """Labels as they stand between the braces of a sample."""
+    """Format labels for the braces of a sample."""
     return ",".join(f'{name}="{value.translate(_ESCAPES)}"' for name, value in values.items())
 
 

@@ -30,7 +30,7 @@ class ConsumerNumbers(NamedTuple):
 
 
 class SubscriptionNumbers(NamedTuple):
-    """A subscription that is open here; `each_consumer` is empty unless it was asked for."""
+    """An open subscription of this broker; `each_consumer` is empty unless requested."""
 
     name: str
     consumers: int
@@ -76,13 +76,13 @@ async def gather(
     *,
     by_consumer: bool,
 ) -> list[TopicNumbers]:
-    """The numbers of all topics, each as it is when its turn comes.
+    """Yield the numbers of all topics, each as of its turn.
 
     Args:
         topics: Those that are loaded.
         meters: Their rates.
         compactions: How often a topic was compacted.
-        by_consumer: Whether consumers are asked for one by one.
+        by_consumer: True to include each consumer.
     """
     found = []
     for number, topic in enumerate(topics, 1):

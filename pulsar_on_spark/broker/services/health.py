@@ -112,7 +112,7 @@ async def _store_and_read(services: Services) -> None:
 
 
 async def _require_room(journal: Journal, stored: Stored) -> None:
-    """Wait until a journal takes entries, and refuse one whose paths are too few; without topics it need not."""
+    """Wait until a journal takes entries, and refuse one with too few paths; without topics it need not."""
     while journal.topics and not journal.incarnation.can_append:
         await asyncio.sleep(_ROOM_EVERY_S)
     if journal.topics:

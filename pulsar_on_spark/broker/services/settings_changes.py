@@ -1,8 +1,8 @@
 """Settings that are changed while a broker runs (Pulsar's dynamic configuration).
 
-They are kept in the root's metadata and hold over what the next broker is started with. What a setting says for topics
-is kept beside it as policies, so that whoever asks what holds for a topic finds it
-(`topic.catalog.policies.effective`); the broker itself goes by `in_force`.
+They are stored in the root's metadata and override the settings of the next broker. The part that concerns topics is
+stored beside it as policies, so that every reader of a topic's policies finds it (`topic.catalog.policies.effective`);
+the broker itself uses `in_force`.
 """
 
 from __future__ import annotations

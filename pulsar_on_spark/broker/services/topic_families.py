@@ -116,8 +116,8 @@ def topic_families(cluster: str, topics: Sequence[TopicNumbers], stored: StoredL
     Args:
         cluster: The cluster's name.
         topics: The loaded ones.
-        stored: What is stored of them.
-        by_topic: Whether topics and subscriptions are told one by one; else namespaces are.
+        stored: Their storage.
+        by_topic: True for samples of each topic and subscription; else of namespaces.
     """
     of_broker = labels(cluster=cluster)
     topics = [_with_resting(each, stored.backlogs.get(each.topic_id, {})) for each in topics]
@@ -168,7 +168,7 @@ def topic_families(cluster: str, topics: Sequence[TopicNumbers], stored: StoredL
 
 
 def _with_resting(topic: TopicNumbers, backlogs: Mapping[str, int]) -> TopicNumbers:
-    """With the subscriptions that are not open here: a backlog that nobody consumes grows, too."""
+    """Add the subscriptions that are not open here: a backlog without consumers grows, too."""
     here = {each.name for each in topic.subscriptions}
     resting = [
         SubscriptionNumbers(name, 0, backlog, 0, 0, False, False, 0, 0, 0, Rates(0, 0), [])

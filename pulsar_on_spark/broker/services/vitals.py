@@ -33,7 +33,7 @@ class Vitals:
 
     Attributes:
         connections: Its clients.
-        loop_delays: How much later than asked for the event loop woke a task up.
+        loop_delays: Delays of the event loop's wake-ups.
         health: Checks that messages can be stored and read.
     """
 

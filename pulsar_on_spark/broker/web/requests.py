@@ -38,7 +38,7 @@ class NamesConvertor(Convertor[str]):
 
 
 class _DomainConvertor(NamesConvertor):
-    """The first segment of a topic's path, which tells it from other paths of the same length."""
+    """The first segment of a topic's path, which distinguishes it from other paths of the same length."""
 
     regex = "persistent|non-persistent"
 
