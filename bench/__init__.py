@@ -1,5 +1,5 @@
 """Benchmarks beside Parquet, Delta and Spark's Kafka source, in one run and under the same confs.
 
-One module a benchmark; `harness` says what a benchmark is and measures it, `report` prints and writes the results.
+One module for each benchmark; `harness` defines and measures one, `report` prints and writes the results.
 Start reading at `run`.
 """

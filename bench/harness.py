@@ -1,7 +1,8 @@
 """What a benchmark is, and how it is measured: medians of alternating rounds of all its sides.
 
-Alternating (a, b, a, b, ...) spreads whatever else the machine does over all sides alike. A side that can't run in this
-environment raises `NotRunError` and its row says why; every other error ends the run, because a number is missing then.
+Alternating (a, b, a, b, ...) spreads the machine's other work over all sides alike. A side that cannot run in this
+environment raises `NotRunError` and its row has the reason; every other error ends the run, because a number is missing
+then.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ PACKAGES = ("pulsar-on-spark", "pyspark", "deltalake", "delta-spark", "pyarrow")
 
 
 class NotRunError(Exception):
-    """This side can't be measured here; the text says what is missing."""
+    """This side cannot be measured here; the text names what is missing."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -50,7 +50,7 @@ DISKS = ((1, 1), (3, 2))
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """What is offered.
+    """The load.
 
     Attributes:
         name: For the table.
@@ -71,7 +71,7 @@ class Load:
 
 @dataclass(frozen=True, slots=True)
 class Figures:
-    """What was measured.
+    """The results.
 
     Attributes:
         name: Of the load.
@@ -276,7 +276,7 @@ def disk_ms(base: Path, copies: int, ack: int, seconds: float) -> tuple[float, f
 
 
 def recovery_seconds(base: Path, size_bytes: int) -> float:
-    """How long the recovery of a journal of this size takes whose writer is gone; the files are in the page cache."""
+    """Measure the recovery of a journal of this size with a dead writer; the files are in the page cache."""
     load = Load("recovery", "3/3/2", messages=16, window=512)
 
     async def write() -> None:

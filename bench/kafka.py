@@ -19,7 +19,7 @@ START_TIMEOUT_S = 600.0
 
 
 class KafkaMissingError(Exception):
-    """The peer can't be started here; the text says why."""
+    """The peer cannot be started here; the text has the reason."""
 
 
 class Kafka:

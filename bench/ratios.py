@@ -19,7 +19,7 @@ class Bar(NamedTuple):
     """One bar.
 
     Attributes:
-        label: What was done, and beside what.
+        label: The work, and the peer.
         ratio: How many times as fast as the peer; below 1 the peer is faster.
     """
 

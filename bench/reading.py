@@ -2,10 +2,10 @@
 
     python -m bench.reading [messages]
 
-Messages of 1 KiB that compress like real JSON, one copy of the data. Entries are read 1 MiB at a time, as a dispatcher
-asks for them, and thrown away; the page cache is warm. CPU seconds count the broker's side (the loop's process) and the
-reading process apart. Beside it a ticker of 1 ms runs in the loop (uvloop): its lateness is what reading costs whoever
-tails. "in a thread" is the same reading without a process of its own.
+Messages of 1 KiB that compress like real JSON, one copy of the data. Entries are read 1 MiB at a time, as by a
+dispatcher, and thrown away; the page cache is warm. CPU seconds count the broker's side (the loop's process) and the
+reading process separately. Beside it a ticker of 1 ms runs in the loop (uvloop): its lateness is the cost of reading
+for tailing consumers. "in a thread" is the same reading without a process of its own.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ CASES = {
     "written by Spark": "spark",
     "in the journal, batches of 100": "journal",
 }
-"""What is read, and the topic that has it."""
+"""The reads, and their topics."""
 
 Read = Callable[[TopicPart, EntryRange], AsyncIterator[list[StoredEntry]]]
 

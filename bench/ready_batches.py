@@ -1,7 +1,7 @@
 """The least that a read through Spark's Python data sources costs: batches that are ready in the worker's memory.
 
-No file is read and nothing is decoded, checked or decompressed. What is left is the way of the bytes from the Python
-worker into Spark's rows, which no Python data source can avoid.
+No file is read and nothing is decoded, checked or decompressed. The rest is the way of the bytes from the Python worker
+into Spark's rows, which no Python data source can avoid.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class ReadyBatches(DataSource):
         return select_columns().spark_schema
 
     def reader(self, schema: StructType) -> DataSourceReader:
-        """A reader of as many tasks as asked for."""
+        """Return a reader with the requested number of tasks."""
         return _Reader(int(self.options["rows"]), int(self.options["tasks"]))
 
 

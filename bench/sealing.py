@@ -39,7 +39,7 @@ MESSAGE_BYTES = 1024
 BATCH_MESSAGES = 100
 FRAME_MESSAGES = 1000
 POOL_MESSAGES = 20_000
-"""Messages that are made; so many that what zstd looks back over has few of them twice."""
+"""Number of distinct messages; enough that zstd's window has few of them twice."""
 READ_TOPICS = 20
 """Topics whose sealed messages are read, one after the other."""
 GOAL = 200_000
@@ -48,7 +48,7 @@ GOAL = 200_000
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """Entries of one kind, spread over so many topics; `codec` None is a message by itself."""
+    """Entries of one kind, spread over several topics; `codec` None means single messages."""
 
     name: str
     codec: Codec | None
@@ -74,7 +74,7 @@ def payload(chance: random.Random) -> bytes:
 
 
 def entries(case: Case, messages: int) -> Iterator[bytes]:
-    """Entries of so many messages; some are used again and again, or making them would take longer than sealing."""
+    """Make entries of several messages; some are reused, as making all would take longer than sealing."""
     chance = random.Random(1)
     made = [ClientMessage(payload(chance), key=f"key-{number}".encode()) for number in range(POOL_MESSAGES)]
     metadata = MessageMetadata(producer_name="bench", publish_time=current_ms())
@@ -110,7 +110,7 @@ def filled(root: Root, case: Case, messages: int) -> LogOnDisk:
 
 @dataclass(frozen=True, slots=True)
 class Sealed:
-    """What a sealer's process says of its pass."""
+    """A sealing process's report of its pass."""
 
     report: SealReport
     cpu_s: float
@@ -130,7 +130,7 @@ def seal(directory: Path, incarnation: IncarnationId) -> Sealed:
 
 
 def reads(root: Root) -> str:
-    """What a reader of one topic reads and decodes, beside what is the topic's: means over a few topics."""
+    """Measure what a reader of one topic reads and decodes, beside the topic's own part: means over a few topics."""
     view = root.store.view()
     paths = root.storage_paths(view)
     reader = SliceReader(root.path, paths, ("publish_time", "key", "value"))

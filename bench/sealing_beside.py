@@ -1,4 +1,4 @@
-"""A sealer beside a journal that writes: how far it falls behind, and what it takes. `python -m bench.sealing_beside`.
+"""A sealer beside a journal that writes: its lag, CPU and memory. `python -m bench.sealing_beside`.
 
     python -m bench.sealing_beside [seconds] [messages a second ...]; 0 is as fast as it goes
 
@@ -26,7 +26,7 @@ CASE = CASES[1]
 
 
 def measure(directory: Path, seconds: float, rate: int) -> str:
-    """One row: what was written, the largest lag and how long producers waited, and the sealer's CPU and memory."""
+    """One row: bytes written, the largest lag, how long producers waited, and the sealer's CPU and memory."""
     root = Root.create(directory / "root")
     root.create_topic("topic")
     pool = cycle(list(entries(CASE, 20_000)))

@@ -27,7 +27,7 @@ IsRunning = Callable[[], bool]
 
 
 class BrokerMissingError(Exception):
-    """A broker did not come up; the text says where its log is."""
+    """A broker did not start; the text names its log."""
 
 
 @contextmanager

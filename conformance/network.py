@@ -1,6 +1,6 @@
-"""The network that the suites expect: their ports are free, and hosts that are not there do not answer.
+"""The network that the suites expect: their ports are free, and connections to missing hosts time out.
 
-Where it is not so, root gets a network namespace in which it is.
+On a host where it differs, root gets a network namespace that has it.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _SILENT_S: Final = 1.0
 
 
 class PortsTakenError(Exception):
-    """Another process holds a port of the suites; the text says what to do."""
+    """Another process holds a port of the suites; the text has the remedy."""
 
 
 def claim_network() -> None:

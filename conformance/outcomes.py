@@ -18,7 +18,7 @@ _NEEDS: Final = (
     (re.compile(r"Could not resolve host"), "the internet"),
     (re.compile(r"docker is required|Docker daemon|docker not found|Docker not found|docker\.sock"), "Docker"),
 )
-"""Parts of the surroundings whose absence a failed test's output shows."""
+"""Missing parts of the environment, recognised in a failed test's output."""
 _RUN_OF_DIGITS: Final = re.compile(r"\d{6,}")
 """Times and names that are made from them: another run has others, and the page would differ for nothing."""
 _GO_ASSERTION: Final = re.compile(r"^\s+Error:\s+(.*?)(?=\n\s+(?:Test|Messages):|\n\S)", re.DOTALL | re.MULTILINE)
@@ -42,7 +42,7 @@ class Outcome:
         return self.result == "failed" and not self.why.startswith(_NEEDS_PREFIX)
 
     def after(self, first: Outcome) -> Outcome:
-        """The outcome of both attempts, of which this is the second: a test that passed says why it failed before."""
+        """Combine both attempts' outcomes, this one being the second: a passed test names its first failure."""
         if self.result != "passed":
             return self
         return Outcome("passed", _cut(f"at the second attempt; at the first: {first.why}"))

@@ -129,7 +129,7 @@ def _outcome(suite: Suite, test: Test, folder: Path, is_running: IsRunning) -> O
 
 
 def run_alone(test: Test) -> tuple[int | None, str]:
-    """Run a test in a process group of its own; an exit code of None says that its time was over."""
+    """Run a test in a process group of its own; return its exit code, or None if its time was over."""
     process = subprocess.Popen(
         test.command,
         cwd=test.folder,

@@ -35,7 +35,7 @@ print("\\n".join(names(unittest.defaultTestLoader.discover(".", "*_test.py"))))
 
 
 class SuiteMissingError(Exception):
-    """A suite cannot be had here; the text says why and how to get it."""
+    """A suite cannot be fetched here; the text has the reason and the remedy."""
 
 
 @dataclass(frozen=True, slots=True)

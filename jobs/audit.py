@@ -1,4 +1,4 @@
-"""`spark-submit jobs/audit.py ROOT [--repair]`: what it does is in `pulsar_on_spark.jobs.audit`."""
+"""`spark-submit jobs/audit.py ROOT [--repair]`: see `pulsar_on_spark.jobs.audit`."""
 
 import typer
 

@@ -1,8 +1,8 @@
 """The demo: the departures of New York's airports in 2013, replayed through a topic.
 
 One streaming query writes 336,776 events into the partitioned topic `flights`, keyed by carrier; another follows it
-under the subscription `delays` and computes the mean departure delay per airport and hour; then SQL asks the topic's
-history. What is counted on the way is checked: every flight is there exactly once, and stream and history agree.
+under the subscription `delays` and computes the mean departure delay per airport and hour; then SQL queries the topic's
+history. The counts are checked: every flight is there exactly once, and stream and history agree.
 
 A second run deletes the topic and replays into a new one of the same name, in the same root.
 """
@@ -129,7 +129,7 @@ def stage(table: pa.Table, directory: Path) -> None:
 
 
 def fresh_topic(root: Path) -> Path:
-    """Make the root where it is missing, and the topic anew; returns the emptied folder for the demo's own files."""
+    """Create the root if it is missing, and the topic again; return the emptied folder for the demo's own files."""
     opened = Root.open_or_create(root)
     with contextlib.suppress(TopicNotFoundError):
         opened.delete_topic(TOPIC, force=True)
@@ -220,7 +220,7 @@ def print_history(history: DataFrame, console: Console) -> None:
 
 
 def check(history: DataFrame, delays: Sequence[Row], console: Console) -> None:
-    """Count, in the history and in the stream's result, and print what was found.
+    """Count, in the history and in the stream's result, and print the counts.
 
     Raises:
         DataLossError: A count is wrong.

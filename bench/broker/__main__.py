@@ -70,7 +70,7 @@ def main(
 
 
 def _rest() -> None:
-    """Wait for the CPUs, two minutes at most: other work may keep them busy, and the load average will tell."""
+    """Wait for the CPUs, two minutes at most: other work may keep them busy, which the load average shows."""
     for _ in range(_MAX_WAITS):
         if psutil.cpu_percent(_REST_S) < _REST_PERCENT:
             return

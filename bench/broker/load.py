@@ -57,7 +57,7 @@ class Outcome(Seconds):
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """What is sent.
+    """The messages to send.
 
     Attributes:
         length_s: How long is measured.
@@ -115,7 +115,7 @@ class Load:
 
     @contextmanager
     def running(self, url: str, topic: str, shape: Shape) -> Iterator[RunningLoad]:
-        """Put a load on a broker; it is ended behind the block at the latest."""
+        """Put a load on a broker; it ends with the block at the latest."""
         command = [
             str(self._program),
             *("-url", url, "-topic", topic, "-topics", str(shape.topics), "-rate", str(shape.rate)),

@@ -1,4 +1,4 @@
-"""What is measured of a broker: one function for each figure or few, the same for ours and for a peer."""
+"""Measures of a broker: one function for each figure or few, the same for ours and for a peer."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def burst(target: Target, bench: Bench) -> Figures:
 
 
 def sustained(target: Target, bench: Bench) -> Figures:
-    """The same for minutes, while what was written is sealed; its slowest ten seconds, and what was left unsealed."""
+    """Measure it for minutes, with sealing: the slowest ten seconds, and the unsealed rest."""
     rates: list[float] = []
     lags: list[int] = []
     with bench.load.running(target.url, _topic("sustained"), Shape(bench.sustained_s)) as running:

@@ -1,4 +1,4 @@
-"""What is measured: a broker of ours on a fresh root, or a peer that listens somewhere, with their processes."""
+"""The brokers that are measured: ours on a fresh root, or a peer that is listening, with their processes."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class Target(Protocol):
 
     @property
     def start_s(self) -> float | None:
-        """From the command to the line that says where it serves, on a new root; None where it was there before."""
+        """Time from the command to the line with its URL, on a new root; None for a running peer."""
 
     def processes(self) -> list[psutil.Process]:
         """The broker's process and those that it has started."""
@@ -50,14 +50,14 @@ class Target(Protocol):
         """Bytes that wait to be written a second time, in their lasting form; 0 where there is no such thing."""
 
     def seal(self) -> None:
-        """Bring all that was published into its lasting form, and forget what is in the broker's memory."""
+        """Bring all published messages into their lasting form, and empty the broker's caches."""
 
 
 @dataclass(frozen=True, slots=True)
 class Peer:
-    """Another broker, where it listens on this machine; warm it up before.
+    """Another broker, listening on this machine; warm it up before.
 
-    It has no journal that is sealed later: where it reads a backlog from is its own matter.
+    It has no journal that is sealed later: its source of a backlog is its own matter.
     """
 
     url: str

@@ -55,7 +55,7 @@ app = typer.Typer(
 def main() -> None:
     """Run the program: a failure is one sentence on standard error and exit code 1.
 
-    Of what is logged errors are shown, and what a dead broker is waited for.
+    The log shows errors, and waits for dead brokers.
     """
     told = logging.StreamHandler()
     told.addFilter(_is_told)
@@ -234,7 +234,7 @@ def _print_status(found: RootStatus) -> None:
 
 
 def _print_copies(found: StorageStatus) -> None:
-    """Print journals, and what is wrong with copies."""
+    """Print journals, and problems of copies."""
     if found.incarnations:
         output.table(
             "Broker incarnations",

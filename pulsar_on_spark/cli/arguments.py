@@ -1,6 +1,6 @@
 """Arguments that commands share: which root, what in it, and how results are printed.
 
-Like all modules of commands it imports where it is used what takes long to load: a command starts at once.
+Like all modules of commands it imports slow modules where they are used: a command starts at once.
 """
 
 from __future__ import annotations

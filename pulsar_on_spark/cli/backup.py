@@ -18,7 +18,7 @@ def backup(
     root_option: RootOption = None,
     as_json: AsJson = False,
 ) -> None:
-    """Copy a root, with everything on its storage paths, while brokers and Spark go on; read all of the copy."""
+    """Copy a root, with everything on its storage paths, while brokers and Spark run; verify all of the copy."""
     from pulsar_on_spark.topic.maintenance.backup.backup import back_up
 
     opened = open_root(root, root_option)

@@ -28,7 +28,7 @@ class BrokerTarget(Target):
         self.admin = admin
 
     def storage(self) -> StorageStatus | None:
-        """Storage paths, copies and journals; None of a broker of Apache Pulsar, which does not say."""
+        """Storage paths, copies and journals; None for a broker of Apache Pulsar, which does not have them."""
         from pydantic import TypeAdapter
 
         from pulsar_on_spark.topic.maintenance.status import StorageStatus
@@ -214,7 +214,7 @@ _SAID_WHERE_UNSET: Final[dict[str, object]] = {
     "schema_compatibility_strategy": "UNDEFINED",
     "subscription_types_enabled": [],
 }
-"""What Pulsar's API answers for the policies that it does not tell from unset ones; that is no news."""
+"""Answers of Pulsar's API for policies that may be unset: they are not shown."""
 
 
 def _status(topic: str, name: str, stats: Mapping[str, Any], cursor: Mapping[str, Any]) -> SubscriptionStatus:

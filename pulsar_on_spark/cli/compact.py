@@ -31,7 +31,7 @@ def compact(
     ] = 256,
     as_json: AsJson = False,
 ) -> None:
-    """Keep the newest message of each key for readers that read compacted; the log stays as it is.
+    """Keep the newest message of each key for readers that read compacted; the log is unchanged.
 
     A broker may be running on the root. Each partition is compacted by itself.
     """

@@ -1,4 +1,4 @@
-"""`pulsarpy consume`: the flags of `pulsar-client consume`, and an end where no message comes any more."""
+"""`pulsarpy consume`: the flags of `pulsar-client consume`, and a time limit without messages."""
 
 from __future__ import annotations
 
@@ -117,7 +117,7 @@ def _pattern(text: str) -> re.Pattern[str]:
 
 
 def _next(consumer: Any, patience_s: float) -> pulsar.Message | None:
-    """The next message; None if none comes in this time. Standard error says when it has to be waited for long."""
+    """Return the next message; None if none arrives in this time. Standard error reports a long wait."""
     import pulsar
 
     begun_s = time.monotonic()

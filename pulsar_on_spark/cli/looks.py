@@ -1,6 +1,6 @@
-"""`pulsarpy topics stats` and `internal-stats`, and `peek`: what is in a topic and behind cursors; nothing moves.
+"""`pulsarpy topics stats`, `internal-stats` and `peek`: contents of topics and backlogs of cursors; nothing moves.
 
-Brokers of Apache Pulsar answer, too: what they do not say is shown as absent.
+Brokers of Apache Pulsar answer, too: fields that they lack are shown as absent.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ def stats(
     url: UrlOption = None,
     as_json: AsJson = False,
 ) -> None:
-    """Show what is stored and exact backlogs; by --url also rates and who is connected, which only a broker knows."""
+    """Show stored messages and exact backlogs; by --url also rates and connected clients, which only a broker has."""
     target = open_target(root, root_option, url)
     found = target.stats(topic)
     if as_json:

@@ -29,7 +29,7 @@ def print_message(message: pulsar.Message, schemas: ValueSchemas, as_json: bool,
 def print_line(
     id_: str, publish_ms: int, key: str | bytes | None, value: str | None, as_json: bool, *, topic: str | None = None
 ) -> None:
-    """Print a message by its parts; its topic first, where it is given."""
+    """Print a message by its parts; its topic first, if given."""
     shown_key = as_text(key) if isinstance(key, bytes) else key
     if as_json:
         line: dict[str, object] = {} if topic is None else {"topic": topic}

@@ -1,4 +1,4 @@
-"""Values of messages as they are shown: by the schema that they were written with, else as text."""
+"""Values of messages for display: by the schema that they were written with, else as text."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class ValueSchema:
         self._data = data
 
     def text(self, value: bytes) -> str:
-        """A value; as text where it does not fit the schema, or has a type that is text anyway."""
+        """Return a value; as text if it does not fit the schema, or has a type that is text anyway."""
         try:
             if self._type == "AVRO":
                 import fastavro
@@ -80,9 +80,9 @@ class ValueSchemas:
 
 
 NO_SCHEMA: Final = ValueSchemas(())
-"""Of topics whose values are shown as text."""
+"""For topics whose values are shown as text."""
 
 
 def as_text(data: bytes) -> str:
-    """Bytes as UTF-8; what is not is escaped."""
+    """Return bytes as UTF-8, other bytes escaped."""
     return data.decode(errors="backslashreplace")

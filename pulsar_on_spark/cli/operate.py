@@ -31,7 +31,7 @@ def unload(topic: Topic, url: UrlOption = None, as_json: AsJson = False) -> None
 
 @topics_app.command()
 def terminate(topic: Topic, url: UrlOption = None, as_json: AsJson = False) -> None:
-    """Let a topic take no messages any more."""
+    """Terminate a topic: it accepts no more messages."""
     last = open_broker(url).change("POST", *topic_path(topic), "terminate")
     if as_json:
         output.print_json(last)
@@ -41,7 +41,7 @@ def terminate(topic: Topic, url: UrlOption = None, as_json: AsJson = False) -> N
 
 @topics_app.command()
 def truncate(topic: Topic, url: UrlOption = None, as_json: AsJson = False) -> None:
-    """Delete all that is in a topic, whatever is acknowledged and whatever retention says."""
+    """Delete all messages of a topic, also unacknowledged and retained ones."""
     open_broker(url).change("DELETE", *topic_path(topic), "truncate")
     output.done(f"Truncated {topic}.", as_json, topic=topic)
 
@@ -100,7 +100,7 @@ def expire(
     url: UrlOption = None,
     as_json: AsJson = False,
 ) -> None:
-    """Acknowledge what is older."""
+    """Acknowledge messages older than a time."""
     open_broker(url).change("POST", *topic_path(topic), "subscription", name, "expireMessages", str(seconds))
     output.done(
         f"Expired what is older than {seconds:,} s in {name!r} on {topic}.",
@@ -118,7 +118,7 @@ def seek(
     url: UrlOption = None,
     as_json: AsJson = False,
 ) -> None:
-    """Let a subscription begin anew somewhere; its consumers are sent away, and come back."""
+    """Move a subscription's cursor; its consumers are disconnected, and reconnect."""
     path = (*topic_path(topic), "subscription", name, "resetcursor")
     broker = open_broker(url)
     if to.isdecimal():

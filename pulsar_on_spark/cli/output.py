@@ -45,12 +45,12 @@ def fail(text: str) -> None:
 
 
 def note(text: str) -> None:
-    """Print on standard error what is no result and no error."""
+    """Print a note on standard error: neither a result nor an error."""
     err().print(f"pulsarpy: {printable(text)}", markup=False)
 
 
 def done(text: str, as_json: bool, **what: object) -> None:
-    """Say what a command has changed: a line for people, or with what and to what as JSON."""
+    """Report a change: a line for people, or its action and object as JSON."""
     if as_json:
         print_json(what)
     else:
@@ -86,7 +86,7 @@ def print_json(value: object) -> None:
 
 @contextmanager
 def progress(quiet: bool) -> Iterator[Report]:
-    """Bars on standard error for the steps of long work; nothing if `quiet`, or where nobody looks."""
+    """Show bars on standard error for the steps of long work; nothing if `quiet`, or without a terminal."""
     console = err()
     if quiet or not console.is_terminal:  # Rich before 14.3 would print an empty line
         yield lambda step, done, total: None
@@ -107,7 +107,7 @@ def progress(quiet: bool) -> Iterator[Report]:
 
 @contextmanager
 def waiting(what: str) -> Iterator[None]:
-    """Say on standard error what is waited for; nothing where nobody looks."""
+    """Show on standard error what the command waits for; nothing without a terminal."""
     console = err()
     with console.status(what) if console.is_terminal else nullcontext():
         yield

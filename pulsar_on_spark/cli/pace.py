@@ -18,10 +18,10 @@ class Pace:
         self._begun_s = time.perf_counter()
 
     def due_s(self, done: int) -> float:
-        """The time, by `time.perf_counter`, at which the message after so many is due: now, where there is no rate."""
+        """Return the time, by `time.perf_counter`, at which the message after this many is due: now, without a rate."""
         return self._begun_s + done / self._rate if self._rate else time.perf_counter()
 
     def wait(self, done: int, end_s: float = math.inf) -> None:
-        """Return when the message after so many is due, at the latest at this end."""
+        """Return when the message after this many is due, at the latest at this end."""
         while (ahead_s := min(self.due_s(done), end_s) - time.perf_counter()) > 0:
             time.sleep(ahead_s)

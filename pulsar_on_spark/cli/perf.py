@@ -253,7 +253,7 @@ def _ticks(measured: Measured, every_s: float, as_json: bool) -> Iterator[None]:
 
 
 def _report(done: str, topic: str, measured: Measured, took_s: float, as_json: bool) -> None:
-    """Print what was measured; exits with 1 where messages failed."""
+    """Print the results; exit with 1 if messages failed."""
     found = {f"p{each:g}": measured.latencies.get_value_at_percentile(each) / 1000 for each in _PERCENTILES}
     found["max"] = measured.latencies.get_max_value() / 1000
     if as_json:

@@ -1,4 +1,4 @@
-"""Names of `pulsar-admin`'s commands: those with the same arguments run, of the others the error says what to type."""
+"""Names of `pulsar-admin`'s commands: those with the same arguments run, the others end with a hint what to type."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def hint(name: str) -> str | None:
 
 
 class PulsarGroup(TyperGroup):
-    """A group of commands that knows those of `pulsar-admin`."""
+    """A group of commands that recognises those of `pulsar-admin`."""
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
         """Find a command as typed, else by the name that it has in `pulsar-admin`."""

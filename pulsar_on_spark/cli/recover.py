@@ -43,7 +43,7 @@ def recover(
     yes: Annotated[bool, typer.Option("--yes", help="Give paths or frames up if it cannot be helped.")] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Recover the journals of brokers that are dead, now; a broker whose lease is renewed is left alone."""
+    """Recover the journals of dead brokers now; a broker that renews its lease is left alone."""
     give_up = give_up_path or []
     if give_up and incarnation is None:
         raise InvalidArgumentError("Paths are given up for one broker incarnation: name it with --incarnation.")

@@ -47,7 +47,7 @@ async def _serve(path: Path, settings: BrokerSettings, quorum: Quorum | None) ->
     asked = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, asked.set)
-    gc.freeze()  # what is there now stays: no collection need look at it
+    gc.freeze()  # the present objects stay, so no collection need visit them
     gc.set_threshold(*GC_THRESHOLD)
     _greet(running)
     waiting = loop.create_task(running.wait())

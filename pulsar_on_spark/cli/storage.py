@@ -1,4 +1,4 @@
-"""`pulsarpy storage`: storage paths, what is wrong with copies, and restoring them."""
+"""`pulsarpy storage`: storage paths, problems of copies, and their repair."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _SHOWN = 20
 
 @storage_app.command("list")
 def list_(root: RootArgument = None, root_option: RootOption = None, as_json: AsJson = False) -> None:
-    """List storage paths, what is on them, and what is wrong with them."""
+    """List storage paths, their contents, and their problems."""
     from pulsar_on_spark.topic.maintenance.status import storage_status
 
     found = storage_status(open_root(root, root_option)).paths
@@ -58,7 +58,7 @@ def add(
 def drain(
     path_id: PathIdArgument, root: RootArgument = None, root_option: RootOption = None, as_json: AsJson = False
 ) -> None:
-    """Let nothing new come to a path; `repair` then copies away what is there."""
+    """Put nothing new on a path; `repair` then copies its contents to others."""
     from pulsar_on_spark.topic.maintenance.repair import storage_paths
 
     drained = storage_paths.drain(open_root(root, root_option), path_id)
@@ -84,7 +84,7 @@ def lost(
     force: Annotated[bool, typer.Option("--force", help="Also if files have their only copies there.")] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Say that a path's disk is gone: `repair` then makes its copies anew from the others."""
+    """Declare a path's disk lost: `repair` then makes its copies again from the others."""
     from pulsar_on_spark.topic.maintenance.repair import storage_paths
 
     given_up = storage_paths.give_up(open_root(root, root_option), path_id, force=force)
@@ -95,7 +95,7 @@ def lost(
 def retire(
     path_id: PathIdArgument, root: RootArgument = None, root_option: RootOption = None, as_json: AsJson = False
 ) -> None:
-    """Take a drained or lost path out of the root, when nothing needs it any more."""
+    """Remove a drained or lost path from the root, when nothing needs it any longer."""
     from pulsar_on_spark.topic.maintenance.repair import storage_paths
 
     retired = storage_paths.retire(open_root(root, root_option), path_id)
@@ -109,7 +109,7 @@ def check_(
     path_id: Annotated[int | None, typer.Option("--path", help="The copies on this storage path only.")] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Read every copy in full and say what is missing, bad, or lacks a place; repairs nothing."""
+    """Read every copy in full and list missing, bad and misplaced ones; repairs nothing."""
     from pulsar_on_spark.topic.maintenance.repair.checking import check
 
     opened = open_root(root, root_option)

@@ -34,7 +34,7 @@ def open_target(argument: str | None, option: str | None, url: str | None) -> Ro
         InvalidArgumentError: neither a root nor a URL is given, or both are.
         PulsarpyError: the root cannot be opened.
     """
-    # Typer takes the option from the environment where it is not given.
+    # Typer takes the option from the environment if it is not given.
     root_is_given = argument is not None or option not in (None, os.environ.get(ROOT_VARIABLE))
     if url is not None and root_is_given:
         raise InvalidArgumentError("Both a root and --url are given: give one of them.")

@@ -192,7 +192,7 @@ def unset(
 def _change(
     target: RootTarget | BrokerTarget, of: str, field: str, value: Any, *, dry_run: bool, as_json: bool
 ) -> None:
-    """Set a policy, or unset it for None; of retention on a root say what housekeeping deletes then."""
+    """Set a policy, or unset it for None; on a root, show what housekeeping deletes under another retention."""
     trimmed = None
     if field == "retention" and not isinstance(target, BrokerTarget):
         trimmed = target.retention_preview(of, value)

@@ -18,7 +18,7 @@ def duration_s(text: str, what: str) -> float:
 
     Args:
         text: The duration.
-        what: What it was given for, for the error.
+        what: The option or argument, for the error.
 
     Raises:
         InvalidArgumentError: it is no duration.

@@ -14,7 +14,7 @@ def admit(backlogs: Sequence[Backlog], budget: Budget, passed_over: Mapping[str,
     """Return the end of the batch in each topic: shares in proportion to the backlogs, never splitting an entry.
 
     A topic whose share is smaller than its next entry gets nothing, unless it is the first of the batch. The first is
-    the topic that was passed over most often, then the one with the largest backlog, so that none starves.
+    the topic that was skipped most often, then the one with the largest backlog, so that none starves.
 
     Args:
         backlogs: The topics' backlogs.

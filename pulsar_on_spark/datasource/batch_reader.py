@@ -25,7 +25,7 @@ from pulsar_on_spark.topic.managed_ledger.chain.slices import SegmentSlice
 
 
 class PulsarBatchReader(DataSourceReader):
-    """Reads every message between two positions of the selected topics, as they are when the read is planned."""
+    """Reader of every message between two positions of the selected topics, as of the planning of the read."""
 
     def __init__(self, options: ReadOptions, schema: ReadSchema) -> None:
         _check(options)
@@ -79,8 +79,8 @@ def plan_slices(
     """The slices between the bounds.
 
     Args:
-        view: The metadata, with what is in journals.
-        bounds: What is wanted of each part.
+        view: The metadata, with the entries in journals.
+        bounds: The requested range of each part.
         fail_on_data_loss: Whether a loss is an error.
         compacted: Read the compacted ledger up to its horizon, where there is one, and the log from there on.
 

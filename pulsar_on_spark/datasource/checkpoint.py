@@ -1,8 +1,8 @@
 """A streaming query's checkpoint, as far as the sink has to do with it: on the local disk, it is made durable and read.
 
-Spark's log of offsets isn't synced. After a power cut `offsets/N` may be gone while the sink's commit of batch N is
-there: Spark would plan another batch N, and its rows be taken for those of the first. So the sink syncs `offsets/N`
-before it commits N. Other file systems than the local one keep what was closed.
+Spark does not sync its log of offsets. After a power cut `offsets/N` may be gone although the sink's commit of batch N
+exists: Spark would plan another batch N, whose rows would be skipped as already written. So the sink syncs `offsets/N`
+before it commits N. File systems other than the local one keep files that were closed.
 
 A checkpoint that was restored from a backup lacks the last `offsets/N`, too. So the sink stores a digest of what
 `offsets/N` plans with its commit of N: Spark reads the file again for a replay, and writes it for a new plan only.
@@ -31,8 +31,8 @@ _NOT_OURS = (FileNotFoundError, IsADirectoryError, NotADirectoryError, Permissio
 def checkpoints_of(query_id: str, location: str | None, default: str | None) -> list[Path]:
     """The folders with the checkpoint of a query: one, or several if copies of it lie in the folder of all checkpoints.
 
-    There is none where it is on no local disk, or cannot be read by this process. A path without a scheme may be one of
-    another file system: the query's id in the folder tells.
+    There is none if it is on no local disk, or cannot be read by this process. A path without a scheme may be one of
+    another file system: the query's id in the folder decides.
 
     Args:
         query_id: The query.
@@ -62,13 +62,13 @@ def sync_offsets(checkpoints: Sequence[Path], batch_id: int, files: FileOps = OS
     """Return when the offsets of a batch, and the query's id, are durable in its checkpoint.
 
     Args:
-        checkpoints: The checkpoint and its copies. Nothing tells them apart: those with the batch must agree.
+        checkpoints: The checkpoint and its copies, which look alike: those with the batch must agree.
         batch_id: The batch.
         files: The file system.
 
     Returns:
         A digest of the offsets that the batch's sources were planned with, and of the files behind those of Spark's
-        file source; None where this process cannot open them, which is said in the log.
+        file source; None if this process cannot open them, which is logged.
 
     Raises:
         StorageError: they cannot be made durable, or a copy of the checkpoint has others.
@@ -112,7 +112,7 @@ def _synced(checkpoint: Path, batch_id: int, files: FileOps) -> str | None:
 def _sources(planned: Path) -> list[bytes]:
     """The lines of the sources in a file of Spark's log of offsets (its class `OffsetSeqLog`).
 
-    Before them stand the format's version, and settings and times in one line: these may be edited, by an editor that
+    Before them are the format's version, and settings and times in one line: these may be edited, with an editor that
     ends the last line, too.
     """
     return planned.read_bytes().splitlines()[2:]

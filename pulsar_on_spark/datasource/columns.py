@@ -98,7 +98,7 @@ class ColumnSelection:
 def select_columns(
     columns: str | None = None, *, include_metadata: bool = False, value_type: StructType | None = None
 ) -> ColumnSelection:
-    """Say which columns a read has.
+    """Choose the columns of a read.
 
     Args:
         columns: The option `columns`: names separated by commas, any subset in any order; None for the default.
@@ -213,7 +213,7 @@ def _properties(rows: _Range) -> pa.MapArray:
     if maps.null_count == len(maps):
         return pa.MapArray.from_arrays(np.zeros(len(maps) + 1, np.int32), maps.keys.slice(0, 0), maps.items.slice(0, 0))
     if np.diff(maps.offsets.to_numpy())[maps.is_null().to_numpy(zero_copy_only=False)].any():
-        # Arrow lets a null map cover entries; taking every row leaves them behind.
+        # Arrow lets a null map cover entries; taking every row drops them.
         maps = maps.take(pa.array(np.arange(len(maps))))
     return pa.MapArray.from_arrays(maps.offsets, maps.keys, maps.items)
 

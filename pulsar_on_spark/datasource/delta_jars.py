@@ -48,7 +48,7 @@ _RESOLVED: Final = (
     "io.unitycatalog:unitycatalog-hadoop:0.6.0",
     "com.google.code.findbugs:jsr305:3.0.2",
 )
-"""What is left of Delta's JAR and what it draws in, with versions."""
+"""The rest of Delta's JAR's dependencies, with versions."""
 _IVY_FOLDER: Final = "spark.jars.ivy"
 _DEFAULT_IVY_FOLDER: Final = "~/.ivy2.5.2"
 """Spark 4.2's own, so that JARs which another session has fetched are found."""
@@ -58,13 +58,13 @@ def delta_jars(confs: Mapping[str, str]) -> tuple[Path, ...]:
     """Find Delta's JARs, or fetch them.
 
     Args:
-        confs: The session's confs: `spark.jars.packages` and whatever else says where packages come from.
+        confs: The session's confs: `spark.jars.packages` and the others that configure sources of packages.
 
     Returns:
         The JARs. None if they are not in Ivy's cache after they were resolved, as a custom cache may have other names.
 
     Raises:
-        PySparkRuntimeError: They can't be fetched. What Spark said about it is on standard error.
+        PySparkRuntimeError: They cannot be fetched. Spark's reason is on standard error.
     """
     folder = Path(confs.get(_IVY_FOLDER, _DEFAULT_IVY_FOLDER)).expanduser().absolute()
     found = _cached(folder)

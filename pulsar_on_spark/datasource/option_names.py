@@ -1,4 +1,4 @@
-"""The names of `format("pulsarpy")`'s options: aliases, directions, what is refused, and look-ups with a check.
+"""The names of `format("pulsarpy")`'s options: aliases, directions, refused ones, and look-ups with a check.
 
 Spark hands options over with lower-cased names. Names follow pulsar-spark, with Kafka's as aliases.
 """
@@ -40,7 +40,7 @@ READ_OPTIONS = (
     *("minPartitions", "maxRecordsPerPartition", "includeMetadata", "columns", "mode"),
     *("allowDifferentTopicSchemas", "waitingForNonExistedTopic", "pollTimeoutMs"),
 )
-"""`waitingForNonExistedTopic` and `pollTimeoutMs` are pulsar-spark's: accepted, and there is no one to wait for."""
+"""`waitingForNonExistedTopic` and `pollTimeoutMs` are pulsar-spark's: accepted without effect."""
 WRITE_OPTIONS = (*_BOTH, "registerSchema", "hashingScheme", "txnAppId", "txnVersion", "checkpointLocation")
 _QUORUM = "the root says it (`pulsarpy init --quorum`), or the policy persistence of a topic or namespace"
 REFUSED = {
@@ -52,9 +52,9 @@ REFUSED = {
     "writeQuorum": _QUORUM,
     "ackQuorum": _QUORUM,
 }
-"""Features still to come, and whatever would relax durability: ignoring these would mislead."""
+"""Features still to come, and options that would relax durability: ignoring these would mislead."""
 _HARMLESS = {"fsync": "true", "compressionType": "zstd"}
-"""Values of refused options that ask for what is done anyway."""
+"""Values of refused options that request the only behaviour."""
 _CLIENT = ("pulsar.", "admin.url", "adminurl")
 """Options that configure a client that isn't there: accepted, with a warning."""
 
@@ -94,7 +94,7 @@ class GivenOptions:
                 )
 
     def text(self, name: str) -> str | None:
-        """The option's text, None where it isn't given."""
+        """Return the option's text, None if it is not given."""
         return self._values.get(name)
 
     def choice(self, name: str, choices: tuple[_C, ...]) -> _C | None:
@@ -134,7 +134,7 @@ class GivenOptions:
         return float(match.group(1)) * _UNITS_S[unit]
 
     def bad(self, name: str, remedy: str) -> InvalidArgumentError:
-        """The error for an option whose value can't be used."""
+        """Return the error for an option whose value cannot be used."""
         return InvalidArgumentError(f"Option {name} has the value {self.text(name)!r}: {remedy}.")
 
     def only(self, name: str, why: str) -> None:
@@ -144,7 +144,7 @@ class GivenOptions:
 
 
 def warn_without_effect(given: Mapping[str, str], direction: Direction) -> None:
-    """Log what is accepted and does nothing: once for each option, to be called once for each read or write."""
+    """Log accepted options without effect: once for each option, to be called once for each read or write."""
     belongs = {name.lower() for name in (READ_OPTIONS if direction == "read" else WRITE_OPTIONS)}
     client = sorted(name for name in given if _is_for_a_client(name))
     if client:
@@ -162,6 +162,6 @@ def _is_for_a_client(name: str) -> bool:
 
 
 def _nearest(name: str, ratio: float) -> str | None:
-    """The known name with the most letters in common, if these are so many."""
+    """Return the known name with the most letters in common, if there are enough."""
     close = difflib.get_close_matches(name.lower(), _KNOWN, n=1, cutoff=ratio)
     return _KNOWN[close[0]] if close else None

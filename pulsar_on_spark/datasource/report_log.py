@@ -21,7 +21,7 @@ class ReportLog:
         self._known = self._read()
 
     def look(self) -> None:
-        """Log what is new. Reports that can't be read are left to `pulsarpy status`."""
+        """Log new reports. Reports that cannot be read are left to `pulsarpy status`."""
         changed_ns = self._changed()
         if changed_ns == self._changed_ns:
             return

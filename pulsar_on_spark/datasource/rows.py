@@ -3,8 +3,8 @@
 `check_frame` decides once, when the writer is made; a task then calls `to_segment_rows` on every batch. Values, keys
 and properties are handed on without a copy where Spark's type is the stored one.
 
-A frame read from one topic can be written to another as it is: columns that only Pulsar sets (`__messageId`,
-`__publishTime`, ...) are accepted and ignored, and so is `__topic` where the option `topic` names the target.
+A frame read from one topic can be written to another unchanged: columns that only Pulsar sets (`__messageId`,
+`__publishTime`, ...) are accepted and ignored, and so is `__topic` if the option `topic` names the target.
 """
 
 from __future__ import annotations

@@ -55,7 +55,7 @@ Paths = Mapping[PathId, StoragePath]
 
 
 class ScanPartition(InputPartition):
-    """A task's share of a read, in order, with the storage paths as the driver knows them."""
+    """A task's share of a read, in order, with the driver's table of storage paths."""
 
     def __init__(self, pieces: Sequence[ScanPiece], paths: Paths) -> None:
         super().__init__(None)
@@ -71,9 +71,9 @@ def split(
     Args:
         pieces: what to read, in order.
         paths: the storage paths.
-        min_partitions: at least so many tasks, if there are so many record batches; by default the machine's cores,
+        min_partitions: minimum number of tasks, if there are as many record batches; by default the machine's cores,
             and a multiple of them, so that no core waits while another does the last task.
-        max_records: at most so many messages a task, or a single entry (up to 1,000 messages), which is never split.
+        max_records: maximum number of messages of a task, or one entry (up to 1,000 messages), which is never split.
     """
     grains = [grain for piece in pieces for grain in _grains(piece, max_records)]
     size = sum(grain.size for grain in grains)

@@ -27,7 +27,7 @@ _PACKAGES = "spark.jars.packages"
 _EXCLUDES = "spark.jars.excludes"
 _JARS = "spark.jars"
 _SUBMITTED = "PYSPARK_GATEWAY_PORT"
-"""`spark-submit` starts the JVM, and fetches its packages, before the program; the variable says where it listens."""
+"""`spark-submit` starts the JVM, and fetches its packages, before the program; the variable has its port."""
 
 
 def session_confs(delta: bool | None = None) -> dict[str, str]:
@@ -61,13 +61,13 @@ def session_confs(delta: bool | None = None) -> dict[str, str]:
 def spark_session(app_name: str = "pulsar_on_spark", delta: bool | None = None, **confs: str) -> SparkSession:
     """Start a Spark session, or return the running one, in which topics and Delta tables can be used together.
 
-    Python workers run this interpreter unless PYSPARK_PYTHON says otherwise; the variable is set for this process,
+    Python workers run this interpreter unless PYSPARK_PYTHON names another; the variable is set for this process,
     because the JVM's search for Python data sources reads it there.
 
     Args:
         app_name: The application's name.
         delta: As in `session_confs`. Fetching Delta's JARs needs a Maven repository the first time only. A running
-            session keeps what it has.
+            session is unchanged.
         confs: Spark confs that are added, or replace those of `session_confs`; most have dots in their names:
             `spark_session(**{"spark.master": "local[2]"})`.
 
@@ -114,7 +114,7 @@ def require_java() -> None:
     """Check that Java 17 or newer is there.
 
     Raises:
-        SparkSessionError: It isn't; the sentence says what to install.
+        SparkSessionError: It is not installed; the sentence has the remedy.
     """
     home = os.environ.get("JAVA_HOME")
     java = str(Path(home, "bin", "java")) if home else shutil.which("java")

@@ -46,7 +46,7 @@ class PulsarDataSource(DataSource):
         return PulsarBatchReader(*self._read(schema))
 
     def streamReader(self, schema: StructType) -> PulsarStreamReader | RefusedStream:
-        """A streaming read; what can't be read comes back as a reader that says so when it is asked for offsets."""
+        """Return a streaming reader; after a failed preparation one that raises it when Spark asks for offsets."""
         from pulsar_on_spark.datasource.stream_reader import PulsarStreamReader
 
         try:
@@ -115,5 +115,5 @@ class RefusedStream(DataSourceStreamReader):
         raise self._error
 
     def read(self, partition: InputPartition) -> NoReturn:
-        """Raise the error: nobody asks for this."""
+        """Raise the error: Spark calls `latestOffset` first."""
         raise self._error

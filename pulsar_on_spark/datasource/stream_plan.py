@@ -117,7 +117,7 @@ def backlogs(
     Args:
         view: The metadata.
         parts: The topics.
-        reading: What is read of them, by full name; a topic without ranges is not read.
+        reading: The ranges to read, by full name; a topic without ranges is not read.
         targets: Where an AvailableNow query ends; a topic that is absent came later.
         budget: The limits of a batch.
     """
@@ -156,7 +156,7 @@ def furthest(topic: TopicOffset) -> Position:
 
 
 def read_up_to(reading: Mapping[str, TopicOffset], ends: Mapping[str, Position]) -> dict[str, TopicOffset]:
-    """The ranges, each from where it stands up to its topic's end, never backwards."""
+    """Return the ranges, each from its position up to its topic's end, never backwards."""
     return {
         name: TopicOffset(
             topic.topic_id,
@@ -188,7 +188,7 @@ def named_rows(ranges: Sequence[SlotRange]) -> set[tuple[int, int]]:
 
 
 def behind(ranges: Sequence[SlotRange], left_out: LeftOut) -> list[SlotRange]:
-    """The ranges without what is acknowledged as a whole: more than when they were planned, if a later row counts."""
+    """Return the ranges without acknowledged entries: more than at the planning, if a later row counts."""
     if left_out.rank in named_rows(ranges):
         return list(ranges)
     return [replace(r, start=min(max(r.start, left_out.mark_delete), r.end)) for r in ranges]
@@ -210,7 +210,7 @@ def _intervals(ranges: Sequence[SlotRange]) -> list[tuple[Position, Position, fr
 
 
 def progress(view: View, offset: StreamOffset, left_out: Mapping[str, LeftOut] | None = None) -> dict[str, object]:
-    """The topics' ends and what waits behind an offset: messages exactly, a slot's as one 64th, and their bytes."""
+    """Return the topics' ends and the backlog after an offset: messages (a slot's as one 64th) and bytes."""
     acked = left_out or {}
     messages = size = 0.0
     ends: dict[str, list[int]] = {}

@@ -122,7 +122,7 @@ class PulsarStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     @one_sentence
     def prepareForTriggerAvailableNow(self) -> None:
-        """Fix how far this run reads: what is there now."""
+        """Fix the end of this run: the present ends of the topics."""
         root = RootHandle.shared(self._options.root)
         durable = root.store.view(durable=True)
         parts = stream_plan.existing_parts(durable, self._options.topics)
@@ -165,7 +165,7 @@ class PulsarStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     @one_sentence
     def reportLatestOffset(self) -> Json | None:
-        """The topics' ends, and the backlog behind the batch that is running: in `query.lastProgress`."""
+        """Return the topics' ends, and the backlog after the running batch: for `query.lastProgress`."""
         planned = self._planned
         if planned is not None and planned.view is not None:
             left_out = self._left_out(planned.offset, is_replay=False)
@@ -231,7 +231,7 @@ class PulsarStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     # -- steps -----------------------------------------------------------------------------------------------------
 
     def _adopt(self, offset: Json) -> StreamOffset:
-        """Parse an offset; the first one says which consumer this query is."""
+        """Parse an offset; the first one determines this query's consumer."""
         parsed = StreamOffset.from_json(offset)
         if self._identity is None:
             self._identity = StreamIdentity.of_offset(parsed, self._options)
@@ -282,7 +282,7 @@ class PulsarStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return stream_plan.Budget(self._options.max_messages, self._options.max_bytes)
 
     def _wait_for_more(self, waiting: Sequence[stream_plan.Backlog], limit: ReadLimit) -> bool:
-        """minOffsetsPerTrigger: wait for so many messages, at most maxTriggerDelay; AvailableNow does not wait."""
+        """Apply minOffsetsPerTrigger: wait for enough messages, at most maxTriggerDelay; AvailableNow does not."""
         wanted = self._options.min_messages
         if wanted is None or self._targets is not None or isinstance(limit, ReadAllAvailable):
             return False
@@ -295,7 +295,7 @@ class PulsarStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return {} if self._subscription is None else self._subscription.left_out(offset, is_replay=is_replay)
 
     def _lose_all(self, reasons: Iterable[str]) -> None:
-        """Fail on the first loss, or say each once and go on.
+        """Fail at the first loss, or log each one once and continue.
 
         Raises:
             DataLossError: there is one, and `failOnDataLoss` is true.

@@ -94,7 +94,7 @@ class StreamSubscription:
         return found
 
     def _naming(self, part: TopicPart, topic: TopicOffset, view: View, cursors: Cursors) -> TopicOffset:
-        """The ranges with the name of the row whose ack holes they leave out, as long as holes lie before them."""
+        """Return the ranges with the name of the row whose ack holes they leave out, while holes lie before them."""
         record = view.get(SubscriptionRecord, f"{part.topic_id}/{self.name}")
         row = None if record is None else holes_left_out(record, cursors.of(part.topic_id, self.name))
         if row is None or not topic.ranges:
@@ -133,11 +133,11 @@ class StreamSubscription:
 
         Where a topic's cursor begins:
 
-        - the offset does not know the topic, which came after its batch was planned: at the earliest message;
+        - the offset lacks the topic, which was created after its batch was planned: at the earliest message;
         - the offset has it without an epoch, so no consumer of the subscription has read it: at the offset's position;
-        - the subscription has expired: its slots at the offset's positions, as if it had been there all the while.
+        - the subscription has expired: its slots at the offset's positions, as if it still existed.
 
-        Any other, and one that vanished while this process reads it, was deleted: `SubscriptionConsumer` says so.
+        Any other, and one that disappeared while this process reads it, was deleted: `SubscriptionConsumer` raises.
         """
         missing = [part for part in parts if view.get(SubscriptionRecord, f"{part.topic_id}/{self.name}") is None]
         starts: dict[TopicPart, Position] = {}
@@ -168,10 +168,10 @@ def first_topics(
 ) -> dict[str, TopicOffset]:
     """The topics of a new query's initial offset under the subscription `name`.
 
-    A topic whose cursor exists has no ranges: the cursor says where it is read from. Another one has the position at
-    which its cursor is to begin: startingOffsets, else the initial position, else the end. But a partition, or a topic
-    of a pattern, that came while the subscription was not read begins at its earliest message, as it would have under
-    a running query: its siblings have the subscription already.
+    A topic with a cursor has no ranges: it is read from the cursor. Another one has the position at which its cursor
+    will begin: startingOffsets, else the initial position, else the end. But a partition, or a topic of a pattern, that
+    was created while the subscription was not read begins at its earliest message, as it would have under a running
+    query: its siblings have the subscription already.
 
     Raises:
         InvalidArgumentError, DataLossError: the options don't fit the topics.

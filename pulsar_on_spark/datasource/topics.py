@@ -84,10 +84,10 @@ class UserPositions:
         self._options = options
 
     def starts(self, parts: Sequence[TopicPart], default: Point) -> dict[str, Position]:
-        """Return the start of each part's read, by name; `default` if the options say nothing.
+        """Return the start of each part's read, by name; `default` if the options have none.
 
         Raises:
-            InvalidArgumentError: an option names a topic that is not read, or no message is as young as asked for.
+            InvalidArgumentError: an option names a topic that is not read, or no message is as young as requested.
             DataLossError: a position lies outside its topic.
         """
         options = self._options

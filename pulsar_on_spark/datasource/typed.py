@@ -58,11 +58,11 @@ class TypedValues:
 
         Args:
             batch: Messages, with the columns of `segment_columns` at least.
-            topic: Whose messages they are.
-            name_row: Says which message a row is.
+            topic: The messages' topic.
+            name_row: Names a row's message.
 
         Raises:
-            IncompatibleSchemaError: a value is malformed and the mode is FAILFAST; `name_row` says which.
+            IncompatibleSchemaError: a value is malformed and the mode is FAILFAST; `name_row` names it.
         """
         values = batch.column("value")
         if self.writers is None:
@@ -110,7 +110,7 @@ def read_schema(options: ReadOptions) -> ReadSchema:
     """The columns of a read.
 
     Raises:
-        NotARootError, TopicNotFoundError, InvalidArgumentError: the options don't fit what is there.
+        NotARootError, TopicNotFoundError, InvalidArgumentError: the options do not fit the root.
     """
     root = RootHandle.shared(options.root)
     view = root.store.view()

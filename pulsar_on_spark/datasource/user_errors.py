@@ -22,8 +22,8 @@ end_quietly()  # every process that plans, commits or runs a task loads this mod
 def one_sentence(method: Callable[P, T]) -> Callable[P, T]:
     """Let an error of ours leave a Spark worker as its one sentence; any other error keeps its stack.
 
-    pyspark's `handle_worker_exception` looks at this variable when it reports the exception that ends the worker, so
-    that nobody else's errors lose theirs.
+    pyspark's `handle_worker_exception` reads this variable when it reports the exception that ends the worker, so that
+    other errors keep theirs.
     """
 
     @functools.wraps(method)

@@ -129,7 +129,7 @@ def _word(word: str) -> Literal["earliest", "latest"]:
 
 
 def _json(text: str) -> object:
-    """The text as JSON, None where it is not; what is given twice in it is an error."""
+    """Parse the text as JSON; return None if it is not; a duplicate name in it is an error."""
     try:
         return json.loads(text, object_pairs_hook=_distinct)
     except json.JSONDecodeError:

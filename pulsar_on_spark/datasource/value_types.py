@@ -23,7 +23,7 @@ class ValueSchema:
     """Typed values: the fields that Spark sees, and how their bytes are made and read.
 
     Attributes:
-        write_type: The fields as declared, also which of them are required.
+        write_type: The declared fields, with the required ones.
         read_type: The same with everything nullable: a value that does not fit is null.
         codec: For `topic.entries.values`.
     """
@@ -64,7 +64,7 @@ def spark_of_avro(text: str, *, logical_types: bool = True) -> StructType:
 
     Args:
         text: The schema's JSON.
-        logical_types: False for Pulsar's JSON type, whose values hold times as bare numbers.
+        logical_types: False for Pulsar's JSON type, whose times are bare numbers.
 
     Raises:
         InvalidArgumentError: the text is not such a schema, or has no Spark type.

@@ -16,7 +16,7 @@ _RUNTIME = "SPARK_PYTHON_RUNTIME"
 
 
 def is_spark_worker() -> bool:
-    """Tell whether Spark started this process."""
+    """Return True if Spark started this process."""
     return os.environ.get(_RUNTIME) == "PYTHON_WORKER"
 
 

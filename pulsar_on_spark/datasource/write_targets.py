@@ -45,7 +45,7 @@ class WriteTargets:
         return cls(plain, partitioned)
 
     def get(self, name: TopicName) -> WriteTarget | None:
-        """The topic to write to; None if the driver did not know it."""
+        """Return the topic to write to; None if the driver did not find it."""
         if (topic_id := self.plain.get(name.full)) is not None:
             return WriteTarget((TopicPart(name.full, topic_id, -1),))
         if (ids := self.partitioned.get(name.full)) is None:

@@ -50,7 +50,7 @@ _CHECKPOINTS = "spark.sql.streaming.checkpointLocation"
 
 @dataclass(frozen=True)
 class Staged(WriterCommitMessage):
-    """A task's message to the driver: what it staged, under which write id and for which query.
+    """A task's message to the driver: the staged files, their write id and their query.
 
     `checkpoints` is the folder of checkpoints that Spark's settings name; for a batch write, or if they don't, None.
     """
@@ -128,7 +128,7 @@ def plan_write(options: WriteOptions, schema: StructType, *, is_stream: bool = F
 
 
 def in_sink_runner() -> bool:
-    """Tell whether Spark commits micro-batches in this process: a writer made here does nothing else.
+    """Return True if Spark commits micro-batches in this process: a writer made here does nothing else.
 
     It spares the writer's plan. Where a distribution of Spark runs commits in a process of another name, the plan is a
     look at the metadata, no more: a stream's topic is made by its tasks.
@@ -140,7 +140,7 @@ def _target_of(view: View, topic: TopicName) -> WriteTarget | None:
     record = view.get(TopicRecord, topic.full)
     if record is None:
         return None
-    catalog.require_not_terminated(record)  # said again, for all topics, by the commit: this spares the work
+    catalog.require_not_terminated(record)  # the commit checks all topics again: this spares the work
     return WriteTarget(tuple(catalog.parts(view, record)))
 
 
@@ -191,7 +191,7 @@ class _TaskRun:
             self._writer.add(targets[index], rows)
 
     def _target(self, given: str) -> WriteTarget:
-        """The topic of this name; one that the driver didn't know is created, as everywhere in a write.
+        """Return the topic of this name; one that the driver did not find is created, as everywhere in a write.
 
         Raises:
             TopicNotFoundError: the streaming query has written before, and the topic was deleted: it may have been its
@@ -288,8 +288,9 @@ def _mark_failed(root: Path, failures: Sequence[PathFailure]) -> None:
     try:
         RootHandle.shared(root).mark_failed(failures)
     except (NotARootError, MetadataError, OSError) as error:
-        # A task that sees neither paths nor root (they are not mounted on its host) shall say what it met first. And
-        # behind a commit, whose messages are written, an error would have them written again.
+        # A task that sees neither paths nor root (they are not mounted on its host) reports its first error. And after
+        # a
+        # commit, whose messages are written, an error would have them written again.
         log.warning("Storage paths could not be marked as failed: %s", error)
 
 

@@ -1,7 +1,7 @@
 """Audit and repair of a large root as a Spark job: tasks read and copy, the driver plans and commits.
 
-What is found and decided is what `topic.maintenance.repair` does in one process; here many tasks do the reading and the
-copying. Every task must see the root and its storage paths.
+The same code of `topic.maintenance.repair` decides as in one process; here many tasks read and copy. Every task must
+see the root and its storage paths.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class AuditJobReport:
     """What the job found and did.
 
     Attributes:
-        check: What is wrong with copies; see `CheckReport`.
+        check: The problems of copies; see `CheckReport`.
         restored: Copies that were written; 0 where the job only checks.
         moved: Files whose record names other paths now.
         lost: Files of which no good copy could be put together.
@@ -59,7 +59,7 @@ class AuditJobReport:
 
 
 def run(spark: SparkSession, root: Root, *, repair: bool) -> AuditJobReport:
-    """Read every copy in full; with `repair`, restore what is missing or bad, or is where it shall not be.
+    """Read every copy in full; with `repair`, restore missing, bad and misplaced ones.
 
     Raises:
         MetadataError: the metadata cannot be read or written.
@@ -82,7 +82,7 @@ def run(spark: SparkSession, root: Root, *, repair: bool) -> AuditJobReport:
 def _read_all(
     spark: SparkSession, root: Path, paths: Mapping[PathId, StoragePath], copies: Sequence[tuple[FileRecord, PathId]]
 ) -> list[tuple[str, int, str, bool]]:
-    """(file id, path id, what is wrong, whether it was examined) of each copy that is not known to be good."""
+    """Yield (file id, path id, problem, whether it was examined) of each copy that is not known to be good."""
 
     def read(batches: Rows) -> Rows:
         for batch in batches:
@@ -158,7 +158,7 @@ def main(
     root: Annotated[Path, typer.Argument(help="The root's folder; every executor must see it.")],
     repair: Annotated[bool, typer.Option("--repair", help="Restore what is missing or bad.")] = False,
 ) -> None:
-    """Read every copy of every file in full, in parallel; with --repair, restore what is missing or bad."""
+    """Read every copy of every file in full, in parallel; with --repair, restore missing and bad ones."""
     console = Console()
     with spark_session("pulsarpy audit") as spark:
         done = run(spark, Root.open(root), repair=repair)

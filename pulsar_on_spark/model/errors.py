@@ -96,11 +96,11 @@ class StorageError(PulsarpyError):
 
 
 class StoragePathError(StorageError):
-    """A storage path is missing, not writable, or is not the path that the root knows."""
+    """A storage path is missing, not writable, or not the one in the root's metadata."""
 
 
 class WrongPathError(StoragePathError):
-    """A directory is there that is not the storage path that the root knows: it is empty, or another path's."""
+    """A directory is not the storage path in the root's metadata: it is empty, or another path's."""
 
 
 class NotEnoughCopiesError(StorageError):

@@ -27,7 +27,7 @@ class TextLines(logging.Formatter):
     """Formatter of text lines, each followed by its traceback; characters that control a terminal are escaped."""
 
     def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802  (logging's name)
-        """One line, whatever the message holds."""
+        """Return one line, whatever the message holds."""
         return printable(super().formatMessage(record))
 
     def formatException(self, ei: Any) -> str:  # noqa: N802  (logging's name)

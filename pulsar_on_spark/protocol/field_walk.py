@@ -1,6 +1,6 @@
 """Protobuf fields of many messages as columns of numbers and byte ranges: numpy walks all messages in step.
 
-The walk knows the fields of a *shape* in their usual wire types. A message with anything else (an unknown field, a
+The walk handles the fields of a *shape* in their usual wire types. A message with anything else (an unknown field, a
 length beyond the message's end) is **odd**: its fields are undefined, and the caller must use the protobuf parser. All
 other messages are well-formed and get the same values as from the parser (tests/protocol compare the two). The caller
 checks required fields: `present` marks the messages that have a field.

@@ -50,7 +50,7 @@ class ServerTls:
 
 
 FileStamp = tuple[int, int, int] | None
-"""A file's time of modification, inode and size, which tell whether it was replaced; None if it cannot be reached."""
+"""A file's time of modification, inode and size, which change if it is replaced; None if it cannot be reached."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,7 +84,7 @@ def load_server(tls: ServerTls) -> LoadedTls:
     """Read a server's files.
 
     Raises:
-        InvalidArgumentError: a file or a value cannot be used; one sentence says which, and the remedy.
+        InvalidArgumentError: a file or a value cannot be used; one sentence names it and the remedy.
     """
     # Before the files are read: a file that is replaced meanwhile is read again at the next check.
     stamps = stamps_of(tls.files)
@@ -187,7 +187,7 @@ def _set_versions(context: ssl.SSLContext, protocols: Sequence[str]) -> None:
 
 
 def _set_ciphers(context: ssl.SSLContext, ciphers: Sequence[str]) -> None:
-    for name in ciphers:  # of several, OpenSSL ignores those that it does not know
+    for name in ciphers:  # of several, OpenSSL ignores unknown ones
         try:
             context.set_ciphers(name)
         except ssl.SSLError as error:

@@ -20,8 +20,8 @@ Action = Literal["create", "open", "write", "read_into", "fdatasync", "rename", 
 class FailingFiles(FileOps):
     """Does what `OsFiles` does, except that `action` fails under `directories` from its (skip + 1)-th call on.
 
-    `calls` lists (action, directory) of every step under them, so that a test can see what was still tried after the
-    failure. Each directory counts for itself.
+    `calls` lists (action, directory) of every step under them, so that a test sees the attempts after the failure. Each
+    directory counts for itself.
 
     Args:
         directories: where steps fail, such as the directory of a storage path.

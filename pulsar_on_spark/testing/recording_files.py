@@ -49,7 +49,7 @@ class Step:
 class RecordingFiles(FileOps):
     """Does every step for real and appends it to a log file; picklable, so that Spark's workers can share a log.
 
-    Steps of all threads and processes stand in the order in which they were done.
+    Steps of all threads and processes are in the order of their execution.
     """
 
     log: Path
@@ -188,10 +188,10 @@ class Recording:
         self._before = before
 
     def materialise(self, step_count: int, crash: Crash, base: Path, target: Path) -> None:
-        """Build under `target` what is under `base` after the first `step_count` steps and then a crash.
+        """Build under `target` the contents of `base` after the first `step_count` steps and then a crash.
 
-        What stood under `base` before the recording is durable, and known by the copy of it; without one, record from
-        an empty directory on. Steps outside of `base` are left out.
+        Files under `base` before the recording are durable, and known by the copy of it; without one, record from an
+        empty directory on. Steps outside of `base` are left out.
 
         Args:
             step_count: how many steps were done, 0 to `len(steps)`.
@@ -206,7 +206,7 @@ class Recording:
 
 
 def _standing(before: Path, base: Path) -> _Names:
-    """Return what is under a copy of `base`, all of it durable."""
+    """Return the contents of a copy of `base`, all of it durable."""
     names: _Names = {}
     for found in before.rglob("*"):
         content = None if found.is_dir() else bytearray(found.read_bytes())
