@@ -1,4 +1,4 @@
-"""What a benchmark is, and how it is measured: medians of alternating rounds of all its sides.
+"""The definition and measurement of benchmarks: medians of alternating rounds of all sides.
 
 Alternating (a, b, a, b, ...) spreads the machine's other work over all sides alike. A side that cannot run in this
 environment raises `NotRunError` and its row has the reason; every other error ends the run, because a number is missing
@@ -75,7 +75,7 @@ class Benchmark:
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """What every benchmark gets.
+    """The context that every benchmark gets.
 
     Attributes:
         spark: The session, local[2], the same for all sides.
@@ -138,7 +138,7 @@ class Result:
         return {side: statistics.median(numbers) for side, numbers in self.numbers.items()}
 
     def as_json(self) -> dict[str, object]:
-        """What goes into the results file."""
+        """Return the content of the results file."""
         medians = self.medians()
         return {
             "name": self.benchmark.name,
@@ -209,7 +209,7 @@ def ratio(over: str, under: str) -> Callable[[Mapping[str, float]], float]:
 
 
 def seconds(work: Callable[[], object]) -> float:
-    """How long the work takes, by the monotonic clock."""
+    """Return the duration of the work, by the monotonic clock."""
     start = time.perf_counter()
     work()
     return time.perf_counter() - start

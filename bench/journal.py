@@ -43,7 +43,7 @@ SWITCH_INTERVAL_S = 0.0001
 """As a broker sets it: a path's thread that comes back from a system call waits no longer for the interpreter."""
 CLUSTER = "bench"
 FRAME_BYTES = 480
-"""What a frame of one entry has besides the payload."""
+"""Bytes of a frame of one entry besides the payload."""
 DISKS = ((1, 1), (3, 2))
 """Copies, and how many must be durable."""
 
@@ -242,7 +242,7 @@ def measured(load: Load, base: Path, seconds: float) -> Figures:
 
 
 def disk_ms(base: Path, copies: int, ack: int, seconds: float) -> tuple[float, float]:
-    """What disk and threads alone take for one entry at a time: the median and the 99th percentile.
+    """Measure disk and threads alone for one entry at a time: the median and the 99th percentile.
 
     One write of a frame's size and one fdatasync for each file in a thread of its own, until `ack` are through.
     """

@@ -1,4 +1,4 @@
-"""What a root with many topics costs: `python -m bench.many_topics [--topics 10000]`. In process, on one disk."""
+"""The cost of a root with many topics: `python -m bench.many_topics [--topics 10000]`. In process, on one disk."""
 
 from __future__ import annotations
 

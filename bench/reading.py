@@ -1,4 +1,4 @@
-"""How fast a broker reads a backlog, and what that does to its event loop.
+"""The speed at which a broker reads a backlog, and the effect on its event loop.
 
     python -m bench.reading [messages]
 
@@ -62,7 +62,7 @@ Read = Callable[[TopicPart, EntryRange], AsyncIterator[list[StoredEntry]]]
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """Of one case: seconds of the clock and of CPU for all rounds, and how late ticks were (ms)."""
+    """Results of one case: seconds of the clock and of CPU for all rounds, and delays of ticks (ms)."""
 
     wall_s: float
     loop_cpu_s: float
@@ -124,7 +124,7 @@ async def measure(root: Root, topic: str, read: Read, reading_pid: int | None) -
 
 
 def in_process(reader: EntryReader) -> Read:
-    """As a broker reads."""
+    """Read like a broker."""
 
     async def read(part: TopicPart, wanted: EntryRange) -> AsyncIterator[list[StoredEntry]]:
         at = wanted.first

@@ -1,4 +1,4 @@
-"""How fast a journal is sealed: messages of 1 KiB a second and a core, from journal files to committed segments.
+"""The speed of sealing: messages of 1 KiB a second and a core, from journal files to committed segments.
 
     python -m bench.sealing [messages] [number of the case]
 

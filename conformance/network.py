@@ -49,7 +49,7 @@ def claim_network() -> None:
 
 
 def _is_silent(address: tuple[str, int]) -> bool:
-    """Whether nothing answers there, not even that it is unreachable."""
+    """Return True if a connection there gets no answer at all, not even an error."""
     try:
         with socket.create_connection(address, _SILENT_S):
             return False

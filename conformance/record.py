@@ -12,7 +12,7 @@ from conformance.outcomes import Outcome
 
 Side = Literal["ours", "pulsar"]
 Outcomes = dict[str, Outcome]
-"""By test name, in the suite's order."""
+"""Outcomes by test name, in the suite's order."""
 
 SIDES: Final[tuple[Side, ...]] = ("ours", "pulsar")
 

@@ -21,7 +21,7 @@ _CONNECTING_S = 120.0
 
 @dataclass(frozen=True, slots=True)
 class Seconds:
-    """How a load ran for some seconds.
+    """Results of a load over some seconds.
 
     Attributes:
         seconds: How many.
@@ -36,7 +36,7 @@ class Seconds:
 
 @dataclass(frozen=True, slots=True)
 class Outcome(Seconds):
-    """How a load ran, from the end of its warm-up.
+    """Results of a load, from the end of its warm-up.
 
     Attributes:
         send_p50_ms: From the call of the producer to the receipt, batching included; as is the next.
@@ -81,7 +81,7 @@ class RunningLoad:
         self._process = process
 
     def lines(self) -> Iterator[Seconds | Outcome]:
-        """How it goes, every ten seconds after the warm-up, and last its outcome.
+        """Yield the results, every ten seconds after the warm-up, and last the outcome.
 
         Raises:
             RuntimeError: it failed.

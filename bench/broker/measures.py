@@ -29,12 +29,12 @@ _RECEIVE_MS: Final = 60_000
 _QUEUE: Final = 10_000
 
 Figures = dict[str, float]
-"""By name, with the unit in it."""
+"""Figures by name, with the unit in it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Bench:
-    """What measures share.
+    """The common context of measures.
 
     Attributes:
         load: Loads brokers.
@@ -52,7 +52,7 @@ class Bench:
 
 
 def start(target: Target, bench: Bench) -> Figures:
-    """How long a broker takes until it serves, with a root that has no topics yet."""
+    """Measure the time until a broker serves, with a root that has no topics yet."""
     return {} if target.start_s is None else {"start s": target.start_s}
 
 
@@ -127,7 +127,7 @@ def latency(target: Target, bench: Bench) -> Figures:
 
 
 def catch_up(target: Target, bench: Bench) -> Figures:
-    """The same, while a Python client reads another topic's backlog from its lasting form, again and again."""
+    """Repeat it while a Python client reads another topic's backlog from its lasting form, again and again."""
     topic = _topic("history")
     with _client(target) as client:
         _publish(client, topic)

@@ -33,7 +33,7 @@ class Target(Protocol):
 
     @property
     def url(self) -> str:
-        """What clients connect to; another one after `seal`."""
+        """The URL for clients; another one after `seal`."""
 
     @property
     def trust_certs(self) -> str | None:

@@ -270,7 +270,7 @@ class Broker:
         )
 
     def _lost(self, cursor: OpenCursor) -> None:
-        """A cursor is in other hands."""
+        """Disconnect the subscription of a cursor that another owner has acquired."""
         for topic in self._topics:
             if topic.topic_id == cursor.part.topic_id:
                 topic.subscriptions.lost(cursor)

@@ -1,4 +1,4 @@
-"""How commands with `--url` connect over TLS: options that all of them have, named as those of `pulsar-admin`.
+"""Connections over TLS for commands with `--url`: common options, named as those of `pulsar-admin`.
 
 `with_tls_options` adds the options to the commands, which so do not pass them on: `client_tls` returns their values.
 """

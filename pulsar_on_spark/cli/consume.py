@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     import pulsar
 
 _LOOK_S: Final = 1.0
-"""How long the client is asked at once: it does not hear Ctrl-C meanwhile."""
+"""Time of one receive call of the client, which ignores Ctrl-C meanwhile."""
 _TIMEOUT_S: Final = 10.0
 
 

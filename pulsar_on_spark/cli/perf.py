@@ -35,7 +35,7 @@ perf_app = typer.Typer(help="Measure what goes through a broker.", no_args_is_he
 _PERCENTILES: Final = (50.0, 95.0, 99.0, 99.9)
 _MAX_LATENCY_US: Final = 600_000_000
 _CALLBACKS_S: Final = 10.0
-"""How long the last receipts are waited for."""
+"""Time limit for the last receipts."""
 _SECONDS: Final = 10.0
 
 Duration = Annotated[

@@ -123,7 +123,7 @@ _FILES = re.compile(rb'(?:([^{]+):)?\{"logOffset":(\d+)\}')
 
 
 def _file_logs(checkpoint: Path, sources: Sequence[bytes]) -> dict[Path, int]:
-    """By file of the file sources' own logs, which name the files: the number under which they do."""
+    """Map the files of the file sources' own logs to the number under which the logs name them."""
     found: dict[Path, int] = {}
     for number, line in enumerate(sources):
         if match := _FILES.fullmatch(line):

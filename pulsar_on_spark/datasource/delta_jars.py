@@ -37,7 +37,7 @@ DELTA_EXCLUDES: Final = (
     "org.xerial.snappy:snappy-java",
     "com.github.luben:zstd-jni",
 )
-"""What Delta's JAR draws in and Spark 4.2 ships already: 8 JARs of 13 MB are fetched instead of 33 of 87 MB."""
+"""Dependencies of Delta's JAR that Spark 4.2 has already: 8 JARs of 13 MB are fetched instead of 33 of 87 MB."""
 _RESOLVED: Final = (
     DELTA_JAR,
     "io.delta:delta-storage:4.4.0",

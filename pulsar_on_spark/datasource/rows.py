@@ -236,7 +236,7 @@ def _match_fields(
 
 
 def _check_field(given: StructField, wanted: StructField) -> None:
-    """Types must be the same but for nullability: a silent cast could lose what the writer meant to keep."""
+    """Require equal types but for nullability: a silent cast could lose data that the writer meant to keep."""
     if isinstance(given.dataType, NullType) and wanted.nullable:
         return
     if given.dataType.simpleString() != wanted.dataType.simpleString():

@@ -32,7 +32,7 @@ MIN_SPLIT_BYTES = 1 << 20
 MAX_SPLIT_BYTES = 256 << 20
 """More than this is split, so that tasks stay short enough to be spread evenly."""
 MESSAGE_COST_BYTES = 64
-"""What a message costs beside its key and value, so that many small ones are split too."""
+"""Cost of a message beside its key and value, so that many small ones are split too."""
 _ID_COLUMNS = ("entry_id", "batch_index")
 
 

@@ -151,7 +151,7 @@ def cut_off(view: View, parts: Sequence[TopicPart], reading: Mapping[str, TopicO
 
 
 def furthest(topic: TopicOffset) -> Position:
-    """Up to where a batch reads a topic: so far it was readable when the batch was planned."""
+    """Return the end of a batch's read of a topic: the readable end when the batch was planned."""
     return max((range_.end for range_ in topic.ranges if range_.start < range_.end), default=EARLIEST)
 
 

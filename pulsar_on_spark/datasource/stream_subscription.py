@@ -46,7 +46,7 @@ class StreamSubscription:
         self._consumer = SubscriptionConsumer(root, name, options.subscription_type, consumer, options.lease_duration_s)
         self._parts: Sequence[TopicPart] = ()
         self._holes_end: dict[tuple[str, int, int], Position] = {}
-        """Where the ack holes of a topic's cursor row end: rows with many are not decoded at each look."""
+        """Ends of the ack holes of topics' cursor rows: rows with many are not decoded at each look."""
 
     def turn(
         self, view: View, parts: Sequence[TopicPart], committed: StreamOffset, *, wait: bool, finishing: bool

@@ -25,7 +25,7 @@ class Daemon(Protocol):
 
 
 def end_quietly() -> None:
-    """In a worker that was forked from Spark's own daemon, forgive the failure of its last word."""
+    """Ignore the failing last message of a worker that was forked from Spark's own daemon."""
     main = sys.modules["__main__"]
     if main.__spec__ is not None and main.__spec__.name == daemon.__name__:
         forgive_closed_sockets(cast(Daemon, main))

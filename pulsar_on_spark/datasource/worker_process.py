@@ -21,13 +21,13 @@ def is_spark_worker() -> bool:
 
 
 def session_folder() -> Path | None:
-    """In a worker, the folder of the session's files, which Spark removes with the session; None elsewhere."""
+    """Return the folder of the session's files in a worker, which Spark removes with the session; None elsewhere."""
     return Path(SparkFiles.getRootDirectory()) if is_spark_worker() and SparkFiles._is_running_on_worker else None
 
 
 @cache
 def end_by_exception() -> None:
-    """In a worker of Spark's, let SIGTERM raise SystemExit: locks unwind, and what runs the stream calls `stop`.
+    """Let SIGTERM raise SystemExit in a worker of Spark's: locks unwind, and the stream's runner calls `stop`.
 
     Spark ends a stream's process so. It is not known by its name: other distributions of Spark have their own.
     """

@@ -308,7 +308,7 @@ class PulsarBatchWriter(_Writing, DataSourceArrowWriter):
         self._attach(messages, transaction)
 
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:
-        """Nothing to do: what tasks staged is named by no topic, and `maintain` collects it."""
+        """Do nothing: no topic names the staged files, and `maintain` collects them."""
 
 
 class PulsarStreamWriter(_Writing, DataSourceStreamArrowWriter):
@@ -348,4 +348,4 @@ class PulsarStreamWriter(_Writing, DataSourceStreamArrowWriter):
         self._attach(messages, batch_of(query_id, batchId, offsets))
 
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
-        """Nothing to do: what tasks staged is named by no topic, and `maintain` collects it."""
+        """Do nothing: no topic names the staged files, and `maintain` collects them."""

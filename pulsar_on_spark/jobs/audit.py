@@ -32,7 +32,7 @@ from pulsar_on_spark.topic.maintenance.repair.worker import Restored, commit, re
 TASK_BYTES = 1 << 30
 """About so much one task reads."""
 WAVE_BYTES = 16 << 30
-"""So much is copied between commits: what no record names after ten minutes may be taken for a leftover."""
+"""Bytes copied between commits: files that no record names after ten minutes may be collected as garbage."""
 WAVE_FILES = 2_000
 MAX_TASKS = 10_000
 
@@ -41,7 +41,7 @@ Rows = Iterator[pa.RecordBatch]
 
 @dataclass(frozen=True, slots=True)
 class AuditJobReport:
-    """What the job found and did.
+    """Findings and work of the job.
 
     Attributes:
         check: The problems of copies; see `CheckReport`.
@@ -141,7 +141,7 @@ def waves(plans: Sequence[FilePlan]) -> Iterator[list[FilePlan]]:
 def _mapped(
     spark: SparkSession, work: Sequence[object], size_bytes: int, function: Callable[[Rows], Rows]
 ) -> list[object]:
-    """What `function` yields for the pieces of work, over tasks of about `TASK_BYTES`."""
+    """Run `function` on the pieces of work, over tasks of about `TASK_BYTES`, and yield its results."""
     if not work:
         return []
     parallelism = int(spark.conf.get("spark.default.parallelism", "") or 8)

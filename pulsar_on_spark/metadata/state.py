@@ -44,7 +44,7 @@ _READ_COLUMNS = ("kind", "id", "seq", "token", "deleted", *COLUMN_FIELDS, "body"
 _TOPIC_ID = COLUMN_FIELDS.index("topic_id")
 _ROWS_AT_ONCE = 4096
 _BULK = 16
-"""With more than one new id per this many known ones, an index is sorted instead of inserted into."""
+"""Ratio of known to new ids below which an index is sorted instead of inserted into."""
 
 
 class _Row:

@@ -37,7 +37,7 @@ _ROWS_AT_ONCE = 16_384
 _UNITS_AT_ONCE = 262_144
 """Limits of a chunk in rows and in bytes (or UTF-16 units): intermediate columns stay in the processor's cache."""
 _FEW_ROWS = 16
-"""Up to this many rows, one Python step per word is faster than a dozen numpy calls per word."""
+"""Number of rows up to which one Python step per word is faster than a dozen numpy calls per word."""
 _C1 = np.uint32(0xCC9E2D51)
 _C2 = np.uint32(0x1B873593)
 _BASE64 = np.frombuffer(b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/", np.uint8)

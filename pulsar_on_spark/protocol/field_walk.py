@@ -21,7 +21,7 @@ Bools = npt.NDArray[np.bool_]
 Bytes = npt.NDArray[np.uint8]
 
 _FEW_MESSAGES = 12
-"""Up to this many messages, one Python step per field is faster than two dozen numpy calls per field."""
+"""Number of messages up to which one Python step per field is faster than two dozen numpy calls per field."""
 _VARINT_BYTES = 10
 _TAG_BYTES = 2
 _PADDING = bytes(16)

@@ -54,7 +54,7 @@ class OpenCursor:
         self._next: asyncio.Future[None] | None = None
         """Result of the next record, which is not made yet."""
         self._last: asyncio.Future[None] | None = None
-        """Of the record that was made last."""
+        """Result of the last record."""
 
     def changed(self) -> None:
         """Something was acknowledged: it is in the journal a second later at most, as long as that has room."""

@@ -38,7 +38,7 @@ class KeySharedDispatcher(PoolDispatcher):
         self._split: KeySplit = key_split(policy)
         self._in_order = not policy.allow_out_of_order
         self._holders: dict[int, tuple[ConsumerId, int]] = {}
-        """By slot: the holder and the number of its entries."""
+        """The holder and the number of its entries, by slot."""
 
     def add_consumer(self, info: ConsumerInfo, now_ms: int) -> list[ActiveConsumerChanged]:
         """Add a consumer."""

@@ -173,7 +173,7 @@ def _check(command: CommandSubscribe, name: TopicName) -> None:
 async def _require_subscription(
     services: Services, connection: Connection, topic: BrokerTopic, command: CommandSubscribe
 ) -> None:
-    """For a missing subscription, wait for the creation rate; refuse it if auto-creation is off."""
+    """Wait for the creation rate if the subscription is missing; refuse it if auto-creation is off."""
     if topic.subscriptions.get(command.subscription) is not None:
         return
     view = await services.views.view()

@@ -34,7 +34,7 @@ from pulsar_on_spark.topic.maintenance.retention.retention import KeptSegment
 from pulsar_on_spark.topic.managed_ledger.chain import chain
 
 MAX_SHOWN_RUNS: Final = 1_000
-"""Of a cursor with more runs of acknowledged entries beyond its mark-delete position the first ones are shown."""
+"""Maximum number of runs of acknowledged entries beyond the mark-delete position that are shown: the first ones."""
 
 
 def internal_stats(record: TopicRecord, topic: BrokerTopic | None, seen: Contents, write_quorum: int) -> InternalStats:

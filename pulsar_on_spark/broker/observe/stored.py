@@ -33,9 +33,9 @@ log = logging.getLogger(__name__)
 
 LOOK_EVERY_S: Final = 10.0
 SHARE: Final = 0.02
-"""Of the time, at most, is spent on looking: a large root is looked at less often."""
+"""Maximum share of the time for looks: a large root is looked at less often."""
 _ANEW_EVERY_S: Final = 0.01
-"""How often it is looked whether a look that somebody waits for has ended."""
+"""Interval of checks whether an awaited look has ended."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -151,7 +151,7 @@ class Deduplication:
         return Verdict.UNDECIDED if sender in self._pushed else Verdict.OVERLAPPING
 
     def pushed(self, sender: Sender, last: int) -> None:
-        """The journal has taken a message; of chunks call it for the last one only."""
+        """Note that the journal has taken a message; of chunks call it for the last one only."""
         self._pushed[sender] = last
 
     def persisted(self, sender: Sender, last: int, following: Position) -> None:
@@ -168,7 +168,7 @@ class Deduplication:
         self.passed(following)
 
     def passed(self, following: Position) -> None:
-        """An entry is stored that has no sequence id to remember: a chunk that is not the last one, a marker."""
+        """Note a stored entry without a sequence id to remember: a chunk that is not the last one, a marker."""
         self._position = max(self._position, following)
         self._entries += 1
 
@@ -192,7 +192,7 @@ class Deduplication:
     # -- producers -----------------------------------------------------------------------------------------------------
 
     def producer_connected(self, producer: str) -> None:
-        """A producer of this name is there: it is not forgotten."""
+        """Note that a producer of this name is connected: it is not forgotten."""
         self._connected[producer] = self._connected.get(producer, 0) + 1
         self._away.pop(producer, None)
 

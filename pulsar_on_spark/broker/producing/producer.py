@@ -39,7 +39,7 @@ class Published:
     samples: EntrySamples | None = None
 
     def sampled(self, seconds: float, size_bytes: int) -> None:
-        """An entry was measured."""
+        """Note the time that an entry took."""
         if self.samples is None:
             self.samples = EntrySamples()
         self.samples.observe(seconds, size_bytes)
@@ -58,7 +58,7 @@ class ProducersTopic(Protocol):
         """Take the next entry of a producer."""
 
     def forget_producer(self, producer: Producer) -> None:
-        """A producer's client closed it, or is gone."""
+        """Remove a producer that its client closed, or that is gone."""
 
 
 @dataclass(slots=True, eq=False)
@@ -89,7 +89,7 @@ class Producer:
     _settled: int = 0
     """Entries are settled in order: those up to this number are."""
     _answers: dict[int, bytes] = field(default_factory=dict)
-    """What entries that are not stored are answered, by number, until all before them are settled."""
+    """Answers to refused entries, by number, until all before them are settled."""
     _drained: Callable[[], None] | None = None
 
     def when_drained(self, call: Callable[[], None]) -> None:
@@ -112,7 +112,7 @@ class Producer:
         self._no_longer_pending(self._send_answers())
 
     def refuse(self, number: int, sequence_id: int, error: ServerError, reason: str) -> None:
-        """An entry is not stored: its client gets a SEND_ERROR.
+        """Refuse an entry: its client gets a SEND_ERROR.
 
         The entries of a replicator are one ordered stream, deduplicated by the highest one: if later ones were stored,
         this one would be considered a duplicate when it is sent again, and be lost. So nothing more is accepted until
@@ -140,7 +140,7 @@ class Producer:
         self.topic.forget_producer(self)
 
     def acknowledge(self) -> None:
-        """The entries of `receipts` are stored: each is answered in its turn, and so are those between them."""
+        """Answer the stored entries of `receipts`, each in its turn, and those between them."""
         receipts, self.receipts = self.receipts, []
         settled = len(receipts)
         if self._answers:

@@ -62,13 +62,13 @@ class PublishedTopic(Protocol):
         """Open the topic's ledger, and call `PublishPath.resume` then."""
 
     def grew(self, ledger: LedgerId, end: int) -> None:
-        """Entries of the ledger are acknowledged up to `end`."""
+        """Note that entries of the ledger are acknowledged up to `end`."""
 
 
 Waiting = tuple[Producer, int, Sent]
 """An entry that the journal has not taken yet, and its number of its producer's."""
 _Context = tuple[PublishedTopic, Producer, Sent]
-"""What comes back from the journal with an entry's outcome."""
+"""The context that the journal returns with an entry's outcome."""
 
 
 class PublishPath:
@@ -101,7 +101,7 @@ class PublishPath:
         """True if clients with producers may be read."""
 
     def start(self, journals: Iterable[Incarnation]) -> None:
-        """The first journal is open; there may be others later."""
+        """Begin with the open journals; others may follow."""
         self._journals = journals
 
     # -- to the journal ------------------------------------------------------------------------------------------------

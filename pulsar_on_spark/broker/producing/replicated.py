@@ -31,7 +31,7 @@ from pulsar_on_spark.protocol.messages import MessageMetadata
 from pulsar_on_spark.protocol.server import Sent
 
 REPLICATOR_PREFIX: Final = "pulsar.repl."
-"""How replicators' names begin, as producers and as subscriptions (`replicatorPrefix`)."""
+"""Prefix of replicators' names, as producers and as subscriptions (`replicatorPrefix`)."""
 POSITION_PROPERTY: Final = "__MSG_PROP_REPL_SOURCE_POSITION"
 """The property with an entry's position in its source: `<ledger>:<entry>`."""
 MARKER_RECEIPT: Final = 1 << 63

@@ -43,7 +43,7 @@ from pulsar_on_spark.topic.managed_ledger.cursor.cursor import Cursor, EntryRang
 from pulsar_on_spark.topic.managed_ledger.cursor.record import NO_RECORD, CursorRecord
 
 SNAPSHOT_EVERY_S: Final = 5.0
-"""How often it is looked whether snapshots are due."""
+"""Interval of checks for due snapshots."""
 _REPLAY_ENTRIES: Final = 1000
 _REPLAY_BYTES: Final = 8 << 20
 

@@ -131,7 +131,7 @@ class TopicProducers:
         return await asking.outcome
 
     def remove(self, info: ProducerInfo) -> None:
-        """A producer's client closed it, or is gone; also one that still waits."""
+        """Remove a producer that its client closed, or that is gone; also a waiting one."""
         if (producer := self._take(info)) is not None:
             producer.is_closed = True
         if (asking := self._asking.pop(info, None)) is not None:

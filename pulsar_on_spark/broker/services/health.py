@@ -33,11 +33,11 @@ from pulsar_on_spark.topic.catalog.policies.change import set_namespace_policies
 from pulsar_on_spark.topic.managed_ledger.cursor.cursor import EntryRange
 
 TIMEOUT_S: Final = 10.0
-"""How long a check lasts at most."""
+"""Time limit of a check."""
 VALID_S: Final = 1.0
 """Time for which its outcome is reused."""
 _PATIENCE_S: Final = 2.0
-"""How long a look at the storage paths is waited for: one that hangs and is not needed must not turn health red."""
+"""Time limit of a look at the storage paths: one that hangs and is not needed must not turn health red."""
 _ROOM_EVERY_S: Final = 0.1
 _NAME: Final = "healthcheck"
 _FRAME_HEAD_BYTES: Final = 8

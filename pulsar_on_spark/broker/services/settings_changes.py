@@ -24,7 +24,7 @@ from pulsar_on_spark.model.errors import InvalidArgumentError
 from pulsar_on_spark.topic.catalog.policies.effective import DEFAULTS
 
 _BACKLOG_QUOTAS: Final = ("backlog_quota_size", "backlog_quota_age")
-"""What Spark's writes go by: kept for them also where they were not changed, but given to the broker."""
+"""Quotas that Spark's writes need: stored also if they are the settings of the start."""
 DYNAMIC: Final[Mapping[str, tuple[str, ...]]] = {
     "log_level": (),
     "expose_topic_level_metrics_in_prometheus": (),

@@ -188,7 +188,7 @@ def _of_paths(cluster: str, look: StoredLook) -> Iterator[Metric]:
 
 
 def _of_processes(cluster: str, services: Services) -> Iterator[Metric]:
-    """Each sealing process has its journal's quorum; the others have none, which Prometheus takes as no label."""
+    """Add each sealing process's quorum; the other processes have none, which Prometheus takes as no label."""
     labels = ("cluster", "process", "quorum")
     processes: list[tuple[str, str, int | str | None]] = [("broker", "", "self"), ("reader", "", services.reader.pid)]
     processes += [("sealer", each.quorum, each.sealing.pid) for each in services.journals.all]

@@ -37,7 +37,7 @@ _SUMS: Final[tuple[tuple[str, str, _OfTopic], ...]] = (
     ("throughput_out", "Bytes delivered a second", _sum(lambda each: each.rates.bytes)),
     ("msg_backlog", "Entries not acknowledged, of all subscriptions", _sum(lambda each: each.backlog)),
 )
-"""Of a topic, or a namespace, as `pulsar_...`, and all of them together as `pulsar_broker_...`."""
+"""Families of a topic, or a namespace, as `pulsar_...`, and of all together as `pulsar_broker_...`."""
 _OF_MANY: Final[tuple[tuple[str, _Kind, str, _OfTopic], ...]] = (
     *((f"pulsar_{name}", "gauge", text, number) for name, text, number in _SUMS),
     ("pulsarpy_topic_waiting_entries", "gauge", "Entries that the journal has not taken yet", lambda it: it.waiting),
@@ -50,13 +50,13 @@ _OF_MANY: Final[tuple[tuple[str, _Kind, str, _OfTopic], ...]] = (
     ("pulsar_in_messages_total", "counter", "Messages that were published", lambda it: it.messages_in),
     ("pulsar_in_bytes_total", "counter", "Bytes of their entries", lambda it: it.bytes_in),
 )
-"""Of a topic; a namespace's are their sums."""
+"""Families of a topic; a namespace's are their sums."""
 _OF_ONE: Final[tuple[tuple[str, _Kind, str, _OfTopic], ...]] = (
     ("pulsar_average_msg_size", "gauge", "Mean bytes of a message", lambda it: it.bytes_in / max(it.messages_in, 1)),
     ("pulsar_storage_backlog_quota_limit", "gauge", "Bytes of backlog; -1 for no limit", lambda it: it.quota_bytes),
     ("pulsar_storage_backlog_quota_limit_time", "gauge", "Seconds; -1 for no limit", lambda it: it.quota_s),
 )
-"""Of a topic alone."""
+"""Families of a topic alone."""
 _OF_SUBSCRIPTION: Final[tuple[tuple[str, _Kind, str, _OfSubscription], ...]] = (
     ("pulsar_subscription_back_log", "gauge", "Entries that are not acknowledged", lambda it: it.backlog),
     (

@@ -10,7 +10,7 @@ from pulsar_on_spark.broker.services.services import Services
 from pulsar_on_spark.model.latencies import Latencies
 
 LOOP_EVERY_S: Final = 0.25
-"""How often the event loop is asked how late it is."""
+"""Interval of the measurements of the event loop's delay."""
 
 
 class Clients(Protocol):

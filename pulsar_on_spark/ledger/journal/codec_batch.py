@@ -29,7 +29,7 @@ _TABLES = (
     "xxxx"
 )
 _NODES_AT = 76
-"""Where the vector of nodes starts in the flatbuffer."""
+"""Position of the vector of nodes in the flatbuffer."""
 
 
 def padded(size_bytes: int) -> int:

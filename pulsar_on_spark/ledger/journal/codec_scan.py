@@ -36,7 +36,7 @@ WINDOW_BYTES = 1024 * 1024
 HEADS_WINDOW_BYTES = 16 * 1024
 """Read at once where contents are skipped."""
 SECTOR_BYTES = 512
-"""What a disk writes whole or not at all."""
+"""Unit that a disk writes completely or not at all."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -387,5 +387,5 @@ class CopyReader:
         return End.TORN if scanned.end is ScanEnd.TORN else End.NO
 
     def _may_say_no(self, scanned: Scanned) -> bool:
-        """A no needs the fence before the read, and a file that could be read to its end."""
+        """Return True if a no counts: the copy was fenced before the read, and could be read to its end."""
         return self._fenced and scanned.end in (ScanEnd.CLEAN, ScanEnd.TORN)

@@ -55,7 +55,7 @@ def incarnation_directory(storage_path: Path, incarnation: IncarnationId) -> Pat
 
 
 def open_name(directory: Path) -> Path:
-    """The name of the file in its directory while it may be written."""
+    """Return the name that the file has in its directory while it may be written."""
     return directory / OPEN_NAME
 
 

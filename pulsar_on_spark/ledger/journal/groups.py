@@ -150,7 +150,7 @@ class Filling:
         return self._closed.popleft()
 
     def close(self) -> None:
-        """A path is free: what there is makes a group of each kind."""
+        """Close the open group of each kind, as a path is free."""
         if self._entries.contexts:
             self._close_entries()
         if self._cursors.contexts:

@@ -129,7 +129,7 @@ class Journal(ShellOwner):
         self._shell.abandon()
 
     def offer_spare(self, path: StoragePath) -> None:
-        """A path may be written to from now on, a new one or one that was given up and is well again.
+        """Allow writes to a path from now on, a new one or one that was given up and is well again.
 
         Raises:
             StoragePathError: as `Journal`.
@@ -143,7 +143,7 @@ class Journal(ShellOwner):
         self._shell.withdraw(path)
 
     def trimmed(self, before: FrameNumber) -> None:
-        """Files of all frames below are deleted: the record need not name them longer."""
+        """Note that files of all frames below are deleted: the record need not name them longer."""
         self._shell.trimmed(before)
 
     @property

@@ -143,7 +143,7 @@ def _is_gap(at: int, first: int) -> bool:
 
 
 def _made(at: int, runs: list[R], record: LogRecord, make: MakeStretch[R, S]) -> list[tuple[int, int, S]]:
-    """Stretches of a chunk's runs from entry `at` on, another one wherever files change or entries are missing."""
+    """Split a chunk's runs from entry `at` on into stretches, where files change or entries are missing."""
     groups: list[tuple[Fragment | None, list[R]]] = []
     position = at
     for run in runs:

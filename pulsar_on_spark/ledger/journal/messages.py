@@ -163,7 +163,7 @@ class CopyFailed:
 
 
 CopyEvent: TypeAlias = FileCreated | FileNotCreated | CopyAcked | CopyFailed
-"""What the files of a log report; threads post it, `Ensemble` sees it first, and the cores decide by it."""
+"""Reports of a log's files; threads post them, `Ensemble` sees them first, and the cores decide by them."""
 
 # -- the writer only ---------------------------------------------------------------------------------------------------
 

@@ -26,7 +26,7 @@ class JournalMeter:
         self._sent_s: deque[float] = deque()
 
     def sent(self, group: Group) -> None:
-        """A group is on its way to the paths."""
+        """Note that a group is on its way to the paths."""
         self.groups += 1
         self.records += len(group.contexts)
         self.payload_bytes += group.payload_bytes

@@ -16,9 +16,9 @@ from pulsar_on_spark.ledger.journal.files import open_journal_file
 from pulsar_on_spark.storage.files import FileOps
 
 KEPT_BYTES = 128 << 20
-"""Of a path: twice what a sealer waits for before it begins."""
+"""Kept bytes of a path: twice the amount that a sealer waits for before it begins."""
 STEP_BYTES = 16 << 20
-"""So much more, and it is given back at once."""
+"""Excess at which bytes are released at once."""
 
 
 @dataclass(slots=True)
@@ -44,7 +44,7 @@ class PageCache:
         self._cached_bytes = 0
 
     def wrote(self, directory: Path, size_bytes: int) -> None:
-        """So much was appended to a directory's file, and synced: only then it can be given back."""
+        """Count bytes that were appended to a directory's file and synced: only then they can be released."""
         self._files.setdefault(directory, _File()).written += size_bytes
         self._cached_bytes += size_bytes
         if self._cached_bytes >= self._kept_bytes + self._step_bytes:

@@ -39,7 +39,7 @@ class Placement:
         self._paths[path] = _Offered(path, label)
 
     def fail(self, path: PathId) -> None:
-        """No file is made there until it is offered again: it failed, or is to be left."""
+        """Create no file on a path until it is offered again: it failed, or is to be left."""
         self._failed.add(path)
 
     def can_leave(self, copies: Collection[Copy]) -> bool:

@@ -133,7 +133,7 @@ class _ReaderThread:
         self._requests.put((file, copy, request))
 
     def moved(self) -> None:
-        """Bytes were read; called in the thread."""
+        """Count bytes that were read; called in the thread."""
         self._moved = True
 
     def tick(self) -> int:

@@ -162,7 +162,7 @@ class Recovery:
         return f"{self._name}:{self._proposals}"
 
     def _start(self, record: LogRecord) -> LogRecord:
-        """Also if it is IN_RECOVERY already: only the latest recoverer may close."""
+        """Start the recovery, also if the log is IN_RECOVERY already: only the latest recoverer may close."""
         return replace(record, state=LogState.IN_RECOVERY, token=self._token())
 
     def _committed(self, version: int) -> list[RecoveryEffect]:
@@ -203,7 +203,7 @@ class Recovery:
         return []
 
     def _floor(self) -> FrameNumber:
-        """All frames before it are acknowledged, whatever LAC the copies know (BookKeeper #2615)."""
+        """Return the frame before which all are acknowledged, whatever LAC the copies know (BookKeeper #2615)."""
         return ended_before(self._taken)
 
     def _find_start(self) -> None:

@@ -32,7 +32,7 @@ class RecoveryFiles:
     """
 
     def __init__(self, name: str, paths: Sequence[PathId]) -> None:
-        """Files get the recovery's name; the paths are those that may be written to, best ones first."""
+        """Name files after the recovery; the paths are those that may be written to, best ones first."""
         self._name = name
         self._paths = paths
         self._unfit: set[PathId] = set()
@@ -58,7 +58,7 @@ class RecoveryFiles:
         return [WriteBack(copy, source, first, last) for copy, acked in self.targets.items() if acked is not None]
 
     def created(self, copy: Copy) -> list[RecoveryEffect]:
-        """A file is there: it gets everything that is held."""
+        """Send a created file everything that is held."""
         if copy not in self.targets:
             return []
         first = self.held[0].first
@@ -67,7 +67,7 @@ class RecoveryFiles:
         return [BeginFiles((copy,), first), *held]
 
     def acked(self, copy: Copy, watermark: FrameNumber) -> bool:
-        """A file has all frames up to the watermark, durably; False: that is no news."""
+        """Note that a file has all frames up to the watermark, durably; return False if that was known."""
         acked = self.targets.get(copy)
         if acked is None or watermark <= acked:
             return False
@@ -75,7 +75,7 @@ class RecoveryFiles:
         return True
 
     def failed(self, copy: Copy) -> list[RecoveryEffect]:
-        """A file failed, or was not created: its path gets no other one."""
+        """Give up a file that failed, or was not created: its path gets no other one."""
         del self.targets[copy]
         self._unfit.add(copy.path)
         return [ReleaseFiles((copy,))]
@@ -90,9 +90,9 @@ class RecoveryFiles:
         return all(acked is not None and acked >= last for acked in self.targets.values())
 
     def counted(self) -> tuple[Copy, ...]:
-        """Only files that this recovery wrote and synced."""
+        """Return the files that this recovery wrote and synced."""
         return tuple(self.targets)
 
     def release(self) -> list[RecoveryEffect]:
-        """Nothing more is written."""
+        """Write nothing more."""
         return [ReleaseFiles(tuple(self.targets))] if self.targets else []

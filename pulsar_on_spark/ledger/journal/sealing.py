@@ -135,7 +135,7 @@ def is_sealed(record: LogRecord, marks: SealMarks) -> bool:
 def trimmable_before(
     record: LogRecord, marks: SealMarks, is_snapshotted: Callable[[FrameNumber, FrameNumber], bool]
 ) -> FrameNumber:
-    """Up to where the log may be trimmed; `marks.trimmed_before` if no further.
+    """Return the frame before which the log may be trimmed; `marks.trimmed_before` if no further.
 
     Args:
         record: The log's record in a durable view.
@@ -173,7 +173,7 @@ def files_to_delete(record: LogRecord, trimmed_before: FrameNumber) -> tuple[Cop
 
 
 def deleted_before(record: LogRecord, trimmed_before: FrameNumber, deleted: Collection[Copy]) -> FrameNumber:
-    """Up to where the log's record may forget its fragments: all their files are deleted.
+    """Return the frame before which the log's record may forget its fragments: all their files are deleted.
 
     A file that a later fragment needs keeps the earlier ones in the record: if the record dropped it from the later
     one, nothing else would name it.

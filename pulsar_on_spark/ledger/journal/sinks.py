@@ -12,10 +12,10 @@ class EntrySink(Protocol):
     """Receives the outcome of entries. Called in the event loop; must not raise, and may add to the journal."""
 
     def on_entries_acknowledged(self, contexts: Sequence[Any]) -> None:
-        """Entries are durable; their contexts, in the order in which they were added."""
+        """Handle durable entries; their contexts are in the order in which the entries were added."""
 
     def on_entries_unknown(self, contexts: Sequence[Any]) -> None:
-        """Entries were not acknowledged and never will be; whether they are in the journal is unknown for good."""
+        """Handle entries that will never be acknowledged; they may or may not be in the journal."""
 
     def on_journal_room(self) -> None:
         """`Journal.can_add` has become True again."""
@@ -38,7 +38,7 @@ class ShellOwner(Protocol):
     """Callbacks of `WriterShell`. All are called in the event loop."""
 
     def on_opened(self) -> None:
-        """The log is open: groups may be sent."""
+        """Handle the open log: groups may be sent."""
 
     def on_groups_acknowledged(self, groups: Sequence[Group]) -> None:
         """These are durable, in the order in which they were sent."""
@@ -50,4 +50,4 @@ class ShellOwner(Protocol):
         """Something came in, or time has passed: perhaps a group can be sent now."""
 
     def on_over(self, reason: str | None, groups: Sequence[Group]) -> None:
-        """The log is closed, or lost for a reason; these groups were not acknowledged and never will be. Once."""
+        """Handle the end of the log, closed or lost for a reason; these groups are never acknowledged. Called once."""

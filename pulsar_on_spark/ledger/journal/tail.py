@@ -160,7 +160,7 @@ class LogWalk:
         self._enter()
 
     def took(self, number: FrameNumber, lac: FrameNumber) -> None:
-        """The next frame was read from the copy in use."""
+        """Note that the next frame was read from the copy in use."""
         assert number == self.next, "frames come in order"
         self.next = number + 1
         if lac > self.lac:

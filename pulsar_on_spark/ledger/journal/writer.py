@@ -226,7 +226,7 @@ class JournalWriter:
     # -- rolling -------------------------------------------------------------------------------------------------------
 
     def _may_roll(self) -> bool:
-        """Only into a fragment that the record names, and with one run in flight; early if it is on better paths."""
+        """Return True if the next group begins the fragment ahead: this one is full, or that one has better paths."""
         prepared, runs = self._fragments.prepared, self._fragments.runs
         if prepared is None or self._changing or len(runs) > 1:
             return False
@@ -240,7 +240,7 @@ class JournalWriter:
     # -- changes of the record -----------------------------------------------------------------------------------------
 
     def _copy_failed(self, copy: Copy) -> list[WriterEffect]:
-        """The whole path is given up; all its failures until the commit are repaired by one change."""
+        """Give up the whole path; one change repairs all its failures until the commit."""
         known = self._fragments.used() | set(self._change.new if self._change else ())
         is_used = copy in known
         self._fragments.fail(copy.path, known if is_used else set())
@@ -310,7 +310,7 @@ class JournalWriter:
         return [] if change.creating else self._files_ready(change)
 
     def _files_ready(self, change: Change) -> list[WriterEffect]:
-        """The record names the files before a byte goes into them."""
+        """Propose the files to the record before a byte goes into them."""
         return self._propose(change)
 
     def _propose(self, change: Change) -> list[WriterEffect]:
@@ -361,7 +361,7 @@ class JournalWriter:
         return self._adopt(change)
 
     def _adopt(self, change: Change) -> list[WriterEffect]:
-        """The record names the new copies: use them, then acknowledge again."""
+        """Use the new copies that the record names, then acknowledge again."""
         self._change = None
         effects = self._fragments.adopt(change, self._lac)
         if change.purpose is Purpose.OPEN:

@@ -91,7 +91,7 @@ class WriterFragments:
     # -- frames --------------------------------------------------------------------------------------------------------
 
     def acked(self, copy: Copy, watermark: FrameNumber) -> None:
-        """A file has all frames up to the watermark, durably."""
+        """Note that a file has all frames up to the watermark, durably."""
         for run in self.runs:
             if watermark > run.watermarks.get(copy, watermark):
                 run.watermarks[copy] = watermark
@@ -109,7 +109,7 @@ class WriterFragments:
         return BeginFiles(copies, first)
 
     def end_first(self) -> list[WriterEffect]:
-        """The first run has rolled, and all of it is acknowledged."""
+        """End the first run, which has rolled and is completely acknowledged."""
         run = self.runs.pop(0)
         self.ended.append(Fragment(run.first, run.copies))
         return self._released(run.copies)
@@ -126,7 +126,7 @@ class WriterFragments:
         self._placement.offer(path, label)
 
     def fail(self, path: PathId, known: set[Copy]) -> None:
-        """A path is given up, and with it all its files among the known ones."""
+        """Give up a path, and with it all its files among the known ones."""
         self._placement.fail(path)
         self.lost |= {copy for copy in known if copy.path == path}
 
@@ -190,7 +190,7 @@ class WriterFragments:
         return tuple(fragments)
 
     def _running(self, change: Change, lac: FrameNumber) -> list[Fragment]:
-        """The first run's predecessor has ended, so its first frame is known for good; the others' is not yet."""
+        """Return the fragments of running files; the first frame is final only if the predecessor has ended."""
         fragments = []
         start = lac + 1
         for index, (run, copies) in enumerate(zip(self.runs, change.runs, strict=True)):

@@ -70,7 +70,7 @@ from pulsar_on_spark.storage.files import FileOps
 from pulsar_on_spark.storage.storage_path import PathFailure, StoragePath
 
 TICK_S = 0.25
-"""How often it looks for paths on which nothing moves."""
+"""Interval of checks for paths without progress."""
 _LOGGER = logging.getLogger(__name__)
 _GROUP_KINDS = (FrameKind.ENTRIES, FrameKind.CURSOR)
 
@@ -157,7 +157,7 @@ class WriterShell:
         return self._ensemble.sync_latencies()
 
     def send(self, group: Group) -> None:
-        """A group becomes the next frame."""
+        """Send a group as the next frame."""
         self._sending = group
         self._feed(AddGroup(group.kind, group.frame_bytes))
 
@@ -174,17 +174,17 @@ class WriterShell:
         self._feed(CloseLog())
 
     def trimmed(self, before: FrameNumber) -> None:
-        """Files of all frames below are deleted."""
+        """Note that files of all frames below are deleted."""
         self._feed(FragmentsTrimmed(before))
 
     def offer_spare(self, path: StoragePath) -> None:
-        """A path may be written to from now on."""
+        """Allow writes to a path from now on."""
         self._ensemble.know(path)
         self._paths[path.path_id] = path
         self._feed(SpareOffered(path.path_id, path.label))
 
     def withdraw(self, path: PathId) -> None:
-        """No new file is made on this path, until it is offered again."""
+        """Create no file on this path until it is offered again."""
         self._feed(PathWithdrawn(path))
 
     def abandon(self) -> None:
@@ -194,7 +194,7 @@ class WriterShell:
             self.end("it was abandoned")
 
     def end(self, reason: str | None) -> None:
-        """The log is closed (`reason` None) or lost; nothing is acknowledged afterwards. Once."""
+        """End the closed (`reason` None) or lost log; nothing is acknowledged afterwards. Called once."""
         if self.is_over:
             return
         self.is_over = True
@@ -271,7 +271,7 @@ class WriterShell:
             self._begin(begin)
 
     def _begin(self, effect: BeginFiles) -> None:
-        """The header names the frame before the first one; if that is still to be encoded, the header waits for it."""
+        """Write the header once the frame before the first one is encoded, because the header names it."""
         point = self._in_flight.point_before(effect.first)
         if point is None:
             self._deferred.append(effect)
@@ -327,7 +327,7 @@ class WriterShell:
             self._give_up(event)
 
     def _unreadable(self, reason: str) -> None:
-        """The metadata is away: without the next fragment the log grows on in the last one."""
+        """Continue in the last fragment while the metadata is away and the next one cannot be recorded."""
         if self._core.waits_for_record:
             self.end(reason)
         else:

@@ -34,7 +34,7 @@ DEFAULT_DURATION_S: Final = 10.0
 MAX_CONSUMERS: Final = 1_000
 """Live consumers of one subscription; a further one is refused."""
 LIVE_PERIODS: Final = 3
-"""For that limit alone, a lease not renewed for more of its durations by the wall clock is a dead consumer's."""
+"""Number of durations after which, by the wall clock, an unrenewed lease is a dead consumer's; for that limit alone."""
 UNFINISHED_S: Final = 60.0
 """A temporary file this old was left by a process that was killed: writing one takes milliseconds."""
 

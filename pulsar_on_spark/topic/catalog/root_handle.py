@@ -247,7 +247,7 @@ def _storage_path(root: Path, cluster_id: str, record: PathRecord) -> StoragePat
 
 
 def _weighed(path: StoragePath) -> StoragePath:
-    """With its free bytes; a path that cannot be examined is hardly chosen."""
+    """Return the path with its free bytes; a path that cannot be examined is hardly chosen."""
     try:
         return replace(path, weight=path.free_bytes())
     except StoragePathError:

@@ -320,7 +320,7 @@ class SubscriptionConsumer:
         return record
 
     def _typed(self, record: SubscriptionRecord, part: TopicPart, cursors: Cursors) -> SubscriptionRecord:
-        """With no live consumer left, the next one decides the subscription's type, as in Pulsar."""
+        """Let the next consumer decide the subscription's type if no live one is left, as in Pulsar."""
         if record.type == self._type or record.face == "broker":
             return record
         if self._owner_standings(record, part) - {Standing.RUN_OUT}:

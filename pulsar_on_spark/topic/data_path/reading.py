@@ -153,7 +153,7 @@ class SliceReader:
     def _read_file(
         self, slice_: SegmentSlice, file: FileRecord, findings: _Findings, *, is_settled: bool
     ) -> Iterator[tuple[int, pa.RecordBatch | None]]:
-        """As `_read_on`, all batches from one open file while they are good."""
+        """Read like `_read_on`, all batches from one open file while they are good."""
         todo = slice_.batches()
         position = slice_.first
         while todo:

@@ -21,7 +21,7 @@ from pulsar_on_spark.protocol.messages import SingleMessageMetadata
 _SIZE = struct.Struct(">I")
 _PAYLOAD_SIZE_TAG = 0x18
 _SKIPPED_TAGS = (0x12, 0x0A)
-"""Of the key and of a property."""
+"""Size limits of the key and of a property."""
 _MORE = 0x80
 
 

@@ -39,7 +39,7 @@ MAX_MESSAGE_BYTES = 5 * 1024 * 1024
 RECORD_BATCH_BYTES = 4 * 1024 * 1024
 """zstd has a fixed cost for each buffer of a batch: smaller batches read up to a quarter slower (ADR 0003)."""
 ROW_BYTES = 64
-"""What a row takes in a record batch besides key, value and properties, about."""
+"""Approximate bytes of a row in a record batch besides key, value and properties."""
 
 _FEW_ENTRIES = 256
 """Number of rows up to which numpy's calls cost more than Python's steps."""

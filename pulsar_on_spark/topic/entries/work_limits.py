@@ -24,7 +24,7 @@ ROW_BYTES: Final = 64
 """The work of a row beside its value, in bytes of values: about 6 us."""
 DENSE_TIMES: Final = 32
 GROUP_DENSE_BYTES: Final = 32 << 20
-"""With other entries, this bounds the work of a group of 1 MiB: at most a million rows, some seconds."""
+"""Limit of a group's dense entries; with others, a group of 1 MiB has at most a million rows, some seconds of work."""
 
 
 def above_limits(messages: Int64s, uncompressed_bytes: Int64s) -> Bools:

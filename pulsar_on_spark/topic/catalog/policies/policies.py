@@ -243,9 +243,9 @@ class Policies(BaseModel):
     delayed_delivery: DelayedDelivery = DelayedDelivery()
     publish_rate: PublishRate = PublishRate()
     dispatch_rate: DispatchRate = DispatchRate()
-    """Of all subscriptions of a topic together."""
+    """Rate of all subscriptions of a topic together."""
     subscription_dispatch_rate: DispatchRate = DispatchRate()
-    """Of each subscription."""
+    """Rate of each subscription."""
     subscribe_rate: SubscribeRate = SubscribeRate()
 
     max_message_size: Count = 0

@@ -31,7 +31,7 @@ _READ_AS: Final[Mapping[str, tuple[str, ...]]] = {
     "string": ("bytes",),
     "bytes": ("string",),
 }
-"""What may be read as what, besides as itself."""
+"""Types that may be read as others, besides as themselves."""
 _REMARKS: Final = ("doc", "__fastavro_parsed", "__named_schemas", "namespace")
 SHORT_LETTERS: Final = 4_096
 """Length of a text up to which a schema is parsed in some milliseconds."""

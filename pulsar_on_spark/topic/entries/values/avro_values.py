@@ -22,7 +22,7 @@ _NESTED = ("type", "items", "values", "fields")
 """Attributes of a schema that hold schemas, or fields with them."""
 _RECORDS = ("record", "error")
 _UNREADABLE = (EOFError, LookupError, ValueError, OverflowError, TypeError, MemoryError, SchemaResolutionError)
-"""What fastavro raises for bytes that are not a datum of the schema."""
+"""Errors of fastavro for bytes that are not a datum of the schema."""
 
 
 def decode_avro(

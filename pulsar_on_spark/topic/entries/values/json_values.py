@@ -49,7 +49,7 @@ _NAMED_FLOATS = {
 _WIDE = Context(prec=80)
 """Twice the digits of any decimal of Spark: Python's own 28 are too few."""
 _BAD = object()
-"""What a converter gives for a value that does not fit its type."""
+"""Result of a converter for a value that does not fit its type."""
 
 BadRow = Callable[[int, str], None]
 """Called with the row and the reason of each value that does not fit; may raise."""

@@ -36,7 +36,7 @@ from pulsar_on_spark.protocol.messages import MessageMetadata
 from pulsar_on_spark.topic.maintenance.compaction.places import Places
 
 COLUMNS = ("entry_id", "batch_index", "key", "key_b64", "value", "raw")
-"""What the pass looks at."""
+"""Columns that the pass reads."""
 _MERGE_ROWS = 1 << 18
 """Rows that are buffered before they are grouped with the known keys."""
 

@@ -61,7 +61,7 @@ class CompactedSlice:
         return tuple(rows for _, _, _, rows in self.compacted.batches[self.first : self.end])
 
     def part(self, first: int, end: int) -> CompactedSlice:
-        """Only the batches with these numbers."""
+        """Return the slice with only these batches."""
         return replace(self, first=max(first, self.first), end=min(end, self.end))
 
     def read(

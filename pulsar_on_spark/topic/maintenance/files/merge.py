@@ -43,7 +43,7 @@ MAX_JOB_BYTES = 256 << 20
 MAX_JOB_SEGMENTS = 2_000
 """Records that one commit replaces: larger ones take so long that they lose to the topic's writers."""
 ROW_BYTES = 120
-"""What a message costs in memory besides its key and value."""
+"""Memory of a message besides its key and value."""
 _MAX_ROUNDS = 4
 
 

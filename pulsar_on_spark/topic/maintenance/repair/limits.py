@@ -24,4 +24,4 @@ class RepairLimits:
 
 
 BESIDE_A_BROKER = RepairLimits(max_seconds=120.0, bytes_per_second=50e6)
-"""For housekeeping that shares disks with clients."""
+"""Limits for housekeeping that shares disks with clients."""

@@ -84,7 +84,7 @@ def _is_expired(root: RootHandle, record: SubscriptionRecord, now_s: float) -> b
 
 
 def _renewals(directory: Path, topic_id: str) -> list[float]:
-    """When the consumers of a topic renewed their leases last."""
+    """Return when the consumers of a topic renewed their leases last."""
     found = []
     for path in directory.glob("*.json"):
         with suppress(FileNotFoundError):

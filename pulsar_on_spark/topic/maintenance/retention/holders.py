@@ -27,7 +27,7 @@ from pulsar_on_spark.topic.managed_ledger.chain.compaction_record import trim_li
 from pulsar_on_spark.topic.managed_ledger.subscription.positions import mark_delete
 
 SPARK_KEEPS: Final = timedelta(minutes=10)
-"""What a query of Spark has committed stays so long: its checkpoint is not synced, and may lose its last batches."""
+"""Time for which a Spark query's committed batches are kept: its checkpoint is not synced, and may lose the last."""
 MARK_EVERY: Final = timedelta(minutes=5)
 """Marks are at least so far apart, so that those that matter are few."""
 _MARKS_BEHIND: Final = 2

@@ -219,7 +219,7 @@ def _is_finished(view: View, ledger: LedgerRecord) -> bool:
 
 
 def _written_at(part: _LedgerPart, segment: SegmentRecord) -> datetime:
-    """When the newest entry was written: by its producer's clock, but within the life of its ledger."""
+    """Return when the newest entry was written: by its producer's clock, but within the life of its ledger."""
     published = _EPOCH + timedelta(milliseconds=min(max(segment.publish_max_ms, 0), _LAST_MS))
     written = max(published, part.ledger.created_at)
     return written if part.ended_at is None else min(written, max(part.ended_at, part.ledger.created_at))

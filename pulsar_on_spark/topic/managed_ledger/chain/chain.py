@@ -53,7 +53,7 @@ def read_limit(view: View, topic_id: str) -> Position:
 
 
 def trimmed_before(view: View, topic_id: str) -> Position:
-    """The end of what retention has trimmed of a topic: before it nothing is there, on purpose."""
+    """Return the end of what retention has trimmed of a topic: earlier entries are missing on purpose."""
     trim = view.get(TrimRecord, topic_id)
     return EARLIEST if trim is None else Position(LedgerId(trim.trimmed_ledger), EntryId(trim.trimmed_entry))
 

@@ -17,7 +17,7 @@ def horizon_of(record: CompactionRecord | None) -> Position:
 
 
 def trim_limit(view: View, topic_id: str) -> Position | None:
-    """Nothing from here on may be trimmed; None where the topic is not compacted.
+    """Return the position from which nothing may be trimmed; None if the topic is not compacted.
 
     Entries before it are in the compacted ledger, entries after it only in the log. In Pulsar the cursor `__compaction`
     has this part.

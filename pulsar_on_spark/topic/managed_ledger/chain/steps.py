@@ -1,4 +1,4 @@
-"""How far a reader goes in one step, and how much waits for it: from the metadata alone."""
+"""The size of a reader's step, and of its backlog: from the metadata alone."""
 
 from __future__ import annotations
 

@@ -196,7 +196,7 @@ class Cursor:
         return self._chain.is_at_end(position.ledger, position.entry)
 
     def deliverable(self, start: Position, max_entries: int) -> Deliverable:
-        """What to read next from `start` on, up to the chain's end.
+        """Return the next runs to read from `start` on, up to the chain's end.
 
         Args:
             start: The last call's `next`, or an earlier place for redelivery.
@@ -231,7 +231,7 @@ class Cursor:
         return self._snapshot_due or self._moved or bool(self._news)
 
     def take_change(self, n: int) -> CursorRecord | None:
-        """What changed since the last record, to be put in the journal's frame `n`; None if nothing did.
+        """Return the changes since the last record, for the journal's frame `n`; None if there are none.
 
         Raises:
             InvalidArgumentError: `n` does not follow that of the epoch's last record: of two records with one rank

@@ -148,7 +148,7 @@ def broker_cursor(
 
 
 def give_to_spark(record: SubscriptionRecord, last: CursorRecord) -> SubscriptionRecord:
-    """The broker lets go, or is gone: the record to commit once `last.to_row()` is durable.
+    """Release a broker's subscription: return the record to commit once `last.to_row()` is durable.
 
     Args:
         record: The subscription as the broker owns it.

@@ -143,7 +143,7 @@ class DeadBrokers:
         return self.recover(view, incarnations)
 
     def _is_undecided(self, view: View, incarnation: IncarnationId) -> bool:
-        """A stale lease stays undecided for one of its durations at most."""
+        """Return True if the incarnation may be dead; its lease is watched for at most one of its durations."""
         if _state(view, incarnation) in (None, "CLOSED"):
             return False
         self._watcher.observe()

@@ -41,7 +41,7 @@ from pulsar_on_spark.topic.managed_ledger.incarnation.roll_over import RollOver,
 log = logging.getLogger(__name__)
 
 POLL_S = 1.0
-"""How often an incarnation looks at the metadata, or thrice a lease. It renews its lease only while that succeeds."""
+"""Longest interval of an incarnation's looks at the metadata, without which it does not renew its lease."""
 CLOSE_IDLE_S = 600.0
 """A ledger that nothing was appended to for so long is closed."""
 

@@ -26,7 +26,7 @@ class PathNews:
     """
 
     def __init__(self, root: RootHandle, known: Iterable[StoragePath]) -> None:
-        """The journal begins with the known paths."""
+        """Start with the paths that the journal begins with."""
         self._root = root
         self._known = {path.path_id for path in known}
         self._failed: set[PathId] = set()

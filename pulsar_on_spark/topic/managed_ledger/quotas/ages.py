@@ -14,7 +14,7 @@ NOTHING_MS: Final = 2**62
 
 
 def oldest_publish_ms(view: View, topic_id: str, start: Position) -> int | None:
-    """When the oldest message from a position on may have been published, ms since 1970.
+    """Return when the oldest message from a position on may have been published, ms since 1970.
 
     It is that of the segment that holds the position: at most as old as the acknowledged messages in it. None if only
     journals have the time; NOTHING_MS if nothing waits.

@@ -37,7 +37,7 @@ class JournalEntries:
     _entry_ids: Int64s
     _payloads: pa.BinaryArray
     _rows: Int64s
-    """Of each entry, where its payload is."""
+    """Position of each entry's payload."""
     _size_bytes: Int64s
 
     def groups(self, wanted: Collection[LedgerId]) -> Iterator[StoredEntries]:

@@ -35,12 +35,12 @@ from pulsar_on_spark.topic.managed_ledger.sealing.trim import GRACE_S, Trimmer
 log = logging.getLogger(__name__)
 
 TICK_S = 0.25
-"""How often the child looks whether something is to be done, and whether its parent is there."""
+"""Interval of the child's checks for work, and for its parent."""
 _LAG_INTERVAL_S = 1.0
-"""In a pass it is looked so often how much is not sealed."""
+"""Interval of measurements of the unsealed bytes during a pass."""
 _MAX_PAUSE_S = 1.0
 _SILENT_S = 30.0
-"""So long without a sign of life, and the child counts as stuck."""
+"""Time without a sign of life after which the child counts as stuck."""
 _STOP_TIMEOUT_S = 10.0
 _UNKNOWN_FILES = 8
 """Number of files of unknown size that count as the whole lag limit."""
@@ -49,7 +49,7 @@ _MIB = 1 << 20
 
 @dataclass(frozen=True, slots=True)
 class SealingPolicy:
-    """When to seal, and how fast.
+    """Time and speed of sealing.
 
     Attributes:
         backlog_bytes: Unsealed journal from which a pass is worth it.
@@ -181,7 +181,7 @@ class SealingProcess:
 
     @property
     def lag_limit_bytes(self) -> int:
-        """See `SealingPolicy`."""
+        """The limits, as in `SealingPolicy`."""
         return self._policy.lag_limit_bytes
 
     @property

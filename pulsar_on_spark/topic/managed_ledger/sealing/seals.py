@@ -159,7 +159,7 @@ def decide_close(view: View, incarnation: IncarnationId) -> Change | None:
 
 
 def trimmable_before(found: SealedLog, is_snapshotted: Callable[[FrameNumber, FrameNumber], bool]) -> FrameNumber:
-    """Up to where the log, in a durable view, may be trimmed (see `sealing.trimmable_before`)."""
+    """Return the frame before which the log, in a durable view, may be trimmed (see `sealing.trimmable_before`)."""
     return sealing.trimmable_before(found.record, found.marks, is_snapshotted)
 
 

@@ -124,7 +124,7 @@ class StreamOffset:
         return replace(self, topics=dict(topics)) if new else self
 
     def before(self) -> StreamOffset:
-        """The offset before its batch was read: what a batch that may have to run again has settled."""
+        """Return the offset before its batch was read: the position of a batch that may have to run again."""
         topics = {
             name: TopicOffset(topic.topic_id, tuple(replace(range_, end=range_.start) for range_ in topic.ranges))
             for name, topic in self.topics.items()
