@@ -5,11 +5,12 @@ It may import `topic` and all below, never Spark. Its floors, from the top; a fl
     broker                     one run of a broker: start reading here
     connection, handlers, web  bytes and commands of clients; HTTP: lookup, admin API, metrics
     services                   the broker's parts together, its health, settings at run time, metrics
-    background                 periodic work beside clients: expire, limit, delete, repair
-    observe                    stats of topics for operators
-    topics                     the loaded topics
+    background                 periodic work: expire messages, apply quotas, delete idle topics, repair
+    observe                    statistics of topics for operators
+    observe                    what operators are told of topics
+    topics                     the topics that are loaded
     subscriptions              deliver entries to consumers
     producing                  from a SEND to its receipt: producers, deduplication, the way into the journal
-    cursors, reading           acknowledgements; entries for dispatch
-    dispatch, runtime          the choice of consumers (pure); settings, views, commits, journals
+    cursors, reading           durable acknowledgements; reading entries from memory, journals and segments
+    dispatch, runtime          which consumer gets which entry (pure); settings, views, commits, journals
 """

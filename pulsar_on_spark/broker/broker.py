@@ -1,8 +1,8 @@
-"""One run of a broker: the order of its start, how it drains, and how it ends.
+"""One run of a broker: the order in which its parts start, drain and end.
 
-start   root and its lock -> the former holder's journal recovered -> incarnation -> sealing process -> servers
-drain   no new clients, topics unloaded (clients look them up elsewhere), published entries acknowledged, ledgers closed
-end     a broker whose incarnation was taken over serves no client any longer and exits
+start   root and its lock -> recover the last broker's journal -> incarnation -> sealing process -> servers
+drain   refuse new clients, unload topics (clients reconnect), acknowledge what was published, close the ledgers
+end     a broker whose incarnation was taken over serves no client and exits
 """
 
 from __future__ import annotations
@@ -84,7 +84,7 @@ class Broker:
         self._tls = tls
         self._lock = lock
         self._running = AsyncExitStack()
-        """Ends the started parts, the last first."""
+        """Ends what was started, in reverse order."""
         self._running.callback(lock.release)
         self._settings = self._settings_in_force = settings
         buffer_bytes = settings.max_message_publish_buffer_size_mb * _MIB
@@ -101,11 +101,11 @@ class Broker:
         Args:
             path: The root.
             settings: The broker's settings.
-            quorum: Of the journal; the root's if None. A root that is made gets it.
+            quorum: The journal's quorum; None for the root's. A newly created root gets it as its default.
 
         Raises:
-            PulsarpyError: it cannot serve; the message is one sentence with the reason.
-            OSError: the disk refuses.
+            PulsarpyError: the broker cannot serve; one sentence says why.
+            OSError: the operating system refused a file or a port.
         """
         check_reach(settings)
         files = server_tls(settings)
@@ -150,7 +150,7 @@ class Broker:
         self._incarnation = self._journals.first.incarnation
 
     async def _close_journal(self) -> None:
-        """Close the journal after a failed start, when nothing has been published."""
+        """Close the journal after a later step of the start failed; nothing has been published."""
         try:
             await self._journals.stop()
         except PulsarpyError as error:
@@ -166,7 +166,7 @@ class Broker:
         ends.push_async_callback(self._follower.stop)
         commits = GroupedCommits(self.root.store)
         self._keeper = CursorKeeper(self.root, self._incarnation, commits, self._lost)
-        # What a frame has beside the largest message is metadata.
+        # A frame has metadata beside the largest message.
         largest_bytes = self._settings.max_message_size + FRAME_PADDING_BYTES
         self._reader = EntryReader(self.root, self._cache, max_message_size_bytes=largest_bytes)
         self._reader.start()
@@ -202,7 +202,7 @@ class Broker:
         self._watch.start()
         ends.push_async_callback(self._watch.stop)
         self._saving = asyncio.create_task(
-            every(SNAPSHOT_EVERY_S, self._save_dedups, "What is known of producers is not saved now, and again soon")
+            every(SNAPSHOT_EVERY_S, self._save_dedups, "Deduplication state could not be saved, trying again soon")
         )
         ends.push_async_callback(self._stop_saving)
 
@@ -270,13 +270,13 @@ class Broker:
         )
 
     def _lost(self, cursor: OpenCursor) -> None:
-        """Disconnect the subscription of a cursor that another owner has acquired."""
+        """Disconnect the consumers of a cursor that another owner has now."""
         for topic in self._topics:
             if topic.topic_id == cursor.part.topic_id:
                 topic.subscriptions.lost(cursor)
 
     def _incarnation_ended(self, reason: str) -> None:
-        """Disconnect all clients, as nothing can be acknowledged from now on; they look their topics up again."""
+        """Disconnect all clients, which then look up the new owner: nothing can be acknowledged in this incarnation."""
         self._connections.close()
         if self._keeper is not None:
             self._keeper.on_incarnation_ended(reason)
@@ -284,11 +284,11 @@ class Broker:
             self._over.set_result(reason)
 
     async def wait(self) -> str:
-        """Until the incarnation is over; returns why."""
+        """Wait until the incarnation is over; returns the reason."""
         return await asyncio.shield(self._over)
 
     async def stop(self) -> None:
-        """Drain: settle what clients published, send them away, save cursors, close ledgers and the journal."""
+        """Drain: settle what clients published, disconnect them, save cursors, close ledgers and the journal."""
         try:
             async with asyncio.timeout(self._settings.broker_shutdown_timeout_ms / 1000):
                 await self._web.stop()
@@ -300,13 +300,13 @@ class Broker:
                 await self._keeper.stop()
                 await self._journals.stop()
         except (PulsarpyError, TimeoutError) as error:
-            # Acknowledged entries are durable; the next owner recovers the journal.
-            log.warning("The broker could not end as it should: %s", error or "it took too long")
+            # Everything acknowledged is durable; the next owner recovers the journal.
+            log.warning("The broker could not end in order: %s", error or "it took too long")
         finally:
             await self._running.aclose()
 
     async def abandon(self) -> None:
-        """End where the incarnation is over: nothing is left to settle."""
+        """End after the incarnation is over: nothing is left to settle."""
         await self._web.stop()
         await self._connections.stop_listening()
         self._connections.close()
@@ -340,12 +340,12 @@ def _open(path: Path, quorum: Quorum | None, settings: BrokerSettings) -> Root:
 
 
 def _recover(root: Root, incarnation: IncarnationId) -> None:
-    """Close the journal of the broker that had the root before; where that cannot be, its topics stay closed."""
+    """Close the journal of the root's last broker; if that fails, the topics that it has open stay closed."""
     record = root.store.view().get(IncarnationRecord, incarnation)
     if record is None or record.state == "CLOSED":
         return
     log.warning(
-        "The last broker did not end as it should: its journal %s is recovered.",
+        "The last broker did not end in order: recovering its journal %s.",
         incarnation,
         extra={"incarnation": incarnation},
     )

@@ -1,4 +1,4 @@
-"""The ledgers and cursors of a topic (Pulsar's `internalStats`). Pure, over one look."""
+"""The ledgers and cursors of a topic (Pulsar's `internalStats`). Pure, on one snapshot of its contents."""
 
 from __future__ import annotations
 
@@ -34,17 +34,17 @@ from pulsar_on_spark.topic.maintenance.retention.retention import KeptSegment
 from pulsar_on_spark.topic.managed_ledger.chain import chain
 
 MAX_SHOWN_RUNS: Final = 1_000
-"""Maximum number of runs of acknowledged entries beyond the mark-delete position that are shown: the first ones."""
+"""Runs of acknowledged entries beyond the mark-delete position that are shown for a cursor, from the first one on."""
 
 
 def internal_stats(record: TopicRecord, topic: BrokerTopic | None, seen: Contents, write_quorum: int) -> InternalStats:
     """Return a topic's ledgers and cursors.
 
     Args:
-        record: The topic, or the partition.
-        topic: The loaded topic; None if it is not loaded.
-        seen: Its contents.
-        write_quorum: Number of copies of a file whose record has none.
+        record: The topic or partition.
+        topic: The same topic as loaded; None if it is not loaded.
+        seen: The topic's contents.
+        write_quorum: Copies of a file that does not state its own number.
     """
     view = seen.view
     holding = {each.path_id for each in view.all(PathRecord) if keeps_copies(each.state)}
@@ -95,7 +95,7 @@ def with_reasons(found: InternalStats, kept: Iterable[KeptSegment]) -> InternalS
 def _ledger(
     view: View, ledger: LedgerRecord, of_it: Sequence[SegmentRecord], write_quorum: int, holding: Collection[int]
 ) -> LedgerStats:
-    # Entries in a journal alone have their copies there.
+    # The journal keeps the copies of entries that are only there.
     files = (view.get(FileRecord, each.file_id) for each in of_it)
     state = "attached" if ledger.incarnation is None else "open" if chain.is_open(view, ledger) else "closed"
     return LedgerStats(
@@ -130,5 +130,5 @@ def _cursor(seen: Contents, record: SubscriptionRecord, here: Subscription | Non
 
 
 def _before(next_: Position) -> str:
-    """The last entry before a position, as Pulsar writes it; entry -1 is before the first of a ledger."""
+    """Return the last entry before a position, as Pulsar writes it; entry -1 is before a ledger's first entry."""
     return f"{next_.ledger}:{next_.entry - 1}"

@@ -15,17 +15,19 @@ from pulsar_on_spark.broker.subscriptions.subscription import Subscription
 from pulsar_on_spark.broker.topics.topic import BrokerTopic
 
 PERIOD_S: Final = 10.0
-"""Rates are of the last ten to twenty seconds; Pulsar's are of the last whole minute (`statsUpdateFrequencyInSecs`)."""
+"""Rates cover the last ten to twenty seconds; Pulsar's cover the last whole minute (`statsUpdateFrequencyInSecs`)."""
 
 Metered = Published | Subscription | Consumer
 
 
 class Meters:
-    """The meters, made when something is seen first and gone with it. Methods belong to the broker's event loop.
+    """The meters: each is created when its object is first seen, and removed with it.
+
+    All methods belong to the broker's event loop.
 
     Args:
-        topics: The topics that are loaded now.
-        clock: Seconds that only grow.
+        topics: Returns the topics that are loaded now.
+        clock: Monotonic seconds.
     """
 
     def __init__(self, topics: Iterable[BrokerTopic], clock: Callable[[], float] = time.monotonic) -> None:
@@ -36,23 +38,23 @@ class Meters:
         self._sampling: asyncio.Task[None] | None = None
 
     def start(self) -> None:
-        """Begin to sample."""
+        """Start sampling."""
         self._sampling = asyncio.create_task(self._sample_again_and_again(), name="rate meters")
 
     async def stop(self) -> None:
-        """Sample no more."""
+        """Stop sampling."""
         if self._sampling is not None:
             self._sampling.cancel()
             await asyncio.gather(self._sampling, return_exceptions=True)
 
     def rates(self, metered: Metered) -> Rates:
-        """Return the present rates; those of topics that are not loaded are since the previous call."""
+        """Return the current rates of an object. Unloaded objects: since the last request."""
         meter, now_s, counted = self._meter(metered), self._clock(), _counters(metered)
         meter.sample(now_s, counted)
         return meter.rates(now_s, counted)
 
     def sample(self) -> None:
-        """Look at everything that is loaded."""
+        """Sample all loaded objects."""
         for metered in _each(self._topics):
             self._meter(metered).sample(self._clock(), _counters(metered))
         self._sampled_s = self._clock()
@@ -60,7 +62,7 @@ class Meters:
     def _meter(self, metered: Metered) -> RateMeter:
         meter = self._meters.get(metered)
         if meter is None:
-            # It came after the last look, and began at nothing.
+            # The object is newer than the last sample, and its counters began at 0.
             meter = self._meters[metered] = RateMeter(self._sampled_s, Counters(0, 0), PERIOD_S)
         return meter
 

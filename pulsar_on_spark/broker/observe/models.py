@@ -1,8 +1,8 @@
 """Stats as Pulsar's administrators know them: fields and units of its admin API (`TopicStats` and others).
 
-Fields that this broker does not measure are left out, rather than 0: docs/admin.md lists them. Two are exact here that
-are not in Pulsar: `msgBacklog` counts messages, not entries, and `backlogSize` is that of the remaining messages.
-`storedMessages` (not in Pulsar) describes the storage.
+Fields that this broker does not measure are left out instead of reported as 0; docs/admin.md lists them. Two fields are
+exact here, unlike in Pulsar: `msgBacklog` counts messages, not entries, and `backlogSize` is the size of the messages
+that remain. `storedMessages` (not in Pulsar) counts the stored messages.
 """
 
 from __future__ import annotations
@@ -12,13 +12,13 @@ from pydantic.alias_generators import to_camel
 
 
 class Stats(BaseModel):
-    """Written under Pulsar's names."""
+    """A model that is serialized with Pulsar's field names."""
 
     model_config = ConfigDict(frozen=True, alias_generator=to_camel, populate_by_name=True)
 
 
 class PublisherStats(Stats):
-    """A producer that is connected."""
+    """A connected producer."""
 
     access_mode: str
     producer_id: int
@@ -33,9 +33,9 @@ class PublisherStats(Stats):
 
 
 class ConsumerStats(Stats):
-    """A connected consumer. `blocked` (not in Pulsar) is the reason why it gets nothing now.
+    """A connected consumer. `blocked` (not in Pulsar) says why it gets no messages now.
 
-    `last_consumed_flow_timestamp` is the time of its last FLOW, in milliseconds since 1970; 0 for never.
+    `last_consumed_flow_timestamp` is the time of its last request for messages in milliseconds since 1970; 0 for never.
     """
 
     consumer_name: str
@@ -57,10 +57,10 @@ class ConsumerStats(Stats):
 class SubscriptionStats(Stats):
     """A subscription.
 
-    `msg_backlog` is exact, in messages. `owner` (not in Pulsar) names an owner other than this broker: a consumer of
-    Spark, or another broker. Not in Pulsar either: `blocked` and `problem` are the reasons for a standstill,
-    `entries_lost` is the number of entries that were skipped because no copy is left.
-    `consumers_after_mark_delete_position` is empty, as in Pulsar since 4.0.
+    `msg_backlog` is exact, in messages. `owner` (not in Pulsar) names the owner if it is not this broker: a consumer of
+    Spark, or another broker. Not in Pulsar either: `blocked` and `problem` say why delivery pauses, `entries_lost`
+    counts the entries skipped because no copy is left. `consumers_after_mark_delete_position` is empty, as in Pulsar
+    since 4.0.
     """
 
     type: str
@@ -97,10 +97,10 @@ class CompactionStats(Stats):
 
 
 class TopicStats(Stats):
-    """A topic without partitions, or one partition. Counters count since it was loaded.
+    """A topic without partitions, or one partition. Counters start when the topic is loaded.
 
-    `oldest_backlog_message_age_seconds` is that of the oldest segment that a subscription needs, -1 if none does. Times
-    are in milliseconds since 1970; `last_publish_time_stamp` is that since it was loaded, 0 for never.
+    `oldest_backlog_message_age_seconds` is the age of the oldest segment that a subscription needs; -1 for none. Times
+    are in milliseconds since 1970. `last_publish_time_stamp` covers the time since the topic was loaded; 0 for never.
     """
 
     msg_rate_in: float
@@ -131,7 +131,7 @@ class TopicStats(Stats):
     last_publish_time_stamp: int
 
     def without(self, *, publishers: bool, consumers: bool) -> TopicStats:
-        """A copy without its producers, and without the consumers of its subscriptions, as requested."""
+        """Return a copy without its producers, or without its subscriptions' consumers, as requested."""
         left_out: dict[str, object] = {"publishers": []} if publishers else {}
         if consumers:
             left_out["subscriptions"] = {
@@ -141,14 +141,14 @@ class TopicStats(Stats):
 
 
 class PartitionedTopicMetadata(Stats):
-    """A topic's number of partitions; 0 for none."""
+    """The number of partitions of a topic; 0 for none."""
 
     partitions: int
     properties: dict[str, str] | None = None
 
 
 class PartitionedTopicStats(TopicStats):
-    """A partitioned topic: its partitions together, and each of them if requested."""
+    """A partitioned topic: the sum of its partitions and, if requested, each of them."""
 
     metadata: PartitionedTopicMetadata
     partitions: dict[str, TopicStats]
@@ -164,9 +164,10 @@ class SegmentStats(Stats):
 
 
 class LedgerStats(Stats):
-    """A ledger of a topic. `under_replicated`: a file has too few copies by the metadata.
+    """A ledger of a topic. `under_replicated`: the metadata list too few copies of a file.
 
-    `state` (not in Pulsar) is open, attached (Spark's) or closed; `segments` (not in Pulsar) are the sealed ones.
+    `state` (not in Pulsar) is open, attached (written by Spark) or closed; `segments` (not in Pulsar) lists sealed
+    ones.
     """
 
     ledger_id: int
@@ -180,7 +181,7 @@ class LedgerStats(Stats):
 
 
 class CompactedLedgerStats(Stats):
-    """The compacted ledger of a topic (Pulsar's ledger id is -1: it has none here)."""
+    """The compacted ledger of a topic (in Pulsar it has a ledger id; here it has none, so -1)."""
 
     ledger_id: int = -1
     entries: int
@@ -193,7 +194,7 @@ class CompactedLedgerStats(Stats):
 class CursorStats(Stats):
     """A subscription's cursor. Positions are `ledger:entry`; the mark-delete position is the last acknowledged entry.
 
-    `number_of_entries_since_first_not_acked_message` counts up to the topic's end; Pulsar's up to the last one read.
+    `number_of_entries_since_first_not_acked_message` counts to the topic's end; in Pulsar, to the last entry read.
     """
 
     mark_delete_position: str

@@ -1,7 +1,7 @@
-"""Statistics of topics from the root alone: they need no broker, and ask none that runs.
+"""Statistics of topics from the root alone, without a running broker.
 
-It only reads, like a Spark query. Facts that only a broker has are zero or missing: rates, counters, and connected
-clients; its clients' last acknowledgements may be missing for seconds.
+They only read, as a Spark query does. Fields that only a broker knows are empty: rates, counters and connections. The
+acknowledgements of a running broker's clients may be some seconds old.
 """
 
 from __future__ import annotations
@@ -43,12 +43,12 @@ from pulsar_on_spark.topic.managed_ledger.cursor.cursor import Cursor
 from pulsar_on_spark.topic.managed_ledger.cursor.record import NO_RECORD, CursorRecord, encode_holes
 
 _LARGEST_BYTES: Final = JournalLimits().entry_bytes
-"""No broker takes a larger entry."""
+"""The largest entry in bytes that a broker accepts."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Look:
-    """A topic with the contents of its partitions, or of itself if it has none."""
+    """A topic with the contents of its partitions, or its own if it has none."""
 
     record: TopicRecord
     parts: Mapping[TopicPart, Contents]
@@ -59,10 +59,10 @@ class _Look:
 
 
 def stats_of_root(root: RootHandle, name: TopicName) -> TopicStats | PartitionedTopicStats:
-    """The stats of a topic; for one with partitions those of all together, and one by one.
+    """Return the stats of a topic; for a partitioned topic, the sum and each partition.
 
     Raises:
-        TopicNotFoundError: there is no such topic.
+        TopicNotFoundError: the topic does not exist.
         MetadataError, StorageError: the root cannot be read.
     """
     look = _look(root, name)
@@ -71,7 +71,7 @@ def stats_of_root(root: RootHandle, name: TopicName) -> TopicStats | Partitioned
 
 
 def internal_stats_of_root(root: RootHandle, name: TopicName) -> InternalStats | PartitionedInternalStats:
-    """A topic's ledgers, why their segments are kept, and its cursors (errors as `stats_of_root`)."""
+    """Return a topic's ledgers, the reasons why segments are kept, and its cursors (errors as `stats_of_root`)."""
     look = _look(root, name)
     found = {part.name: _internal_stats(root, part, seen) for part, seen in look.parts.items()}
     if look.record.partitions is None:
@@ -80,18 +80,18 @@ def internal_stats_of_root(root: RootHandle, name: TopicName) -> InternalStats |
 
 
 def peek_of_root(root: RootHandle, name: TopicName, subscription: str, entries: int) -> list[StoredEntry]:
-    """Return the first entries that a subscription has not acknowledged, up to a limit.
+    """Return the first entries that a subscription has not acknowledged, at most `entries`.
 
     Raises:
         InvalidArgumentError: the topic has partitions.
-        SubscriptionNotFoundError: it has no such subscription.
+        SubscriptionNotFoundError: the topic has no such subscription.
         TopicNotFoundError, MetadataError, StorageError: as `stats_of_root`.
-        UnbuildableEntryError: an entry of Spark's has more bytes than a client takes.
+        UnbuildableEntryError: an entry written by Spark is larger than clients accept.
     """
     look = _look(root, name)
     if look.record.partitions is not None:
         raise InvalidArgumentError(
-            f"Peeking is for one partition: {name} has {look.record.partitions}, name one of them."
+            f"Peeking needs one partition: {name} has {look.record.partitions} of them, name one."
         )
     ((part, seen),) = look.parts.items()
     backlog = seen.backlogs.get(subscription)
@@ -104,7 +104,7 @@ def peek_of_root(root: RootHandle, name: TopicName, subscription: str, entries: 
     if not ranges:
         return []
     with closing(CatchUp(root, _LARGEST_BYTES)) as reader:
-        # It reads on where the ranges end.
+        # The reader may read beyond the ranges.
         return list(islice(reader.read(EntrySource(part), ranges), sum(each.end - each.first for each in ranges)))
 
 

@@ -1,4 +1,4 @@
-"""Stats of topics for operators: one look at the storage, combined with the broker's counters."""
+"""Stats of topics for operators: a snapshot of what is stored, combined with the broker's counters."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Overview:
     Args:
         root: The root.
         topics: All topics.
-        url: The broker's, as stats name it.
+        url: The broker's URL for the stats.
     """
 
     def __init__(self, root: RootHandle, topics: Topics, url: str) -> None:
@@ -36,16 +36,16 @@ class Overview:
         self.meters = Meters(topics)
 
     def start(self) -> None:
-        """Begin to sample rates."""
+        """Start sampling rates."""
         self.meters.start()
 
     async def stop(self) -> None:
-        """Stop the looks."""
+        """Stop sampling and close the journals' files."""
         await self.meters.stop()
         await self._sight.close()
 
     async def stats(self, records: Sequence[TopicRecord]) -> dict[str, TopicStats]:
-        """The stats of topics without partitions, or of partitions, by full name (errors as `Sight.look`)."""
+        """Return the stats of topics without partitions, or of partitions, by full name (errors as `Sight.look`)."""
         loaded, seen = await self._look(records)
         return {
             each.name: topic_stats(each, loaded.get(each.topic_id), seen[each.topic_id], self.meters.rates, self._url)
@@ -53,7 +53,7 @@ class Overview:
         }
 
     async def internal_stats(self, records: Sequence[TopicRecord]) -> dict[str, InternalStats]:
-        """The ledgers and cursors of the same (errors as `Sight.look`)."""
+        """Return the ledgers and cursors of such topics by full name (errors as `Sight.look`)."""
         loaded, seen = await self._look(records)
         return {
             each.name: internal_stats(each, loaded.get(each.topic_id), seen[each.topic_id], self._write_quorum)
@@ -61,7 +61,7 @@ class Overview:
         }
 
     async def contents(self, record: TopicRecord) -> Contents:
-        """Return the contents of a topic, and the backlogs of its cursors (errors as `Sight.look`)."""
+        """Return the contents of a topic with the backlogs of its cursors (errors as `Sight.look`)."""
         _, seen = await self._look([record])
         return seen[record.topic_id]
 

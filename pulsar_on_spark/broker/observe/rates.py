@@ -1,7 +1,7 @@
-"""Rates computed from counters that only grow. No clock, no IO: the caller passes the time of each sample.
+"""Rates of growing counters. No clock, no IO: the caller passes the time.
 
-A rate is the growth since a sample that is one to two periods old, so it changes with every sample, and a burst
-disappears after two periods. Anything younger than a period is measured since its first sample.
+A rate is the growth since a sample that is one to two periods old, so it changes with each sample, and a burst has left
+it after two periods. Counters younger than a period are measured from their first sample.
 """
 
 from __future__ import annotations
@@ -9,11 +9,11 @@ from __future__ import annotations
 from typing import Final, NamedTuple
 
 MIN_SPAN_S: Final = 1.0
-"""A shorter time than this counts as this: one message in the first millisecond is not a thousand a second."""
+"""Shorter times count as this one: a message in the first millisecond is not a thousand a second."""
 
 
 class Counters(NamedTuple):
-    """Counters since the start."""
+    """Counters since the object was created."""
 
     messages: int
     bytes: int
@@ -27,12 +27,12 @@ class Rates(NamedTuple):
 
 
 class RateMeter:
-    """The rates of one thing that is counted.
+    """The rates of one pair of counters.
 
     Args:
-        now_s: The sampler's clock, seconds that only grow.
-        counted: Its counters now.
-        period_s: How old a sample becomes before another takes its place.
+        now_s: The caller's clock, monotonic seconds.
+        counted: The current counters.
+        period_s: Age at which a newer sample replaces the base.
     """
 
     __slots__ = ("_before", "_latest", "_period_s")
@@ -42,12 +42,12 @@ class RateMeter:
         self._before = self._latest = (now_s, counted)
 
     def sample(self, now_s: float, counted: Counters) -> None:
-        """Look at the counters: more often than once in a period changes nothing."""
+        """Record the counters; more than one call in a period changes nothing."""
         if now_s - self._latest[0] >= self._period_s:
             self._before, self._latest = self._latest, (now_s, counted)
 
     def rates(self, now_s: float, counted: Counters) -> Rates:
-        """The rates now."""
+        """Return the current rates."""
         since_s, before = self._before
         span_s = max(now_s - since_s, MIN_SPAN_S)
         return Rates((counted.messages - before.messages) / span_s, (counted.bytes - before.bytes) / span_s)

@@ -1,4 +1,4 @@
-"""Contents and backlogs of topics, counted in messages: off the event loop, including entries only in journals."""
+"""Contents and backlogs of topics, counted in messages, journals included. Runs off the event loop."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from pulsar_on_spark.topic.managed_ledger.cursor.record import decode_holes
 from pulsar_on_spark.topic.managed_ledger.subscription import subscriptions
 
 IDLE_S: Final = 30.0
-"""Time without a read after which a journal file is closed."""
+"""Idle time after which a journal file is closed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,8 +30,8 @@ class Standing:
     """The position of a cursor.
 
     Attributes:
-        mark_delete: All before it is acknowledged.
-        ack_holes: The acknowledgements beyond it, encoded.
+        mark_delete: Everything before it is acknowledged.
+        ack_holes: Acknowledged messages behind it, encoded.
     """
 
     mark_delete: Position
@@ -43,12 +43,12 @@ class Backlog:
     """The part of a topic that a subscription has not acknowledged.
 
     Attributes:
-        messages: Messages.
-        bytes: Key and value bytes of them.
+        messages: Unacknowledged messages.
+        bytes: Their key and value bytes.
         mark_delete: The first entry that is not acknowledged.
-        entries: Entries from there on that are not acknowledged as a whole.
-        holes: The acknowledgements beyond it; empty for a subscription of Spark's, whose slots have positions only.
-        oldest_publish_ms: When the oldest segment that it needs was begun; 0 if that is not known, or it needs none.
+        entries: Entries from there on that are not completely acknowledged.
+        holes: Acknowledged messages behind it; empty for a subscription of Spark, whose slots have a position each.
+        oldest_publish_ms: Begin of the oldest segment that it needs; 0 if unknown, or if it needs none.
     """
 
     messages: int
@@ -61,13 +61,13 @@ class Backlog:
 
 @dataclass(frozen=True, slots=True)
 class Contents:
-    """The contents of a topic at one time.
+    """A snapshot of a topic's contents.
 
     Attributes:
-        view: The metadata, with the entries in journals.
-        messages: Messages in it.
-        bytes: Key and value bytes of them.
-        backlogs: Of all its durable subscriptions.
+        view: The metadata with the journals' contents.
+        messages: Stored messages.
+        bytes: Their key and value bytes.
+        backlogs: The backlogs of all its durable subscriptions.
     """
 
     view: View
@@ -77,10 +77,10 @@ class Contents:
 
 
 class Sight:
-    """Looks at topics of one root, one look at a time; knowledge of journals is reused by the next one.
+    """Takes snapshots of the topics of one root, one at a time; what it learns of journals serves the next one.
 
-    Journal files that no look has needed for a while are closed: on a full disk their bytes are waited for, and a path
-    that is retired is to be unmounted.
+    Journal files that were idle for a while are closed: on a full disk their space is needed, and a retired path must
+    be possible to unmount.
 
     Args:
         root: The root.
@@ -107,8 +107,8 @@ class Sight:
 
         Args:
             parts: The topics.
-            ends: Known readable ends of loaded topics, by topic id.
-            standings: Positions of the broker's cursors, by topic id and name: its rows have them seconds later.
+            ends: The readable ends of loaded topics, by topic id.
+            standings: The positions of this broker's cursors, by topic id and name: the tables have them seconds later.
 
         Raises:
             MetadataError, StorageError: the root cannot be read.
@@ -138,7 +138,7 @@ class Sight:
 
 
 def contents(view: View, cursors: Cursors, part: TopicPart, standings: Mapping[tuple[str, str], Standing]) -> Contents:
-    """Return the contents of a topic by a view that includes its journals (`standings` as of `Sight.look`)."""
+    """Return the contents of a topic from a view that includes its journals (`standings` as in `Sight.look`)."""
     segments = view.all(SegmentRecord, part.topic_id)
     backlogs = {}
     for record in view.all(SubscriptionRecord, part.topic_id):
@@ -163,7 +163,7 @@ def _of_standing(view: View, part: TopicPart, live: Standing) -> Backlog:
 
 
 def backlog_of(view: View, cursors: Cursors, part: TopicPart, record: SubscriptionRecord) -> Backlog:
-    """Return the backlog of a subscription whose rows have its position."""
+    """Return the backlog of a subscription whose position is in its rows."""
     found = subscriptions.status(view, cursors, part, record)
     known = left_out(record, cursors.of(record.topic_id, record.name))
     holes = AckHoles() if known is None else known.holes
@@ -183,7 +183,7 @@ def _slices(view: View, part: TopicPart, start: Position) -> Sequence[SegmentSli
 
 
 def _entries(slices: Sequence[SegmentSlice], holes: AckHoles) -> int:
-    """Entries of the slices that are not acknowledged as a whole."""
+    """Count the entries of the slices that are not completely acknowledged."""
     return sum(
         each.end - each.first - holes.within(each.segment.ledger_id, each.first, each.end).count for each in slices
     )

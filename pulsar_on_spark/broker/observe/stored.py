@@ -1,4 +1,4 @@
-"""The state of storage, refreshed from time to time: a scrape gets the last state, and never waits for a disk."""
+"""The state of storage, refreshed from time to time: a scrape gets the last state and never waits for a disk."""
 
 from __future__ import annotations
 
@@ -33,9 +33,9 @@ log = logging.getLogger(__name__)
 
 LOOK_EVERY_S: Final = 10.0
 SHARE: Final = 0.02
-"""Maximum share of the time for looks: a large root is looked at less often."""
+"""The largest share of time spent on refreshing: a large root is refreshed less often."""
 _ANEW_EVERY_S: Final = 0.01
-"""Interval of checks whether an awaited look has ended."""
+"""Poll interval of a caller that waits for a refresh."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,18 +43,17 @@ class StoredLook:
     """The state of storage at one time.
 
     Attributes:
-        at_s: When it began, on the monotonic clock; 0 before the first.
+        at_s: Start of this refresh on the monotonic clock; 0 before the first one.
         logical: Key and value bytes in segments, by topic id.
-        physical: The same times the copies that the metadata name.
+        physical: The same, times the copies that the metadata list.
         compacted: Entries and bytes of compacted ledgers, by topic id.
-        backlogs: Entries in segments that are not acknowledged, of subscriptions that no broker has, by topic id and
-            name.
-        file_bytes: Bytes of all these copies of all segment files.
-        files: Segment files.
-        open_incarnations: Incarnations whose journals are open or not recovered yet.
-        storage: Its storage paths and copies, as in `pulsarpy status`.
-        root_total_bytes: Of the file system that holds the metadata.
-        root_free_bytes: Free there.
+        backlogs: Unacknowledged entries in segments of subscriptions that no broker owns, by topic id and name.
+        file_bytes: Bytes of all copies of all segment files.
+        files: Number of segment files.
+        open_incarnations: Incarnations whose journals are open or not yet recovered.
+        storage: The storage paths and copies, as in `pulsarpy status`.
+        root_total_bytes: Size of the file system that holds the metadata.
+        root_free_bytes: Free bytes there.
     """
 
     at_s: float = 0.0
@@ -71,12 +70,12 @@ class StoredLook:
 
     @property
     def paths_to_write(self) -> int:
-        """Storage paths that are there and may be written to."""
+        """Count the storage paths that are present and writable."""
         return sum(each.is_writable for each in self.storage.paths)
 
 
 class Stored:
-    """Looks at the storage periodically until it is stopped.
+    """Refreshes the state of storage until it is stopped.
 
     Args:
         root: The root.
@@ -92,20 +91,20 @@ class Stored:
         self._seen: int | None = None
         self._asked = asyncio.Event()
         self.look = StoredLook()
-        """The last one."""
+        """The last state."""
 
     def start(self) -> None:
-        """Begin."""
+        """Start refreshing."""
         self._looking = asyncio.create_task(self._look_again_and_again(), name="stored look")
 
     async def stop(self) -> None:
-        """End; a disk that hangs is not waited for."""
+        """Stop refreshing, without waiting for a disk that hangs."""
         if self._looking is not None:
             self._looking.cancel()
             await asyncio.gather(self._looking, return_exceptions=True)
 
     async def look_anew(self, patience_s: float) -> StoredLook:
-        """Look now; return the last result if it takes longer than `patience_s`, for example as a disk hangs."""
+        """Return a state read from now on, or the last one if a disk hangs for longer than `patience_s`."""
         asked_s = time.monotonic()
         self._asked.set()
         with suppress(TimeoutError):
@@ -121,9 +120,9 @@ class Stored:
                 view = await self._views.view()
                 self.look = await asyncio.to_thread(self._look, view)
             except (PulsarpyError, OSError) as error:
-                log.warning("Metrics of what is stored are those of an earlier look: %s", error)
-            except Exception:  # the next look may find what this one fell over gone
-                log.exception("Metrics of what is stored are those of an earlier look.")
+                log.warning("Metrics of storage are outdated, the last refresh failed: %s", error)
+            except Exception:  # the cause may be gone at the next refresh
+                log.exception("Metrics of storage are outdated, the last refresh failed.")
             with suppress(TimeoutError):
                 async with asyncio.timeout(max(LOOK_EVERY_S, (time.monotonic() - began_s) / SHARE)):
                     await self._asked.wait()
@@ -146,7 +145,7 @@ class Stored:
 
 
 def counted(view: View) -> StoredLook:
-    """Count segment files and copies by the metadata. Pure."""
+    """Count segment files and copies in the metadata. Pure."""
     gone = {each.path_id for each in view.all(PathRecord) if each.state in ("lost", "retired")}
     files = {each.file_id: each for each in view.all(FileRecord) if each.replaced_at is None}
     named = {file_id: sum(copy not in gone for copy in each.copies) for file_id, each in files.items()}

@@ -1,4 +1,4 @@
-"""The stats of a topic: what its broker counts, and what the metadata and journals hold. Pure, over one look."""
+"""The stats of a topic: its broker's counters, with the contents of metadata and journals. Pure, on one snapshot."""
 
 from __future__ import annotations
 
@@ -37,11 +37,11 @@ def topic_stats(record: TopicRecord, topic: BrokerTopic | None, seen: Contents, 
     """Return a topic's stats.
 
     Args:
-        record: The topic, or the partition.
-        topic: The loaded topic; None if it is not loaded.
-        seen: Its contents.
-        rates: The rates of something that is loaded.
-        url: The broker's.
+        record: The topic or partition.
+        topic: The same topic as loaded; None if it is not loaded.
+        seen: The topic's contents.
+        rates: Returns the rates of a loaded object.
+        url: The broker's URL.
     """
     open_here = {} if topic is None else {each.name: each for each in topic.subscriptions.all}
     found = {
@@ -88,11 +88,11 @@ def topic_stats(record: TopicRecord, topic: BrokerTopic | None, seen: Contents, 
 
 
 def summed(partitions: dict[str, TopicStats], metadata: PartitionedTopicMetadata) -> PartitionedTopicStats:
-    """The stats of a partitioned topic.
+    """Return the stats of a partitioned topic.
 
     Args:
-        partitions: Those of its partitions by full name.
-        metadata: How many it has.
+        partitions: The stats of its partitions by full name.
+        metadata: Its number of partitions.
     """
     each = list(partitions.values())
     names = dict.fromkeys(name for stats in each for name in stats.subscriptions)
@@ -107,7 +107,7 @@ def summed(partitions: dict[str, TopicStats], metadata: PartitionedTopicMetadata
         **{name: sum(getattr(stats, name) for stats in each) for name in _SUMMED},
         earliest_msg_publish_time_in_backlogs=oldest_ms,
         oldest_backlog_message_age_seconds=age_s(oldest_ms),
-        # The metadata of the partition whose turn comes next.
+        # The compaction that is longest ago: partitions are compacted in turn.
         compaction=min((stats.compaction for stats in each), key=_succeeded_at, default=CompactionStats()),
         publishers=[publisher for stats in each for publisher in stats.publishers],
         subscriptions={
@@ -151,7 +151,7 @@ _SUMMED_OF_SUBSCRIPTION: Final = (
     "entries_lost",
 )
 _SAID: Final = ("owner", "blocked", "problem", "key_shared_mode")
-"""Fields with the value of the first partition that has one."""
+"""Fields that are taken from the first partition that has a value."""
 
 
 def _joined(parts: Sequence[SubscriptionStats]) -> SubscriptionStats:
@@ -172,7 +172,7 @@ def _joined(parts: Sequence[SubscriptionStats]) -> SubscriptionStats:
 def _subscription(
     record: SubscriptionRecord, backlog: Backlog, here: Subscription | None, rates: RatesOf
 ) -> SubscriptionStats:
-    """Return the stats of a durable subscription, whoever owns it."""
+    """Return the stats of a durable subscription, with any owner."""
     live = here if here is not None and isinstance(here.kept, OpenCursor) else None
     said = None if live is None else live.stats
     went_out = _NOTHING_YET if live is None else rates(live)
@@ -204,7 +204,7 @@ def _subscription(
 
 
 def _volatile(live: Subscription, rates: RatesOf) -> SubscriptionStats:
-    """Return the stats of a reader's subscription: its backlog is in entries, as its cursor is only in memory."""
+    """Return the stats of a reader's subscription, whose backlog is known in entries only."""
     said, went_out = live.stats, rates(live)
     backlog = live.kept.cursor.backlog_entries
     return SubscriptionStats(
@@ -258,7 +258,7 @@ def _consumers(live: Subscription, rates: RatesOf) -> list[ConsumerStats]:
 
 
 def stats_of_consumer(consumer: Consumer, said: values.ConsumerStats, went_out: Rates) -> ConsumerStats:
-    """Return the stats of a consumer with its subscription's position, at these rates."""
+    """Return the stats of a consumer, from its subscription's numbers and these rates."""
     return ConsumerStats(
         consumer_name=consumer.name,
         msg_rate_out=went_out.messages,
@@ -295,7 +295,7 @@ def publisher_stats(producer: Producer, rates: RatesOf) -> PublisherStats:
 
 
 def iso(at_s: float) -> str:
-    """A time as Pulsar's `DateFormatter` writes it, in UTC."""
+    """Format a time as Pulsar's `DateFormatter` does, in UTC."""
     return datetime.fromtimestamp(at_s, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
@@ -305,7 +305,7 @@ def mean_bytes(rates: Rates) -> float:
 
 
 def age_s(at_ms: int) -> int:
-    """Return the seconds since a time, -1 for 0, as Pulsar's ages."""
+    """Return the seconds since a time; -1 for 0, as in Pulsar."""
     return max((current_ms() - at_ms) // 1000, 0) if at_ms else -1
 
 

@@ -1,4 +1,4 @@
-"""The stats of a topic that is not stored: its live clients, and nothing else."""
+"""The stats of a non-persistent topic, which consist of its live clients."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ def volatile_stats(topic: NonPersistentTopic, rates: RatesOf, url: str) -> Topic
 
     Args:
         topic: The topic.
-        rates: The rates of something.
-        url: The broker's.
+        rates: Returns the rates of a loaded object.
+        url: The broker's URL.
     """
     subscriptions = {each.name: _subscription(each, rates) for each in topic.subscriptions.all}
     came_in = rates(topic.published)

@@ -1,4 +1,4 @@
-"""The numbers of loaded topics, taken on the event loop, a few topics at a time so that clients are served between."""
+"""Reads the numbers of loaded topics on the event loop, a few at a time to serve clients in between."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from pulsar_on_spark.broker.topics.topic import BrokerTopic
 from pulsar_on_spark.model.names import TopicName
 
 TOPICS_AT_ONCE: Final = 50
-"""About a millisecond of the event loop."""
+"""Topics that are read in one turn, which takes about a millisecond."""
 
 
 class ConsumerNumbers(NamedTuple):
-    """A consumer; its id is the broker's, for clients that have one name may number theirs alike."""
+    """A consumer. Its id is the broker's, because clients of the same name may use the same numbers."""
 
     id: int
     name: str
@@ -30,7 +30,7 @@ class ConsumerNumbers(NamedTuple):
 
 
 class SubscriptionNumbers(NamedTuple):
-    """An open subscription of this broker; `each_consumer` is empty unless requested."""
+    """A subscription that is open in this broker; `each_consumer` is empty unless consumers are listed."""
 
     name: str
     consumers: int
@@ -47,10 +47,10 @@ class SubscriptionNumbers(NamedTuple):
 
 
 class TopicNumbers(NamedTuple):
-    """A topic that is loaded here.
+    """A topic that is loaded in this broker.
 
-    `waiting` is its entries that the journal has not taken; quotas are -1 for no limit; `samples` are None before any,
-    and so are `compactions`.
+    `waiting` counts its entries that wait for room in the journal. Quotas are -1 for no limit. `samples` and
+    `compactions` are None before the first one.
     """
 
     topic_id: str
@@ -76,13 +76,13 @@ async def gather(
     *,
     by_consumer: bool,
 ) -> list[TopicNumbers]:
-    """Yield the numbers of all topics, each as of its turn.
+    """Return the numbers of all topics, each read when its turn comes.
 
     Args:
-        topics: Those that are loaded.
+        topics: The loaded topics.
         meters: Their rates.
-        compactions: How often a topic was compacted.
-        by_consumer: True to include each consumer.
+        compactions: The number of compactions of a topic.
+        by_consumer: Whether to list each consumer.
     """
     found = []
     for number, topic in enumerate(topics, 1):
@@ -105,7 +105,7 @@ def _of_topic(
                 each.kept.cursor.backlog_entries,
                 stats.delayed,
                 stats.unacked,
-                # Else it rests: another consumer of a Failover subscription becomes the active one.
+                # Blocked without unacknowledged messages is idle: a Failover subscription changes its active consumer.
                 stats.blocked is not None and stats.unacked > 0,
                 each.problem is not None,
                 each.messages_out,

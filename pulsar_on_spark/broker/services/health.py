@@ -1,9 +1,9 @@
-"""The broker's health check: store a message on the way of all messages, and read it back.
+"""The broker's health check: store a message as clients do, and read it back.
 
-It is published to `pulsar/<cluster>/healthcheck`, where nothing is retained, and read in the process that reads for
-consumers. That commits no metadata while the topic's ledger is open, so the metadata's disk is looked at, too. It goes
-into the broker's first journal. The others, of topics with other quorums, hold their files open and learn only when
-they write that a storage path is gone: for them the paths are counted.
+It publishes to `pulsar/<cluster>/healthcheck`, which retains nothing, and reads in the process that reads for
+consumers. While that topic's ledger is open this commits no metadata, so the metadata's disk is checked as well. The
+message goes into the broker's first journal. Journals of topics with other quorums hold their files open and notice a
+missing storage path only when they write: for them, the available paths are counted.
 """
 
 from __future__ import annotations
@@ -33,11 +33,11 @@ from pulsar_on_spark.topic.catalog.policies.change import set_namespace_policies
 from pulsar_on_spark.topic.managed_ledger.cursor.cursor import EntryRange
 
 TIMEOUT_S: Final = 10.0
-"""Time limit of a check."""
+"""The longest time that a check may take."""
 VALID_S: Final = 1.0
-"""Time for which its outcome is reused."""
+"""Time for which an outcome is reused."""
 _PATIENCE_S: Final = 2.0
-"""Time limit of a look at the storage paths: one that hangs and is not needed must not turn health red."""
+"""Time to wait for the state of the storage paths: a hanging path that is not needed must not fail the check."""
 _ROOM_EVERY_S: Final = 0.1
 _NAME: Final = "healthcheck"
 _FRAME_HEAD_BYTES: Final = 8
@@ -45,9 +45,9 @@ _FRAME_HEAD_BYTES: Final = 8
 
 
 class HealthCheck:
-    """The broker's health: requests at the same time share a check, and requests soon after share its outcome.
+    """The broker's health. Concurrent requests share a check, and later ones reuse its outcome for `VALID_S`.
 
-    So endless requests write at most one message each `VALID_S`.
+    So any number of requests writes at most one message each `VALID_S`.
 
     Args:
         services: The broker's parts.
@@ -59,10 +59,10 @@ class HealthCheck:
         self._valid_until_s = 0.0
 
     async def require(self) -> None:
-        """Store a message and read it, unless a check ended within the last `VALID_S`.
+        """Store and read a message, unless a check ended within the last `VALID_S`.
 
         Raises:
-            ServerRefusalError: that is not possible, or takes too long; why, in one sentence.
+            ServerRefusalError: it failed or took too long; one sentence says why.
         """
         loop = asyncio.get_running_loop()
         check = self._check
@@ -80,16 +80,16 @@ class HealthCheck:
     def _on_checked(self, check: asyncio.Task[None]) -> None:
         self._valid_until_s = asyncio.get_running_loop().time() + VALID_S
         if not check.cancelled():
-            check.exception()  # known, also where the client that asked has gone
+            check.exception()  # mark it as retrieved, even if the client that asked is gone
 
 
 async def _store_and_read(services: Services) -> None:
     if services.path.is_lagging:
-        raise _ill("Producers are held back because sealing is too far behind: see what the sealing process says.")
+        raise _ill("Producers are held back because sealing lags too far behind: see the sealing process's log.")
     try:
         await asyncio.to_thread(require_writable, services.root.path / "metadata")
     except (MetadataError, OSError) as error:
-        raise _ill(f"Nothing can be committed: {error}") from error
+        raise _ill(f"The metadata cannot be committed: {error}") from error
     stage = "The metadata were not read"
     try:
         async with asyncio.timeout(TIMEOUT_S):
@@ -104,21 +104,21 @@ async def _store_and_read(services: Services) -> None:
                 stage = f"Messages of topics of quorum {journal.quorum} cannot be stored"
                 await _require_room(journal, services.stored)
     except TimeoutError as error:
-        raise _ill(f"{stage} in {TIMEOUT_S:.0f} s: see that enough storage paths are well.") from error
+        raise _ill(f"{stage} in {TIMEOUT_S:.0f} s: check that enough storage paths are writable.") from error
     except (PulsarpyError, OSError) as error:
         raise _ill(f"{stage}: {error}") from error
     if not found.data.endswith(payload):
-        raise _ill("A message was read with another content than it was stored with: run `pulsarpy storage repair`.")
+        raise _ill("A message came back with other content than was stored: run `pulsarpy storage repair`.")
 
 
 async def _require_room(journal: Journal, stored: Stored) -> None:
-    """Wait until a journal takes entries, and refuse one with too few paths; without topics it need not."""
+    """Wait until a journal accepts entries, and refuse if too few paths are writable; skipped without topics."""
     while journal.topics and not journal.incarnation.can_append:
         await asyncio.sleep(_ROOM_EVERY_S)
     if journal.topics:
         paths, needed = (await stored.look_anew(_PATIENCE_S)).paths_to_write, journal.incarnation.quorum.ack
         if paths < needed:
-            raise _ill(f"{paths} storage paths can be written to and {needed} must be, see `pulsarpy status`.")
+            raise _ill(f"Only {paths} storage paths are writable and {needed} are needed: see `pulsarpy status`.")
 
 
 async def _topic(services: Services) -> BrokerTopic:
@@ -139,10 +139,10 @@ def _create(services: Services, name: TopicName) -> None:
 
 
 async def _publish(services: Services, topic: BrokerTopic, payload: bytes) -> tuple[int, int]:
-    """Returns ledger and entry of the message."""
+    """Publish the message and return its ledger and entry."""
     client = _Client()
     producer = Producer(ProducerInfo(client, 0, _NAME), client, topic)
-    # Grows over the broker's life and the next one's: deduplication takes none for one that is stored.
+    # Grows through this broker's life and later ones, or deduplication would drop the message as stored before.
     sequence_id = time.time_ns()
     metadata = MessageMetadata(producer_name=_NAME, sequence_id=sequence_id, publish_time=current_ms())
     entry = join_entry(metadata.SerializeToString(), payload)
@@ -151,11 +151,11 @@ async def _publish(services: Services, topic: BrokerTopic, payload: bytes) -> tu
     try:
         return await client.receipt
     finally:
-        producer.is_closed = True  # if it still waits, it is dropped
+        producer.is_closed = True  # drops the entry if it still waits
 
 
 class _Client:
-    """A client of the broker within it (see `Peer`), that waits for one receipt."""
+    """A client inside the broker (see `Peer`) that waits for one receipt."""
 
     def __init__(self) -> None:
         self.address = self.client_version = _NAME
@@ -181,10 +181,10 @@ class _Client:
         """Ignore the pause: one entry needs none."""
 
     def close(self) -> None:
-        """End: the entry has an outcome, with a receipt or without one for ever."""
+        """Fail the wait if the entry has no receipt: none will come."""
         self.is_closed = True
         if not self.receipt.done():
-            self.receipt.set_exception(_ill("the journal did not take it; see which storage paths have failed."))
+            self.receipt.set_exception(_ill("the journal rejected it; see which storage paths have failed."))
 
 
 def _ill(reason: str) -> ServerRefusalError:

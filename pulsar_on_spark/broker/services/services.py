@@ -1,4 +1,4 @@
-"""The broker's parts that handlers of commands, HTTP and metrics work with, put together by `Broker`."""
+"""The broker's parts that the handlers of commands, HTTP and metrics use; `Broker` assembles them."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class Services:
         given: The settings that the broker was started with.
         settings: The settings in force, with changes at run time (see `settings_changes`).
         ports: The broker's ports.
-        listeners: The broker's URLs, which lookups of all topics return: a root has one broker.
+        listeners: The broker's URLs. Lookups of all topics return them, because a root has one broker.
         tls: The broker's TLS; None if no port has it.
         access: Decides which role may do what.
         views: The root's metadata.
@@ -45,11 +45,11 @@ class Services:
         reader: Reads entries.
         path: Publishes entries to the journal.
         journals: The broker's journals.
-        names: Names for producers that have none.
+        names: Generates names for producers that have none.
         overview: Stats of topics.
         watch: Notifies clients of topics that are created and deleted.
-        stored: The state of storage, looked at from time to time.
-        housekeeping: The broker's passes of maintenance.
+        stored: The state of storage, refreshed from time to time.
+        housekeeping: Periodic maintenance of this broker.
     """
 
     root: Root
@@ -90,6 +90,6 @@ class Services:
         if found is None:
             raise ServerRefusalError(
                 ServerError.ServiceNotReady,
-                f"The broker has no listener {name!r}: leave the client's listener name out.",
+                f"The broker has no advertised listener {name!r}: leave the client's listener name out.",
             )
         return found

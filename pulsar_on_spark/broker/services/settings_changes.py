@@ -1,8 +1,8 @@
 """Settings that are changed while a broker runs (Pulsar's dynamic configuration).
 
-They are stored in the root's metadata and override the settings of the next broker. The part that concerns topics is
-stored beside it as policies, so that every reader of a topic's policies finds it (`topic.catalog.policies.effective`);
-the broker itself uses `in_force`.
+They are kept in the root's metadata and override the settings that a later broker is started with. Settings that
+concern topics are also kept as policies, where every reader of a topic's policies finds them
+(`topic.catalog.policies.effective`); the broker itself uses `in_force`.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from pulsar_on_spark.model.errors import InvalidArgumentError
 from pulsar_on_spark.topic.catalog.policies.effective import DEFAULTS
 
 _BACKLOG_QUOTAS: Final = ("backlog_quota_size", "backlog_quota_age")
-"""Quotas that Spark's writes need: stored also if they are the settings of the start."""
+"""Settings that Spark's writes follow: stored as policies even if unchanged, where the broker was given them."""
 DYNAMIC: Final[Mapping[str, tuple[str, ...]]] = {
     "log_level": (),
     "expose_topic_level_metrics_in_prometheus": (),
@@ -71,7 +71,7 @@ DYNAMIC: Final[Mapping[str, tuple[str, ...]]] = {
 
 
 def changed_values(view: View) -> dict[str, str]:
-    """Return the values that were changed, by name."""
+    """Return the changed values by name."""
     record = view.get(SettingsRecord, "settings")
     return {} if record is None else dict(record.values)
 
@@ -79,7 +79,7 @@ def changed_values(view: View) -> dict[str, str]:
 def in_force(given: BrokerSettings, values: Mapping[str, str]) -> BrokerSettings:
     """Return the settings in force for a broker started with `given`, after the changes `values`.
 
-    Those that another version changed, and this one does not take, are left out.
+    Changes by another version that this one does not accept are left out.
     """
     settings = given
     for name, value in values.items():
@@ -89,16 +89,16 @@ def in_force(given: BrokerSettings, values: Mapping[str, str]) -> BrokerSettings
 
 
 def change(store: MetadataStore, given: BrokerSettings, name: str, value: str | None) -> None:
-    """Change a setting, durably.
+    """Change a setting durably.
 
     Args:
         store: The root's metadata.
-        given: What the broker was started with.
-        name: In snake case.
-        value: As text; None has it again as the broker was started with it.
+        given: The settings that the broker was started with.
+        name: The setting, in snake case.
+        value: The new value as text; None restores the value that the broker was started with.
 
     Raises:
-        InvalidArgumentError: it cannot be changed while a broker runs, or the value is not acceptable.
+        InvalidArgumentError: the setting cannot change while a broker runs, or the value is not valid.
         MetadataError: the commit failed.
     """
     _with(given, name, value)
@@ -106,13 +106,13 @@ def change(store: MetadataStore, given: BrokerSettings, name: str, value: str | 
 
 
 def follow_log_level(before: BrokerSettings, now: BrokerSettings) -> None:
-    """Let this process, and those that it starts from now on, log at another level where that was changed."""
+    """Apply a changed log level to this process and the processes that it starts from now on."""
     if now.log_level != before.log_level:
         logs.configure(now.log_level, now.log_format)
 
 
 def renew(store: MetadataStore, given: BrokerSettings) -> BrokerSettings:
-    """Return the settings in force for a broker that starts, and align topics' policies (errors as `change`)."""
+    """Return the settings in force for a starting broker, and align topics' policies with them (errors as `change`)."""
     return in_force(given, changed_values(store.commit(lambda view: _change(view, given, {}))))
 
 
@@ -132,7 +132,7 @@ def _change(view: View, given: BrokerSettings, changes: Mapping[str, str | None]
 def _with(settings: BrokerSettings, name: str, value: str | None) -> BrokerSettings:
     if name not in DYNAMIC:
         raise InvalidArgumentError(
-            f"Setting {name} cannot be changed while the broker runs: change its file or environment, start it again."
+            f"Setting {name} cannot be changed while the broker runs: change its file or environment, and restart it."
         )
     if value is None:
         return settings
@@ -140,4 +140,4 @@ def _with(settings: BrokerSettings, name: str, value: str | None) -> BrokerSetti
         return BrokerSettings.model_validate(settings.model_dump() | {name: value})
     except ValidationError as error:
         reason = error.errors(include_url=False)[0]["msg"]
-        raise InvalidArgumentError(f"Setting {name} cannot be {value!r} ({reason}): give another value.") from error
+        raise InvalidArgumentError(f"Setting {name} cannot be {value!r} ({reason}): give a valid value.") from error

@@ -1,4 +1,4 @@
-"""The page of all settings, made of their definitions: `python -m pulsar_on_spark.broker.services.settings_page`."""
+"""Writes the page of all settings from their definitions: `python -m pulsar_on_spark.broker.services.settings_page`."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ default_retention_time_in_minutes = 10080
 
 
 def page() -> str:
-    """The page, Markdown."""
+    """Return the page in Markdown."""
     rows = []
     for name, meaning in _docstrings().items():
         value = BrokerSettings.model_fields[name].default

@@ -1,6 +1,6 @@
-"""The store's own families (`pulsarpy_`), and what of Pulsar's concerns the broker as a process. No IO but `/proc`.
+"""Metrics of the store itself (`pulsarpy_`), and Pulsar's metrics of the broker process. Reads only `/proc`.
 
-What a journal has is labelled with its `quorum` (write/ack): a broker has a journal for each that its topics ask for.
+A journal's metrics have the label `quorum` (write/ack): a broker has one journal for each quorum of its topics.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _STATES: Final = ("writable", "read-only", "draining", "lost")
 
 
 def store_families(services: Services, vitals: Vitals) -> Iterator[Metric]:
-    """Yield all families that are not of topics."""
+    """Yield all families except those of topics."""
     cluster = services.settings.cluster_name
     look = services.stored.look
     yield from _gauges(cluster, _broker_gauges(services, vitals, look))
@@ -55,24 +55,28 @@ def _broker_gauges(services: Services, vitals: Vitals, look: StoredLook) -> Iter
     path, cache = services.path, services.reader.cache
     found, now_s = look.storage, time.monotonic()
     return (
-        ("pulsar_active_connections", "Clients' connections", len(vitals.connections)),
+        ("pulsar_active_connections", "Open connections of clients", len(vitals.connections)),
         ("pulsar_ml_cache_used_size", "Bytes of entries in memory", cache.size_bytes),
         ("pulsar_ml_cache_entries", "Entries in memory", len(cache)),
-        ("pulsarpy_publish_pending_bytes", "Bytes of entries without receipt", path.pending_bytes),
-        ("pulsarpy_publish_held", "1 while clients with producers are not read", not path.is_open),
+        ("pulsarpy_publish_pending_bytes", "Bytes of entries that have no receipt yet", path.pending_bytes),
+        ("pulsarpy_publish_held", "1 while nothing is read from clients with producers", not path.is_open),
         ("pulsarpy_sealing_over_limit", "1 while producers are held back because of sealing", path.is_lagging),
-        ("pulsarpy_open_incarnations", "Journals that are open or not recovered", look.open_incarnations),
+        ("pulsarpy_open_incarnations", "Journals that are open or not yet recovered", look.open_incarnations),
         ("pulsarpy_segment_files", "Segment files", look.files),
         ("pulsarpy_segment_copies_missing", "Copies that segment files lack to their quorum", found.missing_copies),
-        ("pulsarpy_segment_copies_bad", "Copies that were found bad and are not restored", len(found.bad_copies)),
-        ("pulsarpy_segment_losses", "Findings of data that no copy gives", len(found.losses)),
+        ("pulsarpy_segment_copies_bad", "Damaged copies that are not restored yet", len(found.bad_copies)),
+        ("pulsarpy_segment_losses", "Losses found: data without a readable copy", len(found.losses)),
         ("pulsarpy_audit_copies_missing", "Copies that the last audit did not find", found.audit.missing),
-        ("pulsarpy_audit_copies_lacking", "Copies for which it found no storage path", found.audit.lacking),
-        ("pulsarpy_audit_files_unfinished", "Files that its repair left to the next one", found.audit.unfinished),
-        ("pulsarpy_audit_time_seconds", "When it was, since 1970; 0 before the first", found.audit.audited_ms / 1000),
-        ("pulsarpy_root_size_bytes", "Of the file system of the metadata", look.root_total_bytes),
+        ("pulsarpy_audit_copies_lacking", "Copies for which the last audit found no storage path", found.audit.lacking),
+        ("pulsarpy_audit_files_unfinished", "Files that the last audit left to the next one", found.audit.unfinished),
+        (
+            "pulsarpy_audit_time_seconds",
+            "Time of the last audit since 1970; 0 before it",
+            found.audit.audited_ms / 1000,
+        ),
+        ("pulsarpy_root_size_bytes", "Size of the metadata's file system", look.root_total_bytes),
         ("pulsarpy_root_free_bytes", "Free there; below 1 MiB nothing is committed", look.root_free_bytes),
-        ("pulsarpy_stored_look_age_seconds", "Age of what is said of storage", now_s - look.at_s if look.at_s else -1),
+        ("pulsarpy_stored_look_age_seconds", "Age of the metrics of storage", now_s - look.at_s if look.at_s else -1),
     )
 
 
@@ -90,15 +94,15 @@ def _counters(cluster: str, services: Services, vitals: Vitals) -> Iterator[Metr
         ("pulsar_connection_created_total_count", "Connections made", created),
         ("pulsar_connection_closed_total_count", "Connections ended", created - len(vitals.connections)),
     ):
-        # Pulsar's names, without the `_total` at their end that a counter gets.
+        # Pulsar's names without their final `_total`, which the library adds to a counter.
         gauge = GaugeMetricFamily(name, text, labels=_CLUSTER)
         gauge.add_metric((cluster,), value)
         yield gauge
     for name, text, value in (
-        ("pulsarpy_cache_hits", "Entries that were in memory when consumers were to get them", reader.hits),
-        ("pulsarpy_cache_misses", "Entries that had to be read", reader.misses),
-        ("pulsarpy_housekeeping_passes", "Passes of housekeeping that have ended", housekeeping.passes),
-        ("pulsarpy_housekeeping_failed", "Those that left a step undone", housekeeping.failed),
+        ("pulsarpy_cache_hits", "Entries for consumers that were in memory", reader.hits),
+        ("pulsarpy_cache_misses", "Entries for consumers that had to be read", reader.misses),
+        ("pulsarpy_housekeeping_passes", "Finished passes of housekeeping", housekeeping.passes),
+        ("pulsarpy_housekeeping_failed", "Passes of housekeeping with a failed step", housekeeping.failed),
     ):
         counter = CounterMetricFamily(name, text, labels=_CLUSTER)
         counter.add_metric((cluster,), value)
@@ -109,7 +113,7 @@ def _histograms(cluster: str, services: Services, vitals: Vitals) -> Iterator[Me
     store = services.root.store
     kept: tuple[tuple[str, str, Latencies], ...] = (
         ("pulsarpy_publish_latency_seconds", "From journal to receipt, of sampled entries", services.path.latencies),
-        ("pulsarpy_topic_load_seconds", "Loads of topics", services.topics.loads),
+        ("pulsarpy_topic_load_seconds", "Duration of topic loads", services.topics.loads),
         ("pulsarpy_event_loop_delay_seconds", "How late the event loop wakes tasks", vitals.loop_delays),
     )
     for name, text, latencies in kept:
@@ -124,17 +128,17 @@ def _histograms(cluster: str, services: Services, vitals: Vitals) -> Iterator[Me
 
 def _of_journals(cluster: str, journals: Sequence[Journal]) -> Iterator[Metric]:
     gauges: tuple[tuple[str, str, Callable[[Journal], float]], ...] = (
-        ("pulsarpy_journal_waiting_bytes", "Bytes in the queue", lambda it: it.incarnation.journal.waiting_bytes),
-        ("pulsarpy_journal_takes_entries", "1 while it has room", lambda it: it.incarnation.can_append),
+        ("pulsarpy_journal_waiting_bytes", "Bytes in its queue", lambda it: it.incarnation.journal.waiting_bytes),
+        ("pulsarpy_journal_takes_entries", "1 while it accepts entries", lambda it: it.incarnation.can_append),
         ("pulsarpy_open_ledgers", "Open ledgers of this broker", lambda it: len(it.incarnation.ledgers)),
-        ("pulsarpy_sealing_lag_bytes", "Bytes not sealed, one copy", lambda it: it.sealing.lag_bytes),
-        ("pulsarpy_sealing_lag_limit_bytes", "Producers are held above it", lambda it: it.sealing.lag_limit_bytes),
-        ("pulsarpy_sealing_silent_seconds", "Since the sealing process was heard", lambda it: it.sealing.silent_s),
+        ("pulsarpy_sealing_lag_bytes", "Bytes not sealed yet, one copy", lambda it: it.sealing.lag_bytes),
+        ("pulsarpy_sealing_lag_limit_bytes", "Lag above which producers wait", lambda it: it.sealing.lag_limit_bytes),
+        ("pulsarpy_sealing_silent_seconds", "Since the sealing process last reported", lambda it: it.sealing.silent_s),
     )
     counters: tuple[tuple[str, str, Callable[[JournalMeter], float]], ...] = (
         ("pulsarpy_journal_groups", "Groups of entries or cursor records; each is one frame", lambda it: it.groups),
-        ("pulsarpy_journal_records", "Entries and cursor records in them", lambda it: it.records),
-        ("pulsarpy_journal_bytes", "Bytes of these, one copy", lambda it: it.payload_bytes),
+        ("pulsarpy_journal_records", "Entries and cursor records in the groups", lambda it: it.records),
+        ("pulsarpy_journal_bytes", "Bytes of the groups, one copy", lambda it: it.payload_bytes),
     )
     for name, text, number in gauges:
         gauge = GaugeMetricFamily(name, text, labels=_JOURNAL)
@@ -148,13 +152,13 @@ def _of_journals(cluster: str, journals: Sequence[Journal]) -> Iterator[Metric]:
         yield counter
     yield _histogram(
         "pulsarpy_journal_write_seconds",
-        "From a group's send until an ack quorum synced it",
+        "From sending a group until an ack quorum has synced it",
         _JOURNAL,
         {(cluster, each.quorum): each.incarnation.journal.meter.writes for each in journals},
     )
     yield _histogram(
         "pulsarpy_journal_sync_seconds",
-        "fdatasync on a storage path",
+        "Duration of fdatasync on a storage path",
         (*_JOURNAL, "path"),
         {
             (cluster, each.quorum, str(path_id)): latencies
@@ -172,10 +176,10 @@ def _histogram(name: str, text: str, labels: Sequence[str], kept: Mapping[tuple[
 
 
 def _of_paths(cluster: str, look: StoredLook) -> Iterator[Metric]:
-    state = GaugeMetricFamily("pulsarpy_path_state", "1 for the state it has", labels=(*_PATH, "state"))
-    reachable = GaugeMetricFamily("pulsarpy_path_reachable", "1 while it is there, and the right one", labels=_PATH)
-    total = GaugeMetricFamily("pulsarpy_path_size_bytes", "Of its file system", labels=_PATH)
-    free = GaugeMetricFamily("pulsarpy_path_free_bytes", "Free in its file system", labels=_PATH)
+    state = GaugeMetricFamily("pulsarpy_path_state", "1 for the path's state", labels=(*_PATH, "state"))
+    reachable = GaugeMetricFamily("pulsarpy_path_reachable", "1 while the right path is mounted", labels=_PATH)
+    total = GaugeMetricFamily("pulsarpy_path_size_bytes", "Size of its file system", labels=_PATH)
+    free = GaugeMetricFamily("pulsarpy_path_free_bytes", "Free bytes in its file system", labels=_PATH)
     for path in look.storage.paths:
         key = (cluster, str(path.path_id), path.uri)
         for each in _STATES:
@@ -188,7 +192,7 @@ def _of_paths(cluster: str, look: StoredLook) -> Iterator[Metric]:
 
 
 def _of_processes(cluster: str, services: Services) -> Iterator[Metric]:
-    """Add each sealing process's quorum; the other processes have none, which Prometheus takes as no label."""
+    """Yield memory and CPU. Sealing processes have their journal's quorum as a label; the others have an empty one."""
     labels = ("cluster", "process", "quorum")
     processes: list[tuple[str, str, int | str | None]] = [("broker", "", "self"), ("reader", "", services.reader.pid)]
     processes += [("sealer", each.quorum, each.sealing.pid) for each in services.journals.all]

@@ -1,6 +1,6 @@
-"""Pulsar's families of topics, subscriptions and the broker, out of gathered numbers. Pure.
+"""Pulsar's metrics of topics, subscriptions and the broker, made of gathered numbers. Pure.
 
-By topic and subscription, or summed up by namespace (Pulsar's `exposeTopicLevelMetricsInPrometheus`).
+By topic and subscription, or as sums of each namespace (Pulsar's `exposeTopicLevelMetricsInPrometheus`).
 """
 
 from __future__ import annotations
@@ -35,42 +35,42 @@ _SUMS: Final[tuple[tuple[str, str, _OfTopic], ...]] = (
     ("rate_out", "Messages delivered a second", _sum(lambda each: each.rates.messages)),
     ("throughput_in", "Bytes published a second", lambda it: it.rates.bytes),
     ("throughput_out", "Bytes delivered a second", _sum(lambda each: each.rates.bytes)),
-    ("msg_backlog", "Entries not acknowledged, of all subscriptions", _sum(lambda each: each.backlog)),
+    ("msg_backlog", "Unacknowledged entries of all subscriptions", _sum(lambda each: each.backlog)),
 )
-"""Families of a topic, or a namespace, as `pulsar_...`, and of all together as `pulsar_broker_...`."""
+"""For a topic or a namespace as `pulsar_...`, and summed up for the broker as `pulsar_broker_...`."""
 _OF_MANY: Final[tuple[tuple[str, _Kind, str, _OfTopic], ...]] = (
     *((f"pulsar_{name}", "gauge", text, number) for name, text, number in _SUMS),
-    ("pulsarpy_topic_waiting_entries", "gauge", "Entries that the journal has not taken yet", lambda it: it.waiting),
+    ("pulsarpy_topic_waiting_entries", "gauge", "Entries that wait for the journal", lambda it: it.waiting),
     (
         "pulsarpy_topic_producers_refused",
         "gauge",
-        "1 while no producer is admitted because of a backlog quota",
+        "1 while a backlog quota refuses producers",
         lambda it: int(it.are_producers_refused),
     ),
-    ("pulsar_in_messages_total", "counter", "Messages that were published", lambda it: it.messages_in),
-    ("pulsar_in_bytes_total", "counter", "Bytes of their entries", lambda it: it.bytes_in),
+    ("pulsar_in_messages_total", "counter", "Published messages", lambda it: it.messages_in),
+    ("pulsar_in_bytes_total", "counter", "Bytes of published entries", lambda it: it.bytes_in),
 )
-"""Families of a topic; a namespace's are their sums."""
+"""For a topic; the values of a namespace are sums."""
 _OF_ONE: Final[tuple[tuple[str, _Kind, str, _OfTopic], ...]] = (
     ("pulsar_average_msg_size", "gauge", "Mean bytes of a message", lambda it: it.bytes_in / max(it.messages_in, 1)),
     ("pulsar_storage_backlog_quota_limit", "gauge", "Bytes of backlog; -1 for no limit", lambda it: it.quota_bytes),
-    ("pulsar_storage_backlog_quota_limit_time", "gauge", "Seconds; -1 for no limit", lambda it: it.quota_s),
+    ("pulsar_storage_backlog_quota_limit_time", "gauge", "Seconds of backlog; -1 for no limit", lambda it: it.quota_s),
 )
-"""Families of a topic alone."""
+"""For topics only."""
 _OF_SUBSCRIPTION: Final[tuple[tuple[str, _Kind, str, _OfSubscription], ...]] = (
-    ("pulsar_subscription_back_log", "gauge", "Entries that are not acknowledged", lambda it: it.backlog),
+    ("pulsar_subscription_back_log", "gauge", "Unacknowledged entries", lambda it: it.backlog),
     (
         "pulsar_subscription_back_log_no_delayed",
         "gauge",
-        "The same without those that wait for their time",
+        "Unacknowledged entries that are not delayed",
         lambda it: max(it.backlog - it.delayed, 0),
     ),
-    ("pulsar_subscription_delayed", "gauge", "Entries that wait for their time", lambda it: it.delayed),
-    ("pulsar_subscription_unacked_messages", "gauge", "Messages that are at consumers", lambda it: it.unacked),
+    ("pulsar_subscription_delayed", "gauge", "Entries with delayed delivery", lambda it: it.delayed),
+    ("pulsar_subscription_unacked_messages", "gauge", "Delivered, unacknowledged messages", lambda it: it.unacked),
     (
         "pulsar_subscription_blocked_on_unacked_messages",
         "gauge",
-        "1 while it stands still because too many messages are at consumers",
+        "1 while delivery pauses because too many messages are unacknowledged",
         lambda it: int(it.is_blocked_on_unacked),
     ),
     ("pulsar_subscription_consumers_count", "gauge", "Consumers", lambda it: it.consumers),
@@ -79,34 +79,34 @@ _OF_SUBSCRIPTION: Final[tuple[tuple[str, _Kind, str, _OfSubscription], ...]] = (
     (
         "pulsarpy_subscription_read_failing",
         "gauge",
-        "1 while its entries cannot be read, which is tried again and again",
+        "1 while its entries cannot be read; reading is retried",
         lambda it: int(it.is_failing),
     ),
-    ("pulsar_out_messages_total", "counter", "Messages that were delivered", lambda it: it.messages_out),
-    ("pulsar_out_bytes_total", "counter", "Bytes of their entries", lambda it: it.bytes_out),
+    ("pulsar_out_messages_total", "counter", "Delivered messages", lambda it: it.messages_out),
+    ("pulsar_out_bytes_total", "counter", "Bytes of delivered entries", lambda it: it.bytes_out),
     (
         "pulsarpy_subscription_entries_lost_total",
         "counter",
-        "Entries passed over because no copy is left",
+        "Entries skipped because no copy is left",
         lambda it: it.entries_lost,
     ),
 )
 
 _OF_CONSUMER: Final[tuple[tuple[str, str, _OfConsumer], ...]] = (
-    ("pulsar_consumer_unacked_messages", "Messages that are at it", lambda it: it.unacked),
+    ("pulsar_consumer_unacked_messages", "Messages delivered to it, unacknowledged", lambda it: it.unacked),
     (
         "pulsar_consumer_blocked_on_unacked_messages",
-        "1 while it gets nothing because too many are",
+        "1 while it gets nothing because too many messages are unacknowledged",
         lambda it: int(it.is_blocked_on_unacked),
     ),
-    ("pulsar_consumer_available_permits", "Messages that it takes now", lambda it: it.permits),
+    ("pulsar_consumer_available_permits", "Messages that it can take now", lambda it: it.permits),
     ("pulsar_consumer_msg_rate_out", "Messages delivered to it a second", lambda it: it.rates.messages),
     ("pulsar_consumer_msg_throughput_out", "Bytes delivered to it a second", lambda it: it.rates.bytes),
 )
 _OF_COMPACTIONS: Final[tuple[tuple[str, str, _OfCompactions], ...]] = (
-    ("pulsar_compaction_succeed_count", "Compactions that came to their end", lambda it: it.succeeded),
-    ("pulsar_compaction_failed_count", "Compactions that did not", lambda it: it.failed),
-    ("pulsar_compaction_duration_time_in_mills", "How long the last one took", lambda it: it.duration_ms),
+    ("pulsar_compaction_succeed_count", "Successful compactions", lambda it: it.succeeded),
+    ("pulsar_compaction_failed_count", "Failed compactions", lambda it: it.failed),
+    ("pulsar_compaction_duration_time_in_mills", "Duration of the last compaction", lambda it: it.duration_ms),
 )
 
 
@@ -115,9 +115,9 @@ def topic_families(cluster: str, topics: Sequence[TopicNumbers], stored: StoredL
 
     Args:
         cluster: The cluster's name.
-        topics: The loaded ones.
-        stored: Their storage.
-        by_topic: True for samples of each topic and subscription; else of namespaces.
+        topics: The loaded topics.
+        stored: The state of storage.
+        by_topic: Whether to list topics and subscriptions; if not, namespaces.
     """
     of_broker = labels(cluster=cluster)
     topics = [_with_resting(each, stored.backlogs.get(each.topic_id, {})) for each in topics]
@@ -168,7 +168,7 @@ def topic_families(cluster: str, topics: Sequence[TopicNumbers], stored: StoredL
 
 
 def _with_resting(topic: TopicNumbers, backlogs: Mapping[str, int]) -> TopicNumbers:
-    """Add the subscriptions that are not open here: a backlog without consumers grows, too."""
+    """Add the subscriptions that are not open in this broker: a backlog that nothing consumes grows as well."""
     here = {each.name for each in topic.subscriptions}
     resting = [
         SubscriptionNumbers(name, 0, backlog, 0, 0, False, False, 0, 0, 0, Rates(0, 0), [])
@@ -179,7 +179,7 @@ def _with_resting(topic: TopicNumbers, backlogs: Mapping[str, int]) -> TopicNumb
 
 
 def _of_compactions(named: Sequence[tuple[str, TopicNumbers]], stored: StoredLook) -> Iterator[str]:
-    """Yield the families of topics that were compacted, and of no others, as in Pulsar."""
+    """Yield the families of compacted topics, and of no others, as in Pulsar."""
     run = [(of, each.compactions) for of, each in named if each.compactions is not None]
     for name, text, number in _OF_COMPACTIONS:
         yield family(name, "gauge", text, ((of, number(counts)) for of, counts in run))

@@ -1,4 +1,4 @@
-"""The broker's vital signs, for metrics and probes: its clients, its health, how late its event loop is."""
+"""The broker's vital signs, for metrics and probes: its clients, its health, and the delay of its event loop."""
 
 from __future__ import annotations
 
@@ -10,18 +10,18 @@ from pulsar_on_spark.broker.services.services import Services
 from pulsar_on_spark.model.latencies import Latencies
 
 LOOP_EVERY_S: Final = 0.25
-"""Interval of the measurements of the event loop's delay."""
+"""Time between two measurements of the event loop's delay."""
 
 
 class Clients(Protocol):
-    """The connections of clients, as far as metrics count them."""
+    """The connections of clients, as metrics count them."""
 
     @property
     def created(self) -> int:
         """Number of connections since the start."""
 
     def __len__(self) -> int:
-        """Count those that are open."""
+        """Count the open connections."""
 
 
 class Vitals:
