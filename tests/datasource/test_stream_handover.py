@@ -92,7 +92,7 @@ def ack_messages(cursor: OpenCursor, acked: Ids, batch: int) -> None:
     for entry in sorted({(ledger, entry) for ledger, entry, _ in acked}):
         bits = sum(1 << index for index in range(batch) if (*entry, index) not in acked)
         cursor.cursor.acknowledge(LedgerId(entry[0]), EntryId(entry[1]), bits, batch)
-    cursor.changed()
+    cursor.record_changes()
 
 
 BATCH = 5
@@ -128,7 +128,7 @@ class Both:
             chosen = {each for each in left if self.chance.random() < 0.5}
             ack_messages(cursor, chosen, BATCH)
             self.by_clients.update(values[each] for each in chosen)
-            await cursor.durable()
+            await cursor.wait_durable()
 
         with_broker(self.root, use, kill=self.kill)
 
@@ -269,7 +269,7 @@ def test_a_seek_of_clients_ends_a_query_that_was_away_meanwhile(root: Root) -> N
 
     async def use(broker: CursorBroker) -> None:
         cursor = await broker.open("t", "Exclusive")
-        await broker.keeper.reset(cursor, EARLIEST)
+        await broker.keeper.reset_cursor(cursor, EARLIEST)
 
     with_broker(root, use)
     again = query(root, kept, "Exclusive")
@@ -299,7 +299,7 @@ def test_both_faces_and_status_count_the_same_backlog(root: Root) -> None:
     async def use(broker: CursorBroker) -> None:
         cursor = await broker.open("t", "Shared")
         assert len(list(unread(cursor, BATCH))) == listed.backlog_messages
-        await broker.keeper.snapshot()
+        await broker.keeper.save_cursors()
         (held,) = await asyncio.to_thread(root.subscriptions)
         assert (held.backlog_messages, held.consumers) == (
             listed.backlog_messages,

@@ -120,7 +120,7 @@ class CursorBroker:
         """Have a subscription of the topic, a new one from its first message on unless something else is said."""
         chain = await asyncio.to_thread(self.chain, topic)
         initial: InitialPosition = start or ("latest" if latest else "earliest")
-        return await self.keeper.open(self.part(topic), name, type_, initial, chain)
+        return await self.keeper.acquire_subscription(self.part(topic), name, type_, initial, chain)
 
     # -- the sink of entries -------------------------------------------------------------------------------------------
 

@@ -1,5 +1,5 @@
-"""Cursors of the broker's subscriptions: taken from and given back to Spark, durable through the journal, in Delta.
+"""Cursors of the broker's subscriptions: acquired from and released to Spark, durable in the journal and in Delta.
 
-`keeper.py` is the shell and the place to start; `decisions.py` decides which owner may have a subscription, and what is
-committed for it; `claims.py` gathers the facts of a decision; `open_cursor.py` is one cursor and its waiting clients.
+`keeper.py` is the shell and the place to start; `decisions.py` decides on ownership and on what to commit; `claims.py`
+collects the facts for a decision; `open_cursor.py` is one cursor with the callers that wait for it.
 """

@@ -1,4 +1,4 @@
-"""Acquisition of subscriptions for a broker's clients: find the present owner, wait for it, or settle a dead one."""
+"""Acquires subscriptions for the broker: finds out the current owner, waits for it to end, or takes over from it."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ from pulsar_on_spark.topic.managed_ledger.cursor.record import CursorRecord
 from pulsar_on_spark.topic.managed_ledger.incarnation.dead_cursors import DeadOwners
 
 MAX_WAIT_S: Final = 30.0
-"""Time limit of an `open` for leases to prove alive or run out; they last 10 s by default."""
+"""Longest wait of `open` until leases prove alive or expire; they last 10 s by default."""
 _WATCH_STEP_S: Final = 0.1
 
 
 class Claimer:
-    """All methods belong to one event loop."""
+    """Acquires subscriptions. All methods belong to one event loop."""
 
     def __init__(self, root: RootHandle, commits: GroupedCommits) -> None:
         self._commits = commits
@@ -43,13 +43,12 @@ class Claimer:
         self._settling: dict[IncarnationId, asyncio.Task[Standing]] = {}
 
     async def claim(self, request: Request, chain: LedgerChain) -> CursorRecord:
-        """Commit that the subscription is this broker's; finds out what the decision lacks, again and again.
+        """Commit this broker's ownership of the subscription, collecting the facts that the decision still lacks.
 
         Raises:
-            ConsumerBusyError: a query of Spark, or another broker's clients, have it, or its owner cannot be
-                determined.
+            ConsumerBusyError: a query of Spark or another broker's clients own it, or the owner's state is unknown.
             TopicNotFoundError: the topic was deleted.
-            JournalUndecidedError, CorruptCursorError: the journal of its last broker cannot be read now.
+            JournalUndecidedError, CorruptCursorError: the journal of its last broker cannot be read for now.
             MetadataError, StorageError: the root cannot be read or written.
         """
         part, name = request.part, request.name
@@ -73,11 +72,11 @@ class Claimer:
                 known.beyond = await asyncio.to_thread(self._claims.beyond, part, by_key, lacks.positions, chain)
                 known.positions = lacks.positions
         raise ConsumerBusyError(
-            f"Subscription {name!r} on {part.name} is in use, or it cannot be told in {MAX_WAIT_S:.0f} s: try again."
+            f"Subscription {name!r} on {part.name} is in use, or its owner is unclear since {MAX_WAIT_S:.0f} s: retry."
         )
 
     async def _settle(self, incarnation: IncarnationId, request: Request) -> None:
-        """Move a dead broker's cursors to the table; all openings that wait for the same broker wait together."""
+        """Bring a dead broker's cursors into the table; concurrent callers for the same broker share the work."""
         task = self._settling.get(incarnation)
         if task is None:
             task = asyncio.create_task(asyncio.to_thread(self._dead_owners.settle, incarnation))
@@ -88,8 +87,8 @@ class Claimer:
                 self._settled.add(incarnation)
             case Standing.ALIVE:
                 raise ConsumerBusyError(
-                    f"Subscription {request.name!r} on {request.part.name} is held by the clients of another broker, "
-                    f"incarnation {incarnation}: connect to that one, or stop it."
+                    f"Subscription {request.name!r} on {request.part.name} is used by clients of another broker, "
+                    f"incarnation {incarnation}: connect to that broker, or stop it."
                 )
             case Standing.UNKNOWN:
                 await asyncio.sleep(_WATCH_STEP_S)

@@ -1,6 +1,6 @@
-"""Facts for a decision about a subscription that its view lacks: living owners, and what slots have read.
+"""Facts that a decision on a subscription needs beyond its view: living owners, and what slots have read.
 
-Everything here does IO and may take long: it is called in threads.
+Everything here does IO and may take long: call it in threads.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from pulsar_on_spark.topic.managed_ledger.cursor.handover import KeyedEntry, key
 from pulsar_on_spark.topic.managed_ledger.cursor.holes import AckHoles
 
 _MAX_WATCHERS = 1_024
-"""Limit of subscriptions whose leases are watched; a forgotten one is watched from the start again."""
+"""Subscriptions whose leases are watched at a time; the watch of a dropped one starts over when it returns."""
 
 
 class Claims:
@@ -40,9 +40,9 @@ class Claims:
         self._consumers: dict[str, LeaseWatcher] = {}
 
     def standings(self, view: View, part: TopicPart, name: str) -> Mapping[str, Standing]:
-        """Return the consumers of Spark that read the topic under the subscription, by their leases.
+        """Return the consumers of Spark that read the topic under the subscription, as far as their leases tell.
 
-        Of a consumer that owns nothing a lease that looks stale is not waited for: it is only about to take slots, and
+        A stale lease of a consumer that owns no slot counts at once: that consumer is only about to take slots, and
         would lose the race for them.
 
         Raises:
@@ -63,7 +63,7 @@ class Claims:
     def beyond(self, part: TopicPart, by_key: bool, positions: Mapping[int, Position], chain: LedgerChain) -> AckHoles:
         """Return what slots have read beyond the slowest one; for Key_Shared it is in the messages' keys.
 
-        Unreadable messages stay unacknowledged: their next reader gets the error.
+        Messages that can no longer be read stay unacknowledged: their next reader gets the error.
         """
         if not by_key:
             return shared_holes(positions, chain)
@@ -82,7 +82,7 @@ class Claims:
                 bounds = np.flatnonzero(np.diff(entries)) + 1
                 for rows in np.split(np.arange(len(entries)), bounds):
                     if len(rows):
-                        # A message that compaction took out of its batch leaves its place to a neighbour's slot.
+                        # If compaction removed a message from its batch, its index belongs to a neighbour's slot.
                         of_message = np.full(int(indexes[rows].max()) + 1, slots[rows[0]])
                         of_message[indexes[rows]] = slots[rows]
                         ledger = LedgerId(where.segment.ledger_id)

@@ -1,17 +1,17 @@
 """Decisions about a subscription: its owner, its start and what to commit, on one view. Pure.
 
     create   no record                                     record, owner, epoch and start in one commit, topic's key too
-    take     free, or a consumer of Spark whose lease      the slot furthest behind, and as holes what others read
-             has run out                                   beyond it and what an earlier broker left
-    take     of a broker incarnation that is CLOSED, and
-             whose cursor records are in the table                  its last record's position
+    take     free, or owned by a consumer of Spark whose   the slot furthest behind; as holes what others read beyond
+             lease has expired                             it and what an earlier broker left
+    take     owned by a broker incarnation that is CLOSED  the position in its last record
+             and whose cursor records are in the table
     refuse   otherwise
     reset    ours                                          a new epoch from the new position; the topic's key too
     give     ours                                          after the cursor's last row, which is durable before it
     delete   ours
 
-A decision that lacks facts names them (`LacksError`), and is made again once they are known. Only the owner of an epoch
-in the record writes records or rows under it.
+A decision that lacks a fact raises `LacksError`, and is repeated when the fact is known. Only the owner of an epoch in
+the record writes records or rows under that epoch.
 """
 
 from __future__ import annotations
@@ -55,13 +55,13 @@ from pulsar_on_spark.topic.managed_ledger.subscription.positions import current_
 from pulsar_on_spark.topic.managed_ledger.subscription.slots import slots_of
 
 InitialPosition = Position | Literal["earliest", "latest"]
-"""Start of a new subscription: the next entry to read, the first one that exists, or after the last."""
+"""Start of a new subscription: the given next entry, the first entry that is kept, or the topic's end."""
 
 _NOBODY: Final[Mapping[int, Position]] = {}
 
 
 class LacksError(Exception):
-    """A decision lacks facts; never leaves this package."""
+    """A decision needs another fact; never leaves this package."""
 
 
 class LacksStandingError(LacksError):
@@ -70,14 +70,14 @@ class LacksStandingError(LacksError):
 
 @dataclass(frozen=True)
 class LacksBrokerError(LacksError):
-    """Missing fact: is the broker that has the subscription gone, with its cursor records in the table?"""
+    """Missing fact: is the owning broker gone, with its cursor records in the table?"""
 
     incarnation: IncarnationId
 
 
 @dataclass(frozen=True)
 class LacksHolesError(LacksError):
-    """Missing fact: what have the slots of these positions read beyond the slowest one?"""
+    """Missing fact: what have the slots at these positions read beyond the slowest one?"""
 
     type: SubscriptionType
     positions: Mapping[int, Position]
@@ -85,18 +85,18 @@ class LacksHolesError(LacksError):
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """A subscription that a broker wants to have.
+    """A subscription that a broker wants to acquire.
 
     Attributes:
         part: The topic.
         name: The subscription's name.
-        type: The type that its consumers ask for; it replaces that of a subscription without consumers.
-        start: Its start if it is new.
+        type: The type that its consumers ask for; it replaces the type of a subscription without consumers.
+        start: Where it starts if it is new.
         end: The topic's end, for "latest".
-        incarnation: The incarnation that acquires it.
-        properties: To be kept if it is new.
+        incarnation: The incarnation that wants it.
+        properties: Kept with a new subscription.
         now: The broker's clock.
-        most: Maximum number of the topic's subscriptions, if it is new; 0 for no limit.
+        most: Subscriptions that the topic may have when this one is new; 0 for no limit.
     """
 
     part: TopicPart
@@ -112,7 +112,7 @@ class Request:
 
 @dataclass(frozen=True, slots=True)
 class Held:
-    """A subscription that a broker has: by whom, and under which epoch, while it has it."""
+    """A broker's ownership of a subscription: its incarnation and epoch."""
 
     part: TopicPart
     name: str
@@ -122,13 +122,13 @@ class Held:
 
 @dataclass(slots=True)
 class Known:
-    """The facts that have been found for a decision.
+    """The facts found so far for a decision.
 
     Attributes:
-        standings: Of consumers of Spark that read the topic under the subscription.
-        settled: Incarnations that are CLOSED and whose cursor records are in the table.
+        standings: Lease states of Spark's consumers that read the topic under the subscription.
+        settled: CLOSED incarnations whose cursor records are in the table.
         positions: Slots' positions for which `beyond` was computed.
-        beyond: Entries that those slots have read beyond the one that is furthest behind.
+        beyond: What those slots read beyond the slowest one.
     """
 
     standings: Mapping[str, Standing] = field(default_factory=dict)
@@ -138,20 +138,20 @@ class Known:
 
 
 def decide_open(view: View, cursors: Cursors, request: Request, known: Known) -> tuple[Change, CursorRecord]:
-    """Create the subscription or acquire it; return also the snapshot from which its cursor continues after that.
+    """Create or take the subscription; returns also the snapshot from which its cursor continues after the commit.
 
     Args:
         view: The metadata.
         cursors: Cursor rows, durable and read after the view.
-        request: The request.
-        known: What has been found out so far.
+        request: The wanted subscription.
+        known: The facts found so far.
 
     Raises:
-        LacksError: more must be found out.
-        ConsumerBusyError: a live consumer has it.
+        LacksError: a fact is missing.
+        ConsumerBusyError: a live consumer owns it.
         TopicNotFoundError: the topic was deleted.
         JournalFencedError: the incarnation is over.
-        ServerRefusalError: the topic has as many subscriptions as it may.
+        ServerRefusalError: the topic has reached its limit of subscriptions.
     """
     mine = view.get(IncarnationRecord, request.incarnation)
     if mine is None or mine.state != "OPEN":
@@ -165,7 +165,7 @@ def decide_open(view: View, cursors: Cursors, request: Request, known: Known) ->
         owner = record.owners[0].consumer or ""
         if owner != request.incarnation and not _is_settled(view, owner, known):
             raise LacksBrokerError(IncarnationId(owner))
-        # One's own is one that was being opened or given back when its caller went away: nothing is in the journal.
+        # Our own: its opener or releaser went away half-way, so nothing of it is in the journal.
         start = broker_cursor(record, rows, ()).begun(next_epoch(record))
     else:
         _require_no_consumer(record, request, known)
@@ -179,7 +179,7 @@ def decide_open(view: View, cursors: Cursors, request: Request, known: Known) ->
 
 
 def decide_reset(view: View, held: Held, position: Position) -> tuple[Change, SubscriptionRecord]:
-    """Begin a new epoch at a position, not before the trim floor; returns the record that is then valid.
+    """Begin a new epoch at a position, not before the trim floor; returns the new record.
 
     Args:
         view: The metadata.
@@ -187,7 +187,7 @@ def decide_reset(view: View, held: Held, position: Position) -> tuple[Change, Su
         position: The next entry to read.
 
     Raises:
-        ConsumerFencedError, SubscriptionNotFoundError: the broker no longer owns it.
+        ConsumerFencedError, SubscriptionNotFoundError: this broker no longer owns it.
     """
     record = require_ours(view, held)
     start, epoch = max(position, trim_floor(view, held.part.topic_id)), next_epoch(record)
@@ -204,7 +204,7 @@ def decide_reset(view: View, held: Held, position: Position) -> tuple[Change, Su
 
 
 def decide_type(view: View, held: Held, type_: SubscriptionType) -> Change:
-    """Another type, because the consumers of the old one are gone (errors as `decide_reset`)."""
+    """Change the type after the consumers of the old type are gone (errors as `decide_reset`)."""
     record = require_ours(view, held)
     owner = record.owners[0]
     start = Position(LedgerId(owner.start_ledger), EntryId(owner.start_entry))
@@ -212,21 +212,21 @@ def decide_type(view: View, held: Held, type_: SubscriptionType) -> Change:
 
 
 def decide_give(view: View, held: Held, last: CursorRecord) -> Change:
-    """Release a subscription whose `last` is in the table, durably (errors as `decide_reset`)."""
+    """Release a subscription whose `last` record is durable in the table (errors as `decide_reset`)."""
     record = require_ours(view, held)
     return Change(puts=[give_to_spark(record, last)], keys={_key(record): None})
 
 
 def decide_delete(view: View, held: Held) -> Change:
-    """Delete it (errors as `decide_reset`)."""
+    """Delete the subscription (errors as `decide_reset`)."""
     record = require_ours(view, held)
     return Change(deletes=[record], keys={keys.topic(held.part.name): None, _key(record): None})
 
 
 def trim_floor(view: View, topic_id: str) -> Position:
-    """The first entry that may still be there: no position of a cursor is set before it.
+    """Return the first entry that may still exist; cursors are never set before it.
 
-    A compacted topic allows any position: trimmed entries are in the compacted ledger.
+    In a compacted topic any position is allowed: trimmed entries are in the compacted ledger.
     """
     if view.get(CompactionRecord, topic_id) is not None:
         return EARLIEST
@@ -238,10 +238,10 @@ def trim_floor(view: View, topic_id: str) -> Position:
 
 
 def require_room(topic: str, there: int, most: int) -> None:
-    """Refuse a new subscription where there are as many as there may be; 0 for no limit.
+    """Refuse a new subscription in a topic that has reached its limit; 0 for no limit.
 
     Raises:
-        ServerRefusalError: there are.
+        ServerRefusalError: the limit is reached.
     """
     if 0 < most <= there:
         raise ServerRefusalError(ServerError.ConsumerBusy, f"{topic} has {there} subscriptions already, its limit.")
@@ -256,7 +256,7 @@ def _created(view: View, request: Request) -> tuple[Change, CursorRecord]:
     wanted = {"earliest": floor, "latest": request.end}
     start = max(wanted[request.start] if isinstance(request.start, str) else request.start, floor)
     before = view.last(SubscriptionRecord, f"{topic_id}/{request.name}")
-    # Above every epoch of a deleted subscription with this name, whose cursor rows must not count.
+    # Above each epoch of a deleted subscription of this name, whose cursor rows must not count.
     epoch = 1 if before is None else next_epoch(before)
     record = SubscriptionRecord(
         topic_id=topic_id,
@@ -274,7 +274,7 @@ def _created(view: View, request: Request) -> tuple[Change, CursorRecord]:
 
 
 def _require_no_consumer(record: SubscriptionRecord, request: Request, known: Known) -> None:
-    """A consumer that owns nothing counts, too: it is about to."""
+    """Raise if a consumer of Spark is alive, even one that owns nothing yet: it is about to take slots."""
     owners = {owner.consumer for owner in record.owners if owner.consumer is not None}
     standings = dict.fromkeys(owners, Standing.RUN_OUT) | dict(known.standings)
     alive = sorted(name for name, standing in standings.items() if standing is Standing.ALIVE)
@@ -288,7 +288,7 @@ def _require_no_consumer(record: SubscriptionRecord, request: Request, known: Kn
 
 
 def _is_settled(view: View, incarnation: str, known: Known) -> bool:
-    """Return True if an incarnation is settled: if its record was removed, its cursors were in the table before."""
+    """True if an incarnation is settled. Without a record it is: its cursors reached the table before."""
     return incarnation in known.settled or view.get(IncarnationRecord, incarnation) is None
 
 
@@ -299,7 +299,7 @@ def _require_topic(view: View, part: TopicPart) -> None:
 
 
 def require_ours(view: View, held: Held) -> SubscriptionRecord:
-    """The record of a subscription that the broker still has (errors as `decide_reset`)."""
+    """Return the record of a subscription that the broker still owns (errors as `decide_reset`)."""
     record = view.get(SubscriptionRecord, f"{held.part.topic_id}/{held.name}")
     if record is None:
         raise SubscriptionNotFoundError(

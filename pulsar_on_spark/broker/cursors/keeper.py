@@ -1,25 +1,25 @@
-"""Keeper of the cursors of a broker's subscriptions: owners are in main, positions in the journal and in Delta.
+"""Keeps the cursors of a broker's subscriptions: owners in the main table, positions in the journal and in Delta.
 
     open      the record is committed; then the first record of its epoch goes to the journal
-    changed   a record in the journal within a second; at once for a client that waits for `durable`
+    changed   a record in the journal within a second, or at once for a caller of `wait_durable`
     snapshot  every few seconds a row of each cursor that moved, all in one commit
-    reset     a new epoch in main before it returns
-    release   a row of each cursor in one commit, and then the records without owner in another
+    reset     a new epoch in the main table before it returns
+    release   a row of each cursor in one commit, and then the records that release them in another
 
-States that a crash leaves between any two steps, and the next owner (`tests/broker/cursors/test_crashes.py`):
+State after a crash between any two steps, and how it continues (`tests/broker/cursors/test_crashes.py`):
 
     after the record of an open, before any of     the next owner begins at the record's start, with the holes of the
-    the epoch's records                            row before it; messages read beyond by slots of Spark repeat
-    after acks, before their record                no receipt was given: they are delivered again
+    the epoch's records                            row before it; messages that Spark's slots read beyond repeat
+    after acks, before their record                no receipt was given: the messages are redelivered
     after a record, before its row                 the journal is recovered, and its records go to the table first
-    after a row, before the journal's trim         row and record say the same: the larger (epoch, n) counts
+    after a row, before the journal's trim         row and record agree: the larger (epoch, n) counts
     after the row of a release, before its record  the owner is a dead broker that has lost nothing
     after the record of a release                  free: every slot at the mark-delete position, its holes in the row
-    after the record of a reset                    the new position counts, not rows under the old epoch
-    a commit whose outcome is unknown              the next view shows it: still ours, or lost
+    after the record of a reset                    the new position counts, whatever is written under the old epoch
+    a commit whose outcome is unknown              the next check of the owners finds out: still ours, or lost
 
-A broker that was considered dead and wakes up writes under epochs that do not count, and confirms nothing: its journal
-is fenced. If its epoch has no later row yet, its row may still add acknowledgements; they are true then.
+A broker that was presumed dead and wakes up writes under outdated epochs and confirms nothing, because its journal is
+fenced. While its epoch has no newer row, its row may still add acknowledgements; these are true.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ from pulsar_on_spark.topic.managed_ledger.subscription.ownership import Subscrip
 log = logging.getLogger(__name__)
 
 SNAPSHOT_EVERY_S: Final = 5.0
-"""Cursors that moved go to the cursors table so often; until then their records keep journal files."""
+"""Interval at which moved cursors go to the cursors table; until then their records keep journal files."""
 
 _Key: TypeAlias = tuple[str, str]
 _T = TypeVar("_T")
@@ -72,9 +72,9 @@ class CursorKeeper:
         root: The root.
         incarnation: The incarnation whose journal takes the records.
         commits: Makes the commits.
-        on_lost: Called with a cursor that has another owner, or whose subscription or topic was deleted: its consumers
-            are to be disconnected. Its `lost` has the reason.
-        snapshot_every_s: How often cursors that moved go to the cursors table.
+        on_lost: Called with a cursor that has another owner, or whose subscription or topic was deleted; its consumers
+            must be disconnected. Its `lost` says why.
+        snapshot_every_s: Interval at which moved cursors go to the cursors table.
     """
 
     def __init__(
@@ -101,7 +101,7 @@ class CursorKeeper:
 
     # -- subscriptions -------------------------------------------------------------------------------------------------
 
-    async def open(
+    async def acquire_subscription(
         self,
         part: TopicPart,
         name: str,
@@ -111,26 +111,26 @@ class CursorKeeper:
         properties: Mapping[str, str] | None = None,
         most: int = 0,
     ) -> OpenCursor:
-        """Acquire a subscription: a new one, a free one, or one whose consumers or broker are gone.
+        """Acquire a subscription: create it, claim a free one, or take it over from dead owners.
 
-        A subscription that the broker owns is returned unchanged, under the requested type: the caller knows if
-        consumers of another type are connected. It may take as long as a lease lasts, or a recovery.
+        If this broker already owns it, it is returned with the type asked for: the caller knows if consumers of another
+        type are connected. This may take as long as a lease lasts, or a recovery.
 
         Args:
             part: The topic.
             name: The subscription.
-            type_: What its consumers ask for.
-            start: Its start if it is new; adjusted to the chain.
+            type_: The type that its consumers ask for.
+            start: Where it starts if it is new; moved into the chain.
             chain: The topic's current ledgers. If they change meanwhile, let the cursor `follow`.
             properties: Kept with a new subscription.
-            most: Maximum number of the topic's subscriptions with a new one; 0 for no limit.
+            most: Subscriptions that the topic may have when this one is new; 0 for no limit.
 
         Raises:
-            ServerRefusalError: it has as many.
-            ConsumerBusyError: a query of Spark, or another broker's clients, have it.
+            ServerRefusalError: the topic has reached that limit.
+            ConsumerBusyError: a query of Spark or another broker's clients own it.
             TopicNotFoundError: the topic was deleted.
             JournalFencedError: this broker's incarnation is over.
-            JournalUndecidedError, CorruptCursorError: the journal of its last broker cannot be read now.
+            JournalUndecidedError, CorruptCursorError: the journal of its last broker cannot be read for now.
             MetadataError, StorageError: the root cannot be read or written.
         """
         at = chain.clamp(start) if isinstance(start, Position) else start
@@ -138,61 +138,61 @@ class CursorKeeper:
         request = Request(part, name, type_, at, chain.end, self._incarnation, dict(properties or {}), now, most)
         return await self._to_its_end(self._opened(request, chain))
 
-    async def reset(self, cursor: OpenCursor, position: Position, ack_set: int = 0, batch_size: int = 1) -> None:
-        """Seek, back or forward, and forget all acknowledgements; returns once the new position is in Delta.
+    async def reset_cursor(self, cursor: OpenCursor, position: Position, ack_set: int = 0, batch_size: int = 1) -> None:
+        """Seek back or forward and forget all acknowledgements; returns once the new position is in Delta.
 
         No consumer may be connected: acknowledgements during the reset are forgotten, too.
 
         Args:
             cursor: The cursor.
-            position: The next entry to read; brought into the chain if it lies outside.
-            ack_set: Bits of the messages of that entry which are to be read; 0 for all.
-            batch_size: Messages in that entry; looked at only with an ack set.
+            position: The next entry to read; moved into the chain if it lies outside.
+            ack_set: Bits of that entry's messages that are still to be read; 0 for all.
+            batch_size: Messages in that entry; used only with an ack set.
 
         Raises:
             ConsumerFencedError, SubscriptionNotFoundError: the cursor is lost.
-            MetadataError: the commit failed; the cursor's position is determined later, and it may then be lost.
+            MetadataError: the commit failed; a later check finds the cursor's position, or that the cursor is lost.
         """
         await self._to_its_end(self._reset(cursor, position, ack_set, batch_size))
 
-    async def release(self, cursors: Sequence[OpenCursor]) -> None:
-        """Release subscriptions whose last consumers are gone, except those that are lost already.
+    async def release_subscriptions(self, cursors: Sequence[OpenCursor]) -> None:
+        """Release subscriptions whose last consumers are gone; skips those that are lost already.
 
         Raises:
-            MetadataError: a commit failed. Cursors that are not `lost` are still had, and can be released again.
+            MetadataError: a commit failed. Cursors that are not `lost` are still owned, and can be released again.
         """
         works = [self._spawn(self._released(cursor)) for cursor in cursors]
         for outcome in await asyncio.gather(*map(asyncio.shield, works), return_exceptions=True):
             if isinstance(outcome, BaseException):
                 raise outcome
 
-    async def delete(self, cursor: OpenCursor) -> None:
-        """Delete a subscription of this broker's.
+    async def delete_subscription(self, cursor: OpenCursor) -> None:
+        """Delete a subscription of this broker.
 
         Raises:
-            ConsumerFencedError: it is in other hands.
+            ConsumerFencedError: it has another owner.
             MetadataError: the commit failed.
         """
         await self._to_its_end(self._deleted(cursor))
 
-    async def snapshot(self) -> None:
-        """Bring all cursors that moved into the cursors table now.
+    async def save_cursors(self) -> None:
+        """Write all cursors that moved to the cursors table now.
 
         Raises:
-            MetadataError: the table cannot be written; the next time makes up for it.
+            MetadataError: the table cannot be written; the next snapshot includes the changes.
         """
         await self._recorder.snapshot([cursor for cursor in self._open.values() if not self._is_busy(cursor)])
 
     async def stop(self) -> None:
-        """Give everything back; the incarnation is stopped afterwards (errors as `release`)."""
+        """Release everything, before the incarnation is stopped (errors as `release_subscriptions`)."""
         if self._looking is not None:
             self._looking.cancel()
             await asyncio.gather(self._looking, return_exceptions=True)
             self._looking = None
-        await self.release(list(self._open.values()))
+        await self.release_subscriptions(list(self._open.values()))
 
     def on_incarnation_ended(self, reason: str) -> None:
-        """Give up all cursors: the next owner recovers the incarnation and continues with them."""
+        """Give up all cursors: the broker that recovers the incarnation continues with them."""
         self._over = JournalFencedError(f"This broker's incarnation is over ({reason}): subscribe again.")
         for cursor in list(self._open.values()):
             self._forget(cursor, self._over)
@@ -213,12 +213,12 @@ class CursorKeeper:
                 raise self._over
             cursor = OpenCursor(self._recorder, request.part, request.name, request.type, Cursor(chain, start))
             self._open[key] = cursor
-            cursor.changed()
+            cursor.record_changes()
             if start.ack_holes:
-                # They are in no record of this epoch yet.
-                await cursor.durable()
+                # The journal has no record of this epoch yet.
+                await cursor.wait_durable()
             if self._looking is None:
-                complaint = "Cursors are not brought into the metadata now, it is tried again"
+                complaint = "Cursors could not be saved in the metadata, trying again"
                 self._looking = asyncio.create_task(every(self._snapshot_every_s, self._look, complaint))
             return cursor
 
@@ -243,9 +243,9 @@ class CursorKeeper:
             start = Position(LedgerId(record.start_ledger), EntryId(record.start_entry))
             unread = ack_set if start == position else 0
             cursor.cursor.reset(start, record.start_epoch, unread, batch_size)
-            cursor.changed()
+            cursor.record_changes()
             if unread:
-                await cursor.durable()
+                await cursor.wait_durable()
 
     async def _released(self, cursor: OpenCursor) -> None:
         async with self._lock(_key(cursor)):
@@ -296,15 +296,15 @@ class CursorKeeper:
     # -- looking -------------------------------------------------------------------------------------------------------
 
     async def _look(self) -> None:
-        await self.snapshot()
+        await self.save_cursors()
         await self._find_lost()
 
     async def _find_lost(self) -> None:
-        """Return cursors whose record names another owner or epoch, or is gone, by a view newer than the cursors."""
+        """Find cursors whose record names another owner or epoch, or is gone, in a view newer than they are."""
         before = [(cursor, self._held(cursor)) for cursor in self._open.values()]
         view = await asyncio.to_thread(self._root.store.view)
         for cursor, held in before:
-            # One that is being opened, reset or released has its own commit under way.
+            # A cursor that is being opened, reset or released has its own commit in progress.
             if cursor.lost is None and cursor.cursor.epoch == held.epoch and not self._is_busy(cursor):
                 try:
                     decisions.require_ours(view, held)
@@ -314,7 +314,7 @@ class CursorKeeper:
     # ------------------------------------------------------------------------------------------------------------------
 
     def _lock(self, key: _Key) -> asyncio.Lock:
-        """Held while a subscription changes hands or place."""
+        """Return the lock that is held while a subscription changes its owner or position."""
         return self._locks.setdefault(key, asyncio.Lock())
 
     def _is_busy(self, cursor: OpenCursor) -> bool:
@@ -322,7 +322,7 @@ class CursorKeeper:
         return lock is not None and lock.locked()
 
     async def _to_its_end(self, work: Coroutine[object, object, _T]) -> _T:
-        """Complete begun work even if its caller goes away: half of it would leave an owner without a cursor."""
+        """Complete started work even if its caller goes away: half of it would leave an owner without a cursor."""
         return await asyncio.shield(self._spawn(work))
 
     def _spawn(self, work: Coroutine[Any, Any, _T]) -> asyncio.Task[_T]:

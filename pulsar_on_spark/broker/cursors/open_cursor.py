@@ -13,30 +13,30 @@ from pulsar_on_spark.topic.managed_ledger.subscription.ownership import Subscrip
 
 
 class GivenBackError(ConsumerFencedError):
-    """The subscription's last consumer is gone, and the cursor was released."""
+    """The subscription's last consumer left, and the cursor is free for the next owner."""
 
 
 class ChangeRecorder(Protocol):
     """The part of `Recorder` that an open cursor calls."""
 
     def record_soon(self, cursor: OpenCursor) -> None:
-        """Put what changed in the cursor into the journal within a second."""
+        """Put the cursor's changes into the journal within a second."""
 
     def record_now(self, cursor: OpenCursor) -> None:
-        """Put what changed in the cursor into the journal at once: a caller waits."""
+        """Put the cursor's changes into the journal at once: a caller waits."""
 
 
 class OpenCursor:
-    """A subscription's cursor in the hands of this broker. All methods belong to the keeper's event loop.
+    """A subscription's cursor that this broker owns. All methods belong to the keeper's event loop.
 
     Attributes:
         part: The topic.
         name: The subscription.
         type: Its type.
-        cursor: The acknowledgements. Call `changed` after each change.
-        lost: The reason why the broker does not own it any longer; None as long as it does.
-        recorded_s: When its last record was given to the journal, on the event loop's clock.
-        snapshotted: (epoch, n) of its last row that is durable in the cursors table; None before the first.
+        cursor: The acknowledgements. Call `record_changes` after each change.
+        lost: Why this broker no longer owns it; None while it does.
+        recorded_s: Time when its last record was given to the journal, on the event loop's clock.
+        snapshotted: (epoch, n) of its last durable row in the cursors table; None before the first.
     """
 
     def __init__(
@@ -52,19 +52,19 @@ class OpenCursor:
         self._recorder = recorder
         self._n = NO_RECORD
         self._next: asyncio.Future[None] | None = None
-        """Result of the next record, which is not made yet."""
+        """The future of callers that wait for the next record."""
         self._last: asyncio.Future[None] | None = None
-        """Result of the last record."""
+        """The future of the last record made."""
 
-    def changed(self) -> None:
-        """Something was acknowledged: it is in the journal a second later at most, as long as that has room."""
+    def record_changes(self) -> None:
+        """Note an acknowledgement: it reaches the journal within a second, if the journal has room."""
         self._recorder.record_soon(self)
 
-    async def durable(self) -> None:
-        """Wait until the present acknowledgements are durable on an ack quorum, or in the cursors table.
+    async def wait_durable(self) -> None:
+        """Wait until the current acknowledgements are durable on an ack quorum, or in the cursors table.
 
         Raises:
-            PulsarpyError: it never will be: the subscription, or the broker's journal, was lost.
+            PulsarpyError: they never will be: the subscription or the broker's journal was lost.
         """
         if self.lost is not None:
             raise self.lost
@@ -80,7 +80,7 @@ class OpenCursor:
 
     @property
     def is_waited_for(self) -> bool:
-        """True if a caller waits for a record that is not made yet."""
+        """True if a caller waits for the next record."""
         return self._next is not None
 
     @property
@@ -105,12 +105,12 @@ class OpenCursor:
         return self.cursor.snapshot()
 
     def snapshot_failed(self) -> None:
-        """Note that the last snapshot may be lost: the next record has the whole cursor."""
+        """Note that the last snapshot may be lost: the next record contains the whole cursor."""
         self.cursor.want_snapshot()
         self._recorder.record_now(self)
 
     def end(self, reason: PulsarpyError) -> None:
-        """End the cursor for a reason. A release that was completed stays durable."""
+        """End the cursor for a reason. Acknowledgements that were released completely are still durable."""
         self.lost = reason
         waiting = [future for future in (self._next, self._last) if future is not None and not future.done()]
         self._next = self._last = None
@@ -119,7 +119,7 @@ class OpenCursor:
                 future.set_result(None)
             else:
                 future.set_exception(reason)
-                future.exception()  # marks it as retrieved, as it may have no waiter
+                future.exception()  # mark it as retrieved, as there may be no caller
 
 
 def _future() -> asyncio.Future[None]:

@@ -1,8 +1,8 @@
-"""Gives what changed in cursors to the journal, and now and then to the cursors table.
+"""Writes changes of cursors to the journal, and from time to time to the cursors table.
 
-record_soon  a record within a second; many cursors that move in one turn of the loop share frames of the journal
-record_now   a record at once, because a caller waits; those that come while it is under way share the next
-snapshot     a row of each cursor that moved since its last one, all in one commit: the journal may be trimmed
+record_soon  a record within a second; cursors that move in the same turn of the loop share frames of the journal
+record_now   a record at once, because a caller waits; callers that come during its write share the next record
+snapshot     a row of each cursor that moved since its last row, in one commit: the journal can then be trimmed
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ from pulsar_on_spark.topic.managed_ledger.incarnation.incarnation import Incarna
 log = logging.getLogger(__name__)
 
 RECORD_EVERY_S: Final = 1.0
-"""Minimum time between a cursor's records in the journal, without waiters (managedLedgerDefaultMarkDeleteRateLimit)."""
+"""Interval of a cursor's records without a waiting caller (managedLedgerDefaultMarkDeleteRateLimit)."""
 MAX_RECORD_BYTES: Final = 1 << 20
-"""A larger record goes to the cursors table at once, instead of the journal, where entries would wait for it."""
+"""Size limit of a record in the journal, where entries would wait behind it; larger ones go to the cursors table."""
 
 _TICK_S: Final = 0.1
 _AT_ONCE: Final = 1_000
-"""Records made in one turn of the loop: more would hold it up for longer than some 20 ms."""
+"""Records made in one turn of the loop: more would block it for over 20 ms."""
 _SNAPSHOTS_A_COMMIT: Final = 10_000
 _SNAPSHOT_BYTES_A_COMMIT: Final = 32 << 20
 _RETRY_S: Final = 1.0
@@ -36,7 +36,7 @@ _RETRY_S: Final = 1.0
 
 @dataclass(frozen=True, slots=True)
 class _Recorded:
-    """The context of a record in the journal: what comes back with its outcome."""
+    """The context of a record in the journal, returned with its outcome."""
 
     cursor: OpenCursor
     done: asyncio.Future[None]
@@ -56,28 +56,28 @@ class Recorder:
         self._saving: set[asyncio.Task[None]] = set()
 
     def record_soon(self, cursor: OpenCursor) -> None:
-        """Put what changed in a cursor into the journal within a second."""
+        """Put a cursor's changes into the journal within a second."""
         self._changed[cursor] = None
         if self._timer is None:
             self._timer = asyncio.get_running_loop().call_later(_TICK_S, self._tick)
 
     def record_now(self, cursor: OpenCursor) -> None:
-        """Put what changed in a cursor into the journal at once, with all else that this turn of the loop asks for."""
+        """Put a cursor's changes into the journal at once, together with other requests of this turn of the loop."""
         self._hurried[cursor] = None
         if not self._is_hurry_due:
             self._is_hurry_due = True
             asyncio.get_running_loop().call_soon(self._record_hurried)
 
     def forget(self, cursor: OpenCursor) -> None:
-        """Record nothing of the cursor from now on."""
+        """Record nothing more of the cursor."""
         self._changed.pop(cursor, None)
         self._hurried.pop(cursor, None)
 
     async def snapshot(self, cursors: Iterable[OpenCursor]) -> None:
-        """Write the changed cursors to the cursors table, as far as they are acknowledged and recorded.
+        """Write the cursors that moved to the cursors table; a row has acknowledged and recorded changes only.
 
         Raises:
-            MetadataError: the table cannot be written; the next time makes up for it.
+            MetadataError: the table cannot be written; the next snapshot includes the changes.
         """
         batch: list[tuple[OpenCursor, CursorRecord]] = []
         size_bytes = 0
@@ -93,7 +93,7 @@ class Recorder:
                 await asyncio.sleep(0)
         await self._append(batch)
 
-    # -- from the journal ----------------------------------------------------------------------------------------------
+    # -- callbacks of the journal --------------------------------------------------------------------------------------
 
     def on_cursors_acknowledged(self, records: Sequence[_Recorded]) -> None:
         """Release the callers that wait for these records: they are durable."""
@@ -105,10 +105,10 @@ class Recorder:
         for recorded in records:
             if not recorded.done.done():
                 recorded.done.set_exception(JournalFencedError("The journal ended before the record was acknowledged."))
-                recorded.done.exception()  # marks it as retrieved, as it may have no waiter
+                recorded.done.exception()  # mark it as retrieved, as there may be no caller
 
     def on_journal_room(self) -> None:
-        """Record what waits: the journal takes records again."""
+        """Record the waiting changes: the journal accepts records again."""
         self._record_hurried()
 
     # -- the journal ---------------------------------------------------------------------------------------------------
@@ -117,7 +117,7 @@ class Recorder:
         self._is_hurry_due = False
         for cursor in list(self._hurried):
             if not self._incarnation.can_append:
-                return  # `on_journal_room` comes back to it
+                return  # `on_journal_room` continues
             self._hurried.pop(cursor, None)
             if not cursor.is_recording:
                 self._record(cursor)
@@ -136,7 +136,7 @@ class Recorder:
             self._timer = loop.call_later(_TICK_S, self._tick)
 
     def _record(self, cursor: OpenCursor) -> None:
-        """Put what changed into the journal, which has room."""
+        """Put the cursor's changes into the journal, which has room."""
         self._changed.pop(cursor, None)
         if cursor.lost is not None or not cursor.cursor.unrecorded:
             return
@@ -160,7 +160,7 @@ class Recorder:
     # -- the cursors table ---------------------------------------------------------------------------------------------
 
     async def _save_large(self, recorded: _Recorded, whole: CursorRecord) -> None:
-        """Save a cursor that is too large for the journal in the table, as a whole."""
+        """Save a whole cursor that is too large for the journal in the table."""
         cursor = recorded.cursor
         while cursor.lost is None:
             try:
@@ -179,7 +179,7 @@ class Recorder:
                 return
 
     def _snapshot_of(self, cursor: OpenCursor) -> CursorRecord | None:
-        """A cursor as of its last record, if the table does not have it."""
+        """Return a cursor as of its last record; None if the table has it already."""
         if cursor.lost is not None:
             return None
         if cursor.cursor.unrecorded and self._incarnation.can_append:

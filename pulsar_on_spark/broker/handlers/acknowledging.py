@@ -101,7 +101,7 @@ async def _confirm(
     try:
         if problem is not None:
             raise problem
-        await found.subscription.durable()
+        await found.subscription.wait_durable()
     except PulsarpyError as error:
         answer = replies.ack_response(command.consumer_id, command.request_id, code_of(error), str(error))
     else:

@@ -110,10 +110,10 @@ class KeptCursor(Protocol):
     cursor: Cursor
     lost: PulsarpyError | None
 
-    def changed(self) -> None:
+    def record_changes(self) -> None:
         """Store the cursor soon: messages were acknowledged."""
 
-    async def durable(self) -> None:
+    async def wait_durable(self) -> None:
         """Wait until the current state of the cursor is stored (raises if it never will be)."""
 
 
@@ -124,10 +124,10 @@ class MemoryCursor:
         self.cursor = cursor
         self.lost: PulsarpyError | None = None
 
-    def changed(self) -> None:
+    def record_changes(self) -> None:
         """Do nothing: the cursor is not stored."""
 
-    async def durable(self) -> None:
+    async def wait_durable(self) -> None:
         """Return at once: the cursor is not stored."""
 
     def reset(self, position: Position) -> None:

@@ -189,7 +189,7 @@ class Subscription:
         self.deliveries.wake()
 
     def ack(self, consumer: Consumer, acks: Iterable[Ack], *, cumulative: bool = False) -> None:
-        """Acknowledge messages for a consumer (ACK); `durable` waits until that is stored.
+        """Acknowledge messages for a consumer (ACK); `wait_durable` waits until that is stored.
 
         Raises:
             InvalidArgumentError: an entry does not exist yet; all others are acknowledged.
@@ -218,13 +218,13 @@ class Subscription:
             self._dispatcher.forget_acked()
             self._moved()
 
-    async def durable(self) -> None:
+    async def wait_durable(self) -> None:
         """Wait until all acknowledgements so far are durable.
 
         Raises:
             PulsarpyError: they never will be, because the subscription or the broker's journal was lost.
         """
-        await self.kept.durable()
+        await self.kept.wait_durable()
 
     def redeliver(
         self, consumer: Consumer, entries: Iterable[tuple[LedgerId, EntryId]] | None, epoch: int | None
@@ -287,7 +287,7 @@ class Subscription:
     def _note_change(self) -> None:
         """Schedule storing and timers after acknowledgements or a change of the dispatcher's due time."""
         if self.kept.cursor.unrecorded:
-            self.kept.changed()
+            self.kept.record_changes()
         if self._is_ended:
             asyncio.get_running_loop().call_soon(self._tell_end)  # after the answer to a new consumer's SUBSCRIBE
         due_ms = self._dispatcher.due_ms

@@ -110,7 +110,7 @@ class TopicSubscriptions:
                 and has a consumer.
             ConsumerAssignError: the consumer's hash ranges are invalid or overlap another consumer's.
             ServerRefusalError: a limit is reached, or the topic or the connection is being closed.
-            PulsarpyError: as `CursorKeeper.open`.
+            PulsarpyError: as `CursorKeeper.acquire_subscription`.
         """
         self._subscribe_rates.check(consumer, self._topic.part.name)
         async with self._lock(request.name):
@@ -144,7 +144,8 @@ class TopicSubscriptions:
 
         Raises:
             ServerRefusalError: a limit is reached, or the topic is being closed.
-            PulsarpyError: as `CursorKeeper.open`, except that a subscription of another owner counts as existing.
+            PulsarpyError: as `CursorKeeper.acquire_subscription`, except that a subscription of another owner counts as
+                existing.
         """
         request = SubscribeRequest(name, "Shared", start=start, properties=properties or {})
         async with self._lock(name):
@@ -166,7 +167,7 @@ class TopicSubscriptions:
 
         Raises:
             ServerRefusalError: the topic is being closed.
-            PulsarpyError: as `CursorKeeper.open`.
+            PulsarpyError: as `CursorKeeper.acquire_subscription`.
         """
         async with self._lock(name):
             self._require_open()
@@ -196,7 +197,7 @@ class TopicSubscriptions:
             try:
                 await self._sights.show(subscription, subscription.reads_compacted)
                 if isinstance(subscription.kept, OpenCursor):
-                    await self._keeper.reset(subscription.kept, position)
+                    await self._keeper.reset_cursor(subscription.kept, position)
                 elif isinstance(subscription.kept, MemoryCursor):
                     subscription.kept.reset(position)
             finally:
@@ -222,7 +223,7 @@ class TopicSubscriptions:
                 )
             # Consumers stay connected until the commit: if it fails, nothing has changed for them.
             if isinstance(subscription.kept, OpenCursor):
-                await self._keeper.delete(subscription.kept)
+                await self._keeper.delete_subscription(subscription.kept)
             if consumer is not None:
                 subscription.remove(consumer)
                 consumer.is_closed = True
@@ -271,7 +272,7 @@ class TopicSubscriptions:
         for subscription in released:
             subscription.disconnect_all()
             await self._drop(subscription)
-        await self._keeper.release([x.kept for x in released if isinstance(x.kept, OpenCursor)])
+        await self._keeper.release_subscriptions([x.kept for x in released if isinstance(x.kept, OpenCursor)])
 
     # ------------------------------------------------------------------------------------------------------------------
 
@@ -280,7 +281,7 @@ class TopicSubscriptions:
         compacted = await self._sights.newest(request.read_compacted)
         entries, chain = self._sights.of(compacted)
         if request.is_durable:
-            kept: OpenCursor | MemoryCursor = await self._keeper.open(
+            kept: OpenCursor | MemoryCursor = await self._keeper.acquire_subscription(
                 topic.part, name, request.type, request.start, chain, request.properties, self._limits.subscriptions
             )
             entries, chain = self._sights.of(compacted)  # it may have changed meanwhile
@@ -323,7 +324,7 @@ class TopicSubscriptions:
         if not subscription.consumers and (request.read_compacted or subscription.reads_compacted):
             await self._sights.show(subscription, request.read_compacted)
         if isinstance(subscription.kept, OpenCursor) and subscription.kept.type != request.type:
-            await self._keeper.open(
+            await self._keeper.acquire_subscription(
                 subscription.part, subscription.name, request.type, request.start, self._topic.chain, request.properties
             )
 
@@ -346,7 +347,7 @@ class TopicSubscriptions:
                 return
             if isinstance(subscription.kept, OpenCursor):
                 try:
-                    await self._keeper.release([subscription.kept])
+                    await self._keeper.release_subscriptions([subscription.kept])
                 except PulsarpyError as error:
                     name, topic = subscription.name, self._topic.part.name
                     where = {"subscription": name, "topic": topic}

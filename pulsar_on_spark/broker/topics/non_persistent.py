@@ -158,7 +158,7 @@ class NonPersistentSubscription:
     def ack(self, consumer: Consumer, acks: Iterable[Ack], *, cumulative: bool = False) -> None:
         """Ignore acknowledgements: no message is stored."""
 
-    async def durable(self) -> None:
+    async def wait_durable(self) -> None:
         """Return at once: no message is stored."""
 
     def redeliver(

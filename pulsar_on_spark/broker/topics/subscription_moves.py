@@ -39,7 +39,7 @@ async def expire(topic: BrokerTopic, record: SubscriptionRecord, behind: Positio
     last = topic.chain.entry_before(behind)
     if last is not None:
         subscription.skip(through=last)
-        await subscription.durable()
+        await subscription.wait_durable()
 
 
 async def skip(topic: BrokerTopic, record: SubscriptionRecord, reader: EntryReader, messages: int) -> None:
@@ -69,7 +69,7 @@ async def skip(topic: BrokerTopic, record: SubscriptionRecord, reader: EntryRead
                 acks.append(ack)
                 messages -= skipped
         subscription.skip(acks)
-        await subscription.durable()
+        await subscription.wait_durable()
 
 
 def _ack(cursor: Cursor, entry: StoredEntry, messages: int) -> tuple[Ack, int]:

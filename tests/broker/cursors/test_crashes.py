@@ -106,30 +106,30 @@ class Life:
     async def run(self) -> None:
         cursor = await self.broker.open("t")
         await self.ack(cursor, self.messages([0, 1, 5, 9]))
-        await self.broker.keeper.snapshot()
+        await self.broker.keeper.save_cursors()
         await self.ack(cursor, self.messages([2, 12]) | self.messages([20], indexes=[1, 3]))
-        await self.broker.keeper.release([cursor])
+        await self.broker.keeper.release_subscriptions([cursor])
         cursor = await self.broker.open("t")
         await self.ack(cursor, self.messages([3, 14]) | self.messages([20], indexes=[0]))
         await self.reset(cursor, 2)
         await self.ack(cursor, self.messages([4, 25]))
-        await self.broker.keeper.snapshot()
+        await self.broker.keeper.save_cursors()
         await self.ack(cursor, self.messages([7]))
-        await self.broker.keeper.release([cursor])
+        await self.broker.keeper.release_subscriptions([cursor])
 
     async def ack(self, cursor: OpenCursor, acked: Messages) -> None:
         self.world.may |= acked
         for ledger, entry in sorted({(ledger, entry) for ledger, entry, _ in acked}):
             unacked = sum(1 << index for index in range(BATCH) if (ledger, entry, index) not in acked)
             cursor.cursor.acknowledge(LedgerId(ledger), EntryId(entry), unacked, BATCH)
-        cursor.changed()
-        await cursor.durable()
+        cursor.record_changes()
+        await cursor.wait_durable()
         self.world.must |= acked
 
     async def reset(self, cursor: OpenCursor, entry: int) -> None:
         before = self.messages(range(entry))
         self.world.otherwise = before
-        await self.broker.keeper.reset(cursor, Position(self.sent[entry].ledger, self.sent[entry].entry))
+        await self.broker.keeper.reset_cursor(cursor, Position(self.sent[entry].ledger, self.sent[entry].entry))
         self.world = World(before, before)
 
     def messages(self, entries: Any, indexes: Any = range(BATCH)) -> Messages:
@@ -205,7 +205,7 @@ async def taking_ends_at(directory: Path, at: int, is_done: bool) -> int:
     life = Life(first, sent)
     cursor = await first.open("t")
     await life.ack(cursor, life.messages([0, 3, 4]))
-    await first.keeper.snapshot()
+    await first.keeper.save_cursors()
     await life.ack(cursor, life.messages([8, 17]) | life.messages([20], indexes=[1, 3]))
     first.kill()
     end = _End(at, is_done)

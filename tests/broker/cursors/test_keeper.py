@@ -42,7 +42,7 @@ def ids(found: list[MessageId]) -> set[tuple[int, int]]:
 def ack(cursor: OpenCursor, *acked: MessageId) -> None:
     for each in acked:
         cursor.cursor.acknowledge(each.ledger, each.entry)
-    cursor.changed()
+    cursor.record_changes()
 
 
 def test_a_new_subscription_starts_where_it_is_told_and_is_the_brokers(root: Root) -> None:
@@ -75,13 +75,13 @@ def test_a_receipt_waits_for_the_journal_and_many_share_a_record(root: Root) -> 
 
         async def confirm(each: MessageId) -> None:
             ack(cursor, each)
-            await cursor.durable()
+            await cursor.wait_durable()
             done.append(each)
 
         await asyncio.gather(*(confirm(each) for each in sent[1::2]))
         assert len(done) == 150
         assert cursor.cursor.rank[1] < 20, "each receipt had a record of its own"
-        await cursor.durable()  # nothing is left to wait for
+        await cursor.wait_durable()  # nothing is left to wait for
         broker.kill()
         other = await CursorBroker.start(root)
         assert left(await other.open("t")) == ids(sent[::2])
@@ -119,11 +119,11 @@ def test_cursors_that_moved_are_one_row_each_in_one_commit(root: Root) -> None:
         log = root.store._opened_cursor_log()
         root.store.cursors()
         before = log.version
-        await broker.keeper.snapshot()
+        await broker.keeper.save_cursors()
         root.store.cursors()
         assert log.version == before + 1
         assert [row.rank for cursor in cursors for row in rows(root, cursor.name)] == [c.cursor.rank for c in cursors]
-        await broker.keeper.snapshot()
+        await broker.keeper.save_cursors()
         root.store.cursors()
         assert log.version == before + 1, "nothing moved"
         await broker.stop()
@@ -139,14 +139,14 @@ def test_given_back_cursors_are_free_with_their_holes_and_can_be_taken_again(roo
         for cursor in cursors:
             ack(cursor, sent[0], sent[3], sent[7])
         before = root.store.view().version
-        await broker.keeper.release(cursors)
+        await broker.keeper.release_subscriptions(cursors)
         assert root.store.view().version == before + 1, "grouped"
         found = record(root, "s3")
         assert found is not None
         assert (found.face, found.owners[0].consumer) == (None, None)
         assert mark_delete(found, rows(root, "s3")) == Position(sent[1].ledger, sent[1].entry)
         with pytest.raises(ConsumerFencedError, match="given back"):
-            await cursors[3].durable()
+            await cursors[3].wait_durable()
         again = await broker.open("t", name="s3")
         assert again.cursor.epoch > cursors[3].cursor.epoch
         assert left(again) == ids(sent) - ids([sent[0], sent[3], sent[7]])
@@ -161,9 +161,9 @@ def test_a_seek_back_is_in_delta_before_it_returns_and_forgets_all_acknowledgeme
         sent = await broker.send("t", [b"x"] * 10)
         cursor = await broker.open("t")
         ack(cursor, *sent[:6], sent[8])
-        await cursor.durable()
-        await broker.keeper.snapshot()
-        await broker.keeper.reset(cursor, Position(sent[2].ledger, sent[2].entry))
+        await cursor.wait_durable()
+        await broker.keeper.save_cursors()
+        await broker.keeper.reset_cursor(cursor, Position(sent[2].ledger, sent[2].entry))
         found = record(root)
         assert found is not None
         assert mark_delete(found, rows(root)) == Position(sent[2].ledger, sent[2].entry)
@@ -182,7 +182,9 @@ def test_a_seek_into_a_batch_leaves_out_its_first_messages_also_after_a_kill(roo
         sent = await broker.send("t", [b"x"] * 30, batch=10)
         cursor = await broker.open("t")
         ack(cursor, *sent)
-        await broker.keeper.reset(cursor, Position(sent[1].ledger, sent[1].entry), ack_set=0b1111111000, batch_size=10)
+        await broker.keeper.reset_cursor(
+            cursor, Position(sent[1].ledger, sent[1].entry), ack_set=0b1111111000, batch_size=10
+        )
         broker.kill()
         other = await CursorBroker.start(root)
         again = await other.open("t")
@@ -199,11 +201,11 @@ def test_a_deleted_subscription_is_gone_and_a_new_one_of_its_name_knows_nothing_
         sent = await broker.send("t", [b"x"] * 5)
         cursor = await broker.open("t")
         ack(cursor, *sent)
-        await broker.keeper.snapshot()
-        await broker.keeper.delete(cursor)
+        await broker.keeper.save_cursors()
+        await broker.keeper.delete_subscription(cursor)
         assert record(root) is None
         with pytest.raises(SubscriptionNotFoundError):
-            await cursor.durable()
+            await cursor.wait_durable()
         assert left(await broker.open("t")) == ids(sent)
         await broker.stop()
 
@@ -235,7 +237,7 @@ def test_a_cursor_whose_subscription_is_deleted_by_another_is_lost_and_its_owner
         await until(lambda: broker.lost == [cursor])
         ack(cursor, *sent)
         with pytest.raises(SubscriptionNotFoundError, match="deleted under its consumers"):
-            await cursor.durable()
+            await cursor.wait_durable()
         assert kept.lost is None
         await broker.stop()
 
@@ -252,7 +254,7 @@ def test_another_type_replaces_that_of_a_subscription_without_consumers(root: Ro
         found = record(root)
         assert found is not None
         assert (found.type, found.owners[0].slots) == ("Exclusive", (0,))
-        await broker.keeper.release([cursor])
+        await broker.keeper.release_subscriptions([cursor])
         again = await broker.open("t", "Failover")
         assert left(again) == ids([sent[0], sent[2]])
         await broker.stop()
@@ -269,7 +271,7 @@ def test_spark_written_messages_are_read_under_a_brokers_cursor_too(root: Root) 
         assert len(left(cursor)) == 3
         cursor.cursor.acknowledge_through(LedgerId(1), EntryId(0))
         cursor.cursor.acknowledge(LedgerId(1), EntryId(1), 1 << 999, 1_000)
-        cursor.changed()
+        cursor.record_changes()
         await broker.stop()
 
     asyncio.run(run())

@@ -45,8 +45,8 @@ async def run():
         cursor.cursor.acknowledge(each.ledger, each.entry)
     for each in sent[100_000:]:
         cursor.cursor.acknowledge(each.ledger, each.entry, 0b101, 3)
-    cursor.changed()
-    await cursor.durable()
+    cursor.record_changes()
+    await cursor.wait_durable()
     print("confirmed", flush=True)
     await asyncio.sleep(60)
 
@@ -70,12 +70,12 @@ async def run():
             unacked = chance.choice([0, 0, 0b001, 0b110])
             print("trying", ledger, entry, unacked)
             cursor.cursor.acknowledge(ledger, entry, unacked, 3)
-        cursor.changed()
+        cursor.record_changes()
         sys.stdout.flush()
-        await cursor.durable()
+        await cursor.wait_durable()
         print("confirmed", flush=True)
         if chance.random() < 0.05 or not entries:
-            await broker.keeper.release([cursor])
+            await broker.keeper.release_subscriptions([cursor])
             cursor = await broker.open("t")
 
 asyncio.run(run())
@@ -94,16 +94,16 @@ async def run():
             at = cursor.cursor.mark_delete
             cursor.cursor.acknowledge(at.ledger, at.entry + 1)
             cursor.cursor.acknowledge(at.ledger, at.entry)
-            cursor.changed()
-            await cursor.durable()
+            cursor.record_changes()
+            await cursor.wait_durable()
             print("confirmed", flush=True)
     except Exception as error:
         print("ended", type(error).__name__)
     cursor.lost = None
     try:
-        await broker.keeper.snapshot()
-        await broker.keeper.release([cursor])
-        await broker.keeper.open(cursor.part, "other", "Shared", "earliest", chain)
+        await broker.keeper.save_cursors()
+        await broker.keeper.release_subscriptions([cursor])
+        await broker.keeper.acquire_subscription(cursor.part, "other", "Shared", "earliest", chain)
     except Exception as error:
         print("refused", type(error).__name__, flush=True)
 
@@ -172,7 +172,7 @@ def test_a_broker_that_wakes_up_confirms_nothing_and_moves_no_cursor(root: Root)
         broker = await CursorBroker.start(root, lease_duration_s=LEASE_S)
         cursor = await broker.open("t")
         assert cursor.cursor.backlog_entries <= len(sent) - 40
-        await broker.keeper.reset(cursor, EARLIEST)
+        await broker.keeper.reset_cursor(cursor, EARLIEST)
         process.send_signal(signal.SIGCONT)
         assert process.stdout is not None
         lines = await asyncio.to_thread(process.stdout.readlines)
