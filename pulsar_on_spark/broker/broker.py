@@ -345,7 +345,7 @@ def _recover(root: Root, incarnation: IncarnationId) -> None:
     if record is None or record.state == "CLOSED":
         return
     log.warning(
-        "The last broker did not end in order: recovering its journal %s.",
+        "The last broker did not end in order: its journal %s is recovered.",
         incarnation,
         extra={"incarnation": incarnation},
     )

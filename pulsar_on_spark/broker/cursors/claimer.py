@@ -87,7 +87,7 @@ class Claimer:
                 self._settled.add(incarnation)
             case Standing.ALIVE:
                 raise ConsumerBusyError(
-                    f"Subscription {request.name!r} on {request.part.name} is used by clients of another broker, "
+                    f"Subscription {request.name!r} on {request.part.name} is held by clients of another broker, "
                     f"incarnation {incarnation}: connect to that broker, or stop it."
                 )
             case Standing.UNKNOWN:

@@ -150,7 +150,7 @@ def sent(connection: Connection, entry: Sent) -> None:
     elif (refused := _problem(connection, entry)) is not None:
         made.refuse(made.take(), entry.sequence_id, *refused)
     else:
-        made.topic.publish(made, entry)
+        made.topic.publish_entry(made, entry)
 
 
 def _problem(connection: Connection, entry: Sent) -> tuple[ServerError, str] | None:

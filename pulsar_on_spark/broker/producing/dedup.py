@@ -1,25 +1,25 @@
 """Deduplication of one topic's messages by (sender, sequence id): a stored message is not stored again.
 
 Pulsar's rules (its `MessageDeduplication`). A **sender** is a producer name, or another cluster whose replicator names
-the source entry of each message (`Source`). Two sequence ids are kept for each sender, those of the last message that
-was **pushed** (passed to the journal) and that was **persisted** (acknowledged by it):
+the entries that it sends (`Source`). Two sequence ids are kept for each sender: of the last message that was **pushed**
+(given to the journal), and of the last one that was **persisted** (acknowledged by it):
 
     above pushed                     NEW         store it
     at or below persisted            DUPLICATE   answer with the message id (-1, -1), do not store it
     between the two                  UNDECIDED   its outcome is not known yet: an error that makes the client try again
 
-Chunks of one message share its sequence id, so only the last one is recorded; earlier ones are checked all the same.
-One rule is stricter than Pulsar's: a batch that begins at or below `persisted` and ends above it is OVERLAPPING. Its
-first messages are stored, its last ones are not, and Pulsar drops both; here the producer gets an error. (A client that
-sends again by itself has the same batches, and Java's ends one at the boundary; a restarted application cuts them
-elsewhere.) And if a client does not name a batch's last message, Pulsar takes the first one for it.
+The chunks of a message share its sequence id, so only the last one is recorded; earlier ones are only checked. One rule
+is stricter than Pulsar's: a batch that begins at or below `persisted` and ends above it is OVERLAPPING. Its first
+messages are stored and its last ones are not; Pulsar drops both, here the producer gets an error. (A client's own
+retries repeat the same batches, and Java's splits one at the boundary; an application that restarts may form other
+batches.) If a client does not send the sequence id of a batch's last message, Pulsar uses the first one's.
 
-The sequence id of a source's entry is its ledger and entry there as one number (`place_number`), so both are always
-those of one entry. Pulsar keeps two numbers, for each replicator's name, and forgets them on a reload; here the entry
-itself names its source, and the replay finds it.
+The sequence id of a source's entry is its ledger and entry there as one number (`place_number`), so both ids belong to
+the same entry. Pulsar keeps two numbers for each replicator's name, and forgets them on a reload; here each entry
+carries its source, and the replay finds it.
 
-After a crash, a **snapshot** and a replay of later entries restore the state. A snapshot names a position and covers
-each message before it; it may be any number of entries old. No IO, no clock.
+After a crash, the state is restored from a **snapshot** and a replay of the entries behind it. A snapshot names a
+position and includes each message before that position; it may be any number of entries old. No IO, no clock.
 """
 
 from __future__ import annotations
@@ -33,13 +33,13 @@ from pulsar_on_spark.model.errors import InvalidArgumentError
 from pulsar_on_spark.model.ids import Position
 
 NO_SEQUENCE_ID: Final = -1
-"""Sequence id for a producer without stored messages: its client begins with the next one, 0."""
+"""The id that a producer without stored messages gets: its client continues with the next one, 0."""
 _PLACE_BITS: Final = 64
 
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """Another cluster, as the sender of entries that its replicator sends."""
+    """Another cluster, as the sender of the entries that its replicator sends."""
 
     cluster: str
 
@@ -49,12 +49,12 @@ Sender = str | Source
 
 
 def place_number(ledger: int, entry: int) -> int:
-    """The sequence id of a source's entry: it grows as (ledger, entry) grows."""
+    """Return the sequence id of a source's entry, which grows as (ledger, entry) grows."""
     return ledger << _PLACE_BITS | entry
 
 
 def place_of(number: int) -> tuple[int, int]:
-    """The ledger and entry of which `place_number` made a number."""
+    """Return the ledger and entry from which `place_number` made a number."""
     return number >> _PLACE_BITS, number & ((1 << _PLACE_BITS) - 1)
 
 
@@ -72,15 +72,16 @@ class DedupLimits:
     """Bounds of a topic's deduplication; Pulsar's defaults.
 
     Attributes:
-        max_producers: Senders that are remembered while they are away. Beyond it those that are away for longest are
-            forgotten, names before sources (Pulsar leaves any of them out of its snapshots).
+        max_producers: Disconnected senders that are remembered. Above it, those that disconnected first are forgotten,
+            names before sources (Pulsar leaves any of them out of its snapshots).
             `brokerDeduplicationMaxNumberOfProducers`.
         inactivity_ms: Time after which the name of a disconnected producer is forgotten; a source is not.
             `brokerDeduplicationProducerInactivityTimeoutMinutes`.
         snapshot_entries: Number of entries after which a snapshot is due, `brokerDeduplicationEntriesInterval` ...
-        snapshot_interval_ms: ... and after so long, if there was any entry; 0 for not by time. A topic may have its
-            own (`Deduplication.save_every`). `brokerDeduplicationSnapshotIntervalSeconds`.
-        snapshot_pause_ms: But never sooner than this after the last one: it is a commit. The cost is a longer replay.
+        snapshot_interval_ms: ... or time after which it is due if there was an entry; 0 for no time limit. A topic may
+            have its own (`Deduplication.save_every`). `brokerDeduplicationSnapshotIntervalSeconds`.
+        snapshot_pause_ms: Shortest time between two snapshots, because each is a commit. A longer pause means a longer
+            replay.
     """
 
     max_producers: int = 10_000
@@ -96,9 +97,9 @@ class DedupLimits:
 
 @dataclass(frozen=True, slots=True)
 class DedupSnapshot:
-    """The last persisted sequence id of each sender, of all entries before `position`, the next to be replayed.
+    """The last persisted sequence id of each sender, of all entries before `position`, where the replay begins.
 
-    It may cover entries at and after the position too, as long as they are stored.
+    It may include stored entries at and behind the position.
     """
 
     position: Position
@@ -109,14 +110,14 @@ class Deduplication:
     """The deduplication state of a topic's senders. One owner drives it, from one thread.
 
         restore     Deduplication(snapshot), then `replay` each entry from its position on, before anything is published
-        publish     check -> NEW -> the journal takes it -> pushed -> the journal acknowledges it -> persisted
-        snapshot    where `is_snapshot_due`: `snapshot`, `snapshot_begun`, store it
+        publish     check -> NEW -> the journal accepts it -> pushed -> the journal acknowledges it -> persisted
+        snapshot    if `is_snapshot_due`: `snapshot`, `snapshot_begun`, store it
 
-    The journal acknowledges in order and everything or, when it is lost, nothing more, and with it this object is.
+    The journal acknowledges entries in order. If the journal is lost, so is this object.
 
     Args:
         snapshot: The newest stored one.
-        now_ms: The caller's clock; any that only grows.
+        now_ms: Any monotonic clock of the caller.
         limits: Its bounds.
     """
 
@@ -126,7 +127,7 @@ class Deduplication:
         self._persisted: dict[Sender, int] = dict(snapshot.sequence_ids)
         self._pushed: dict[Sender, int] = {}
         self._away: dict[Sender, int] = dict.fromkeys(self._persisted, now_ms)
-        """Senders that are not connected by name, and since when: the longest away first."""
+        """Disconnected senders and the time since when, the longest absent first."""
         self._connected: dict[Sender, int] = {}
         self._entries = 0
         self._snapshot_ms = now_ms
@@ -136,12 +137,12 @@ class Deduplication:
     # -- publishing ----------------------------------------------------------------------------------------------------
 
     def check(self, sender: Sender, first: int, last: int) -> Verdict:
-        """Decide if a message is to be stored.
+        """Decide if a message must be stored.
 
         Args:
             sender: Its producer's name, or its source.
-            first: Its sequence id; of a batch that of the first message.
-            last: The same; of a batch that of the last message.
+            first: Its sequence id; for a batch, of the first message.
+            last: Its sequence id; for a batch, of the last message.
         """
         persisted = self._persisted.get(sender, NO_SEQUENCE_ID)
         if first > self._pushed.get(sender, persisted):
@@ -150,35 +151,35 @@ class Deduplication:
             return Verdict.DUPLICATE
         return Verdict.UNDECIDED if sender in self._pushed else Verdict.OVERLAPPING
 
-    def pushed(self, sender: Sender, last: int) -> None:
-        """Note that the journal has taken a message; of chunks call it for the last one only."""
+    def note_pushed(self, sender: Sender, last: int) -> None:
+        """Note that the journal accepted a message; for chunks, call it for the last one only."""
         self._pushed[sender] = last
 
-    def persisted(self, sender: Sender, last: int, following: Position) -> None:
-        """A message that was pushed is stored.
+    def note_persisted(self, sender: Sender, last: int, following: Position) -> None:
+        """Note that a pushed message is stored.
 
         Args:
             sender: Its producer's name, or its source.
-            last: As given to `pushed`.
-            following: The position after its entry.
+            last: As given to `note_pushed`.
+            following: The position behind its entry.
         """
         self._record(sender, last)
         if self._pushed.get(sender) == last:
             del self._pushed[sender]
-        self.passed(following)
+        self.note_passed(following)
 
-    def passed(self, following: Position) -> None:
-        """Note a stored entry without a sequence id to remember: a chunk that is not the last one, a marker."""
+    def note_passed(self, following: Position) -> None:
+        """Note a stored entry without a sequence id to remember: a chunk that is not the last one, or a marker."""
         self._position = max(self._position, following)
         self._entries += 1
 
     def replay(self, sender: Sender, last: int, following: Position) -> None:
-        """A stored entry from the snapshot's position on, in any order; of chunks only the last one."""
+        """Apply a stored entry from the snapshot's position on, in any order; for chunks, only the last one."""
         self._record(sender, last)
-        self.passed(following)
+        self.note_passed(following)
 
     def last_sequence_id(self, producer: str) -> int:
-        """Return the last persisted sequence id of a name, NO_SEQUENCE_ID if there is none, for PRODUCER_SUCCESS."""
+        """Return the last persisted sequence id of a name for PRODUCER_SUCCESS; NO_SEQUENCE_ID if there is none."""
         return self._persisted.get(producer, NO_SEQUENCE_ID)
 
     def _record(self, sender: Sender, last: int) -> None:
@@ -197,7 +198,7 @@ class Deduplication:
         self._away.pop(producer, None)
 
     def producer_left(self, producer: str, now_ms: int) -> None:
-        """Note that a producer has left; with a successor under the same name, the name stays connected."""
+        """Note that a producer has left; if a successor has the same name, the name stays connected."""
         left = self._connected.pop(producer) - 1
         if left:
             self._connected[producer] = left
@@ -205,13 +206,13 @@ class Deduplication:
             self._away[producer] = now_ms
             self._forget_surplus()
 
-    def relayed(self, sender: Sender, now_ms: int) -> None:
-        """Note an entry that a replicator sent for a sender that is not connected: it counts as away from now."""
+    def note_relayed(self, sender: Sender, now_ms: int) -> None:
+        """Note an entry that a replicator sent for a sender that is not connected: its absence starts over now."""
         if self._away.pop(sender, None) is not None:
             self._away[sender] = now_ms
 
     def forget_inactive(self, now_ms: int) -> None:
-        """Forget the names whose producers were away for too long; call it now and then.
+        """Forget names whose producers have been away for too long; call it from time to time.
 
         A source is not forgotten: it may be cut off for longer, and then repeats all entries without a receipt.
         """
@@ -226,7 +227,7 @@ class Deduplication:
             self._forget(oldest)
 
     def _longest_away(self, kind: type[Sender]) -> Sender | None:
-        """Return the longest absent producer with nothing in flight: an unknown outcome could be stored twice."""
+        """Return the longest absent sender with nothing in flight: an unknown outcome could be stored twice."""
         return next((each for each in self._away if isinstance(each, kind) and each not in self._pushed), None)
 
     def _forget(self, sender: Sender) -> None:
@@ -236,7 +237,7 @@ class Deduplication:
     # -- snapshots -----------------------------------------------------------------------------------------------------
 
     def save_every(self, interval_ms: int) -> None:
-        """Set the interval between snapshots; 0 for none."""
+        """Set the time between snapshots; 0 for no time limit."""
         self._snapshot_interval_ms = interval_ms
 
     def is_snapshot_due(self, now_ms: int) -> bool:
@@ -248,10 +249,10 @@ class Deduplication:
         return by_time or self._entries >= self._limits.snapshot_entries
 
     def snapshot(self) -> DedupSnapshot:
-        """Return the present state, of persisted entries only: entries in flight may never be stored."""
+        """Return the persisted state only: entries in flight may never be stored."""
         return DedupSnapshot(self._position, dict(self._persisted))
 
     def snapshot_begun(self, now_ms: int) -> None:
-        """Note that a snapshot is being stored: the next is due later. If it fails, a replay is longer."""
+        """Start the interval to the next snapshot: one was taken. If storing it fails, only the replay is longer."""
         self._entries = 0
         self._snapshot_ms = now_ms

@@ -1,4 +1,4 @@
-"""A client's producer: how its entries are numbered, and answered in that order, and its counters."""
+"""A client's producer: the order of its entries and of their answers, and its counters."""
 
 from __future__ import annotations
 
@@ -29,8 +29,8 @@ class Published:
     Attributes:
         messages: Messages.
         bytes: Bytes of their entries.
-        samples: How long some of a topic's entries took, and how large they were; None before the first.
-        last_ms: Time at which a topic's last entry was acknowledged, milliseconds since 1970; 0 for never.
+        samples: Latencies and sizes of some of a topic's entries; None before the first one.
+        last_ms: Time when the topic's last entry was acknowledged, in milliseconds since 1970; 0 for never.
     """
 
     messages: int = 0
@@ -38,39 +38,40 @@ class Published:
     last_ms: int = 0
     samples: EntrySamples | None = None
 
-    def sampled(self, seconds: float, size_bytes: int) -> None:
-        """Note the time that an entry took."""
+    def add_sample(self, seconds: float, size_bytes: int) -> None:
+        """Record the latency and size of a sampled entry."""
         if self.samples is None:
             self.samples = EntrySamples()
         self.samples.observe(seconds, size_bytes)
 
 
 class ProducersTopic(Protocol):
-    """A topic as its producers see it.
+    """The part of a topic that its producers use.
 
     Attributes:
-        dedup: Detects stored entries; None if deduplication is off.
+        dedup: The topic's deduplication; None if it is off.
     """
 
     dedup: TopicDedup | None
 
-    def publish(self, producer: Producer, sent: Sent) -> None:
-        """Take the next entry of a producer."""
+    def publish_entry(self, producer: Producer, sent: Sent) -> None:
+        """Accept the next entry of a producer."""
 
     def forget_producer(self, producer: Producer) -> None:
-        """Remove a producer that its client closed, or that is gone."""
+        """Remove a producer that its client closed, or whose connection is gone."""
 
 
 @dataclass(slots=True, eq=False)
 class Producer:
-    """A client's producer that may publish.
+    """A client's admitted producer.
 
     Attributes:
-        info: Its request.
+        info: Its options.
         peer: Its connection.
-        topic: Its topic.
-        pending: Its entries that are not settled.
-        is_closed: True if later and waiting entries of it are not published.
+        topic: The topic to which it publishes.
+        pending: Number of its entries without an answer.
+        is_closed: True if its waiting and further entries are dropped.
+        published: Its counters.
         published: How much it has published.
         connected_at: Seconds since 1970.
         metadata: Properties from its client, for stats.
@@ -87,36 +88,36 @@ class Producer:
     metadata: Mapping[str, str] = field(default_factory=dict)
     _taken: int = 0
     _settled: int = 0
-    """Entries are settled in order: those up to this number are."""
+    """Entries are answered in order: those up to this number are."""
     _answers: dict[int, bytes] = field(default_factory=dict)
-    """Answers to refused entries, by number, until all before them are settled."""
+    """Answers to entries that were not stored, by number, kept until all entries before them are answered."""
     _drained: Callable[[], None] | None = None
 
     def when_drained(self, call: Callable[[], None]) -> None:
-        """Call once nothing of it is pending: at once, or later."""
+        """Call a function once no entry is pending: at once, or later."""
         if self.pending:
             self._drained = call
         else:
             call()
 
     def take(self) -> int:
-        """The number of its next entry, which is pending from now on."""
+        """Return the number of its next entry, which is pending from now on."""
         self.pending += 1
         self.peer.pending_changed(1)
         self._taken += 1
         return self._taken
 
     def answer(self, number: int, answer: bytes) -> None:
-        """Refuse an entry: its client gets this error, if any, after the answers to all entries before it."""
+        """Answer an entry that is not stored, after the answers to all entries before it; empty for no answer."""
         self._answers[number] = answer
         self._no_longer_pending(self._send_answers())
 
     def refuse(self, number: int, sequence_id: int, error: ServerError, reason: str) -> None:
-        """Refuse an entry: its client gets a SEND_ERROR.
+        """Refuse an entry with a SEND_ERROR.
 
-        The entries of a replicator are one ordered stream, deduplicated by the highest one: if later ones were stored,
-        this one would be considered a duplicate when it is sent again, and be lost. So nothing more is accepted until
-        the replicator reconnects, and it gets the error on which it does so and repeats all of them.
+        A replicator's entries are one ordered stream, deduplicated by the highest one: if later entries were stored, a
+        retry of this one would look like a duplicate and be lost. So nothing more is accepted until the replicator
+        reconnects; it gets the error that makes it do so and repeat all entries.
 
         Args:
             number: The number that `take` returned.
@@ -140,7 +141,7 @@ class Producer:
         self.topic.forget_producer(self)
 
     def acknowledge(self) -> None:
-        """Answer the stored entries of `receipts`, each in its turn, and those between them."""
+        """Send the receipts of stored entries, and the answers between them, in the order of the entries."""
         receipts, self.receipts = self.receipts, []
         settled = len(receipts)
         if self._answers:
@@ -157,7 +158,7 @@ class Producer:
             self.peer.write(replies.send_receipts(self.info.producer_id, receipts))
 
     def _send_answers(self) -> int:
-        """Send the receipts whose turn it is; return their number."""
+        """Send the answers that are next in order; returns their number."""
         before = self._settled
         while (answer := self._answers.pop(self._settled + 1, None)) is not None:
             self._settled += 1

@@ -1,23 +1,23 @@
-"""The producers of one topic: admitted ones, their names, and waiting ones. No IO, no clock.
+"""The producers of one topic: admission, names and waiting for exclusivity. No IO, no clock.
 
 Pulsar's access modes (its `AbstractTopic`):
 
 | mode | while others publish | alone |
 |---|---|---|
-| Shared | admitted beside Shared ones; ProducerBusy beside an exclusive one, or while another waits | admitted |
+| Shared | admitted beside Shared ones; ProducerBusy beside an exclusive or a waiting one | admitted |
 | Exclusive | ProducerFenced | admitted under a new topic epoch |
-| WaitForExclusive | queued; its turn comes when the last one has gone | as Exclusive |
+| WaitForExclusive | queued until the last other producer has left | as Exclusive |
 | ExclusiveWithFencing | all others are closed, waiting ones are fenced | as Exclusive |
 
-The replicator of another cluster is independent of this: it is admitted beside an exclusive producer, prevents none
-from being exclusive, is not fenced, and does not count (Pulsar counts it as a Shared producer). It only needs its name.
+Another cluster's replicator is exempt: it is admitted beside an exclusive producer, does not prevent exclusivity, is
+not fenced, and does not count (Pulsar counts it as a Shared producer). Only its name must be free.
 
-The **topic epoch** grows with each exclusive producer and is durable before that producer gets it: `CommitEpoch`
-requests it, `epoch_committed` or `epoch_not_committed` answers. A producer that returns with the current epoch keeps
-it; with an older one it is fenced, because another published exclusively in between.
+The **topic epoch** grows with each exclusive producer and is durable before that producer gets it: the effect
+`CommitEpoch` is answered by `epoch_committed` or `epoch_not_committed`. A producer that reconnects with the current
+epoch keeps it; one with an older epoch is fenced, because another producer was exclusive in between.
 
-Stricter than Pulsar in three places: a waiting producer's turn comes only when no other is left, an outdated one with
-ExclusiveWithFencing closes no others, and an exclusive producer that returns on a new connection replaces itself.
+Three rules are stricter than Pulsar's: a waiting producer is admitted only when no other is left, an outdated producer
+with ExclusiveWithFencing closes no other, and an exclusive producer that reconnects replaces itself.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from typing import Final, Literal, TypeAlias
 from pulsar_on_spark.broker.producing.replicated import Replication
 
 _NAME_HEX_DIGITS: Final = 16
-"""Digits of the incarnation in a generated name: names go into every entry, so they are short."""
+"""Digits of the incarnation in a generated name: each entry contains the name, so it is short."""
 
 
 class AccessMode(IntEnum):
@@ -44,17 +44,17 @@ class AccessMode(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class ProducerInfo:
-    """A producer as requested by its client.
+    """A producer as its client requested it.
 
     Attributes:
-        connection: Which connection it is on.
+        connection: Its connection.
         producer_id: The client's number for it on that connection.
         name: Its name, given or generated.
-        is_generated_name: True if a broker made the name, now or at an earlier connection: then it is unique.
+        is_generated_name: True if a broker generated the name, now or for an earlier connection: then it is unique.
         epoch: The client's counter of its attempts to connect this producer.
-        access_mode: See the module.
-        topic_epoch: The topic epoch under which it published before; None if it never did exclusively.
-        replication: Its deduplication, if it is the replicator of another cluster; else None.
+        access_mode: Its access mode; see the module.
+        topic_epoch: The topic epoch of its last exclusive connection; None if it never was exclusive.
+        replication: Its kind of deduplication if it is another cluster's replicator; else None.
     """
 
     connection: Hashable
@@ -67,7 +67,7 @@ class ProducerInfo:
     replication: Replication | None = None
 
     def succeeds(self, other: ProducerInfo) -> bool:
-        """True if this is the same producer, reconnected: the broker has not noticed yet that the other one is gone."""
+        """True if this is the same producer after a reconnect, before the broker notices that the old one is gone."""
         is_same = (self.connection, self.producer_id) == (other.connection, other.producer_id)
         is_own_name = self.is_generated_name and other.is_generated_name
         return self.name == other.name and (is_same or is_own_name) and self.epoch > other.epoch
@@ -75,7 +75,7 @@ class ProducerInfo:
 
 @dataclass(frozen=True, slots=True)
 class Ready:
-    """Effect: notify the producer that it may publish (PRODUCER_SUCCESS, producer_ready true).
+    """Effect: admit the producer (PRODUCER_SUCCESS, producer_ready true).
 
     `topic_epoch` is None for a Shared one.
     """
@@ -86,20 +86,20 @@ class Ready:
 
 @dataclass(frozen=True, slots=True)
 class Queued:
-    """Effect: notify the producer that it waits (PRODUCER_SUCCESS, producer_ready false); another answer follows."""
+    """Effect: let the producer wait (PRODUCER_SUCCESS, producer_ready false); another answer follows."""
 
     producer: ProducerInfo
 
 
 @dataclass(frozen=True, slots=True)
 class Refused:
-    """Effect: the producer gets an error and is forgotten.
+    """Effect: refuse the producer with an error.
 
     Attributes:
-        producer: The refused producer.
+        producer: The producer.
         error: Pulsar's ServerError by name.
         reason: One sentence.
-        holder: The producer with its name. If the holder's connection is dead, remove its producers and add again.
+        holder: The producer that has its name. If that one's connection is dead, remove its producers and add again.
     """
 
     producer: ProducerInfo
@@ -110,9 +110,9 @@ class Refused:
 
 @dataclass(frozen=True, slots=True)
 class Close:
-    """Effect: what this producer sends from now on is not published.
+    """Effect: drop all further entries of this producer.
 
-    `notify`: notify its client (CLOSE_PRODUCER); else the client itself has replaced it.
+    `notify`: send CLOSE_PRODUCER to its client; False if the client has replaced it.
     """
 
     producer: ProducerInfo
@@ -134,8 +134,8 @@ class Producers:
 
     Args:
         topic: The topic's full name, for errors.
-        topic_epoch: The durable one; None if there was no exclusive producer yet.
-        max_producers: How many may be connected or wait; 0: any number.
+        topic_epoch: The durable topic epoch; None if no producer was ever exclusive.
+        max_producers: Maximum number of connected and waiting producers; 0 for no limit.
     """
 
     def __init__(self, topic: str, topic_epoch: int | None = None, max_producers: int = 0) -> None:
@@ -161,7 +161,7 @@ class Producers:
 
     @property
     def waiting(self) -> Iterable[ProducerInfo]:
-        """Return the producers that wait for their turn, the next one first."""
+        """Return the waiting producers, the next one first."""
         return self._waiting.values()
 
     @property
@@ -170,7 +170,7 @@ class Producers:
         return not (self._connected or self._replicators or self._waiting) and self._candidate is None
 
     def add(self, producer: ProducerInfo) -> list[Effect]:
-        """A client asks for a producer; it gets `Ready`, `Queued` or `Refused`, now or once an epoch is committed."""
+        """Add a producer for a client; it gets `Ready`, `Queued` or `Refused`, now or after an epoch is committed."""
         effects: list[Effect] = []
         holder = self._named(producer.name)
         inherits = False
@@ -188,20 +188,20 @@ class Producers:
         return effects + self._advance()
 
     def remove(self, producer: ProducerInfo) -> list[Effect]:
-        """Remove a producer that its client closed, or that is gone; ignore an unknown one."""
+        """Remove a producer that its client closed, or whose connection is gone; an unknown one changes nothing."""
         if self._named(producer.name) != producer:
             return []
         self._forget(producer)
         return self._advance()
 
     def epoch_committed(self) -> list[Effect]:
-        """The epoch that `CommitEpoch` named is durable."""
+        """Continue after the epoch of `CommitEpoch` became durable."""
         assert self._committing is not None, "no epoch was asked for"
         (self._topic_epoch, producer), self._committing = self._committing, None
         return self._become_exclusive() if producer == self._candidate else self._advance()
 
     def epoch_not_committed(self, reason: str) -> list[Effect]:
-        """The epoch could not be committed, for all that is known; `reason` is one sentence for the producer."""
+        """Refuse the producer of an epoch that may not be durable; `reason` is one sentence for its client."""
         assert self._committing is not None, "no epoch was asked for"
         (_, producer), self._committing = self._committing, None
         effects: list[Effect] = []
@@ -227,7 +227,7 @@ class Producers:
             self._exclusive = None if producer == self._exclusive else self._exclusive
 
     def limit(self, max_producers: int) -> None:
-        """Set the limit of connected and waiting producers, 0 for none; present ones stay."""
+        """Change the maximum number of producers, 0 for no limit; connected and waiting ones stay."""
         self._max_producers = max_producers
 
     # -- admission -----------------------------------------------------------------------------------------------------
@@ -273,7 +273,7 @@ class Producers:
         return [Queued(producer)]
 
     def _admit_fencing(self, producer: ProducerInfo, _: bool) -> list[Effect]:
-        reason = f"The producer {producer.name!r} took topic {self._topic} for itself (ExclusiveWithFencing)."
+        reason = f"The producer {producer.name!r} took over topic {self._topic} (ExclusiveWithFencing)."
         candidates = [] if self._candidate is None else [self._candidate]
         fenced: list[Effect] = [Refused(each, "ProducerFenced", reason) for each in [*candidates, *self.waiting]]
         fenced += [Close(each, notify=True) for each in self._connected.values()]
@@ -299,15 +299,15 @@ class Producers:
 
     def _outdated(self, producer: ProducerInfo) -> Refused:
         reason = (
-            f"The producer {producer.name!r} comes with topic epoch {producer.topic_epoch} and {self._topic} is at "
-            f"{self._topic_epoch}: another one published exclusively in between."
+            f"The producer {producer.name!r} has topic epoch {producer.topic_epoch} and {self._topic} is at "
+            f"{self._topic_epoch}: another producer was exclusive in between."
         )
         return Refused(producer, "ProducerFenced", reason)
 
     # -- epochs --------------------------------------------------------------------------------------------------------
 
     def _advance(self) -> list[Effect]:
-        """Give the next one its turn, and request the epoch of an exclusive one."""
+        """Admit the next waiting producer if it is its turn, committing an epoch for it if needed."""
         effects: list[Effect] = []
         while self._owner() is None and not self._connected and self._waiting:
             following = self._waiting.pop(next(iter(self._waiting)))
@@ -320,7 +320,7 @@ class Producers:
             return effects
         if candidate.topic_epoch is not None and candidate.topic_epoch == self._topic_epoch:
             return effects + self._become_exclusive()
-        if self._is_outdated(candidate):  # an epoch was committed for another one meanwhile
+        if self._is_outdated(candidate):  # another producer's epoch was committed meanwhile
             self._candidate = None
             return [*effects, self._outdated(candidate), *self._advance()]
         epoch = candidate.topic_epoch
@@ -337,11 +337,11 @@ class Producers:
 
 
 class ProducerNames:
-    """Makes names for producers that come without one: `<cluster>-<incarnation>-<number>`, never one twice.
+    """Generates names for producers without one: `<cluster>-<incarnation>-<number>`, each only once.
 
     Args:
         cluster: The cluster's name.
-        incarnation: The broker incarnation's id, which no other run of any broker has.
+        incarnation: The broker incarnation's id, which is unique among all runs of brokers.
     """
 
     def __init__(self, cluster: str, incarnation: str) -> None:
@@ -349,6 +349,6 @@ class ProducerNames:
         self._made = 0
 
     def next(self) -> str:
-        """Return an unused name."""
+        """Return a new, unique name."""
         self._made += 1
         return f"{self._prefix}-{self._made}"

@@ -4,8 +4,8 @@
                                   └── no: waits in the topic's queue             │ acknowledged, in order
     connection <── one write of receipts for each producer ── cache, chain ──────┘
 
-Bounds: bytes of all entries that are not acknowledged, entries of one connection, the journal's own limits and the
-sealer's lag. Above any of the first and the last two nothing is read from clients with producers until it is below.
+Limits: bytes of all unacknowledged entries, entries of one connection, the journal's own limits, and the sealer's lag.
+While any but the second is exceeded, nothing is read from clients with producers.
 """
 
 from __future__ import annotations
@@ -36,19 +36,19 @@ from pulsar_on_spark.topic.managed_ledger.incarnation.open_ledger import Appende
 log = logging.getLogger(__name__)
 
 _NO_ID: Final = -1
-"""Ledger and entry in the receipt of an entry that was stored before."""
+"""Ledger and entry in the receipt of a duplicate, as in Pulsar."""
 
 
 class PublishedTopic(Protocol):
-    """A topic as the publish path sees it.
+    """The part of a topic that the publish path uses.
 
     Attributes:
         topic_id: Its id.
         incarnation: The incarnation whose journal takes its entries.
-        waiting: Entries that the journal has not taken yet, in order.
-        keeps_entries: Whether somebody will want entries from memory.
-        dedup: Detects stored entries; None if deduplication is off.
-        published: How much was published.
+        waiting: Entries that the journal has not accepted yet, in order.
+        keeps_entries: True to cache stored entries in memory for consumers.
+        dedup: The topic's deduplication; None if it is off.
+        published: The topic's counters.
     """
 
     topic_id: TopicId
@@ -59,14 +59,14 @@ class PublishedTopic(Protocol):
     published: Published
 
     def need_ledger(self) -> None:
-        """Open the topic's ledger, and call `PublishPath.resume` then."""
+        """Open the topic's ledger, and then call `PublishPath.append_waiting`."""
 
     def grew(self, ledger: LedgerId, end: int) -> None:
         """Note that entries of the ledger are acknowledged up to `end`."""
 
 
 Waiting = tuple[Producer, int, Sent]
-"""An entry that the journal has not taken yet, and its number of its producer's."""
+"""A producer, an entry that the journal has not accepted yet, and the producer's number of it."""
 _Context = tuple[PublishedTopic, Producer, Sent]
 """The context that the journal returns with an entry's outcome."""
 
@@ -75,9 +75,9 @@ class PublishPath:
     """The broker's publish path; the `EntrySink` of all its journals.
 
     Args:
-        cache: Takes acknowledged entries.
-        buffer_bytes: Of entries that are not acknowledged: above it, nothing is read from clients with producers.
-        gate_changed: Called when that begins and ends.
+        cache: Stores acknowledged entries in memory.
+        buffer_bytes: Limit of unacknowledged entries; above it, nothing is read from clients with producers.
+        gate_changed: Called when reading from these clients stops or starts.
     """
 
     def __init__(self, cache: EntryCache, buffer_bytes: int, gate_changed: Callable[[], None]) -> None:
@@ -93,21 +93,21 @@ class PublishPath:
         self._pending = 0
         self._appended = self._journaled = 0
         self._probe: tuple[int, float, Published, int] | None = None
-        """One of the entries in the journal: the number appended up to it, the time, its counters, and its bytes."""
+        """The entry that is being measured: number of appended entries up to it, start time, topic, and bytes."""
         self.latencies = Latencies()
-        """From when an entry was appended until its receipt was written; one entry at a time is measured."""
+        """Latencies from append to receipt; one entry at a time is measured."""
         self.pending_bytes = 0
         self.is_open = True
         """True if clients with producers may be read."""
 
     def start(self, journals: Iterable[Incarnation]) -> None:
-        """Begin with the open journals; others may follow."""
+        """Start with the first open journals; others may follow."""
         self._journals = journals
 
     # -- to the journal ------------------------------------------------------------------------------------------------
 
-    def publish(self, topic: PublishedTopic, producer: Producer, sent: Sent) -> None:
-        """Take the next entry of one of a topic's producers; it gets its receipt once the entry is durable."""
+    def publish_entry(self, topic: PublishedTopic, producer: Producer, sent: Sent) -> None:
+        """Accept a producer's next entry; its receipt follows once the entry is durable."""
         if self._is_draining:
             return
         number = producer.take()
@@ -116,7 +116,7 @@ class PublishPath:
         incarnation = topic.incarnation
         if topic.waiting or not incarnation.can_append or topic.topic_id not in incarnation.ledgers:
             topic.waiting.append((producer, number, sent))
-            self.resume(topic)
+            self.append_waiting(topic)
         else:
             self._append(incarnation, topic, producer, number, sent, current_ms())
         if self.is_open and (self.pending_bytes >= self._buffer_bytes or not incarnation.can_append):
@@ -128,20 +128,20 @@ class PublishPath:
         if topic.dedup is not None:
             if producer.info.replication is None:
                 sent = with_last_sequence_id(sent)
-            verdict = topic.dedup.admit(producer.info, sent)
+            verdict = topic.dedup.admit_entry(producer.info, sent)
             if verdict is not Verdict.NEW:
                 self._settle(1, len(sent.entry))
                 _answer_unstored(producer, number, sent, verdict)
                 return
-        # A marker has no messages, and is a row all the same.
+        # A marker has no messages, but is a row like any entry.
         rows = sent.num_messages or 1
         incarnation.append(topic.topic_id, rows, now_ms, sent.entry, (topic, producer, sent))
         self._appended += 1
         if self._probe is None:
             self._probe = (self._appended, time.perf_counter(), topic.published, len(sent.entry))
 
-    def resume(self, topic: PublishedTopic) -> None:
-        """Append what waits in a topic, as far as its ledger is open and the journal has room."""
+    def append_waiting(self, topic: PublishedTopic) -> None:
+        """Append a topic's waiting entries while its ledger is open and the journal has room."""
         waiting, incarnation = topic.waiting, topic.incarnation
         now_ms = current_ms()
         while waiting:
@@ -160,13 +160,13 @@ class PublishPath:
         self._blocked.pop(topic, None)
 
     def drop_waiting(self, topic: PublishedTopic) -> None:
-        """Forget the waiting entries of a topic: its producers are disconnected, and send them again."""
+        """Drop a topic's waiting entries: its producers were told to reconnect, and send them again."""
         self._blocked.pop(topic, None)
         while topic.waiting:
             self._forget(*topic.waiting.popleft())
 
     def drop_closed(self, topic: PublishedTopic) -> None:
-        """Forget what waits in a topic of producers that are closed."""
+        """Drop a topic's waiting entries of closed producers."""
         waiting = list(topic.waiting)
         topic.waiting.clear()
         topic.waiting.extend(each for each in waiting if not each[0].is_closed)
@@ -182,10 +182,10 @@ class PublishPath:
         self._settle(1, len(sent.entry))
 
     async def drain(self) -> None:
-        """Accept nothing from now on, and wait until all accepted entries have their receipts.
+        """Stop accepting entries, and wait until each accepted one has its receipt.
 
-        Later entries are ignored: their clients are about to be disconnected, and send them again. If they were
-        disconnected first, they would miss the receipts, and send the entries twice.
+        Further entries are dropped: their clients are disconnected afterwards and send them again. Disconnected
+        earlier, clients would miss the receipts and send stored entries twice.
         """
         self._is_draining = True
         if self._pending:
@@ -201,7 +201,7 @@ class PublishPath:
     # -- from the journal ----------------------------------------------------------------------------------------------
 
     def on_entries_acknowledged(self, entries: Sequence[Appended[_Context]]) -> None:
-        """Put durable entries into the cache, show them to consumers, and give producers their receipts."""
+        """Cache durable entries, make them visible to consumers, and send producers their receipts."""
         settle_entries(entries)
         answered: dict[Producer, None] = {}
         groups: dict[PublishedTopic, _Group] = {}
@@ -212,7 +212,7 @@ class PublishPath:
             if topic.keeps_entries:
                 add(ledger_id, entry_id, entry)
             if topic.dedup is not None:
-                topic.dedup.stored(producer.info, sent, ledger_id, entry_id + 1)
+                topic.dedup.on_entry_stored(producer.info, sent, ledger_id, entry_id + 1)
             if (group := groups.get(topic)) is None:
                 group = groups[topic] = _Group()
             group.ends[ledger_id] = entry_id + 1
@@ -241,11 +241,11 @@ class PublishPath:
             _, since_s, published, size_bytes = self._probe
             took_s = time.perf_counter() - since_s
             self.latencies.observe(took_s)
-            published.sampled(took_s, size_bytes)
+            published.add_sample(took_s, size_bytes)
             self._probe = None
 
     def on_entries_unknown(self, entries: Sequence[Appended[_Context]]) -> None:
-        """Disconnect the clients of entries that will have no outcome: they send them again, elsewhere or later."""
+        """Disconnect the clients of entries with unknown outcome: they send them again, here or elsewhere."""
         settle_entries(entries)
         for _, _, (_, producer, sent) in entries:
             self._settle(1, len(sent.entry))
@@ -254,21 +254,21 @@ class PublishPath:
     # -- back-pressure -------------------------------------------------------------------------------------------------
 
     def on_journal_room(self) -> None:
-        """Append what waits: a journal takes entries again."""
+        """Append waiting entries: a journal has room again."""
         for topic in list(self._blocked):
-            self.resume(topic)
+            self.append_waiting(topic)
         self._open_if_room()
 
     @property
     def is_lagging(self) -> bool:
-        """True if producers are held back because sealing is too far behind."""
+        """True while producers are held back because sealing lags too far behind."""
         return self._is_lagging
 
     def set_lagging(self, is_lagging: bool) -> None:
-        """Note that sealing is too far behind, or no longer is."""
+        """Hold producers back while sealing lags too far behind."""
         self._is_lagging = is_lagging
         if is_lagging and self.is_open:
-            log.warning("Sealing is too far behind: producers are held back.")
+            log.warning("Sealing lags too far behind: producers are held back.")
             self._set_gate(False)
         self._open_if_room()
 
@@ -285,7 +285,7 @@ class PublishPath:
 
 @dataclass(slots=True)
 class _Group:
-    """Entries of one topic that were acknowledged together."""
+    """Entries of one topic that the journal acknowledged together."""
 
     messages: int = 0
     size_bytes: int = 0
@@ -293,14 +293,14 @@ class _Group:
 
 
 def _answer_unstored(producer: Producer, number: int, sent: Sent, verdict: Verdict) -> None:
-    """Answer an entry that is a duplicate, or may be one."""
+    """Answer an entry that is not stored, because it is or may be a duplicate."""
     match verdict:
         case Verdict.DUPLICATE:
             receipt = (sent.sequence_id, sent.highest_sequence_id, _NO_ID, _NO_ID)
             producer.answer(number, replies.send_receipts(producer.info.producer_id, [receipt]))
             return
         case Verdict.UNDECIDED:
-            code, why = ServerError.PersistenceError, "was sent before, its outcome is open: send it again later"
+            code, why = ServerError.PersistenceError, "was sent before and has no outcome yet: send it again later"
         case _:
-            code, why = refusal_of_one_entry(producer.peer), "begins a batch of which some are stored: send the others"
+            code, why = refusal_of_one_entry(producer.peer), "begins a batch that is partly stored: send the other part"
     producer.refuse(number, sent.sequence_id, code, f"Message {sent.sequence_id} {why}.")

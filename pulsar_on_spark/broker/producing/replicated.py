@@ -1,7 +1,7 @@
-"""Entries from another cluster's replicator: how they are deduplicated, and their receipts. Pure.
+"""Entries that another cluster's replicator sends: their deduplication and their receipts. Pure.
 
 Pulsar's rules (its `MessageDeduplication` and `Producer`). A replicator sends **positions** if both ends support it
-(feature flag `supports_repl_dedup_by_lid_and_eid`) and the topic is stored; an older one does not:
+(feature flag `supports_repl_dedup_by_lid_and_eid`) and the topic is persistent; an older one does not:
 
     sent by the producer `pulsar.repl.<source>--><here>`    deduplicated by                     its receipt
     ─────────────────────────────────────────────────────   ─────────────────────────────────   ─────────────────────
@@ -13,8 +13,8 @@ Pulsar's rules (its `MessageDeduplication` and `Producer`). A replicator sends *
                                                             sequence ids, from its metadata
     older: a marker                                         nothing                             as sent
 
-What deduplicates an entry follows from its metadata alone (`identity_of`), so a replay finds what publishing found.
-A marker is the cluster's own entry: it is never deduplicated, and counts as no message.
+The deduplication key of an entry follows from its metadata alone (`identity_of`), so a replay finds the same key. A
+marker is the cluster's own entry: it is never deduplicated, and counts as no message.
 """
 
 from __future__ import annotations
@@ -35,10 +35,10 @@ REPLICATOR_PREFIX: Final = "pulsar.repl."
 POSITION_PROPERTY: Final = "__MSG_PROP_REPL_SOURCE_POSITION"
 """The property with an entry's position in its source: `<ledger>:<entry>`."""
 MARKER_RECEIPT: Final = 1 << 63
-"""The highest sequence id in the receipt of a marker; as a Java client reads it, the least number."""
+"""The highest sequence id in the receipt of a marker; a Java client reads it as the lowest number."""
 _DELIMITER: Final = "-->"
 _SUBSCRIPTION_MARKERS: Final = range(10, 14)
-"""`marker_type` of a snapshot's request, its response, the snapshot, and a subscription's update."""
+"""`marker_type` of replicated subscriptions: snapshot request, snapshot response, snapshot, update."""
 _MAX_ID: Final = (1 << 63) - 1
 
 
@@ -56,7 +56,7 @@ class Identity(NamedTuple):
         sender: Its producer's name, or the cluster whose replicator sent it.
         first: Sequence id of its first message.
         last: Sequence id of its last message.
-        is_part: A chunk that is not the last one of its message: chunks share a sequence id.
+        is_part: True for a chunk that is not the last one of its message: chunks share a sequence id.
     """
 
     sender: Sender
@@ -71,12 +71,12 @@ def is_replicator(name: str) -> bool:
 
 
 def source_cluster(name: str) -> str:
-    """Return the cluster whose replicator has this name."""
+    """Return the cluster of the replicator with this name."""
     return name.removeprefix(REPLICATOR_PREFIX).split(_DELIMITER)[0]
 
 
 def identity_of(entry: bytes) -> Identity | None:
-    """The identity that an entry carries itself; None for a marker and for an entry without a producer's name."""
+    """Return the identity in an entry's metadata; None for a marker, or an entry without a producer's name."""
     places = split_entry(entry)
     said = None if places is None else _metadata(entry, places)
     if places is None or said is None or said.HasField("marker_type"):
@@ -93,7 +93,7 @@ def identity_of(entry: bytes) -> Identity | None:
 
 
 def source_position(said: MessageMetadata) -> tuple[int, int] | None:
-    """Return ledger and entry of a replicated entry in its source; None if one of them or the source is missing."""
+    """Return the ledger and entry of a replicated entry in its source; None if any of its source is missing."""
     if not said.replicated_from:
         return None
     text = next((each.value for each in said.properties if each.key == POSITION_PROPERTY), "")
@@ -105,16 +105,16 @@ def source_position(said: MessageMetadata) -> tuple[int, int] | None:
 
 
 def received(sent: Sent, name: str, replication: Replication | None) -> Sent | None:
-    """Return an entry of a replicator, or one marked as a marker, with its receipt's numbers in place of its own.
+    """Return an entry of a replicator, or an alleged marker, with the sequence ids of its receipt.
 
     Args:
-        sent: As it came.
+        sent: The entry as received.
         name: Its producer's name.
         replication: The deduplication of a replicator's entries; None for any other producer.
 
     Returns:
-        The entry: `marker` is true of a real marker only, which has no messages. None if it must be refused because it
-        lacks its position.
+        The entry; `marker` is true only for a real marker, which has no messages. None if it must be refused because a
+        required field is missing.
     """
     places = split_entry(sent.entry)
     said = None if places is None else _metadata(sent.entry, places)

@@ -1,4 +1,4 @@
-"""The sequence id of an entry's last message, which deduplication goes by; of all clients only Java's names it."""
+"""The sequence id of an entry's last message, by which it is deduplicated; only Java's client sends it."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pulsar_on_spark.protocol.server import Sent
 
 _SIZE_BYTES = 4
 MAX_MESSAGES = 10_000
-"""A batch of more messages, or of more bytes, is not looked into: that would hold up the broker's other clients."""
+"""Limits above which a batch is not unpacked: that would delay the broker's other clients."""
 MAX_BYTES = 2 << 20
 
 
@@ -31,12 +31,12 @@ def with_last_sequence_id(sent: Sent) -> Sent:
 
 
 def last_sequence_id(said: MessageMetadata, payload: memoryview) -> int:
-    """The sequence id of an entry's last message.
+    """Return the sequence id of an entry's last message.
 
     Args:
         said: The entry's metadata.
-        payload: The bytes after it. A batch that is not unpacked, as it is encrypted or large, counts up from its first
-            message, as clients do for applications without numbers of their own.
+        payload: The bytes behind the metadata. In a batch that is not unpacked, being encrypted or large, ids are
+            counted up from the first message, as clients do for applications that give none.
     """
     first: int = said.sequence_id
     if said.highest_sequence_id > first or said.num_messages_in_batch <= 1:
@@ -50,7 +50,7 @@ def last_sequence_id(said: MessageMetadata, payload: memoryview) -> int:
 
 
 def _last_of_batch(plain: bytes, messages: int) -> int | None:
-    """The last sequence id; None if a message has none, or this is no batch of that many messages."""
+    """Return the last sequence id; None if a message has none, or if this is no batch of `messages` messages."""
     last, at = None, 0
     for _ in range(messages):
         if at >= len(plain):

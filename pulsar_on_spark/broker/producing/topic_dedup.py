@@ -1,11 +1,11 @@
-"""Deduplication of loaded topics: the state of `Deduplication`, stored in the metadata and rebuilt at each load.
+"""Deduplication of loaded topics: the state is saved in the metadata and restored when a topic is loaded.
 
-    load      the topic's record, and a replay of the entries after its place; without one, it begins at the topic's end
-    publish   `admit` when the journal takes an entry, `stored` when it has acknowledged it
-    snapshot  records of all topics where one is due, in one commit now and then
+    load      the topic's record, then a replay of the entries behind its position; without one, start at the topic's
+    end publish   `admit_entry` before the journal takes an entry, `on_entry_stored` after it acknowledged it
+    snapshot  from time to time, the due records of all topics in one commit
 
-A new topic's first record is durable before anything is published: a crash finds a place to replay from. An entry that
-was acknowledged after the last record is found by the replay; one without receipt is sent again.
+A new topic's first record is durable before anything is published, so a crash leaves a position to replay from. The
+replay finds entries acknowledged after the last record; others have no receipt and are sent again.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ from pulsar_on_spark.topic.managed_ledger.cursor.cursor import Cursor, EntryRang
 from pulsar_on_spark.topic.managed_ledger.cursor.record import NO_RECORD, CursorRecord
 
 SNAPSHOT_EVERY_S: Final = 5.0
-"""Interval of checks for due snapshots."""
+"""Interval at which due snapshots are looked for."""
 _REPLAY_ENTRIES: Final = 1000
 _REPLAY_BYTES: Final = 8 << 20
 
@@ -52,44 +52,44 @@ class TopicDedup:
     """The deduplication of one topic.
 
     Args:
-        core: Decides.
+        core: The deduplication's decisions.
     """
 
     def __init__(self, core: Deduplication) -> None:
         self.core = core
 
-    def admit(self, producer: ProducerInfo, sent: Sent) -> Verdict:
-        """Decide whether a producer's entry is stored; if it is NEW, the journal must take it."""
+    def admit_entry(self, producer: ProducerInfo, sent: Sent) -> Verdict:
+        """Decide whether a producer's entry is stored; the journal must then take it if it is NEW."""
         identity = _identity(producer, sent)
         if identity is None:
             return Verdict.NEW
         sender, first, last, is_part = identity
         verdict = self.core.check(sender, first, last)
         if verdict is Verdict.OVERLAPPING and producer.replication is not None:
-            # A replicator repeats whole entries: this one is another one, which its source has stored.
+            # A replicator repeats only whole entries, so this is a different entry, which its source has stored.
             verdict = Verdict.NEW
         if verdict is Verdict.NEW and not is_part:
-            self.core.pushed(sender, last)
+            self.core.note_pushed(sender, last)
         return verdict
 
-    def stored(self, producer: ProducerInfo, sent: Sent, ledger: LedgerId, end: int) -> None:
-        """Note that an admitted entry is durable; `end` is the entry id after it."""
+    def on_entry_stored(self, producer: ProducerInfo, sent: Sent, ledger: LedgerId, end: int) -> None:
+        """Note that an admitted entry is durable; `end` is the entry id behind it."""
         following = Position(ledger, EntryId(end))
         identity = _identity(producer, sent)
         if identity is None or identity[3]:
-            self.core.passed(following)
+            self.core.note_passed(following)
             return
-        self.core.persisted(identity[0], identity[2], following)
+        self.core.note_persisted(identity[0], identity[2], following)
         if producer.replication is not None:
-            self.core.relayed(identity[0], monotonic_ms())
+            self.core.note_relayed(identity[0], monotonic_ms())
 
 
 def _identity(producer: ProducerInfo, sent: Sent) -> tuple[Sender, int, int, bool] | None:
-    """An `Identity`, as `identity_of` finds it later; None if the entry is a marker, which nothing deduplicates."""
+    """Return the same identity as `identity_of` finds later; None for a marker, which is not deduplicated."""
     if sent.marker:
         return None
     first, last, how = sent.sequence_id, sent.highest_sequence_id, producer.replication
-    if how is None:  # without a named tuple, which would cost as much as all the rest
+    if how is None:  # avoids the named tuple, which would double the cost
         return producer.name, first, last if last > first else first, sent.is_chunk and _is_first_part(sent)
     if how is Replication.BY_SEQUENCE_ID:
         return identity_of(sent.entry)
@@ -102,9 +102,9 @@ class DedupStore:
 
     Args:
         root: The root.
-        incarnation: The broker's.
-        reader: Reads the entries that are replayed.
-        limits: Bounds of each topic's.
+        incarnation: The broker's incarnation.
+        reader: Reads the entries of a replay.
+        limits: Bounds of each topic's state.
     """
 
     def __init__(self, root: RootHandle, incarnation: IncarnationId, reader: EntryReader, limits: DedupLimits) -> None:
@@ -114,15 +114,15 @@ class DedupStore:
         self._limits = limits
 
     async def load(self, part: TopicPart, view: View, chain: LedgerChain) -> TopicDedup:
-        """Load the state of a topic's producers.
+        """Load a topic's deduplication state.
 
         Args:
-            part: The topic; no other broker has it.
-            view: The metadata now.
-            chain: The topic's ledgers now.
+            part: The topic, which no other broker owns.
+            view: The current metadata.
+            chain: The topic's current ledgers.
 
         Raises:
-            PulsarpyError: entries that are to be replayed cannot be read, or the first record cannot be committed.
+            PulsarpyError: entries of the replay cannot be read, or the first record cannot be committed.
         """
         record = view.get(DedupRecord, part.topic_id)
         if record is None:
@@ -131,13 +131,13 @@ class DedupStore:
             return dedup
         snapshot = _snapshot_of(record)
         dedup = TopicDedup(Deduplication(snapshot, monotonic_ms(), self._limits))
-        # What Spark attached is exactly once by itself, and its names are new in each write.
+        # Entries attached by Spark are exactly-once already, and have new names in each write.
         brokers = {each.ledger_id for each in view.all(LedgerRecord, part.topic_id) if each.incarnation is not None}
         await self._replay(part, chain, snapshot.position, brokers, dedup.core)
         return dedup
 
     async def forget(self, part: TopicPart, view: View) -> None:
-        """Delete a topic's saved state, as it must not be used when deduplication is on again (errors as `save`)."""
+        """Delete the saved state of a topic with deduplication off: it would be outdated later (errors as `save`)."""
         if view.get(DedupRecord, part.topic_id) is None:
             return
 
@@ -151,7 +151,7 @@ class DedupStore:
         await asyncio.to_thread(self._root.store.commit, decide)
 
     async def save_due(self, topics: Iterable[tuple[TopicPart, TopicDedup]]) -> None:
-        """Save the states that are due, in one commit (errors as `save`)."""
+        """Save due snapshots in one commit (errors as `save`)."""
         at_ms = monotonic_ms()
         due: dict[TopicId, tuple[TopicPart, TopicDedup]] = {}
         for part, dedup in topics:
@@ -162,7 +162,7 @@ class DedupStore:
             await self.save(due)
 
     async def save(self, topics: Mapping[TopicId, tuple[TopicPart, TopicDedup]]) -> None:
-        """Save the state of topics now.
+        """Save the state of these topics now.
 
         Raises:
             JournalFencedError: the incarnation is over.
@@ -190,7 +190,7 @@ class DedupStore:
     async def _replay(
         self, part: TopicPart, chain: LedgerChain, place: Position, ledgers: Collection[int], core: Deduplication
     ) -> None:
-        """Take in the entries of these ledgers from a place on."""
+        """Apply the entries of these ledgers from a position on."""
         start = CursorRecord("snapshot", TopicId(part.topic_id), "dedup", 1, NO_RECORD, place)
         walk = Cursor(chain, start)
         at = walk.mark_delete
@@ -205,7 +205,7 @@ class DedupStore:
 
 
 def _behind(ranges: tuple[EntryRange, ...], ledger: LedgerId, entry: EntryId) -> tuple[EntryRange, ...]:
-    """Return the part of the ranges that comes after an entry of theirs."""
+    """Return the part of the ranges that comes after an entry of them."""
     at = next(index for index, each in enumerate(ranges) if each.ledger == ledger and each.first <= entry < each.end)
     rest = EntryRange(ledger, entry + 1, ranges[at].end)
     return (*([rest] if rest.first < rest.end else []), *ranges[at + 1 :])
@@ -214,7 +214,7 @@ def _behind(ranges: tuple[EntryRange, ...], ledger: LedgerId, entry: EntryId) ->
 def _replay_entry(core: Deduplication, data: bytes, following: Position) -> None:
     identity = identity_of(data)
     if identity is None or identity.is_part:
-        core.passed(following)
+        core.note_passed(following)
     else:
         core.replay(identity.sender, identity.last, following)
 

@@ -1,4 +1,4 @@
-"""The producers of a loaded topic: carries out what `Producers` decides."""
+"""The producers of a loaded topic: carries out the effects of `Producers`."""
 
 from __future__ import annotations
 
@@ -37,10 +37,10 @@ _CODES: Final = {
 
 
 class ProducerRefusedError(ServerRefusalError):
-    """A producer is refused.
+    """A producer was refused.
 
     Attributes:
-        holder: The producer with its name, if that is the reason.
+        holder: The producer that has its name, if that is the reason.
     """
 
     def __init__(self, refused: Refused) -> None:
@@ -60,7 +60,7 @@ class TopicProducers:
 
     Args:
         topic: The topic.
-        core: Decides.
+        core: Decides on admission.
         commit_epoch: Makes a topic epoch durable.
     """
 
@@ -81,27 +81,27 @@ class TopicProducers:
 
     @property
     def connected(self) -> list[Producer]:
-        """Return the producers that may publish."""
+        """The admitted producers."""
         return list(self._connected.values())
 
     @property
     def are_refused(self) -> bool:
-        """True if no producer is admitted now, because of a backlog quota or the topic's end."""
+        """True if no producer is admitted now because of a backlog quota or the topic's end."""
         return self._refusal is not None
 
     @property
     def waiting(self) -> int:
-        """Return the number of producers that wait for their turn."""
+        """The number of waiting producers."""
         return sum(1 for _ in self._core.waiting)
 
     def limit(self, policies: Policies) -> None:
-        """Let other limits hold from now on: how many there may be, and how fast they publish."""
+        """Apply new limits of the number of producers and of their publish rate."""
         self._core.limit(policies.max_producers_per_topic)
         rate = policies.publish_rate
         self._rate.limit(rate.publish_throttling_rate_in_msg, rate.publish_throttling_rate_in_byte)
 
     def published(self, sent: Sent) -> None:
-        """Count an entry that was taken; stop reading from producers until their rate allows the next one."""
+        """Count an accepted entry; stop reading from producers until their rate allows the next one."""
         if not self._rate.is_unlimited:
             wait_s = self._rate.take(time.monotonic(), sent.num_messages, len(sent.entry))
             if wait_s > 0:
@@ -109,19 +109,19 @@ class TopicProducers:
                     each.peer.hold_for(wait_s)
 
     async def add(self, info: ProducerInfo, peer: Peer, queued: Callable[[], None]) -> tuple[Producer, int | None]:
-        """Admit a producer, after a while if it must wait.
+        """Admit a producer, waiting if its access mode requires it.
 
         Args:
-            info: What its client asks for.
+            info: Its options.
             peer: Its connection.
             queued: Called if it must wait.
 
         Returns:
-            The producer and, for an exclusive one, the topic epoch.
+            The producer and, if it is exclusive, the topic epoch.
 
         Raises:
             ProducerRefusedError: it is not admitted.
-            PulsarpyError: the refusal that was passed to `hold`.
+            PulsarpyError: the refusal of `hold_producers`.
         """
         if self._refusal is not None:
             raise self._refusal
@@ -131,31 +131,31 @@ class TopicProducers:
         return await asking.outcome
 
     def remove(self, info: ProducerInfo) -> None:
-        """Remove a producer that its client closed, or that is gone; also a waiting one."""
+        """Remove a producer that its client closed or whose connection is gone, even if it still waits."""
         if (producer := self._take(info)) is not None:
             producer.is_closed = True
         if (asking := self._asking.pop(info, None)) is not None:
             asking.outcome.cancel()
         self._carry_out(self._core.remove(info))
 
-    def hold(self, refusal: PulsarpyError) -> None:
-        """Admit no producers, and ignore what present ones send: they are about to be disconnected.
+    def hold_producers(self, refusal: PulsarpyError) -> None:
+        """Admit no producer from now on, and drop further entries: the producers will be disconnected soon.
 
-        Their entries in the journal get receipts first; without them, clients would send the entries twice.
+        Entries in the journal get their receipts first; producers disconnected earlier would send them twice.
         """
         self._refusal = refusal
         for producer in self.connected:
             producer.is_closed = True
 
-    def close_all(self, refusal: PulsarpyError | None = None) -> None:
-        """Send every producer away, to look the topic up again.
+    def disconnect_all(self, refusal: PulsarpyError | None = None) -> None:
+        """Disconnect all producers; their clients look the topic up again.
 
         Args:
-            refusal: The error for producers that return or wait; None to admit them again.
+            refusal: The error for waiting and reconnecting producers; None to admit them again.
         """
         self._refusal = refusal
-        error = refusal or ServerRefusalError(ServerError.ServiceNotReady, "Producers were sent away: come back.")
-        # Waiting ones before those they wait for, so that no turn comes now.
+        error = refusal or ServerRefusalError(ServerError.ServiceNotReady, "Producers were disconnected: reconnect.")
+        # Waiting ones first, so that none of them gets its turn by this.
         for info in [*self._core.waiting, *self._asking]:
             if (asking := self._asking.pop(info, None)) is not None:
                 asking.outcome.set_exception(error)

@@ -281,7 +281,7 @@ class NonPersistentTopic:
         self.producers.limit(policies)
         self.subscriptions.limit(subscription_limits(policies, DispatchLimits()))
 
-    def publish(self, producer: Producer, sent: Sent) -> None:
+    def publish_entry(self, producer: Producer, sent: Sent) -> None:
         """Deliver an entry, and send its receipt."""
         look = look_at(sent.entry)
         for subscription in self.subscriptions.all:
@@ -301,7 +301,7 @@ class NonPersistentTopic:
 
     async def close(self) -> None:
         """Disconnect all clients."""
-        self.producers.close_all()
+        self.producers.disconnect_all()
         self.subscriptions.close()
         self._left()
 

@@ -181,7 +181,7 @@ class BrokerTopic:
 
     async def close(self) -> None:
         """Disconnect all clients, which look the topic up again; entries published before still get their receipts."""
-        self.producers.close_all(_unloaded(self.name))
+        self.producers.disconnect_all(_unloaded(self.name))
         try:
             await self.subscriptions.close()
         finally:
@@ -194,7 +194,7 @@ class BrokerTopic:
         If the journal cannot acknowledge them, or the metadata cannot be written, the ledger stays open, and the next
         load of the topic in this broker continues in it.
         """
-        self.producers.hold(_unloaded(self.name))
+        self.producers.hold_producers(_unloaded(self.name))
         try:
             await self._drained()
             await self.close()
@@ -216,13 +216,13 @@ class BrokerTopic:
             PulsarpyError: as `Incarnation.terminate`.
         """
         if self.terminated is None:
-            self.producers.hold(_unloaded(self.name))
+            self.producers.hold_producers(_unloaded(self.name))
             try:
                 await self._drained()
                 self._note_terminated(await self.incarnation.terminate(self.part, self.chain.ends))
             finally:
                 if self.terminated is None:
-                    self.producers.close_all()
+                    self.producers.disconnect_all()
         assert self.terminated is not None
         ledger, entry = self.terminated
         return MessageId(LedgerId(ledger), EntryId(entry), self.part.partition)
@@ -230,7 +230,7 @@ class BrokerTopic:
     def _note_terminated(self, last: tuple[int, int]) -> None:
         if self.terminated is None:
             self.terminated = last
-            self.producers.close_all(
+            self.producers.disconnect_all(
                 TopicTerminatedError(f"Topic {self.name} was terminated and takes no messages: use another topic.")
             )
             self._tell_end()
@@ -246,18 +246,18 @@ class BrokerTopic:
         The refusal lasts until `admit_producers`, or forever if the topic is terminated.
         """
         if self.terminated is None:
-            self.producers.hold(refusal)
+            self.producers.hold_producers(refusal)
             try:
                 await self._drained()
             except JournalUnavailableError as error:
                 log.warning("%s", error, extra={"topic": self.name})
             if self.terminated is None:
-                self.producers.close_all(refusal)
+                self.producers.disconnect_all(refusal)
 
     def admit_producers(self) -> None:
         """End the refusal of producers."""
         if self.terminated is None:
-            self.producers.close_all()
+            self.producers.disconnect_all()
 
     async def _drained(self) -> None:
         """Wait until all entries of the topic in the journal are settled; producers are blocked.
@@ -279,7 +279,7 @@ class BrokerTopic:
 
     # -- publishing ----------------------------------------------------------------------------------------------------
 
-    def publish(self, producer: Producer, sent: Sent) -> None:
+    def publish_entry(self, producer: Producer, sent: Sent) -> None:
         """Check an entry of a producer and pass it to the journal."""
         refusal = publish_refusal(self.policies, sent.entry, current_ms())
         if refusal is not None:
@@ -288,7 +288,7 @@ class BrokerTopic:
         if sent.marker or producer.info.replication is not None:
             self._publish_unlike_others(producer, sent)
             return
-        self._path.publish(self, producer, sent)
+        self._path.publish_entry(self, producer, sent)
         self.producers.published(sent)
 
     def _publish_unlike_others(self, producer: Producer, sent: Sent) -> None:
@@ -298,7 +298,7 @@ class BrokerTopic:
             reason = f"An entry of {producer.info.name} to {self.name} lacks its position in the source."
             producer.refuse(producer.take(), sent.sequence_id, ServerError.PersistenceError, reason)
             return
-        self._path.publish(self, producer, entry)
+        self._path.publish_entry(self, producer, entry)
         if producer.info.replication is None:
             self.producers.published(entry)
 
@@ -316,7 +316,7 @@ class BrokerTopic:
             problem = error
         self._opening = None
         if problem is None:
-            self._path.resume(self)
+            self._path.append_waiting(self)
         else:
             log.warning(
                 "No ledger of %s can be opened, its producers are disconnected: %s",
@@ -324,7 +324,7 @@ class BrokerTopic:
                 problem,
                 extra={"topic": self.name},
             )
-            self.producers.close_all(problem if isinstance(problem, TopicTerminatedError) else None)
+            self.producers.disconnect_all(problem if isinstance(problem, TopicTerminatedError) else None)
             self._path.drop_waiting(self)
 
     def forget_producer(self, producer: Producer) -> None:

@@ -101,9 +101,9 @@ def test_settings_that_are_changed_while_the_broker_runs(
     assert answered(admin.get(f"/persistent/public/default/{topic}/messageTTL", params={"applied": True})) == 0
     client.create_producer(topic).close()
     producer.close()
-    refused(admin.post(f"{settings}/maxMessageSize/7000"), 412, "start it again")
+    refused(admin.post(f"{settings}/maxMessageSize/7000"), 412, "restart it")
     refused(admin.delete(f"{settings}/noSuchSetting"), 412, "cannot be changed")
-    refused(admin.post(f"{settings}/brokerMaxConnections/many"), 412, "another value")
+    refused(admin.post(f"{settings}/brokerMaxConnections/many"), 412, "a valid value")
 
 
 @pytest.mark.parametrize(

@@ -36,8 +36,8 @@ def fresh(**limits: int) -> Deduplication:
 
 
 def store(core: Deduplication, producer: Sender, highest: int, entry: int = 0) -> None:
-    core.pushed(producer, highest)
-    core.persisted(producer, highest, at(entry + 1))
+    core.note_pushed(producer, highest)
+    core.note_persisted(producer, highest, at(entry + 1))
 
 
 def test_the_table_of_verdicts() -> None:
@@ -45,13 +45,13 @@ def test_the_table_of_verdicts() -> None:
     core.producer_connected("p")
     assert core.check("p", 0, 0) is NEW
     store(core, "p", 4)
-    core.pushed("p", 9)
+    core.note_pushed("p", 9)
     assert core.last_sequence_id("p") == 4
     assert core.check("p", 10, 10) is NEW
     assert core.check("p", 5, 5) is UNDECIDED, "its outcome is not known"
     assert core.check("p", 4, 4) is DUPLICATE
     assert core.check("p", 3, 8) is UNDECIDED
-    core.persisted("p", 9, at(2))
+    core.note_persisted("p", 9, at(2))
     assert core.check("p", 5, 5) is DUPLICATE
     assert core.check("p", 8, 12) is OVERLAPPING, "10 to 12 would be lost, or 8 and 9 stored twice"
     assert core.check("other", 5, 5) is NEW
@@ -66,7 +66,7 @@ def test_what_the_journal_did_not_take_is_not_pushed() -> None:
 def test_a_producer_hears_of_what_is_persisted_only() -> None:
     core = fresh()
     assert core.last_sequence_id("p") == NO_SEQUENCE_ID
-    core.pushed("p", 3)
+    core.note_pushed("p", 3)
     assert core.last_sequence_id("p") == NO_SEQUENCE_ID
     assert core.snapshot().sequence_ids == {}
 
@@ -75,10 +75,10 @@ def test_chunks_are_checked_and_the_last_one_is_recorded() -> None:
     core = fresh()
     for entry in range(2):
         assert core.check("p", 5, 5) is NEW, "all chunks have one sequence id"
-        core.passed(at(entry + 1))
-    core.pushed("p", 5)
+        core.note_passed(at(entry + 1))
+    core.note_pushed("p", 5)
     assert core.check("p", 5, 5) is UNDECIDED
-    core.persisted("p", 5, at(3))
+    core.note_persisted("p", 5, at(3))
     assert core.check("p", 5, 5) is DUPLICATE, "also the first chunk of a message that is stored as a whole"
     assert core.snapshot() == DedupSnapshot(at(3), {"p": 5})
 
@@ -131,7 +131,7 @@ def test_beyond_the_limit_the_longest_away_are_forgotten_but_none_in_flight() ->
     for name in "abcd":
         core.producer_connected(name)
         store(core, name, 1)
-    core.pushed("a", 2)
+    core.note_pushed("a", 2)
     for number, name in enumerate("abcd"):
         core.producer_left(name, number)
     assert set(core.snapshot().sequence_ids) == {"a", "d"}
@@ -145,8 +145,8 @@ def test_when_a_snapshot_is_due() -> None:
     store(core, "p", 0)
     assert not core.is_snapshot_due(999)
     assert core.is_snapshot_due(1_000)
-    core.passed(at(2))
-    core.passed(at(3))
+    core.note_passed(at(2))
+    core.note_passed(at(3))
     assert core.is_snapshot_due(100)
     assert not core.is_snapshot_due(99), "a snapshot is a commit"
     core.snapshot_begun(100)
@@ -189,7 +189,7 @@ def test_a_source_is_not_forgotten_for_its_silence_nor_before_names() -> None:
 def test_a_name_whose_entries_a_replicator_brings_is_active() -> None:
     core = fresh(inactivity_ms=100)
     store(core, "p", 1)
-    core.relayed("p", 1_000)
+    core.note_relayed("p", 1_000)
     core.forget_inactive(1_099)
     assert core.last_sequence_id("p") == 1
     core.forget_inactive(1_100)
@@ -292,7 +292,7 @@ class DedupMachine(RuleBasedStateMachine):
             client.pending.pop(client.sent)
         else:
             if operation.is_last_chunk:
-                self.core.pushed(client.name, operation.last)
+                self.core.note_pushed(client.name, operation.last)
             self.journal.append(operation)
             client.sent += 1
 
@@ -308,9 +308,9 @@ class DedupMachine(RuleBasedStateMachine):
         following = at(len(self.durable))
         name = operation.messages[0][0]
         if operation.is_last_chunk:
-            self.core.persisted(name, operation.last, following)
+            self.core.note_persisted(name, operation.last, following)
         else:
-            self.core.passed(following)
+            self.core.note_passed(following)
         (client,) = (each for each in self.clients if each.name == name)
         if client.is_connected and client.sent and client.pending[0] is operation:
             if is_heard:
