@@ -34,7 +34,7 @@ def test_names_load_no_more_than_they_need(code: str, loaded: str) -> None:
     assert run(f"import sys; {code}; print({heavy})") == loaded
 
 
-def test_every_public_name_is_there() -> None:
+def test_every_public_name_is_exported() -> None:
     for name in pulsar_on_spark.__all__:
         assert getattr(pulsar_on_spark, name), name
         assert name in dir(pulsar_on_spark)

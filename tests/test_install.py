@@ -170,7 +170,7 @@ def test_a_data_source_that_cannot_be_imported_is_reported_with_its_reason(fresh
 
 
 @pytest.mark.spark
-def test_spark_says_once_why_the_format_is_not_there(fresh_python: Path, tmp_path: Path):
+def test_spark_logs_once_why_the_format_is_missing(fresh_python: Path, tmp_path: Path):
     """A module of ours lacks what it imports, in the worker that looks for formats, too."""
     (tmp_path / "sitecustomize.py").write_text("import sys\nsys.modules['deltalake'] = None\n")
     code = """

@@ -31,7 +31,7 @@ def test_every_figure_can_be_measured(tmp_path: Path) -> None:
 
 @pytest.mark.soak
 @needs_go
-def test_what_many_topics_are_sent_is_received(tmp_path: Path) -> None:
+def test_messages_sent_to_many_topics_are_received(tmp_path: Path) -> None:
     shape = Shape(length_s=5.0, warm_up_s=1.0, topics=50, rate=20, consume=True)
     load = Load(tmp_path)
     with our_broker(tmp_path / "root", Quorum(3, 3, 2)) as broker:

@@ -55,7 +55,7 @@ def test_the_same_seed_makes_the_same_values():
     assert not next(value_batches(100)).equals(next(value_batches(100, seed=1)))
 
 
-def test_a_folder_of_another_size_is_made_anew_and_one_that_fits_is_kept(tmp_path: Path):
+def test_a_folder_of_another_size_is_replaced_and_a_fitting_one_kept(tmp_path: Path):
     def counts() -> list[int]:
         return [pq.ParquetFile(file).metadata.num_rows for file in sorted(tmp_path.glob("data/*.parquet"))]
 

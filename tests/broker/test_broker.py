@@ -78,7 +78,7 @@ def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
     made.stop()
 
 
-def test_a_start_that_fails_late_ends_what_it_began(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_start_that_fails_late_stops_its_parts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     root = tmp_path / "root"
     before = set(multiprocessing.active_children())
 
@@ -131,7 +131,7 @@ def test_other_hosts_are_not_sent_to_an_address_that_is_not_listened_on(tmp_path
     assert not (tmp_path / "root").exists()
 
 
-def test_a_topic_that_nobody_uses_is_forgotten_and_comes_back(running: Running) -> None:
+def test_an_unused_topic_is_unloaded_and_loaded_again_on_demand(running: Running) -> None:
     broker = running.broker
     client = pulsar.Client(broker.service_url)
     used = client.create_producer("used")
@@ -213,7 +213,7 @@ def conversation(url: str, said: list[bytes]) -> list[BaseCommand]:
     return asyncio.run(asyncio.wait_for(scene(), LIMIT_S))
 
 
-def test_a_client_may_be_asked_back_before_it_is_known(riddles: str) -> None:
+def test_a_client_may_be_challenged_before_it_is_authenticated(riddles: str) -> None:
     asked, connected, looked_up = conversation(
         riddles, [connecting(b"begin"), responding(b"ring of bilbo"), looking_up()]
     )
@@ -227,12 +227,12 @@ def test_a_client_may_be_asked_back_before_it_is_known(riddles: str) -> None:
 @pytest.mark.parametrize(
     "said", [[connecting(b"wrong")], [connecting(b"begin"), responding(b"wrong")], [connecting(b"", "token")]]
 )
-def test_who_does_not_prove_it_is_turned_away(riddles: str, said: list[bytes]) -> None:
+def test_a_client_with_a_wrong_answer_is_refused(riddles: str, said: list[bytes]) -> None:
     last = conversation(riddles, said)[-1]
     assert last.error.error == ServerError.AuthenticationError
 
 
-def test_nothing_is_done_for_a_client_that_is_not_known_yet(riddles: str) -> None:
+def test_commands_before_authentication_close_the_connection(riddles: str) -> None:
     assert len(conversation(riddles, [connecting(b"begin"), looking_up()])) == 1
     assert conversation(riddles, [responding(b"ring of bilbo")]) == []
 
@@ -258,7 +258,7 @@ class Secretive(OpenAccess):
 @pytest.mark.parametrize(
     "path", ["namespaces/public/default/topics", "persistent/public/default", "persistent/public/default/partitioned"]
 )
-def test_topics_of_a_namespace_are_listed_for_who_may_know_them(
+def test_topics_of_a_namespace_are_listed_for_authorized_clients(
     running: Running, monkeypatch: pytest.MonkeyPatch, path: str
 ) -> None:
     url = f"{running.broker.web_url}/admin/v2/{path}"
@@ -277,7 +277,7 @@ class Faulty(OpenAccess):
         raise KeyError("/secret/path", object())
 
 
-def test_a_fault_of_the_broker_is_answered_with_one_sentence_and_logged(
+def test_a_bug_in_the_broker_is_answered_with_one_sentence_and_logged(
     running: Running, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(running.broker._web._services, "access", Faulty())
@@ -294,7 +294,7 @@ def test_a_fault_of_the_broker_is_answered_with_one_sentence_and_logged(
     assert logged.count(KeyError) >= 2, "operators see what clients do not"
 
 
-def test_a_topic_whose_ledger_could_not_be_closed_is_loaded_with_all_of_it(
+def test_a_topic_whose_ledger_could_not_be_closed_is_loaded_completely(
     running: Running, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Deduplication and cursors go by the chain: what has its receipt must be in it."""

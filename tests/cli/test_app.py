@@ -109,7 +109,7 @@ def test_the_root_may_be_an_argument_an_option_or_a_variable(
     assert (done.code, str(tmp_path / "other") in done.err) == (1, True)
 
 
-def test_json_holds_what_the_tables_show(run: Run, tmp_path: Path) -> None:
+def test_json_output_has_the_tables_data(run: Run, tmp_path: Path) -> None:
     root = Root.create(tmp_path / "root")
     root.create_topic("t", 2)
     messages.write(root, "t", [b"v"] * 10)
@@ -125,7 +125,7 @@ def test_json_holds_what_the_tables_show(run: Run, tmp_path: Path) -> None:
     assert done["problems"] == []
 
 
-def test_what_spark_wrote_is_looked_at_without_a_broker(run: Run, tmp_path: Path) -> None:
+def test_messages_of_spark_are_shown_without_a_broker(run: Run, tmp_path: Path) -> None:
     root = Root.create(tmp_path / "root")
     for topic, partitions in (("t", None), ("parts", 2)):
         root.create_topic(topic, partitions)
@@ -189,7 +189,7 @@ def test_a_failure_is_one_sentence_on_standard_error(
 @pytest.mark.parametrize(
     "command", [["produce", "t", "-m", "m"], ["consume", "t", "-s", "s"], ["read", "t"], ["perf", "consume", "t"]]
 )
-def test_what_takes_pulsars_client_says_how_to_install_it(
+def test_commands_without_pulsars_client_name_its_installation(
     run: Run, monkeypatch: pytest.MonkeyPatch, command: Sequence[str]
 ) -> None:
     monkeypatch.setitem(sys.modules, "pulsar", None)
@@ -197,7 +197,7 @@ def test_what_takes_pulsars_client_says_how_to_install_it(
     assert (done.code, "pip install 'pulsar-on-spark[client]'" in done.err) == (1, True)
 
 
-def test_wrong_usage_is_told_apart(run: Run) -> None:
+def test_wrong_usage_has_its_own_exit_code(run: Run) -> None:
     assert run("topics", "create").code == 2
     assert run("nonsense").code == 2
 
@@ -234,7 +234,7 @@ def test_the_installed_program(tmp_path: Path) -> None:
         assert done.stdout == "False\n", (imported, absent)
 
 
-def test_ctrl_c_while_it_starts_is_no_traceback() -> None:
+def test_ctrl_c_during_the_start_prints_no_traceback() -> None:
     program = """
 import signal, sys
 import pulsar_on_spark.cli
@@ -278,5 +278,5 @@ def test_a_root_on_a_read_only_disk_is_one_sentence(tmp_path: Path) -> None:
         assert "persistent://public/default/t" in subprocess.run(call, capture_output=True, text=True).stdout
 
 
-def test_what_the_package_has_is_listed() -> None:
+def test_the_packages_public_names_are_listed() -> None:
     assert set(pulsar_on_spark.__all__) <= set(dir(pulsar_on_spark))

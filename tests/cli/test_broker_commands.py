@@ -115,7 +115,7 @@ def test_messages_and_subscriptions(
     assert "Terminated" in ok(run("topics", "terminate", "greetings"))
 
 
-def test_messages_of_a_batch_are_told_apart_and_acknowledged_one_by_one(run: Run, broker: RunningBroker) -> None:  # noqa: F811
+def test_messages_of_a_batch_have_their_own_ids_and_acknowledgements(run: Run, broker: RunningBroker) -> None:  # noqa: F811
     url, root = ["--url", broker.web_url], ["--root", str(broker.root)]
     ok(run("topics", "create", "batched", *url))
     ok(run("subscriptions", "create", "batched", "s", *url))
@@ -141,7 +141,7 @@ def test_consuming_fewer_messages_than_asked_for_is_a_failure(run: Run, broker: 
     assert done.err == "pulsarpy: 2 of 5 messages came from few: none for 2 s, see --timeout.\n"
 
 
-def test_values_are_shown_by_their_schema_and_nothing_acts_on_the_terminal(run: Run, broker: RunningBroker) -> None:  # noqa: F811
+def test_values_are_shown_by_their_schema_without_control_characters(run: Run, broker: RunningBroker) -> None:  # noqa: F811
     class Trip(pulsar.schema.Record):  # type: ignore[misc]
         city = pulsar.schema.String()
         fare = pulsar.schema.Double()
@@ -163,7 +163,7 @@ def test_values_are_shown_by_their_schema_and_nothing_acts_on_the_terminal(run: 
         assert peeked.replace("\n", "").isprintable()
 
 
-def test_status_of_a_broker_tells_of_its_storage(run: Run, tmp_path: Path) -> None:  # noqa: F811
+def test_status_of_a_broker_shows_its_storage(run: Run, tmp_path: Path) -> None:  # noqa: F811
     with RunningBroker(tmp_path / "root") as broker:
         url = ["--url", broker.web_url]
         shown = ok(run("status", *url))
@@ -189,7 +189,7 @@ def test_reading_makes_no_topic(run: Run, target: list[str]) -> None:  # noqa: F
     assert "never-made" not in ok(run("topics", "list", *target))
 
 
-def test_what_pulsars_client_logs_is_not_among_results(broker: RunningBroker) -> None:
+def test_logs_of_pulsars_client_are_not_among_results(broker: RunningBroker) -> None:
     """It logs from C++, past what Python has for standard output."""
     program = str(Path(sys.executable).with_name("pulsarpy"))
     produce = [program, "produce", "no-tenant/n/t", "-m", "m", "--url", broker.url]
@@ -229,7 +229,7 @@ def test_subscriptions_are_the_same_from_both(run: Run, broker: RunningBroker) -
     assert [each["backlog_messages"] for each in listed(url)] == [0, 4]
 
 
-def test_what_is_stored_and_to_come_is_the_same_from_both(run: Run, broker: RunningBroker) -> None:  # noqa: F811
+def test_messages_and_backlogs_are_equal_from_root_and_broker(run: Run, broker: RunningBroker) -> None:  # noqa: F811
     url, root = ["--url", broker.web_url], ["--root", str(broker.root)]
     ok(run("topics", "create", "looked", *url))
     ok(run("subscriptions", "create", "looked", "s", "--at", "earliest", *url))
@@ -260,7 +260,7 @@ def test_what_is_stored_and_to_come_is_the_same_from_both(run: Run, broker: Runn
             assert (done.code, arguments[-1] in done.err or arguments[1] in done.err) == (1, True)
 
 
-def test_changes_are_told_as_json(run: Run, target: list[str]) -> None:  # noqa: F811
+def test_changes_are_printed_as_json(run: Run, target: list[str]) -> None:  # noqa: F811
     of = f"json{target[0].strip('-')}"
 
     def said(*arguments: object) -> object:
@@ -282,7 +282,7 @@ def test_changes_are_told_as_json(run: Run, target: list[str]) -> None:  # noqa:
     assert said("tenants", "delete", of) == {"tenant": of}
 
 
-def test_what_is_given_and_what_is_in_the_environment(
+def test_options_override_the_environment(
     run: Run,  # noqa: F811
     broker: RunningBroker,
     monkeypatch: pytest.MonkeyPatch,
@@ -390,7 +390,7 @@ class Elsewhere(Pulsar):
 
 
 @pytest.mark.parametrize("handler", [Pulsar, Elsewhere])
-def test_what_a_broker_of_pulsar_does_not_say_is_shown_as_absent(
+def test_fields_that_a_pulsar_broker_lacks_are_shown_as_absent(
     run: Run,  # noqa: F811
     handler: type[Pulsar],
 ) -> None:

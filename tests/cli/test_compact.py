@@ -26,7 +26,7 @@ def root(tmp_path: Path) -> Root:
     return made
 
 
-def test_compact_says_what_it_did(root: Root) -> None:
+def test_compact_prints_its_result(root: Root) -> None:
     done = CliRunner().invoke(app, ["compact", "t", str(root.path)])
     assert done.exit_code == 0
     assert "persistent://public/default/t" in done.output
@@ -35,18 +35,18 @@ def test_compact_says_what_it_did(root: Root) -> None:
     assert sorted(m.value or b"" for m in messages.read_compacted(root, "t")) == [b"2", b"3"]
 
 
-def test_compact_keeps_messages_without_a_key_if_told(root: Root) -> None:
+def test_compact_keeps_messages_without_a_key_on_request(root: Root) -> None:
     done = CliRunner().invoke(app, ["compact", "t", "--root", str(root.path), "--retain-null-key", "--json"])
     (report,) = json.loads(done.output)
     assert (report["outcome"], report["read_messages"], report["messages"]) == ("compacted", 4, 3)
 
 
-def test_compact_of_a_topic_that_is_not_there(root: Root) -> None:
+def test_compact_of_a_missing_topic(root: Root) -> None:
     done = CliRunner().invoke(app, ["compact", "other", str(root.path)])
     assert isinstance(done.exception, TopicNotFoundError)
 
 
-def test_what_a_dead_broker_is_waited_for_is_told(root: Root) -> None:
+def test_compact_reports_the_wait_for_a_dead_broker(root: Root) -> None:
     lease_s = 0.5
     with RunningIncarnation(root, lease_duration_s=lease_s) as broker:
         broker.send("t", [b"5"])

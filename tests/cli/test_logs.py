@@ -45,7 +45,7 @@ def logged_when(broker: RunningBroker, holds: Callable[[Line], bool]) -> Line:
         time.sleep(0.05)
 
 
-def test_lines_name_what_they_are_about(broker: RunningBroker) -> None:
+def test_log_lines_name_their_objects(broker: RunningBroker) -> None:
     client = pulsar.Client(broker.url)
     client.create_producer("gone").send(b"a")
     Root.open(broker.root).delete_topic("gone", force=True)
@@ -63,13 +63,13 @@ def test_lines_name_what_they_are_about(broker: RunningBroker) -> None:
     assert str(address[1]) in line["connection"]
 
 
-def test_processes_that_it_starts_log_the_same_way(broker: RunningBroker) -> None:
+def test_child_processes_log_in_the_same_format(broker: RunningBroker) -> None:
     shutil.rmtree(broker.root / "storage" / "1")
     line = logged_when(broker, lambda each: each["logger"].startswith("pulsar_on_spark.topic.maintenance"))
     assert line["path"] == 1
 
 
-def test_what_is_not_json_is_the_greeting(broker: RunningBroker) -> None:
+def test_only_the_greeting_is_not_json(broker: RunningBroker) -> None:
     others = [line for line in broker.said.splitlines() if line.startswith(("20", "INFO", "WARNING", "ERROR"))]
     assert others == []
 
@@ -96,7 +96,7 @@ def test_a_setting_that_is_not_known(run: Run, setting: str, tmp_path: Path) -> 
 
 
 @pytest.mark.parametrize("format_", [TextLines("%(message)s"), JsonLines()])
-def test_nothing_that_is_logged_acts_on_a_terminal(format_: logging.Formatter) -> None:
+def test_log_lines_have_no_control_characters(format_: logging.Formatter) -> None:
     evil = "x\x1b[2J\u202e\u2028\ny"
     try:
         raise ValueError(evil)

@@ -24,7 +24,7 @@ def test_progress(monkeypatch: pytest.MonkeyPatch, is_terminal: bool, quiet: boo
 
 
 @pytest.mark.parametrize("is_terminal", [True, False])
-def test_what_is_waited_for_is_said_on_terminals(monkeypatch: pytest.MonkeyPatch, is_terminal: bool) -> None:
+def test_waits_are_shown_on_terminals(monkeypatch: pytest.MonkeyPatch, is_terminal: bool) -> None:
     said = io.StringIO()
     monkeypatch.setattr(output, "err", lambda: Console(file=said, force_terminal=is_terminal, width=80))
     with output.waiting("compacting"):
@@ -36,7 +36,7 @@ EVIL = "a\x1b]0;title\x07\u202eb\u2028c"
 SHOWN = r"a\x1b]0;title\x07\u202eb\u2028c"
 
 
-def test_what_is_printed_acts_on_no_terminal(capsys: pytest.CaptureFixture[str]) -> None:
+def test_output_has_no_control_characters(capsys: pytest.CaptureFixture[str]) -> None:
     output.say(EVIL)
     output.table("T", ("name",), [[EVIL]])
     output.fail(EVIL)

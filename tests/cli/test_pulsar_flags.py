@@ -61,7 +61,7 @@ def test_produce_takes_the_flags_of_pulsar_client(run: Run, client: pulsar.Clien
     assert all(each.properties() == {"x": "1", "y": "2", "z": "3,4"} for each in found)
 
 
-def test_messages_are_split_at_a_separator_only_where_one_is_given(run: Run, client: pulsar.Client) -> None:  # noqa: F811
+def test_messages_are_split_only_at_a_given_separator(run: Run, client: pulsar.Client) -> None:  # noqa: F811
     ok(run("produce", "split", "-m", '{"a": 1, "b": 2}'))
     ok(run("produce", "split", "-m", "x;y", "-m", "z", "-s", ";"))
     assert [each.data() for each in received(client, "split", 4)] == [b'{"a": 1, "b": 2}', b"x", b"y", b"z"]
@@ -93,7 +93,7 @@ def test_produce_keeps_to_its_rate(run: Run, client: pulsar.Client) -> None:  # 
         (["-m", "a", "-p", "x=1,y"], "'y' is not name=value"),
     ],
 )
-def test_what_produce_refuses(run: Run, client: pulsar.Client, arguments: list[str], message: str) -> None:  # noqa: F811
+def test_produce_refuses_wrong_options(run: Run, client: pulsar.Client, arguments: list[str], message: str) -> None:  # noqa: F811
     done = run("produce", "refused", *arguments)
     assert (done.code, done.out, message in done.err, done.err.count("\n")) == (1, "", True, 1)
 
@@ -124,7 +124,7 @@ def test_without_a_number_consume_waits_as_pulsar_client_does() -> None:
 
 
 @pytest.mark.parametrize("flag", ["--follow", "-n0"])
-def test_consume_goes_on_until_ctrl_c(client: pulsar.Client, flag: str) -> None:
+def test_consume_continues_until_ctrl_c(client: pulsar.Client, flag: str) -> None:
     topic = f"followed{flag}"
     program = [sys.executable, "-c", HEARS_CTRL_C]
     command = [*program, "consume", topic, "-s", "s", "-p", "Earliest", "--json", flag]
@@ -150,7 +150,7 @@ def test_perf_takes_the_flags_of_pulsar_perf(run: Run, client: pulsar.Client) ->
         assert json.loads(ok(run("perf", "consume", f"load-{number}", *flags)))["messages"] == 20
 
 
-def test_perf_goes_on_printing_in_a_stall_and_counts_what_fails(tmp_path: Path) -> None:
+def test_perf_prints_during_a_stall_and_counts_failures(tmp_path: Path) -> None:
     with RunningBroker(tmp_path / "root") as broker:
         command = [*PROGRAM, "perf", "produce", "t", "-o", "10", "-i", "0.2", "-time", "4", "--send-timeout", "2"]
         with subprocess.Popen(

@@ -33,7 +33,7 @@ def target(request: pytest.FixtureRequest, broker: RunningBroker) -> list[str]:
     return ["--root", str(broker.root)] if request.param == "root" else ["--url", broker.web_url]
 
 
-def test_every_name_stands_for_a_command_that_there_is() -> None:
+def test_every_alias_names_an_existing_command() -> None:
     commands = typer.main.get_command(app).commands
     for name, ours in {**ALIASES, **HINTS}.items():
         first, *words = ours.split()
@@ -45,7 +45,7 @@ def test_every_name_stands_for_a_command_that_there_is() -> None:
         assert first not in commands or words[0] not in group, f"{name} is a command of ours"
 
 
-def test_names_of_policies_are_told() -> None:
+def test_names_of_policies_are_suggested() -> None:
     assert hint("namespaces get-message-ttl") == "policies show OF"
     assert hint("topics set-message-ttl") == "policies set OF message_ttl VALUE"
     assert hint("topics remove-retention") == "policies unset OF retention"
@@ -80,7 +80,7 @@ def test_commands_of_pulsar_admin_run(run: Run, target: list[str]) -> None:  # n
         (["topicz"], "Did you mean 'topics'?"),
     ],
 )
-def test_an_unknown_command_says_what_to_type(run: Run, typed: list[str], said: str) -> None:  # noqa: F811
+def test_an_unknown_command_suggests_the_right_one(run: Run, typed: list[str], said: str) -> None:  # noqa: F811
     done = run(*typed)
     shown = " ".join(done.err.replace("│", " ").split())
     assert (done.code, done.out) == (2, "")
@@ -110,7 +110,7 @@ def test_a_root_stays_a_root(run: Run, tmp_path: Path, monkeypatch: pytest.Monke
     assert "data/typo does not exist" in run("topics", "list", "data/typo").err
 
 
-def test_a_subscription_begins_anew_some_time_ago(
+def test_seek_accepts_a_relative_time(
     run: Run,  # noqa: F811
     broker: RunningBroker,
     monkeypatch: pytest.MonkeyPatch,
@@ -153,6 +153,6 @@ def test_units() -> None:
         (["set", "public/default", "retention", "3h"], "`pulsarpy policies set-retention`"),
     ],
 )
-def test_what_retention_refuses(run: Run, broker: RunningBroker, arguments: list[str], said: str) -> None:  # noqa: F811
+def test_retention_refuses_wrong_values(run: Run, broker: RunningBroker, arguments: list[str], said: str) -> None:  # noqa: F811
     done = run("policies", *arguments, "--root", broker.root)
     assert (done.code, done.out, said in done.err, done.err.count("\n")) == (1, "", True, 1)

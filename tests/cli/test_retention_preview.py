@@ -35,7 +35,7 @@ def stored(root: Root) -> dict[str, int]:
     return {topic.name.rpartition("/")[2]: topic.messages for topic in root.status().topics}
 
 
-def test_what_is_told_is_what_housekeeping_deletes(run: Run, root: Root) -> None:  # noqa: F811
+def test_the_preview_equals_what_housekeeping_deletes(run: Run, root: Root) -> None:  # noqa: F811
     ok(run("policies", "set-retention", "own", "--time", "7d", root.path))
     for of, flags in (("free", ["--size", "1M"]), ("public/default", ["--size", "1M"])):
         before = stored(root)
@@ -57,7 +57,7 @@ def test_what_is_told_is_what_housekeeping_deletes(run: Run, root: Root) -> None
         assert (after["held"], after["own"]) == (1200, 1200)
 
 
-def test_nothing_is_told_of_what_goes_anyway_or_stays(run: Run, root: Root) -> None:  # noqa: F811
+def test_the_preview_omits_entries_that_are_kept_or_deleted_anyway(run: Run, root: Root) -> None:  # noqa: F811
     def deletes(*arguments: object) -> dict[str, int]:
         found: dict[str, int] = json.loads(ok(run("policies", *arguments, "--dry-run", "--json", root.path)))["deletes"]
         return found
@@ -86,6 +86,6 @@ def test_nothing_is_told_of_what_goes_anyway_or_stays(run: Run, root: Root) -> N
         (["set-retention", "free", "--size", "0", "--dry-run"], "0 both, or neither"),
     ],
 )
-def test_what_it_refuses(run: Run, root: Root, arguments: list[str], said: str) -> None:  # noqa: F811
+def test_the_preview_refuses_wrong_arguments(run: Run, root: Root, arguments: list[str], said: str) -> None:  # noqa: F811
     done = run("policies", *arguments, "--root", root.path)
     assert (done.code, done.out, said in done.err, done.err.count("\n")) == (1, "", True, 1)

@@ -41,7 +41,7 @@ def broker(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[R
         yield running
 
 
-def test_a_certificate_of_hosts_and_one_of_a_role(run: Run, tmp_path: Path) -> None:  # noqa: F811
+def test_a_certificate_is_issued_for_hosts_or_for_a_role(run: Run, tmp_path: Path) -> None:  # noqa: F811
     folder = tmp_path / "new"
     said = json.loads(ok(run("security", "certificate", folder, "--host", "a", "--host", "127.0.0.1", "--json")))
     ca = x509.load_pem_x509_certificate(Path(said["ca"]).read_bytes())
@@ -85,7 +85,7 @@ def test_commands_verify_and_reach_the_broker(run: Run, broker: RunningBroker, f
 
 
 @pytest.mark.parametrize("what", ["topics", "produce"])
-def test_a_certificate_that_is_not_trusted_is_one_sentence_with_the_remedy(
+def test_an_untrusted_certificate_is_one_sentence_with_the_remedy(
     run: Run,  # noqa: F811
     broker: RunningBroker,
     what: str,

@@ -39,7 +39,7 @@ def loaded(*arguments: str) -> set[str]:
         ["topics", "nonsense"],
     ],
 )
-def test_help_loads_nothing_heavy(arguments: list[str]) -> None:
+def test_help_loads_no_heavy_module(arguments: list[str]) -> None:
     assert loaded(*arguments) == set()
 
 

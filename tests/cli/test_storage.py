@@ -85,7 +85,7 @@ def test_a_disk_is_replaced(run: Run, disks: Callable[[str], str]) -> None:
     assert json.loads(run(f"storage check {root} --json")[1])["good"] == 9
 
 
-def test_what_is_wrong_is_said_and_repaired(run: Run, disks: Callable[[str], str], tmp_path: Path) -> None:
+def test_problems_of_copies_are_listed_and_repaired(run: Run, disks: Callable[[str], str], tmp_path: Path) -> None:
     root = disks("my-root")
     copies = sorted((tmp_path / "disk0").glob("segments/*/*.arrow"))
     copies[0].unlink()
@@ -114,7 +114,7 @@ def test_refusals_are_one_sentence(run: Run, disks: Callable[[str], str], comman
     assert said is None or said in err
 
 
-def test_without_a_place_copies_are_said_to_lack_one(run: Run, disks: Callable[[str], str]) -> None:
+def test_copies_without_a_target_path_are_listed(run: Run, disks: Callable[[str], str]) -> None:
     root = disks("my-root")
     assert run(f"storage drain 0 {root}")[0] == 0
     code, _, err = run(f"storage repair {root}")

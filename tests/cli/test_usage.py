@@ -109,7 +109,7 @@ def test_files_that_topics_share_are_divided(tmp_path: Path) -> None:
     assert abs(by_name["large"][1] + by_name["small"][1] - by_reason(found)[Reason.TOPICS.value]) <= 6
 
 
-def test_what_is_trimmed_in_a_file_with_other_messages_is_told(tmp_path: Path) -> None:
+def test_trimmed_messages_in_shared_files_are_counted(tmp_path: Path) -> None:
     root = Root.create(tmp_path / "root")
     root.create_topic("parts", 2)
     messages.write(root, "parts", [b"x" * 1000] * 200)

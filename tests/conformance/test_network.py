@@ -55,10 +55,10 @@ def test_root_gets_a_network_where_the_ports_are_free() -> None:
 
 @pytest.mark.root
 @pytest.mark.skipif(os.geteuid() != 0 or shutil.which("ip") is None, reason="needs root and iproute2")
-def test_hosts_that_are_not_there_do_not_answer() -> None:
+def test_missing_hosts_do_not_answer() -> None:
     assert said(NOBODY) == "TimeoutError"
 
 
-def test_without_one_the_ports_must_be_free(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_a_namespace_the_ports_must_be_free(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", "")
     assert said().endswith("run as root with iproute2 installed, which gives the run a network of its own.")

@@ -55,7 +55,7 @@ def test_a_go_test_that_skips_itself() -> None:
     assert judge_go(0, said) == Outcome("skipped", "a_test.go:9: only on macOS")
 
 
-def test_a_test_without_tls_names_what_it_needs() -> None:
+def test_a_test_that_fails_without_tls_names_it() -> None:
     said = 'msg="Failed to connect" error="dial tcp [::1]:6651: connect: connection refused"\n' + GO_FAILED
     assert judge_go(1, said) == Outcome("failed", "needs TLS/authentication")
     assert judge_go(0, said + "--- PASS: TestName (0.03s)\n") == Outcome("passed")
@@ -77,7 +77,7 @@ def test_a_python_test_that_passes_or_skips_itself() -> None:
     assert judge_python(0, said.replace("docker is required", "later")) == Outcome("skipped", "later")
 
 
-def test_what_differs_by_the_time_of_day_is_left_out() -> None:
+def test_times_of_day_are_removed_from_outcomes() -> None:
     said = "Traceback (most recent call last):\n  File ...\nValueError: topic my-topic-533245 has 12345 messages\n"
     assert judge_python(1, said).why == "ValueError: topic my-topic-… has 12345 messages"
 

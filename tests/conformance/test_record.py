@@ -11,7 +11,7 @@ from conformance.report import write_page
 PASSED, FAILED = Outcome("passed"), Outcome("failed", "a|b <c>")
 
 
-def test_what_is_saved_is_loaded(tmp_path: Path) -> None:
+def test_a_saved_record_is_loaded(tmp_path: Path) -> None:
     record = Record()
     record.put("go-client", "ours", {"TestA": PASSED, "TestB": FAILED})
     record.put("go-client", "pulsar", {"TestA": PASSED, "TestB": PASSED})
@@ -22,7 +22,7 @@ def test_what_is_saved_is_loaded(tmp_path: Path) -> None:
     assert loaded.outcomes("go-admin", "ours") == {}
 
 
-def test_a_record_that_is_not_there_is_empty(tmp_path: Path) -> None:
+def test_a_missing_record_is_empty(tmp_path: Path) -> None:
     assert Record.load(tmp_path / "record.json").outcomes("go-client", "ours") == {}
 
 

@@ -15,7 +15,7 @@ def test_output_and_exit_code_of_a_test(tmp_path: Path) -> None:
     assert (code, said) == (3, f"{tmp_path}\nto stderr\n")
 
 
-def test_a_test_whose_time_is_over_is_stopped_with_what_it_started(tmp_path: Path) -> None:
+def test_a_test_past_its_time_limit_is_stopped_with_its_processes(tmp_path: Path) -> None:
     program = "import subprocess; print('begun', flush=True); subprocess.run(['sleep', '600'])"
     code, said = run_alone(OfficialTest("TestName", [sys.executable, "-c", program], tmp_path, 1))
     assert (code, said) == (None, "begun\n")

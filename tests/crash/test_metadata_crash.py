@@ -116,7 +116,7 @@ def _fresh_root(tmp_path: Path) -> Path:
     return tmp_path / "root"
 
 
-def test_a_commit_is_reported_after_all_that_it_rests_on_was_synced(tmp_path: Path) -> None:
+def test_a_commit_is_reported_after_everything_below_it_is_synced(tmp_path: Path) -> None:
     root = _fresh_root(tmp_path)
     main = root / "metadata" / "main"
     # A commit of somebody who syncs nothing: version 2.
@@ -138,7 +138,7 @@ def test_a_commit_is_reported_after_all_that_it_rests_on_was_synced(tmp_path: Pa
     assert reports == 2
 
 
-def test_what_the_disk_refuses_to_sync_is_not_reported_and_nothing_is_tried_again(tmp_path: Path) -> None:
+def test_a_commit_whose_sync_fails_is_neither_reported_nor_retried(tmp_path: Path) -> None:
     root = _fresh_root(tmp_path)
     # Four calls a commit, after those for the root's own: the third commit fails, as if the page were dropped.
     inject = ("-o", os.devnull, "-e", "trace=fsync", "-e", "inject=fsync:error=EIO:when=11")
@@ -233,9 +233,7 @@ print(decided, [record.tenant for record in store.view(durable=True).all(TenantR
 """
 
 
-def test_a_commit_under_a_number_that_was_cleaned_up_meanwhile_is_decided_anew(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_commit_under_a_cleaned_up_number_is_decided_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """delta-rs looks for the newest entry, then links the next number: the process stands still in between."""
     monkeypatch.setattr("pulsar_on_spark.metadata.log.delta_log.KEEP_ENTRIES", 1)
     monkeypatch.setattr("pulsar_on_spark.metadata.log.delta_log.KEEP_S", 0)

@@ -66,7 +66,7 @@ def test_a_batch_keeps_its_limits_but_for_its_first_entry_and_always_gets_on(
 
 
 @given(topics, st.integers(1, 60))
-def test_batch_by_batch_everything_is_read_and_no_topic_starves(found: list[Topic], rows: int):
+def test_all_messages_are_read_in_batches_and_no_topic_starves(found: list[Topic], rows: int):
     passed_over: dict[str, int] = {}
     waited = dict.fromkeys((topic.name for topic in found), 0)
     for _ in range((sum(len(topic.entries) for topic in found) + 1) * len(found)):
@@ -85,7 +85,7 @@ def test_batch_by_batch_everything_is_read_and_no_topic_starves(found: list[Topi
     assert all(topic.read == len(topic.entries) for topic in found if topic.name != "t0")
 
 
-def test_shares_are_in_proportion_to_what_waits():
+def test_shares_are_proportional_to_backlogs():
     found = [Topic("large", [1] * 90), Topic("small", [1] * 10)]
     ends = admit([topic.backlog() for topic in found], Budget(20, None), {})
     assert (ends["large"], ends["small"]) == (at(18), at(2))

@@ -45,7 +45,9 @@ def one(spark: SparkSession) -> DataFrame:
     return spark.sql("SELECT 'v' value")
 
 
-def test_reads_of_what_is_not_there(spark: SparkSession, read: Read, write: Write, root: Path, one: DataFrame) -> None:
+def test_reads_of_missing_roots_and_topics(
+    spark: SparkSession, read: Read, write: Write, root: Path, one: DataFrame
+) -> None:
     absent = sentence(lambda: read("x").count())
     assert absent.startswith(f"NotARootError: Root {root} does not exist: make it with `pulsarpy init {root}`")
     root.mkdir()

@@ -72,7 +72,7 @@ def test_the_whole_topic_in_order(filled: Root) -> None:
     assert payloads(filled.path) == numbered(0, 4_500)
 
 
-def test_nothing_is_made_by_reading(tmp_path: Path) -> None:
+def test_reading_creates_nothing(tmp_path: Path) -> None:
     with pytest.raises(NotARootError, match=r"Root .*absent does not exist: make it with"):
         reader(tmp_path / "absent")
     (tmp_path / "empty").mkdir()
@@ -83,7 +83,7 @@ def test_nothing_is_made_by_reading(tmp_path: Path) -> None:
     assert sorted(path.name for path in tmp_path.rglob("*")) == ["empty", "file"]
 
 
-def test_a_read_leaves_the_root_as_it_is(filled: Root) -> None:
+def test_a_read_leaves_the_root_unchanged(filled: Root) -> None:
     def state() -> list[tuple[str, int]]:
         return sorted((str(path), path.stat().st_mtime_ns) for path in filled.path.rglob("*"))
 
@@ -215,7 +215,7 @@ def test_a_schema_of_the_users_own_is_refused(filled: Root) -> None:
         source.reader(other.schema())
 
 
-def test_splits_read_everything_once(root: Root) -> None:
+def test_splits_read_every_message_once(root: Root) -> None:
     root.create_topic("x", partitions=3)
     for first in range(0, 4_000, 1_000):
         keys = [b"%d" % (number % 11) for number in range(first, first + 1_000)]

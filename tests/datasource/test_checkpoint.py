@@ -96,7 +96,7 @@ def test_a_checkpoint_is_known_by_its_query(checkpoint: Path, caplog: pytest.Log
     assert caplog.messages == []
 
 
-def test_copies_of_a_checkpoint_beside_it_count_if_they_differ(checkpoint: Path) -> None:
+def test_copies_beside_a_checkpoint_count_if_they_differ(checkpoint: Path) -> None:
     """Under the default folder, where nothing tells which of them the query uses."""
     digest = planned(checkpoint, "v1", METADATA, '{"a":1}')
     copy = shutil.copytree(checkpoint, checkpoint.with_name("copy"))
@@ -129,7 +129,9 @@ def test_a_folder_that_is_no_checkpoint_of_the_query_is_left_alone(
     assert all(line.startswith("No checkpoint of query q can be read in") for line in caplog.messages)
 
 
-def test_a_batch_without_offsets_is_said_and_does_not_fail(checkpoint: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_batch_without_offsets_is_logged_and_does_not_fail(
+    checkpoint: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     (checkpoint / "offsets").rmdir()
     assert sync_offsets([checkpoint], 0) is None
     assert len(caplog.messages) == 1
@@ -153,7 +155,7 @@ def look_as_a_user(checkpoint: Path) -> tuple[str, list[str]]:
 
 
 @pytest.mark.parametrize("closed", ["..", "offsets/0", "offsets", "metadata", "."])
-def test_a_checkpoint_that_may_not_be_opened_is_said_and_does_not_fail(checkpoint: Path, closed: str) -> None:
+def test_a_checkpoint_without_permission_is_logged_and_does_not_fail(checkpoint: Path, closed: str) -> None:
     digest = str(planned(checkpoint, "v1", METADATA, '{"a":1}'))
     assert look_as_a_user(checkpoint) == (digest, [])
     path = checkpoint / closed

@@ -48,7 +48,7 @@ def needed(batch: pa.RecordBatch, columns: tuple[str, ...]) -> pa.RecordBatch:
     return batch.select([name for name in SEGMENT_SCHEMA.names if name in columns])
 
 
-def test_all_columns_hold_what_was_written() -> None:
+def test_all_columns_have_the_written_values() -> None:
     out = build(segment(ROWS), LedgerId(12), 345, TOPIC, 3, ALL)
     assert out.to_pylist() == [
         {
@@ -102,7 +102,7 @@ def test_all_columns_hold_what_was_written() -> None:
 
 @pytest.mark.parametrize("count", [0, 1, 3])
 @pytest.mark.parametrize("names", [None, "__messageId,value", *METADATA_COLUMNS])
-def test_every_selection_is_what_pyspark_demands_from_the_needed_columns_alone(names: str | None, count: int) -> None:
+def test_every_selection_has_pysparks_schema_and_decodes_only_needed_columns(names: str | None, count: int) -> None:
     selection = select_columns(names)
     batch = needed(segment(ROWS[:count]), selection.segment_columns)
     out = build(batch, LedgerId(1), 0, TOPIC, -1, selection)
@@ -158,7 +158,7 @@ def test_default_columns_are_those_of_pulsar_spark() -> None:
     assert select_columns(" __KEY , Value").names == ("__key", "value")
 
 
-def test_typed_values_stand_where_value_stood() -> None:
+def test_typed_values_replace_the_value_column() -> None:
     value_type = StructType([StructField("city", StringType()), StructField("delay", DoubleType())])
     selection = select_columns(value_type=value_type)
     assert selection.names[:3] == ("city", "delay", "__key")

@@ -101,7 +101,7 @@ def test_features_to_come_and_less_durability_are_refused_by_name(name: str, par
         parse(**{name.lower(): value})
 
 
-def test_asking_for_what_is_done_anyway_is_fine() -> None:
+def test_options_for_the_default_behaviour_are_accepted() -> None:
     assert write(fsync="true", compressionType="ZSTD") == write()
 
 
@@ -220,7 +220,7 @@ def test_a_root_that_would_go_with_the_session_is_refused(monkeypatch: pytest.Mo
     assert read(path=str(tmp_path / "my-root")).root == tmp_path / "my-root"
 
 
-def test_what_has_no_effect_is_said_once_each(caplog: pytest.LogCaptureFixture) -> None:
+def test_each_option_without_effect_is_logged_once(caplog: pytest.LogCaptureFixture) -> None:
     given = {
         "path": "/data/root",
         "topic": "a",

@@ -58,7 +58,7 @@ def values(root: Root, **options: object) -> list[object]:
     return [row["value"] for row in rows(root, **options)]
 
 
-def test_a_topic_that_is_not_compacted_is_read_as_it_is(root: Root) -> None:
+def test_an_uncompacted_topic_is_read_completely(root: Root) -> None:
     write(root, "x", [b"1", b"2"], [b"a", b"a"])
     assert values(root) == [b"1", b"2"]
 
@@ -89,7 +89,7 @@ def test_rows_are_those_of_the_log(root: Root) -> None:
     assert found == [row for row in everything if row in found]
 
 
-def test_offsets_choose_among_what_is_left(root: Root) -> None:
+def test_offsets_select_among_the_remaining_messages(root: Root) -> None:
     with RunningIncarnation(root) as broker:
         entries = [single_entry(ClientMessage(b"%d" % number, b"k%d" % (number % 3))) for number in range(4)]
         broker.send_entries("x", entries)
@@ -101,7 +101,7 @@ def test_offsets_choose_among_what_is_left(root: Root) -> None:
     assert values(root, endingOffsets=json.dumps({"x": [ledger, 1]})) == [b"1"]
 
 
-def test_what_cannot_be_read_is_an_error_as_in_the_log(root: Root) -> None:
+def test_unreadable_messages_are_an_error_as_in_the_log(root: Root) -> None:
     encrypted = MessageMetadata()
     encrypted.encryption_keys.add(key="k", value=b"secret")
     with RunningIncarnation(root) as broker:
@@ -115,7 +115,7 @@ def test_what_cannot_be_read_is_an_error_as_in_the_log(root: Root) -> None:
     assert values(root, failOnDataLoss="false") == [b"2"]
 
 
-def test_a_read_goes_on_while_the_topic_is_compacted_again(root: Root) -> None:
+def test_a_read_continues_while_the_topic_is_compacted_again(root: Root) -> None:
     write(root, "x", [b"1", b"2"], [b"a", b"b"])
     compact(root, "x")
     made = source(root)
@@ -130,7 +130,7 @@ def test_a_read_goes_on_while_the_topic_is_compacted_again(root: Root) -> None:
         list(reader.read(plan[0]))
 
 
-def test_splits_are_the_whole(root: Root) -> None:
+def test_splits_cover_the_compacted_topic(root: Root) -> None:
     for number in range(6):
         write(
             root,
@@ -143,7 +143,7 @@ def test_splits_are_the_whole(root: Root) -> None:
     assert values(root, minPartitions=4) == values(root)
 
 
-def test_streams_refuse_it(root: Root) -> None:
+def test_streams_refuse_read_compacted(root: Root) -> None:
     with pytest.raises(InvalidArgumentError, match="Option readCompacted is not possible in a stream"):
         PulsarStreamReader(read_options({"path": str(root.path), "topic": "x", "readCompacted": "true"}), None)  # type: ignore[arg-type]
 
@@ -158,7 +158,7 @@ def test_in_sql(spark: SparkSession, root: Root) -> None:
     assert ([row[0] for row in found], read.count()) == (["45", "50"], 6)
 
 
-def test_of_a_damaged_file_only_what_is_damaged_is_lost(root: Root) -> None:
+def test_a_damaged_file_loses_only_its_damaged_batches(root: Root) -> None:
     """Batches are read in groups: those before the bad one are good."""
     wanted = [b"%06d" % number + b"x" * 1_000 for number in range(14_000)]
     write(root, "x", wanted, [value[:6] for value in wanted])

@@ -99,7 +99,7 @@ def test_a_key_that_is_no_text_carries_the_flag_of_base64() -> None:
     assert made.rows.column("key_b64").to_pylist() == [False, True, False, False]
 
 
-def test_what_was_read_can_be_written_again() -> None:
+def test_a_frame_that_was_read_can_be_written() -> None:
     rows = [{"entry_id": 0, "batch_index": 0, "value": b"v", "key": b"k", "properties": [("a", "b")]}]
     selection = select_columns(include_metadata=True)
     segment = pa.RecordBatch.from_pylist(rows, schema=SEGMENT_SCHEMA)
@@ -214,7 +214,7 @@ def test_a_required_field_that_is_missing() -> None:
         check_frame(frame(city="string"), has_topic_option=True, value_type=value_type)
 
 
-def test_without_a_topic_nothing_can_be_written() -> None:
+def test_a_write_without_a_topic_is_refused() -> None:
     with pytest.raises(InvalidArgumentError, match="option topic"):
         check_frame(frame(value="binary"), has_topic_option=False)
     schema = frame(value="binary", __topic="string")

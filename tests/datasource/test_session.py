@@ -37,7 +37,7 @@ def test_old_java_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
         require_java()
 
 
-def test_the_jvm_is_told_which_python_and_sockets_to_use(spark: SparkSession):
+def test_the_jvm_gets_the_python_and_socket_settings(spark: SparkSession):
     assert spark.conf.get("spark.python.unix.domain.socket.enabled") == "true"
     assert spark.sparkContext.pythonExec == sys.executable
 
@@ -82,7 +82,7 @@ def start(folder: Path, settings: Path, packages: str = "") -> subprocess.Comple
 
 
 @pytest.mark.long
-def test_a_session_fetches_deltas_jars_and_says_only_what_matters(repository: Path, tmp_path: Path):
+def test_a_session_fetches_deltas_jars_quietly(repository: Path, tmp_path: Path):
     done = start(tmp_path / "ivy", repository)
     assert done.stdout.endswith("ROWS 1\n")
     assert f"Fetching Delta's JARs into {tmp_path / 'ivy'}, which is done once." in done.stderr
@@ -102,7 +102,7 @@ def test_jars_that_cannot_be_fetched_are_named_with_sparks_lines_and_the_remedy(
 
 
 @pytest.mark.long
-def test_packages_of_ones_own_that_cannot_be_fetched_are_named_too(tmp_path: Path):
+def test_unfetchable_packages_of_the_user_are_named_too(tmp_path: Path):
     settings = tmp_path / "settings.xml"
     settings.write_text(IVY.format(folder=tmp_path / "nothing"))
     done = start(tmp_path / "ivy", settings, "no.such.group:nothing:0")
@@ -110,7 +110,7 @@ def test_packages_of_ones_own_that_cannot_be_fetched_are_named_too(tmp_path: Pat
     assert "one of spark.jars.packages could not be fetched" in done.stderr.strip().splitlines()[-1]
 
 
-def test_jars_of_ones_own_stay_beside_deltas(monkeypatch: pytest.MonkeyPatch):
+def test_jars_of_the_user_stay_beside_deltas(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(session, "delta_jars", lambda confs: (Path("/ivy/delta.jar"),))
     confs = session._with_jars(session_confs(delta=True) | {"spark.jars": "mine.jar"})
     assert confs["spark.jars"] == "mine.jar,/ivy/delta.jar"

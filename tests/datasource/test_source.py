@@ -34,7 +34,7 @@ def source(root: Root, **options: str) -> PulsarDataSource:
     return PulsarDataSource(CaseInsensitiveDict({"path": str(root.path), "topic": "x"} | options))
 
 
-def test_what_has_no_effect_is_said_once_a_read(root: Root, caplog: pytest.LogCaptureFixture) -> None:
+def test_options_without_effect_are_logged_once_for_each_read(root: Root, caplog: pytest.LogCaptureFixture) -> None:
     made = source(root, **{"pulsar.client.ioThreads": "3"})
     reader = made.reader(made.schema())
     reader.partitions()
@@ -44,7 +44,7 @@ def test_what_has_no_effect_is_said_once_a_read(root: Root, caplog: pytest.LogCa
     ] * 2  # once for each time that it was asked for the schema, as Spark does for each `load`
 
 
-def test_what_has_no_effect_is_said_once_a_query(
+def test_options_without_effect_are_logged_once_for_each_query(
     root: Root, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for _ in range(3):
@@ -64,7 +64,7 @@ def test_the_sink_runner_commits_without_a_plan(root: Root, monkeypatch: pytest.
     assert pickle.loads(pickle.dumps(planned)) is not None
 
 
-def test_a_stream_that_is_refused_says_so_when_spark_asks_for_offsets(root: Root) -> None:
+def test_a_refused_stream_raises_when_spark_asks_for_offsets(root: Root) -> None:
     made = source(root, endingoffsets="latest")
     refused = pickle.loads(pickle.dumps(made.streamReader(made.schema())))
     assert isinstance(refused, RefusedStream)

@@ -72,7 +72,7 @@ def master(tmp_path: Path) -> Iterator[str]:
         yield url
 
 
-def test_of_speculative_attempts_one_is_committed(master: str, tmp_path: Path) -> None:
+def test_one_of_several_speculative_attempts_is_committed(master: str, tmp_path: Path) -> None:
     root = tmp_path / "root"
     arguments = [sys.executable, "-c", PROGRAM, master, str(root)]
     done = subprocess.run(arguments, capture_output=True, text=True, check=False, timeout=240)

@@ -106,7 +106,7 @@ def test_a_declared_schema_types_reads_and_packs_writes(
     assert read("flights").count() == 8
 
 
-def test_every_type_of_value_comes_back(spark: SparkSession, write: Write, read: Read) -> None:
+def test_every_type_of_value_is_read_back(spark: SparkSession, write: Write, read: Read) -> None:
     ddl = (
         "b BOOLEAN, t TINYINT, i INT, l BIGINT, f FLOAT, d DOUBLE, s STRING, x BINARY, day DATE, at TIMESTAMP, "
         "m MAP<STRING, INT>, a ARRAY<STRING>, n STRUCT<p: INT, q: STRING>, c DECIMAL(20, 4)"
@@ -139,7 +139,7 @@ def test_topics_with_different_schemas(spark: SparkSession, write: Write, read: 
     assert read(topics="one,two", allowDifferentTopicSchemas=True).select("value").count() == 2
 
 
-def test_catalog_tables_lose_their_options_and_say_so(spark: SparkSession, write: Write, root: Path) -> None:
+def test_catalog_tables_lose_their_options_with_an_error(spark: SparkSession, write: Write, root: Path) -> None:
     """docs/limits.md: Spark 4.2.0 keeps a table's OPTIONS from Python data sources, and Delta's catalog the table."""
     write(spark.sql("SELECT 'x' value"), "x")
     spark.sql(f"CREATE TABLE topic_x (value BINARY) USING pulsarpy OPTIONS (topic 'x', path '{root}')")

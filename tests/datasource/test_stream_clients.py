@@ -129,7 +129,7 @@ def test_a_subscription_goes_from_a_client_to_spark_and_back(
 
 
 @pytest.mark.long
-def test_a_subscription_goes_to_and_fro_while_messages_come(
+def test_a_subscription_moves_between_clients_and_spark_under_load(
     spark: SparkSession, broker: RunningBroker, client: pulsar.Client, tmp_path: Path
 ) -> None:
     root, stop, sent, by_client = Root.open(broker.root), threading.Event(), list[bytes](), list[bytes]()

@@ -178,7 +178,7 @@ def acked_one_by_one(root: Root, type_: str, *, sent: int = 200, every: int = 3)
     return sorted(set(values) - set(acked)), acked
 
 
-def test_a_query_of_another_type_leaves_out_what_clients_acknowledged_too(root: Root) -> None:
+def test_a_query_of_another_type_skips_messages_that_clients_acknowledged(root: Root) -> None:
     left, _ = acked_one_by_one(root, "Shared")
     kept = Checkpoint()
     run = query(root, kept, "Exclusive")
@@ -187,7 +187,7 @@ def test_a_query_of_another_type_leaves_out_what_clients_acknowledged_too(root: 
     run.stop()
 
 
-def test_an_offset_names_the_row_whose_holes_it_leaves_out_until_they_are_behind(root: Root) -> None:
+def test_an_offset_names_the_row_of_its_ack_holes_until_they_are_passed(root: Root) -> None:
     left, _ = acked_one_by_one(root, "Exclusive")
     kept = Checkpoint()
     run = query(root, kept, "Exclusive", maxMessagesPerTrigger="50")
@@ -219,7 +219,7 @@ def test_a_batch_that_was_cut_off_is_the_same_at_its_replay(root: Root, at: Poin
 
 
 @pytest.mark.parametrize("every", [3, 1_000], ids=["with holes before", "without"])
-def test_what_clients_acknowledged_since_a_batch_was_cut_off_does_not_come_again(root: Root, every: int) -> None:
+def test_messages_acknowledged_after_an_interrupted_batch_are_not_read_again(root: Root, every: int) -> None:
     left, acked = acked_one_by_one(root, "Shared", every=every)
     kept = Checkpoint()
     run = query(root, kept, "Shared", maxMessagesPerTrigger="50")

@@ -119,7 +119,7 @@ PLACES = {"before": "true", "after": "false"}
 KINDS = {"k": "Key_Shared", "s": "Shared", "f": "Failover"}
 
 
-def test_an_application_is_killed_and_another_goes_on(
+def test_a_killed_application_is_continued_by_another(
     spark: SparkSession, root: Root, apps: Callable[..., App], tmp_path: Path
 ):
     """One application runs two queries whose sinks stop in the midst of batch 1, and a consumer of each kind; this one

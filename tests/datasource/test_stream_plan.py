@@ -50,7 +50,7 @@ slot_bounds = st.dictionaries(st.integers(0, 63), bounds, max_size=8)
 
 @given(slot_bounds)
 @settings(suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture])
-def test_slots_get_exactly_their_entries_and_nothing_is_read_twice(root: Root, given_bounds: dict[int, list[int]]):
+def test_slots_get_exactly_their_entries(root: Root, given_bounds: dict[int, list[int]]):
     view = root.store.view()
     (part,) = existing_parts(view, TopicSelection(("t",)))
     ranges = [SlotRange((slot,), 1, at(start), at(end)) for slot, (start, end) in given_bounds.items()]
@@ -110,7 +110,7 @@ def test_targets_bound_a_backlog(root: Root):
 
 @given(bounds, st.one_of(st.none(), st.integers(1, 70)), st.one_of(st.none(), st.integers(1, 700)))
 @settings(suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture])
-def test_a_backlog_is_counted_whole_and_planned_as_far_as_a_batch_goes(
+def test_a_backlog_is_counted_completely_and_planned_for_one_batch(
     root: Root, given_bounds: list[int], rows: int | None, size: int | None
 ):
     view = root.store.view()
@@ -130,7 +130,7 @@ def test_a_backlog_is_counted_whole_and_planned_as_far_as_a_batch_goes(
 
 @given(st.tuples(st.integers(0, 6), st.integers(0, 6)).map(sorted))
 @settings(suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture])
-def test_counting_a_range_says_what_planning_it_says(root: Root, given_bounds: list[int]):
+def test_counting_a_range_equals_planning_it(root: Root, given_bounds: list[int]):
     view = root.store.view()
     (part,) = existing_parts(view, TopicSelection(("several",)))
     ledger = chain.read_limit(view, part.topic_id).ledger

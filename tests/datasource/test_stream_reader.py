@@ -38,7 +38,7 @@ def query(root: Root, kept: Checkpoint, *, available_now: bool = False, once: bo
     return MicroBatchQuery(root.path, kept, chosen, available_now=available_now, once=once)
 
 
-def test_a_new_query_starts_at_the_end_and_the_end_stays_where_it_was(root: Root):
+def test_a_new_query_starts_at_the_end_as_of_its_start(root: Root):
     write(root, "t", numbered(0, 10))
     kept = Checkpoint()
     run = query(root, kept)
@@ -73,7 +73,7 @@ def test_a_batch_cut_off_anywhere_is_the_same_batch_again(root: Root, point: Poi
     assert kept.values == numbered(0, 40)
 
 
-def test_batch_zero_is_replayed_whole_though_its_start_is_another(root: Root):
+def test_batch_zero_is_replayed_completely_with_another_start(root: Root):
     """Pitfall D4: Spark logs only the end of batch 0, and passes a fresh initial offset as its start."""
     kept = Checkpoint()
     write(root, "t", numbered(0, 10))
@@ -122,7 +122,7 @@ def test_a_limit_is_soft_and_never_splits_an_entry(root: Root):
     assert [len(kept.sink[batch]) for batch in sorted(kept.sink)] == [1_500, 1_500, 1_500]
 
 
-def test_available_now_reads_what_was_there_at_its_start(root: Root):
+def test_available_now_reads_up_to_the_end_at_its_start(root: Root):
     root.create_topic("more")
     write(root, "t", numbered(0, 100))
     for limit in ({}, {"maxMessagesPerTrigger": "10"}):
@@ -156,7 +156,7 @@ def test_no_topic_starves(root: Root):
     assert kept.values.count(b"busy") >= 2_000
 
 
-def test_trigger_once_takes_all_that_is_there(root: Root):
+def test_trigger_once_reads_all_messages(root: Root):
     for _ in range(3):
         write(root, "t", numbered(0, 10))
     kept = Checkpoint()
@@ -165,7 +165,7 @@ def test_trigger_once_takes_all_that_is_there(root: Root):
     assert len(kept.values) == 30
 
 
-def test_the_default_limit_is_what_the_options_say(root: Root):
+def test_the_default_limit_is_set_by_options(root: Root):
     found = {
         name: query(root, Checkpoint(), **options).reader.getDefaultReadLimit()
         for name, options in {
@@ -295,7 +295,7 @@ def test_a_logged_batch_of_a_deleted_topic_is_a_loss(root: Root, recreated: bool
     assert kept.values == [b"other"]
 
 
-def test_a_topic_that_the_options_name_no_more_is_said_so(root: Root):
+def test_a_topic_removed_from_the_options_is_reported(root: Root):
     root.create_topic("other")
     write(root, "t", numbered(0, 10))
     write(root, "other", [b"x"])
@@ -308,7 +308,7 @@ def test_a_topic_that_the_options_name_no_more_is_said_so(root: Root):
         run.run()
 
 
-def test_a_topic_shorter_than_what_was_read_is_a_loss(root: Root, tmp_path: Path):
+def test_a_topic_that_ends_before_the_offset_is_a_loss(root: Root, tmp_path: Path):
     """A root restored from an older backup: ids would be given anew, and what gets them would be left out."""
     import shutil
 

@@ -62,7 +62,7 @@ def forget_commit(checkpoint: Path, batch_id: int) -> None:
 
 
 @pytest.mark.parametrize("under_default", [False, True])
-def test_a_batch_that_is_planned_anew_over_as_many_messages_is_refused(
+def test_a_batch_replanned_over_as_many_other_messages_is_refused(
     spark: SparkSession, root: Root, checkpoint: Path, run: Run, under_default: bool
 ) -> None:
     """The checkpoint is restored from a backup, and another topic has got more messages: batch 1 is ten of its."""
@@ -124,7 +124,7 @@ def test_a_batch_of_other_files_is_refused(spark: SparkSession, root: Root, chec
         spark.conf.unset("spark.sql.streaming.fileSource.log.compactInterval")
 
 
-def test_a_batch_that_comes_again_from_its_offsets_is_a_replay(root: Root, checkpoint: Path, run: Run) -> None:
+def test_a_batch_repeated_from_its_offsets_is_a_replay(root: Root, checkpoint: Path, run: Run) -> None:
     write(root, "in-a", numbered(0, 10))
     run()
     write(root, "in-a", numbered(10, 10))
@@ -135,7 +135,7 @@ def test_a_batch_that_comes_again_from_its_offsets_is_a_replay(root: Root, check
     assert values(root, "out") == numbered(0, 30)
 
 
-def test_the_settings_of_a_batch_may_be_edited_before_it_comes_again(root: Root, checkpoint: Path, run: Run) -> None:
+def test_the_settings_of_a_batch_may_be_edited_before_its_replay(root: Root, checkpoint: Path, run: Run) -> None:
     """As operators do, who want another number of shuffle partitions; their editors end the last line."""
     write(root, "in-a", numbered(0, 10))
     run()

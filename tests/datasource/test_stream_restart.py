@@ -76,7 +76,7 @@ def test_a_restart_inside_batch_0_loses_nothing_and_does_not_wait(
 
 
 @pytest.mark.parametrize("point", list(Point))
-def test_a_topic_of_a_pattern_that_came_during_batch_0_is_read_from_its_start(root: Root, point: Point) -> None:
+def test_a_topic_created_during_batch_0_of_a_pattern_is_read_from_its_start(root: Root, point: Point) -> None:
     root.create_topic("c-a")
     options = {"topic": "", "topicsPattern": "c-.*", "subscription": "s"}
     kept = killed_in_its_first_batch(root, point, **options)
@@ -86,7 +86,7 @@ def test_a_topic_of_a_pattern_that_came_during_batch_0_is_read_from_its_start(ro
     assert kept.values == numbered(0, 10)
 
 
-def test_a_first_batch_with_rows_is_the_same_when_it_is_replayed(root: Root) -> None:
+def test_a_first_batch_with_rows_is_equal_in_its_replay(root: Root) -> None:
     write(root, "t", numbered(0, 10))
     options = {"subscriptionPrefix": "p", "subscriptionInitialPosition": "earliest"}
     kept = killed_in_its_first_batch(root, Point.WRITTEN, **options)
@@ -98,7 +98,7 @@ def test_a_first_batch_with_rows_is_the_same_when_it_is_replayed(root: Root) -> 
     assert kept.values == numbered(0, 20)
 
 
-def test_asking_where_a_query_starts_makes_nothing(root: Root) -> None:
+def test_planning_the_start_of_a_query_creates_nothing(root: Root) -> None:
     run = query(root, Checkpoint(), subscriptionPrefix="p")
     first = run.reader.initialOffset()
     write(root, "t", numbered(0, 10))
@@ -106,7 +106,7 @@ def test_asking_where_a_query_starts_makes_nothing(root: Root) -> None:
     assert named(root) == []
 
 
-def test_without_its_checkpoint_a_pattern_reads_topics_that_came_meanwhile_from_their_start(root: Root) -> None:
+def test_without_its_checkpoint_a_pattern_reads_new_topics_from_their_start(root: Root) -> None:
     root.create_topic("c-a")
     options = {"topic": "", "topicsPattern": "c-.*", "subscription": "s", "startingOffsets": "latest"}
     run = query(root, Checkpoint(), **options)
@@ -119,7 +119,7 @@ def test_without_its_checkpoint_a_pattern_reads_topics_that_came_meanwhile_from_
     assert kept.values == numbered(0, 10)
 
 
-def test_a_topic_named_beside_one_that_has_the_subscription_starts_where_the_options_say(root: Root) -> None:
+def test_a_topic_added_to_a_subscription_starts_by_the_options(root: Root) -> None:
     run = query(root, Checkpoint(), subscription="s")
     run.run_all()
     run.stop()
@@ -130,7 +130,7 @@ def test_a_topic_named_beside_one_that_has_the_subscription_starts_where_the_opt
     assert kept.values == []
 
 
-def test_of_two_queries_that_start_at_once_the_first_one_says_where_the_subscription_begins(root: Root) -> None:
+def test_the_first_of_two_starting_queries_sets_the_subscriptions_start(root: Root) -> None:
     write(root, "t", numbered(0, 10))
     first, second = Checkpoint(), Checkpoint()
     late = query(root, second, subscription="s", subscriptionType="Shared", startingOffsets="latest")
@@ -269,7 +269,7 @@ def test_another_consumer_name_keeps_the_subscription_of_a_prefix(root: Root) ->
 
 
 @pytest.mark.parametrize("options", [{"subscriptionPrefix": "p"}, {"subscription": "s"}, {}])
-def test_a_checkpoint_of_version_1_is_read_and_kept_as_text_while_nothing_is_new(
+def test_a_checkpoint_of_version_1_is_read_and_kept_while_there_is_no_new_message(
     root: Root, options: dict[str, str]
 ) -> None:
     write(root, "t", numbered(0, 10))

@@ -74,7 +74,7 @@ def full_batches(query: StreamingQuery) -> list[dict[str, Any]]:
     return [json.loads(entry.json) for entry in query.recentProgress if entry["numInputRows"]]
 
 
-def test_a_query_over_topics_that_come_and_go(streams: Streams):
+def test_a_query_over_topics_that_are_created_and_deleted(streams: Streams):
     root = streams.root
     for first in (0, 10, 20):
         write(root, "in", numbered(first, 10))
@@ -149,7 +149,7 @@ def test_available_now_leaves_its_cursor_at_the_end_and_gives_the_subscription_b
     assert len(full_batches(once)) == 1
 
 
-def test_exclusive_refuses_a_second_live_query_and_stop_gives_it_back(streams: Streams):
+def test_exclusive_refuses_a_second_live_query_and_stop_releases_it(streams: Streams):
     root = streams.root
     write(root, "in", numbered(0, 10))
     options = {"subscription": "s", "startingOffsets": "earliest", "leaseDuration": "2s"}

@@ -136,7 +136,7 @@ def test_a_prefix_makes_a_subscription_that_expires(root: Root):
     assert len(root.subscriptions()) == 1
 
 
-def test_a_partition_that_came_while_nobody_read_starts_at_its_earliest_message(root: Root):
+def test_a_partition_created_without_readers_starts_at_its_earliest_message(root: Root):
     root.create_topic("p", 2)
     first = Checkpoint()
     run = query(root, first, topic="p")
@@ -218,7 +218,7 @@ def test_batch_zero_replayed_after_the_cursor_moved_loses_nothing(root: Root):
 # -- Exclusive -----------------------------------------------------------------------------------------------------
 
 
-def test_a_second_live_query_is_refused_within_a_lease_period_or_so(root: Root):
+def test_a_second_live_query_is_refused_within_about_a_lease_period(root: Root):
     active = query(root, Checkpoint())
     active.run_all()
     second = query(root, Checkpoint())
@@ -233,7 +233,7 @@ def test_a_second_live_query_is_refused_within_a_lease_period_or_so(root: Root):
         query(root, Checkpoint(), available_now=True).run()
 
 
-def test_the_same_consumer_takes_it_back_at_once(root: Root):
+def test_the_same_consumer_reacquires_its_subscription_at_once(root: Root):
     write(root, "t", numbered(0, 10))
     kept = Checkpoint()
     run = query(root, kept, leaseDuration="1 hour")
@@ -335,7 +335,7 @@ def test_a_standby_makes_no_batches_and_takes_over_at_the_cursor(root: Root, kil
     assert not killed or took_s > LEASE_S / 2
 
 
-def test_available_now_as_a_standby_ends_with_nothing(root: Root):
+def test_available_now_as_a_standby_ends_without_rows(root: Root):
     active = query(root, Checkpoint(), "Failover")
     active.run_all()
     write(root, "t", numbered(0, 10))
@@ -437,7 +437,7 @@ def fill_from(root: Root, first: int, count: int) -> None:
 
 @pytest.mark.parametrize("type_", ["Shared", "Key_Shared"])
 @pytest.mark.parametrize("point", list(Point))
-def test_of_a_killed_query_nothing_is_lost(root: Root, type_: str, point: Point):
+def test_a_killed_query_loses_no_message(root: Root, type_: str, point: Point):
     one, two = Checkpoint(), Checkpoint()
     first, second = query(root, one, type_), query(root, two, type_)
     for _ in range(3):
@@ -485,7 +485,7 @@ def test_a_batch_reads_each_stored_batch_once_however_slots_lie(root: Root):
 
 
 @pytest.mark.parametrize("type_", ["Shared", "Key_Shared"])
-def test_slots_given_back_for_a_query_that_ends_with_nothing_are_read_in_the_same_run(root: Root, type_: str):
+def test_slots_released_by_an_ending_query_are_read_in_the_same_run(root: Root, type_: str):
     fill(root, 50)
     kept, nothing = Checkpoint(), Checkpoint()
     first = query(root, kept, type_, available_now=True, maxMessagesPerTrigger="50")
@@ -502,7 +502,7 @@ def test_slots_given_back_for_a_query_that_ends_with_nothing_are_read_in_the_sam
 # -- types, resets, deletions --------------------------------------------------------------------------------------
 
 
-def test_the_type_changes_when_nobody_reads_it(root: Root):
+def test_the_type_changes_without_live_consumers(root: Root):
     write(root, "t", numbered(0, 10))
     exclusive = query(root, Checkpoint())
     exclusive.run_all()
@@ -524,7 +524,7 @@ def test_the_type_changes_when_nobody_reads_it(root: Root):
     assert failover.values == numbered(20, 10)
 
 
-def test_a_subscription_deleted_under_a_query_is_said_so(root: Root):
+def test_a_subscription_deleted_under_a_query_is_an_error(root: Root):
     run = query(root, Checkpoint())
     run.run_all()
     root.delete_subscription("t", "s", force=True)
@@ -536,7 +536,7 @@ def test_a_subscription_deleted_under_a_query_is_said_so(root: Root):
     assert record(root) is None
 
 
-def test_a_subscription_deleted_and_made_again_under_a_query_fences_it(root: Root):
+def test_a_subscription_deleted_and_created_again_fences_its_query(root: Root):
     write(root, "t", numbered(0, 10))
     run = query(root, Checkpoint())
     run.run_all()

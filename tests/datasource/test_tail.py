@@ -67,7 +67,7 @@ def soon(find: Callable[[], object], expected: object) -> None:
     assert found == expected
 
 
-def test_a_batch_read_sees_what_is_acknowledged(root: Root, broker: RunningIncarnation):
+def test_a_batch_read_sees_acknowledged_messages(root: Root, broker: RunningIncarnation):
     write(root, "t", numbered(0, 5))
     broker.send("t", numbered(5, 200), batch=9)
     soon(lambda: batch_values(root), numbered(0, 205))
@@ -122,7 +122,7 @@ def test_a_stream_follows_a_broker(root: Root, broker: RunningIncarnation):
     soon(lambda: run.run_all() >= 0 and kept.values, numbered(0, 1_000))
 
 
-def test_latest_is_behind_what_is_acknowledged(root: Root, broker: RunningIncarnation):
+def test_latest_is_after_acknowledged_messages(root: Root, broker: RunningIncarnation):
     broker.send("t", numbered(0, 10))
     soon(lambda: len(batch_values(root)), 10)
     kept = Checkpoint()
@@ -221,7 +221,7 @@ def test_markers_and_compacted_messages_are_hidden(root: Root, broker: RunningIn
     assert len(batch_rows(root, columns="__topic")) == 3
 
 
-def test_what_cannot_be_read_is_an_error_and_not_a_null(root: Root, broker: RunningIncarnation):
+def test_unreadable_messages_are_an_error_and_not_null(root: Root, broker: RunningIncarnation):
     encrypted = MessageMetadata()
     encrypted.encryption_keys.add(key="k", value=b"secret")
     broker.send_entries("t", [single_entry(ClientMessage(b"a")), single_entry(ClientMessage(b"b"), metadata=encrypted)])
@@ -233,7 +233,7 @@ def test_what_cannot_be_read_is_an_error_and_not_a_null(root: Root, broker: Runn
         seal_closed(root, pytest.fail, grace_s=0)
 
 
-def test_progress_counts_what_is_not_sealed(root: Root, broker: RunningIncarnation):
+def test_progress_counts_unsealed_messages(root: Root, broker: RunningIncarnation):
     broker.send("t", numbered(0, 90), batch=3)
     soon(lambda: len(batch_values(root)), 90)
     kept = Checkpoint()

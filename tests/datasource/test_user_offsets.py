@@ -24,7 +24,7 @@ def test_one_word_for_all_topics() -> None:
 
 @pytest.mark.parametrize("name", ["t", "public/default/t", "persistent://public/default/t"])
 @pytest.mark.parametrize("value", ["[7, 3]", '"7:3"', '"7:3:-1"', '"7:3:-1:4"'])
-def test_a_start_is_the_message_and_an_end_is_behind_it(name: str, value: str) -> None:
+def test_a_start_includes_its_message_and_so_does_an_end(name: str, value: str) -> None:
     text = f'{{"{name}": {value}}}'
     assert parse_starting_offsets(text).of(T) == at(7, 3)
     assert parse_ending_offsets(text).of(T) == at(7, 4)
@@ -45,7 +45,7 @@ def test_topics_that_are_not_named_have_the_default() -> None:
     assert offsets.of(TopicName.parse("u")) == "latest"
 
 
-def test_names_that_apply_to_nothing_are_told() -> None:
+def test_names_that_match_no_topic_are_refused() -> None:
     offsets = parse_starting_offsets('{"t": "earliest", "u": [1, 2], "v-partition-0": [1, 2], "w": "latest"}')
     u, v = TopicName.parse("u"), TopicName.parse("v")
     topics = [T.partition(0), u.partition(0), u.partition(1), v.partition(0)]

@@ -150,7 +150,7 @@ def test_nested_json_is_written_as_by_sparks_to_json(spark: SparkSession) -> Non
 
 
 @pytest.mark.parametrize("ddl", SCHEMAS)
-def test_ddl_is_read_as_spark_reads_it(spark: SparkSession, ddl: str) -> None:
+def test_ddl_is_parsed_as_by_spark(spark: SparkSession, ddl: str) -> None:
     expected = StructType.fromDDL(ddl)
     for field in expected:
         field.metadata = {}
@@ -162,7 +162,7 @@ def test_ddl_is_read_as_spark_reads_it(spark: SparkSession, ddl: str) -> None:
 
 
 @pytest.mark.parametrize("text", NOT_SCHEMAS)
-def test_what_is_no_ddl(text: str) -> None:
+def test_invalid_ddl_is_refused(text: str) -> None:
     with pytest.raises(InvalidArgumentError, match="Schema"):
         value_schema("json", text)
 

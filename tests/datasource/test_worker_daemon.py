@@ -55,7 +55,7 @@ def test_sparks_own_daemon_prints_a_stack(memory_path: Path) -> None:
     assert "BrokenPipeError" in said
 
 
-def test_this_daemon_prints_nothing(memory_path: Path) -> None:
+def test_the_projects_daemon_prints_nothing(memory_path: Path) -> None:
     assert closing_an_idle_worker(["-m", QUIET, "pyspark.worker"], memory_path) == ""
 
 
@@ -73,6 +73,6 @@ def test_a_worker_that_has_loaded_the_source_a_reader_or_a_writer_prints_nothing
 
 
 @pytest.mark.parametrize("module", ["pyarrow", "pandas", "numpy", "deltalake"])
-def test_it_loads_nothing_that_starts_threads(module: str) -> None:
+def test_the_daemon_loads_no_module_that_starts_threads(module: str) -> None:
     code = f"import sys, {QUIET}; sys.exit({module!r} in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

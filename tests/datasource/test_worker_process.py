@@ -45,7 +45,7 @@ def run(code: str, *arguments: str) -> str:
     return done.stdout.strip()
 
 
-def test_collections_leave_out_what_was_loaded_before() -> None:
+def test_garbage_collections_skip_objects_loaded_before() -> None:
     assert run(FROZEN) == "True True"
 
 

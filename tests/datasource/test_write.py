@@ -98,7 +98,7 @@ def utc(moment: datetime | None) -> datetime | None:
     return None if moment is None else moment.astimezone().replace(tzinfo=None)
 
 
-def test_every_column_comes_back(spark: SparkSession, write: Write, read: Read, root: Path) -> None:
+def test_every_column_is_read_back(spark: SparkSession, write: Write, read: Read, root: Path) -> None:
     frame = every_column(spark)
     write(frame, "all")
     found = in_order(read("all", includeMetadata=True))

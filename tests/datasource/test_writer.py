@@ -80,7 +80,7 @@ def files(root: Path) -> Sequence[Path]:
     return sorted(path for path in root.rglob("*") if path.is_file())
 
 
-def test_a_root_is_made_where_nothing_is_and_said_so(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_missing_root_is_created_and_logged(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.WARNING):
         made = writer(tmp_path / "new")
     assert f"Created the root {tmp_path / 'new'}" in caplog.text
@@ -111,7 +111,7 @@ def test_a_refused_write_creates_nothing(
     assert not (tmp_path / "new").exists()
 
 
-def test_what_is_not_a_root_stays_as_it_is(tmp_path: Path) -> None:
+def test_a_folder_that_is_not_a_root_stays_unchanged(tmp_path: Path) -> None:
     (tmp_path / "photos").mkdir()
     (tmp_path / "photos" / "cat.jpg").write_bytes(b"meow")
     (tmp_path / "file").write_bytes(b"not a folder")
@@ -121,7 +121,7 @@ def test_what_is_not_a_root_stays_as_it_is(tmp_path: Path) -> None:
     assert [path.name for path in files(tmp_path)] == ["file", "cat.jpg"]
 
 
-def test_of_two_attempts_of_a_task_one_is_committed(tmp_path: Path) -> None:
+def test_one_of_two_attempts_of_a_task_is_committed(tmp_path: Path) -> None:
     made = writer(tmp_path / "root")
     first, lost = run(made, batch(b"a", b"b")), run(made, batch(b"c"))
     again = run(made, batch(b"c"))
@@ -130,7 +130,7 @@ def test_of_two_attempts_of_a_task_one_is_committed(tmp_path: Path) -> None:
     assert values(Root.open(tmp_path / "root"), "x") == [b"a", b"b", b"c"]
 
 
-def test_a_commit_that_comes_twice_changes_nothing(tmp_path: Path) -> None:
+def test_a_repeated_commit_changes_nothing(tmp_path: Path) -> None:
     made = writer(tmp_path / "root")
     message = run(made, batch(b"a"))
     pickled(made).commit([message])
@@ -370,7 +370,7 @@ def test_transactions_are_of_one_target(tmp_path: Path, caplog: pytest.LogCaptur
     )
 
 
-def test_an_application_that_wrote_before_there_was_a_key_for_each_target_goes_on(tmp_path: Path) -> None:
+def test_an_application_with_transactions_of_an_older_version_continues(tmp_path: Path) -> None:
     root = Root.create(tmp_path / "root")
     root.store.commit(lambda _: Change(puts=(), keys={keys.application_of_root("a"): 7}))
     for version in ("7", "8"):
@@ -380,7 +380,7 @@ def test_an_application_that_wrote_before_there_was_a_key_for_each_target_goes_o
 
 
 @pytest.mark.parametrize("again", [(b"a",), (b"a", b"b", b"c"), ()])
-def test_a_transaction_that_comes_again_with_other_rows_is_refused(tmp_path: Path, again: tuple[bytes, ...]) -> None:
+def test_a_transaction_repeated_with_other_rows_is_refused(tmp_path: Path, again: tuple[bytes, ...]) -> None:
     for payloads in ((b"a", b"b"), (b"c", b"d")):
         made = writer(tmp_path / "root", txnAppId="a", txnVersion="1")
         made.commit([run(made, batch(*payloads))])
@@ -420,7 +420,7 @@ NAMED = pa.record_batch([pa.array(["a"]), pa.array(["x"])], names=["value", "__t
 
 
 @pytest.mark.parametrize("rows_name_topics", [False, True])
-def test_a_streaming_query_does_not_make_its_deleted_topic_anew(tmp_path: Path, rows_name_topics: bool) -> None:
+def test_a_streaming_query_does_not_recreate_its_deleted_topic(tmp_path: Path, rows_name_topics: bool) -> None:
     """However Spark was given the checkpoint, and whatever file system that is on."""
     root = Root.create(tmp_path / "root")
     root.create_topic("x", partitions=3)
@@ -454,7 +454,7 @@ def test_rows_may_name_new_topics_at_any_time(tmp_path: Path) -> None:
     assert len(Root.open(tmp_path / "root").topics()) == 2
 
 
-def test_a_batch_that_comes_again_with_other_rows_is_refused(tmp_path: Path) -> None:
+def test_a_batch_repeated_with_other_rows_is_refused(tmp_path: Path) -> None:
     """After a power cut that took Spark's log of offsets: batch 1 is planned again, over more or less."""
     options = {"path": str(tmp_path / "root"), "topic": "x"}
     micro_batch(options, "q", 0, batch(b"a"))
@@ -534,7 +534,7 @@ def test_the_topics_that_rows_may_name_weigh_little_in_each_task() -> None:
     assert known.get(TopicName.parse("another")) is None
 
 
-def test_a_task_that_sees_no_mount_says_what_it_met(tmp_path: Path) -> None:
+def test_a_task_without_the_mounts_reports_its_first_error(tmp_path: Path) -> None:
     """Neither storage paths nor root are there: the error is that of the paths."""
     made = writer(tmp_path / "root")
     (tmp_path / "root").rename(tmp_path / "elsewhere")
@@ -542,7 +542,7 @@ def test_a_task_that_sees_no_mount_says_what_it_met(tmp_path: Path) -> None:
         run(made, batch(b"a"))
 
 
-def test_a_write_behind_the_open_ledger_of_a_dead_broker_is_visible_at_once(tmp_path: Path) -> None:
+def test_a_write_after_a_dead_brokers_open_ledger_is_visible_at_once(tmp_path: Path) -> None:
     root = Root.create(tmp_path)
     root.create_topic("x")
     with RunningIncarnation(root, lease_duration_s=0.3) as broker:

@@ -31,7 +31,7 @@ def copy_of(root: Root, file: FileRecord, path_id: int) -> Path:
     return root.storage_paths(root.store.view())[PathId(path_id)].segment_file(FileId(file.file_id))
 
 
-def test_tasks_read_everything_and_restore_what_is_bad(spark: SparkSession, tmp_path: Path) -> None:
+def test_tasks_read_all_copies_and_restore_bad_ones(spark: SparkSession, tmp_path: Path) -> None:
     """A driver that was killed before its commit has left what its tasks had copied."""
     root = filled(tmp_path, 4)
     before = messages.values(root, "t")

@@ -95,7 +95,7 @@ def test_an_empty_table_is_empty(root: Path) -> None:
     assert _by_sql(root, "cursors", None).num_rows == 0
 
 
-def test_errors_say_what_is_wrong(tmp_path: Path, root: Path) -> None:
+def test_errors_name_the_problem(tmp_path: Path, root: Path) -> None:
     with pytest.raises(NotARootError):
         current(tmp_path, "main")
     with pytest.raises(InvalidArgumentError, match="main or cursors"):

@@ -129,7 +129,7 @@ def test_errors_of_fsync_and_of_open_differ(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("ending", [".parquet", ".json", "_delta_log", "main"])
-def test_no_process_reports_what_another_could_not_sync(
+def test_no_process_reports_a_commit_that_another_could_not_sync(
     root: Path, store: MetadataStore, put: Put, monkeypatch: pytest.MonkeyPatch, ending: str
 ) -> None:
     """The kernel reports an error once: the other process's fsync of the same file succeeds."""
@@ -194,7 +194,7 @@ def test_a_mark_left_while_another_is_removed_stays(root: Path, put: Put, monkey
             put(process, "on top")
 
 
-def test_the_error_in_a_service_without_the_whole_of_proc_names_the_file(
+def test_the_error_in_a_service_with_a_restricted_proc_names_the_file(
     root: Path, store: MetadataStore, put: Put, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with monkeypatch.context() as hardened:
@@ -227,7 +227,7 @@ def test_an_operator_can_declare_that_the_file_system_was_remounted(root: Path, 
     assert not mark.exists()
 
 
-def test_nothing_of_this_boot_is_cut_off_unless_the_operator_declares_a_remount(root: Path, put: Put) -> None:
+def test_entries_of_this_boot_are_cut_off_only_after_a_declared_remount(root: Path, put: Put) -> None:
     """Deleting the mark has no effect; the error says what has, also for a snapshot of a live root without a mark."""
     mark = _broken_of_this_boot(root, put)
     for removed in (False, True):
@@ -239,7 +239,7 @@ def test_nothing_of_this_boot_is_cut_off_unless_the_operator_declares_a_remount(
     assert _tenants(MetadataStore(root)) == ["reported"]
 
 
-def test_an_empty_mark_cuts_off_nothing_that_was_durable(root: Path, store: MetadataStore, put: Put) -> None:
+def test_an_empty_mark_cuts_off_no_durable_entry(root: Path, store: MetadataStore, put: Put) -> None:
     put(store, "reported")
     del store
     path = entry_path(root / "metadata" / "main", 2)
@@ -392,7 +392,7 @@ os.waitpid(child, 0)
 """
 
 
-def test_a_child_that_was_forked_under_the_lock_does_not_keep_it(tmp_path: Path) -> None:
+def test_a_child_forked_under_the_lock_does_not_hold_it(tmp_path: Path) -> None:
     command = [sys.executable, "-c", FORKING, tmp_path / "lock"]
     assert subprocess.run(command, capture_output=True, text=True, check=True, timeout=60).stdout == "True\n"
 

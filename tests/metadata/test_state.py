@@ -76,9 +76,7 @@ def _check(view: View, puts: Sequence[Put]) -> None:
 
 
 @given(puts=PUTS, order=st.randoms(), cut=st.integers(0, 40))
-def test_the_view_is_what_a_dict_says_in_whatever_order_and_portions_rows_come(
-    puts: list[Put], order: object, cut: int
-) -> None:
+def test_the_view_equals_a_dict_for_rows_in_any_order_and_portions(puts: list[Put], order: object, cut: int) -> None:
     tables = _tables(puts)
     shuffled = [*tables, *tables[: len(tables) // 2]]
     order.shuffle(shuffled)  # type: ignore[attr-defined]
@@ -91,7 +89,7 @@ def test_the_view_is_what_a_dict_says_in_whatever_order_and_portions_rows_come(
 
 
 @given(before=PUTS, after=PUTS)
-def test_a_fork_leaves_what_it_was_forked_from_alone(before: list[Put], after: list[Put]) -> None:
+def test_a_fork_leaves_its_origin_unchanged(before: list[Put], after: list[Put]) -> None:
     state = State()
     tables = _tables([*before, *after])
     for table in tables[: len(before)]:
@@ -118,7 +116,7 @@ def test_since_starts_at_the_record_that_holds_the_place() -> None:
     assert list(view.since(SegmentRecord, "other", "")) == []
 
 
-def test_every_field_comes_back_also_those_that_this_version_does_not_know() -> None:
+def test_every_field_is_read_back_also_unknown_ones() -> None:
     record = SegmentRecord(**segment("x", 5).model_dump(), from_later={"nested": [1, None, "ü"]})
     state = State()
     state.apply(encode([(record, False)], 1, "t", ["k"]))
@@ -128,7 +126,7 @@ def test_every_field_comes_back_also_those_that_this_version_does_not_know() -> 
     assert back.model_dump()["from_later"] == {"nested": [1, None, "ü"]}
 
 
-def test_of_two_rows_with_one_seq_all_readers_take_the_same() -> None:
+def test_all_readers_choose_the_same_of_two_rows_with_one_seq() -> None:
     rows = [encode([(ledger("x", 1, closed), False)], 5, token, ["k"]) for token, closed in (("a", False), ("b", True))]
     for order in (rows, rows[::-1]):
         state = State()
@@ -139,7 +137,7 @@ def test_of_two_rows_with_one_seq_all_readers_take_the_same() -> None:
         assert found.closed
 
 
-def test_typed_columns_hold_what_sql_needs() -> None:
+def test_typed_columns_have_the_fields_that_sql_needs() -> None:
     row = encode([(segment("x", 5), True)], 7, "tok", ["b", "a"]).to_pylist()[0]
     assert {name: row[name] for name in ("kind", "seq", "cas_keys", "deleted", "topic_id", "ledger_id", "rows")} == {
         "kind": "segment",

@@ -56,7 +56,7 @@ def _note(view: View, name: str) -> object:
 # -- roots -----------------------------------------------------------------------------------------------------------
 
 
-def test_a_folder_that_is_no_root_says_how_to_make_one(tmp_path: Path) -> None:
+def test_a_folder_that_is_not_a_root_is_an_error_with_the_remedy(tmp_path: Path) -> None:
     assert not MetadataStore.exists(tmp_path)
     with pytest.raises(NotARootError, match=r"pulsarpy init"):
         MetadataStore(tmp_path)
@@ -100,7 +100,7 @@ def test_one_of_many_concurrent_creators_wins(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["with space", "größe 日本", "50%#x?y"])
-def test_a_root_may_have_any_ordinary_path_also_a_relative_one(
+def test_a_root_may_have_any_ordinary_or_relative_path(
     tmp_path: Path, name: str, put: Put, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -118,7 +118,7 @@ def test_a_root_may_have_any_ordinary_path_also_a_relative_one(
 # -- commits ---------------------------------------------------------------------------------------------------------
 
 
-def test_a_stale_decision_is_made_again_on_what_is_there_now(root: Path, store: MetadataStore) -> None:
+def test_a_stale_decision_is_made_again_on_the_present_view(root: Path, store: MetadataStore) -> None:
     other = MetadataStore(root)
     seen: list[object] = []
 
@@ -169,9 +169,7 @@ def test_keys_have_the_versions_given_or_one_more(store: MetadataStore) -> None:
     assert store.key_version("q/2") == 0
 
 
-def test_a_commit_without_rows_outlives_a_reopen_and_so_does_what_follows(
-    root: Path, store: MetadataStore, put: Put
-) -> None:
+def test_a_commit_without_rows_and_later_ones_outlive_a_reopen(root: Path, store: MetadataStore, put: Put) -> None:
     store.commit(lambda view: Change(keys={"q/1": 5}))
     put(store, "after")
     again = MetadataStore(root)
@@ -269,7 +267,7 @@ def test_a_view_never_changes(root: Path, store: MetadataStore, put: Put) -> Non
     assert _names(store.view()) == ["b"]
 
 
-def test_nothing_but_a_durable_read_makes_a_durable_view(root: Path, store: MetadataStore, put: Put) -> None:
+def test_only_a_durable_read_makes_a_durable_view(root: Path, store: MetadataStore, put: Put) -> None:
     put(store, "a")
     durable = store.view(durable=True)
     assert isinstance(durable, DurableView)
@@ -282,7 +280,7 @@ def test_nothing_but_a_durable_read_makes_a_durable_view(root: Path, store: Meta
     assert len(_names(store.view(durable=True))) == len(before) + 2
 
 
-def test_threads_read_whole_views_while_others_commit(store: MetadataStore) -> None:
+def test_threads_read_consistent_views_while_others_commit(store: MetadataStore) -> None:
     """Every view holds one generation: each commit replaces both records of a pair and adds a third."""
     stop = threading.Event()
     generations: set[int] = set()
@@ -317,9 +315,7 @@ def test_threads_increment_one_counter(store: MetadataStore) -> None:
     assert _note(store.view(), "n") == 24
 
 
-def test_a_deleted_record_leaves_a_tombstone_with_its_values_and_may_come_back(
-    root: Path, store: MetadataStore, put: Put
-) -> None:
+def test_a_deleted_record_leaves_a_tombstone_and_may_be_put_again(root: Path, store: MetadataStore, put: Put) -> None:
     ledger = LedgerRecord(topic_id="t", ledger_id=7, created_at=AT)
     store.commit(lambda view: Change(puts=[ledger], keys={"key": None}))
     store.commit(lambda view: Change(deletes=[ledger], keys={"key": None}))
@@ -398,7 +394,7 @@ OPERATIONS = st.lists(
 
 @settings(max_examples=12)
 @given(operations=OPERATIONS)
-def test_after_any_sequence_of_commits_and_folds_the_table_is_what_a_dict_says(
+def test_after_any_commits_and_folds_the_table_equals_a_dict(
     tmp_path_factory: pytest.TempPathFactory, operations: list[tuple[str, str, int]]
 ) -> None:
     with pytest.MonkeyPatch.context() as patch:
@@ -443,7 +439,7 @@ def test_after_any_sequence_of_commits_and_folds_the_table_is_what_a_dict_says(
             assert {record.file_id: record.length for record in reader.view().all(FileRecord)} == model
 
 
-def test_old_tombstones_are_forgotten_and_a_reader_that_missed_them_brings_nothing_back(
+def test_a_reader_that_missed_forgotten_tombstones_does_not_restore_records(
     root: Path, store: MetadataStore, monkeypatch: pytest.MonkeyPatch, put: Put, short_folds: None
 ) -> None:
     monkeypatch.setattr("pulsar_on_spark.metadata.store.FORGET_TOMBSTONES_AFTER", timedelta(0))
@@ -473,7 +469,7 @@ def _subscription(name: str) -> SubscriptionRecord:
     )
 
 
-def test_cursor_rows_are_there_after_a_reopen_and_the_newest_counts(root: Path, store: MetadataStore) -> None:
+def test_cursor_rows_survive_a_reopen_and_the_newest_counts(root: Path, store: MetadataStore) -> None:
     rows = [CursorRow("t", "s", slot, 1, n, 5, n, ack_holes=b"\x00\xff") for n in (1, 3, 2) for slot in (0, 1)]
     store.append_cursors([])
     for row in rows:
@@ -501,7 +497,7 @@ def test_cursors_are_folded_and_those_of_deleted_subscriptions_go(
     assert MetadataStore(root).cursors().of("t", "s")[0].n == 39
 
 
-def test_an_interrupt_while_rows_are_taken_in_loses_none_of_them(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_interrupted_refresh_loses_no_rows(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     theirs, mine = MetadataStore(root), MetadataStore(root)
     theirs.commit(lambda view: Change([NamespaceRecord(namespace="a/fresh")], keys={"namespace/a/fresh": None}))
     with monkeypatch.context() as patched:
@@ -516,7 +512,7 @@ def test_an_interrupt_while_rows_are_taken_in_loses_none_of_them(root: Path, mon
 
 
 @pytest.mark.root
-def test_the_first_commit_on_a_full_disk_fails_by_name_and_loses_nothing(tmp_path: Path) -> None:
+def test_the_first_commit_on_a_full_disk_fails_with_the_files_name_and_loses_nothing(tmp_path: Path) -> None:
     with SmallDisk(tmp_path / "disk", 4) as disk:
         store = MetadataStore.create(disk.at / "root", [RootRecord(format_version=1, cluster_id="c", quorum="3/3/2")])
         disk.fill()

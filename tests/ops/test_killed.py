@@ -83,7 +83,7 @@ def test_commands_that_are_killed(killer: Killer, scenario: Scenario) -> None:
     killer.play(scenario, most=1)
 
 
-def test_after_them_the_root_is_whole_and_serves(killer: Killer) -> None:
+def test_after_the_kills_the_root_is_complete_and_serves(killer: Killer) -> None:
     print(
         f"{killer.kills.total()} kills:",
         *(f"{kills} of {scenario.__name__}" for scenario, kills in killer.kills.items()),
@@ -118,7 +118,7 @@ def test_commands_that_are_killed_a_hundred_times(tmp_path: Path) -> None:
                 for scenario in random.sample(left, len(left)):
                     killer.play(scenario, most=5)
                 left = _left(kills + killer.kills)
-            test_after_them_the_root_is_whole_and_serves(killer)
+            test_after_the_kills_the_root_is_complete_and_serves(killer)
             kills += killer.kills
             shutil.rmtree(scratch)
 

@@ -168,14 +168,14 @@ def _children(pid: int) -> list[int]:
     return [int(child) for each in found for child in each.read_text().split()]
 
 
-def test_a_broker_that_is_killed_while_it_does_what_admins_ask(tmp_path: Path) -> None:
+def test_a_broker_killed_during_admin_requests(tmp_path: Path) -> None:
     with KilledBroker(tmp_path / "root") as killed:
         killed.play(ASKED, kills=1)
         killed.check_after_all()
 
 
 @pytest.mark.soak
-def test_a_broker_that_is_killed_a_hundred_times_while_it_does_what_admins_ask(tmp_path: Path) -> None:
+def test_a_broker_killed_a_hundred_times_during_admin_requests(tmp_path: Path) -> None:
     kills: Counter[str] = Counter()
     while left := [name for name in ASKED if kills[name] < SOAK_KILLS]:
         with KilledBroker(tmp_path / str(kills.total())) as killed:

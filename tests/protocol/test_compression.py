@@ -39,13 +39,13 @@ def test_a_truncated_or_overlong_payload_is_refused(codec: Codec) -> None:
         assert decompress(codec, memoryview(packed)[:length], len(TEXT)) is None
 
 
-def test_zlib_as_the_java_client_writes_it_has_no_end() -> None:
+def test_zlib_of_the_java_client_lacks_its_end() -> None:
     stream = zlib.compressobj()
     flushed = stream.compress(TEXT) + stream.flush(zlib.Z_SYNC_FLUSH)
     assert decompress(Codec.ZLIB, memoryview(flushed), len(TEXT)) == TEXT
 
 
-def test_a_zstd_frame_need_not_say_its_length() -> None:
+def test_a_zstd_frame_may_lack_its_length() -> None:
     packed = zstandard.ZstdCompressor(write_content_size=False).compress(TEXT)
     assert decompress(Codec.ZSTD, memoryview(packed), len(TEXT)) == TEXT
     assert decompress(Codec.ZSTD, memoryview(packed), len(TEXT) - 1) is None
@@ -64,7 +64,7 @@ def test_no_memory_is_allocated_for_a_size_that_is_only_claimed(codec: Codec) ->
 
 @settings(max_examples=300)
 @given(st.sampled_from(PACKING), st.binary(max_size=60), st.integers(0, 100))
-def test_garbage_is_refused_or_is_as_long_as_it_says(codec: Codec, packed: bytes, size_bytes: int) -> None:
+def test_garbage_is_refused_or_has_the_claimed_length(codec: Codec, packed: bytes, size_bytes: int) -> None:
     plain = decompress(codec, memoryview(packed), size_bytes)
     assert plain is None or len(plain) == size_bytes
 

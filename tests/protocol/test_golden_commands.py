@@ -315,6 +315,6 @@ def test_our_reply_equals_that_of_pulsars_broker(name: str) -> None:
     assert _read(BROKER[name]) == _read(bytes.fromhex(GOLDEN["broker"][name]))
 
 
-def test_every_reply_has_a_golden_one() -> None:
+def test_every_reply_has_a_golden_copy() -> None:
     """But CONSUMER_STATS_RESPONSE, whose body is the caller's."""
     assert BROKER.keys() == GOLDEN["broker"].keys()

@@ -136,13 +136,13 @@ def test_a_send_has_at_least_one_message(messages: int) -> None:
         (b"", False),
     ],
 )
-def test_an_entry_is_kept_as_it_came_and_checked(entry: bytes, is_intact: bool) -> None:
+def test_an_entry_is_kept_as_received_and_checked(entry: bytes, is_intact: bool) -> None:
     event = _event(_send_command(b"\x08\x01\x10\x02"), entry)
     assert isinstance(event, Sent)
     assert (event.entry, event.is_intact) == (entry, is_intact)
 
 
-def test_an_entry_outlives_the_buffer_that_it_came_in() -> None:
+def test_an_entry_outlives_its_receive_buffer() -> None:
     buffer = bytearray(frame_of(_send_command(b"\x08\x01\x10\x02"), len(ENTRY)) + ENTRY)
     (event,) = ServerConnection().receive_data(memoryview(buffer))
     buffer[:] = bytes(len(buffer))

@@ -184,7 +184,7 @@ def test_a_certificate_that_is_not_valid_warns(ca: LocalCa, after_days: int, war
     assert warning is None or warning in str(found)
 
 
-def test_a_replaced_file_is_told_by_its_stamp(tls: ServerTls) -> None:
+def test_a_replaced_file_is_recognised_by_its_stamp(tls: ServerTls) -> None:
     loaded = load_server(tls)
     assert stamps_of(tls.files) == loaded.stamps
     before = tls.certificate.stat()

@@ -56,6 +56,6 @@ def test_the_verdict_on_a_copy_by_its_error(cause: Exception, verdict: CopyVerdi
         ((DAMAGED, GONE, UNREACHABLE), UNREACHABLE),
     ],
 )
-def test_one_copy_that_may_be_good_is_enough(copies: tuple[CopyVerdict, ...], together: CopyVerdict) -> None:
+def test_one_possibly_good_copy_prevents_a_loss(copies: tuple[CopyVerdict, ...], together: CopyVerdict) -> None:
     assert summary(copies) is together
     assert summary(reversed(copies)) is together

@@ -103,7 +103,7 @@ def test_a_hanging_disk_delays_the_caller_once(tmp_path: Path) -> None:
         ("damaged", "", Condition.UNREACHABLE),
     ],
 )
-def test_a_look_says_how_a_path_is(tmp_path: Path, change: str, mark: str, condition: Condition) -> None:
+def test_an_examination_reports_a_paths_state(tmp_path: Path, change: str, mark: str, condition: Condition) -> None:
     path = StoragePath(PathId(4), tmp_path / "disk", "c", "rack")
     path.create()
     identity = path.directory / IDENTITY_FILE

@@ -47,11 +47,11 @@ def judged(
         [*received(A1), Acknowledged("other", A1), Restarted(), *received(A1, A2)],
     ],
 )
-def test_what_pulsar_promises_passes(events: list[Event]) -> None:
+def test_histories_within_pulsars_guarantees_pass(events: list[Event]) -> None:
     assert judged(events) == []
 
 
-def test_a_message_may_be_stored_again_where_nothing_is_deduplicated() -> None:
+def test_duplicates_pass_without_deduplication() -> None:
     assert judged(received(A1, A2), kept=[A1, A2, A1, A2], exactly_once=False) == []
     again = [*received(A1, A2), Acknowledged("s", A1), Restarted(), *received(A1, A2)]
     assert judged(again, kept=[A1, A2, A1, A2], exactly_once=False) == []
@@ -88,5 +88,5 @@ def test_orders() -> None:
         ),
     ],
 )
-def test_what_is_wrong_is_found(events: list[Event], kept: Sequence[Message], wrong: str) -> None:
+def test_violations_of_guarantees_are_found(events: list[Event], kept: Sequence[Message], wrong: str) -> None:
     assert judged(events, kept=kept) == [wrong]

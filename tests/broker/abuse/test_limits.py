@@ -120,7 +120,7 @@ ACKS = b"\x08\x01\x10\x00" + b"\x1a\x04\x08\x01\x10\x01" * 20_000
     ],
     ids=["a large frame", "another command", "a ping"],
 )
-def test_who_is_not_connected_may_only_connect(broker: RunningBroker, first: bytes) -> None:
+def test_a_client_may_only_send_connect_before_it_is_connected(broker: RunningBroker, first: bytes) -> None:
     async def scene() -> None:
         reader, writer = await plain(broker)
         writer.write(first)
@@ -129,7 +129,7 @@ def test_who_is_not_connected_may_only_connect(broker: RunningBroker, first: byt
     asyncio.run(asyncio.wait_for(scene(), LIMIT_S))
 
 
-def test_who_is_not_connected_in_time_is_hung_up_on(tmp_path: Path) -> None:
+def test_a_client_that_does_not_connect_in_time_is_disconnected(tmp_path: Path) -> None:
     async def drip(writer: asyncio.StreamWriter) -> None:
         writer.write((1_000).to_bytes(4, "big") + (900).to_bytes(4, "big"))
         while True:
@@ -152,7 +152,7 @@ def test_who_is_not_connected_in_time_is_hung_up_on(tmp_path: Path) -> None:
     assert "its handshake took longer than 2 s" in broker.said
 
 
-def test_one_address_has_so_many_clients_that_are_not_connected(broker: RunningBroker) -> None:
+def test_unconnected_clients_of_one_address_are_limited(broker: RunningBroker) -> None:
     async def scene() -> None:
         held = [await plain(broker) for _ in range(MAX_SLOW_HANDSHAKES_PER_ADDRESS)]
         reader, _ = await plain(broker)
@@ -182,7 +182,7 @@ def test_one_address_has_so_many_clients_that_are_not_connected(broker: RunningB
 @pytest.mark.parametrize(
     ("ids", "is_refused"), [(50_000, False), (50_001, True), (180_000, True)], ids=["most", "more", "megabytes"]
 )
-def test_an_acknowledgement_names_so_many_messages(broker: RunningBroker, ids: int, is_refused: bool) -> None:
+def test_message_ids_of_an_acknowledgement_are_limited(broker: RunningBroker, ids: int, is_refused: bool) -> None:
     async def scene() -> None:
         reader, writer = await connect(broker.url)
         message_ids = [MessageIdData(ledgerId=1, entryId=1)] * ids
@@ -199,7 +199,7 @@ def test_an_acknowledgement_names_so_many_messages(broker: RunningBroker, ids: i
     asyncio.run(asyncio.wait_for(scene(), LIMIT_S))
 
 
-def test_a_long_acknowledgement_counts_before_what_its_client_sends_next(broker: RunningBroker) -> None:
+def test_a_long_acknowledgement_is_applied_before_its_clients_next_command(broker: RunningBroker) -> None:
     count, kept = 2 * IDS_AT_ONCE + 500, 7
 
     async def subscribe(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -297,7 +297,7 @@ def test_topics_are_created_only_so_fast(broker: RunningBroker) -> None:
 
 
 @pytest.mark.parametrize(("count", "error"), [(1_000, None), (1_001, ServerError.ConsumerAssignError)])
-def test_a_consumer_names_so_many_hash_ranges(broker: RunningBroker, count: int, error: ServerError | None) -> None:
+def test_hash_ranges_of_a_consumer_are_limited(broker: RunningBroker, count: int, error: ServerError | None) -> None:
     ranges = [IntRange(start=2 * number, end=2 * number) for number in range(count)]
     meta = KeySharedMeta(keySharedMode=KeySharedMode.STICKY, hashRanges=ranges)
     body = subscribing(topic="ranges", subType=CommandSubscribe.Key_Shared, keySharedMeta=meta)
@@ -327,7 +327,7 @@ def test_subscriptions_are_created_only_so_fast(broker: RunningBroker) -> None:
 # -- official clients --------------------------------------------------------------------------------------------------
 
 
-def test_large_batches_of_official_clients_come_back_and_are_read_from_the_journal(broker: RunningBroker) -> None:
+def test_large_batches_of_official_clients_are_delivered_and_read_from_the_journal(broker: RunningBroker) -> None:
     count = 20_000
     client = new_client(broker.url)
     consumer = client.subscribe("large", "s", initial_position=pulsar.InitialPosition.Earliest)

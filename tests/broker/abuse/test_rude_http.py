@@ -29,7 +29,7 @@ def request(broker: RunningBroker, method: str, path: str, headers: dict[str, st
     return httpx.request(method, broker.web_url + path, headers=headers, timeout=WAIT_MS / 1000)
 
 
-def test_clients_that_never_finish_their_headers_keep_nobody_out(broker: RunningBroker) -> None:
+def test_clients_that_never_finish_their_headers_do_not_block_others(broker: RunningBroker) -> None:
     to = urlsplit(broker.web_url)
     assert to.hostname is not None
     with ExitStack() as held:
@@ -44,7 +44,7 @@ def test_clients_that_never_finish_their_headers_keep_nobody_out(broker: Running
 
 
 @pytest.mark.parametrize("headers", [FOREIGN, {"Host": "rebind.evil.example"}, {"Sec-Fetch-Site": "cross-site"}])
-def test_web_pages_of_others_administer_nothing(broker: RunningBroker, headers: dict[str, str]) -> None:
+def test_foreign_web_pages_cannot_use_the_admin_api(broker: RunningBroker, headers: dict[str, str]) -> None:
     setting = "/admin/v2/brokers/configuration/defaultRetentionTimeInMinutes/0"
     assert request(broker, "POST", setting, headers).status_code == 403
     assert (
@@ -58,20 +58,20 @@ def test_web_pages_of_others_administer_nothing(broker: RunningBroker, headers: 
 
 
 @pytest.mark.parametrize("path", ["/%61dmin/v2/clusters", "/admin%2Fv2/clusters", "/admin/v2%2fclusters"])
-def test_a_route_that_is_spelled_differently_is_none(broker: RunningBroker, path: str) -> None:
+def test_a_route_with_another_spelling_is_not_found(broker: RunningBroker, path: str) -> None:
     assert request(broker, "GET", path).status_code == 400
 
 
-def test_a_slash_too_many_is_not_answered_with_what_host_says(broker: RunningBroker) -> None:
+def test_a_redundant_slash_is_not_redirected_to_the_host_header(broker: RunningBroker) -> None:
     assert request(broker, "GET", "/admin/v2/clusters/").status_code == 404
 
 
-def test_there_is_no_page_that_loads_scripts_of_others(broker: RunningBroker) -> None:
+def test_no_page_loads_foreign_scripts(broker: RunningBroker) -> None:
     assert request(broker, "GET", "/docs").status_code == 404
     assert request(broker, "GET", "/openapi.json").status_code == 200
 
 
-def test_where_files_are_is_not_said(broker: RunningBroker) -> None:
+def test_answers_do_not_name_local_files(broker: RunningBroker) -> None:
     found = request(broker, "GET", "/admin/v2/brokers/internal-configuration")
     assert found.json()["metadataStoreUrl"]
     assert str(broker.root) not in found.text

@@ -94,7 +94,7 @@ def test_ids_stay_and_a_reader_starts_inside(
 
 
 @pytest.mark.parametrize("batch", [1, 3])
-def test_nobody_waits_for_a_last_message_that_was_compacted_out(
+def test_a_reader_does_not_wait_for_a_last_message_that_was_compacted_out(
     broker: RunningBroker, client: pulsar.Client, topic: str, batch: int
 ) -> None:
     """apache/pulsar#11211: has_message_available said yes, and nothing came."""
@@ -112,7 +112,7 @@ def test_nobody_waits_for_a_last_message_that_was_compacted_out(
     assert not reader.has_message_available()
 
 
-def test_a_message_that_was_promised_comes_although_the_topic_is_compacted_again(
+def test_a_promised_message_is_delivered_although_the_topic_is_compacted_again(
     broker: RunningBroker, client: pulsar.Client, topic: str
 ) -> None:
     first = send(client, topic, [("a", b"1"), ("b", b"1")])
@@ -172,7 +172,7 @@ def trim(root: Root, topic: str) -> None:
 
 
 @pytest.mark.parametrize("type_", [ConsumerType.Exclusive, ConsumerType.Failover])
-def test_a_consumer_acknowledges_and_goes_on(
+def test_a_consumer_resumes_after_its_last_acknowledgement(
     broker: RunningBroker, client: pulsar.Client, topic: str, type_: ConsumerType
 ) -> None:
     ids = send(client, topic, [(f"k{number % 4}", b"%d" % number) for number in range(12)], 3)
@@ -230,7 +230,7 @@ def test_shared_consumers_and_topics_that_are_not_stored_are_refused(
     assert asyncio.run(asked()) == ServerError.NotAllowedError
 
 
-def test_a_seek_by_time_finds_its_place_among_what_is_left(
+def test_a_seek_by_time_finds_its_place_among_the_remaining_messages(
     broker: RunningBroker, client: pulsar.Client, topic: str
 ) -> None:
     send(client, topic, [("a", b"1"), ("b", b"1")])

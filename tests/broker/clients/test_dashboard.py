@@ -87,7 +87,7 @@ def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningBroker]:
         yield running
 
 
-def test_queries_ask_for_what_there_is(broker: RunningBroker, client: pulsar.Client, topic: str) -> None:
+def test_dashboard_queries_use_existing_metrics(broker: RunningBroker, client: pulsar.Client, topic: str) -> None:
     client.subscribe(topic, "s")
     client.create_producer(topic).send(b"a")
     answer = httpx.get(f"{broker.web_url}/metrics", timeout=WAIT_MS / 1000).raise_for_status()
@@ -106,7 +106,7 @@ def test_queries_ask_for_what_there_is(broker: RunningBroker, client: pulsar.Cli
         assert _MATCHED.search(query.expression) or all(each == labels[0] for each in labels), query
 
 
-def test_alerts_name_what_to_do() -> None:
+def test_alerts_name_their_remedy() -> None:
     headings = re.findall(r"^#+ (.+)$", (DOCS / "metrics.md").read_text(), re.MULTILINE)
     anchors = {f"docs/metrics.md#{re.sub('[^a-z ]', '', each.lower()).replace(' ', '-')}" for each in headings}
     found = rules()

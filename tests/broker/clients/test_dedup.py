@@ -24,7 +24,7 @@ def send(client: pulsar.Client, numbers: range) -> list[pulsar.MessageId]:
 
 
 @pytest.mark.long
-def test_what_is_sent_again_is_not_stored_again(tmp_path: Path) -> None:
+def test_a_message_sent_again_is_not_stored_again(tmp_path: Path) -> None:
     """Over a kill and over an orderly end; by one who sends on, and by applications that begin anew."""
     root, count = tmp_path / "root", 5_000
 

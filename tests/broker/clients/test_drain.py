@@ -24,7 +24,7 @@ def free_port() -> int:
 
 
 @pytest.mark.parametrize("kind", ["plain", "TLS"])
-def test_clients_go_on_with_the_next_broker_without_loss_or_doubles(tmp_path: Path, kind: str) -> None:
+def test_clients_continue_with_the_next_broker_without_loss_or_duplicates(tmp_path: Path, kind: str) -> None:
     root, settings = tmp_path / "root", {"broker_service_port": free_port()}
     trust = None
     if kind == "TLS":

@@ -30,7 +30,7 @@ def client_of(broker: RunningBroker) -> pulsar.Client:
     return pulsar.Client(broker.url, logger=pulsar.ConsoleLogger(pulsar.LoggerLevel.Error))
 
 
-def test_a_restart_keeps_everything(tmp_path: Path) -> None:
+def test_a_restart_keeps_messages_cursors_and_topics(tmp_path: Path) -> None:
     root = tmp_path / "root"
     with RunningBroker(root) as broker:
         client = client_of(broker)
@@ -58,7 +58,7 @@ def test_a_restart_keeps_everything(tmp_path: Path) -> None:
     assert stored(root, "orders") == [*sent, b"again"]
 
 
-def test_a_kill_keeps_what_has_a_receipt(tmp_path: Path) -> None:
+def test_a_kill_keeps_messages_with_a_receipt(tmp_path: Path) -> None:
     root = tmp_path / "root"
     broker = RunningBroker(root)
     client = client_of(broker)
@@ -88,7 +88,7 @@ def test_a_kill_keeps_what_has_a_receipt(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("what", ["port", "root"])
-def test_what_is_taken_is_said_in_one_sentence(broker: RunningBroker, tmp_path: Path, what: str) -> None:
+def test_a_port_or_root_in_use_is_one_sentence(broker: RunningBroker, tmp_path: Path, what: str) -> None:
     port = broker.url.rpartition(":")[2] if what == "port" else "0"
     root = tmp_path / "other" if what == "port" else broker.root
     arguments = ["standalone", str(root), "--broker-port", port, "--web-port", "0"]

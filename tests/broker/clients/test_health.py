@@ -54,7 +54,7 @@ def red(broker: RunningBroker) -> str:
 
 
 @pytest.mark.long
-def test_it_is_red_where_a_quorum_of_topics_cannot_be_stored_or_nothing_can(tmp_path: Path) -> None:
+def test_health_is_red_if_a_quorum_of_topics_or_all_entries_cannot_be_stored(tmp_path: Path) -> None:
     with RunningBroker(tmp_path / "root") as broker:
         policy = PersistencePolicies.of(Quorum(3, 3, 3)).model_dump(mode="json", by_alias=True)
         with httpx.Client(base_url=f"{broker.web_url}/admin/v2", timeout=WAIT_MS / 1000) as admin:
@@ -84,7 +84,7 @@ def test_it_is_red_where_a_quorum_of_topics_cannot_be_stored_or_nothing_can(tmp_
 
 @pytest.mark.long
 @pytest.mark.root
-def test_it_is_red_where_nothing_can_be_committed(tmp_path: Path) -> None:
+def test_health_is_red_if_no_commit_is_possible(tmp_path: Path) -> None:
     """The journal has room on its own disks, so that messages are stored; that alone is not enough for long."""
     with SmallDisk(tmp_path / "disk", 32) as disk:
         root = disk.at / "root"
@@ -97,7 +97,7 @@ def test_it_is_red_where_nothing_can_be_committed(tmp_path: Path) -> None:
             once(broker, 200)
 
 
-def test_admins_are_told_to_ask_again_where_it_cannot_be_stored(tmp_path: Path) -> None:
+def test_admin_requests_answer_503_if_they_cannot_be_stored(tmp_path: Path) -> None:
     with RunningBroker(tmp_path / "root") as broker:
         client = new_client(broker.url)
         producer = client.create_producer("t")

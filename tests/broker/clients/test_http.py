@@ -69,7 +69,7 @@ def test_a_regular_expression_over_http(http_client: pulsar.Client, topic: str) 
     assert consumer.receive(TIMEOUT_S * 1000).data() == b"1"
 
 
-def test_lookups_answer_all_urls_and_create_nothing(broker: RunningBroker, topic: str) -> None:
+def test_lookups_return_all_urls_and_create_no_topic(broker: RunningBroker, topic: str) -> None:
     answer = json_of(broker, f"/lookup/v2/topic/persistent/public/default/{topic}?authoritative=false")
     assert (answer["brokerUrl"], answer["httpUrl"]) == (broker.url, broker.web_url)
     assert {answer["brokerUrlTls"], answer["httpUrlTls"], answer["brokerUrlSsl"]} == {""}
@@ -134,7 +134,7 @@ def test_schemas(broker: RunningBroker, client: pulsar.Client, topic: str) -> No
         client.create_producer(topic, schema=pulsar.schema.StringSchema())
 
 
-def test_a_schema_is_deleted_and_declared_anew(admin: httpx.Client, client: pulsar.Client, topic: str) -> None:
+def test_a_deleted_schema_can_be_declared_again(admin: httpx.Client, client: pulsar.Client, topic: str) -> None:
     path = f"/schemas/public/default/{topic}"
     avro = pulsar.schema.AvroSchema(None, schema_definition=json.loads(AVRO))
     producer = client.create_producer(topic, schema=avro)

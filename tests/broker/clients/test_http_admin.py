@@ -138,7 +138,7 @@ def sent_as_written(admin: httpx.Client, method: str, path: str) -> httpx.Respon
     return admin.request(method, url)
 
 
-def test_reads_are_as_large_as_the_settings_say_now(admin: httpx.Client, client: pulsar.Client, topic: str) -> None:
+def test_reads_follow_the_present_size_settings(admin: httpx.Client, client: pulsar.Client, topic: str) -> None:
     """A read is let through as a whole, whatever the rate: one of 100 entries would bring all at once."""
     client.subscribe(topic, "s").close()
     producer = client.create_producer(topic)
@@ -320,7 +320,7 @@ def _creation(value: object) -> object:
     return dict(zip(names, value, strict=True)) if isinstance(value, tuple) else value
 
 
-def test_what_is_not_there_is_told_in_pulsars_words(admin: httpx.Client, namespace: str) -> None:
+def test_missing_objects_are_reported_in_pulsars_words(admin: httpx.Client, namespace: str) -> None:
     assert namespace.startswith("acme/")
     for missing, reason in (("acme/none", "Namespace does not exist"), ("none/none", "Tenant does not exist")):
         for answer in (
@@ -330,7 +330,7 @@ def test_what_is_not_there_is_told_in_pulsars_words(admin: httpx.Client, namespa
             assert (answer.status_code, answer.json()) == (404, {"reason": reason})
 
 
-def test_bodies_are_taken_as_clients_fill_them(admin: httpx.Client, namespace: str) -> None:
+def test_bodies_are_accepted_as_clients_fill_them(admin: httpx.Client, namespace: str) -> None:
     place = f"/namespaces/{namespace}/autoTopicCreation"
     for given in ((True, "non-partitioned", None), (False, "", None), (False, "partitioned", 0)):
         done(admin.post(place, json=_creation(given)))
@@ -349,7 +349,9 @@ def test_bodies_are_taken_as_clients_fill_them(admin: httpx.Client, namespace: s
     assert answered(admin.get(f"/schemas/{namespace}/t/schema"))["properties"] == {}
 
 
-def test_stats_say_who_is_there_and_when_something_came(admin: httpx.Client, client: pulsar.Client, topic: str) -> None:
+def test_stats_have_connected_clients_and_times_of_activity(
+    admin: httpx.Client, client: pulsar.Client, topic: str
+) -> None:
     began_ms = int(time.time() * 1000)
     stats = f"/persistent/public/default/{topic}/stats"
     done(admin.put(f"/persistent/public/default/{topic}"))
@@ -371,7 +373,7 @@ def test_stats_say_who_is_there_and_when_something_came(admin: httpx.Client, cli
     assert short["msgInCounter"] == 1
 
 
-def test_a_subscription_that_is_not_there_is_looked_through_from_the_start(
+def test_peeking_without_a_subscription_begins_at_the_first_message(
     admin: httpx.Client, client: pulsar.Client, topic: str
 ) -> None:
     send(client, topic, 2, batch=1)
@@ -406,7 +408,7 @@ def test_pulsars_rules_for_retention(admin: httpx.Client, namespace: str) -> Non
     refused(admin.get("/persistent/public/default/missing/retention"), 404)
 
 
-def test_what_is_not_supported_says_why(admin: httpx.Client, namespace: str) -> None:
+def test_unsupported_requests_are_refused_with_a_reason(admin: httpx.Client, namespace: str) -> None:
     places = [f"/namespaces/{namespace}/{each}" for each in UNDER_NAMESPACE]
     places += [f"/persistent/{namespace}/t/{each}" for each in UNDER_TOPIC]
     places += [each.removeprefix("/admin/v2") for each in BRANCHES if each.startswith("/admin/v2")]
@@ -466,7 +468,7 @@ def test_stats_count_exactly(admin: httpx.Client, client: pulsar.Client, topic: 
     done(admin.post(path(topic, "trim")))
 
 
-def test_internal_stats_of_a_cursor_that_nobody_has(admin: httpx.Client, broker: RunningBroker, topic: str) -> None:
+def test_internal_stats_of_a_cursor_without_owner(admin: httpx.Client, broker: RunningBroker, topic: str) -> None:
     with closing(new_client(broker.url)) as client:
         consumer = client.subscribe(topic, "s", pulsar.ConsumerType.Shared)
         send(client, topic, 6)
@@ -497,7 +499,9 @@ def test_internal_stats_of_a_cursor_that_nobody_has(admin: httpx.Client, broker:
     assert said(cursor()) == expected
 
 
-def test_internal_stats_say_why_each_segment_is_kept(admin: httpx.Client, broker: RunningBroker, topic: str) -> None:
+def test_internal_stats_name_the_reason_why_each_segment_is_kept(
+    admin: httpx.Client, broker: RunningBroker, topic: str
+) -> None:
     root = Root.open(broker.root)
     root.create_topic(topic)
     for value in (b"1", b"2"):

@@ -104,7 +104,7 @@ def test_a_partitioned_topic_grows(admin: httpx.Client, topic: str, as_metadata:
     refused(admin.get(path(topic, "partitions")), 404)
 
 
-def test_a_subscription_misses_nothing_of_partitions_that_are_added(
+def test_a_subscription_gets_all_messages_of_added_partitions(
     admin: httpx.Client, client: pulsar.Client, topic: str
 ) -> None:
     done(admin.put(path(topic, "partitions"), json=1))

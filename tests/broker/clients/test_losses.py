@@ -25,7 +25,7 @@ def lose(root: Root, file_id: str) -> None:
         path.write_bytes(content)
 
 
-def test_what_is_lost_is_passed_over_where_that_is_wanted(tmp_path: Path) -> None:
+def test_lost_messages_are_skipped_if_a_setting_allows_it(tmp_path: Path) -> None:
     root = Root.create(tmp_path / "root")
     topic_id = root.create_topic("t").topic_id
     for first in (0, 10, 20):

@@ -31,7 +31,7 @@ CODECS = [
 
 @pytest.mark.parametrize("batching", [False, True], ids=["single", "batched"])
 @pytest.mark.parametrize("codec", CODECS, ids=lambda codec: codec.name)
-def test_every_compression_comes_back(
+def test_messages_of_every_compression_are_received(
     client: pulsar.Client, topic: str, codec: CompressionType, batching: bool
 ) -> None:
     consumer = client.subscribe(topic, "sub")
@@ -49,7 +49,7 @@ def test_every_compression_comes_back(
 
 
 @pytest.mark.parametrize("batching", [False, True], ids=["single", "batched"])
-def test_a_message_keeps_all_that_it_has(client: pulsar.Client, topic: str, batching: bool) -> None:
+def test_a_message_keeps_all_its_fields(client: pulsar.Client, topic: str, batching: bool) -> None:
     consumer = client.subscribe(topic, "sub")
     producer = client.create_producer(topic, producer_name="me", batching_enabled=batching)
     before_ms = int(time.time() * 1000)
@@ -85,7 +85,7 @@ def test_a_message_may_be_empty_and_a_key_alone_is_a_tombstone(client: pulsar.Cl
     assert (message.data(), message.partition_key()) == (b"", "gone")
 
 
-def test_chunks_become_one_message_again(client: pulsar.Client, topic: str) -> None:
+def test_chunks_are_joined_to_one_message(client: pulsar.Client, topic: str) -> None:
     consumer = client.subscribe(topic, "sub", start_message_id_inclusive=True)
     producer = client.create_producer(topic, chunking_enabled=True, batching_enabled=False)
     large = random.Random(2).randbytes(12 * 1024 * 1024)
@@ -131,7 +131,7 @@ def test_encrypted_messages_pass_untouched(client: pulsar.Client, topic: str, tm
     assert [consumer.receive(WAIT_MS).data() for _ in range(5)] == [b"secret %d" % number for number in range(5)]
 
 
-def test_a_listener_gets_messages_and_several_come_at_once(client: pulsar.Client, topic: str) -> None:
+def test_a_listener_gets_messages_and_batch_receive_several(client: pulsar.Client, topic: str) -> None:
     heard: queue.Queue[bytes] = queue.Queue()
 
     def listen(consumer: pulsar.Consumer, message: pulsar.Message) -> None:

@@ -43,7 +43,7 @@ def scraped_when(broker: RunningBroker, holds: Callable[[Samples], bool]) -> Sam
     return samples
 
 
-def test_metrics_count_what_happens(broker: RunningBroker, client: pulsar.Client, topic: str) -> None:
+def test_metrics_count_messages_and_acknowledgements(broker: RunningBroker, client: pulsar.Client, topic: str) -> None:
     by_consumer = f"{broker.web_url}/admin/v2/brokers/configuration/exposeConsumerLevelMetricsInPrometheus"
     httpx.post(f"{by_consumer}/true").raise_for_status()
     before = scrape(broker)
@@ -90,7 +90,7 @@ def test_metrics_count_what_happens(broker: RunningBroker, client: pulsar.Client
     assert min(synced) >= 1
 
 
-def test_a_subscription_that_nobody_consumes_has_its_backlog(
+def test_a_subscription_without_consumers_has_its_backlog_in_metrics(
     broker: RunningBroker, client: pulsar.Client, topic: str
 ) -> None:
     full = CLUSTER | {"namespace": "public/default", "topic": f"persistent://public/default/{topic}"}
@@ -114,7 +114,7 @@ def test_the_end_of_a_topic_is_no_alarm(
     assert value(scrape(broker), "pulsarpy_topic_producers_refused", full) == 0
 
 
-def test_the_store_and_its_processes_are_told_of(broker: RunningBroker) -> None:
+def test_metrics_include_the_store_and_its_processes(broker: RunningBroker) -> None:
     samples = scraped_when(broker, lambda found: value(found, "pulsarpy_stored_look_age_seconds") >= 0)
     writable = [
         each

@@ -19,7 +19,9 @@ Type = pulsar.ConsumerType
 
 
 @pytest.mark.parametrize("type_", [Type.Exclusive, Type.Failover, Type.Shared, Type.KeyShared])
-def test_a_message_goes_to_who_is_there(client: pulsar.Client, topic: str, type_: pulsar.ConsumerType) -> None:
+def test_a_message_goes_to_the_connected_consumers(
+    client: pulsar.Client, topic: str, type_: pulsar.ConsumerType
+) -> None:
     name = f"non-persistent://public/default/{topic}"
     producer = client.create_producer(name)
     producer.send(b"to nobody")
@@ -43,7 +45,7 @@ def test_shared_consumers_share(client: pulsar.Client, topic: str) -> None:
     assert all(len([each.receive(30_000) for _ in range(5)]) == 5 for each in consumers)
 
 
-def test_a_regular_expression_finds_it_and_nothing_is_stored(
+def test_a_regular_expression_finds_a_non_persistent_topic_and_nothing_is_stored(
     broker: RunningBroker, client: pulsar.Client, topic: str
 ) -> None:
     name = f"non-persistent://public/default/{topic}"
@@ -60,9 +62,7 @@ def test_a_regular_expression_finds_it_and_nothing_is_stored(
         consumer.seek(pulsar.MessageId.earliest)
 
 
-def test_who_is_slow_loses_messages_and_nobody_else_does(
-    client: pulsar.Client, admin: httpx.Client, topic: str
-) -> None:
+def test_only_the_slow_consumer_loses_messages(client: pulsar.Client, admin: httpx.Client, topic: str) -> None:
     name = f"non-persistent://public/default/{topic}"
     slow = client.subscribe(name, "slow", receiver_queue_size=10)
     quick = client.subscribe(name, "quick")
@@ -78,7 +78,9 @@ def test_who_is_slow_loses_messages_and_nobody_else_does(
     assert slow.receive(WAIT_MS).data() == b"it has room again"
 
 
-def test_failover_consumers_are_told_who_is_active(broker: RunningBroker, admin: httpx.Client, topic: str) -> None:
+def test_failover_consumers_are_notified_which_one_is_active(
+    broker: RunningBroker, admin: httpx.Client, topic: str
+) -> None:
     name = f"non-persistent://public/default/{topic}"
 
     async def scenario() -> None:
@@ -119,7 +121,7 @@ def test_a_namespace_slows_producers_down(client: pulsar.Client, admin: httpx.Cl
     assert time.monotonic() - began_s > 1.5, "20 at once, 40 at 20 a second"
 
 
-def test_who_takes_the_place_of_a_dead_consumer_gets_messages(
+def test_a_consumer_that_replaces_a_dead_one_gets_messages(
     broker: RunningBroker, client: pulsar.Client, topic: str
 ) -> None:
     name = f"non-persistent://public/default/{topic}"

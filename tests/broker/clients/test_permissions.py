@@ -136,7 +136,7 @@ def said_by(user: int, group: int, *arguments: object) -> str:
 
 @pytest.mark.long
 @pytest.mark.root
-def test_two_users_of_a_group_work_on_one_root() -> None:
+def test_two_users_of_a_group_share_one_root() -> None:
     with folder_of(OWNER, GROUP) as root:
         said_by(OWNER, GROUP, "init", root, "--root-file-mode", "0660")
         with RunningBroker(root, command="broker", prefix=as_user(OWNER, GROUP)) as broker:

@@ -134,7 +134,7 @@ def test_subscription_types(root: Root, client: pulsar.Client, topic: str) -> No
     client.subscribe(topic, "s", pulsar.ConsumerType.Shared).close()
 
 
-def test_limits_of_a_namespace_hold_where_nothing_is_stored(root: Root, client: pulsar.Client, topic: str) -> None:
+def test_limits_of_a_namespace_apply_to_non_persistent_topics(root: Root, client: pulsar.Client, topic: str) -> None:
     on_namespace(
         root,
         topic,
@@ -165,7 +165,9 @@ def test_limits_of_a_namespace_hold_where_nothing_is_stored(root: Root, client: 
         each.close()
 
 
-def test_nothing_is_created_by_itself(broker: RunningBroker, root: Root, topic: str) -> None:
+def test_no_topic_is_created_automatically_if_a_policy_forbids_it(
+    broker: RunningBroker, root: Root, topic: str
+) -> None:
     on_namespace(
         root,
         topic,
@@ -294,7 +296,7 @@ def test_the_oldest_of_a_backlog_is_evicted(root: Root, client: pulsar.Client, t
     assert 4 <= len(left) < 7, "what a quota allows is kept, but for a tenth and what is beside the values"
 
 
-def test_a_topic_goes_on_in_new_ledgers(root: Root, client: pulsar.Client, topic: str) -> None:
+def test_a_topic_continues_in_new_ledgers(root: Root, client: pulsar.Client, topic: str) -> None:
     consumer = client.subscribe(topic, "s")
     producer = client.create_producer(topic)
     sent = [str(number).encode() for number in range(36)]
@@ -311,7 +313,7 @@ def test_a_topic_goes_on_in_new_ledgers(root: Root, client: pulsar.Client, topic
     assert receive_all(consumer, 36) == sent
 
 
-def test_inactive_topics_are_deleted_where_a_policy_says_so(root: Root, client: pulsar.Client, topic: str) -> None:
+def test_inactive_topics_are_deleted_by_policy(root: Root, client: pulsar.Client, topic: str) -> None:
     other = root.create_topic(f"{topic}-other").name
     busy = root.create_topic(f"{topic}-busy", 2).name
     messages.write(root, topic, [b"unread"])
@@ -367,7 +369,7 @@ def test_consumers_are_slowed_down(root: Root, client: pulsar.Client, topic: str
 
 
 @pytest.mark.parametrize("policy", ["dispatch_rate", "subscription_dispatch_rate"])
-def test_a_relative_rate_lets_through_what_is_published(
+def test_a_relative_dispatch_rate_follows_the_publish_rate(
     root: Root, client: pulsar.Client, topic: str, policy: str
 ) -> None:
     slow = {"dispatchThrottlingRateInMsg": 1, "ratePeriodInSecond": 3600}
@@ -379,7 +381,7 @@ def test_a_relative_rate_lets_through_what_is_published(
     assert receive_all(consumer, 60) == [str(number).encode() for number in range(60)], "one an hour, and these"
 
 
-def test_who_subscribes_too_often_is_refused(root: Root, client: pulsar.Client, topic: str) -> None:
+def test_a_consumer_that_subscribes_too_often_is_refused(root: Root, client: pulsar.Client, topic: str) -> None:
     set_on(root, topic, subscribe_rate={"subscribeThrottlingRatePerConsumer": 2, "ratePeriodInSecond": 3600})
     impatient = client
     wait_until(fails(lambda: impatient.subscribe(topic, "s", pulsar.ConsumerType.Shared, consumer_name="c"), "TooMany"))

@@ -37,7 +37,7 @@ def test_an_exclusive_producer_is_alone(broker: RunningBroker, client: pulsar.Cl
     client.create_producer(topic).send(b"everybody's")
 
 
-def test_who_waits_has_its_turn(broker: RunningBroker, client: pulsar.Client, topic: str) -> None:
+def test_a_waiting_producer_gets_its_turn(broker: RunningBroker, client: pulsar.Client, topic: str) -> None:
     first = client.create_producer(topic, access_mode=Mode.Exclusive)
     with concurrent.futures.ThreadPoolExecutor(1) as pool:
         waiting = pool.submit(client.create_producer, topic, access_mode=Mode.WaitForExclusive)
@@ -76,7 +76,7 @@ def test_many_topics_are_created_at_once(broker: RunningBroker, client: pulsar.C
     assert len({each.ledger_id() for each in ids}) == 64
 
 
-def test_a_large_message_goes_whole_or_in_chunks(client: pulsar.Client, topic: str) -> None:
+def test_a_large_message_is_sent_whole_or_in_chunks(client: pulsar.Client, topic: str) -> None:
     value = bytes(range(256)) * (20 * 1024)
     assert len(value) == 5 * 1024 * 1024
     with pytest.raises(pulsar.MessageTooBig):

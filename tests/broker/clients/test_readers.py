@@ -58,7 +58,7 @@ def test_a_reader_of_the_end_may_include_the_last_message(client: pulsar.Client,
     assert rest(reader) == [9]
 
 
-def test_an_empty_topic_has_nothing_to_read(client: pulsar.Client, topic: str) -> None:
+def test_a_reader_of_an_empty_topic_has_no_message(client: pulsar.Client, topic: str) -> None:
     for start in (MessageId.earliest, MessageId.latest):
         reader = client.create_reader(topic, start)
         assert not reader.has_message_available()
@@ -97,7 +97,7 @@ def test_a_consumer_seeks_by_id(client: pulsar.Client, topic: str, batch: int) -
     assert receive(consumer, 1) == [20]
 
 
-def test_what_was_acknowledged_comes_again_after_a_seek_and_not_after_a_restart(
+def test_acknowledged_messages_are_redelivered_after_a_seek_but_not_after_a_restart(
     client: pulsar.Client, topic: str
 ) -> None:
     consumer = client.subscribe(topic, "sub", initial_position=InitialPosition.Earliest)
@@ -162,7 +162,7 @@ def test_a_reader_follows_a_topic_over_a_restart_of_the_broker(tmp_path_factory:
         client.close()
 
 
-def test_readers_leave_nothing_behind(client: pulsar.Client, topic: str) -> None:
+def test_readers_leave_no_subscription(client: pulsar.Client, topic: str) -> None:
     send(client, topic, range(3))
     for _ in range(3):
         reader = client.create_reader(topic, MessageId.earliest, reader_name="same")

@@ -28,7 +28,7 @@ def place(message: pulsar.Message) -> tuple[int, int, int]:
     return found.ledger_id(), found.entry_id(), found.batch_index()
 
 
-def test_rows_of_spark_come_soon_and_in_the_order_of_the_topic(
+def test_rows_of_spark_are_delivered_soon_and_in_the_order_of_the_topic(
     broker: RunningBroker, client: pulsar.Client, topic: str
 ) -> None:
     consumer = client.subscribe(topic, "s", initial_position=pulsar.InitialPosition.Earliest)
@@ -50,7 +50,7 @@ def test_rows_of_spark_come_soon_and_in_the_order_of_the_topic(
         assert values == sorted(values)
 
 
-def test_delayed_rows_of_spark_come_when_they_are_due(broker: RunningBroker, client: pulsar.Client, topic: str) -> None:
+def test_delayed_rows_of_spark_are_delivered_when_due(broker: RunningBroker, client: pulsar.Client, topic: str) -> None:
     consumer = client.subscribe(topic, "s", consumer_type=pulsar.ConsumerType.Shared)
     root = Root.open(broker.root)
     due_ms = time.time_ns() // 1_000_000 + 4_000

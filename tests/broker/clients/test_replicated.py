@@ -49,7 +49,9 @@ def of_two_producers() -> list[bytes]:
 VALUES = [b"%d" % number for number in range(20)]
 
 
-def test_receipts_name_positions_and_what_came_before_is_not_stored(broker: RunningBroker, deduplicated: str) -> None:
+def test_receipts_name_source_positions_and_earlier_positions_are_not_stored(
+    broker: RunningBroker, deduplicated: str
+) -> None:
     async def scene() -> None:
         peer = await Replicator.connect(broker.url, deduplicated)
         made = await peer.produce()
@@ -95,7 +97,7 @@ def test_each_source_counts_by_itself(broker: RunningBroker, deduplicated: str) 
     assert stored(broker.root, deduplicated) == [b"east", b"west"]
 
 
-def test_without_deduplication_receipts_name_positions_all_the_same(broker: RunningBroker, topic: str) -> None:
+def test_receipts_name_source_positions_without_deduplication_too(broker: RunningBroker, topic: str) -> None:
     async def scene() -> None:
         peer = await Replicator.connect(broker.url, topic)
         await peer.produce()
@@ -141,7 +143,7 @@ def test_an_entry_without_its_place_is_refused(
 
 
 @pytest.mark.parametrize("refused", ["damaged", "too large"])
-def test_nothing_behind_a_refused_entry_is_stored_before_it(
+def test_entries_after_a_refused_one_are_not_stored_before_it(
     broker: RunningBroker, admin: httpx.Client, deduplicated: str, topic: str, refused: str
 ) -> None:
     """Else it would be taken for a duplicate when it comes again: it is below the highest one."""
@@ -193,7 +195,7 @@ def test_markers_are_stored_each_time_and_count_as_no_message(
     assert consumer.receive(WAIT_MS).data() == b"v"
 
 
-def test_an_older_replicator_is_deduplicated_by_what_its_entries_say(broker: RunningBroker, deduplicated: str) -> None:
+def test_an_older_replicator_is_deduplicated_by_sequence_ids(broker: RunningBroker, deduplicated: str) -> None:
     """Entries carry their producers' names and sequence ids; the command has numbers of its own."""
     entries = [
         replicated_entry(b"%d" % number, producer="pq"[number % 2], sequence_id=number // 2) for number in range(20)
@@ -237,7 +239,7 @@ def test_a_replicator_needs_no_schema_and_no_place_among_producers(
     assert stored(broker.root, deduplicated) == [*VALUES, b"mine", b"again"]
 
 
-def test_a_reload_a_kill_and_a_snapshot_lose_nothing_and_double_nothing(tmp_path: Path) -> None:
+def test_a_reload_a_kill_and_a_snapshot_neither_lose_nor_double_messages(tmp_path: Path) -> None:
     root, topic = tmp_path / "root", "persistent://public/default/t"
     entries = of_two_producers()
 

@@ -136,7 +136,7 @@ def ours(peer: Peer, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ours]
         started.broker.stop()
 
 
-def test_two_producers_are_stored_whole_over_a_reload_and_kills(peer: Peer, ours: Ours) -> None:
+def test_messages_of_two_producers_are_complete_after_a_reload_and_kills(peer: Peer, ours: Ours) -> None:
     client = new_client(peer.url)
     topic = f"persistent://{NAMESPACE}/orders"
     producers = {name: client.create_producer(topic, name, batching_enabled=False) for name in "pq"}
@@ -167,7 +167,7 @@ def test_two_producers_are_stored_whole_over_a_reload_and_kills(peer: Peer, ours
     client.close()
 
 
-def test_batches_and_large_messages_come_whole(peer: Peer, ours: Ours) -> None:
+def test_batches_and_large_messages_are_replicated_completely(peer: Peer, ours: Ours) -> None:
     client = new_client(peer.url)
     topic = f"persistent://{NAMESPACE}/batches"
     producer = client.create_producer(topic, "p", batching_enabled=True, batching_max_publish_delay_ms=100)

@@ -69,7 +69,7 @@ def test_a_schema_evolves_and_each_message_is_read_as_it_was_written(
         assert [each.count for each in values] == [1, 7, 1]
 
 
-def test_what_cannot_follow_is_refused(client: pulsar.Client, topic: str) -> None:
+def test_an_incompatible_schema_is_refused(client: pulsar.Client, topic: str) -> None:
     client.create_producer(topic, schema=AvroSchema(old()))
     for refused in (AvroSchema(other()), JsonSchema(old()), StringSchema()):
         with pytest.raises(pulsar.IncompatibleSchema):
@@ -86,7 +86,7 @@ def test_a_topic_in_use_without_a_schema_takes_no_typed_consumer(client: pulsar.
         client.subscribe(topic, "s", schema=StringSchema())
 
 
-def test_a_consumer_that_takes_any_schema_keeps_no_other_from_bringing_one(
+def test_an_auto_consume_consumer_does_not_prevent_a_first_schema(
     broker: RunningBroker, client: pulsar.Client, topic: str
 ) -> None:
     subscribe = CommandSubscribe(

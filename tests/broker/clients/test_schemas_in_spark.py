@@ -16,7 +16,7 @@ from .conftest import WAIT_MS
 from .test_schemas import new, old
 
 
-def test_spark_and_clients_have_one_registry(
+def test_spark_and_clients_share_one_registry(
     broker: RunningBroker, client: pulsar.Client, topic: str, spark: SparkSession
 ) -> None:
     root = Root.open(broker.root)

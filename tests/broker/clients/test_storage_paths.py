@@ -49,7 +49,7 @@ def test_below_the_ack_quorum_producers_wait_until_a_path_is_well_again_and_cons
     ]
 
 
-def test_a_subscription_that_cannot_be_deleted_goes_on(tmp_path: Path) -> None:
+def test_a_subscription_whose_deletion_fails_continues(tmp_path: Path) -> None:
     metadata = tmp_path / "root" / "metadata"
     with RunningBroker(tmp_path / "root") as broker:
         client = new_client(broker.url)

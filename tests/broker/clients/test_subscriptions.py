@@ -114,7 +114,7 @@ class Record:
 
 @pytest.mark.parametrize("type_", [ConsumerType.Shared, ConsumerType.KeyShared])
 @pytest.mark.parametrize("batched", [False, True])
-def test_all_messages_arrive_while_consumers_come_and_go(
+def test_all_messages_arrive_while_consumers_connect_and_close(
     client: pulsar.Client, topic: str, type_: ConsumerType, batched: bool
 ) -> None:
     count, keys = 3_000, 40
@@ -179,9 +179,7 @@ def test_a_consumer_that_is_killed_leaves_its_messages_to_the_others(
     other.close()
 
 
-def test_shared_consumers_take_turns_and_one_that_does_not_read_holds_up_nobody(
-    client: pulsar.Client, topic: str
-) -> None:
+def test_shared_consumers_take_turns_and_a_stalled_one_blocks_no_other(client: pulsar.Client, topic: str) -> None:
     stuck = subscribe(client, topic, ConsumerType.Shared, receiver_queue_size=10)
     busy = subscribe(client, topic, ConsumerType.Shared)
     producer = client.create_producer(topic)
@@ -212,7 +210,9 @@ def test_an_exclusive_subscription_refuses_a_second_consumer_and_passes_to_the_n
     second.close()
 
 
-def test_what_an_exclusive_consumer_gives_back_comes_again_in_order(client: pulsar.Client, topic: str) -> None:
+def test_messages_that_an_exclusive_consumer_returns_are_redelivered_in_order(
+    client: pulsar.Client, topic: str
+) -> None:
     consumer = subscribe(client, topic, ConsumerType.Exclusive)
     send(client.create_producer(topic, batching_enabled=False), range(20))
     received = receive(consumer, 20)
@@ -287,7 +287,7 @@ def test_key_shared_sticky_ranges(client: pulsar.Client, topic: str) -> None:
     assert sorted(found[low] + found[high]) == list(range(200))
 
 
-def test_a_key_has_one_consumer_whether_spark_or_a_client_wrote_it(
+def test_a_key_has_one_consumer_for_messages_of_spark_and_clients(
     broker: RunningBroker, client: pulsar.Client, topic: str
 ) -> None:
     """An entry that Spark wrote has messages of many keys; all of them belong to its consumer."""
@@ -320,7 +320,7 @@ def test_a_key_has_one_consumer_whether_spark_or_a_client_wrote_it(
         consumer.close()
 
 
-def test_delayed_messages_come_when_they_are_due_and_not_before(client: pulsar.Client, topic: str) -> None:
+def test_delayed_messages_are_delivered_when_due_and_not_before(client: pulsar.Client, topic: str) -> None:
     consumer = subscribe(client, topic, ConsumerType.Shared)
     producer = client.create_producer(topic, batching_enabled=False)
     due_s = time.time() + 2.5
@@ -352,7 +352,7 @@ def test_single_messages_of_a_batch_are_acknowledged(client: pulsar.Client, topi
     again.close()
 
 
-def test_chunks_of_large_messages_come_together_at_shared_consumers(client: pulsar.Client, topic: str) -> None:
+def test_chunks_of_a_large_message_go_to_one_shared_consumer(client: pulsar.Client, topic: str) -> None:
     consumers = [subscribe(client, topic, ConsumerType.Shared) for _ in range(2)]
     producers = [client.create_producer(topic, chunking_enabled=True, batching_enabled=False) for _ in range(2)]
     large = [bytes([each]) * 12_000_000 for each in range(4)]
@@ -396,7 +396,7 @@ def test_redeliveries_are_counted_up_to_the_dead_letter_topic(client: pulsar.Cli
     consumer.close()
 
 
-def test_subscriptions_are_made_before_where_consumers_may_not_create_them(tmp_path: Path) -> None:
+def test_subscriptions_are_created_first_if_consumers_may_not_create_them(tmp_path: Path) -> None:
     with RunningBroker(tmp_path / "root", {"allow_auto_subscription_creation": False}) as broker:
         client = new_client(broker.url)
         producer = client.create_producer("orders")
@@ -415,7 +415,7 @@ def test_subscriptions_are_made_before_where_consumers_may_not_create_them(tmp_p
         client.close()
 
 
-def test_a_subscription_becomes_another_type_when_its_consumers_are_gone(client: pulsar.Client, topic: str) -> None:
+def test_a_subscription_changes_its_type_when_its_consumers_are_gone(client: pulsar.Client, topic: str) -> None:
     producer = client.create_producer(topic, batching_enabled=False)
     send(producer, range(40))
     expected = list(range(40))

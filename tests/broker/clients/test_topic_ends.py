@@ -125,7 +125,7 @@ def test_a_topic_that_is_terminated_under_load_ends_with_the_last_receipt(
     assert int(reader.read_next(WAIT_MS).data()) == 0
 
 
-def test_producers_that_wait_are_told_of_the_termination(
+def test_waiting_producers_are_notified_of_the_termination(
     broker: RunningBroker, admin: httpx.Client, client: pulsar.Client, topic: str
 ) -> None:
     client.create_producer(topic, access_mode=pulsar.ProducerAccessMode.Exclusive)
@@ -145,7 +145,7 @@ def test_producers_that_wait_are_told_of_the_termination(
     asyncio.run(asyncio.wait_for(scene(), LIMIT_S))
 
 
-def test_what_spark_attached_last_is_the_end_and_spark_is_refused_too(
+def test_a_terminated_topic_ends_with_sparks_last_write_and_refuses_spark_too(
     broker: RunningBroker, admin: httpx.Client, client: pulsar.Client, topic: str
 ) -> None:
     consumer = client.subscribe(topic, "s")
@@ -164,7 +164,7 @@ def test_what_spark_attached_last_is_the_end_and_spark_is_refused_too(
 
 
 @pytest.mark.parametrize("version", ["Pulsar-Java-v4.2.4", "Pulsar-Go-0.19.0", "Pulsar-CPP-v4.2.0"])
-def test_consumers_are_told_of_the_end_once_they_have_it_all_if_they_can_bear_it(
+def test_consumers_are_notified_of_the_end_after_the_last_message(
     broker: RunningBroker, admin: httpx.Client, client: pulsar.Client, topic: str, version: str
 ) -> None:
     client.create_producer(topic).send(b"only")
@@ -269,7 +269,7 @@ def test_a_termination_and_the_epochs_of_exclusive_producers_outlive_a_kill(tmp_
         client.close()
 
 
-def test_a_topic_that_is_unloaded_again_and_again_loses_and_doubles_nothing(
+def test_a_topic_that_is_unloaded_repeatedly_neither_loses_nor_doubles_messages(
     broker: RunningBroker, admin: httpx.Client, client: pulsar.Client, topic: str
 ) -> None:
     consumer = client.subscribe(topic, "s")
@@ -301,7 +301,7 @@ def drain_until(consumer: pulsar.Consumer, last: int) -> list[int]:
     return found
 
 
-def test_a_topic_that_is_deleted_under_its_clients_is_a_new_one_to_them(
+def test_clients_of_a_deleted_topic_continue_with_a_new_one(
     broker: RunningBroker, admin: httpx.Client, client: pulsar.Client, topic: str
 ) -> None:
     producer = client.create_producer(topic)
@@ -320,7 +320,7 @@ def test_a_topic_that_is_deleted_under_its_clients_is_a_new_one_to_them(
     consumer.close()
 
 
-def test_what_the_command_line_deletes_is_gone_for_connected_clients_too(
+def test_a_topic_deleted_by_the_command_line_is_gone_for_connected_clients_too(
     broker: RunningBroker, client: pulsar.Client, topic: str
 ) -> None:
     producer = client.create_producer(topic)

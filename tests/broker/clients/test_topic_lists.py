@@ -29,7 +29,9 @@ def watch(pattern: str, topics_hash: str = "", watcher_id: int = 5) -> bytes:
     return command("WATCH_TOPIC_LIST", watchTopicList=asked)
 
 
-def test_a_watcher_is_told_of_topics_that_match_as_they_come_and_go(broker: RunningBroker, topic: str) -> None:
+def test_a_watcher_is_notified_of_matching_topics_that_are_created_and_deleted(
+    broker: RunningBroker, topic: str
+) -> None:
     root = Root.open(broker.root)
     full = f"persistent://public/default/{topic}"
     root.create_topic(f"{topic}-a")

@@ -33,7 +33,7 @@ def receive(consumer: pulsar.Consumer, count: int) -> list[pulsar.Message]:
 
 
 @pytest.mark.parametrize("type_", [ConsumerType.Exclusive, ConsumerType.Shared, ConsumerType.KeyShared])
-def test_a_partitioned_topic_is_consumed_as_one(
+def test_all_partitions_of_a_topic_are_consumed(
     broker: RunningBroker, client: pulsar.Client, topic: str, type_: ConsumerType
 ) -> None:
     Root.open(broker.root).create_topic(topic, partitions=3)
@@ -56,7 +56,7 @@ def test_a_partitioned_topic_is_consumed_as_one(
         again.receive(1_000)
 
 
-def test_several_topics_are_consumed_as_one(client: pulsar.Client, topic: str) -> None:
+def test_several_topics_are_consumed_by_one_consumer(client: pulsar.Client, topic: str) -> None:
     topics = [f"persistent://public/default/{topic}-{number}" for number in range(3)]
     consumer = client.subscribe(topics, "sub")
     for number, name in enumerate(topics):
@@ -65,7 +65,7 @@ def test_several_topics_are_consumed_as_one(client: pulsar.Client, topic: str) -
 
 
 @pytest.mark.parametrize("mode", [RegexSubscriptionMode.AllTopics, RegexSubscriptionMode.PersistentOnly])
-def test_a_pattern_finds_the_topics_that_are_there(
+def test_a_pattern_finds_the_existing_topics(
     broker: RunningBroker, client: pulsar.Client, topic: str, mode: RegexSubscriptionMode
 ) -> None:
     """New ones are looked for once a minute: this client ignores its option (pulsar-client-python #171)."""
@@ -86,7 +86,7 @@ def test_a_pattern_finds_the_topics_that_are_there(
         consumer.receive(1_000)
 
 
-def test_a_topic_without_storage_reaches_who_listens(client: pulsar.Client, topic: str) -> None:
+def test_a_non_persistent_topic_reaches_connected_consumers(client: pulsar.Client, topic: str) -> None:
     name = f"non-persistent://public/default/{topic}"
     producer = client.create_producer(name)
     producer.send(b"nobody hears")
@@ -103,7 +103,9 @@ def test_a_topic_without_storage_reaches_who_listens(client: pulsar.Client, topi
     assert sorted(heard) == [b"%d" % number for number in range(10)]
 
 
-def test_a_retried_message_comes_back_and_the_dead_letter_has_its_origin(client: pulsar.Client, topic: str) -> None:
+def test_a_retried_message_is_redelivered_and_its_dead_letter_names_its_origin(
+    client: pulsar.Client, topic: str
+) -> None:
     policy = pulsar.ConsumerDeadLetterPolicy(1, f"{topic}-dead", initial_subscription_name="first")
     consumer = client.subscribe(
         topic, "sub", ConsumerType.Shared, negative_ack_redelivery_delay_ms=50, dead_letter_policy=policy
@@ -120,7 +122,7 @@ def test_a_retried_message_comes_back_and_the_dead_letter_has_its_origin(client:
 
 
 @pytest.mark.soak
-def test_messages_that_are_not_acknowledged_in_time_come_again(client: pulsar.Client, topic: str) -> None:
+def test_messages_without_acknowledgement_in_time_are_redelivered(client: pulsar.Client, topic: str) -> None:
     consumer = client.subscribe(topic, "sub", ConsumerType.Shared, unacked_messages_timeout_ms=10_000)
     client.create_producer(topic).send(b"slow")
     assert consumer.receive(WAIT_MS).redelivery_count() == 0
@@ -129,7 +131,7 @@ def test_messages_that_are_not_acknowledged_in_time_come_again(client: pulsar.Cl
     consumer.acknowledge(again)
 
 
-def test_unsubscribing_forgets_what_was_read(client: pulsar.Client, topic: str) -> None:
+def test_unsubscribing_deletes_the_cursor(client: pulsar.Client, topic: str) -> None:
     consumer = client.subscribe(topic, "sub", initial_position=InitialPosition.Earliest)
     client.create_producer(topic).send(b"one")
     consumer.acknowledge(consumer.receive(WAIT_MS))
@@ -185,7 +187,7 @@ def test_a_mistyped_namespace_is_not_made(broker: RunningBroker, client: pulsar.
     assert view.get(NamespaceRecord, "public/defualt") is None
 
 
-def test_questions_about_a_topic_make_none(broker: RunningBroker, topic: str) -> None:
+def test_lookups_and_metadata_requests_create_no_topic(broker: RunningBroker, topic: str) -> None:
     name = f"persistent://public/default/{topic}"
     schema = Schema(name="s", schema_data=b"", type=Schema.String)
 
@@ -210,7 +212,7 @@ def test_questions_about_a_topic_make_none(broker: RunningBroker, topic: str) ->
     assert Root.open(broker.root).store.view().get(TopicRecord, name) is None
 
 
-def test_a_listener_that_is_not_there_is_refused(broker: RunningBroker) -> None:
+def test_an_unknown_listener_name_is_refused(broker: RunningBroker) -> None:
     async def scene() -> CommandLookupTopicResponse:
         reader, writer = await connect(broker.url)
         wanted = CommandLookupTopic(topic="t", request_id=1, advertised_listener_name="outside")

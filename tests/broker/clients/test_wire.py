@@ -136,7 +136,7 @@ def acknowledging(wire: Wire, type_: CommandAck.AckType, *ids: MessageIdData) ->
 
 
 @pytest.mark.parametrize("checksum", [True, False], ids=["with checksum", "without"])
-def test_an_entry_reaches_the_consumer_as_it_came(broker: RunningBroker, topic: str, checksum: bool) -> None:
+def test_an_entry_reaches_the_consumer_byte_by_byte(broker: RunningBroker, topic: str, checksum: bool) -> None:
     entry = ENTRY if checksum else ENTRY[6:]
     with connected(broker) as wire:
         producing(wire, topic)
@@ -149,7 +149,7 @@ def test_an_entry_reaches_the_consumer_as_it_came(broker: RunningBroker, topic: 
         assert got == entry
 
 
-def test_what_comes_before_a_first_consumer_is_kept_in_memory_for_it(broker: RunningBroker, topic: str) -> None:
+def test_entries_before_the_first_consumer_are_cached_for_it(broker: RunningBroker, topic: str) -> None:
     def misses() -> float:
         metrics = httpx.get(f"{broker.web_url}/metrics", timeout=WAIT_MS / 1000).raise_for_status().text
         (found,) = re.findall(r"^pulsarpy_cache_misses_total(?:{.*})? (\S+)$", metrics, re.MULTILINE)
@@ -165,9 +165,7 @@ def test_what_comes_before_a_first_consumer_is_kept_in_memory_for_it(broker: Run
         assert misses() == before
 
 
-def test_a_client_that_a_seek_sent_away_may_seek_again_until_somebody_is_back(
-    broker: RunningBroker, topic: str
-) -> None:
+def test_a_client_disconnected_by_a_seek_may_seek_again_before_it_reconnects(broker: RunningBroker, topic: str) -> None:
     with connected(broker) as wire, connected(broker) as other:
         producing(wire, topic)
         ids = [wire.ask(sending(number), ENTRY).send_receipt.message_id for number in range(3)]
@@ -183,7 +181,7 @@ def test_a_client_that_a_seek_sent_away_may_seek_again_until_somebody_is_back(
         assert other.is_alive()
 
 
-def test_an_entry_that_is_broken_is_refused_and_the_next_one_is_not(broker: RunningBroker, topic: str) -> None:
+def test_a_broken_entry_is_refused_and_the_next_one_stored(broker: RunningBroker, topic: str) -> None:
     with connected(broker) as wire:
         producing(wire, topic)
         for broken in (ENTRY[:-1] + b"X", ENTRY[:12], b""):
@@ -204,7 +202,7 @@ def test_an_entry_that_is_broken_is_refused_and_the_next_one_is_not(broker: Runn
         pytest.param(frame_of(CONNECT.SerializeToString()), id="a second CONNECT"),
     ],
 )
-def test_nonsense_costs_the_connection_and_no_other(
+def test_nonsense_closes_only_its_own_connection(
     broker: RunningBroker, client: pulsar.Client, topic: str, data: bytes
 ) -> None:
     producer = client.create_producer(topic)
@@ -215,7 +213,7 @@ def test_nonsense_costs_the_connection_and_no_other(
     producer.send(b"still here")
 
 
-def test_what_is_closed_while_it_is_being_connected_stays_away(broker: RunningBroker, topic: str) -> None:
+def test_a_consumer_closed_while_it_is_being_connected_stays_closed(broker: RunningBroker, topic: str) -> None:
     """A client gives up waiting and closes; what came to life afterwards would keep others out for good."""
     subscribe = CommandSubscribe(
         topic=topic, subscription="sub", subType=CommandSubscribe.Exclusive, consumer_id=2, request_id=3
@@ -237,7 +235,7 @@ def test_what_is_closed_while_it_is_being_connected_stays_away(broker: RunningBr
         assert wire.is_alive(), "it was told of nothing else"
 
 
-def test_nothing_comes_before_connect(broker: RunningBroker) -> None:
+def test_commands_before_connect_close_the_connection(broker: RunningBroker) -> None:
     with unconnected(broker) as wire:
         wire.send(BaseCommand(type=BaseCommand.PING, ping=CommandPing()))
         assert wire.is_closed()
@@ -251,7 +249,7 @@ def test_commands_and_fields_of_newer_clients_are_passed_over(broker: RunningBro
         assert wire.is_alive()
 
 
-def test_bytes_may_come_one_by_one(broker: RunningBroker, topic: str) -> None:
+def test_a_command_may_arrive_byte_by_byte(broker: RunningBroker, topic: str) -> None:
     with connected(broker) as wire:
         producing(wire, topic)
         frame = frame_of(sending(9).SerializeToString(), len(ENTRY)) + ENTRY
@@ -260,9 +258,7 @@ def test_bytes_may_come_one_by_one(broker: RunningBroker, topic: str) -> None:
         assert wire.receive()[0].send_receipt.sequence_id == 9
 
 
-def test_acknowledging_through_the_entry_in_front_of_the_first_changes_nothing(
-    broker: RunningBroker, topic: str
-) -> None:
+def test_acknowledging_the_entry_before_the_first_changes_nothing(broker: RunningBroker, topic: str) -> None:
     """Clients name entry -1 when a message of a ledger's first batch is acknowledged cumulatively."""
     batch = batch_entry([ClientMessage(value=b"a"), ClientMessage(value=b"b")])
     with connected(broker) as wire:
@@ -276,9 +272,7 @@ def test_acknowledging_through_the_entry_in_front_of_the_first_changes_nothing(
         assert wire.receive()[1] == batch, "it is not acknowledged"
 
 
-def test_chunks_of_a_message_come_again_from_the_first_until_all_are_acknowledged(
-    broker: RunningBroker, topic: str
-) -> None:
+def test_chunks_are_redelivered_from_the_first_until_all_are_acknowledged(broker: RunningBroker, topic: str) -> None:
     """Chunks that official clients reassemble or drop: pulsar-client 3.13 drops them."""
     chunks = [
         single_entry(
@@ -309,7 +303,7 @@ def test_chunks_of_a_message_come_again_from_the_first_until_all_are_acknowledge
         assert wire.receive()[1] == ENTRY, "the chunks are acknowledged, all of them"
 
 
-def test_answers_come_in_the_order_of_entries_whatever_becomes_of_them(
+def test_receipts_and_errors_are_in_the_order_of_entries(
     broker: RunningBroker, admin: httpx.Client, topic: str
 ) -> None:
     """Clients that are answered for a later entry than their first open one hang up, or drop what they wait for."""
@@ -334,7 +328,7 @@ def test_answers_come_in_the_order_of_entries_whatever_becomes_of_them(
         assert answers(wire, 4, 5, 6, 2, 7) == [4, 5, 6, 2, 7, 77]
 
 
-def test_a_client_that_hangs_up_while_it_is_held_back_makes_room(
+def test_a_client_that_hangs_up_under_back_pressure_makes_room(
     broker: RunningBroker, admin: httpx.Client, topic: str
 ) -> None:
     """A connection that is not read cannot notice its end, and would keep its producer name and subscription."""
@@ -354,7 +348,7 @@ def test_a_client_that_hangs_up_while_it_is_held_back_makes_room(
         subscribing(other, topic)
 
 
-def test_closing_what_is_not_there_succeeds(broker: RunningBroker) -> None:
+def test_closing_an_unknown_consumer_or_producer_succeeds(broker: RunningBroker) -> None:
     close = CommandCloseProducer(producer_id=77, request_id=4)
     with connected(broker) as wire:
         answer = wire.ask(BaseCommand(type=BaseCommand.CLOSE_PRODUCER, close_producer=close))

@@ -7,7 +7,7 @@ import asyncio
 from pulsar_on_spark.broker.connection.large_answers import LargeAnswers
 
 
-def test_one_at_a_time_and_none_without_room() -> None:
+def test_large_answers_take_turns_and_wait_for_room() -> None:
     async def scenario() -> None:
         unread, most_under_way, under_way = 0, 0, 0
         answers = LargeAnswers(lambda: unread < 3)

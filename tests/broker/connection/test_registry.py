@@ -39,7 +39,7 @@ def refusal(clients: Registry[Client], host: str, settings: BrokerSettings) -> S
     return None
 
 
-def test_connections_in_all_and_from_one_address() -> None:
+def test_connections_are_limited_in_total_and_for_each_address() -> None:
     clients = Registry[Client](1)
     limits = BrokerSettings(broker_max_connections=3, broker_max_connections_per_ip=2)
     found = [refusal(clients, host, limits) for host in ("a", "a", "a", "b", "b")]
@@ -95,7 +95,7 @@ def test_the_quietest_is_hung_up_on_but_none_that_waits_for_the_broker() -> None
 
 
 @given(st.lists(st.tuples(st.integers(0, 5), st.integers(0, 40)), max_size=60))
-def test_what_is_left_is_within_the_limit(noted: list[tuple[int, int]]) -> None:
+def test_remaining_frames_are_within_the_limit(noted: list[tuple[int, int]]) -> None:
     frames, held = UnfinishedFrames[int](100), {}
     for connection, size_bytes in noted:
         frames.note(connection, size_bytes)

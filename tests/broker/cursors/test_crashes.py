@@ -222,7 +222,7 @@ async def taking_ends_at(directory: Path, at: int, is_done: bool) -> int:
 
 
 @pytest.mark.parametrize("way", [ends_at, taking_ends_at])
-def test_wherever_a_broker_ends_the_next_one_finds_what_was_confirmed(
+def test_the_next_broker_finds_confirmed_acknowledgements_after_a_crash_at_any_step(
     memory_path: Path, way: Callable[[Path, int, bool], Awaitable[int]]
 ) -> None:
     async def run() -> None:

@@ -45,7 +45,7 @@ def ack(cursor: OpenCursor, *acked: MessageId) -> None:
     cursor.record_changes()
 
 
-def test_a_new_subscription_starts_where_it_is_told_and_is_the_brokers(root: Root) -> None:
+def test_a_new_subscription_starts_at_its_position_and_belongs_to_the_broker(root: Root) -> None:
     async def run() -> None:
         broker = await CursorBroker.start(root)
         sent = await broker.send("t", [b"x"] * 10)
@@ -90,7 +90,7 @@ def test_a_receipt_waits_for_the_journal_and_many_share_a_record(root: Root) -> 
     asyncio.run(run())
 
 
-def test_what_nobody_waits_for_is_in_the_journal_within_a_second_or_so_and_not_more_often(root: Root) -> None:
+def test_acknowledgements_without_waiters_are_recorded_about_once_a_second(root: Root) -> None:
     async def run() -> None:
         broker = await CursorBroker.start(root)
         sent = await broker.send("t", [b"x"] * 1_000)
@@ -109,7 +109,7 @@ def test_what_nobody_waits_for_is_in_the_journal_within_a_second_or_so_and_not_m
     asyncio.run(run())
 
 
-def test_cursors_that_moved_are_one_row_each_in_one_commit(root: Root) -> None:
+def test_moved_cursors_are_written_as_one_row_each_in_one_commit(root: Root) -> None:
     async def run() -> None:
         broker = await CursorBroker.start(root)
         sent = await broker.send("t", [b"x"] * 4)
@@ -155,7 +155,7 @@ def test_given_back_cursors_are_free_with_their_holes_and_can_be_taken_again(roo
     asyncio.run(run())
 
 
-def test_a_seek_back_is_in_delta_before_it_returns_and_forgets_all_acknowledgements(root: Root) -> None:
+def test_a_seek_back_is_in_delta_before_it_returns_and_drops_later_acknowledgements(root: Root) -> None:
     async def run() -> None:
         broker = await CursorBroker.start(root, lease_duration_s=0.5)
         sent = await broker.send("t", [b"x"] * 10)
@@ -195,7 +195,7 @@ def test_a_seek_into_a_batch_leaves_out_its_first_messages_also_after_a_kill(roo
     asyncio.run(run())
 
 
-def test_a_deleted_subscription_is_gone_and_a_new_one_of_its_name_knows_nothing_of_it(root: Root) -> None:
+def test_a_new_subscription_ignores_the_cursor_of_a_deleted_one_with_its_name(root: Root) -> None:
     async def run() -> None:
         broker = await CursorBroker.start(root)
         sent = await broker.send("t", [b"x"] * 5)
@@ -227,7 +227,7 @@ def test_a_subscription_that_another_live_broker_has_is_refused_with_its_name(ro
     asyncio.run(run())
 
 
-def test_a_cursor_whose_subscription_is_deleted_by_another_is_lost_and_its_owner_is_told(root: Root) -> None:
+def test_the_owner_is_notified_if_another_process_deletes_its_subscription(root: Root) -> None:
     async def run() -> None:
         broker = await CursorBroker.start(root, snapshot_every_s=0.1)
         sent = await broker.send("t", [b"x"])

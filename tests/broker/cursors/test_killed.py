@@ -159,7 +159,7 @@ def test_ack_holes_of_any_number_survive_a_kill(root: Root) -> None:
     assert found[50_000:] == [0b101] * 1_000
 
 
-def test_a_broker_that_wakes_up_confirms_nothing_and_moves_no_cursor(root: Root) -> None:
+def test_a_fenced_broker_that_wakes_up_confirms_nothing_and_moves_no_cursor(root: Root) -> None:
     """It was taken for dead; its subscription was taken, and a client of the new owner sought back."""
     sent = send(root, 5_000)
     process = start(PAUSED, root.path)
@@ -227,11 +227,11 @@ def kill_again_and_again(root: Root, rounds: int, seed: int) -> None:
         assert missing <= tried.get(place, set()), f"messages of {place} are lost"
 
 
-def test_what_was_confirmed_survives_kills_at_any_time(root: Root) -> None:
+def test_confirmed_acknowledgements_survive_kills_at_any_time(root: Root) -> None:
     kill_again_and_again(root, rounds=4, seed=1)
 
 
 @pytest.mark.soak
 @pytest.mark.parametrize("seed", range(10))
-def test_what_was_confirmed_survives_many_kills(root: Root, seed: int) -> None:
+def test_confirmed_acknowledgements_survive_many_kills(root: Root, seed: int) -> None:
     kill_again_and_again(root, rounds=40, seed=seed)

@@ -52,7 +52,7 @@ def test_a_key_has_one_consumer_and_consumers_have_even_shares() -> None:
     assert min(shares.values()) > 300 / 4 / 2
 
 
-def test_few_keys_move_when_a_consumer_comes_or_goes() -> None:
+def test_few_keys_move_when_a_consumer_joins_or_leaves() -> None:
     split = AutoSplit()
     for number in range(1, 9):
         split.add(ConsumerInfo(ConsumerId(number), f"c{number}"))
@@ -67,7 +67,7 @@ def test_few_keys_move_when_a_consumer_comes_or_goes() -> None:
     assert all(after[slot] == during[slot] for slot in slots if during[slot] != 9)
 
 
-def test_two_consumers_of_one_name_have_a_share_each() -> None:
+def test_two_consumers_with_one_name_have_a_share_each() -> None:
     split = AutoSplit()
     split.add(ConsumerInfo(ConsumerId(1), "same"))
     split.add(ConsumerInfo(ConsumerId(2), "same"))
@@ -77,7 +77,7 @@ def test_two_consumers_of_one_name_have_a_share_each() -> None:
     assert Counter(split.consumer(slot) for slot in range(1, 65)) == {2: 32, 3: 32}
 
 
-def test_the_hash_is_that_of_whole_columns() -> None:
+def test_the_hash_of_a_key_equals_that_of_a_column() -> None:
     keys = [bytes(range(size)) for size in range(40)]
     assert [sticky_key_hash(key) for key in keys] == murmur3_32(pa.array(keys, pa.binary())).tolist()
 
@@ -101,7 +101,7 @@ def test_keys_that_moved_wait_until_their_old_consumer_has_acknowledged() -> Non
     assert dispatcher.stats().consumers[1].blocked is None
 
 
-def test_stalled_key_shared_a_consumer_that_holds_one_message_holds_up_its_own_keys_only() -> None:
+def test_a_stalled_key_shared_consumer_blocks_only_its_own_keys() -> None:
     """apache/pulsar#8115, #10167, #21199: consumers stop while one of them holds a message and others come and go."""
     topic = Topic()
     dispatcher = KeySharedDispatcher(topic.cursor, LIMITS, KeySharedPolicy())
@@ -164,7 +164,7 @@ def test_stalled_key_shared_a_consumer_without_permits_holds_up_others_only_at_t
     assert sorted([*fast, *places(slow)]) == sorted(topic.infos)
 
 
-def test_a_given_back_entry_comes_before_new_ones_of_its_key() -> None:
+def test_a_returned_entry_precedes_new_ones_of_its_key() -> None:
     topic = Topic()
     dispatcher = KeySharedDispatcher(topic.cursor, LIMITS, KeySharedPolicy())
     join(dispatcher, 1, 10_000)
@@ -177,7 +177,7 @@ def test_a_given_back_entry_comes_before_new_ones_of_its_key() -> None:
     assert [delivery.redelivery_count for delivery in found] == [1, 0]
 
 
-def test_an_entry_given_back_while_later_ones_of_its_key_are_read_again_comes_first() -> None:
+def test_an_entry_returned_while_later_ones_of_its_key_are_reread_comes_first() -> None:
     topic = Topic()
     dispatcher = KeySharedDispatcher(topic.cursor, LIMITS, KeySharedPolicy())
     join(dispatcher, 1, 10_000)
@@ -191,7 +191,7 @@ def test_an_entry_given_back_while_later_ones_of_its_key_are_read_again_comes_fi
     assert places(pump(dispatcher, topic)) == [(1, 0), (1, 1), (1, 2)]
 
 
-def test_a_new_entry_does_not_overtake_those_whose_consumer_asks_for_more_while_it_is_read() -> None:
+def test_a_new_entry_does_not_overtake_entries_whose_consumer_gets_permits_during_its_read() -> None:
     topic = Topic()
     dispatcher = KeySharedDispatcher(topic.cursor, LIMITS, KeySharedPolicy())
     join(dispatcher, 1, 10_000)
@@ -207,7 +207,7 @@ def test_a_new_entry_does_not_overtake_those_whose_consumer_asks_for_more_while_
     assert places(pump(dispatcher, topic), 2) == sorted(topic.infos)
 
 
-def test_out_of_order_delivery_waits_for_nobody() -> None:
+def test_out_of_order_delivery_does_not_wait_for_pending_keys() -> None:
     topic = Topic()
     dispatcher = KeySharedDispatcher(topic.cursor, LIMITS, KeySharedPolicy(allow_out_of_order=True))
     join(dispatcher, 1, 10_000)
@@ -221,7 +221,7 @@ def test_out_of_order_delivery_waits_for_nobody() -> None:
     assert dispatcher.stats().waiting == 0
 
 
-def test_sticky_consumers_get_their_ranges_and_the_rest_waits_for_whoever_names_it() -> None:
+def test_sticky_consumers_get_their_ranges_and_unassigned_keys_wait() -> None:
     topic = Topic()
     dispatcher = KeySharedDispatcher(topic.cursor, LIMITS, KeySharedPolicy("STICKY"))
     join(dispatcher, 1, 10_000, ranges=((0, 9_999), (20_000, 29_999)))
@@ -259,7 +259,7 @@ def test_sticky_ranges_that_are_none_are_refused(ranges: tuple[tuple[int, int], 
         StickyRanges().add(ConsumerInfo(ConsumerId(1), "a", ranges=ranges))
 
 
-def test_backlog_drift_what_is_counted_is_what_is_there() -> None:
+def test_the_counted_backlog_equals_the_entries() -> None:
     """apache/pulsar#5202, #15948, #18159: unacked counts and backlogs that drift below zero."""
     topic = Topic()
     dispatcher = KeySharedDispatcher(topic.cursor, LIMITS, KeySharedPolicy())

@@ -34,7 +34,7 @@ def test_entries_go_round_in_turns_of_twenty_messages() -> None:
     assert got == [1] * 20 + [2] * 20 + [3] * 20
 
 
-def test_single_messages_go_round_one_by_one() -> None:
+def test_single_messages_go_round_the_consumers() -> None:
     topic = Topic()
     dispatcher = SharedDispatcher(topic.cursor, LIMITS)
     for number in (1, 2, 3):
@@ -46,7 +46,7 @@ def test_single_messages_go_round_one_by_one() -> None:
     assert got == [1, 2, 3, 1, 2, 3]
 
 
-def test_the_lowest_priority_number_gets_all_while_it_has_permits() -> None:
+def test_the_lowest_priority_number_gets_all_messages_while_it_has_permits() -> None:
     topic = Topic()
     topic.publish(50)
     dispatcher = SharedDispatcher(topic.cursor, LIMITS)
@@ -70,7 +70,7 @@ def test_a_batch_may_take_permits_below_zero_once() -> None:
     assert places(pump(dispatcher, topic)) == [(1, 1)]
 
 
-def test_a_partly_acknowledged_batch_costs_what_is_left_of_it() -> None:
+def test_a_partly_acknowledged_batch_takes_permits_for_its_remaining_messages() -> None:
     topic = Topic()
     topic.publish(1, messages=5)
     dispatcher = SharedDispatcher(topic.cursor, LIMITS)
@@ -86,7 +86,7 @@ def test_a_partly_acknowledged_batch_costs_what_is_left_of_it() -> None:
 
 
 @pytest.mark.parametrize("size", [1, 63, 64, 65, 128, 1000])
-def test_the_last_message_of_a_batch_counts_also_where_the_client_does_not_say_its_size(size: int) -> None:
+def test_the_last_message_of_a_batch_counts_without_a_batch_size_in_the_ack(size: int) -> None:
     """Java's BitSet leaves zero words at the end out: an ack of message 64 of 65 is one word of ones."""
     topic = Topic()
     topic.publish(1, messages=size)
@@ -101,7 +101,7 @@ def test_the_last_message_of_a_batch_counts_also_where_the_client_does_not_say_i
     assert topic.cursor.ack_set(LedgerId(1), EntryId(0)) == unacked
 
 
-def test_an_ack_of_what_was_never_delivered_is_refused_and_all_others_count() -> None:
+def test_an_ack_of_an_undelivered_entry_is_refused_and_others_count() -> None:
     topic = Topic()
     topic.publish(2)
     dispatcher = SharedDispatcher(topic.cursor, LIMITS)
@@ -113,7 +113,7 @@ def test_an_ack_of_what_was_never_delivered_is_refused_and_all_others_count() ->
     assert dispatcher.stats().unacked == 0
 
 
-def test_an_ack_that_comes_from_the_consumer_that_had_the_entry_before_counts() -> None:
+def test_an_ack_from_the_entrys_former_consumer_counts() -> None:
     topic = Topic()
     topic.publish(1)
     dispatcher = SharedDispatcher(topic.cursor, LIMITS)
@@ -137,7 +137,7 @@ def test_cumulative_acks_are_ignored() -> None:
     assert topic.cursor.backlog_entries == 3
 
 
-def test_what_a_consumer_that_went_had_comes_first_and_counts_as_no_redelivery() -> None:
+def test_entries_of_a_closed_consumer_come_first_and_are_not_redeliveries() -> None:
     topic = Topic()
     topic.publish(4)
     dispatcher = SharedDispatcher(topic.cursor, LIMITS)
@@ -163,7 +163,7 @@ def test_redeliveries_are_counted_until_the_entry_is_acknowledged() -> None:
     assert [delivery.redelivery_count for delivery in pump(dispatcher, topic)] == [3]
 
 
-def test_what_is_acknowledged_is_not_remembered() -> None:
+def test_acknowledged_entries_are_forgotten() -> None:
     topic = Topic()
     topic.publish(300)
     dispatcher = SharedDispatcher(topic.cursor, LIMITS)
@@ -247,7 +247,7 @@ def test_a_chunk_waits_for_the_consumer_that_has_the_others_while_others_get_the
     assert places(pump(dispatcher, topic), 1) == [(1, 1)]
 
 
-def test_chunks_that_were_given_back_follow_the_first_one_to_another_consumer() -> None:
+def test_returned_chunks_follow_the_first_one_to_another_consumer() -> None:
     topic = Topic()
     dispatcher = SharedDispatcher(topic.cursor, LIMITS)
     join(dispatcher, 1, 3)
@@ -265,7 +265,7 @@ def test_chunks_that_were_given_back_follow_the_first_one_to_another_consumer() 
     assert places(pump(dispatcher, topic), 2) == [(1, 1), (1, 2)]
 
 
-def test_chunks_of_a_consumer_that_went_begin_anew_at_another() -> None:
+def test_chunks_of_a_closed_consumer_restart_at_another() -> None:
     topic = Topic()
     dispatcher = SharedDispatcher(topic.cursor, LIMITS)
     join(dispatcher, 1, 1)
@@ -278,7 +278,7 @@ def test_chunks_of_a_consumer_that_went_begin_anew_at_another() -> None:
     assert places(pump(dispatcher, topic), 2) == [(1, 0), (1, 1)]
 
 
-def test_a_delayed_entry_is_never_early_and_due_ones_come_with_a_tick() -> None:
+def test_a_delayed_entry_is_never_early_and_is_delivered_with_the_next_tick() -> None:
     topic = Topic()
     dispatcher = SharedDispatcher(topic.cursor, LIMITS)
     join(dispatcher, 1, 100)
@@ -346,7 +346,7 @@ def test_forgotten_delayed_entries_are_found_also_if_others_are_being_read_when_
     assert sorted(places([*late, *pump(dispatcher, topic, 5_000)])) == sorted(topic.infos)
 
 
-def test_only_what_consumers_ask_for_is_read() -> None:
+def test_only_entries_with_permits_are_read() -> None:
     topic = Topic()
     topic.publish(1_000, messages=10)
     dispatcher = SharedDispatcher(topic.cursor, LIMITS)
@@ -383,7 +383,7 @@ def test_a_higher_limit_frees_a_consumer_that_is_blocked() -> None:
     assert pump(dispatcher, topic) == []
 
 
-def test_what_is_given_back_with_an_epoch_comes_again_under_it() -> None:
+def test_entries_returned_with_an_epoch_are_redelivered_under_it() -> None:
     topic = Topic()
     topic.publish(2)
     dispatcher = SharedDispatcher(topic.cursor, LIMITS)
@@ -393,7 +393,7 @@ def test_what_is_given_back_with_an_epoch_comes_again_under_it() -> None:
     assert [delivery.epoch for delivery in pump(dispatcher, topic)] == [3, 3]
 
 
-def test_of_too_many_chunked_messages_the_oldest_is_bound_to_no_consumer_any_more(
+def test_above_the_limit_the_oldest_chunked_message_is_not_bound_to_its_consumer(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(shared, "MAX_CHUNKED_MESSAGES", 2)
@@ -418,7 +418,7 @@ def test_of_too_many_chunked_messages_the_oldest_is_bound_to_no_consumer_any_mor
     ],
     ids=["Shared", "Key_Shared", "Failover"],
 )
-def test_what_a_consumer_asks_for_after_it_went_changes_nothing(make: Callable[[Cursor], Dispatcher]) -> None:
+def test_permits_of_a_closed_consumer_change_nothing(make: Callable[[Cursor], Dispatcher]) -> None:
     topic = Topic()
     topic.publish(2)
     dispatcher = make(topic.cursor)

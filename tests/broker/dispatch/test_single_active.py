@@ -54,7 +54,7 @@ def test_without_partitions_the_first_by_priority_and_name_is_active() -> None:
     assert dispatcher.active == 2
 
 
-def test_a_change_waits_a_second_begins_at_mark_delete_and_is_told_to_all() -> None:
+def test_a_change_of_the_active_consumer_is_delayed_announced_and_rewinds_to_mark_delete() -> None:
     topic = Topic()
     topic.publish(4)
     dispatcher = failover(topic)
@@ -91,7 +91,7 @@ def test_a_change_does_not_wait_for_a_clock_that_was_set_back() -> None:
     assert dispatcher.tick(1_000) == [ActiveConsumerChanged(ConsumerId(1), True)]
 
 
-def test_one_that_comes_and_goes_within_the_delay_changes_and_repeats_nothing() -> None:
+def test_a_consumer_that_leaves_within_the_delay_changes_and_repeats_nothing() -> None:
     topic = Topic()
     topic.publish(3)
     dispatcher = failover(topic)
@@ -105,7 +105,7 @@ def test_one_that_comes_and_goes_within_the_delay_changes_and_repeats_nothing() 
     assert places(pump(dispatcher, topic)) == [(1, 3)]
 
 
-def test_one_that_was_elected_and_is_not_in_the_end_is_told_so() -> None:
+def test_a_consumer_that_loses_its_election_within_the_delay_is_notified() -> None:
     """Of three consumers the second one's partition is this; another one that comes makes it the first one's again."""
     dispatcher = SingleActiveDispatcher(Topic().cursor, LIMITS, is_failover=True, partition=1)
     join(dispatcher, 1, 10, name="b")
@@ -132,7 +132,7 @@ def test_giving_back_begins_again_at_mark_delete_under_the_new_epoch() -> None:
     assert [(delivery.epoch, delivery.redelivery_count) for delivery in found] == [(1, 0)] * 2
 
 
-def test_what_is_read_when_it_is_rewound_is_dropped() -> None:
+def test_entries_read_before_a_rewind_are_dropped() -> None:
     topic = Topic()
     topic.publish(5)
     dispatcher = SingleActiveDispatcher(topic.cursor, LIMITS, is_failover=False)

@@ -39,7 +39,7 @@ def test_a_moment_is_not_taken_for_a_rate() -> None:
 
 
 @given(st.lists(st.tuples(st.floats(0.01, 30), st.integers(0, 1000)), max_size=50))
-def test_a_rate_is_never_negative_and_never_above_what_was_counted(steps: list[tuple[float, int]]) -> None:
+def test_a_rate_is_never_negative_and_never_above_its_counter(steps: list[tuple[float, int]]) -> None:
     meter, now_s, total = RateMeter(0.0, Counters(0, 0), PERIOD_S), 0.0, 0
     for step_s, messages in steps:
         now_s, total = now_s + step_s, total + messages

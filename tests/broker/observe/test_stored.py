@@ -79,7 +79,7 @@ def test_backlogs_of_subscriptions_that_no_broker_has(root: Root) -> None:
     assert look(root).backlogs[part.topic_id]["rests"] == 2
 
 
-def test_a_wiped_path_holds_nothing_whatever_its_state(root: Root) -> None:
+def test_a_wiped_path_holds_no_copies_in_any_state(root: Root) -> None:
     directory = root.storage_paths(root.store.view())[PathId(1)].directory
     shutil.rmtree(directory)
     directory.mkdir()
@@ -93,7 +93,7 @@ def test_a_wiped_path_holds_nothing_whatever_its_state(root: Root) -> None:
     assert found.storage.paths[1].total_bytes is None
 
 
-def test_what_readers_and_audits_found(root: Root) -> None:
+def test_findings_of_readers_and_audits_are_listed(root: Root) -> None:
     (file,) = root.store.view().all(FileRecord)
     for kind, path_id in ((ReportKind.BAD_COPY, PathId(1)), (ReportKind.LOSS, None)):
         write_report(root.path, Finding(kind, FileId(file.file_id), path_id, "rot", 0))
@@ -105,7 +105,7 @@ def test_what_readers_and_audits_found(root: Root) -> None:
     assert look(root).storage.audit.audited_ms > 0
 
 
-def test_a_look_that_is_asked_for_sees_what_is_now_and_waits_for_no_disk_that_hangs(root: Root) -> None:
+def test_a_requested_look_is_current_and_does_not_wait_for_a_disk_that_hangs(root: Root) -> None:
     gone, hangs = (root.storage_paths(root.store.view())[PathId(number)].directory for number in (1, 2))
 
     async def looks() -> list[int]:

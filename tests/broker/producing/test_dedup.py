@@ -57,13 +57,13 @@ def test_the_table_of_verdicts() -> None:
     assert core.check("other", 5, 5) is NEW
 
 
-def test_what_the_journal_did_not_take_is_not_pushed() -> None:
+def test_an_entry_that_the_journal_refused_is_not_pushed() -> None:
     core = fresh()
     assert core.check("p", 0, 3) is NEW
     assert core.check("p", 0, 3) is NEW
 
 
-def test_a_producer_hears_of_what_is_persisted_only() -> None:
+def test_a_producers_last_sequence_id_is_a_persisted_one() -> None:
     core = fresh()
     assert core.last_sequence_id("p") == NO_SEQUENCE_ID
     core.note_pushed("p", 3)
@@ -83,7 +83,7 @@ def test_chunks_are_checked_and_the_last_one_is_recorded() -> None:
     assert core.snapshot() == DedupSnapshot(at(3), {"p": 5})
 
 
-def test_a_snapshot_and_the_entries_behind_it_give_the_same_state_in_any_order() -> None:
+def test_a_snapshot_and_later_entries_restore_the_same_state_in_any_order() -> None:
     core = fresh()
     for entry in range(10):
         store(core, f"p{entry % 3}", entry, entry)
@@ -107,7 +107,7 @@ def test_an_inactive_producer_is_forgotten_and_a_connected_one_is_not() -> None:
     assert core.last_sequence_id("there") == 1
 
 
-def test_a_successor_that_comes_before_the_old_one_leaves_keeps_the_name_connected() -> None:
+def test_a_successor_that_connects_before_the_old_producer_leaves_keeps_the_name_connected() -> None:
     core = fresh(inactivity_ms=1)
     core.producer_connected("p")
     store(core, "p", 1)
@@ -117,7 +117,7 @@ def test_a_successor_that_comes_before_the_old_one_leaves_keeps_the_name_connect
     assert core.last_sequence_id("p") == 1
 
 
-def test_what_is_restored_is_inactive_from_then_on() -> None:
+def test_restored_producers_are_inactive_from_then_on() -> None:
     core = Deduplication(DedupSnapshot(at(3), {"p": 1}), 5_000, DedupLimits(inactivity_ms=100))
     core.replay("q", 2, at(4))
     core.forget_inactive(5_099)
@@ -186,7 +186,7 @@ def test_a_source_is_not_forgotten_for_its_silence_nor_before_names() -> None:
     assert set(core.snapshot().sequence_ids) == {Source("west"), Source("north")}, "they are bounded all the same"
 
 
-def test_a_name_whose_entries_a_replicator_brings_is_active() -> None:
+def test_a_name_in_replicated_entries_is_active() -> None:
     core = fresh(inactivity_ms=100)
     store(core, "p", 1)
     core.note_relayed("p", 1_000)

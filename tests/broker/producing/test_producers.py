@@ -40,7 +40,7 @@ def errors(effects: list[Effect]) -> list[tuple[str, str]]:
     return [(each.producer.name, each.error) for each in effects if isinstance(each, Refused)]
 
 
-def test_shared_producers_stand_beside_each_other() -> None:
+def test_shared_producers_are_admitted_together() -> None:
     core = Producers(TOPIC, topic_epoch=4)
     one, two = producer("one"), producer("two")
     assert core.add(one) == [Ready(one, None)]
@@ -62,7 +62,7 @@ def test_exclusive_beside_shared_is_fenced() -> None:
     assert errors(core.add(producer("x", EXCLUSIVE))) == [("x", "ProducerFenced")]
 
 
-def test_nobody_hears_of_an_epoch_before_it_is_durable() -> None:
+def test_a_producer_gets_its_epoch_only_when_it_is_durable() -> None:
     core = Producers(TOPIC, topic_epoch=6)
     first = producer("first", EXCLUSIVE)
     assert core.add(first) == [CommitEpoch(7)]
@@ -83,7 +83,7 @@ def test_an_epoch_that_cannot_be_committed_refuses_only_its_producer() -> None:
     assert core.epoch_committed() == [Ready(second, 0)]
 
 
-def test_waiting_producers_get_their_turn_in_order_when_nobody_is_left() -> None:
+def test_waiting_producers_get_their_turn_in_order_when_no_other_is_left() -> None:
     core = Producers(TOPIC)
     shared = [producer("s1"), producer("s2")]
     for each in shared:
@@ -112,7 +112,7 @@ def test_fencing_closes_all_others_and_fails_the_waiting() -> None:
     assert list(core.connected) == [new]
 
 
-def test_fencing_one_whose_epoch_is_being_committed_takes_the_epoch_after_it() -> None:
+def test_fencing_a_producer_during_its_epochs_commit_takes_the_next_epoch() -> None:
     core = Producers(TOPIC)
     core.add(producer("first", EXCLUSIVE))
     second = producer("second", FENCING)
@@ -121,7 +121,7 @@ def test_fencing_one_whose_epoch_is_being_committed_takes_the_epoch_after_it() -
     assert core.epoch_committed() == [Ready(second, 1)]
 
 
-def test_who_comes_back_with_the_epoch_that_counts_keeps_it() -> None:
+def test_a_producer_that_returns_with_the_current_epoch_keeps_it() -> None:
     core = Producers(TOPIC)
     make_exclusive(core, owner := producer("owner", EXCLUSIVE))
     core.remove(owner)
@@ -130,14 +130,14 @@ def test_who_comes_back_with_the_epoch_that_counts_keeps_it() -> None:
 
 
 @pytest.mark.parametrize("mode", [EXCLUSIVE, WAIT, FENCING])
-def test_who_comes_back_with_an_older_epoch_is_fenced_and_closes_nobody(mode: AccessMode) -> None:
+def test_a_producer_that_returns_with_an_older_epoch_is_fenced_and_closes_no_other(mode: AccessMode) -> None:
     core = Producers(TOPIC, topic_epoch=5)
     make_exclusive(core, owner := producer("owner", EXCLUSIVE))
     assert errors(core.add(producer("late", mode, topic_epoch=5))) == [("late", "ProducerFenced")]
     assert list(core.connected) == [owner]
 
 
-def test_a_waiting_producer_whose_epoch_passes_meanwhile_is_fenced_at_its_turn() -> None:
+def test_a_waiting_producer_with_an_outdated_epoch_is_fenced_at_its_turn() -> None:
     core = Producers(TOPIC, topic_epoch=1)
     core.add(shared := producer("shared"))
     core.add(producer("next", WAIT))
@@ -179,7 +179,7 @@ def test_successors_of_a_given_name(changed: dict[str, object], succeeds: bool) 
     assert effects == [Close(old, notify=False), Ready(new, None)] if succeeds else bool(errors(effects))
 
 
-def test_a_generated_name_comes_back_on_another_connection() -> None:
+def test_a_generated_name_may_return_on_another_connection() -> None:
     core = Producers(TOPIC)
     core.add(old := producer("standalone-1-1", is_generated_name=True, epoch=0))
     new = producer("standalone-1-1", connection="c2", producer_id=3, is_generated_name=True, epoch=1)
@@ -188,7 +188,7 @@ def test_a_generated_name_comes_back_on_another_connection() -> None:
     assert list(core.connected) == [new]
 
 
-def test_an_exclusive_producer_takes_its_own_place_before_those_who_wait() -> None:
+def test_an_exclusive_producer_that_reconnects_precedes_waiting_ones() -> None:
     core = Producers(TOPIC)
     make_exclusive(core, old := producer("standalone-1-1", EXCLUSIVE, is_generated_name=True))
     core.add(producer("waiting", WAIT))
@@ -207,7 +207,7 @@ def test_a_waiting_producer_keeps_its_place_in_the_queue() -> None:
     assert core.epoch_committed() == [Ready(new, 0)]
 
 
-def test_the_limit_counts_who_waits() -> None:
+def test_the_limit_counts_waiting_producers() -> None:
     core = Producers(TOPIC, max_producers=2)
     core.add(producer("a"))
     core.add(producer("b", WAIT))

@@ -40,7 +40,7 @@ def sent(data: bytes, *, marker: bool = False) -> Sent:
 @pytest.mark.parametrize(
     ("name", "cluster"), [("pulsar.repl.peer-->here", "peer"), ("pulsar.repl.peer", "peer"), ("pulsar.repl.a-b", "a-b")]
 )
-def test_a_replicators_name_says_its_cluster(name: str, cluster: str) -> None:
+def test_a_replicators_name_has_its_cluster(name: str, cluster: str) -> None:
     assert is_replicator(name)
     assert source_cluster(name) == cluster
 
@@ -50,7 +50,7 @@ def test_other_names_are_no_replicators(name: str) -> None:
     assert not is_replicator(name)
 
 
-def test_an_entry_says_where_its_source_has_it() -> None:
+def test_a_replicated_entry_has_its_position_in_the_source() -> None:
     assert source_position(said("9223372036854775807:0")) == (2**63 - 1, 0)
     texts = ("", ":", "7", "7:", ":1", "7:1:2", "-7:1", "+7:1", " 7:1", "7:x", "\u0667:1", "9223372036854775808:0")
     assert [source_position(said(each)) for each in (*texts, "7:" + "1" * 5_000)] == [None] * (len(texts) + 1)
@@ -79,7 +79,7 @@ def test_an_entry_says_where_its_source_has_it() -> None:
         (b"\x00\x00\x00\x01\xff", None),
     ],
 )
-def test_an_entry_says_what_deduplicates_it(data: bytes, identity: Identity | None) -> None:
+def test_a_replicated_entry_has_its_deduplication_key(data: bytes, identity: Identity | None) -> None:
     assert identity_of(data) == identity
 
 

@@ -26,12 +26,12 @@ def last(given: Sent) -> int:
 
 
 @pytest.mark.parametrize("codec", Codec)
-def test_a_client_that_does_not_say_it_has_it_in_the_batch(codec: Codec) -> None:
+def test_the_highest_sequence_id_is_read_from_the_batch_if_the_client_omits_it(codec: Codec) -> None:
     entry = batch_entry(batch(20, 30, 45), codec, MessageMetadata(sequence_id=20))
     assert last(sent(entry, 3)) == 45
 
 
-def test_what_a_client_says_counts() -> None:
+def test_the_clients_highest_sequence_id_counts() -> None:
     entry = batch_entry(batch(20, 30, 45), metadata=MessageMetadata(sequence_id=20))
     assert last(sent(entry, 3, highest=50)) == 50
     assert last(sent(single_entry(ClientMessage(b"x", sequence_id=20)), 1)) == 0

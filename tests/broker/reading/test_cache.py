@@ -29,9 +29,7 @@ def test_an_entry_above_the_limit_is_not_kept_and_takes_the_others_along() -> No
 
 
 @given(st.lists(st.tuples(st.integers(1, 3), st.integers(0, 20), st.integers(0, 400))), st.integers(0, 3_000))
-def test_a_cache_holds_the_newest_that_fit_and_what_was_put_in(
-    puts: list[tuple[int, int, int]], max_bytes: int
-) -> None:
+def test_a_cache_holds_the_newest_entries_that_fit(puts: list[tuple[int, int, int]], max_bytes: int) -> None:
     cache = EntryCache(max_bytes)
     model: dict[tuple[int, int], bytes] = {}
     for ledger, entry, size in puts:

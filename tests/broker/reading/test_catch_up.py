@@ -120,9 +120,7 @@ def send(broker: RunningIncarnation, entries: Sequence[bytes]) -> LedgerId:
     return broker.acknowledged_ids[0].ledger
 
 
-def test_what_is_in_the_journal_comes_as_it_was_received(
-    root: Root, broker: RunningIncarnation, catch_up: CatchUp
-) -> None:
+def test_entries_in_the_journal_are_read_as_received(root: Root, broker: RunningIncarnation, catch_up: CatchUp) -> None:
     sent = entries_of_a_client(300)
     ledger = send(broker, sent)
     found = list(catch_up.read(log_of(root), [EntryRange(ledger, 0, 300)]))
@@ -141,7 +139,7 @@ def test_sealed_entries_are_made_again(root: Root, broker: RunningIncarnation, c
         assert same(found, ledger, first, [*sent, single_entry(ClientMessage(b"after"))][first:end])
 
 
-def test_reading_goes_on_behind_the_ranges_as_far_as_their_ledger_is_known(
+def test_reading_continues_after_the_ranges_to_the_known_end_of_their_ledger(
     root: Root, broker: RunningIncarnation, catch_up: CatchUp
 ) -> None:
     broker.send("clicks", [b"%d" % number for number in range(40)])
@@ -158,7 +156,7 @@ def test_reading_goes_on_behind_the_ranges_as_far_as_their_ledger_is_known(
     assert read((39, 41)) == list(range(39, 60))
 
 
-def test_who_does_not_look_into_journals_says_where_they_begin(root: Root, broker: RunningIncarnation) -> None:
+def test_a_reader_without_journals_reports_where_they_begin(root: Root, broker: RunningIncarnation) -> None:
     broker.send("clicks", [b"%d" % number for number in range(10)])
     seal(root, broker)
     broker.send("clicks", [b"x"])
@@ -170,7 +168,7 @@ def test_who_does_not_look_into_journals_says_where_they_begin(root: Root, broke
         next(entries)
 
 
-def test_what_spark_wrote_becomes_batches(root: Root, catch_up: CatchUp) -> None:
+def test_entries_of_spark_become_batches(root: Root, catch_up: CatchUp) -> None:
     values = [random.Random(number).randbytes(1_000) for number in range(600)]
     messages.write(root, "clicks", values)
     (extent,) = chain_shape(root.store.view(), part_of(root).topic_id).extents
@@ -222,7 +220,7 @@ def damage(root: Root, copies: int) -> None:
         path.write_bytes(content)
 
 
-def test_a_bad_copy_is_reported_once_and_another_one_read(root: Root, catch_up: CatchUp) -> None:
+def test_a_bad_copy_is_reported_once_and_another_copy_read(root: Root, catch_up: CatchUp) -> None:
     values = [b"%d" % number * 50 for number in range(500)]
     messages.write(root, "clicks", values)
     damage(root, copies=2)
@@ -233,7 +231,7 @@ def test_a_bad_copy_is_reported_once_and_another_one_read(root: Root, catch_up: 
     assert {report.kind for report in read_reports(root.path)} <= {ReportKind.BAD_COPY}
 
 
-def test_without_a_good_copy_it_is_an_error_and_never_a_skip(root: Root, catch_up: CatchUp) -> None:
+def test_a_read_without_a_good_copy_fails_and_never_skips(root: Root, catch_up: CatchUp) -> None:
     messages.write(root, "clicks", [b"%d" % number * 50 for number in range(500)])
     damage(root, copies=3)
     with pytest.raises(CorruptSegmentError, match="no good copy left"):
@@ -241,7 +239,7 @@ def test_without_a_good_copy_it_is_an_error_and_never_a_skip(root: Root, catch_u
 
 
 @pytest.mark.parametrize("sealed", [True, False])
-def test_what_cannot_be_reached_now_is_no_loss_that_may_be_passed_over(
+def test_unreachable_entries_are_not_skipped_as_lost(
     root: Root, broker: RunningIncarnation, catch_up: CatchUp, monkeypatch: pytest.MonkeyPatch, sealed: bool
 ) -> None:
     monkeypatch.setattr(tail, "REACH_S", 0.3)
@@ -309,7 +307,7 @@ def test_the_first_entry_that_was_published_at_a_time_or_later(
         assert catch_up.position_at(log_of(root), start, end, at) == Position(ledger, EntryId(expected)), at
 
 
-def test_a_position_by_time_behind_a_compacted_ledger_may_be_in_a_journal_before_what_spark_wrote(
+def test_a_position_by_time_after_a_compacted_ledger_may_be_in_a_journal(
     root: Root, broker: RunningIncarnation, catch_up: CatchUp
 ) -> None:
     def send(published: range) -> None:
@@ -331,7 +329,7 @@ def test_a_position_by_time_behind_a_compacted_ledger_may_be_in_a_journal_before
     assert found == Position(ledger, EntryId(7))
 
 
-def test_a_position_by_time_in_what_spark_wrote_and_what_follows_it(
+def test_a_position_by_time_is_found_in_entries_of_spark_and_later_ones(
     root: Root, broker: RunningIncarnation, catch_up: CatchUp
 ) -> None:
     messages.write(root, "clicks", [b"x"] * 3_000)

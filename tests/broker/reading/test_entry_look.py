@@ -36,7 +36,7 @@ def test_the_sticky_key_is_pulsars(message: ClientMessage, key: bytes) -> None:
     assert look_at(single_entry(message)).key == key
 
 
-def test_a_key_that_says_to_be_base64_and_is_not_is_taken_as_it_is() -> None:
+def test_an_invalid_base64_key_is_used_unchanged() -> None:
     said = MessageMetadata(partition_key="no base64!", partition_key_b64_encoded=True)
     assert look_at(single_entry(ClientMessage(), metadata=said)).key == b"no base64!"
 
@@ -51,7 +51,7 @@ def test_delays_markers_and_chunks() -> None:
 
 
 @pytest.mark.parametrize("data", [b"", b"\x0e", b"\x0e\x01", b"\x00\x00\x00\xff", b"\x00\x00\x00\x02\xff\xff"])
-def test_what_is_no_entry_is_passed_on(data: bytes) -> None:
+def test_bytes_that_are_no_entry_are_passed_on(data: bytes) -> None:
     assert look_at(data) == UNREADABLE
 
 
@@ -71,5 +71,5 @@ def test_an_entry_without_a_checksum() -> None:
         (batch_entry([ClientMessage(b"x")] * 2_000), 2_000),
     ],
 )
-def test_a_number_of_messages_is_believed_as_far_as_there_are_bytes_for_them(entry: bytes, messages: int) -> None:
+def test_a_claimed_number_of_messages_is_limited_by_the_entrys_bytes(entry: bytes, messages: int) -> None:
     assert look_at(entry).messages == messages

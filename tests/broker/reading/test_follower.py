@@ -109,7 +109,7 @@ def test_acknowledged_entries_are_readable_at_once_but_for_the_first_of_a_ledger
     asyncio.run(scenario())
 
 
-def test_what_is_acknowledged_can_be_waited_for(root: Root) -> None:
+def test_settle_waits_for_acknowledged_entries(root: Root) -> None:
     async def scenario() -> None:
         async with following(root) as topic:
             await topic.follow()
@@ -127,7 +127,7 @@ def test_what_is_acknowledged_can_be_waited_for(root: Root) -> None:
     asyncio.run(scenario())
 
 
-def test_what_spark_attaches_is_seen(root: Root) -> None:
+def test_ledgers_attached_by_spark_are_seen(root: Root) -> None:
     async def scenario() -> None:
         async with following(root) as topic:
             await topic.follow()
@@ -140,7 +140,7 @@ def test_what_spark_attaches_is_seen(root: Root) -> None:
     asyncio.run(scenario())
 
 
-def test_what_came_between_an_older_view_and_following_is_in_the_chain(root: Root) -> None:
+def test_changes_between_an_older_view_and_following_are_in_the_chain(root: Root) -> None:
     async def scenario() -> None:
         async with following(root, started=False) as topic:
             older = root.store.view()
@@ -153,7 +153,7 @@ def test_what_came_between_an_older_view_and_following_is_in_the_chain(root: Roo
     asyncio.run(scenario())
 
 
-def test_what_spark_attaches_behind_an_open_ledger_comes_after_it(root: Root) -> None:
+def test_a_ledger_attached_after_an_open_one_becomes_visible_after_it(root: Root) -> None:
     async def scenario() -> None:
         async with following(root) as topic:
             await topic.follow()
@@ -173,7 +173,7 @@ def test_what_spark_attaches_behind_an_open_ledger_comes_after_it(root: Root) ->
     asyncio.run(scenario())
 
 
-def test_entries_of_a_ledger_behind_one_that_has_not_ended_wait(root: Root) -> None:
+def test_entries_after_an_unended_ledger_wait(root: Root) -> None:
     """The broker has switched ledgers, and the old one's close is not known yet."""
 
     async def scenario() -> None:
@@ -194,7 +194,7 @@ def test_entries_of_a_ledger_behind_one_that_has_not_ended_wait(root: Root) -> N
     asyncio.run(scenario())
 
 
-def test_a_topic_is_loaded_as_it_is(root: Root) -> None:
+def test_a_topic_is_loaded_with_its_chain(root: Root) -> None:
     async def scenario() -> None:
         async with following(root) as topic:
             await topic.attach()
@@ -256,7 +256,7 @@ def test_a_chain_that_is_trimmed_in_front(root: Root) -> None:
     asyncio.run(scenario())
 
 
-def test_an_older_look_changes_nothing(root: Root) -> None:
+def test_an_older_view_changes_nothing(root: Root) -> None:
     async def scenario() -> None:
         async with following(root, started=False) as topic:
             await topic.follow()
@@ -292,7 +292,7 @@ def test_ledgers_of_a_broker_that_was_killed(root: Root) -> None:
 
 
 @pytest.mark.parametrize("seed", range(2))
-def test_nothing_is_hidden_lost_or_out_of_order_whatever_comes_when(root: Root, seed: int) -> None:
+def test_entries_are_complete_and_in_order_under_any_interleaving(root: Root, seed: int) -> None:
     import random
 
     chance = random.Random(seed)

@@ -182,7 +182,7 @@ def test_a_signal_to_all_leaves_the_end_of_the_reading_process_to_the_broker(roo
     asyncio.run(scenario())
 
 
-def test_a_read_of_what_is_lost_fails_and_the_others_go_on(root: Root) -> None:
+def test_a_read_of_lost_entries_fails_and_other_reads_continue(root: Root) -> None:
     messages.write(root, "clicks", [b"x"])
     root.create_topic("other")
     messages.write(root, "other", [b"y"])
@@ -201,7 +201,7 @@ def test_a_read_of_what_is_lost_fails_and_the_others_go_on(root: Root) -> None:
     asyncio.run(scenario())
 
 
-def test_what_waits_at_the_end_fails(root: Root) -> None:
+def test_waiting_reads_fail_when_the_reader_closes(root: Root) -> None:
     messages.write(root, "clicks", [b"x"])
 
     async def scenario() -> None:
@@ -215,7 +215,7 @@ def test_what_waits_at_the_end_fails(root: Root) -> None:
     asyncio.run(scenario())
 
 
-def test_who_gives_up_waiting_leaves_the_slab_to_others(root: Root) -> None:
+def test_a_cancelled_read_leaves_its_slab_to_others(root: Root) -> None:
     messages.write(root, "clicks", [b"x" * 100] * 3_000)
     chain = whole_chain(root)
 

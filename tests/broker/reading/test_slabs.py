@@ -20,7 +20,7 @@ def stored(ledger: int, entry: int, data: bytes) -> StoredEntry:
     st.integers(1, 6),
     st.integers(0, 100),
 )
-def test_what_was_put_in_is_taken_out(
+def test_entries_put_into_a_slab_are_taken_out(
     puts: list[tuple[int, int, bytes]], first: int, count: int, max_bytes: int
 ) -> None:
     entries = {(ledger, entry): data for ledger, entry, data in puts}
@@ -47,7 +47,7 @@ def test_what_was_put_in_is_taken_out(
         assert bool(taken) == ((ledger, first) in kept)
 
 
-def test_a_slab_has_room_for_so_many_entries() -> None:
+def test_a_slabs_number_of_entries_is_limited() -> None:
     writer = SlabWriter(memoryview(bytearray(slab_bytes(10))))
     assert all(writer.add(stored(1, entry, b"")) for entry in range(MAX_ENTRIES))
     assert not writer.add(stored(1, MAX_ENTRIES, b""))

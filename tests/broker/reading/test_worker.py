@@ -46,7 +46,7 @@ def part(root: Root) -> TopicPart:
     return found
 
 
-def test_a_backlog_is_read_in_one_go_over_many_jobs(
+def test_a_backlog_is_read_continuously_over_many_jobs(
     root: Root, part: TopicPart, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     values = [b"%04d" % number * 20 for number in range(2_000)]
@@ -73,7 +73,7 @@ def test_a_backlog_is_read_in_one_go_over_many_jobs(
         reading.reads.close()
 
 
-def test_what_follows_an_error_is_not_lost_with_it(root: Root, part: TopicPart) -> None:
+def test_entries_after_an_error_are_not_lost(root: Root, part: TopicPart) -> None:
     messages.write(root, "clicks", [b"x"] * 10)
     reading = Reading(root)
     filled = reading.fill(part, 1, 0, 5)

@@ -45,7 +45,7 @@ def fail(reason: str) -> None:
     raise AssertionError(reason)
 
 
-def test_journals_come_and_go_with_the_topics_that_use_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_journals_open_and_close_with_the_topics_that_use_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     root = Root.create(tmp_path / "root")
     root.create_topic("t")
     (part,) = messages.target(root, "t").parts
@@ -112,7 +112,7 @@ def test_a_journal_that_cannot_be_opened_is_no_end_of_the_others(tmp_path: Path)
     assert ended == []
 
 
-def test_a_start_that_is_cancelled_leaves_nothing_behind(tmp_path: Path) -> None:
+def test_a_cancelled_start_leaves_no_journal(tmp_path: Path) -> None:
     """As when the client goes away for which a topic was being loaded."""
     root = Root.create(tmp_path / "root")
     ended: list[str] = []

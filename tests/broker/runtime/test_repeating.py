@@ -11,7 +11,7 @@ from pulsar_on_spark.broker.runtime.repeating import every
 from pulsar_on_spark.model.errors import MetadataError
 
 
-def test_whatever_fails_is_told_and_tried_again(caplog: pytest.LogCaptureFixture) -> None:
+def test_any_failure_is_logged_and_retried(caplog: pytest.LogCaptureFixture) -> None:
     async def scenario() -> None:
         failures = [MetadataError("the disk is full"), OSError("no such file"), KeyError("a bug")]
         done = asyncio.Event()

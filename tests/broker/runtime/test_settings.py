@@ -35,7 +35,7 @@ def test_flags_count_over_the_environment_and_that_over_the_file(tmp_path: Path)
         (None, "cannot be read .No such file"),
     ],
 )
-def test_what_cannot_be_used_is_named_with_its_place(tmp_path: Path, text: str | None, said: str) -> None:
+def test_an_unusable_setting_is_named_with_its_place(tmp_path: Path, text: str | None, said: str) -> None:
     file = tmp_path / "broker.toml"
     if text is not None:
         file.write_text(text)
@@ -51,18 +51,18 @@ def test_no_setting_is_accepted_that_cannot_be_a_policy() -> None:
 
 
 @pytest.mark.parametrize("given", [{"time_in_minutes": 0}, {"size_in_mb": 0}, {"time_in_minutes": 0, "size_in_mb": 7}])
-def test_nothing_is_kept_where_time_or_size_is_0(given: dict[str, int]) -> None:
+def test_retention_keeps_nothing_if_time_or_size_is_0(given: dict[str, int]) -> None:
     settings = load(None, {}, {f"default_retention_{name}": value for name, value in given.items()})
     kept = default_policies(settings).retention
     assert (kept.retention_time_in_minutes, kept.retention_size_in_mb) == (0, 0)
 
 
-def test_what_is_wrong_in_the_environment_is_named_by_its_variable() -> None:
+def test_an_error_in_the_environment_names_its_variable() -> None:
     with pytest.raises(InvalidArgumentError, match="variable PULSARPY_BROKER_SERVICE_PORT is invalid"):
         load(None, {"PULSARPY_BROKER_SERVICE_PORT": "abc"})
 
 
-def test_a_port_may_be_none(tmp_path: Path) -> None:
+def test_a_port_may_be_switched_off(tmp_path: Path) -> None:
     file = tmp_path / "broker.toml"
     file.write_text('web_service_port = ""\n')
     found = load(file, {"PULSARPY_BROKER_SERVICE_PORT": "", "PULSARPY_TLS_PROTOCOLS": "TLSv1.3"})

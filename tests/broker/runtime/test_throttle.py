@@ -9,13 +9,13 @@ from hypothesis import strategies as st
 from pulsar_on_spark.broker.runtime.throttle import MAX_DEBT_S, Throttle
 
 
-def test_without_limits_nothing_waits() -> None:
+def test_a_throttle_without_limits_never_waits() -> None:
     throttle = Throttle()
     assert throttle.is_unlimited
     assert throttle.take(0, 10**9, 10**12) == 0
 
 
-def test_a_period_may_come_at_once() -> None:
+def test_a_burst_of_one_period_is_allowed() -> None:
     throttle = Throttle(messages=10)
     assert throttle.take(0, 10, 0) == 0
     assert throttle.take(0, 1, 0) == pytest.approx(0.1)
@@ -29,7 +29,7 @@ def test_the_stricter_limit_counts() -> None:
     assert throttle.take(2, 110, 0) == pytest.approx(10)
 
 
-def test_what_is_given_comes_on_top_and_lasts_for_a_period() -> None:
+def test_extra_allowance_is_added_for_one_period() -> None:
     throttle = Throttle(messages=10)
     throttle.give(1, 50, 0)
     assert throttle.take(1, 60, 0) == 0
@@ -49,7 +49,7 @@ def test_a_debt_is_bounded() -> None:
     assert throttle.take(0, 10**6, 0) == pytest.approx(MAX_DEBT_S)
 
 
-def test_other_limits_begin_anew() -> None:
+def test_changed_limits_restart_the_throttle() -> None:
     throttle = Throttle(messages=1)
     throttle.take(0, 10, 0)
     throttle.limit(1, -1)

@@ -32,7 +32,7 @@ def loaded(files: TlsFiles, **others: object) -> BrokerTls:
     return BrokerTls(tls, check_s=300)
 
 
-def test_without_a_port_there_is_no_tls() -> None:
+def test_a_broker_without_a_tls_port_has_no_tls() -> None:
     assert server_tls(BrokerSettings(tls_require_trusted_client_cert_on_connect=True)) is None
 
 
@@ -65,7 +65,7 @@ def test_insecure_connections_are_not_asked_for_certificates(files: TlsFiles) ->
     assert server_tls(insecure) == server_tls(settings_of(files))
 
 
-def test_replaced_files_are_used_and_broken_ones_are_not(files: TlsFiles, caplog: pytest.LogCaptureFixture) -> None:
+def test_replaced_files_are_used_and_broken_ones_ignored(files: TlsFiles, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO)
     tls = loaded(files)
     first = tls.context

@@ -106,7 +106,7 @@ def run(scene: Callable[[], Awaitable[None]]) -> None:
 
 
 @pytest.mark.parametrize("how", ["close", "abort"])
-def test_a_client_that_hangs_up_while_it_is_not_read_is_noticed(files: TlsFiles, how: str) -> None:
+def test_a_client_that_hangs_up_while_reading_is_paused_is_noticed(files: TlsFiles, how: str) -> None:
     async def scene() -> None:
         async with listening(files) as port:
             server, _, writer = await port.pair()
@@ -125,7 +125,7 @@ def test_a_client_that_hangs_up_while_it_is_not_read_is_noticed(files: TlsFiles,
     run(scene)
 
 
-def test_a_client_that_is_not_read_is_held_back_and_loses_nothing(files: TlsFiles) -> None:
+def test_a_client_under_back_pressure_waits_and_loses_nothing(files: TlsFiles) -> None:
     async def scene() -> None:
         async with listening(files) as port:
             server, _, writer = await port.pair()
@@ -147,7 +147,7 @@ def test_a_client_that_is_not_read_is_held_back_and_loses_nothing(files: TlsFile
     run(scene)
 
 
-def test_a_client_that_does_not_read_pauses_writing_until_it_does(files: TlsFiles) -> None:
+def test_a_client_that_does_not_read_pauses_writing_until_it_reads(files: TlsFiles) -> None:
     async def scene() -> None:
         async with listening(files) as port:
             server, reader, _ = await port.pair()
@@ -203,7 +203,7 @@ def test_a_client_that_ends_its_side_ends_the_connection(files: TlsFiles) -> Non
     run(scene)
 
 
-def test_new_connections_have_the_new_certificate_and_live_ones_stay(files: TlsFiles) -> None:
+def test_new_connections_get_the_new_certificate_and_live_ones_stay(files: TlsFiles) -> None:
     async def serial(writer: asyncio.StreamWriter) -> object:
         found = writer.get_extra_info("peercert")
         return found["serialNumber"]

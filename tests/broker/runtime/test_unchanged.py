@@ -5,7 +5,7 @@ from __future__ import annotations
 from pulsar_on_spark.broker.runtime.unchanged import Unchanged
 
 
-def test_the_time_runs_while_the_state_stays_and_begins_anew_otherwise() -> None:
+def test_the_time_runs_while_the_state_is_unchanged_and_restarts_otherwise() -> None:
     unchanged = Unchanged[str, int]()
     assert unchanged.look(10.0, {"a": 1, "b": 1}) == {"a": 0.0, "b": 0.0}
     assert unchanged.look(15.0, {"a": 1, "b": 2}) == {"a": 5.0, "b": 0.0}

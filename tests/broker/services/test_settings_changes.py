@@ -54,7 +54,7 @@ def test_a_change_holds_under_the_namespace_and_for_the_next_broker(root: Root) 
     assert policies(store, next_one).retention == retention(8, -1)
 
 
-def test_what_cannot_be_changed_changes_nothing(root: Root) -> None:
+def test_an_invalid_change_changes_nothing(root: Root) -> None:
     for name, value in (("bind_address", "0.0.0.0"), ("no_such", "1"), ("no_such", None), ("log_level", "LOUD")):
         with pytest.raises(InvalidArgumentError, match=name):
             change(root.store, GIVEN, name, value)
@@ -65,7 +65,7 @@ def test_what_cannot_be_changed_changes_nothing(root: Root) -> None:
 
 
 @pytest.mark.parametrize("name", [name for name, decided in DYNAMIC.items() if decided])
-def test_what_a_setting_decides_for_topics_is_all_that_it_decides(name: str) -> None:
+def test_a_changed_setting_changes_only_its_own_policies(name: str) -> None:
     """Another value, of whatever type, changes these policies and no others."""
     before = getattr(GIVEN, name)
     other = _OTHER.get(name, not before if isinstance(before, bool) else 6)

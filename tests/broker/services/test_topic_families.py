@@ -55,7 +55,7 @@ def key(name: str, **labels: str) -> tuple[str, frozenset[tuple[str, str]]]:
     return name, frozenset({"cluster": "c", **labels}.items())
 
 
-def test_topics_one_by_one() -> None:
+def test_metrics_for_each_topic() -> None:
     found = read([topic("a", subscription(NASTY, 5)), topic("b", subscription("open", 3))], by_topic=True)
     a = {"namespace": "public/default", "topic": "persistent://public/default/a"}
     assert found[key("pulsar_in_messages_total", **a)] == 10
@@ -73,7 +73,7 @@ def test_topics_one_by_one() -> None:
     assert found[key("pulsar_topics_count", namespace="public/default")] == 2
 
 
-def test_consumers_and_compactions_where_there_are_some() -> None:
+def test_metrics_of_consumers_and_compactions() -> None:
     of_consumer = ConsumerNumbers(2, NASTY, 10, 5, True, Rates(0.5, 50.0))
     counts = CompactionCounts(succeeded=4, failed=1, duration_ms=250)
     found = read([topic("a", subscription("s", 5, of_consumer), compactions=counts), topic("b")], by_topic=True)

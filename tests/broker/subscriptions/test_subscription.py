@@ -126,7 +126,7 @@ def subscriptions(topic: FakeTopic, limits: SubscriptionLimits | None = None) ->
     )
 
 
-def test_a_read_that_fails_is_told_and_tried_again_and_nothing_is_passed_over(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_failed_read_is_logged_and_retried_without_a_skip(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(delivering, "RETRY_S", (0.2, 0.4))
 
     async def scenario() -> None:
@@ -146,7 +146,7 @@ def test_a_read_that_fails_is_told_and_tried_again_and_nothing_is_passed_over(mo
     asyncio.run(scenario())
 
 
-def test_what_is_in_memory_is_delivered_in_turns_of_the_loop_and_nothing_runs_behind_it() -> None:
+def test_cached_entries_are_delivered_in_turns_of_the_event_loop() -> None:
     async def scenario() -> None:
         topic = Topic()
         topic.publish(250)
@@ -183,7 +183,7 @@ def test_a_failure_in_memory_is_tried_again_too(monkeypatch: pytest.MonkeyPatch)
     asyncio.run(scenario())
 
 
-def test_what_a_client_does_not_read_stops_all_deliveries_on_its_connection() -> None:
+def test_a_client_that_does_not_read_stops_all_deliveries_on_its_connection() -> None:
     class Slow(ClientSide):
         def write(self, data: bytes) -> None:
             super().write(data)
@@ -242,7 +242,7 @@ def test_a_non_durable_subscription_lives_through_a_seek_and_goes_with_its_last_
     asyncio.run(scenario())
 
 
-def test_another_type_has_to_wait_until_nobody_is_connected() -> None:
+def test_a_consumer_of_another_type_is_refused_while_others_are_connected() -> None:
     async def scenario() -> None:
         all_ = subscriptions(FakeTopic(Topic().chain))
         mine = consumer()

@@ -50,7 +50,7 @@ def schemas(root: Root, **settings: object) -> ClientSchemas:
     return ClientSchemas(root.store, Views(root), BrokerSettings.model_validate(settings))
 
 
-def test_types_stand_at_their_numbers() -> None:
+def test_schema_types_are_at_their_protocol_numbers() -> None:
     wire = [name.replace("_", "").upper() for name in map(Schema.Type.Name, range(len(SCHEMA_TYPES)))]
     ours = [name.replace("_", "") for name in SCHEMA_TYPES]
     assert [name.replace("BOOL", "BOOLEAN") for name in wire] == ours
@@ -66,7 +66,7 @@ def test_types_stand_at_their_numbers() -> None:
     ],
     ids=lambda given: str(given.type),
 )
-def test_what_is_stored_comes_back_as_it_was(root: Root, given: Schema) -> None:
+def test_a_stored_schema_is_returned_unchanged(root: Root, given: Schema) -> None:
     async def there_and_back() -> tuple[bytes, tuple[Schema, bytes]]:
         core = schemas(root)
         return await core.of_producer(T, given), await core.find(T, NO_VERSION)
@@ -76,7 +76,7 @@ def test_what_is_stored_comes_back_as_it_was(root: Root, given: Schema) -> None:
     assert found == (given, version)
 
 
-def test_schemas_that_are_none() -> None:
+def test_invalid_schemas_are_refused() -> None:
     assert [of_wire(each) for each in (None, schema("AutoConsume", b""))] == [None, None]
 
 
@@ -141,7 +141,7 @@ def test_versions_grow_and_are_found_by_their_bytes(root: Root) -> None:
     run(evolve())
 
 
-def test_producers_without_a_schema_are_refused_where_it_is_enforced(root: Root) -> None:
+def test_producers_without_a_schema_are_refused_if_a_policy_enforces_schemas(root: Root) -> None:
     async def enforced() -> None:
         core = schemas(root, is_schema_validation_enforced=True)
         assert await core.of_producer(T, None) == NO_VERSION, "the topic has none"

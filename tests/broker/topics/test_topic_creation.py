@@ -66,7 +66,7 @@ def test_topics_that_are_wanted_at_once_share_a_commit_with_each_other_and_with_
     asyncio.run(scenario())
 
 
-def test_a_topic_that_somebody_else_made_meanwhile_is_taken_as_it_is(root: Root) -> None:
+def test_a_topic_that_another_client_just_created_is_used(root: Root) -> None:
     async def scenario() -> None:
         view = root.store.view()
         there = root.create_topic("t", 7)
@@ -75,7 +75,7 @@ def test_a_topic_that_somebody_else_made_meanwhile_is_taken_as_it_is(root: Root)
     asyncio.run(scenario())
 
 
-def test_what_may_not_be_made_is_refused_and_commits_nothing(root: Root) -> None:
+def test_a_forbidden_creation_is_refused_and_commits_nothing(root: Root) -> None:
     async def scenario() -> None:
         view = root.store.view()
         with pytest.raises(TopicNotFoundError, match="named like a partition"):
@@ -102,7 +102,7 @@ def test_asking_for_partitions_makes_a_topic_only_where_topics_have_partitions(r
     asyncio.run(scenario())
 
 
-def test_a_topic_that_is_refused_does_not_take_others_with_it(root: Root) -> None:
+def test_a_refused_topic_does_not_fail_others_of_its_commit(root: Root) -> None:
     """Topics that are wanted at once are created in one commit."""
     root.create_topic("shop/full/first")
 

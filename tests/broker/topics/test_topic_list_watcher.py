@@ -36,7 +36,7 @@ def test_a_list_that_is_known_is_not_sent_again() -> None:
 
 
 @given(st.lists(st.sets(st.sampled_from(NAMES)), min_size=1, max_size=8))
-def test_whoever_follows_the_changes_has_the_list(states: list[set[str]]) -> None:
+def test_the_changes_applied_in_order_give_the_list(states: list[set[str]]) -> None:
     watcher = TopicListWatcher("a/b", "a/b/x.*")
     known = set(watcher.begin(states[0], "").topics)
     for before, now in pairwise(states):

@@ -23,7 +23,7 @@ def test_only_the_namespaces_own_topics_are_listed_and_sorted() -> None:
     assert list_topics(NAMES, "pulsar/system", "ALL").topics == []
 
 
-def test_a_client_that_has_the_list_gets_none() -> None:
+def test_a_client_with_the_current_hash_gets_no_list() -> None:
     first = list_topics(NAMES, "public/default", "PERSISTENT")
     assert first.changed
     again = list_topics(reversed(NAMES), "public/default", "PERSISTENT", first.topics_hash)

@@ -37,7 +37,7 @@ class FirstIsLate(Views):
         return view
 
 
-def test_a_topic_that_comes_while_a_watch_begins_is_told_of(tmp_path: Path) -> None:
+def test_a_topic_created_while_a_watch_begins_is_announced(tmp_path: Path) -> None:
     root = Root.open_or_create(tmp_path / "root")
     root.create_topic("t-one")
 

@@ -65,7 +65,7 @@ def test_web_pages_of_others_are_refused(headers: dict[str, str], expected: int 
     assert status({"host": "localhost:8080"} | headers) == expected
 
 
-def test_any_host_and_origin_where_settings_say_so() -> None:
+def test_any_host_and_origin_is_allowed_by_setting() -> None:
     guard = Guard.of("localhost", ["*"], ["*"])
     assert status({"host": "evil.example", "origin": "http://evil.example"}, guard=guard) is None
 

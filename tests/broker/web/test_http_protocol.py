@@ -57,7 +57,7 @@ def soon(monkeypatch: pytest.MonkeyPatch) -> None:
     ],
     ids=["nothing", "headers", "body", "later headers", "headers behind a body"],
 )
-def test_who_does_not_finish_a_request_is_sent_away(said: bytes) -> None:
+def test_a_client_that_does_not_finish_a_request_is_disconnected(said: bytes) -> None:
     async def run() -> None:
         async with serving(App()) as port:
             assert await (await Client.of(port, said)).is_closed()
@@ -85,7 +85,7 @@ def test_bytes_now_and_then_win_no_time() -> None:
 
 @pytest.mark.usefixtures("soon")
 @pytest.mark.parametrize("connection", ["close", "keep-alive"])
-def test_who_does_not_take_an_answer_is_sent_away(connection: str) -> None:
+def test_a_client_that_does_not_read_an_answer_is_disconnected(connection: str) -> None:
     async def run() -> None:
         async with serving(App()) as port:
             client = await Client.of(port, get("/large", f"Connection: {connection}"))

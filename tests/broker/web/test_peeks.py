@@ -57,7 +57,7 @@ def test_others_wait_for_their_turn_and_not_for_ever(monkeypatch: pytest.MonkeyP
     asyncio.run(run())
 
 
-def test_who_takes_too_long_loses_the_turn(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_slow_client_loses_its_turn(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(peeks, "SEND_S", 0.1)
 
     async def run() -> None:

@@ -57,7 +57,7 @@ class StuckFiles(OsFiles):
         return OsFiles.create(self, path)
 
 
-def test_a_path_that_is_given_up_closes_what_it_was_still_to_begin(tmp_path):
+def test_a_given_up_path_closes_the_files_that_it_has_not_begun(tmp_path):
     path = Place(tmp_path, paths=1).paths[PathId(0)]
     files = StuckFiles("fdatasync")
     thread = PathThread(path, NAME, lambda report: None, files)
@@ -73,7 +73,7 @@ def test_a_path_that_is_given_up_closes_what_it_was_still_to_begin(tmp_path):
     assert (path.directory / "journal" / NAME / "2" / "frames.open").read_bytes() == b"", "nothing more is written"
 
 
-def test_a_thread_that_has_failed_closes_what_it_gets_afterwards(tmp_path):
+def test_a_failed_thread_closes_later_files(tmp_path):
     path = Place(tmp_path, paths=1).paths[PathId(0)]
     reports: queue.SimpleQueue[CopyEvent] = queue.SimpleQueue()
     thread = PathThread(path, NAME, reports.put)
@@ -107,7 +107,7 @@ def test_a_file_that_is_made_as_all_ends_is_closed(tmp_path, reported_first):
         assert not ensemble.take_in(reports.get()), "the file is closed"
 
 
-def test_a_path_that_comes_back_at_another_place_is_written_there(tmp_path):
+def test_a_path_that_returns_in_another_folder_is_written_there(tmp_path):
     """Given up by its operator, moved, and added again, while its files were well."""
     path = Place(tmp_path, paths=1).paths[PathId(0)]
     reports: queue.SimpleQueue[CopyEvent] = queue.SimpleQueue()

@@ -39,7 +39,7 @@ def fenced() -> CopyReader:
     return reader
 
 
-def test_a_round_counts_what_was_written_before_its_sync_and_only_after_its_check() -> None:
+def test_a_round_counts_frames_written_before_its_sync_once_its_check_passed() -> None:
     appender = CopyAppender(0)
 
     result = played(
@@ -106,7 +106,7 @@ def test_an_idle_frame_waits_for_the_next_sync() -> None:
     )
 
 
-def test_frames_that_come_too_early_or_twice_leave_no_hole() -> None:
+def test_frames_that_arrive_early_or_twice_leave_no_hole() -> None:
     appender = CopyAppender(4)
 
     result = played(
@@ -129,7 +129,7 @@ def test_frames_that_come_too_early_or_twice_leave_no_hole() -> None:
     )
 
 
-def test_ranges_that_come_too_early_and_overlap_are_all_taken() -> None:
+def test_early_and_overlapping_ranges_are_all_written() -> None:
     """Frames 5 and 6 come together and 5 alone, before 4: none waits for a frame that has passed."""
     appender = CopyAppender(4)
 
@@ -155,7 +155,7 @@ def test_ranges_that_come_too_early_and_overlap_are_all_taken() -> None:
     )
 
 
-def test_another_file_under_the_name_means_fenced_and_nothing_follows() -> None:
+def test_another_file_under_the_name_means_fenced_and_ends_the_writes() -> None:
     appender = CopyAppender(0)
 
     result = played(
@@ -208,7 +208,7 @@ def test_a_failed_sync_is_never_tried_again() -> None:
     )
 
 
-def test_fences_before_it_reads() -> None:
+def test_a_reader_fences_before_it_reads() -> None:
     reader = CopyReader()
 
     result = played(
@@ -270,7 +270,7 @@ def test_a_yes_needs_no_fence_and_a_no_does() -> None:
     )
 
 
-def test_a_fence_that_a_crash_undid_is_none() -> None:
+def test_a_fence_undone_by_a_crash_does_not_count() -> None:
     reader = CopyReader()
 
     result = played(
@@ -317,7 +317,7 @@ def test_a_path_without_its_identity_is_not_believed() -> None:
     )
 
 
-def test_a_file_that_is_gone_says_nothing() -> None:
+def test_a_missing_file_proves_nothing() -> None:
     reader = CopyReader()
 
     result = played(

@@ -62,7 +62,7 @@ def test_the_content_is_an_arrow_message():
     assert records.to_pydict() == {"subscription": [b"topic/sub", b""], "record": [b"record", b"\0"]}
 
 
-def test_entries_come_back_by_ledger():
+def test_entries_are_read_back_by_ledger():
     frame = decode(content(encode_entries(group((7, 3, b"a"), (9, 0, b"bb"), (7, 4, b""), (9, 1, b"c")), AT, 4)))
     assert frame.header.number == 5
     assert frame.header.lac == 4
@@ -134,7 +134,7 @@ def test_a_lac_frame_has_a_header_only_and_a_roll_frame_names_the_next():
     assert (roll.header.kind, roll.next_fragment()) == (FrameKind.ROLL, 2**40)
 
 
-def test_frames_link_to_the_one_before():
+def test_each_frame_links_to_its_predecessor():
     frames = small_frames(AT)
     headers = [decode(content(frame)).header for frame in frames]
     assert headers == [frame.header for frame in frames]
@@ -143,7 +143,7 @@ def test_frames_link_to_the_one_before():
     assert encode_lac(AT, 4).header.crc != encode_lac(ChainPoint(AT.next_number, AT.crc + 1), 4).header.crc
 
 
-def test_small_payloads_are_joined_and_large_ones_are_left_where_they_are():
+def test_small_payloads_are_joined_and_large_ones_not_copied():
     small = encode_entries(group(*((1, entry, bytes(1024)) for entry in range(100))), AT, 4)
     assert len(small.buffers) == 2
     payload = bytes(JOIN_BELOW_BYTES * 2)
@@ -171,7 +171,7 @@ def test_memoryviews_and_bytearrays_are_taken():
     assert payload_views(frame.record_batch()) == [b"ab", b"c"]
 
 
-def test_entries_out_of_order_or_range_are_refused_and_leave_the_group_as_it_was():
+def test_entries_out_of_order_or_range_are_refused_and_leave_the_group_unchanged():
     entries = group((7, 3, b"a"))
     for entry, count, time_ms in (
         (3, 1, 0),
@@ -255,7 +255,7 @@ def test_contents_with_good_checksums_that_no_writer_makes(number, message_bytes
                 assert position >= must_be
 
 
-def test_a_ledger_stands_in_the_directory_once_and_nothing_is_behind_the_payloads():
+def test_a_ledger_is_in_the_directory_once_and_payloads_end_the_frame():
     frame = decode(content(encode_entries(group((7, 0, b"12345678"), (9, 1, b"12345678")), AT, 4)))
     read_all(frame)
     twice = bytearray(frame.data[HEADER_BYTES:])

@@ -37,7 +37,7 @@ def test_only_the_answer_that_completes_the_quorum_wakes() -> None:
     assert woken.times == 2
 
 
-def test_what_is_not_expected_wakes_always() -> None:
+def test_an_unexpected_event_always_wakes_the_loop() -> None:
     woken = Woken()
     woken.inbox.post(CopyAcked(copy(0), 0))
     assert woken.times == 1
@@ -49,7 +49,7 @@ def test_what_is_not_expected_wakes_always() -> None:
     assert len(list(woken.inbox.take())) == 2
 
 
-def test_answers_of_files_that_are_not_written_to_any_more_are_forgotten() -> None:
+def test_answers_of_ended_files_are_forgotten() -> None:
     woken = Woken()
     woken.inbox.expect((COPIES, 1))
     woken.inbox.post(CopyAcked(copy(0), 9))
@@ -64,7 +64,7 @@ def test_answers_of_files_that_are_not_written_to_any_more_are_forgotten() -> No
     assert woken.times == 1
 
 
-def test_of_threads_that_answer_at_once_one_wakes() -> None:
+def test_one_of_several_answering_threads_wakes_the_loop() -> None:
     for number in range(300):
         woken = Woken()
         woken.inbox.expect((COPIES, number))

@@ -29,7 +29,7 @@ LOOPS = pytest.mark.parametrize("run_in_loop", [asyncio.run, uvloop.run], ids=["
 
 
 @LOOPS
-def test_what_is_acknowledged_is_read_back_in_order(place, run_in_loop):
+def test_acknowledged_entries_are_read_back_in_order(place, run_in_loop):
     async def run():
         listener = Listener()
         journal = place.journal(listener)
@@ -93,7 +93,7 @@ def test_full_groups_are_sent_although_no_path_is_free(place):
     assert [frame.header.rows for frame in log] == [8] * 10 + [2] * 5
 
 
-def test_an_idle_journal_tells_tail_readers_of_the_last_frame(place):
+def test_an_idle_journal_writes_its_lac_for_tail_readers(place):
     async def run():
         listener = Listener()
         journal = place.journal(listener, limits=JournalLimits(idle_lac_s=0.005))
@@ -138,7 +138,7 @@ def test_files_roll_by_size(place, run_in_loop):
     assert [frame.header.number + 1 for frame in rolls] == [fragment.first for fragment in record.fragments[1:]]
 
 
-def test_above_its_limits_the_journal_takes_nothing(place):
+def test_a_journal_above_its_limits_refuses_entries(place):
     limits = JournalLimits(waiting_bytes=10_000, waiting_entries=50, entry_bytes=8000)
 
     async def run():
@@ -184,7 +184,7 @@ def test_each_quorum_works(place, quorum):
     assert by_ledger(entries_in(place.log(record))) == {1: [b"%d" % number for number in range(20)]}
 
 
-def test_an_abandoned_journal_says_so_at_once_and_is_left_to_a_recovery(place):
+def test_an_abandoned_journal_reports_at_once_and_is_left_to_a_recovery(place):
     async def run():
         listener = Listener()
         journal = place.journal(listener)
@@ -212,7 +212,7 @@ def test_an_abandoned_journal_says_so_at_once_and_is_left_to_a_recovery(place):
 
 
 @pytest.mark.parametrize("where", ["acknowledged", "sent"])
-def test_a_defect_ends_the_journal_and_leaves_nobody_waiting(place, monkeypatch, where):
+def test_a_defect_ends_the_journal_and_all_waits(place, monkeypatch, where):
     """Half of something is done then: only a recovery can tell what the log holds."""
 
     class Defective(Listener):

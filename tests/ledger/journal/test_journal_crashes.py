@@ -161,7 +161,7 @@ def crashed(ran: Run, base: Path, after: Path, steps: int, crash: Crash) -> None
 
 
 @pytest.mark.long
-def test_every_crash_keeps_what_was_acknowledged(tmp_path, memory_path):
+def test_every_crash_keeps_acknowledged_entries(tmp_path, memory_path):
     base = tmp_path / "base"
     ran = run(base, FailingRecorder(tmp_path / "log", bad=base / "p1"))
     records = [record for _, record, _ in ran.register.history]

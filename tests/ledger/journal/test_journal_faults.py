@@ -91,7 +91,7 @@ def test_another_file_under_the_name_is_no_permission(tmp_path):
     asyncio.run(run())
 
 
-def test_a_path_is_replaced_by_one_under_its_own_label_rather_than_under_another_s(tmp_path):
+def test_a_path_is_replaced_by_one_with_its_label_if_possible(tmp_path):
     """Paths 0 and 3 are in one rack, 1 and 4 in another."""
     place = Place(tmp_path, paths=5, files=FailingFiles((tmp_path / "p1" / "journal",), "fdatasync", 5, errno.EIO))
     place.paths = {path_id: replace(path, label="abcab"[path_id]) for path_id, path in place.paths.items()}
@@ -199,7 +199,7 @@ def test_a_path_that_hangs_is_given_up_after_a_bounded_time(tmp_path, caplog):
     assert "nothing has moved on it for 1.0 s" in caplog.text
 
 
-def test_what_a_slow_path_is_behind_is_bounded(tmp_path):
+def test_the_backlog_of_a_slow_path_is_bounded(tmp_path):
     files = HangingFiles(tmp_path / "p2")
     files.gate.set()
     place = Place(tmp_path, files=files)
@@ -291,7 +291,7 @@ def has_ended_fragment(place):
     return len(fragments) > 1 and fragments[1].first is not None
 
 
-def test_a_path_that_is_behind_when_its_file_is_trimmed_is_well(tmp_path):
+def test_a_path_behind_when_its_file_is_trimmed_stays_well(tmp_path):
     files = HangingFiles(tmp_path / "p2")
     files.gate.set()
     place = Place(tmp_path, files=files)
@@ -319,7 +319,7 @@ def test_a_path_that_is_behind_when_its_file_is_trimmed_is_well(tmp_path):
     assert {tuple(paths) for paths in paths_of(place.register.read().record)} == {(0, 1, 2)}
 
 
-def test_a_late_word_of_a_path_that_was_given_up_and_is_back_counts_for_nothing(tmp_path):
+def test_a_late_answer_of_a_path_that_was_given_up_and_returned_is_ignored(tmp_path):
     files = HangingFiles(tmp_path / "p2")
     files.gate.set()
     place = Place(tmp_path, paths=3, files=files)
@@ -350,7 +350,7 @@ def test_a_late_word_of_a_path_that_was_given_up_and_is_back_counts_for_nothing(
     assert entries_in(place.log(record)) == acked
 
 
-def test_a_file_whose_name_is_gone_does_not_count(tmp_path):
+def test_a_file_without_its_name_does_not_count(tmp_path):
     """The path is well and the log not taken over: somebody deleted the file under the writer."""
     place = Place(tmp_path)
 
@@ -393,7 +393,7 @@ class SilentRegister(RefusingRegister):
         return LogRegister.read(self)
 
 
-def test_metadata_that_cannot_be_read_end_a_journal_that_needs_them_and_no_other(tmp_path):
+def test_unreadable_metadata_end_only_a_journal_that_needs_them(tmp_path):
     place = Place(tmp_path)
     place.register = SilentRegister(place.store, place.register.incarnation)
 
@@ -420,7 +420,7 @@ def test_metadata_that_cannot_be_read_end_a_journal_that_needs_them_and_no_other
     assert listener.acked[60:] + listener.lost == [(1, 60, b"60")]
 
 
-def test_a_store_that_refuses_the_next_fragment_is_asked_seldom_and_costs_nothing(tmp_path):
+def test_refused_commits_of_the_next_fragment_are_retried_seldom(tmp_path):
     place = Place(tmp_path)
     place.register = RefusingRegister(place.store, place.register.incarnation)
 

@@ -90,7 +90,7 @@ def resealed(data: bytes, position: int, value: bytes) -> bytes:
 # -- the format --------------------------------------------------------------------------------------------------------
 
 
-def test_the_format_is_as_it_was(tmp_path):
+def test_the_format_is_unchanged(tmp_path):
     """Golden bytes: a change here makes files unreadable that exist."""
     golden = bytes.fromhex(GOLDEN.read_text())
     assert small_file() == golden
@@ -152,7 +152,7 @@ def test_logs_start_at_different_places():
 # -- making and opening ------------------------------------------------------------------------------------------------
 
 
-def test_a_file_is_made_once_whatever_became_of_it(tmp_path):
+def test_a_file_is_created_once_even_if_it_was_renamed(tmp_path):
     directory = file_directory(tmp_path, INCARNATION, HEADER.file)
     os.close(create_journal_file(tmp_path, INCARNATION, HEADER.file))
     assert [path.name for path in directory.iterdir()] == ["frames.open"]
@@ -176,7 +176,7 @@ def test_a_file_is_found_under_either_name(tmp_path):
     os.close(open_journal_file(directory))
 
 
-def test_a_made_file_is_there_after_a_crash(tmp_path):
+def test_a_created_file_exists_after_a_crash(tmp_path):
     base, image = tmp_path / "base", tmp_path / "image"
     files = RecordingFiles(tmp_path / "log")
     files.mkdir(base)
@@ -198,7 +198,7 @@ def test_a_file_that_cannot_be_made_durable_is_an_error(tmp_path, action):
 # -- scanning ----------------------------------------------------------------------------------------------------------
 
 
-def test_every_flipped_bit_is_found_where_it_is(tmp_path):
+def test_every_flipped_bit_is_found_at_its_frame(tmp_path):
     data = small_file()
     starts = [len(HEADER.encode())]
     for frame in small_frames(HEADER.first):
@@ -252,7 +252,7 @@ def test_a_tail_of_zeros_is_a_bad_last_frame(tmp_path):
 
 @pytest.mark.parametrize("border", [8, 24, 48])
 @pytest.mark.parametrize("lost", ["before", "behind", "both"])
-def test_a_header_of_which_one_sector_was_not_written_is_no_damage(tmp_path, border, lost):
+def test_a_header_with_an_unwritten_sector_is_not_damage(tmp_path, border, lost):
     """A frame whose header lies over the border of two sectors, cut from power before it was synced."""
     start = len(HEADER.encode())
     before = encode_cursor([(b"s", b"")], HEADER.first, -1)
@@ -296,7 +296,7 @@ def test_frames_that_are_missing_or_repeated(tmp_path, there):
     assert not end.is_last
 
 
-def test_a_repeated_last_frame_is_followed_by_none(tmp_path):
+def test_a_repeated_last_frame_ends_the_file(tmp_path):
     frames = frames_of(2)
     _, end = scan(store(tmp_path, HEADER.encode() + b"".join(map(content, (*frames, frames[1])))))
     assert isinstance(end, BadFrame)
@@ -315,7 +315,7 @@ def test_frames_within_a_payload_are_not_later_frames_unless_the_header_is_gone(
         assert end.is_last == is_last
 
 
-def test_a_later_frame_is_found_far_behind(tmp_path):
+def test_a_later_frame_is_found_at_a_distance(tmp_path):
     frames = frames_of(3, size=WINDOW_BYTES + 1000)
     data = bytearray(HEADER.encode() + b"".join(map(content, frames)))
     data[len(HEADER.encode())] ^= 1
@@ -370,7 +370,7 @@ def test_memory_is_bounded_and_bytes_are_read_once(tmp_path, count, size):
     assert sum(each.size_bytes for each in files.reads) < path.stat().st_size * (1.1 if size < 1000 else 2)
 
 
-def test_a_growing_file_is_followed_without_reading_it_again(tmp_path):
+def test_a_growing_file_is_followed_without_rereading(tmp_path):
     path = store(tmp_path, HEADER.encode())
     files = CountingFiles()
     scanner = scanner_of(path, files)
@@ -391,7 +391,7 @@ def test_a_growing_file_is_followed_without_reading_it_again(tmp_path):
     assert files.reads == []
 
 
-def test_a_scan_goes_on_from_a_position(tmp_path):
+def test_a_scan_continues_from_a_position(tmp_path):
     path = store(tmp_path, small_file())
     first = scanner_of(path)
     first.next_frame()
@@ -491,7 +491,7 @@ def test_a_disk_that_cannot_be_read_is_an_error(tmp_path):
 
 
 @given(st.binary(max_size=400), st.integers(0, 2), st.booleans())
-def test_garbage_behind_good_frames_is_never_a_frame(tmp_path_factory, garbage, good, with_magic):
+def test_garbage_after_good_frames_is_never_a_frame(tmp_path_factory, garbage, good, with_magic):
     frames = small_frames(HEADER.first)[:good]
     data = HEADER.encode() + b"".join(map(content, frames)) + b"PSJF\1\0" * with_magic + garbage
     found, end = scan(store(tmp_path_factory.getbasetemp(), data))
@@ -508,7 +508,7 @@ def test_garbage_files_give_one_error(tmp_path_factory, garbage):
 # -- following headers -------------------------------------------------------------------------------------------------
 
 
-def test_headers_are_followed_as_far_as_frames_are_whole(tmp_path):
+def test_headers_are_followed_up_to_the_last_complete_frame(tmp_path):
     """Over windows, and over frames that are longer than one; each cut ends before the frame that it hits."""
     frames = []
     at = HEADER.first

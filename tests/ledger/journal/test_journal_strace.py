@@ -75,7 +75,7 @@ def test_a_frame_is_acknowledged_after_an_ack_quorum_has_written_synced_and_look
         assert set(rounds) <= {"stat"}, "after each sync comes the look at the name"
 
 
-def test_when_all_paths_fail_nothing_is_acknowledged_any_more(tmp_path):
+def test_when_all_paths_fail_nothing_more_is_acknowledged(tmp_path):
     """Each thread's seventh fdatasync fails: what was acknowledged before is recovered."""
     Place(tmp_path)
     command = ["strace", "-f", "-qq", "-o", "/dev/null", "-e", "inject=fdatasync:error=EIO:when=7+"]

@@ -38,7 +38,7 @@ def test_simulator_catches_the_broken_rule_from_any_seed(mutant: Mutant, monkeyp
 
 
 @pytest.mark.parametrize("mutant", CONSEQUENCES, ids=lambda mutant: mutant.name)
-def test_simulator_catches_what_follows(mutant: Mutant, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_simulator_catches_each_mutant(mutant: Mutant, monkeypatch: pytest.MonkeyPatch) -> None:
     require_caught(mutant, monkeypatch)
 
 

@@ -53,7 +53,7 @@ def test_the_newest_bytes_stay(written: Written) -> None:
     assert 4 * MIB <= written.cached("a") <= 7 * MIB
 
 
-def test_a_file_that_ended_leaves_when_the_next_one_grows(written: Written) -> None:
+def test_an_ended_file_leaves_the_cache_as_the_next_one_grows(written: Written) -> None:
     written.write("a", 5)
     written.write("b", 3)
     assert written.cached("a") <= 3 * MIB

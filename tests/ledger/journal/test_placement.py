@@ -46,12 +46,12 @@ def test_a_lost_copy_goes_where_the_others_are_not() -> None:
     assert paths(replaced) == [0, 4, 2]
 
 
-def test_the_same_paths_go_on_where_they_are_apart() -> None:
+def test_the_same_paths_continue_if_their_labels_differ() -> None:
     placement = offered("a", "b", "c", "d")
     assert paths(placement.placed((), (), [PathId(3), PathId(1), PathId(0)])) == [3, 1, 0]
 
 
-def test_two_under_one_label_part_as_soon_as_they_can() -> None:
+def test_two_copies_under_one_label_separate_when_possible() -> None:
     placement = offered("a", "a", "b")
     copies = placement.placed((), (), ())
     assert sorted(paths(copies)) == [0, 1, 2], "rather two under one label than two copies only"
@@ -59,7 +59,7 @@ def test_two_under_one_label_part_as_soon_as_they_can() -> None:
     assert sorted(paths(placement.placed((), (), [PathId(0), PathId(1), PathId(2)]))) == [0, 2, 3]
 
 
-def test_a_path_that_comes_back_may_have_moved() -> None:
+def test_a_returning_path_may_have_another_label() -> None:
     placement = offered("a", "b", "c", "a")
     placement.offer(PathId(3), "d")
     placement.fail(PathId(1))

@@ -43,7 +43,7 @@ def cut_in_a_loop(base: Path, quorum: str, cuts: int) -> int:
 
 
 @pytest.mark.parametrize("quorum", ["3/3/2", "1/1/1"])
-def test_power_cuts_keep_what_was_acknowledged(tmp_path, quorum):
+def test_power_cuts_keep_acknowledged_entries(tmp_path, quorum):
     assert cut_in_a_loop(tmp_path, quorum, 5) > 0
 
 

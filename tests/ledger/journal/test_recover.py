@@ -84,7 +84,7 @@ def file_of(place: Place, path: int, file: str = "1"):
     return found
 
 
-def test_a_dead_writers_log_is_closed_with_all_that_it_acknowledged(tmp_path):
+def test_a_dead_writers_log_is_closed_with_all_acknowledged_entries(tmp_path):
     place = Place(tmp_path)
     added = write(place)
     record = place.recover()
@@ -135,7 +135,7 @@ def test_copies_that_cannot_be_read_to_their_end_are_no_answer(tmp_path):
     assert sorted(entries_in(place.log(record))) == sorted(added)
 
 
-def test_a_closed_log_is_left_as_it_is(tmp_path):
+def test_a_closed_log_is_left_unchanged(tmp_path):
     place = Place(tmp_path)
 
     async def run() -> None:
@@ -149,7 +149,7 @@ def test_a_closed_log_is_left_as_it_is(tmp_path):
     assert place.register.read() == before
 
 
-def test_a_log_that_nobody_opened_cannot_be_recovered(tmp_path):
+def test_a_log_without_a_record_cannot_be_recovered(tmp_path):
     with pytest.raises(JournalUndecidedError, match="broker-1 is not recovered: there is no record of this log"):
         Place(tmp_path).recover()
 
@@ -187,7 +187,7 @@ def test_two_recoveries_at_once_agree(tmp_path):
 
 
 @pytest.mark.parametrize("run_in_loop", [asyncio.run, uvloop.run], ids=["asyncio", "uvloop"])
-def test_a_living_writer_is_fenced_and_acknowledges_nothing_more(tmp_path, run_in_loop):
+def test_a_live_writer_is_fenced_and_acknowledges_nothing_more(tmp_path, run_in_loop):
     place = Place(tmp_path)
 
     async def run() -> tuple[Listener, LogRecord]:
@@ -264,7 +264,7 @@ HARMS = [harm_flip, harm_cut, harm_delete, harm_delete_all, harm_disk, harm_swap
 
 
 @pytest.mark.parametrize("harm", HARMS)
-def test_one_harmed_copy_costs_nothing(tmp_path, harm):
+def test_one_damaged_copy_loses_nothing(tmp_path, harm):
     rng = random.Random(1)
     place = Place(tmp_path / "place")
     added = write(place)
@@ -363,7 +363,7 @@ def test_damage_before_the_end_of_all_copies_is_refused(tmp_path):
         place.recover()
 
 
-def test_with_too_few_paths_recovery_says_which_are_missing(tmp_path):
+def test_recovery_with_too_few_paths_names_the_missing_ones(tmp_path):
     place = Place(tmp_path)
     write(place)
     for path in (0, 1):
@@ -408,7 +408,7 @@ def test_after_a_power_cut_and_the_loss_of_a_disk_an_operator_can_have_the_log_c
 
 
 @pytest.mark.parametrize("quorum", ["3/3/2", "1/1/1"])
-def test_a_last_frame_that_is_holed_in_every_copy_is_cut_off_if_an_operator_says_so(tmp_path, quorum):
+def test_a_last_frame_with_holes_in_every_copy_is_cut_off_on_request(tmp_path, quorum):
     place = Place(tmp_path, paths=3)
     added = write(place, quorum=Quorum.parse(quorum))
     copies = range(3 if quorum == "3/3/2" else 1)
@@ -428,7 +428,7 @@ def test_a_last_frame_that_is_holed_in_every_copy_is_cut_off_if_an_operator_says
     assert record.given_up == tuple(copies)
 
 
-def test_what_a_given_up_path_can_still_be_read_is_kept(tmp_path):
+def test_readable_frames_of_a_given_up_path_are_kept(tmp_path):
     place = Place(tmp_path)
     added = write(place)
     assert sorted(entries_in(place.log(place.recover(give_up=[0, 1])))) == sorted(added)
@@ -524,7 +524,7 @@ class _StuckReads(OsFiles):
         OsFiles.close(self, fd)
 
 
-def test_a_file_is_closed_by_who_reads_it_however_late(tmp_path):
+def test_a_file_is_closed_by_its_reader_even_if_late(tmp_path):
     """A descriptor closed under a hanging read would soon be another file's."""
     place = Place(tmp_path)
     added = write(place)
@@ -543,7 +543,7 @@ def test_a_file_is_closed_by_who_reads_it_however_late(tmp_path):
     assert not files.closed_while_reading
 
 
-def test_a_fence_that_answers_after_it_was_given_up_is_not_taken_for_the_answer_of_a_read(memory_path, monkeypatch):
+def test_a_late_fence_answer_is_not_taken_for_a_read_answer(memory_path, monkeypatch):
     """Path 1 fences so late that it counts as silent, but before it has read; path 2 needs as long, and moves.
 
     Only slow reads of path 2 move the recovery's clock: a busy machine makes no other path silent.

@@ -110,7 +110,7 @@ def test_takes_a_log_in_recovery_again_so_that_only_the_latest_can_close() -> No
     )
 
 
-def test_writes_back_what_is_above_the_lac_and_closes_when_its_files_are_whole() -> None:
+def test_recovery_writes_back_frames_above_the_lac_and_closes_with_complete_files() -> None:
     recovery = reading()
 
     result = played(
@@ -156,7 +156,7 @@ def test_writes_back_what_is_above_the_lac_and_closes_when_its_files_are_whole()
     )
 
 
-def test_one_yes_is_enough_and_so_many_noes_that_the_quorum_is_out_of_reach() -> None:
+def test_one_yes_or_enough_noes_decide() -> None:
     recovery = reading()
 
     result = played(
@@ -276,7 +276,7 @@ def giving_up(*paths: int, record: LogRecord = ONE, lac: int = 0, third: CopyFen
     return recovery
 
 
-def test_what_a_given_up_path_cannot_tell_is_taken_as_lost_once_the_others_have_answered() -> None:
+def test_unknown_frames_of_a_given_up_path_are_lost_once_the_others_have_answered() -> None:
     recovery = giving_up(2)
 
     result = played(
@@ -297,7 +297,7 @@ def test_what_a_given_up_path_cannot_tell_is_taken_as_lost_once_the_others_have_
     )
 
 
-def test_another_path_than_the_given_up_one_is_still_waited_for_and_never_guessed() -> None:
+def test_other_paths_than_the_given_up_one_are_still_waited_for() -> None:
     recovery = giving_up(2)
 
     result = played(
@@ -315,7 +315,7 @@ def test_another_path_than_the_given_up_one_is_still_waited_for_and_never_guesse
     )
 
 
-def test_what_a_given_up_path_still_has_is_kept() -> None:
+def test_frames_that_a_given_up_path_still_returns_are_kept() -> None:
     recovery = giving_up(2, third=FENCED)
 
     result = played(
@@ -417,7 +417,7 @@ def test_reads_on_over_a_roll() -> None:
     )
 
 
-def test_begins_in_the_prepared_fragment_when_the_lac_is_there() -> None:
+def test_recovery_begins_in_the_prepared_fragment_if_it_has_the_lac() -> None:
     recovery = taken(TWO)
 
     result = played(
@@ -466,7 +466,7 @@ def test_another_that_closes_first_is_right() -> None:
     )
 
 
-def test_another_that_started_later_goes_on_alone() -> None:
+def test_only_the_latest_recovery_continues() -> None:
     recovery = reading()
 
     result = played(
@@ -487,7 +487,7 @@ def test_another_that_started_later_goes_on_alone() -> None:
     )
 
 
-def test_waits_for_the_fences_of_the_fragment_behind_because_its_lac_saves_the_writing_back() -> None:
+def test_recovery_waits_for_fences_of_the_next_fragment_to_learn_its_lac() -> None:
     recovery = reading(TWO, lac=8)
 
     result = played(

@@ -35,7 +35,7 @@ def store(tmp_path):
     return MetadataStore.create(tmp_path / "root", [RootRecord(format_version=1, cluster_id="c", quorum="3/3/2")])
 
 
-def test_a_record_comes_back_as_it_was_committed(store, tmp_path):
+def test_a_record_is_read_back_as_committed(store, tmp_path):
     register = LogRegister(store, NAME)
     assert register.read() == LogRead(None, 0)
     for version, record in enumerate((FIRST, TAKEN, CLOSED)):
@@ -43,7 +43,7 @@ def test_a_record_comes_back_as_it_was_committed(store, tmp_path):
         assert LogRegister(MetadataStore(tmp_path / "root"), NAME).read() == LogRead(record, version + 1)
 
 
-def test_an_old_version_loses_and_learns_what_there_is(store, tmp_path):
+def test_a_commit_at_an_old_version_loses_and_gets_the_current_record(store, tmp_path):
     register, other = LogRegister(store, NAME), LogRegister(MetadataStore(tmp_path / "root"), NAME)
     register.commit(CommitLog(FIRST, 0))
     assert other.commit(CommitLog(TAKEN, 0)) == LogConflict(FIRST, 1)
@@ -52,7 +52,7 @@ def test_an_old_version_loses_and_learns_what_there_is(store, tmp_path):
     assert register.read() == LogRead(TAKEN, 2)
 
 
-def test_only_who_says_so_moves_the_seal_key(store):
+def test_only_commits_that_request_it_move_the_seal_key(store):
     register = LogRegister(store, NAME)
     register.commit(CommitLog(FIRST, 0))
     assert store.key_version(keys.incarnation_seal(NAME)) is None

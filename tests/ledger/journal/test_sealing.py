@@ -45,14 +45,14 @@ def always(begin: int, end: int) -> bool:
     return True
 
 
-def test_readable_is_what_the_record_or_a_header_proves() -> None:
+def test_the_readable_end_is_proved_by_record_or_header() -> None:
     assert readable_to(ROLLED, 1) == 3  # the fragment before 4 has ended
     assert readable_to(ROLLED, 7) == 7
     assert readable_to(CLOSED, 2) == 3
     assert readable_to(replace(ROLLED, fragments=ROLLED.fragments[:1]), -1) == -1
 
 
-def test_sealable_is_what_is_readable_unless_the_log_is_in_recovery() -> None:
+def test_the_readable_end_is_sealable_unless_the_log_is_in_recovery() -> None:
     assert sealable_to(ROLLED, 7) == 7
     assert sealable_to(CLOSED, 2) == 3
     assert sealable_to(RECOVERING, 7) == -1
@@ -70,7 +70,7 @@ def test_sealable_is_what_is_readable_unless_the_log_is_in_recovery() -> None:
         (RECOVERING, LogState.IN_RECOVERY, 2, False),
     ],
 )
-def test_the_next_frames_are_sealed_by_who_has_the_log(
+def test_the_next_frames_are_sealed_only_by_the_logs_owner(
     record: LogRecord, state: LogState, sealed_before: int, may: bool
 ) -> None:
     assert may_seal(record, SealMarks(sealed_before), state, 2, 4) is may
@@ -81,12 +81,12 @@ def test_nothing_is_sealed_above_the_end() -> None:
         may_seal(CLOSED, SealMarks(2), LogState.CLOSED, 2, 5)
 
 
-def test_a_sealer_whose_log_was_closed_before_what_it_read_has_lost() -> None:
+def test_a_sealer_loses_if_the_log_was_closed_before_its_frames() -> None:
     """An operator gave paths up, and with them frames that the broker's own sealer had read."""
     assert not may_seal(CLOSED, SealMarks(2), LogState.OPEN, 2, 5)
 
 
-def test_what_is_sealed_tiles_each_ledger() -> None:
+def test_sealed_ranges_tile_each_ledger() -> None:
     sealed = {ONE: EntryId(3)}
     assert first_gap(sealed, [entries(ONE, 3, 5), entries(TWO, 0, 1), entries(ONE, 5, 6)]) is None
     assert first_gap(sealed, [entries(TWO, 0, 1), entries(ONE, 2, 5)]) == entries(ONE, 2, 5)
@@ -94,7 +94,7 @@ def test_what_is_sealed_tiles_each_ledger() -> None:
     assert first_gap({}, [entries(TWO, 1, 2)]) == entries(TWO, 1, 2)
 
 
-def test_gaps_are_due_to_the_frames_that_were_given_up_or_to_nothing() -> None:
+def test_gaps_are_explained_by_given_up_frames_only() -> None:
     two, five = entries(ONE, 2, 4), entries(ONE, 4, 5)
     named = GivenUp((five, two, entries(TWO, 7, 9)), unknown_runs=0)
     assert named.explains([])
@@ -110,7 +110,7 @@ def test_gaps_are_due_to_the_frames_that_were_given_up_or_to_nothing() -> None:
     assert not once.explains([entries(ONE, 80, 81), entries(ONE, 90, 95)])
 
 
-def test_a_log_is_sealed_when_it_is_closed_and_nothing_is_left() -> None:
+def test_a_log_is_sealed_if_it_is_closed_and_complete() -> None:
     assert is_sealed(CLOSED, SealMarks(4))
     assert not is_sealed(CLOSED, SealMarks(3))
     assert not is_sealed(ROLLED, SealMarks(99))
@@ -160,11 +160,11 @@ def test_only_an_open_log_gets_ledgers() -> None:
 
 
 @pytest.mark.parametrize(("before", "files"), [(1, ()), (2, (OLD,)), (4, (OLD, ON)), (9, (OLD, ON))])
-def test_a_file_that_goes_on_in_a_later_fragment_is_kept(before: int, files: tuple[object, ...]) -> None:
+def test_a_file_that_a_later_fragment_uses_is_kept(before: int, files: tuple[object, ...]) -> None:
     assert files_to_delete(ROLLED, before) == files
 
 
-def test_all_files_of_a_closed_log_go_when_it_is_trimmed() -> None:
+def test_all_files_of_a_closed_log_are_deleted_when_it_is_trimmed() -> None:
     assert files_to_delete(CLOSED, 4) == (OLD, ON, NEW)
 
 
@@ -176,7 +176,7 @@ def test_the_record_forgets_fragments_whose_files_are_all_deleted() -> None:
     assert deleted_before(ROLLED, 4, ()) == 0
 
 
-def test_a_closed_log_forgets_what_is_deleted_and_goes_with_the_last_file() -> None:
+def test_a_closed_log_forgets_deleted_files_and_its_record_goes_with_the_last() -> None:
     trimmed = SealMarks(4, 4, has_ends=True)
     assert pruned(CLOSED, trimmed, {OLD, ON}) == CLOSED.fragments[1:]
     assert pruned(CLOSED, trimmed, {OLD, NEW}) is None

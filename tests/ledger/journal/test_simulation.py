@@ -15,7 +15,7 @@ RUNS = 2_000
 TRACE = "from tests.simulators.journal.search import trace_of; print(*trace_of({!r}, 7), sep='\\n')"
 
 
-def test_no_invariant_breaks_under_fresh_seeds_and_runs_reach_what_they_are_for() -> None:
+def test_no_invariant_breaks_under_fresh_seeds_and_runs_reach_their_events() -> None:
     seed = secrets.randbelow(1 << 40)
     print(f"first seed {seed}")
 

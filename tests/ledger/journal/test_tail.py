@@ -57,7 +57,7 @@ def test_main_that_names_more_has_them_opened() -> None:
     assert not walk.is_ready
 
 
-def test_files_of_what_was_read_or_sealed_are_closed() -> None:
+def test_files_of_frames_that_were_read_or_sealed_are_closed() -> None:
     walk = at(ROLLED)
     for source in (A, C):
         walk.opened(source, is_open=True)
@@ -68,7 +68,7 @@ def test_files_of_what_was_read_or_sealed_are_closed() -> None:
     assert walk.passed_files() == []
 
 
-def test_readable_is_what_a_header_or_the_record_proves() -> None:
+def test_frames_are_readable_as_proved_by_a_header_or_the_record() -> None:
     walk = take(at(OPEN), A, -1, 0)
     assert walk.limit == 0
     walk.main_read(ROLLED, 0)
@@ -89,7 +89,7 @@ def test_a_frame_that_is_not_due_may_come_yet_and_one_that_is_may_not_be_missing
     assert walk.is_stuck
 
 
-def test_without_a_copy_in_use_all_are_looked_at_and_open_ones_first() -> None:
+def test_without_a_copy_in_use_open_files_are_tried_first() -> None:
     walk = at(OPEN)
     assert list(walk.others()) == [A, B]
     walk.opened(B, is_open=True)
@@ -110,7 +110,7 @@ def test_a_file_is_left_where_its_fragment_ends() -> None:
     assert list(walk.others()) == [C, D]
 
 
-def test_a_file_that_goes_on_in_the_next_fragment_is_kept() -> None:
+def test_a_file_that_the_next_fragment_uses_stays_open() -> None:
     walk = take(at(replace(ROLLED, fragments=(Fragment(0, (A, B)), Fragment(1, (A, D))))), A, -1)
     assert walk.copy == A
 
@@ -136,7 +136,7 @@ def test_a_prepared_fragment_begins_where_its_files_say() -> None:
     assert walk.copy == D
 
 
-def test_nothing_comes_behind_the_end_of_a_closed_log() -> None:
+def test_a_closed_log_has_no_frame_after_its_end() -> None:
     walk = take(at(CLOSED, 3), C, 2, 3, first=3)
     assert walk.next == 5
     assert walk.others(every=True) == ()
@@ -145,21 +145,21 @@ def test_nothing_comes_behind_the_end_of_a_closed_log() -> None:
     assert not walk.is_stuck
 
 
-def test_a_reader_that_does_without_goes_on_behind_what_is_lost() -> None:
+def test_a_reader_that_accepts_losses_continues_after_them() -> None:
     walk = at(ROLLED)
     assert walk.skip_hole() == 3
     assert walk.next == 3
     assert walk.skip_hole() is None, "nothing is due"
 
 
-def test_what_was_skipped_is_not_read_when_it_comes() -> None:
+def test_a_skipped_frame_is_not_read_when_it_arrives() -> None:
     walk = take(at(replace(OPEN, fragments=(Fragment(0, (A, B)), Fragment(3, (A, C))))), A, -1)
     assert walk.skip_hole() == 3
     assert walk.copy is None, "A stands in front of what was skipped, and lags"
     assert list(walk.others()) == [A, C]
 
 
-def test_a_frame_that_was_read_can_come_again() -> None:
+def test_a_frame_can_be_read_again_after_a_rewind() -> None:
     walk = take(at(ROLLED), A, -1, 0, 1)
     walk.rewind(1)
     assert list(walk.others()) == [A, B]

@@ -94,7 +94,7 @@ def test_opens_on_paths_that_take_a_file_and_prepares_the_next_fragment() -> Non
     )
 
 
-def test_acknowledges_in_order_at_the_ack_quorum_and_says_so_once_when_idle() -> None:
+def test_frames_are_acknowledged_in_order_at_the_ack_quorum() -> None:
     writer = opened()
 
     result = played(
@@ -128,7 +128,7 @@ def test_acknowledges_in_order_at_the_ack_quorum_and_says_so_once_when_idle() ->
     )
 
 
-def test_nothing_is_acknowledged_from_a_failure_until_the_record_names_the_new_copy() -> None:
+def test_after_a_failure_nothing_is_acknowledged_until_the_record_names_the_new_copy() -> None:
     writer = opened()
 
     result = played(
@@ -265,7 +265,7 @@ def test_a_failure_during_a_change_is_repaired_by_a_second_one() -> None:
     )
 
 
-def test_whoever_finds_the_log_taken_is_over_and_what_is_in_flight_is_unknown() -> None:
+def test_a_writer_whose_log_was_taken_over_ends_with_unknown_outcomes() -> None:
     writer = opened()
 
     result = played(
@@ -298,7 +298,7 @@ def test_whoever_finds_the_log_taken_is_over_and_what_is_in_flight_is_unknown() 
     )
 
 
-def test_goes_on_with_fewer_copies_down_to_the_ack_quorum_and_then_waits_for_a_path() -> None:
+def test_a_writer_continues_down_to_ack_quorum_copies_and_then_waits_for_a_path() -> None:
     writer = opened(paths=3)
 
     result = played(
@@ -341,7 +341,7 @@ def test_goes_on_with_fewer_copies_down_to_the_ack_quorum_and_then_waits_for_a_p
     )
 
 
-def test_rolls_into_the_prepared_fragment_without_a_commit_and_prepares_the_next_behind_it() -> None:
+def test_a_roll_needs_no_commit_and_prepares_the_next_fragment() -> None:
     writer = opened(roll_bytes=10)
 
     result = played(
@@ -549,7 +549,7 @@ def preparing() -> JournalWriter:
     return writer
 
 
-def test_the_next_fragment_may_be_refused_for_as_long_as_the_last_one_is_well() -> None:
+def test_the_next_fragment_may_be_refused_while_the_last_one_is_well() -> None:
     writer = preparing()
     unchanged = LogRead(LogRecord(LogState.OPEN, 3, 2, (Fragment(0, (copy(0), copy(1), copy(2))),), token="w:1"), 1)
     for _ in range(3 * MAX_COMMIT_ATTEMPTS):
@@ -568,14 +568,14 @@ def test_the_next_fragment_may_be_refused_for_as_long_as_the_last_one_is_well() 
     assert LogAbandoned(0) in writer.handle(unchanged)
 
 
-def test_a_record_that_is_gone_is_not_made_anew() -> None:
+def test_a_deleted_record_is_not_created_again() -> None:
     writer = preparing()
     writer.handle(LogCommitUnknown())
     assert LogFenced(-1) in writer.handle(LogRead(None, 0))
     assert writer.is_over
 
 
-def test_a_first_record_that_has_not_come_through_is_proposed_again() -> None:
+def test_a_first_record_without_outcome_is_proposed_again() -> None:
     writer = JournalWriter("w", Quorum(1, 1, 1), 1000)
     writer.handle(StartLog((PathId(0),)))
     writer.handle(FileCreated(copy(0)))
@@ -583,7 +583,7 @@ def test_a_first_record_that_has_not_come_through_is_proposed_again() -> None:
     assert [type(effect) for effect in writer.handle(LogRead(None, 0))] == [CommitLog]
 
 
-def test_a_path_that_comes_back_widens_the_fragment_ahead_and_the_next_group_goes_there() -> None:
+def test_a_returning_path_widens_the_fragment_ahead_which_the_next_group_uses() -> None:
     """The run and the fragment ahead have shrunk to paths 0 and 1: no full file is waited for."""
     writer = opened(paths=3)
     writer.handle(CopyFailed(copy(2)))
@@ -622,7 +622,7 @@ def test_a_path_that_comes_back_widens_the_fragment_ahead_and_the_next_group_goe
     )
 
 
-def test_a_path_that_comes_back_while_the_fragment_ahead_is_committed_widens_it_afterwards() -> None:
+def test_a_path_that_returns_during_the_commit_of_the_fragment_ahead_widens_it_later() -> None:
     writer = opened(paths=3, roll_bytes=10)
     writer.handle(CopyFailed(copy(2)))
     writer.handle(LogCommitted(3))

@@ -28,7 +28,7 @@ def opened(paths: int) -> JournalWriter:
     return writer
 
 
-def test_a_path_that_is_withdrawn_is_left_at_the_next_group_and_goes_on_until_then() -> None:
+def test_a_withdrawn_path_is_used_until_the_next_group() -> None:
     """No full file is waited for; what was written there counts."""
     writer = opened(paths=4)
     writer.handle(GROUP)

@@ -37,7 +37,7 @@ def flip(path: Path, offset: int) -> None:
     path.write_bytes(content)
 
 
-def test_a_missing_copy_comes_back_with_its_sidecar(stored):
+def test_a_missing_copy_is_restored_with_its_sidecar(stored):
     store, record = stored
     store.paths[1].delete_segment(FileId(record.file_id))
     paced: list[int] = []
@@ -47,7 +47,7 @@ def test_a_missing_copy_comes_back_with_its_sidecar(stored):
     assert len(store.left_over()) == 6
 
 
-def test_a_bad_copy_is_replaced_and_nothing_else_stays(stored):
+def test_a_bad_copy_is_replaced_without_leftovers(stored):
     store, record = stored
     flip(store.location(record, 1), record.length // 2)
     restore_copy(record, [store.paths[0]], store.paths[1])
@@ -124,7 +124,7 @@ def test_a_failing_target_keeps_its_old_copy_or_none(stored, action, skip):
     verify_file(record, store.paths[1])
 
 
-def test_a_foreign_target_gets_nothing(stored, tmp_path):
+def test_a_foreign_target_gets_no_copy(stored, tmp_path):
     store, record = stored
     foreign = StoragePath(PathId(1), store.paths[0].directory, "cluster-1")
     with pytest.raises(StoragePathError, match="mount the right disk"):

@@ -66,7 +66,7 @@ def test_groups_of_any_size_read_the_same(store, batch, monkeypatch, group_bytes
 
 @settings(max_examples=25, suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture])
 @given(data=st.data())
-def test_any_rows_come_back(new_store, tmp_path_factory, data):
+def test_any_rows_are_read_back(new_store, tmp_path_factory, data):
     arrays = {
         "value": st.none() | st.binary(max_size=50),
         "key": st.none() | st.binary(max_size=5),

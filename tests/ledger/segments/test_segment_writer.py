@@ -100,7 +100,7 @@ def test_write_quorum_of_more_paths(new_store, batch):
         assert len(written.copies) == 2
 
 
-def test_abort_leaves_nothing(store, batch):
+def test_an_abort_leaves_no_file(store, batch):
     with SegmentFileWriter(FileId("ab-0"), store.paths, Quorum(3, 3, 2)) as writer:
         writer.write_batch(batch(10))
         assert store.left_over()
@@ -128,7 +128,7 @@ def test_a_file_is_written_only_once(store, batch):
 @pytest.mark.parametrize(("action", "skip"), STEPS)
 @pytest.mark.parametrize("error_number", [errno.ENOSPC, errno.EIO, errno.EROFS])
 @pytest.mark.parametrize("sidecar", [False, True])
-def test_the_next_path_takes_the_place_of_a_failed_one(new_store, batch, action, skip, error_number, sidecar):
+def test_the_next_path_replaces_a_failed_one(new_store, batch, action, skip, error_number, sidecar):
     store = new_store(4)
     bad = preferred(store.paths, FileId(f"{WRITE_ID}-0"))[1]
     files = FailingFiles((bad.directory,), action, skip, error_number)
@@ -153,7 +153,7 @@ def test_without_a_spare_path_ack_quorum_is_enough(store, batch, action, skip):
 
 
 @pytest.mark.parametrize(("action", "skip"), STEPS)
-def test_under_ack_quorum_nothing_is_left(store, batch, action, skip):
+def test_a_write_below_the_ack_quorum_leaves_no_file(store, batch, action, skip):
     for bad in combinations(store.paths, 2):
         files = FailingFiles(tuple(path.directory for path in bad), action, skip, errno.EIO)
         with pytest.raises(NotEnoughCopiesError) as error:

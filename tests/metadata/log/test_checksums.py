@@ -82,7 +82,7 @@ def test_a_commit_that_was_not_reported_may_be_missing(cut_off: Path, put: Put) 
     assert not (cut_off / "metadata" / "set-aside").exists()
 
 
-def test_a_table_whose_log_is_gone_is_not_created_again(root: Path, store: MetadataStore, put: Put) -> None:
+def test_a_table_without_its_log_is_not_created_again(root: Path, store: MetadataStore, put: Put) -> None:
     put(store, "a")
     del store
     shutil.rmtree(_main(root) / "_delta_log")
@@ -93,7 +93,7 @@ def test_a_table_whose_log_is_gone_is_not_created_again(root: Path, store: Metad
 # -- another life of a number ------------------------------------------------------------------------------------------
 
 
-def test_metadata_restored_over_newer_ones_are_refused_until_the_rest_is_gone(ten_commits: Path, put: Put) -> None:
+def test_metadata_restored_over_newer_ones_are_refused_until_these_are_deleted(ten_commits: Path, put: Put) -> None:
     """Restore without emptying the folder first, which leaves the checksums of later commits."""
     for version in (9, 10):
         entry_path(_main(ten_commits), version).unlink()
@@ -176,7 +176,7 @@ def test_a_repair_leaves_no_checksums_above_the_log_wherever_it_ends(
 # -- the folder --------------------------------------------------------------------------------------------------------
 
 
-def test_a_clean_up_takes_the_checksums_whose_entries_an_older_version_cleaned_up(
+def test_a_clean_up_deletes_checksums_whose_entries_an_older_version_deleted(
     root: Path, store: MetadataStore, put: Put
 ) -> None:
     for name in "abc":

@@ -144,7 +144,7 @@ def _refused(root: Path, message: str) -> None:
 
 
 @pytest.mark.parametrize("damage", BREAKS, ids=lambda value: value.__name__[1:])
-def test_what_was_reported_is_never_cut_off(ten_commits: Path, damage: Callable[[Path, int], None]) -> None:
+def test_reported_commits_are_never_cut_off(ten_commits: Path, damage: Callable[[Path, int], None]) -> None:
     """Also after the machine has started again: the commit's checksums, or later ones, say that it was durable."""
     damage(ten_commits, 9)
     _refused(ten_commits, r"metadata/main.* (damaged at version 9, which was durable once|not what was written)")
@@ -178,7 +178,7 @@ def test_no_power_was_cut_since_the_machine_started(
     _refused(root, r"damaged at version 3, which was written since this machine started.* restore")
 
 
-def test_nothing_is_cut_under_processes_that_have_the_table_open(cut_off: Path) -> None:
+def test_an_open_table_is_never_cut(cut_off: Path) -> None:
     holding = MetadataStore(cut_off)
     _empty(cut_off, 10)
     _refused(cut_off, r"00010.json\), but it is in use: stop all that use the root")
@@ -188,7 +188,7 @@ def test_nothing_is_cut_under_processes_that_have_the_table_open(cut_off: Path) 
     assert len(_tenants(cut_off)) == 8
 
 
-def test_a_checkpoint_that_is_not_what_was_written_gives_way_to_an_older_one(checkpointed: Path) -> None:
+def test_a_damaged_checkpoint_is_replaced_by_an_older_one(checkpointed: Path) -> None:
     path = checkpoint_path(_main(checkpointed), 12)
     content = bytearray(path.read_bytes())
     content[len(content) // 2] ^= 1
@@ -311,7 +311,7 @@ CHECKPOINT_BREAKS: dict[str, Callable[[Path], object]] = {
 
 
 @pytest.mark.parametrize("damage", list(CHECKPOINT_BREAKS))
-def test_a_broken_checkpoint_costs_nothing(checkpointed: Path, damage: str, put: Put) -> None:
+def test_a_broken_checkpoint_loses_nothing(checkpointed: Path, damage: str, put: Put) -> None:
     CHECKPOINT_BREAKS[damage](_main(checkpointed))
     expected = [*"abcd", *(f"t{number}" for number in range(9))]
     assert _tenants(checkpointed) == expected
@@ -335,7 +335,7 @@ def test_a_checkpoint_newer_than_the_log_that_survived(checkpointed: Path, put: 
     assert [name for name in _tenants(checkpointed) if len(name) == 1] == ["a", "b", "e"]
 
 
-def test_damage_that_a_checkpoint_covers_is_an_error_and_cuts_nothing(checkpointed: Path) -> None:
+def test_damage_below_a_checkpoint_is_an_error_and_cuts_nothing(checkpointed: Path) -> None:
     checkpoint_path(_main(checkpointed), 12).write_bytes(b"")
     _empty(checkpointed, 11)
     before = _names(checkpointed / "metadata")
@@ -344,13 +344,13 @@ def test_damage_that_a_checkpoint_covers_is_an_error_and_cuts_nothing(checkpoint
     assert _names(checkpointed / "metadata") == before
 
 
-def test_a_live_data_file_that_is_lost_behind_a_checkpoint_is_an_error(checkpointed: Path) -> None:
+def test_a_live_data_file_lost_after_a_checkpoint_is_an_error(checkpointed: Path) -> None:
     _data_lost(checkpointed, 5)
     with pytest.raises(MetadataError, match="metadata/main"):
         MetadataStore(checkpointed)
 
 
-def test_a_table_without_a_first_entry_says_what_to_do(root: Path) -> None:
+def test_a_table_without_a_first_entry_is_an_error_with_the_remedy(root: Path) -> None:
     for path in _main(root).rglob("*.json"):
         path.write_bytes(b"")
     with pytest.raises(MetadataError, match="pulsarpy init"):

@@ -20,14 +20,14 @@ print(len(os.listdir("/proc/self/task")) - before)
 """
 
 
-def test_reading_leaves_no_thread_behind(tmp_path: Path) -> None:
+def test_reading_leaves_no_thread(tmp_path: Path) -> None:
     """A thread that still held a Python object at the process's end would abort it."""
     pq.write_table(pa.table({"seq": [1, 2, 3]}), tmp_path / "file.parquet")
     done = subprocess.run([sys.executable, "-c", READ, tmp_path], capture_output=True, text=True, check=True)
     assert done.stdout == "0\n"
 
 
-def test_what_cannot_be_read(tmp_path: Path) -> None:
+def test_unreadable_data_files_are_errors(tmp_path: Path) -> None:
     files = DataFiles(tmp_path)
     with pytest.raises(FileNotFoundError):
         files.read("vacuumed.parquet")

@@ -247,9 +247,7 @@ def test_an_entry_under_a_number_that_was_cleaned_up_is_never_read_nor_found(
     assert zombie.key_version("key") is None
 
 
-def test_strays_one_after_the_other_do_not_make_a_history(
-    table: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_consecutive_strays_do_not_form_a_history(table: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The second one has a predecessor: only the entry that was read before shows that it is not the log's."""
     reader = _log(table)
     writer = _cleaned(table, monkeypatch)
@@ -261,7 +259,7 @@ def test_strays_one_after_the_other_do_not_make_a_history(
     assert reader.find_commit("stray2@1", 0) is None
 
 
-def test_a_number_that_was_taken_again_while_a_handle_slept_is_not_what_it_read(
+def test_a_reused_number_is_not_the_entry_that_a_sleeping_handle_read(
     table: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A handle that has taken in entry 1 finds another entry 1 and no entry 2."""
@@ -433,7 +431,7 @@ def test_young_entries_stay_whatever_their_number(table: Path, monkeypatch: pyte
     assert sorted(int(path.name[:20]) for path in (table / "_delta_log").glob("*.json")) == list(range(5, 11))
 
 
-def test_a_checkpoint_that_was_put_off_does_not_count_as_one(table: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_postponed_checkpoint_does_not_count(table: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The commits of other processes below it may not be synced."""
     other, log = _log(table), _log(table)
     for number in range(8):
@@ -447,7 +445,7 @@ def test_a_checkpoint_that_was_put_off_does_not_count_as_one(table: Path, monkey
     assert [entry_path(table, version).name in synced for version in range(9)] == [True] * 9
 
 
-def test_vacuum_takes_what_no_version_needs_and_nothing_else(long: DeltaLog, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_vacuum_deletes_only_files_that_no_version_needs(long: DeltaLog, monkeypatch: pytest.MonkeyPatch) -> None:
     assert long.fold(ORDER, None)
     before = _ids(long)
     assert long.vacuum() == 0

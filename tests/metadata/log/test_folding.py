@@ -31,7 +31,7 @@ def _table(rows: list[tuple[str, str, int, str, bool]]) -> pa.Table:
     return pa.table(columns, schema=schema)
 
 
-def test_a_fold_waits_until_it_is_worth_it_and_leaves_the_newest_versions_alone() -> None:
+def test_a_fold_waits_until_it_is_worthwhile_and_spares_the_newest_versions() -> None:
     appends = [File(1, seq, seq) for seq in range(1, 201)]
     assert folding.plan(appends[:127], 127) is None
     assert folding.plan(appends[:128], 128) == FoldPlan(above=-1, up_to=64)
@@ -39,7 +39,7 @@ def test_a_fold_waits_until_it_is_worth_it_and_leaves_the_newest_versions_alone(
     assert folding.plan([], 1000) is None
 
 
-def test_the_base_is_rewritten_only_when_what_is_above_it_has_grown_to_a_quarter() -> None:
+def test_the_base_is_rewritten_only_when_the_rows_above_it_are_a_quarter() -> None:
     base = File(1000, 1, 500)
     small = [File(1, seq, seq) for seq in range(501, 570)]
     assert folding.plan([*small, base], 700) == FoldPlan(above=500, up_to=636)
@@ -120,7 +120,7 @@ def test_only_a_full_fold_forgets_and_only_old_tombstones_of_the_kinds_named(abo
     assert kept.column("id").to_pylist() == left
 
 
-def test_a_tombstone_is_not_forgotten_while_its_rows_older_than_it_stay() -> None:
+def test_a_tombstone_is_kept_while_older_rows_of_its_record_exist() -> None:
     """Every older row of the record is dropped with it, so that no row comes back."""
     table = _dated([("file", "a", seq, "x", seq == 9) for seq in range(1, 10)], list(range(1, 10)))
     before = pa.scalar(datetime(2026, 1, 2, tzinfo=UTC), pa.timestamp("us", "UTC"))

@@ -62,7 +62,7 @@ def test_keys_and_token_are_read(root: Path, store: MetadataStore) -> None:
         pytest.param([{"commitInfo": {"operation": "X", "operationMetrics": None}}, {"domainMetadata": {}}], id="new"),
     ],
 )
-def test_entries_of_other_writers_are_whole(lines: list[dict[str, object]]) -> None:
+def test_entries_of_other_writers_are_complete(lines: list[dict[str, object]]) -> None:
     assert parse_entry(7, "\n".join(map(json.dumps, lines)).encode()).complete
 
 

@@ -57,7 +57,7 @@ def test_creating_twice(root: Root) -> None:
 
 
 @pytest.mark.parametrize(("name", "partitions"), [("t", 0), ("t", 10_001), ("t-partition-1", None), ("a b/c", None)])
-def test_what_cannot_be_created(root: Root, name: str, partitions: int | None) -> None:
+def test_invalid_topics_are_not_created(root: Root, name: str, partitions: int | None) -> None:
     with pytest.raises(InvalidArgumentError):
         root.create_topic(name, partitions)
     assert root.topics() == []
@@ -108,7 +108,7 @@ def test_partitions_that_are_added_count_among_the_topics_of_a_namespace(root: R
     root.add_partitions("t", 3)
 
 
-def test_deleting_takes_everything_with_it(root: Root) -> None:
+def test_deleting_a_topic_deletes_its_records(root: Root) -> None:
     root.create_topic("t", 2, schema=CLICK)
     root.create_topic("stays")
     messages.write(root, "t", [b"a", b"b"])

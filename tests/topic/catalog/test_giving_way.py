@@ -25,7 +25,7 @@ def test_a_child_has_the_lower_priority_and_its_parent_keeps_its_own() -> None:
         child.join()
 
 
-def test_what_keeps_a_child_from_starting_is_the_callers() -> None:
+def test_a_child_that_cannot_start_raises_in_the_caller() -> None:
     unpicklable: Callable[[], None] = lambda: None  # noqa: E731
     child = multiprocessing.get_context("spawn").Process(target=unpicklable)
     with pytest.raises(Exception, match="pickle"):

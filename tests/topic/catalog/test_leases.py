@@ -65,7 +65,7 @@ def lease_of(directory: Path, consumer: str) -> Path:
     return path
 
 
-def test_the_file_says_what_the_lease_is(keeper: LeaseKeeper, directory: Path) -> None:
+def test_the_file_describes_the_lease(keeper: LeaseKeeper, directory: Path) -> None:
     keeper.renew()
     fields = json.loads(lease_file(directory).read_text())
     token = fields.pop("token")
@@ -116,7 +116,7 @@ def test_an_observer_that_slept_sees_a_change_as_life(keeper: LeaseKeeper, watch
     assert watch.after(100_000) == {"a": Standing.RUN_OUT}
 
 
-def test_a_stopped_consumer_is_gone_at_once_and_leaves_nothing(
+def test_a_stopped_consumer_is_gone_at_once_and_leaves_no_file(
     keeper: LeaseKeeper, watch: Watch, directory: Path
 ) -> None:
     watch.after()
@@ -160,7 +160,7 @@ def test_a_topic_that_the_file_could_not_name_is_not_held_and_tried_again(
     assert watch.after(topic=U) == {"a": Standing.UNKNOWN}
 
 
-def test_the_thread_renews_while_the_process_is_busy_and_ends_when_told(directory: Path, watch: Watch) -> None:
+def test_the_thread_renews_while_the_process_is_busy_and_ends_on_request(directory: Path, watch: Watch) -> None:
     keeper = LeaseKeeper(directory, "a", duration_s=0.06)
     keeper.start([T])
     until = time.monotonic() + 30
@@ -204,7 +204,7 @@ def test_a_lease_that_cannot_be_removed_is_logged_and_runs_out(
     assert "could not be given up" in caplog.text
 
 
-def test_a_directory_that_was_swept_is_made_anew_and_a_root_that_is_gone_is_not(
+def test_a_swept_directory_is_created_again_and_a_missing_root_not(
     keeper: LeaseKeeper, watch: Watch, directory: Path
 ) -> None:
     lease_file(directory).unlink()
@@ -232,7 +232,7 @@ def test_a_renewal_that_fails_is_counted_and_the_next_may_succeed(
     assert keeper.renew()
 
 
-def test_a_swept_lease_comes_back_with_the_next_renewal(keeper: LeaseKeeper, watch: Watch, directory: Path) -> None:
+def test_a_swept_lease_is_restored_by_the_next_renewal(keeper: LeaseKeeper, watch: Watch, directory: Path) -> None:
     lease_file(directory).unlink()
     assert keeper.renew()
     assert watch.after() == {"a": Standing.UNKNOWN}
@@ -255,7 +255,7 @@ def test_too_many_consumers_are_refused(keeper: LeaseKeeper, directory: Path, mo
     assert len(list(directory.iterdir())) == 1
 
 
-def test_consumers_that_came_and_went_do_not_fill_the_limit(directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_former_consumers_do_not_fill_the_limit(directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A job that is a new consumer each time: stopped, stopped with a trace, killed, killed while it wrote."""
     monkeypatch.setattr(leases, "MAX_CONSUMERS", 2)
     for number in range(12):
@@ -288,7 +288,7 @@ def test_ended_consumers_make_room_for_new_ones(directory: Path) -> None:
     alive.stop()
 
 
-def test_what_a_killed_process_left_unfinished_is_removed(directory: Path) -> None:
+def test_unfinished_files_of_a_killed_process_are_removed(directory: Path) -> None:
     directory.mkdir(parents=True)
     old, young = directory / "x.1.tmp", directory / "y.2.tmp"
     for path in (old, young):
@@ -299,7 +299,7 @@ def test_what_a_killed_process_left_unfinished_is_removed(directory: Path) -> No
 
 
 @pytest.mark.parametrize("content", [b"", b"{", b"[]", b"null", b"{}", b'{"v": 1}', b"\xff\xfe", b'{"v": "x"}'])
-def test_a_file_that_is_no_lease_is_nobody(directory: Path, watch: Watch, content: bytes) -> None:
+def test_a_file_that_is_not_a_lease_is_ignored(directory: Path, watch: Watch, content: bytes) -> None:
     directory.mkdir(parents=True)
     (directory / "x.json").write_bytes(content)
     assert watch.after() == {}

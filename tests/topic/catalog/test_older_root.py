@@ -29,7 +29,7 @@ def root(tmp_path: Path) -> Root:
     return Root.open(tmp_path / "root")
 
 
-def test_an_older_root_is_read_and_goes_on(root: Root) -> None:
+def test_an_older_root_is_read_and_written(root: Root) -> None:
     found = root.status(verify=True)
     assert_whole(found)
     before = look(root, root.store.view(durable=True))

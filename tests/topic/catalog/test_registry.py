@@ -71,7 +71,7 @@ def test_a_partition_has_the_schema_of_its_topic(root: Root) -> None:
     assert registry.find_same(root.store.view(), T, TopicSchema("JSON", CLICK)) == first
 
 
-def test_what_may_not_follow(root: Root) -> None:
+def test_incompatible_schemas_are_refused(root: Root) -> None:
     registry.add_schema(root.store, T, TopicSchema("JSON", CLICK), may_update=False)
     with pytest.raises(IncompatibleSchemaError, match="is_allow_auto_update_schema is off"):
         registry.add_schema(root.store, T, TopicSchema("JSON", click("a")), may_update=False)
@@ -101,7 +101,7 @@ def test_registering_at_once_makes_each_version_once(root: Root) -> None:
     assert given == {each.data: each.version for each in known}
 
 
-def test_consumers_are_checked_against_what_is_written(root: Root) -> None:
+def test_consumers_are_checked_against_the_latest_schema(root: Root) -> None:
     reader = TopicSchema("JSON", click("more"))
     registry.check_reader(root.store.view(), T, reader)
     registry.add_schema(root.store, T, TopicSchema("JSON", CLICK))
@@ -110,7 +110,7 @@ def test_consumers_are_checked_against_what_is_written(root: Root) -> None:
         registry.check_reader(root.store.view(), T, TopicSchema("STRING", ""))
 
 
-def test_what_spark_declares_is_in_the_registry(root: Root) -> None:
+def test_schemas_declared_by_spark_are_in_the_registry(root: Root) -> None:
     first = root.declare_schema("t", CLICK, "avro")
     assert (first.version, first.type, first.data) == (0, "AVRO", CLICK)
     assert root.declare_schema("t-partition-1", json.dumps(json.loads(CLICK), indent=2), "AVRO") == first
@@ -132,12 +132,12 @@ def test_what_spark_declares_is_in_the_registry(root: Root) -> None:
         ("AVRO", "7"),
     ],
 )
-def test_what_spark_cannot_declare(kind: str, data: str) -> None:
+def test_schemas_that_spark_cannot_declare_are_refused(kind: str, data: str) -> None:
     with pytest.raises(InvalidArgumentError):
         TopicSchema.parse(kind, data)
 
 
-def test_a_deleted_schema_is_followed_by_any_and_still_reads_what_it_wrote(root: Root) -> None:
+def test_any_schema_may_follow_a_deleted_one_which_still_reads_its_messages(root: Root) -> None:
     first = registry.add_schema(root.store, T, TopicSchema("JSON", CLICK))
     assert registry.delete_schema(root.store, T.partition(1)) == 1
     view = root.store.view()

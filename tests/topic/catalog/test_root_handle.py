@@ -129,7 +129,9 @@ def test_a_newer_format_version_is_refused(root: Root) -> None:
 
 
 @pytest.mark.parametrize("elsewhere", [False, True])
-def test_init_goes_on_wherever_it_was_cut_off(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, elsewhere: bool) -> None:
+def test_an_interrupted_init_continues_from_any_step(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, elsewhere: bool
+) -> None:
     """Cut at every sync: what is on the disk then is finished by the next attempt."""
     real_fsync, left = os.fsync, [0]
 
@@ -223,7 +225,7 @@ def test_the_cluster_id_is_what_storage_paths_carry(root: Root) -> None:
     assert root.store.view().all(RootRecord)[0].format_version == 1
 
 
-def test_a_root_says_where_it_is_and_its_quorum(root: Root) -> None:
+def test_the_repr_of_a_root_has_its_path_and_quorum(root: Root) -> None:
     assert repr(root) == f"Root({str(root.path)!r}, quorum=3/3/2)"
 
 

@@ -45,7 +45,7 @@ def test_names_of_namespaces(root: Root, name: str) -> None:
         tenants.create_namespace(root.store, name)
 
 
-def test_what_has_something_in_it_is_deleted_by_force_only(root: Root) -> None:
+def test_a_tenant_or_namespace_with_contents_is_deleted_by_force_only(root: Root) -> None:
     root.create_topic("shop/a/t", 2)
     root.create_topic("shop/a-b/t")
     view = root.store.view()

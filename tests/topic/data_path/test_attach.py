@@ -115,7 +115,7 @@ def test_the_batch_of_an_older_program_is_replayed_and_the_next_one_has_offsets(
     assert messages.values(root, topic) == rows("batch 2")
 
 
-def test_a_topic_that_was_terminated_takes_nothing_and_what_it_has_stays(root: Root, topic: str) -> None:
+def test_a_terminated_topic_refuses_writes_and_keeps_its_messages(root: Root, topic: str) -> None:
     write_id, output = staged(root, topic, "before")
     late_id, late = staged(root, topic, "after")
     assert attach(root.store, write_id, [output], None)
@@ -132,7 +132,7 @@ def test_a_topic_that_was_terminated_takes_nothing_and_what_it_has_stays(root: R
     assert messages.values(root, topic) == rows("before")
 
 
-def test_of_two_attempts_of_a_task_the_committed_one_counts(root: Root, topic: str) -> None:
+def test_the_committed_attempt_of_a_task_counts(root: Root, topic: str) -> None:
     write_id = messages.new_write_id()
     _, first = staged(root, topic, "a", "b", write_id=write_id)
     _, second = staged(root, topic, "a", "b", write_id=write_id)
@@ -163,7 +163,7 @@ def test_entries_are_dense_in_one_ledger(root: Root, topic: str) -> None:
     assert len(root.store.view().all(LedgerRecord)) == 1
 
 
-def test_another_ledger_ends_an_attached_one_for_good(root: Root, topic: str) -> None:
+def test_a_later_ledger_ends_an_attached_one_for_good(root: Root, topic: str) -> None:
     """Where a broker's ledger follows, the next write gets a ledger behind it."""
     messages.write(root, topic, rows("a"))
     topic_id = messages.target(root, topic).parts[0].topic_id

@@ -121,7 +121,7 @@ def test_a_consumer_that_stops_leaves_no_lease(
         assert lease_files(root) == []
 
 
-def test_where_a_subscription_expires_the_lease_says_when_it_was_used(
+def test_the_lease_of_an_expiring_subscription_has_its_last_use(
     root: Root, parts: tuple[TopicPart, TopicPart], consumers: list[SubscriptionConsumer]
 ) -> None:
     """It is older than that, and was in use until now."""

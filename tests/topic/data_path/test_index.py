@@ -63,7 +63,7 @@ def frames_of(segment: UnsealedSegment) -> list[tuple[int, int]]:
 
 
 @given(st.data())
-def test_segments_tile_what_is_readable(data: st.DataObject) -> None:
+def test_segments_tile_the_readable_entries(data: st.DataObject) -> None:
     runs: list[IndexedRun] = []
     frame = entry = 0
     for _ in range(data.draw(st.integers(1, 12))):
@@ -95,7 +95,7 @@ def chain_of(record: LogRecord, frame: int) -> tuple[Copy, ...]:
     return [fragment.copies for fragment in record.fragments if (fragment.first or 0) <= frame][-1]
 
 
-def test_a_gap_is_an_error_and_what_is_behind_it_is_kept_apart() -> None:
+def test_a_gap_is_an_error_and_later_entries_are_kept_apart() -> None:
     index = index_of(run(0, 0, 3), run(4, 5, 2))
     with pytest.raises(GapError, match="entries 7:3 to 7:4"):
         tail_of(index, 0, files(0), 9)
@@ -115,7 +115,7 @@ def test_a_closed_ledger_without_its_last_entries_has_a_gap() -> None:
         tail_of(index, 0, files(0), 0, entries=5)
 
 
-def test_what_was_made_is_kept_while_nothing_changes() -> None:
+def test_stretches_are_reused_while_nothing_changes() -> None:
     index = index_of(run(0, 0, 3), run(CHUNK_FRAMES, 3, 2), run(CHUNK_FRAMES + 1, 5, 1))
     before = tail_of(index, 0, files(0), CHUNK_FRAMES)
     after = tail_of(index, 0, files(0), CHUNK_FRAMES + 1)

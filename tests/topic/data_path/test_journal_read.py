@@ -54,7 +54,7 @@ def rot(file: Path, payload: bytes) -> None:
 
 
 @pytest.mark.parametrize("first_read", ["a", "b"])
-def test_what_rots_after_its_frame_was_read_is_not_given_out(log: LogOnDisk, first_read: str) -> None:
+def test_bytes_damaged_after_their_frame_was_read_are_not_returned(log: LogOnDisk, first_read: str) -> None:
     place = place_of(log, "a")
     assert stored(log, first_read, place) == [ENTRY if first_read == "a" else OTHER]
     files = sorted(log.root.path.glob(f"storage/*/journal/{log.incarnation}/*/frames.open"))
@@ -68,7 +68,7 @@ def test_what_rots_after_its_frame_was_read_is_not_given_out(log: LogOnDisk, fir
     assert stored(log, "b", place) == [OTHER]
 
 
-def test_what_is_kept_of_files_is_bounded() -> None:
+def test_the_kept_checksums_are_bounded() -> None:
     checked = CheckedFrames(max_crcs=10)
     one, two, three = (("i", str(number), (0, number)) for number in range(3))
     crcs = np.zeros(4, np.uint32)

@@ -126,7 +126,7 @@ def test_a_path_that_is_away_or_swapped(root: Root, written: list[bytes]) -> Non
     assert read(root, slices(root)[0]) == written
 
 
-def test_what_no_copy_gives_is_an_error(root: Root, written: list[bytes], copy_of: Locate) -> None:
+def test_entries_without_a_good_copy_are_an_error(root: Root, written: list[bytes], copy_of: Locate) -> None:
     (file,) = root.store.view().all(FileRecord)
     for path_id in file.copies:
         flip(copy_of(root, file, path_id), file.length // 2)
@@ -212,7 +212,7 @@ def test_the_total_does_not_depend_on_how_a_read_is_cut(root: Root, written: lis
         assert loss.reason.startswith(f"{total} messages of ")
 
 
-def test_a_file_gone_from_everywhere_is_one_loss(root: Root, written: list[bytes], copy_of: Locate) -> None:
+def test_a_file_missing_from_every_path_is_one_loss(root: Root, written: list[bytes], copy_of: Locate) -> None:
     (file,) = root.store.view().all(FileRecord)
     for path_id in file.copies:
         copy_of(root, file, path_id).unlink()
@@ -226,7 +226,7 @@ def test_a_file_gone_from_everywhere_is_one_loss(root: Root, written: list[bytes
 
 
 @pytest.mark.parametrize("allow", [False, True])
-def test_the_log_says_only_what_is_true_where_all_copies_are_bad(
+def test_the_log_is_accurate_if_all_copies_are_bad(
     root: Root, written: list[bytes], copy_of: Locate, caplog: pytest.LogCaptureFixture, allow: bool
 ) -> None:
     """Each bad copy is said once, and none is said to be replaced by another."""
@@ -246,7 +246,7 @@ def test_the_log_says_only_what_is_true_where_all_copies_are_bad(
 
 
 @pytest.mark.parametrize("allow", [False, True])
-def test_what_cannot_be_reached_now_is_not_lost(
+def test_unreachable_entries_are_not_lost(
     root: Root, written: list[bytes], copy_of: Locate, monkeypatch: pytest.MonkeyPatch, allow: bool
 ) -> None:
     """One after the other the three copies go away, get damaged or get lost: only with the last is it a loss."""
@@ -283,7 +283,7 @@ def test_what_cannot_be_reached_now_is_not_lost(
     assert read(root, whole, fail_on_data_loss=not allow) == written
 
 
-def test_a_reader_whose_root_is_away_as_well_says_so_of_the_paths(root: Root, written: list[bytes]) -> None:
+def test_a_reader_without_its_root_names_the_unreachable_paths(root: Root, written: list[bytes]) -> None:
     """An executor without the mount reports neither a missing root nor a loss."""
     (whole,) = slices(root)
     blind = reader(root, "value", fail_on_data_loss=False)
@@ -383,7 +383,7 @@ def test_a_topic_that_was_deleted_under_a_reader(root: Root, written: list[bytes
         read(root, planned[0])
 
 
-def test_a_loss_is_said_in_numbers_that_are_right(root: Root, copy_of: Locate) -> None:
+def test_a_loss_is_reported_with_exact_numbers(root: Root, copy_of: Locate) -> None:
     root.create_topic("t")
     messages.write(root, "t", [b"a"])
     (file,) = root.store.view().all(FileRecord)

@@ -116,7 +116,7 @@ def journal_files(root: Root, path: int = 0) -> list[Path]:
 
 
 @pytest.mark.parametrize("batch", [1, 7])
-def test_what_is_acknowledged_is_readable_at_once(root: Root, start: Callable[..., RunningIncarnation], batch: int):
+def test_acknowledged_entries_are_readable_at_once(root: Root, start: Callable[..., RunningIncarnation], batch: int):
     broker = start()
     follower = Follower(root)
     for first in range(0, 500, 50):
@@ -202,9 +202,7 @@ def send_in_frames(broker: RunningIncarnation, values: list[bytes]) -> None:
         broker.send("t", [value])
 
 
-def test_a_look_for_what_was_readable_reads_one_copy_if_that_has_it(
-    root: Root, start: Callable[..., RunningIncarnation]
-):
+def test_known_entries_are_looked_up_in_one_copy_if_possible(root: Root, start: Callable[..., RunningIncarnation]):
     broker, follower = start(), Follower(root)
     send_in_frames(broker, numbered(0, 20))
     assert follower.follow_to(20) == numbered(0, 20)
@@ -214,7 +212,7 @@ def test_a_look_for_what_was_readable_reads_one_copy_if_that_has_it(
     assert [copy.file for copy in reader._open].count("1") == 1
 
 
-def test_looks_in_every_copy_read_only_what_has_come(root: Root, start: Callable[..., RunningIncarnation]):
+def test_looks_into_every_copy_read_only_new_frames(root: Root, start: Callable[..., RunningIncarnation]):
     """Also of a copy that lacks the frames that are looked for."""
     broker = start()
     send_in_frames(broker, [b"%06d" % number * 200 for number in range(300)])
@@ -272,7 +270,7 @@ def test_a_frame_without_a_good_copy_is_an_error_or_the_only_loss(root: Root, st
     assert kept == numbered(0, 300) + numbered(320, 600)
 
 
-def test_a_lasting_gap_is_an_error_and_names_what_is_missing(root: Root, start: Callable[..., RunningIncarnation]):
+def test_a_lasting_gap_is_an_error_that_names_the_missing_frames(root: Root, start: Callable[..., RunningIncarnation]):
     broker = start()
     broker.send("t", numbered(0, 100))
     broker.stop()
@@ -282,7 +280,7 @@ def test_a_lasting_gap_is_an_error_and_names_what_is_missing(root: Root, start: 
         Follower(root).follow()
 
 
-def test_what_is_on_paths_that_are_away_is_no_gap_and_is_never_skipped(
+def test_frames_on_unreachable_paths_are_never_skipped(
     root: Root, start: Callable[..., RunningIncarnation], monkeypatch: pytest.MonkeyPatch
 ):
     monkeypatch.setattr(tail_module, "MAX_PASSES", 2)
@@ -314,7 +312,7 @@ def test_what_is_on_paths_that_are_away_is_no_gap_and_is_never_skipped(
     assert Follower(root).follow() == numbered(0, 100), "what is there and good is read, given up or not"
 
 
-def test_what_was_readable_before_and_is_away_is_not_lost(
+def test_entries_that_became_unreachable_are_not_lost(
     root: Root, start: Callable[..., RunningIncarnation], monkeypatch: pytest.MonkeyPatch
 ):
     """The journal is open, and without its files nothing proves what is acknowledged: the batch before does."""
@@ -344,7 +342,7 @@ def test_ledgers_of_two_incarnations_and_of_spark(root: Root, start: Callable[..
     assert Follower(root).follow() == expected
 
 
-def test_spark_writes_wait_behind_an_open_ledger_until_the_broker_moves_on(
+def test_spark_writes_wait_for_the_brokers_switch_to_another_ledger(
     root: Root, start: Callable[..., RunningIncarnation]
 ):
     broker, follower = start(), Follower(root)
@@ -370,7 +368,7 @@ def test_a_killed_broker_is_recovered_by_its_readers(root: Root, start: Callable
     assert Follower(root).follow() == numbered(0, 1_010)
 
 
-def test_a_paused_broker_that_wakes_acknowledges_nothing(root: Root, start: Callable[..., RunningIncarnation]):
+def test_a_paused_broker_that_was_fenced_acknowledges_nothing(root: Root, start: Callable[..., RunningIncarnation]):
     broker, follower = start(), Follower(root)
     broker.send("t", numbered(0, 100))
     recover_incarnation(root, broker.incarnation.id)
@@ -453,7 +451,7 @@ def test_all_at_once(root: Root, start: Callable[..., RunningIncarnation]):
     assert len(journal_files(root)) < len(log_of(root, broker.incarnation.id).fragments) + 8
 
 
-def test_what_was_sealed_meanwhile_is_not_skipped(
+def test_entries_sealed_during_a_look_are_not_skipped(
     root: Root, start: Callable[..., RunningIncarnation], monkeypatch: pytest.MonkeyPatch
 ):
     """A reader that may do without what is lost looks once more whether it is sealed by now."""
@@ -503,7 +501,7 @@ def test_idle_looks_are_cheap(root: Root, start: Callable[..., RunningIncarnatio
     assert len(os.listdir("/proc/self/fd")) < open_files + 25
 
 
-def test_nothing_unacknowledged_is_ever_shown(root: Root, start: Callable[..., RunningIncarnation]):
+def test_unacknowledged_entries_are_never_visible(root: Root, start: Callable[..., RunningIncarnation]):
     """The frames of a writer that cannot reach its ack quorum are in a file, and stay invisible."""
     broker = start()
     follower = Follower(root)
@@ -520,7 +518,7 @@ def test_nothing_unacknowledged_is_ever_shown(root: Root, start: Callable[..., R
     assert follower.follow() == Follower(root).follow_to(10) == numbered(0, 10)
 
 
-def test_the_view_of_other_topics_stays_as_it_is(root: Root, start: Callable[..., RunningIncarnation]):
+def test_the_view_of_other_topics_is_unchanged(root: Root, start: Callable[..., RunningIncarnation]):
     root.create_topic("u")
     broker = start()
     broker.send("t", numbered(0, 10))

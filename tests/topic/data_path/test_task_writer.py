@@ -59,7 +59,7 @@ def test_rows_without_keys_spread_evenly(root: Root) -> None:
     assert set(Counter(message.id.partition for message in messages.read(root, "t")).values()) == {100}
 
 
-def test_all_columns_come_back(root: Root) -> None:
+def test_all_columns_are_read_back(root: Root) -> None:
     root.create_topic("t")
     rows = messages.make_rows([b"v", None], [b"k", None])
     given = {
@@ -213,7 +213,7 @@ def test_a_path_that_fails_is_replaced_marked_and_healed(roomy: Root, damage: Ca
     assert [path.path_id for path in roomy.writable_paths(roomy.store.view())] == [0, 1, 2, 3]
 
 
-def test_writing_goes_on_with_ack_quorum_copies_and_not_below(root: Root) -> None:
+def test_writing_continues_with_ack_quorum_copies_and_not_below(root: Root) -> None:
     root.create_topic("t")
     paths = root.writable_paths(root.store.view())
     take_away(directory(root, 0))

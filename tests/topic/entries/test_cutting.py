@@ -136,7 +136,7 @@ def test_rows_in_the_order_of_their_slots_are_not_copied_again() -> None:
     assert cut.batch.column("value").buffers()[2].address == ordered.column("value").buffers()[2].address
 
 
-def test_record_batches_hold_whole_entries() -> None:
+def test_record_batches_have_complete_entries() -> None:
     cut = cut_entries(rows_of([{"value": b"v" * 1000, "key": b"%d" % (at % 7)} for at in range(10_000)]), 3, TOPIC)
     pieces = cut.record_batches()
     assert pa.Table.from_batches([batch for batch, _ in pieces]).equals(pa.Table.from_batches([cut.batch]))

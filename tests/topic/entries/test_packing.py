@@ -88,7 +88,7 @@ def test_each_segment_has_its_rows(
         assert len(found) == slice_.rows
 
 
-def test_what_is_large_has_batches_of_its_own() -> None:
+def test_large_segments_have_batches_of_their_own() -> None:
     packed = Packed()
     large = (7, [1] * 4, packing.SHARED_BATCH_BYTES)
     for _ in range(2):

@@ -164,7 +164,7 @@ def test_rows_of_spark_wait_for_no_others_time() -> None:
     ]
 
 
-def test_entries_that_came_back_through_rows_are_the_same_when_decoded_again() -> None:
+def test_rebuilt_entries_decode_to_the_same_rows() -> None:
     entries = _rebuilt(_spark_rows(5, key=[b"a"] * 5))
     assert _rebuilt(_decoded(*entries)) == entries
 
@@ -183,7 +183,7 @@ def test_a_payload_is_never_above_the_limit(codec: Codec) -> None:
     assert read_metadata(after).compression in (codec, Codec.NONE)
 
 
-def test_another_codec_is_taken_where_the_own_one_is_above_the_limit() -> None:
+def test_another_codec_is_used_if_the_original_one_exceeds_the_limit() -> None:
     # What repeats lies further back than Snappy, in blocks of 64 KiB, can look.
     far = random.Random(2).randbytes(100_000) * 4
     entry = batch_entry([ClientMessage(far)], Codec.SNAPPY)
@@ -199,7 +199,7 @@ def test_an_uncompressed_payload_above_the_limit_is_compressed() -> None:
     assert read_entry(entry)[0].value == b"x" * 1_000
 
 
-def test_what_no_codec_gets_below_the_limit_is_an_error() -> None:
+def test_an_entry_above_the_limit_with_every_codec_is_an_error() -> None:
     with pytest.raises(UnbuildableEntryError, match=r"Entry 9:0 has 4\d\d\d bytes, .* maxMessageSize \(500\)"):
         _rebuilt(_spark_rows(1, value=[NOISE]), max_message_size_bytes=500)
 

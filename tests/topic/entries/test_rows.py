@@ -112,7 +112,7 @@ def _metadata_bytes(entry: bytes) -> bytes:
 
 
 @pytest.mark.parametrize("number", range(len(GOLDEN)))
-def test_rows_are_what_the_java_client_reads(number: int) -> None:
+def test_rows_equal_what_the_java_client_reads(number: int) -> None:
     vector = GOLDEN[number]
     entry = bytes.fromhex(vector["entry"])
     rows = _numbered([entry])
@@ -135,7 +135,7 @@ def test_rows_are_what_the_java_client_reads(number: int) -> None:
 
 @settings(max_examples=150)
 @given(st.lists(sends, min_size=1, max_size=20))
-def test_rows_are_what_the_parser_reads(entries: list[bytes]) -> None:
+def test_rows_equal_what_the_protobuf_parser_reads(entries: list[bytes]) -> None:
     rows = iter(_numbered(entries))
     for number, entry in enumerate(entries):
         head = read_metadata(entry)
@@ -154,7 +154,7 @@ def test_rows_are_what_the_parser_reads(entries: list[bytes]) -> None:
 
 @pytest.mark.parametrize("reason", OPAQUE)
 @pytest.mark.parametrize("made", ["batch", "single"])
-def test_what_can_not_be_taken_apart_stays_whole(reason: str, made: str) -> None:
+def test_an_entry_that_cannot_be_split_stays_whole(reason: str, made: str) -> None:
     head = MessageMetadata()
     OPAQUE[reason](head)
     message = ClientMessage(b"value", key=b"k")
@@ -211,7 +211,7 @@ def _broken_batches() -> dict[str, bytes]:
 
 
 @pytest.mark.parametrize("reason", _broken_batches())
-def test_a_batch_that_is_not_what_it_says_stays_whole(reason: str) -> None:
+def test_an_inconsistent_batch_stays_whole(reason: str) -> None:
     entry = _broken_batches()[reason]
     good = batch_entry([ClientMessage(b"good")] * 3)
     rows = _rows([good, entry, good, entry])
@@ -248,7 +248,7 @@ def test_an_entry_without_its_checksum_is_an_entry_and_one_with_a_wrong_one_is_n
 
 
 @pytest.mark.parametrize("missing", ["producer_name", "sequence_id", "publish_time"])
-def test_metadata_without_what_pulsar_requires_is_none(missing: str) -> None:
+def test_metadata_without_required_fields_are_invalid(missing: str) -> None:
     head = MessageMetadata(producer_name="p", sequence_id=1, publish_time=2)
     head.ClearField(missing)
     entry = join_entry(head.SerializePartialToString(), b"value")
@@ -282,7 +282,7 @@ def test_keys_are_bytes_and_keep_pulsars_flag() -> None:
     ]
 
 
-def test_of_a_property_that_comes_twice_the_last_counts() -> None:
+def test_the_last_of_two_equal_properties_counts() -> None:
     twice = ClientMessage(b"v", properties=(("a", "1"), ("b", "2"), ("a", "3")))
     rows = _rows([batch_entry([twice, ClientMessage(b"v", properties=(("a", "4"),)), ClientMessage()])])
     assert [dict(row["properties"] or ()) for row in rows] == [{"a": "3", "b": "2"}, {"a": "4"}, {}]
@@ -306,7 +306,7 @@ def test_a_message_of_thousands_of_properties() -> None:
     assert rows[1]["properties"] is None
 
 
-def test_batches_are_of_whole_entries_and_count_what_is_in_them() -> None:
+def test_batches_have_complete_entries_and_count_their_messages() -> None:
     entries = [batch_entry([ClientMessage(b"x" * 100, key=b"key")] * 10) for _ in range(10)] + [b"garbage"]
     decoded = _decode(entries, target_bytes=3_000)
     assert [piece.entry_rows.tolist() for piece in decoded] == [[10, 10, 10]] * 3 + [[10, 1]]
@@ -319,7 +319,7 @@ def test_compressed_entries_give_batches_of_bounded_size() -> None:
     assert [len(piece.entry_rows) for piece in _decode(entries, target_bytes=2_000_000)] == [2] * 5
 
 
-def test_a_broken_batch_behind_others_of_its_group_stays_whole() -> None:
+def test_a_broken_batch_after_others_of_its_group_stays_whole() -> None:
     large = batch_entry([ClientMessage(bytes(100_000))] * 10, Codec.ZSTD)
     broken = _broken_batches()["metadata without a size"]
     decoded = _decode([large, large, large, broken], target_bytes=2_000_000)
@@ -334,7 +334,7 @@ def test_an_entry_that_could_not_be_compressed_again_stays_whole() -> None:
     assert _decode([entry])[0].batch.column("raw").to_pylist() == [None]
 
 
-def test_nothing_gives_nothing() -> None:
+def test_no_entries_give_no_rows() -> None:
     assert _decode([]) == []
 
 

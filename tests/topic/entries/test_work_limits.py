@@ -42,7 +42,7 @@ def sixteen_million() -> bytes:
     return batch_bomb(16_000_000)
 
 
-def test_a_batch_bomb_stays_whole_and_is_given_back_as_it_is(sixteen_million: bytes) -> None:
+def test_a_batch_bomb_stays_whole_and_is_returned_unchanged(sixteen_million: bytes) -> None:
     assert len(sixteen_million) < 10_000
     good = batch_entry([ClientMessage(b"good")] * 3)
     began_s = time.monotonic()
@@ -81,12 +81,12 @@ def test_the_largest_batches_that_are_taken_are_taken_apart() -> None:
     assert entry_rows([single_entry(ClientMessage(bytes(20 << 20)), Codec.ZSTD)]) == [1]
 
 
-def test_what_clients_send_by_default_is_taken_apart_however_well_it_compresses() -> None:
+def test_default_batches_are_split_however_well_they_compress() -> None:
     thousand = batch_entry([ClientMessage(b"x")] * 1_000, Codec.ZSTD)
     assert entry_rows([thousand] * 300) == [1_000] * 300
 
 
-def test_dense_entries_beyond_a_groups_budget_stay_whole_and_are_read_all_the_same() -> None:
+def test_dense_entries_beyond_a_groups_budget_stay_whole_and_are_still_read() -> None:
     dense, count = batch_bomb(50_000), 12
     entries = [dense, single_entry(ClientMessage(b"between"))] * count
     rows = entry_rows(entries)
@@ -115,7 +115,7 @@ def test_an_entry_that_was_whole_has_the_same_rows_in_any_columns() -> None:
         assert set(found.column("entry_id").to_pylist()) == {29}
 
 
-def test_what_nobody_takes_apart_is_told_with_its_reason(sixteen_million: bytes) -> None:
+def test_entries_that_are_not_split_have_a_reason(sixteen_million: bytes) -> None:
     told: list[UnreadableEntry] = []
     entries = [
         sixteen_million,

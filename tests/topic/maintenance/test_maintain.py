@@ -300,7 +300,7 @@ def renew(root: Root, record: SubscriptionRecord, age_s: float, topic_id: str | 
     return file
 
 
-def test_subscriptions_expire_when_nobody_came_for_long(root: Root) -> None:
+def test_subscriptions_without_consumers_expire(root: Root) -> None:
     root.create_topic("t")
     renewed = subscribe(root, "renewed", 100, age_s=1_000)
     renew(root, renewed, age_s=50)

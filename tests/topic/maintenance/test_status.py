@@ -53,7 +53,7 @@ def test_topics_are_summed_over_their_partitions(root: Root) -> None:
     assert topic.bytes == 4 * (30 * 5 + keys)
 
 
-def test_paths_say_what_they_should_hold_and_what_is_wrong(root: Root) -> None:
+def test_paths_show_their_expected_copies_and_problems(root: Root) -> None:
     root.create_topic("t")
     messages.write(root, "t", [b"v"])
     (file,) = root.store.view().all(FileRecord)
@@ -77,7 +77,7 @@ def test_paths_say_what_they_should_hold_and_what_is_wrong(root: Root) -> None:
     assert (found.paths[2].condition, found.paths[2].reason) == (Condition.FAILING, "gone under a write")
 
 
-def test_copies_on_a_path_that_is_another_one_are_missing(root: Root) -> None:
+def test_copies_on_a_foreign_path_are_missing(root: Root) -> None:
     root.create_topic("t")
     for number in range(2):
         messages.write(root, "t", [str(number).encode()])
@@ -152,7 +152,7 @@ def test_subscriptions_and_their_backlog(root: Root, type_: str) -> None:
     assert (found.backlog_messages, found.backlog_bytes) == (16, 48)
 
 
-def test_incarnations_and_what_they_have_not_sealed(root: Root):
+def test_incarnations_show_their_unsealed_frames(root: Root):
     root.create_topic("t")
     with RunningIncarnation(root) as broker:
         broker.send("t", [b"1", b"2", b"3"])

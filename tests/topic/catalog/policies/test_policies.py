@@ -26,7 +26,7 @@ from pulsar_on_spark.topic.catalog.policies.policies import (
 DAY = RetentionPolicies(retention_time_in_minutes=1440, retention_size_in_mb=-1)
 
 
-def test_every_policy_says_where_it_may_be_set_and_what_enforces_it() -> None:
+def test_every_policy_documents_its_levels_and_its_enforcement() -> None:
     assert set(FIELDS) == set(Policies.model_fields)
     assert all(field.namespace or field.topic for field in FIELDS.values())
     enforcing = {f"pulsar_on_spark.{field.enforced_by}" for field in FIELDS.values()}
@@ -118,14 +118,14 @@ def test_values_have_pulsars_names_in_json(root: Root) -> None:
         ),
     ],
 )
-def test_what_is_not_acceptable_changes_nothing(root: Root, changes: dict[str, Any], message: str) -> None:
+def test_an_invalid_policy_changes_nothing(root: Root, changes: dict[str, Any], message: str) -> None:
     set_namespace_policies(root, "public/default", {"message_ttl": 9})
     with pytest.raises(InvalidArgumentError, match=message):
         set_namespace_policies(root, "public/default", changes)
     assert namespace_policies(root.store.view(), "public/default") == {"message_ttl": 9}
 
 
-def test_policies_of_what_is_not_there(root: Root) -> None:
+def test_policies_of_missing_topics_and_namespaces(root: Root) -> None:
     with pytest.raises(NamespaceNotFoundError, match="no/such does not exist"):
         set_namespace_policies(root, "no/such", {"message_ttl": 9})
     with pytest.raises(TopicNotFoundError, match="t does not exist"):
@@ -135,7 +135,7 @@ def test_policies_of_what_is_not_there(root: Root) -> None:
         set_topic_policies(root, TopicName.parse("t"), {"max_topics_per_namespace": 9})
 
 
-def test_what_a_newer_version_has_set_stays(root: Root) -> None:
+def test_policies_of_a_newer_version_are_kept(root: Root) -> None:
     def newer(view: Any) -> Change:
         record = view.get(NamespaceRecord, "public/default")
         changed = record.model_copy(update={"policies": {"teleport": True}})

@@ -53,7 +53,7 @@ def test_a_topic_over_its_namespace_over_the_root(root: Root) -> None:
         ),  # type: ignore[dict-item]
     ],
 )
-def test_what_cannot_be_is_refused(root: Root, asked: dict[str, object], message: str) -> None:
+def test_impossible_values_are_refused(root: Root, asked: dict[str, object], message: str) -> None:
     root.create_topic("t")
     with pytest.raises(InvalidArgumentError, match=message):
         set_namespace_policies(root, "public/default", asked)

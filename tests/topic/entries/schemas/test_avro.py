@@ -102,7 +102,7 @@ OPTIONAL = {"name": "b", "type": ["null", "string"], "default": None}
         ({"type": "string", "avro.java.string": "String"}, "string"),
     ],
 )
-def test_what_can_be_read(writer: object, reader: object) -> None:
+def test_readable_pairs_of_schemas(writer: object, reader: object) -> None:
     assert problems(writer, reader) == []
 
 
@@ -142,7 +142,7 @@ def test_what_can_be_read(writer: object, reader: object) -> None:
         (record(OPTIONAL), record({"name": "b", "type": "string"}), "field 'b' is null and cannot be read as string"),
     ],
 )  # fmt: skip
-def test_what_cannot_be_read_is_named(writer: object, reader: object, problem: str) -> None:
+def test_unreadable_fields_are_named(writer: object, reader: object, problem: str) -> None:
     (found,) = problems(writer, reader)
     assert re.search(problem, found)
 
@@ -177,7 +177,7 @@ def test_the_canonical_form(one: object, other: object, is_same: bool) -> None:
         *(json.dumps(record(*fields)) for fields in (["a", {"name": "b"}], ["a", "a"])),
     ],
 )
-def test_what_is_no_schema(text: str) -> None:
+def test_invalid_avro_schemas_are_refused(text: str) -> None:
     with pytest.raises(InvalidArgumentError, match="not the JSON text of an Avro schema"):
         parse_avro(text)
 
@@ -259,7 +259,9 @@ def datum(data: st.DataObject, kind: object) -> object:
 
 @settings(max_examples=100)
 @given(writer=records(), reader=records(), data=st.data())
-def test_whatever_passes_can_be_read(writer: dict[str, object], reader: dict[str, object], data: st.DataObject) -> None:
+def test_schemas_that_pass_read_the_data(
+    writer: dict[str, object], reader: dict[str, object], data: st.DataObject
+) -> None:
     assume(not problems(writer, reader))
     fields = writer["fields"]
     assert isinstance(fields, list)

@@ -117,7 +117,7 @@ READ_BACK = st.recursive(
 
 @settings(max_examples=40)
 @given(st.data())
-def test_what_is_written_is_read_back(data: st.DataObject) -> None:
+def test_written_values_are_read_back(data: st.DataObject) -> None:
     kind = struct_of(data.draw(st.lists(READ_BACK, min_size=1, max_size=3)))
     structs = pa.array(data.draw(st.lists(values_of(kind), max_size=5)), kind)
 
@@ -134,7 +134,7 @@ def test_elements_below_a_null_are_not_written() -> None:
     assert encode_json(structs).to_pylist() == [b'{"l":[1]}', b"{}", b'{"l":[4]}']
 
 
-def test_decimals_of_38_digits_keep_them() -> None:
+def test_decimals_keep_38_digits() -> None:
     kind = pa.struct([("l", pa.list_(pa.decimal128(38, 2)))])
     text = b'{"l":[123456789012345678901234567890123456.10]}'
     (row,) = decode_json(pa.array([text]), kind, lambda row, reason: None).to_pylist()

@@ -48,7 +48,7 @@ def test_bad_copies_are_restored_in_the_backup(root: Root, tmp_path: Path) -> No
     assert (done.check.good, done.check.is_good) == (6, True)
 
 
-def test_what_is_lost_is_said_and_the_rest_is_there(root: Root, tmp_path: Path) -> None:
+def test_a_backup_reports_lost_entries_and_has_the_rest(root: Root, tmp_path: Path) -> None:
     root.create_topic("t")
     messages.write(root, "t", [b"1"])
     messages.write(root, "t", [b"2"])

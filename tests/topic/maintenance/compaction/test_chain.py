@@ -62,7 +62,7 @@ def test_places_are_those_of_a_list(made: tuple[CompactedChain, list[Place], Pla
 
 
 @given(chains(), st.data())
-def test_a_cursor_delivers_what_is_there_and_comes_to_the_end(
+def test_a_cursor_delivers_the_remaining_messages_and_reaches_the_end(
     made: tuple[CompactedChain, list[Place], Place], data: st.DataObject
 ) -> None:
     chain, there, end = made

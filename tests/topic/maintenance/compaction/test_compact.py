@@ -168,7 +168,7 @@ def trim(root: Root) -> list[messages.Message]:
     return [message for message in before.values() if message.id not in left]
 
 
-def test_the_horizon_is_behind_what_was_acknowledged(root: Root, broker: RunningIncarnation) -> None:
+def test_the_horizon_is_after_the_acknowledged_entries(root: Root, broker: RunningIncarnation) -> None:
     broker.send_entries("t", [single_entry(ClientMessage(b"1", b"a")), single_entry(ClientMessage(b"2", b"a"))])
     last = broker.acknowledged_ids[-1]
     (done,) = compact(root, "t", reach=Position(last.ledger, last.entry + 1))  # type: ignore[arg-type]
@@ -184,7 +184,7 @@ def test_messages_without_keys_are_kept_if_wanted(root: Root) -> None:
     assert list(compacted(root).values()) == [b"1", b"3"]
 
 
-def test_nothing_left_is_a_compaction_too(root: Root) -> None:
+def test_a_compaction_may_leave_no_messages(root: Root) -> None:
     root.create_topic("t")
     assert compact(root, "t")[0].outcome == "unchanged"
     messages.write(root, "t", [b"1", None], [b"a", b"a"])
@@ -206,7 +206,7 @@ def test_each_partition_is_compacted_by_itself(root: Root) -> None:
     assert {message.value for message in messages.read_compacted(root, "parts")} == set(rows[-7:])
 
 
-def test_copies_are_good_and_the_index_names_what_is_left(root: Root) -> None:
+def test_copies_are_good_and_the_index_names_the_remaining_entries(root: Root) -> None:
     root.create_topic("t")
     for number in range(3):
         messages.write(root, "t", [b"%d" % number] * 5, [b"k%d" % row for row in range(5)])
@@ -226,7 +226,7 @@ def test_copies_are_good_and_the_index_names_what_is_left(root: Root) -> None:
     }
 
 
-def test_what_waits_to_be_compacted(root: Root) -> None:
+def test_the_backlog_of_a_compaction(root: Root) -> None:
     root.create_topic("t")
     topic_id = part_of(root).topic_id
     messages.write(root, "t", [b"12345"] * 10, [b"k"] * 10)
@@ -241,7 +241,7 @@ def test_what_waits_to_be_compacted(root: Root) -> None:
 # -- others at the same time -------------------------------------------------------------------------------------------
 
 
-def test_of_two_compactors_one_wins(root: Root, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_one_of_two_compactors_wins(root: Root, monkeypatch: pytest.MonkeyPatch) -> None:
     root.create_topic("t")
     messages.write(root, "t", [b"1", b"2"], [b"a", b"a"])
     other: list[CompactionReport] = []
@@ -286,7 +286,7 @@ def test_many_compactors_and_a_writer(root: Root) -> None:
     assert list(compacted(root).values()) == [b"7"]
 
 
-def test_what_is_truncated_meanwhile_does_not_come_back(root: Root, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_messages_truncated_during_a_compaction_do_not_return(root: Root, monkeypatch: pytest.MonkeyPatch) -> None:
     root.create_topic("t")
     messages.write(root, "t", [b"1"], [b"a"])
     commit = compact_module._commit
@@ -301,7 +301,7 @@ def test_what_is_truncated_meanwhile_does_not_come_back(root: Root, monkeypatch:
     assert compacted(root) == {}
 
 
-def test_what_was_truncated_and_is_still_there_is_not_compacted(root: Root, broker: RunningIncarnation) -> None:
+def test_truncated_messages_that_still_exist_are_not_compacted(root: Root, broker: RunningIncarnation) -> None:
     """A subscription holds it, or it waits to be sealed: no compaction may keep it for good."""
     broker.send_entries("t", [single_entry(ClientMessage(b"1", b"a"))])
     broker.close_ledger("t")
@@ -316,7 +316,7 @@ def test_what_was_truncated_and_is_still_there_is_not_compacted(root: Root, brok
     assert list(compacted(root).values()) == [b"2"]
 
 
-def test_a_first_compaction_and_a_trim_behind_its_horizon(root: Root, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_trim_during_a_first_compaction(root: Root, monkeypatch: pytest.MonkeyPatch) -> None:
     """Nobody holds the log for a compaction that is not there yet: later ones go on behind what was trimmed."""
     root.create_topic("t")
     set_topic_policies(root, NAME, {"retention": RETAIN_NOTHING})

@@ -189,7 +189,7 @@ def test_newest_messages_are_left_as_they_were(
                 )
 
 
-def test_an_entry_that_nothing_is_taken_from_stays_as_it_was() -> None:
+def test_an_entry_without_removed_messages_is_unchanged() -> None:
     made = make_batch([ClientMessage(b"1", b"a"), ClientMessage(b"2", b"b", properties=(("p", "q"),))], Codec.LZ4)
     (before,) = rows_of(LedgerId(1), 0, [made])
 
@@ -215,23 +215,23 @@ def test_chunks_of_a_large_message_stay_or_go_together() -> None:
     assert left_of([chunk("x", 0, 2), chunk("y", 0, 2), chunk("x", 1, 2), chunk("y", 1, 2)]) == [1, 3]
 
 
-def test_chunks_whose_last_is_still_to_come_stay() -> None:
+def test_chunks_without_their_last_one_are_kept() -> None:
     small = make_single(ClientMessage(b"small", b"a"))
     assert left_of([chunk("x", 0, 3), small, chunk("x", 1, 3)]) == [0, 1, 2]
 
 
-def test_a_tombstone_behind_a_batch_that_cannot_be_read_stays() -> None:
+def test_a_tombstone_after_an_unreadable_batch_is_kept() -> None:
     opaque = make_encrypted([ClientMessage(b"1", b"a"), ClientMessage(b"2", b"b")])
     gone = make_single(ClientMessage(None, b"a"))
     assert left_of([gone, opaque]) == [1]
     assert left_of([opaque, gone]) == [0, 1]
 
 
-def test_what_is_no_entry_stays() -> None:
+def test_bytes_that_are_no_entry_are_kept() -> None:
     assert left_of([Made(b"\xff" * 40, ())]) == [0]
 
 
-def test_a_share_with_too_many_keys_says_so() -> None:
+def test_a_share_with_too_many_keys_raises() -> None:
     keys = NewestOfKeys(Places({LedgerId(1): 2000}), max_bytes=1000)
     rows = make_rows([b"v"] * 1000, [b"key %d" % number for number in range(1000)])
     cut = cut_entries(rows, 0, "t").batch.select(COLUMNS)

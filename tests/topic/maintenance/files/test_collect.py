@@ -43,7 +43,7 @@ def later(seconds: float) -> float:
     return time.time() + seconds
 
 
-def test_what_topics_name_stays(root: Root, topic: str, stored_files: Stored) -> None:
+def test_files_that_topics_name_are_kept(root: Root, topic: str, stored_files: Stored) -> None:
     for number in range(5):
         messages.write(root, topic, [str(number).encode()])
     before = stored_files(root)
@@ -110,7 +110,7 @@ def test_unfinished_files(root: Root, topic: str, stored_files: Stored) -> None:
     assert messages.values(root, topic) == [b"v"]
 
 
-def test_what_is_not_ours_is_left_alone(root: Root, topic: str) -> None:
+def test_foreign_files_are_left_alone(root: Root, topic: str) -> None:
     messages.write(root, topic, [b"v"])
     folder = next(root.path.glob("storage/0/segments/*"))
     for name in ("thesis.arrow", "notes.txt", "x-1.arrow.tmp-00"):
@@ -150,7 +150,7 @@ def test_a_segment_that_names_a_file_outweighs_every_mark(root: Root, topic: str
     assert messages.values(root, topic) == [b"v"]
 
 
-def test_old_verdicts_are_cleared_and_young_ones_stay(root: Root, topic: str) -> None:
+def test_old_verdicts_are_cleared_and_young_ones_kept(root: Root, topic: str) -> None:
     for number in range(4):
         messages.write(root, topic, [str(number).encode()], transaction=batch_of("q", number))
     merge.merge(root)
@@ -165,7 +165,7 @@ def test_old_verdicts_are_cleared_and_young_ones_stay(root: Root, topic: str) ->
 
 
 @pytest.mark.parametrize("damage", ["missing", "swapped"])
-def test_a_path_that_is_away_is_skipped_and_cleaned_when_it_is_back(
+def test_an_unreachable_path_is_skipped_and_cleaned_when_it_returns(
     root: Root, topic: str, stored_files: Stored, damage: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     messages.write(root, topic, [b"v"])
@@ -201,7 +201,7 @@ def test_a_driver_that_was_suspended_in_its_commit_for_days_writes_once(root: Ro
     assert collect(root, clock=later(8 * DAY_S)).cleared_verdicts >= 1
 
 
-def test_a_file_that_comes_back_after_its_verdict_was_cleared(root: Root, topic: str, stored_files: Stored) -> None:
+def test_a_file_that_returns_after_its_verdict_was_cleared(root: Root, topic: str, stored_files: Stored) -> None:
     messages.write(root, topic, [b"v"])
     copy = next(root.path.glob("storage/0/segments/*/*.arrow"))
     content = copy.read_bytes()

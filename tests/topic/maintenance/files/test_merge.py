@@ -86,7 +86,7 @@ def test_merging_again_and_again(root: Root) -> None:
     assert len(root.store.view().all(SegmentRecord)) <= 12
 
 
-def test_writing_goes_on_after_and_during_a_merge(root: Root) -> None:
+def test_writing_continues_after_and_during_a_merge(root: Root) -> None:
     """What is appended to a topic while it is merged does not stop the merge."""
     fill(root)
     jobs = merge.plan(root.store.view())
@@ -115,7 +115,7 @@ def test_a_topic_that_is_deleted_meanwhile_drops_out_alone(root: Root, recreated
     assert everything(root) == before
 
 
-def test_of_two_merges_of_one_range_the_later_drops_out(root: Root) -> None:
+def test_the_later_of_two_merges_of_one_range_gives_up(root: Root) -> None:
     fill(root)
     (job,) = merge.plan(root.store.view())
     before = everything(root)
@@ -180,7 +180,7 @@ def test_an_unreadable_segment_stays_and_the_rest_is_merged(root: Root, copy_of:
     assert {report.file_id for report in root.status().losses} == {broken.file_id}
 
 
-def test_a_merge_that_is_killed_changes_nothing(root: Root, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_killed_merge_changes_nothing(root: Root, monkeypatch: pytest.MonkeyPatch) -> None:
     fill(root)
     before = everything(root)
     writer = merge.SegmentFileWriter

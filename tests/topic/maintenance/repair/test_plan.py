@@ -67,30 +67,30 @@ def test_trust_in_copies_on_a_path(
             assert (trust_in(path), path.is_writable, path.is_readable) == expected
 
 
-def test_a_whole_file_needs_nothing():
+def test_a_complete_file_needs_no_repair():
     assert planned(file(0, 1, 2), at(0), at(1), at(2), at(3)).is_idle
 
 
-def test_a_bad_copy_is_written_anew_where_it_is():
+def test_a_bad_copy_is_rewritten_on_its_path():
     plan = planned(file(0, 1, 2), at(0), at(1), at(2), at(3), bad=[1])
     assert (plan.sources, plan.targets, plan.leaving, plan.lacking) == ((0, 2, 1), (1,), (), 0)
     assert copies_after(plan.file, plan, [PathId(1)]) == (0, 1, 2)
 
 
-def test_a_bad_copy_on_a_path_that_takes_nothing_moves():
+def test_a_bad_copy_on_a_read_only_path_moves():
     plan = planned(file(0, 1, 2), at(0), at(1, "read-only"), at(2), at(3), bad=[1])
     assert (plan.targets, plan.leaving) == ((3,), (1,))
     assert copies_after(plan.file, plan, [PathId(3)]) == (0, 2, 3)
     assert copies_after(plan.file, plan, []) == (0, 1, 2)
 
 
-def test_a_draining_path_is_read_last_but_read_and_left_when_there_is_another():
+def test_a_draining_path_is_read_last_and_left_if_there_is_another():
     plan = planned(file(0, 1, 2), at(0, "draining"), at(1), at(2), at(3))
     assert (plan.sources, plan.targets, plan.leaving) == ((1, 2, 0), (3,), (0,))
     assert copies_after(plan.file, plan, [PathId(3)]) == (1, 2, 3)
 
 
-def test_without_another_path_nothing_leaves():
+def test_copies_stay_without_another_path():
     plan = planned(file(0, 1, 2), at(0, "draining"), at(1), at(2))
     assert plan.is_idle
     assert plan.lacking == 1
@@ -101,7 +101,7 @@ def test_a_lost_path_is_not_read():
     assert (plan.sources, plan.targets, plan.leaving) == ((1, 2), (3,), (0,))
 
 
-def test_what_is_away_for_a_moment_is_waited_for():
+def test_unreachable_copies_are_waited_for():
     away = PathHealth(path_id=PathId(0), condition=Condition.UNREACHABLE)
     assert planned(file(0, 1, 2), away, at(1), at(2), at(3)).is_idle
     plan = planned(file(0, 1, 2), away, at(1, "draining"), at(2), at(3), at(4))
@@ -120,7 +120,7 @@ def test_copies_go_where_no_other_is():
     assert planned(file(0, 1, 2), *paths).targets == (4,)
 
 
-def test_the_second_of_two_workers_adds_nothing_and_keeps_what_the_first_did():
+def test_the_second_of_two_workers_keeps_the_firsts_result():
     paths = [at(0, "lost"), at(1), at(2), at(3), at(4)]
     plan = planned(file(0, 1, 2), *paths)
     (target,) = plan.targets

@@ -44,7 +44,7 @@ def flip(path: Path, offset: int = 50) -> None:
     path.write_bytes(content)
 
 
-def test_nothing_to_do(root: Root) -> None:
+def test_a_pass_over_a_complete_root_repairs_nothing(root: Root) -> None:
     filled(root)
     done = repair(root)
     assert done.is_whole
@@ -52,7 +52,7 @@ def test_nothing_to_do(root: Root) -> None:
     assert done.scrubbed.copies == 3, "one of each path, as a first pass does not know how long it has"
 
 
-def test_missing_short_and_reported_copies_come_back(root: Root, copy_of: Locate) -> None:
+def test_missing_short_and_reported_copies_are_restored(root: Root, copy_of: Locate) -> None:
     values = filled(root)
     one, two, three = files(root)
     copy_of(root, one, 0).unlink()
@@ -82,7 +82,7 @@ def test_reports_of_good_copies_and_of_copies_that_are_no_more_are_cleared(root:
     assert read_reports(root.path) == []
 
 
-def test_what_no_copy_gives_is_reported_and_left_alone(root: Root, copy_of: Locate) -> None:
+def test_batches_without_a_good_copy_are_reported_and_left_alone(root: Root, copy_of: Locate) -> None:
     filled(root, 1)
     (file,) = files(root)
     copies = [copy_of(root, file, path_id) for path_id in range(3)]
@@ -102,7 +102,7 @@ def test_what_no_copy_gives_is_reported_and_left_alone(root: Root, copy_of: Loca
     assert_whole(root)
 
 
-def test_nothing_is_called_lost_while_a_copy_is_away(root: Root, copy_of: Locate) -> None:
+def test_no_loss_is_reported_while_a_copy_is_unreachable(root: Root, copy_of: Locate) -> None:
     filled(root, 1)
     (file,) = files(root)
     flip(copy_of(root, file, 0))
@@ -119,7 +119,7 @@ def test_nothing_is_called_lost_while_a_copy_is_away(root: Root, copy_of: Locate
     assert_whole(root)
 
 
-def test_what_cannot_be_opened_now_is_neither_bad_nor_lost(
+def test_a_copy_that_cannot_be_opened_is_neither_bad_nor_lost(
     root: Root, copy_of: Locate, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A process without descriptors looks at a damaged copy, and at good ones."""
@@ -146,7 +146,7 @@ def test_what_cannot_be_opened_now_is_neither_bad_nor_lost(
     assert_whole(root)
 
 
-def test_rot_is_found_by_reading_everything_within_the_stated_time(root: Root, copy_of: Locate) -> None:
+def test_damage_is_found_by_reading_all_copies_within_the_stated_time(root: Root, copy_of: Locate) -> None:
     """Each pass reads a copy of each path at least; nobody has to read the data for it."""
     filled(root, 4)
     for number, file in enumerate(files(root)[:3]):
@@ -158,7 +158,7 @@ def test_rot_is_found_by_reading_everything_within_the_stated_time(root: Root, c
     assert all(each.completed_ms for each in root.status().audit.scrubs.values())
 
 
-def test_a_lost_path_is_replaced_by_a_new_one_in_its_place(root: Root) -> None:
+def test_a_lost_path_is_replaced_by_a_new_one_in_its_folder(root: Root) -> None:
     values = filled(root)
     storage = root.path / "storage"
     shutil.rmtree(storage / "1")
@@ -179,7 +179,7 @@ def test_a_lost_path_is_replaced_by_a_new_one_in_its_place(root: Root) -> None:
     assert sorted(root.storage_paths(root.store.view())) == [0, 2, 3]
 
 
-def test_what_is_wrong_with_a_path_is_told_again_only_where_it_has_changed(
+def test_a_paths_problem_is_logged_again_only_if_it_changes(
     root: Root, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     filled(root)
@@ -195,7 +195,7 @@ def test_what_is_wrong_with_a_path_is_told_again_only_where_it_has_changed(
     assert told == {}
 
 
-def test_a_path_that_stays_away_is_replaced_where_there_is_a_spare(root: Root, tmp_path: Path) -> None:
+def test_an_unreachable_path_is_replaced_if_there_is_a_spare(root: Root, tmp_path: Path) -> None:
     filled(root)
     storage_paths.add(root, tmp_path / "spare")
     away = root.path / "storage" / "2"
@@ -214,7 +214,7 @@ def test_a_path_that_stays_away_is_replaced_where_there_is_a_spare(root: Root, t
     assert_whole(root)
 
 
-def test_a_lost_path_that_comes_back_with_its_data_counts_after_it_was_read(
+def test_a_lost_path_that_returns_with_its_data_counts_after_it_was_read(
     root: Root, tmp_path: Path, copy_of: Locate
 ) -> None:
     filled(root)
@@ -233,7 +233,7 @@ def test_a_lost_path_that_comes_back_with_its_data_counts_after_it_was_read(
     assert root.status().unchecked_copies == 0
 
 
-def test_draining_moves_everything_and_lets_nothing_new_come(root: Root, tmp_path: Path) -> None:
+def test_draining_moves_all_copies_and_refuses_new_ones(root: Root, tmp_path: Path) -> None:
     values = filled(root)
     with pytest.raises(InvalidArgumentError, match="only one that is draining or lost"):
         storage_paths.retire(root, 0)
@@ -285,7 +285,7 @@ def test_a_failed_path_that_is_well_again_is_checked_by_the_same_pass(root: Root
     assert_whole(root)
 
 
-def test_racks_keep_copies_apart_also_when_one_moves(tmp_path: Path) -> None:
+def test_racks_keep_copies_apart_also_during_a_move(tmp_path: Path) -> None:
     root = Root.create(tmp_path / "root", [tmp_path / f"disk{number}" for number in range(2)], Quorum(2, 2, 1))
     for label in ("a", "a", "b", "b"):
         storage_paths.add(root, tmp_path / f"{label}{len(root.store.view().all(PathRecord))}", label)

@@ -95,14 +95,14 @@ def test_a_file_that_was_collected_meanwhile_stays_gone(spread: Root) -> None:
     assert files(spread) == []
 
 
-def test_a_copy_that_is_named_after_all_comes_back(spread: Root) -> None:
+def test_a_discarded_copy_that_a_record_names_again_is_restored(spread: Root) -> None:
     file = files(spread)[0]
     path = spread.storage_paths(spread.store.view())[PathId(file.copies[0])]
     assert not discard(spread, FileId(file.file_id), path)
     assert_whole(spread)
 
 
-def test_a_new_copy_that_was_deleted_before_its_commit_is_said(spread: Root) -> None:
+def test_a_new_copy_deleted_before_its_commit_is_reported(spread: Root) -> None:
     storage_paths.drain(spread, 0)
     plan = next(plan for plan in plans(spread) if plan.targets)
     paths = spread.storage_paths(spread.store.view())
@@ -135,7 +135,7 @@ def test_the_only_copy_stays_where_its_replacement_is_gone_again(tmp_path: Path)
     assert messages.values(root, "t") == [b"only"]
 
 
-def test_what_nobody_names_after_the_commit_is_deleted(spread: Root) -> None:
+def test_unnamed_copies_are_deleted_after_the_commit(spread: Root) -> None:
     """A worker whose target another one did not need takes its copy away."""
     storage_paths.drain(spread, 0)
     plan = next(plan for plan in plans(spread) if plan.targets)
@@ -150,7 +150,7 @@ def test_what_nobody_names_after_the_commit_is_deleted(spread: Root) -> None:
     assert not paths[other].segment_file(FileId(now.file_id)).exists()
 
 
-def test_a_target_that_fails_is_marked_and_another_one_is_taken(spread: Root) -> None:
+def test_a_failing_target_is_marked_and_another_one_used(spread: Root) -> None:
     storage_paths.drain(spread, 0)
     todo = plans(spread)
     bad = todo[0].targets[0]

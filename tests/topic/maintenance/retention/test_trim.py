@@ -79,7 +79,7 @@ def later(minutes: float) -> datetime:
     return datetime.now(UTC) + timedelta(minutes=minutes)
 
 
-def test_nothing_goes_by_default(root: Root, part: TopicPart) -> None:
+def test_nothing_is_trimmed_by_default(root: Root, part: TopicPart) -> None:
     fill(root, 3)
     assert trim_topics(root, now=later(1e6)) == TrimmedTopics()
     assert [each.reason for each in kept_segments(root.store, NAME)] == [
@@ -87,7 +87,7 @@ def test_nothing_goes_by_default(root: Root, part: TopicPart) -> None:
     ] * 3
 
 
-def test_what_every_subscription_has_passed_goes(root: Root, part: TopicPart) -> None:
+def test_entries_that_every_subscription_has_passed_are_trimmed(root: Root, part: TopicPart) -> None:
     fill(root, 5)
     set_topic_policies(root, NAME, NOTHING_KEPT)
     subscribe(root, part)
@@ -115,7 +115,7 @@ def test_a_policy_of_the_namespace_holds_for_all_partitions(root: Root) -> None:
     assert messages.values(root, "p") == []
 
 
-def test_a_chain_that_is_gone_goes_on_with_larger_ids(root: Root, part: TopicPart) -> None:
+def test_a_completely_trimmed_chain_continues_with_larger_ids(root: Root, part: TopicPart) -> None:
     fill(root, 3)
     set_topic_policies(root, NAME, NOTHING_KEPT)
     (before,) = root.store.view().all(LedgerRecord, part.topic_id)
@@ -216,7 +216,7 @@ def test_a_topic_that_waits_for_its_compaction(root: Root, part: TopicPart) -> N
     ]
 
 
-def test_what_deduplication_would_replay_stays(root: Root, part: TopicPart) -> None:
+def test_entries_that_deduplication_would_replay_are_kept(root: Root, part: TopicPart) -> None:
     fill(root, 3)
     set_topic_policies(root, NAME, NOTHING_KEPT)
     (ledger,) = root.store.view().all(LedgerRecord, part.topic_id)
@@ -248,7 +248,7 @@ def test_a_terminated_topic_keeps_its_end(root: Root, part: TopicPart) -> None:
 # --- what Spark reads ---
 
 
-def test_spark_may_come_back_for_its_last_batches(root: Root, part: TopicPart) -> None:
+def test_sparks_last_batches_are_kept_for_a_restart(root: Root, part: TopicPart) -> None:
     """Ten minutes and two looks with progress: a checkpoint that lost its last batches still finds them."""
     fill(root, 6)
     subscribe(root, part)
@@ -333,7 +333,7 @@ def test_an_open_ledger_keeps_its_last_segment(root: Root) -> None:
     assert len(messages.read(root, "t")) == 1
 
 
-def test_files_go_ten_minutes_after_the_last_segment_that_named_them(root: Root, part: TopicPart) -> None:
+def test_files_are_deleted_ten_minutes_after_their_last_segment(root: Root, part: TopicPart) -> None:
     fill(root, 2)
     view = root.store.view()
     set_topic_policies(root, NAME, NOTHING_KEPT)
@@ -381,7 +381,7 @@ def test_a_subscription_that_is_created_meanwhile(root: Root, part: TopicPart, m
     assert kept(root) == [0, 1, 2]
 
 
-def test_what_was_truncated_goes_whatever_retention_says(root: Root, part: TopicPart) -> None:
+def test_truncated_entries_are_trimmed_under_any_retention(root: Root, part: TopicPart) -> None:
     fill(root, 3)
     subscribe(root, part)
     end = chain.read_limit(root.store.view(), part.topic_id)

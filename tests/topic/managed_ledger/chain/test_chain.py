@@ -99,7 +99,7 @@ def test_a_range_over_segments_and_ledgers() -> None:
 
 
 @given(st.data())
-def test_ranges_that_follow_each_other_are_the_whole(data: st.DataObject) -> None:
+def test_adjacent_ranges_add_up(data: st.DataObject) -> None:
     """However a chain is cut, each entry is in exactly one range, and rows and slices say the same."""
     numbers = count(1)
     segments = []
@@ -161,13 +161,13 @@ def test_a_slice_of_shared_batches_knows_its_rows() -> None:
         ((), at(3, 0), at(3, 5)),
     ],
 )
-def test_what_is_gone_is_a_loss_and_never_a_skip(
+def test_missing_entries_are_a_loss_and_never_a_skip(
     segments: tuple[SegmentRecord, ...], start: Position, end: Position
 ) -> None:
     assert plan(view_of(*segments), start, end).losses
 
 
-def test_what_was_trimmed_is_no_loss_to_who_reads_from_the_earliest() -> None:
+def test_trimmed_entries_are_no_loss_for_a_reader_from_the_earliest() -> None:
     trimmed = TrimRecord(topic_id=T, trimmed_ledger=3, trimmed_entry=4)
     kept = segment(3, 4, (5,))
     found = plan(view_of(kept, others=(trimmed,)), EARLIEST, at(3, 9))
@@ -189,7 +189,7 @@ def test_the_begin_of_an_empty_ledger_is_the_end_of_the_ledger_before() -> None:
     assert plan(view_of(*TWO_LEDGERS), at(5, 1), at(7, 2)).losses, "of this one an entry was read"
 
 
-def test_nothing_passes_an_open_ledger() -> None:
+def test_no_reader_passes_an_open_ledger() -> None:
     opened = ledger(5, "broker-1")
     segments = (segment(3, 0, (2,)), segment(5, 0, (4,)), segment(9, 0, (1,)))
     running = IncarnationRecord(incarnation="broker-1", state="OPEN")
@@ -237,14 +237,14 @@ def test_how_far_a_step_goes(max_rows: int | None, max_bytes: int | None, end: P
     assert step(view, EARLIEST, max_rows, max_bytes) == end
 
 
-def test_a_step_may_take_nothing() -> None:
+def test_a_step_may_be_empty() -> None:
     view = view_of(*TWO_LEDGERS)
     assert step(view, at(3, 4), 1, None, at_least_one=False) == at(3, 4)
     assert step(view, at(3, 4), 3, None, at_least_one=False) == at(3, 5)
 
 
 @given(st.integers(1, 40), st.integers(1, 400))
-def test_steps_come_to_the_end_and_never_go_beyond_a_limit(max_rows: int, max_bytes: int) -> None:
+def test_steps_reach_the_end_and_never_exceed_a_limit(max_rows: int, max_bytes: int) -> None:
     view = view_of(*TWO_LEDGERS)
     position, limit, steps = EARLIEST, chain.read_limit(view, T), 0
     while position < limit:

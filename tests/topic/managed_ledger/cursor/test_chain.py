@@ -30,11 +30,11 @@ def chain() -> LedgerChain:
         ((9, 3), (9, 3)),  # behind the open ledger: as it is
     ],
 )
-def test_a_place_has_one_form(place: tuple[int, int], settled: tuple[int, int]) -> None:
+def test_equal_places_have_one_form(place: tuple[int, int], settled: tuple[int, int]) -> None:
     assert chain().settle(*place) == settled
 
 
-def test_what_is_visible_ends_with_the_open_ledger_and_grows_with_it() -> None:
+def test_the_visible_end_is_that_of_the_open_ledger_and_grows_with_it() -> None:
     found = chain()
     assert found.end == Position(LedgerId(8), EntryId(2))
     assert [found.entries_from(*place) for place in ((0, 0), (3, 9), (8, 1), (8, 2), (9, 0))] == [8, 3, 1, 0, 0]
@@ -46,13 +46,13 @@ def test_what_is_visible_ends_with_the_open_ledger_and_grows_with_it() -> None:
         assert found.clamp(Position(LedgerId(place[0]), EntryId(place[1]))) == found.end
 
 
-def test_an_empty_chain_leaves_every_place_as_it_is() -> None:
+def test_an_empty_chain_leaves_every_place_unchanged() -> None:
     empty = LedgerChain()
     assert (empty.end, empty.settle(4, 2), empty.entries_from(0, 0)) == (EARLIEST, (4, 2), 0)
     assert empty.clamp(Position(LedgerId(4), EntryId(2))) == EARLIEST
 
 
-def test_what_cannot_be_is_refused() -> None:
+def test_impossible_values_are_refused() -> None:
     for ledger, end in ((3, 11), (9, 8)):
         with pytest.raises(InvalidArgumentError, match="not open at the end"):
             chain().grow(LedgerId(ledger), end)
@@ -80,7 +80,7 @@ def test_the_last_entry_before_a_place(place: tuple[int, int], before: tuple[int
     assert (found and (found.ledger, found.entry)) == before
 
 
-def test_a_chain_starts_at_its_first_entry_that_is_there_or_will_be() -> None:
+def test_a_chain_starts_at_its_first_present_or_future_entry() -> None:
     assert chain().start == Position(LedgerId(3), EntryId(4))
     assert LedgerChain().start == EARLIEST
     assert LedgerChain([LedgerExtent(LedgerId(2), 0, ended=False)]).start == Position(LedgerId(2), EntryId(0))

@@ -289,7 +289,7 @@ def test_the_last_message_of_a_batch_acknowledges_the_entry_also_from_another_re
     assert again.ack_set(LedgerId(1), EntryId(1)) == 0b101
 
 
-def test_delivery_never_passes_an_open_ledger_and_goes_on_when_it_closes() -> None:
+def test_delivery_waits_at_an_open_ledger_until_it_closes() -> None:
     shape = [extent(1, 2, ended=False), extent(2, 5)]
     cursor = Cursor(LedgerChain(shape), begin())
     found = cursor.deliverable(EARLIEST, 100)
@@ -328,7 +328,7 @@ def test_a_seek_forgets_all_acknowledgements_and_begins_a_new_epoch(seek: Positi
     assert not cursor.is_acked(LedgerId(2), EntryId(3)) or lands == at(2, 4)
 
 
-def test_what_cannot_be_is_refused_and_changes_nothing() -> None:
+def test_impossible_acknowledgements_are_refused_and_change_nothing() -> None:
     cursor = Cursor(LedgerChain([extent(1, 3, ended=False)]), begin(epoch=4))
     change = cursor.take_change(7)
     assert change is not None

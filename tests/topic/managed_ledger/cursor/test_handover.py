@@ -72,7 +72,9 @@ def remaining(cursor: Cursor) -> set[tuple[int, int]]:
 
 @given(st.dictionaries(st.sampled_from(SLOTTED), PLACES, max_size=20), PLACES)
 @settings(max_examples=40)
-def test_what_shared_slots_have_read_is_acknowledged_for_the_broker(some: dict[int, Position], rest: Position) -> None:
+def test_entries_read_by_shared_slots_are_acknowledged_for_the_broker(
+    some: dict[int, Position], rest: Position
+) -> None:
     positions = {slot: some.get(slot, rest) for slot in SLOTTED}
     rows = [row(slot, 1, position) for slot, position in positions.items()]
     record, start = take_from_spark(subscription(), rows, shared_holes(positions, CHAIN), "broker-1")
@@ -153,7 +155,7 @@ def test_a_broker_that_died_is_replayed_from_its_record_rows_and_journal() -> No
         broker_cursor(record, [], [first, replace(second, epoch=3)])
 
 
-def test_after_a_reset_old_holes_hide_nothing() -> None:
+def test_holes_from_before_a_reset_hide_nothing() -> None:
     holes = AckHoles()
     holes.add(2, 20)
     _, start = take_from_spark(subscription(), [], holes, "broker-1")
@@ -163,7 +165,7 @@ def test_after_a_reset_old_holes_hide_nothing() -> None:
     assert holes_left_out(reset, [late]) is None
 
 
-def test_what_is_not_the_brokers_is_not_given_away_and_what_is_is_not_taken() -> None:
+def test_only_the_owner_can_release_a_subscription() -> None:
     record, start = take_from_spark(subscription(), [], AckHoles(), "broker-1")
     with pytest.raises(InvalidArgumentError, match="broker's already"):
         take_from_spark(record, [], AckHoles(), "broker-2")

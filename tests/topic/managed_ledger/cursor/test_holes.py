@@ -38,7 +38,7 @@ def test_ack_sets_are_signed_words_and_never_reach_beyond_the_batch() -> None:
 
 
 @given(st.integers(0, 2**200 - 1))
-def test_words_and_bits_are_the_same(bits: int) -> None:
+def test_words_and_bits_are_equivalent(bits: int) -> None:
     assert ack_set_bits(ack_set_words(bits), 200) == bits
 
 
@@ -63,7 +63,7 @@ def test_joining_is_union_in_whatever_order(
 
 
 @given(ENTRIES, PARTIAL, st.integers(0, 61), st.integers(0, 61))
-def test_runs_and_what_is_forgotten(whole: set[int], partial: dict[int, int], first: int, end: int) -> None:
+def test_runs_of_entries_and_forgotten_ones(whole: set[int], partial: dict[int, int], first: int, end: int) -> None:
     holes = holes_of(whole, partial)
     runs = list(holes.unacked_runs(1, first, end))
     assert [entry for run in runs for entry in range(*run)] == [e for e in range(first, end) if e not in whole]

@@ -66,19 +66,19 @@ SAMPLE = CursorRecord(
 LONG = replace(SAMPLE, kind="snapshot", ack_holes=encode_holes(holes_of({7: set(range(200, 300, 2))}, {(8, 1): 6})))
 
 
-def test_the_format_is_the_one_that_was_written_first() -> None:
+def test_the_format_equals_its_first_version() -> None:
     assert encode(SAMPLE).hex() == GOLDEN
     assert decode(bytes.fromhex(GOLDEN)) == SAMPLE
     assert decode(bytes.fromhex(GOLDEN_LONG)) == LONG
 
 
 @given(RECORDS)
-def test_a_record_comes_back(record: CursorRecord) -> None:
+def test_a_record_is_read_back(record: CursorRecord) -> None:
     assert decode(encode(record)) == record
 
 
 @given(HOLES)
-def test_holes_come_back_and_say_the_same(holes: AckHoles) -> None:
+def test_holes_are_read_back_equal(holes: AckHoles) -> None:
     again = decode_holes(encode_holes(holes))
     assert again == holes
     assert encode_holes(again) == encode_holes(holes)
@@ -140,7 +140,7 @@ def test_a_newer_version_is_refused_as_such() -> None:
             read(sealed(2, b"what only the future knows"))
 
 
-def test_what_cannot_be_stored_is_refused() -> None:
+def test_unstorable_records_are_refused() -> None:
     for topic_id in ("", "x" * 32, "00", "0123456789ABCDEF" * 2):
         with pytest.raises(InvalidArgumentError, match="32 hex digits"):
             encode(replace(SAMPLE, topic_id=TopicId(topic_id)))
@@ -167,7 +167,7 @@ def test_replay_takes_the_newest_epoch_and_never_changes_without_their_snapshot(
             replay(mixed)
 
 
-def test_replay_forgets_holes_behind_the_mark_delete_position() -> None:
+def test_a_replay_drops_holes_before_the_mark_delete_position() -> None:
     change = replace(SAMPLE, n=302, mark_delete=Position(LedgerId(8), EntryId(2)), ack_holes=b"")
     assert replay([LONG, change]).ack_holes == b""
 

@@ -93,7 +93,7 @@ def test_a_ledger_is_opened_at_the_first_publish_and_closed_at_the_end(root: Roo
     assert not list(broker_lease_directory(root.path).glob("*.json"))
 
 
-def test_a_topic_goes_on_in_a_larger_ledger(root: Root, broker: RunningIncarnation):
+def test_a_topic_continues_in_a_larger_ledger(root: Root, broker: RunningIncarnation):
     for number in range(3):
         broker.send("t", [b"x"] * (number + 1))
         broker.close_ledger("t")
@@ -163,7 +163,7 @@ def stray(root: Root, broker: RunningIncarnation) -> LedgerRecord:
     return found
 
 
-def test_an_open_that_was_made_and_reported_as_failed_gives_its_id_to_nobody_else(
+def test_an_open_that_was_made_but_reported_as_failed_reserves_its_id(
     root: Root, broker: RunningIncarnation, stray: LedgerRecord
 ):
     root.create_topic("u")
@@ -180,7 +180,7 @@ def test_an_open_that_was_made_and_reported_as_failed_gives_its_id_to_nobody_els
         assert messages.values(root, topic) == [topic.encode()], "neither hidden nor somebody else's"
 
 
-def test_an_open_that_was_made_and_reported_as_failed_hides_nothing(
+def test_an_open_that_was_made_but_reported_as_failed_hides_nothing(
     root: Root, broker: RunningIncarnation, stray: LedgerRecord
 ):
     """Nobody asks for the topic again."""
@@ -191,7 +191,7 @@ def test_an_open_that_was_made_and_reported_as_failed_hides_nothing(
 
 
 @pytest.mark.parametrize("is_under_way", [False, True])
-def test_two_that_open_a_topic_s_ledger_have_one(root: Root, broker: RunningIncarnation, is_under_way: bool):
+def test_two_openings_of_a_topics_ledger_share_one(root: Root, broker: RunningIncarnation, is_under_way: bool):
     part = broker.part("t")
 
     async def both() -> None:
@@ -246,7 +246,7 @@ def test_a_defect_does_not_end_the_looks_at_the_metadata(root: Root, broker: Run
 
 
 @pytest.mark.parametrize("turns", range(5))
-def test_a_look_that_begins_as_it_stops_does_not_hold_it_up(root: Root, monkeypatch: pytest.MonkeyPatch, turns: int):
+def test_a_look_during_the_stop_does_not_delay_it(root: Root, monkeypatch: pytest.MonkeyPatch, turns: int):
     monkeypatch.setattr(incarnation, "POLL_S", 3600.0)
 
     async def look_and_stop(running: incarnation.Incarnation) -> None:
@@ -262,7 +262,7 @@ def test_a_look_that_begins_as_it_stops_does_not_hold_it_up(root: Root, monkeypa
         assert state(root, broker.incarnation.id) == "CLOSED"
 
 
-def test_a_deleted_topic_holds_up_no_other(root: Root, broker: RunningIncarnation):
+def test_a_deleted_topic_delays_no_other(root: Root, broker: RunningIncarnation):
     root.create_topic("gone")
     part = broker.part("gone")
     root.delete_topic("gone")
@@ -284,7 +284,7 @@ def test_an_incarnation_that_was_taken_over_opens_and_closes_nothing(root: Root,
     assert [each.closed for each in ledgers(root)] == [False]
 
 
-def test_an_idle_incarnation_learns_that_it_was_taken_over(root: Root, broker: RunningIncarnation):
+def test_an_idle_incarnation_notices_its_takeover(root: Root, broker: RunningIncarnation):
     broker.send("t", [b"a"])
     recover_incarnation(root, broker.incarnation.id)
     end_s = time.monotonic() + 60
@@ -321,7 +321,7 @@ def test_a_broker_that_cannot_look_at_the_metadata_lets_its_lease_run_out(root: 
     assert broker._thread.is_alive()
 
 
-def test_what_spark_attaches_is_soon_in_front_of_a_new_ledger(
+def test_the_broker_soon_switches_to_a_ledger_after_sparks(
     root: Root, broker: RunningIncarnation, monkeypatch: pytest.MonkeyPatch
 ):
     """Each write in its turn, by what a topic has saved of its ration."""
@@ -332,9 +332,7 @@ def test_what_spark_attaches_is_soon_in_front_of_a_new_ledger(
         wait_until(lambda: len(ledgers(root)) == 2 * number + 3 and ledgers(root)[-3].closed)  # noqa: B023
 
 
-def test_a_ledger_that_is_left_is_closed_as_soon_as_all_in_it_is_acknowledged(
-    root: Root, monkeypatch: pytest.MonkeyPatch
-):
+def test_a_former_ledger_is_closed_once_it_is_acknowledged(root: Root, monkeypatch: pytest.MonkeyPatch):
     """What Spark attached is seen then, and not only when the metadata is looked at the next time."""
     monkeypatch.setattr(incarnation, "POLL_S", 3600.0)
     root.create_topic("t")
@@ -370,7 +368,7 @@ def test_switches_are_rationed(root: Root, broker: RunningIncarnation, monkeypat
     assert [each.entries for each in ledgers(root) if each.incarnation] == [1, 1]
 
 
-def test_without_room_nothing_is_appended(root: Root, broker: RunningIncarnation):
+def test_an_incarnation_without_room_appends_nothing(root: Root, broker: RunningIncarnation):
     broker.send("t", [b"a"])
     part = broker.part("t")
     ledger = broker.incarnation.ledgers[TopicId(part.topic_id)]
@@ -421,7 +419,7 @@ def test_a_block_below_the_chain_is_dropped(root: Root, part: TopicPart):
     assert keys.IDS in found.change.keys
 
 
-def test_nothing_to_do_is_no_commit(root: Root, part: TopicPart):
+def test_a_close_without_ledgers_makes_no_commit(root: Root, part: TopicPart):
     gone = TopicPart(part.name, "f" * 32, -1)
     found = decide(root.store.view(), ME, [gone], [ClosedLedger(part, LedgerId(99), 1)], IdBlock())
     assert found.change is None
@@ -472,7 +470,7 @@ def test_the_last_message_of_a_terminated_topic(root: Root, part: TopicPart):
     assert last(ClosedLedger(part, LedgerId(1), 3)) == (attached, 0), "what Spark attached counts, too"
 
 
-def test_the_end_of_a_ledger_that_a_recovery_closed_counts_before_its_row_is_there(root: Root, part: TopicPart):
+def test_the_end_of_a_ledger_closed_by_a_recovery_counts_before_its_row_exists(root: Root, part: TopicPart):
     topic_id = TopicId(part.topic_id)
     forced = LedgerRecord(topic_id=part.topic_id, ledger_id=4, incarnation="dead", created_at=datetime.now(UTC))
     dead = IncarnationRecord(incarnation="dead", state="CLOSED")
@@ -482,7 +480,7 @@ def test_the_end_of_a_ledger_that_a_recovery_closed_counts_before_its_row_is_the
 
 
 @pytest.mark.parametrize("now", ["IN_RECOVERY", "CLOSED"])
-def test_nothing_is_committed_for_an_incarnation_that_is_over(root: Root, part: TopicPart, now: str):
+def test_no_commit_is_made_for_an_ended_incarnation(root: Root, part: TopicPart, now: str):
     record = IncarnationRecord.model_validate({"incarnation": "i", "state": now})
     root.store.commit(lambda view: Change(puts=[record], keys={keys.incarnation_log("i"): None}))
     with pytest.raises(JournalFencedError, match="taken over"):

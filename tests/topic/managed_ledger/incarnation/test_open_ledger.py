@@ -11,7 +11,7 @@ from pulsar_on_spark.topic.managed_ledger.incarnation.open_ledger import Appende
 PART = TopicPart("persistent://public/default/t", "0123456789abcdef" * 2, -1)
 
 
-def test_all_who_wait_hear_of_the_last_outcome() -> None:
+def test_all_waiters_get_the_last_outcome() -> None:
     async def scene() -> None:
         ledger = OpenLedger(PART, LedgerId(1), next=2, outstanding=2)
         waiting = [asyncio.create_task(ledger.drained()) for _ in range(3)]

@@ -75,13 +75,13 @@ def test_a_living_incarnation_keeps_its_paths(root: Root) -> None:
         assert record(root, alive.incarnation.id).state == "OPEN"
 
 
-def test_paths_are_given_up_only_where_it_cannot_be_helped(root: Root) -> None:
+def test_paths_are_given_up_only_if_necessary(root: Root) -> None:
     gone = dead(root)
     (found,) = recover_dead(root, gone, [1])
     assert (found.outcome, found.given_up) == ("recovered", ())
 
 
-def test_what_is_to_be_given_up_is_named(root: Root) -> None:
+def test_the_paths_to_give_up_are_named(root: Root) -> None:
     gone = dead(root)
     with pytest.raises(InvalidArgumentError, match="name it"):
         recover_dead(root, None, [0])
@@ -103,7 +103,7 @@ def test_giving_up_paths_again_finds_the_journal_closed(root: Root) -> None:
     assert (again.outcome, again.given_up) == ("closed", (0, 1))
 
 
-def test_the_command_says_what_may_be_lost_and_wants_a_yes(
+def test_the_command_lists_possible_losses_and_requires_confirmation(
     root: Root, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def run(*arguments: object) -> tuple[object, str]:

@@ -32,7 +32,7 @@ def quota(policy: str, **limit: int) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("policy", ["producer_request_hold", "producer_exception"])
-def test_a_write_above_the_quota_is_refused_whole(slow: Root, policy: str) -> None:
+def test_a_write_above_the_quota_is_refused_completely(slow: Root, policy: str) -> None:
     set_namespace_policies(slow, "public/default", quota(policy, limitSize=200))
     before = messages.values(slow, "t")
     with pytest.raises(BacklogQuotaExceededError, match=r"default/t is above 200 bytes .*destination_storage"):
@@ -51,6 +51,6 @@ def test_a_backlog_that_is_too_old_refuses_too(slow: Root) -> None:
         messages.write(slow, "t", [b"more"])
 
 
-def test_a_quota_that_evicts_refuses_nobody(slow: Root) -> None:
+def test_a_quota_with_eviction_refuses_no_write(slow: Root) -> None:
     set_topic_policies(slow, T, quota("consumer_backlog_eviction", limitSize=1))
     messages.write(slow, "t", [b"more"])

@@ -87,7 +87,7 @@ def test_a_takeover_does_not_wait_until_the_rest_is_sealed(log: LogOnDisk) -> No
     seal_and_trim(log)
 
 
-def test_an_epoch_s_first_record_is_what_its_owner_began_with(log: LogOnDisk) -> None:
+def test_an_epochs_first_record_is_its_owners_start(log: LogOnDisk) -> None:
     """The changes behind the lost one would have nothing to build on."""
     start = subscribe(log)
     log.append({"a": [entry(0)]})

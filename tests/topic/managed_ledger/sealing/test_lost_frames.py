@@ -92,7 +92,9 @@ def ranges(root: Root, topic: str) -> tuple[list[tuple[int, int]], int]:
     return [(slice_.first, slice_.end) for slice_ in plan.slices], len(plan.losses)
 
 
-def test_a_gap_in_front_is_said_to_who_may_go_on(log: LogOnDisk, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_leading_gap_is_reported_to_a_reader_that_may_continue(
+    log: LogOnDisk, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Nothing is given up yet, and of both ledgers nothing is sealed."""
     monkeypatch.setattr(tail_module, "MAX_PASSES", 1)
     damage(log, 0, HEADER_BYTES // 2)
@@ -104,7 +106,7 @@ def test_a_gap_in_front_is_said_to_who_may_go_on(log: LogOnDisk, monkeypatch: py
     assert [loss.reason for loss in plan.losses] == [f"entries 0:0 to {log.ledger('a')}:8 are gone"]
 
 
-def test_one_frame_with_bad_content(log: LogOnDisk) -> None:
+def test_a_frame_with_bad_content_is_lost_alone(log: LogOnDisk) -> None:
     """Its directory says exactly what is lost."""
     damage(log, 2, 400)
     with pytest.raises(JournalUndecidedError, match=r"Frame 2 .* give it up with `pulsarpy recover`"):
@@ -124,7 +126,7 @@ def test_one_frame_with_bad_content(log: LogOnDisk) -> None:
     assert ranges(log.root, "b") == ([(0, 1), (2, 5)], 1)
 
 
-def test_a_frame_whose_header_is_bad_takes_its_fragment_along(log: LogOnDisk) -> None:
+def test_a_frame_with_a_bad_header_loses_the_rest_of_its_fragment(log: LogOnDisk) -> None:
     """Nobody can tell what is behind it in the file."""
     damage(log, 3, HEADER_BYTES // 2)
     (lost,) = give_up_frames(log.root, log.incarnation, commit=True)
@@ -135,7 +137,7 @@ def test_a_frame_whose_header_is_bad_takes_its_fragment_along(log: LogOnDisk) ->
     assert ranges(log.root, "b") == ([(0, 2), (3, 5)], 1)
 
 
-def test_a_gap_that_nothing_given_up_explains_is_no_loss_but_a_defect(root: Root) -> None:
+def test_an_unexplained_gap_is_a_defect_and_not_a_loss(root: Root) -> None:
     """Frame 1 had entry 1; that entry 2 is missing, too, is another matter."""
     log = LogOnDisk(root)
     log.open_ledgers(["a"])
@@ -162,7 +164,7 @@ def test_a_ledger_that_ends_before_its_close_row_is_not_trimmed(root: Root) -> N
     assert len(journal_files(root, log.incarnation)) == 3
 
 
-def test_a_ledger_that_was_cut_off_as_its_paths_were_given_up_ends_there(root: Root) -> None:
+def test_a_ledger_cut_off_with_given_up_paths_ends_there(root: Root) -> None:
     log = LogOnDisk(root)
     log.open_ledgers(["a"])
     log.append({"a": [entry(0)] * 2})

@@ -68,7 +68,7 @@ def test_a_fenced_sealer_ends(log: LogOnDisk) -> None:
         process.stop()
 
 
-def test_it_is_lazy_and_says_what_is_left(log: LogOnDisk) -> None:
+def test_the_sealing_process_is_lazy_and_reports_the_unsealed_rest(log: LogOnDisk) -> None:
     policy = SealingPolicy(backlog_bytes=1 << 30, interval_s=0.05, lag_limit_bytes=2_000)
     process = SealingProcess(log.root.path, log.incarnation, policy)
     process.start()
@@ -105,7 +105,7 @@ def test_paths_that_are_away_for_a_while(log: LogOnDisk) -> None:
         process.stop()
 
 
-def test_what_keeps_it_from_sealing_is_said_once(log: LogOnDisk, capfd: pytest.CaptureFixture[str]) -> None:
+def test_a_reason_not_to_seal_is_logged_once(log: LogOnDisk, capfd: pytest.CaptureFixture[str]) -> None:
     """The second try and all later ones log nothing, until sealing continues."""
     storage = log.root.path / "storage"
     log.append({"a": [entry(0)]})
@@ -165,7 +165,7 @@ def test_a_signal_to_all_leaves_its_end_to_the_parent(log: LogOnDisk) -> None:
     assert time.monotonic() - began_s < 10, "it was killed"
 
 
-def test_one_that_fails_again_and_again_is_silent(tmp_path: Path) -> None:
+def test_a_sealing_process_that_fails_repeatedly_counts_as_silent(tmp_path: Path) -> None:
     """Being started is no sign of life: producers must be held back while nobody seals."""
     process = SealingProcess(tmp_path / "no root", IncarnationId("i"))
     process.start()
@@ -191,7 +191,9 @@ if __name__ == "__main__":
 """
 
 
-def test_it_ends_with_its_parent(log: LogOnDisk, start_python: Callable[..., subprocess.Popen[str]]) -> None:
+def test_the_sealing_process_ends_with_its_parent(
+    log: LogOnDisk, start_python: Callable[..., subprocess.Popen[str]]
+) -> None:
     parent = start_python(PARENT, log.root.path, log.incarnation)
     assert parent.stdout is not None
     child = int(parent.stdout.readline())
@@ -226,7 +228,7 @@ def test_a_budget_pauses_for_what_was_spent() -> None:
     assert pauses == [pytest.approx(0.3), 1.0], "never longer than a second at a time"
 
 
-def test_a_batch_bomb_holds_nobody_back(log: LogOnDisk) -> None:
+def test_a_batch_bomb_delays_no_other_topic(log: LogOnDisk) -> None:
     """A message of nine kilobytes that claims sixteen million: other topics are sealed, the child reports."""
     process = SealingProcess(log.root.path, log.incarnation, EAGER)
     process.start()

@@ -100,9 +100,7 @@ def seal(log: LogOnDisk, *, live: bool = True) -> sealer.SealReport:
     return Sealer(log.root, log.incarnation, is_live=live).seal(tail=True)
 
 
-def test_a_hole_between_what_is_read_together_is_not_closed_by_counting_on(
-    log: LogOnDisk, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_hole_between_chunks_is_not_closed(log: LogOnDisk, monkeypatch: pytest.MonkeyPatch) -> None:
     """A file counts the entries of a ledger from its first one, and may be made of many chunks of frames."""
     monkeypatch.setattr(sealer, "MAX_CHUNK_BYTES", 1)
     log.append({"a": [entry(0)]})
@@ -142,7 +140,7 @@ def test_ledgers_of_a_pass_share_a_file(log: LogOnDisk) -> None:
     assert len(view.all(FileRecord)[0].copies) == 3
 
 
-def test_what_was_sealed_leaves_the_page_cache(log: LogOnDisk, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_sealed_frames_leave_the_page_cache(log: LogOnDisk, monkeypatch: pytest.MonkeyPatch) -> None:
     if not can_forget(log.root.path):
         pytest.skip("this file system keeps all in memory")
     monkeypatch.setattr(log_reader, "STEP_BYTES", 1 << 20)
@@ -155,7 +153,7 @@ def test_what_was_sealed_leaves_the_page_cache(log: LogOnDisk, monkeypatch: pyte
     assert min(map(cached_bytes, copies)) <= 2 << 20
 
 
-def test_nothing_above_the_lac(log: LogOnDisk) -> None:
+def test_frames_above_the_lac_are_not_sealed(log: LogOnDisk) -> None:
     log.append({"a": [entry(0)]})
     log.append({"a": [entry(1)]})
     assert seal(log).entries == 1
@@ -199,7 +197,7 @@ def test_paths_that_are_added_under_a_sealer(log: LogOnDisk) -> None:
     assert one.seal(tail=True).entries == 1
 
 
-def test_a_file_whose_size_cannot_be_told_is_behind(log: LogOnDisk) -> None:
+def test_a_file_of_unknown_size_counts_as_lag(log: LogOnDisk) -> None:
     log.append({"a": [entry(0)]})
     log.roll()
     log.append({"a": [entry(1)]})
@@ -217,7 +215,7 @@ def test_a_file_whose_size_cannot_be_told_is_behind(log: LogOnDisk) -> None:
     assert one.seal(tail=True).entries == 2
 
 
-def test_a_sealer_goes_on_where_it_was(log: LogOnDisk) -> None:
+def test_a_sealer_continues_at_its_last_commit(log: LogOnDisk) -> None:
     one = Sealer(log.root, log.incarnation, is_live=True)
     for number in range(30):
         log.append({"a": [entry(number)], "b": [entry(number)]})
@@ -263,7 +261,7 @@ def test_publish_times_and_counts(log: LogOnDisk) -> None:
     assert (second.publish_min_ms, second.publish_max_ms) == (PUBLISHED_MS, PUBLISHED_MS), "what the broker noted"
 
 
-def test_a_bad_copy_is_left_for_a_good_one(log: LogOnDisk) -> None:
+def test_a_bad_copy_is_replaced_by_a_good_one(log: LogOnDisk) -> None:
     for number in range(20):
         log.append({"a": [entry(number)]})
     log.close()
@@ -287,7 +285,7 @@ def test_no_good_copy_stops_the_pass(log: LogOnDisk) -> None:
     assert log.root.store.view().all(SegmentRecord) == []
 
 
-def test_a_fenced_incarnation_s_sealer_commits_nothing(log: LogOnDisk, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_fenced_incarnations_sealer_commits_nothing(log: LogOnDisk, monkeypatch: pytest.MonkeyPatch) -> None:
     """It had decided what to seal, and read it, before the takeover."""
     log.append({"a": [entry(0)]})
     log.idle()
@@ -321,7 +319,7 @@ def test_a_log_that_is_closed_under_a_pass(log: LogOnDisk, monkeypatch: pytest.M
     assert sealed_entries(log.root, log.ledger("a")) == [entry(0)]
 
 
-def test_the_slower_of_two_sealers_leaves_nothing(log: LogOnDisk, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_slower_of_two_sealers_leaves_no_file(log: LogOnDisk, monkeypatch: pytest.MonkeyPatch) -> None:
     for number in range(10):
         log.append({"a": [entry(number)], "b": [entry(number)]})
     log.close()

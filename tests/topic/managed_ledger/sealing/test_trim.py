@@ -131,7 +131,7 @@ def synced(monkeypatch: pytest.MonkeyPatch, root: Root) -> SyncedEntries:
     return found
 
 
-def test_it_decides_and_deletes_by_views_that_are_durable(synced: SyncedEntries) -> None:
+def test_a_trimmer_decides_and_deletes_by_durable_views(synced: SyncedEntries) -> None:
     """A power cut may take what others committed until it is synced: nothing rests on it before.
 
     Others seal between the trimmer's first look and its decision, and trim between its commit and its deletions.
@@ -190,7 +190,7 @@ def test_a_clock_that_was_set_back_keeps_no_files(log: LogOnDisk) -> None:
     assert Trimmer(log.root, log.incarnation).trim().deleted_files == 3
 
 
-def test_only_what_is_sealed_goes(log: LogOnDisk) -> None:
+def test_only_sealed_files_are_trimmed(log: LogOnDisk) -> None:
     fill(log, 2)
     one = Sealer(log.root, log.incarnation, is_live=True)
     one.seal(tail=True)
@@ -265,7 +265,7 @@ def test_no_file_of_a_closed_log_goes_before_its_ledgers_have_ends(log: LogOnDis
     assert len(files_of(log)) == 3
 
 
-def test_a_writer_that_wakes_after_all_is_gone_learns_it(log: LogOnDisk) -> None:
+def test_a_writer_that_wakes_after_its_logs_removal_notices_it(log: LogOnDisk) -> None:
     fill(log, 1)
     before = log.record
     log.close()
@@ -276,7 +276,7 @@ def test_a_writer_that_wakes_after_all_is_gone_learns_it(log: LogOnDisk) -> None
     assert answer.record.last_frame is not None
 
 
-def test_cursors_of_a_closed_log_come_into_the_table(log: LogOnDisk) -> None:
+def test_cursors_of_a_closed_log_are_written_to_the_table(log: LogOnDisk) -> None:
     first = subscribe(log)
     fill(log, 1)
     moved = CursorRecord("change", first.topic_id, "s", 1, 5, Position(log.ledger("a"), EntryId(1)))
@@ -301,7 +301,7 @@ def test_a_path_that_is_away_keeps_its_file_and_the_record(log: LogOnDisk) -> No
     assert journal_files(log.root, log.incarnation) == []
 
 
-def test_a_path_that_stays_away_is_said_once(log: LogOnDisk, caplog: pytest.LogCaptureFixture) -> None:
+def test_an_unreachable_path_is_logged_once(log: LogOnDisk, caplog: pytest.LogCaptureFixture) -> None:
     fill(log, 1)
     log.close()
     seal(log, live=False)
@@ -423,7 +423,7 @@ def test_directories_of_the_unknown_stay(log: LogOnDisk) -> None:
     assert (log.root.path / "storage/0/journal" / log.incarnation).is_dir()
 
 
-def test_maintain_seals_what_brokers_left(log: LogOnDisk) -> None:
+def test_maintain_seals_journals_of_dead_brokers(log: LogOnDisk) -> None:
     fill(log, 2)
     log.close()
     assert maintain(log.root).journals == ClosedJournals(4, 0, 0)

@@ -54,7 +54,7 @@ offsets = st.builds(
 
 
 @given(offsets)
-def test_what_is_written_is_read(offset: StreamOffset) -> None:
+def test_a_written_offset_is_read_back(offset: StreamOffset) -> None:
     # Spark writes with json.dumps as it stands, so the order of the keys must be right already.
     text = json.dumps(offset.to_json())
     assert text == json.dumps(offset.to_json(), sort_keys=True)
@@ -135,7 +135,7 @@ def test_whether_an_offset_was_read_under_a_subscription(offset: StreamOffset, s
     assert offset.is_subscribed is subscribed
 
 
-def test_before_a_batch_nothing_of_it_is_read() -> None:
+def test_the_offset_before_a_batch_excludes_it() -> None:
     offset = StreamOffset("c", {T: whole(at(1, 2), at(1, 7))}, "s")
     assert offset.before() == StreamOffset("c", {T: whole(at(1, 2), at(1, 2))}, "s")
 
@@ -194,13 +194,13 @@ def test_malformed_offsets_are_refused(text: str) -> None:
         StreamOffset.from_json(json.loads(text))
 
 
-def test_the_next_offset_has_what_there_is_to_read() -> None:
+def test_the_next_offset_has_the_new_ranges() -> None:
     offset = StreamOffset("c", {T: whole(at(1, 0), at(1, 5)), U: whole(at(3, 0), at(3, 1))})
     topics = {T: whole(at(1, 5), at(2, 4)), U: whole(at(3, 1), at(3, 1))}
     assert offset.next(topics) == StreamOffset("c", topics)
 
 
-def test_the_next_offset_is_the_start_verbatim_where_there_is_nothing_to_read() -> None:
+def test_the_next_offset_is_the_start_verbatim_without_new_messages() -> None:
     offset = StreamOffset("c", {T: whole(at(1, 0), at(1, 5))})
     assert offset.next({T: whole(at(1, 5), at(1, 5))}) is offset
 

@@ -73,7 +73,7 @@ def test_a_free_subscription_is_taken_at_the_cursor(kind: str, face: str | None)
 
 
 @pytest.mark.parametrize("kind", ["Exclusive", "Failover"])
-def test_what_this_process_took_is_kept_and_nothing_is_committed(kind: str) -> None:
+def test_slots_of_this_process_are_kept_without_a_commit(kind: str) -> None:
     record = subscription(kind, owned("b", 4))
     actions = decide(situation(record, held={0: 4}, committed=read(4, 0, 25)))
     assert actions == (Keep(4, {0: at(25)}),)
@@ -89,7 +89,7 @@ def test_a_restart_takes_at_once_under_a_new_epoch_where_the_checkpoint_is(kind:
 
 
 @pytest.mark.parametrize("kind", ["Exclusive", "Failover"])
-def test_a_checkpoint_that_a_power_cut_put_back_is_read_on_from_there(kind: str) -> None:
+def test_a_checkpoint_set_back_by_a_power_cut_is_read_from_there(kind: str) -> None:
     actions = decide(situation(subscription(kind, owned("b", 4)), cursor=30, committed=read(4, 0, 25)))
     assert actions == (Take("b", 5, {0: at(25)}),)
 
@@ -117,7 +117,7 @@ def test_exclusive_waits_for_one_lease_period_and_then_refuses() -> None:
         raise refusal.error()
 
 
-def test_failover_stands_by_while_the_active_consumer_lives() -> None:
+def test_failover_waits_while_the_active_consumer_lives() -> None:
     record = subscription("Failover", owned("z", 5))
     for standing in (UNKNOWN, ALIVE):
         assert decide(situation(record, others={"z": standing, "a": ALIVE})) == (Standby(),)
@@ -137,7 +137,7 @@ def test_another_process_of_the_same_consumer_fences_this_one(kind: str) -> None
         raise fenced.error()
 
 
-def test_who_loses_exclusive_fails_and_who_loses_failover_stands_by() -> None:
+def test_losing_an_exclusive_subscription_fails_and_losing_failover_waits() -> None:
     lost = {"held": {0: 4}, "others": {"a": ALIVE}}
     (fenced,) = decide(situation(subscription("Exclusive", owned("a", 5)), **lost))
     assert isinstance(fenced, Fenced)
@@ -163,7 +163,7 @@ def test_another_type_is_refused() -> None:
 @pytest.mark.parametrize(
     ("standing", "found"), [(UNKNOWN, Standby), (ALIVE, Refuse), (RUN_OUT, Refuse)], ids=["unknown", "alive", "gone"]
 )
-def test_another_type_is_waited_for_until_it_is_known_whether_it_is_read(standing: Standing, found: type) -> None:
+def test_a_change_of_type_waits_until_live_consumers_are_excluded(standing: Standing, found: type) -> None:
     """With nobody left the caller changes the type before it asks."""
     looking = replace(situation(subscription("Shared", owned("a", 3)), others={"a": standing}), type="Failover")
     (action,) = decide(looking)
@@ -180,7 +180,7 @@ def test_a_reset_cursor_fences_the_query(kind: str, state: dict[str, object]) ->
     assert "new checkpointLocation" in fenced.text
 
 
-def test_a_checkpoint_from_before_the_subscription_goes_on() -> None:
+def test_a_checkpoint_older_than_the_subscription_continues() -> None:
     actions = decide(situation(subscription("Exclusive"), committed=read(0, 0, 25)))
     assert actions == (Take("b", 2, {0: at(25)}),)
 
@@ -223,7 +223,7 @@ def test_lost_slots_are_dropped_and_the_others_read_on() -> None:
     assert held_after(actions) == dict.fromkeys(HALF, 2)
 
 
-def test_a_stopping_reader_gives_back_what_it_took_and_the_last_one_frees_the_face() -> None:
+def test_a_stopping_reader_releases_its_slots_and_the_last_one_the_face() -> None:
     record = subscription("Shared", owned("b", 2, slots=HALF + REST))
     leaving = situation(record, held=dict.fromkeys(HALF + REST, 2), committed=read(2, 0, 25, HALF), stopping=True)
     actions = decide(leaving)
@@ -232,7 +232,7 @@ def test_a_stopping_reader_gives_back_what_it_took_and_the_last_one_frees_the_fa
     assert decide(replace(leaving, held={})) == (Standby(),), "another process of this consumer may have them"
 
 
-def test_a_query_that_finishes_takes_what_no_live_consumer_has_and_gives_nothing_back() -> None:
+def test_a_finishing_query_takes_free_slots_and_releases_none() -> None:
     record = subscription("Shared", owned("b", 2, slots=HALF), owned(None, 3, 25, REST))
     finishing = situation(record, 25, others={"a": ALIVE}, held=dict.fromkeys(HALF, 2), finishing=True)
     assert decide(finishing) == (Keep(2, dict.fromkeys(HALF, at(25))), Take("b", 4, dict.fromkeys(REST, at(25))))
@@ -292,7 +292,7 @@ rows_of_a_slot = st.builds(row, st.integers(0, 2), st.integers(0, 5), st.integer
 
 
 @given(st.lists(rows_of_a_slot, unique_by=lambda r: (r.slot, r.rank)), st.integers(0, 5), st.integers(0, 5))
-def test_folded_rows_say_what_all_rows_say(rows: list[CursorRow], epoch: int, start_epoch: int) -> None:
+def test_folded_rows_equal_all_rows(rows: list[CursorRow], epoch: int, start_epoch: int) -> None:
     record = subscription("Shared", owned("a", epoch, 7, (0, 1)), start_epoch=start_epoch)
     folded = Cursors().having(rows)
     for slot in range(3):

@@ -359,7 +359,7 @@ def test_no_schedule_breaks_a_promise(subscription_type: str, calm: bool) -> Non
     assert bool(forced) is not calm
 
 
-def test_a_seed_gives_one_course_of_events() -> None:
+def test_a_seed_gives_one_run() -> None:
     first, second = simulate(7, "Shared"), simulate(7, "Shared")
     assert first.record == second.record
     assert first.delivered == second.delivered

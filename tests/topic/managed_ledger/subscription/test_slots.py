@@ -37,7 +37,7 @@ def test_an_even_assignment_stays_and_as_few_as_possible_move(live: set[str], ow
 
 
 @given(groups, names)
-def test_one_that_joins_or_leaves_moves_its_own_share_only(live: set[str], other: str) -> None:
+def test_a_consumer_that_joins_or_leaves_moves_only_its_share(live: set[str], other: str) -> None:
     without, all_of_them = targets(live - {other}, {}), targets(live | {other}, {})
     share = 64 // len(live | {other}) + 1
     assert moved(without, targets(live | {other}, without)) <= share

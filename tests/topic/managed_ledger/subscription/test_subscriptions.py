@@ -67,7 +67,7 @@ def test_a_subscription_of_the_same_name_starts_afresh(root: Root, parts: tuple[
     assert current_positions(record, root.store.cursors().of(parts[0].topic_id, "sub"))[0] == EARLIEST
 
 
-def test_deleting_what_is_not_there(root: Root, parts: tuple[TopicPart, ...]) -> None:
+def test_deleting_a_missing_subscription(root: Root, parts: tuple[TopicPart, ...]) -> None:
     with pytest.raises(SubscriptionNotFoundError, match="'sub' does not exist"):
         root.delete_subscription("t", "sub")
     with pytest.raises(TopicNotFoundError):
