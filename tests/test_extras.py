@@ -52,6 +52,7 @@ def normal(name: str) -> str:
         ("broker", ("broker",)),
         ("cli", ("cli", "broker", "client")),
         ("jobs", ("cli", "demo")),
+        ("security", ("security",)),
     ],
 )
 def test_each_package_imports_only_what_its_extras_declare(package: str, extras: tuple[str, ...]):

@@ -29,7 +29,8 @@ from pulsar_on_spark.broker.producing.topic_dedup import SNAPSHOT_EVERY_S, Dedup
 from pulsar_on_spark.broker.reading.cache import EntryCache
 from pulsar_on_spark.broker.reading.follower import ChainFollower
 from pulsar_on_spark.broker.reading.reader import EntryReader
-from pulsar_on_spark.broker.runtime.access import OpenAccess
+from pulsar_on_spark.broker.runtime.access import Access, AuthenticatedAccess, OpenAccess
+from pulsar_on_spark.broker.runtime.authentication import authentication_of
 from pulsar_on_spark.broker.runtime.commits import GroupedCommits
 from pulsar_on_spark.broker.runtime.journals import Journals
 from pulsar_on_spark.broker.runtime.ports import PortNumbers, Ports, bound_ports, check_reach, listeners_of
@@ -77,11 +78,18 @@ class Broker:
     """
 
     def __init__(
-        self, root: Root, lock: RootLock, settings: BrokerSettings, listeners: Listeners, tls: BrokerTls | None
+        self,
+        root: Root,
+        lock: RootLock,
+        settings: BrokerSettings,
+        listeners: Listeners,
+        tls: BrokerTls | None,
+        access: Access,
     ) -> None:
         self.root = root
         self.listeners = listeners
         self._tls = tls
+        self._access = access
         self._lock = lock
         self._running = AsyncExitStack()
         """Ends what was started, in reverse order."""
@@ -110,10 +118,12 @@ class Broker:
         check_reach(settings)
         files = server_tls(settings)
         tls = None if files is None else BrokerTls(files, settings.tls_cert_refresh_check_duration_sec)
+        authentication = authentication_of(settings)
+        access = OpenAccess() if authentication is None else AuthenticatedAccess(authentication)
         with bound_ports(settings) as ports:
             listeners = listeners_of(settings, ports)
             root = await asyncio.to_thread(_open, path, quorum, settings)
-            broker = cls(root, RootLock(root.path), settings, listeners, tls)
+            broker = cls(root, RootLock(root.path), settings, listeners, tls, access)
             async with AsyncExitStack() as undo:
                 undo.push_async_callback(broker._running.aclose)
                 broker._settings_in_force = await asyncio.to_thread(renew, root.store, settings)
@@ -241,7 +251,7 @@ class Broker:
             ports=ports,
             listeners=self.listeners,
             tls=self._tls,
-            access=OpenAccess(),
+            access=self._access,
             views=self._views,
             topics=self._topics,
             topic_parts=self._topic_parts,

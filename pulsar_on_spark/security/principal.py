@@ -5,16 +5,31 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
+UNKNOWN_METHOD: Final = "none"
+"""The authentication method of clients that give none, as Pulsar names it."""
+
 
 @dataclass(frozen=True, slots=True)
 class Principal:
     """A client as authentication has found it, and as authorization judges it.
 
     Attributes:
-        role: The name that permissions are granted to, as in Pulsar.
+        role: The name that permissions are granted to, as in Pulsar; of a proxy, if one forwards the client.
+        original_role: The role of the client that a proxy forwards; None without a proxy.
+        expires_at_s: End of the credentials' validity, in seconds since 1970; None if they do not expire.
     """
 
     role: str
+    original_role: str | None = None
+    expires_at_s: float | None = None
+
+    def is_expired(self, now_s: float) -> bool:
+        """True if the credentials are not valid any longer."""
+        return self.expires_at_s is not None and now_s >= self.expires_at_s
+
+    def is_same_client(self, other: Principal) -> bool:
+        """True if both have the same roles, though their credentials may expire at different times."""
+        return (self.role, self.original_role) == (other.role, other.original_role)
 
 
 ANONYMOUS: Final = Principal("anonymous")

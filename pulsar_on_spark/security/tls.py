@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import logging
-import os
 import ssl
-import stat
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -13,11 +10,8 @@ from pathlib import Path
 from typing import Final
 
 from pulsar_on_spark.model.errors import InvalidArgumentError, sentence_of
+from pulsar_on_spark.security.files import require_private
 
-log = logging.getLogger(__name__)
-
-OPEN_SECRETS_VARIABLE: Final = "PULSARPY_ALLOW_OPEN_SECRETS"
-"""If this environment variable is 1, key files that every user of the host can read are accepted."""
 WARN_BEFORE_EXPIRY_S: Final = 14 * 86_400
 """Time before a certificate's expiry from which operators are warned."""
 _VERSIONS: Final = {"TLSv1.2": ssl.TLSVersion.TLSv1_2, "TLSv1.3": ssl.TLSVersion.TLSv1_3}
@@ -90,7 +84,7 @@ def load_server(tls: ServerTls) -> LoadedTls:
     stamps = stamps_of(tls.files)
     for file in tls.files:
         _require_readable(file)
-    _require_private(tls.key)
+    require_private(tls.key, "the private key")
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.options |= ssl.OP_NO_COMPRESSION | ssl.OP_NO_RENEGOTIATION | ssl.OP_CIPHER_SERVER_PREFERENCE
     _set_versions(context, tls.protocols)
@@ -159,19 +153,6 @@ def _require_readable(file: Path) -> None:
             pass
     except OSError as error:
         raise InvalidArgumentError(f"The TLS file cannot be read: {sentence_of(error)}") from error
-
-
-def _require_private(key: Path) -> None:
-    mode = stat.S_IMODE(key.stat().st_mode)
-    if not mode & stat.S_IROTH:
-        return
-    if os.environ.get(OPEN_SECRETS_VARIABLE) == "1":
-        log.warning("Every user of this host can read the private key %s (permissions %04o).", key, mode)
-    else:
-        raise InvalidArgumentError(
-            f"Every user of this host can read the private key {key} (permissions {mode:04o}): run `chmod o= {key}`, "
-            f"or set {OPEN_SECRETS_VARIABLE}=1."
-        )
 
 
 def _set_versions(context: ssl.SSLContext, protocols: Sequence[str]) -> None:

@@ -14,7 +14,7 @@ import pulsar
 import pytest
 
 from pulsar_on_spark.broker.broker import Broker
-from pulsar_on_spark.broker.runtime.access import Authentication, Challenge, OpenAccess
+from pulsar_on_spark.broker.runtime.access import Challenge, Hello, Login, OpenAccess
 from pulsar_on_spark.broker.runtime.ports import check_reach
 from pulsar_on_spark.broker.runtime.server_errors import BUG_REASON
 from pulsar_on_spark.broker.runtime.settings import BrokerSettings
@@ -159,14 +159,14 @@ def test_an_unused_topic_is_unloaded_and_loaded_again_on_demand(running: Running
 class Riddles(OpenAccess):
     """Challenges once, as SASL does; the same answer later renews the credentials."""
 
-    def authentication(self, method: str) -> Authentication:
-        if method != "riddle":
+    def login(self, hello: Hello) -> Login:
+        if hello.method != "riddle":
             raise AccessDeniedError("Only riddles.")
         return Riddle()
 
 
 class Riddle:
-    def step(self, data: bytes) -> Principal | Challenge:
+    async def step(self, data: bytes) -> Principal | Challenge:
         if data == b"begin":
             return Challenge(b"what has it got in its pocket?")
         if not data.startswith(b"ring of "):

@@ -13,7 +13,8 @@ from cryptography.hazmat.primitives import serialization
 
 from pulsar_on_spark.model.errors import InvalidArgumentError
 from pulsar_on_spark.security.certificates import LocalCa
-from pulsar_on_spark.security.tls import OPEN_SECRETS_VARIABLE, ServerTls, client_context, load_server, stamps_of
+from pulsar_on_spark.security.files import OPEN_SECRETS_VARIABLE
+from pulsar_on_spark.security.tls import ServerTls, client_context, load_server, stamps_of
 
 DAY_S = 86_400
 

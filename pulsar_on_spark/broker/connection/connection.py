@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Iterator
+from collections.abc import Coroutine, Iterator
 from functools import partial
 from typing import Any, Final, cast
 
@@ -17,7 +17,7 @@ from pulsar_on_spark.broker.connection.registry import SLOW_HANDSHAKE_S, Registr
 from pulsar_on_spark.broker.connection.requests import Requests
 from pulsar_on_spark.broker.producing.producer import Producer
 from pulsar_on_spark.broker.producing.producers import ProducerInfo
-from pulsar_on_spark.broker.runtime.access import Authentication
+from pulsar_on_spark.broker.runtime.access import Login
 from pulsar_on_spark.broker.runtime.intake import Intake, Pause
 from pulsar_on_spark.broker.runtime.server_errors import ServerRefusalError
 from pulsar_on_spark.broker.topics.creation_rate import CreationRate
@@ -27,6 +27,7 @@ from pulsar_on_spark.model.errors import ProtocolError, TlsHandshakeError
 from pulsar_on_spark.protocol import replies
 from pulsar_on_spark.protocol.commands import BaseCommand, ServerError
 from pulsar_on_spark.protocol.server import Event, Sent, ServerConnection
+from pulsar_on_spark.security.evidence import Certificate
 from pulsar_on_spark.security.principal import Principal
 
 log = logging.getLogger(__name__)
@@ -57,8 +58,10 @@ class Connection(asyncio.Protocol):
 
     Attributes:
         principal: The client's identity; None until it is authenticated.
-        authentication: The state of its authentication; None before CONNECT.
+        login: The state of its authentication; None before CONNECT.
         auth_method: The client's name of its authentication method.
+        can_renew: True if the client can send new credentials on this connection.
+        is_challenged: True if it was asked for new credentials, and has not sent any.
         knows_source_positions: True if its replicators understand receipts with their entries' source positions.
         producers: Its producers by the client's numbers.
         asking: Producers that are not admitted yet.
@@ -78,8 +81,10 @@ class Connection(asyncio.Protocol):
         self.client_version = ""
         self.protocol_version = 0
         self.principal: Principal | None = None
-        self.authentication: Authentication | None = None
+        self.login: Login | None = None
         self.auth_method = ""
+        self.can_renew = False
+        self.is_challenged = False
         self.knows_source_positions = False
         self.is_closed = False
         self.is_writable = True
@@ -105,6 +110,8 @@ class Connection(asyncio.Protocol):
         self._left: Iterator[Event] = iter(())
         self._steps: Steps | None = None
         self._takes_turns = False
+        self._waits = False
+        """True while the client's credentials are checked: no further command of it is handled."""
         self._may_come_again: asyncio.Future[None] | None = None
         self._handshake_timeout_s = settings.connection_handshake_timeout_seconds
         self._patience_s = settings.keep_alive_interval_seconds / 2
@@ -160,6 +167,8 @@ class Connection(asyncio.Protocol):
             self.intake.pause(Pause.WRITING)
         is_large = len(data) >= TURN_BYTES and bool(events) and not isinstance(events[-1], Sent)
         self._takes_turns = len(events) > TURN_COMMANDS or is_large or len(self._rest) > 0
+        if self._waits:
+            return  # `_wait` continues
         if self._takes_turns or self._steps is not None:
             self.intake.pause(Pause.TURN)
             self._loop.call_soon(self._next_turn)
@@ -177,6 +186,29 @@ class Connection(asyncio.Protocol):
             elif (steps := self._handle(event.type, event.body)) is not None:
                 self._steps = steps
                 return
+            if self._waits:
+                return
+
+    def wait_for(self, work: Coroutine[Any, Any, None]) -> None:
+        """Carry out the check of a client's credentials before its next command; the check must not raise."""
+        self._waits = True
+        self.intake.pause(Pause.AUTHENTICATION)
+        self.requests.spawn(self._wait(work))
+
+    async def _wait(self, work: Coroutine[Any, Any, None]) -> None:
+        await work
+        self._waits = False
+        self._handle_left()
+        if self.is_closed or self._waits:
+            return
+        self.intake.pause(Pause.TURN)
+        self.intake.resume(Pause.AUTHENTICATION)
+        self._next_turn()
+
+    @property
+    def certificate(self) -> Certificate | None:
+        """The client certificate that TLS has verified; None without one."""
+        return None if self._transport is None else self._transport.get_extra_info("peercert") or None
 
     def _refuse(self, error: ServerRefusalError) -> None:
         self.write(replies.error(replies.NO_REQUEST_ID, error.code, str(error)))
@@ -386,12 +418,12 @@ class Connection(asyncio.Protocol):
     def _is_its_turn(self, type_: int) -> bool:
         if self.principal is not None:
             return type_ != BaseCommand.CONNECT
-        return type_ == (BaseCommand.CONNECT if self.authentication is None else BaseCommand.AUTH_RESPONSE)
+        return type_ == (BaseCommand.CONNECT if self.login is None else BaseCommand.AUTH_RESPONSE)
 
     def _when(self) -> str:
         if self.principal is not None:
             return "after a first CONNECT"
-        return "before its CONNECT" if self.authentication is None else "before it is authenticated"
+        return "before its CONNECT" if self.login is None else "before it is authenticated"
 
     def _start(self, request: Request[Connection], body: Any) -> None:
         def refuse(code: ServerError, message: str) -> None:

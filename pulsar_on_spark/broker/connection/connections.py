@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from typing import Final
 
 from pulsar_on_spark.broker.connection.broker_state import BrokerState
@@ -31,7 +32,7 @@ class Connections:
         self._all = Registry[Connection](frames_limit_bytes)
         self._server: asyncio.Server | None = None
         self._tls_listener: TlsListener | None = None
-        self._ticking: asyncio.Task[None] | None = None
+        self._ticking: list[asyncio.Task[None]] = []
 
     def __len__(self) -> int:
         return len(self._all)
@@ -57,7 +58,10 @@ class Connections:
             timeout_s = settings.connection_handshake_timeout_seconds
             self._tls_listener = TlsListener(tls, ports.numbers.use_binary, timeout_s)
             self._tls_listener.start(ports.binary_tls, made)
-        self._ticking = asyncio.create_task(self._tick(settings.keep_alive_interval_seconds))
+        self._ticking.append(asyncio.create_task(self._tick(settings.keep_alive_interval_seconds)))
+        if settings.authentication_enabled:
+            check_s = settings.authentication_refresh_check_seconds
+            self._ticking.append(asyncio.create_task(self._renew(check_s, handlers.renew)))
 
     def update_holds(self) -> None:
         """Pause or resume reading from producers after the publish path has closed or reopened."""
@@ -66,9 +70,9 @@ class Connections:
 
     async def stop_listening(self) -> None:
         """Accept no more clients."""
-        if self._ticking is not None:
-            self._ticking.cancel()
-            await asyncio.gather(self._ticking, return_exceptions=True)
+        for task in self._ticking:
+            task.cancel()
+        await asyncio.gather(*self._ticking, return_exceptions=True)
         if self._server is not None:
             self._server.close()
         if self._tls_listener is not None:
@@ -78,6 +82,12 @@ class Connections:
         """Close all connections after the written data is sent."""
         for connection in self._all:
             connection.close()
+
+    async def _renew(self, interval_s: float, renew: Callable[[Connection], None]) -> None:
+        while True:
+            await asyncio.sleep(interval_s)
+            for connection in self._all:
+                renew(connection)
 
     async def _tick(self, interval_s: float) -> None:
         loop = asyncio.get_running_loop()

@@ -40,6 +40,7 @@ class Handlers(NamedTuple, Generic[C]):
         sent: Handles a SEND.
         writable_again: Called when the connection accepts data again.
         closed: Called after the connection has ended.
+        renew: Called regularly if there is authentication: asks for new credentials in place of expired ones.
     """
 
     requests: dict[int, Request[C]]
@@ -47,3 +48,4 @@ class Handlers(NamedTuple, Generic[C]):
     sent: Callable[[C, Sent], None]
     writable_again: Callable[[C], None]
     closed: Callable[[C], None]
+    renew: Callable[[C], None]

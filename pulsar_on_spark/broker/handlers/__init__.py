@@ -41,6 +41,7 @@ def make_handlers(services: Services) -> Handlers[Connection]:
         sent=producing.sent,
         writable_again=consuming.writable_again,
         closed=partial(_closed, services),
+        renew=session.renew,
     )
 
 

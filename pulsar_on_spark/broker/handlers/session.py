@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import logging
+import time
 from functools import partial
 from importlib.metadata import version
 from typing import Final
 
 from pulsar_on_spark.broker.connection.connection import Connection
 from pulsar_on_spark.broker.connection.handlers import Signal
-from pulsar_on_spark.broker.runtime.access import Challenge
+from pulsar_on_spark.broker.runtime.access import Challenge, Hello, Login
 from pulsar_on_spark.broker.services.services import Services
 from pulsar_on_spark.model.errors import AccessDeniedError
 from pulsar_on_spark.protocol import replies
@@ -19,6 +21,11 @@ from pulsar_on_spark.protocol.commands import (
     FeatureFlags,
     ServerError,
 )
+from pulsar_on_spark.security.authentication import REFRESH, Claimed, Renewal, next_renewal
+from pulsar_on_spark.security.evidence import Failure, NotAuthenticatedError
+from pulsar_on_spark.security.principal import Principal
+
+log = logging.getLogger(__name__)
 
 PROTOCOL_VERSION: Final = 21
 """The protocol version of Pulsar 4.2."""
@@ -38,47 +45,92 @@ def connect(services: Services, connection: Connection, command: CommandConnect)
     connection.protocol_version = min(command.protocol_version, PROTOCOL_VERSION)
     connection.auth_method = command.auth_method_name[:MAX_LABEL_LETTERS]
     connection.knows_source_positions = command.feature_flags.supports_repl_dedup_by_lid_and_eid
+    is_forwarded = bool(command.original_principal) and not services.settings.authenticate_original_auth_data
+    connection.can_renew = command.feature_flags.supports_auth_refresh and not is_forwarded
+    claimed = Claimed(command.original_principal, command.original_auth_method, command.original_auth_data.encode())
+    hello = Hello(command.auth_method_name, connection.certificate, claimed)
     try:
-        connection.authentication = services.access.authentication(command.auth_method_name)
+        connection.login = services.access.login(hello)
     except AccessDeniedError as error:
         _deny(connection, error)
     else:
-        _authenticate(services, connection, command.auth_data)
+        connection.wait_for(_authenticate(services, connection, connection.login, command.auth_data))
 
 
 def auth_response(services: Services, connection: Connection, command: CommandAuthResponse) -> None:
     """Handle AUTH_RESPONSE: the next step of authentication, or new credentials of an authenticated client."""
-    _authenticate(services, connection, command.response.auth_data)
+    assert connection.login is not None, "CONNECT comes first"
+    connection.wait_for(_authenticate(services, connection, connection.login, command.response.auth_data))
 
 
-def _authenticate(services: Services, connection: Connection, data: bytes) -> None:
-    known = connection.principal
-    assert connection.authentication is not None, "CONNECT comes first"
+async def _authenticate(services: Services, connection: Connection, login: Login, data: bytes) -> None:
     try:
-        outcome = connection.authentication.step(data)
+        outcome = await login.step(data)
         if isinstance(outcome, Challenge):
-            connection.write(
-                replies.auth_challenge(
-                    SERVER_VERSION, connection.protocol_version, connection.auth_method, outcome.data
-                )
-            )
-            return
-        if known is not None and known != outcome:
-            raise AccessDeniedError(
-                f"The connection has role {known.role!r} and cannot change to role {outcome.role!r}: connect again."
-            )
+            _challenge(connection, outcome.data)
+        else:
+            _admit(services, connection, outcome)
     except AccessDeniedError as error:
         _deny(connection, error)
-        return
-    connection.principal = outcome
+    except Exception:
+        log.exception("The authentication of %s failed because of a bug in the broker.", connection.address)
+        connection.close()
+
+
+def _admit(services: Services, connection: Connection, found: Principal) -> None:
+    """Accept the credentials of a client; those that it renews must be of the same roles.
+
+    Raises:
+        AccessDeniedError: they are of other roles.
+    """
+    known = connection.principal
+    if known is not None and not known.is_same_client(found):
+        raise AccessDeniedError(f"it has the role {known.role!r}, and cannot change it to {found.role!r}")
+    connection.principal = found
+    connection.is_challenged = False
     if known is None:
         connection.handshake_done()
         size = services.settings.max_message_size
         connection.write(replies.connected(SERVER_VERSION, connection.protocol_version, size, FEATURES))
 
 
+def renew(connection: Connection) -> None:
+    """Ask a client for new credentials if its own have expired; disconnect it if it cannot send any, or did not."""
+    step = next_renewal(
+        connection.principal, time.time(), can_renew=connection.can_renew, is_challenged=connection.is_challenged
+    )
+    if step is Renewal.CHALLENGE:
+        connection.is_challenged = True
+        _challenge(connection, REFRESH)
+    elif step is Renewal.CLOSE:
+        log.info(
+            "Closing the connection of %s: its credentials are expired.",
+            connection.address,
+            extra={"connection": connection.address},
+        )
+        connection.close()
+
+
+def _challenge(connection: Connection, data: bytes) -> None:
+    connection.write(replies.auth_challenge(SERVER_VERSION, connection.protocol_version, connection.auth_method, data))
+
+
 def _deny(connection: Connection, error: AccessDeniedError) -> None:
-    connection.write(replies.error(replies.NO_REQUEST_ID, ServerError.AuthenticationError, str(error)))
+    """Refuse a client; the reason is for the log, and could help an attacker."""
+    log.warning(
+        "The client %s is not authenticated (method %r): %s.",
+        connection.address,
+        connection.auth_method,
+        str(error).rstrip("."),
+        extra={"connection": connection.address},
+    )
+    is_proxy = isinstance(error, NotAuthenticatedError) and error.failure is Failure.PROXY
+    code, message = (
+        (ServerError.AuthorizationError, "Invalid roles.")
+        if is_proxy
+        else (ServerError.AuthenticationError, "Failed to authenticate")
+    )
+    connection.write(replies.error(replies.NO_REQUEST_ID, code, message))
     connection.close()
 
 

@@ -22,6 +22,8 @@ class Pause(Flag):
     """Other clients have their turn."""
     RATE = auto()
     """A topic of the client's producers exceeds its publish rate."""
+    AUTHENTICATION = auto()
+    """The client's credentials are being checked."""
 
 
 _NOT_TAKEN: Final = Pause.BROKER | Pause.PENDING

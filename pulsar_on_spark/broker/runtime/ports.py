@@ -140,7 +140,14 @@ def check_reach(settings: BrokerSettings) -> None:
         InvalidArgumentError: the default bind_address would make an advertised address unreachable for other hosts.
     """
     if not _is_loopback(settings.bind_address):
-        if not _requires_certificates(settings):
+        if settings.authentication_enabled:
+            if _is_plain(settings):
+                log.warning(
+                    "The broker listens on %s without TLS: tokens and passwords can be read on the way. Set "
+                    'broker_service_port and web_service_port to "" and serve the ports with TLS.',
+                    settings.bind_address,
+                )
+        elif not _requires_certificates(settings):
             log.warning(
                 "The broker listens on %s and authenticates nobody: every host that reaches its ports may read, write "
                 "and administer everything. Set bind_address to 127.0.0.1, or keep the ports behind a firewall.",
@@ -159,8 +166,11 @@ def check_reach(settings: BrokerSettings) -> None:
 
 
 def _requires_certificates(settings: BrokerSettings) -> bool:
-    is_plain = settings.broker_service_port is not None or settings.web_service_port is not None
-    return settings.tls_require_trusted_client_cert_on_connect and not is_plain
+    return settings.tls_require_trusted_client_cert_on_connect and not _is_plain(settings)
+
+
+def _is_plain(settings: BrokerSettings) -> bool:
+    return settings.broker_service_port is not None or settings.web_service_port is not None
 
 
 def _advertised(settings: BrokerSettings) -> Iterator[tuple[str, str]]:

@@ -22,6 +22,7 @@ from pulsar_on_spark.model.errors import (
     TopicTerminatedError,
 )
 from pulsar_on_spark.protocol.commands import ServerError
+from pulsar_on_spark.security.evidence import NotAuthenticatedError
 
 BUG_REASON: Final = "The request failed because of a bug in the broker: see the broker's log."
 """The reason sent for an unexpected error, whose own text may hold details that clients must not see."""
@@ -41,6 +42,7 @@ class ServerRefusalError(PulsarpyError):
 
 
 _CODES: Final[tuple[tuple[type[PulsarpyError], ServerError], ...]] = (
+    (NotAuthenticatedError, ServerError.AuthenticationError),
     (AccessDeniedError, ServerError.AuthorizationError),
     (TopicNotFoundError, ServerError.TopicNotFound),
     (TopicTerminatedError, ServerError.TopicTerminatedError),

@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, SecretStr, ValidationError
 
 from pulsar_on_spark.model.errors import InvalidArgumentError
 from pulsar_on_spark.model.logs import LogFormat, LogLevel
@@ -52,8 +52,8 @@ class BrokerSettings(BaseModel):
     web_service_port_tls: Port = None
     """Port for HTTPS, usually 8443."""
     bind_address: str = "127.0.0.1"
-    """Address to listen on; `0.0.0.0` for all, with a warning. Pulsar's default is all. This broker has no
-    authentication, so clients on other hosts can connect only if this is set."""
+    """Address to listen on; `0.0.0.0` for all, with a warning. Pulsar's default is all. Without
+    authentication every client may do everything, so clients on other hosts can connect only if this is set."""
     advertised_address: str = "localhost"
     """Host name that lookups return: clients must reach the broker by it."""
     advertised_listeners: str = ""
@@ -77,6 +77,38 @@ class BrokerSettings(BaseModel):
     """Ciphers of TLS 1.2 by OpenSSL's names; by default OpenSSL's choice."""
     tls_cert_refresh_check_duration_sec: Annotated[float, Field(gt=0)] = 300
     """Interval of checks whether the TLS files were replaced."""
+    authentication_enabled: bool = False
+    """Refusal of clients that do not prove their role (see [security](security.md))."""
+    authentication_providers: Names = ()
+    """The ways to prove it: `token`, `basic` and `tls`, or the names of Pulsar's classes, in the order in which they
+    are tried."""
+    strict_auth_method: bool = False
+    """Refusal of HTTP requests that do not name their method (`X-Pulsar-Auth-Method-Name`)."""
+    anonymous_user_role: str = ""
+    """Role of clients without credentials; without it, they are refused."""
+    proxy_roles: Names = ()
+    """Roles of proxies, which speak for other clients."""
+    authenticate_original_auth_data: bool = False
+    """Check of the credentials that proxies forward; if false, a proxy's word is enough."""
+    authentication_refresh_check_seconds: Annotated[float, Field(gt=0)] = 60
+    """Interval of checks for expired credentials of connected clients. They are asked for new ones; those that cannot
+    send any by the next check are disconnected."""
+    authenticate_metrics_endpoint: bool = False
+    """Authentication of requests for `/metrics`, too."""
+    token_secret_key: SecretStr = SecretStr("")
+    """Secret key that verifies tokens: `file:///PATH`, a path, `data:;base64,KEY` or base64."""
+    token_public_key: str = ""
+    """Public key that verifies tokens, RSA or EC, in DER or PEM, given in the same ways."""
+    token_auth_claim: str = "sub"
+    """Claim of a token that holds the role."""
+    token_audience_claim: str = ""
+    """Claim of a token that holds the audience; without it, the audience is not checked."""
+    token_audience: str = ""
+    """Audience of this broker, which that claim must be or contain."""
+    token_allowed_clock_skew_seconds: Annotated[int, Field(ge=0, le=3600)] = 0
+    """Time by which the clock of a token's issuer may differ."""
+    basic_auth_conf: SecretStr = SecretStr("")
+    """File of users and passwords (htpasswd, by bcrypt or apr1), given in the same ways as keys."""
     web_service_allowed_hosts: Names = ()
     """Host names that HTTP requests may have besides addresses, `localhost` and `advertised_address`; `*` for any.
     Separated by commas in the environment."""
@@ -305,6 +337,10 @@ def load(
                     f"Setting {name!r} {sources[name]} is about Java's key stores, which are not supported: write "
                     "certificate and key as PEM files by `openssl pkcs12`, and set tls_certificate_file_path and "
                     "tls_key_file_path."
+                ) from error
+            if name == "token_public_alg":
+                raise InvalidArgumentError(
+                    f"Setting {name!r} {sources[name]} is not needed: the key itself says its kind, leave it out."
                 ) from error
             close = difflib.get_close_matches(name, BrokerSettings.model_fields, n=1)
             remedy = f"did you mean {close[0]}?" if close else "see docs/configuration.md for all settings."

@@ -7,6 +7,8 @@ import inspect
 import json
 import sys
 
+from pydantic import SecretStr
+
 from pulsar_on_spark.broker.runtime.settings import ENVIRONMENT_PREFIX, BrokerSettings
 from pulsar_on_spark.broker.services.settings_changes import DYNAMIC
 
@@ -43,7 +45,8 @@ def page() -> str:
     rows = []
     for name, meaning in _docstrings().items():
         value = BrokerSettings.model_fields[name].default
-        default = json.dumps("" if value is None else value)
+        # No secret has a default.
+        default = json.dumps("" if value is None or isinstance(value, SecretStr) else value)
         star = " *" if name in DYNAMIC else ""
         rows.append(f"| `{name}`{star} | `{default}` | {meaning} |")
     return HEAD + "\n".join(rows) + "\n"

@@ -17,6 +17,7 @@ from pulsar_on_spark.broker.services.services import Services
 from pulsar_on_spark.broker.services.vitals import Vitals
 from pulsar_on_spark.broker.web.admin.peeks import peek_turns
 from pulsar_on_spark.broker.web.admin.storage import StorageLook
+from pulsar_on_spark.broker.web.authenticated import Authenticated
 from pulsar_on_spark.broker.web.guard import Guard, Guarded
 from pulsar_on_spark.broker.web.routers import ROUTERS
 from pulsar_on_spark.model.errors import (
@@ -39,6 +40,7 @@ from pulsar_on_spark.model.errors import (
     TopicTerminatedError,
 )
 from pulsar_on_spark.protocol.commands import ServerError
+from pulsar_on_spark.security.evidence import NotAuthenticatedError
 from pulsar_on_spark.topic.entries.schemas.schema import MAX_SCHEMA_BYTES
 
 log = logging.getLogger(__name__)
@@ -48,6 +50,7 @@ MAX_BODY_BYTES: Final = 4 * MAX_SCHEMA_BYTES
 MAX_DRAINED_BYTES: Final = 16 * MAX_BODY_BYTES
 """Bytes of a body above the limit that are read and dropped: a client that is still sending misses the response."""
 _STATUS: Final[tuple[tuple[type[PulsarpyError], int], ...]] = (
+    (NotAuthenticatedError, 401),
     (AccessDeniedError, 403),
     (TopicNotFoundError, 404),
     (NamespaceNotFoundError, 404),
@@ -106,6 +109,7 @@ def create_app(services: Services, vitals: Vitals) -> FastAPI:
         app.include_router(router)
     app.add_middleware(_LimitedBody)
     app.add_middleware(_HeadAsGet)
+    app.add_middleware(Authenticated, services=services)
     settings = services.settings
     hosts = (*settings.web_service_allowed_hosts, *services.listeners.hosts)
     guard = Guard.of(settings.advertised_address, hosts, settings.web_service_allowed_origins)

@@ -28,6 +28,7 @@ from uvicorn.server import ServerState
 
 from pulsar_on_spark.broker.runtime.tls_listener import TLS_HANDSHAKE
 from pulsar_on_spark.broker.web.health import PROBES
+from pulsar_on_spark.broker.web.requests import CERTIFICATE
 
 log = logging.getLogger(__name__)
 
@@ -136,6 +137,7 @@ class LimitedHttp(H11Protocol):
         self._untaken: asyncio.TimerHandle | None = None
 
     async def _answer(self, scope: Scope, receive: Receive, send: Send) -> None:
+        scope[CERTIFICATE] = self.transport.get_extra_info("peercert") or None
         is_served = scope["path"] in PROBES or not self._limits.is_crowded(self)
         try:
             await (self.config.loaded_app if is_served else _CROWDED)(scope, receive, send)

@@ -7,7 +7,7 @@ from typing import Annotated, Any, Final, Literal, cast
 from fastapi import Depends, HTTPException, Path, Query, Request
 from starlette.convertors import Convertor, register_url_convertor
 
-from pulsar_on_spark.broker.runtime.access import Operation, authenticate_at_once
+from pulsar_on_spark.broker.runtime.access import Operation
 from pulsar_on_spark.broker.services.services import Services
 from pulsar_on_spark.broker.services.vitals import Vitals
 from pulsar_on_spark.metadata.records import TopicRecord
@@ -16,7 +16,10 @@ from pulsar_on_spark.model.names import TopicName, check_namespace, check_subscr
 from pulsar_on_spark.security.principal import Principal
 from pulsar_on_spark.topic.catalog import catalog
 
-_AUTHORIZATION: Final = "authorization"
+PRINCIPAL: Final = "pulsarpy.principal"
+"""The key of a request's scope for its authenticated client."""
+CERTIFICATE: Final = "pulsarpy.certificate"
+"""The key of a request's scope for the client certificate that TLS has verified."""
 
 TOPIC: Final = "/admin/v2/{domain:domain}/{tenant}/{namespace}/{topic}"
 """The path of a topic; its name is one segment, percent-encoded by clients."""
@@ -66,9 +69,8 @@ async def _web_url(request: Request) -> str:
 
 
 async def _client(request: Request) -> Principal:
-    """Authenticate the client by the header of Pulsar's clients: `Authorization: <method> <data>`."""
-    method, _, data = request.headers.get(_AUTHORIZATION, "").partition(" ")
-    return authenticate_at_once(_services_of(request).access, method, data.encode())
+    """Return the client, which the middleware has authenticated."""
+    return cast(Principal, request.scope[PRINCIPAL])
 
 
 BrokerServices = Annotated[Services, Depends(_services)]

@@ -1,0 +1,136 @@
+"""The broker's authentication, made of its settings."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Iterator
+from typing import Final
+
+from pulsar_on_spark.broker.runtime.settings import BrokerSettings
+from pulsar_on_spark.model.errors import InvalidArgumentError, PulsarpyError
+from pulsar_on_spark.security import keys
+from pulsar_on_spark.security.authentication import Authentication, Proxies
+from pulsar_on_spark.security.evidence import Provider
+from pulsar_on_spark.security.files import path_of, read_given
+from pulsar_on_spark.security.providers.basic import BasicProvider, Users
+from pulsar_on_spark.security.providers.certificate import CertificateProvider
+from pulsar_on_spark.security.providers.token import TokenProvider, TokenRules
+from pulsar_on_spark.security.tls import stamps_of
+
+log = logging.getLogger(__name__)
+
+_CLASS_PREFIX: Final = "AuthenticationProvider"
+_BASIC: Final = "Setting basic_auth_conf"
+
+
+def authentication_of(settings: BrokerSettings) -> Authentication | None:
+    """Return the authentication of a broker; None if it is off.
+
+    Raises:
+        InvalidArgumentError: settings are missing, invalid or contradict each other.
+    """
+    if not settings.authentication_enabled:
+        return None
+    providers = list(_providers(settings))
+    if not providers:
+        raise InvalidArgumentError(
+            "Setting authentication_enabled needs authentication_providers: give token, basic, tls or several of them."
+        )
+    if settings.anonymous_user_role in settings.proxy_roles:
+        raise InvalidArgumentError(
+            "Setting anonymous_user_role is one of proxy_roles, so any client could speak for any other: give another."
+        )
+    return Authentication(
+        providers,
+        settings.anonymous_user_role or None,
+        settings.strict_auth_method,
+        Proxies(frozenset(settings.proxy_roles), settings.authenticate_original_auth_data),
+    )
+
+
+def _providers(settings: BrokerSettings) -> Iterator[Provider]:
+    seen = set()
+    for given in filter(None, settings.authentication_providers):
+        name = given.rpartition(".")[2].removeprefix(_CLASS_PREFIX).lower()
+        make = _MAKERS.get(name)
+        if make is None:
+            raise InvalidArgumentError(
+                f"Setting authentication_providers has {given!r}, which is not supported: give token, basic, tls or "
+                "several of them."
+            )
+        if name in seen:
+            raise InvalidArgumentError(f"Setting authentication_providers has {given!r} twice: leave one out.")
+        seen.add(name)
+        yield make(settings)
+
+
+def _token(settings: BrokerSettings) -> Provider:
+    secret, public = settings.token_secret_key.get_secret_value(), settings.token_public_key
+    if bool(secret) == bool(public):
+        raise InvalidArgumentError(
+            "Authentication by token needs a key: set either token_secret_key or token_public_key, not both."
+        )
+    if secret:
+        what = "Setting token_secret_key"
+        key = keys.secret_key(read_given(secret, what, secret=True), what)
+    else:
+        what = "Setting token_public_key"
+        key = keys.public_key(read_given(public, what, secret=False), what)
+    if bool(settings.token_audience_claim) != bool(settings.token_audience):
+        raise InvalidArgumentError(
+            "Settings token_audience_claim and token_audience belong together: set both, or neither."
+        )
+    rules = TokenRules(
+        settings.token_auth_claim,
+        settings.token_audience_claim,
+        settings.token_audience,
+        settings.token_allowed_clock_skew_seconds,
+    )
+    return TokenProvider(key, rules, time.time)
+
+
+def _basic(settings: BrokerSettings) -> Provider:
+    given = settings.basic_auth_conf.get_secret_value()
+    if not given:
+        raise InvalidArgumentError("Authentication by user and password needs basic_auth_conf: set it to a file.")
+    return BasicProvider(_UsersFile(given).read)
+
+
+def _tls(settings: BrokerSettings) -> Provider:
+    has_port = settings.broker_service_port_tls is not None or settings.web_service_port_tls is not None
+    if not has_port or not settings.tls_trust_certs_file_path or settings.tls_allow_insecure_connection:
+        raise InvalidArgumentError(
+            "Authentication by client certificates needs a port with TLS and the CAs of the certificates: set "
+            "broker_service_port_tls and tls_trust_certs_file_path, and leave tls_allow_insecure_connection out."
+        )
+    return CertificateProvider()
+
+
+_MAKERS: Final[dict[str, Callable[[BrokerSettings], Provider]]] = {"token": _token, "basic": _basic, "tls": _tls}
+
+
+class _UsersFile:
+    """The users of the settings; a file is read again when it was replaced.
+
+    Raises:
+        InvalidArgumentError: it cannot be used.
+    """
+
+    def __init__(self, given: str) -> None:
+        self._given = given
+        self._file = path_of(given)
+        self._stamps = stamps_of([self._file])
+        self._users = Users.parse(read_given(given, _BASIC, secret=True), _BASIC)
+
+    def read(self) -> Users:
+        """Return the users; if the file cannot be used now, log an error and return the former ones."""
+        stamps = stamps_of([self._file])
+        if stamps != self._stamps:
+            self._stamps = stamps
+            try:
+                self._users = Users.parse(read_given(self._given, _BASIC, secret=True), _BASIC)
+                log.info("The file of basic_auth_conf was replaced, and its users are in use.")
+            except (PulsarpyError, OSError) as error:
+                log.error("The file of basic_auth_conf was replaced and cannot be used: %s", error)
+        return self._users

@@ -1,0 +1,195 @@
+"""Authentication of clients: which provider checks their credentials, the anonymous role, and proxies.
+
+| the method of the client's credentials | outcome |
+|---|---|
+| has providers | the first one that accepts them decides; if none does, the client is refused |
+| has none | the anonymous role, if there is one; else the client is refused |
+| is missing, over HTTP | each provider is tried; the anonymous role only for a client without any credentials |
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from enum import Enum, auto
+from typing import Final
+
+from pulsar_on_spark.security.evidence import Evidence, Failure, NotAuthenticatedError, Provider
+from pulsar_on_spark.security.principal import UNKNOWN_METHOD, Principal
+
+REFRESH: Final = b"PulsarAuthRefresh"
+"""The data of the AUTH_CHALLENGE that asks a client for new credentials; clients compare it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Claimed:
+    """The client that a proxy forwards, as the proxy describes it.
+
+    Attributes:
+        role: Its role (`original_principal`); "" without a proxy.
+        method: The method of its credentials; "" if they are not forwarded.
+        data: Its credentials.
+    """
+
+    role: str = ""
+    method: str = ""
+    data: bytes = field(default=b"", repr=False)
+
+
+NO_CLAIM: Final = Claimed()
+"""The claim of a client that speaks for itself."""
+
+
+@dataclass(frozen=True, slots=True)
+class Proxies:
+    """The proxies that may speak for other clients.
+
+    Attributes:
+        roles: The roles of proxies.
+        verifies: True if proxies forward their clients' credentials, which then are checked, too.
+    """
+
+    roles: frozenset[str] = frozenset()
+    verifies: bool = False
+
+    def principal_of(self, connected: Principal, original_role: str) -> Principal:
+        """Decide who a connection acts for.
+
+        Args:
+            connected: The client that holds the connection.
+            original_role: The role that it speaks for; "" for none.
+
+        Raises:
+            NotAuthenticatedError: a proxy must speak for a client that is no proxy, and no other client may.
+        """
+        if connected.role in self.roles:
+            if not original_role or original_role in self.roles:
+                raise NotAuthenticatedError(
+                    Failure.PROXY, f"the proxy {connected.role!r} speaks for no client, or for another proxy"
+                )
+            return replace(connected, original_role=original_role)
+        if original_role and original_role != connected.role:
+            raise NotAuthenticatedError(
+                Failure.PROXY, f"{connected.role!r} speaks for another role, and proxy_roles does not list it"
+            )
+        return connected
+
+
+_NO_PROXIES: Final = Proxies()
+
+
+@dataclass(frozen=True, slots=True)
+class Authentication:
+    """The providers of a broker, and the rules between them.
+
+    Attributes:
+        providers: The providers, in the order in which they are tried.
+        anonymous_role: The role of clients whose method has no provider; None if they are refused.
+        strict: True if HTTP clients must name their method.
+        proxies: The proxies.
+    """
+
+    providers: Sequence[Provider]
+    anonymous_role: str | None = None
+    strict: bool = False
+    proxies: Proxies = _NO_PROXIES
+
+    async def authenticate(self, method: str, evidence: Evidence, claimed: Claimed) -> Principal:
+        """Authenticate a client, and the one that it speaks for.
+
+        Args:
+            method: The method of the credentials; "" if the client gives none.
+            evidence: The credentials.
+            claimed: The client that it speaks for.
+
+        Raises:
+            NotAuthenticatedError: the credentials are missing or invalid.
+        """
+        connected = await self._by_method(method or UNKNOWN_METHOD, evidence)
+        return await self._with_original(connected, claimed)
+
+    async def authenticate_http(
+        self, method: str | None, evidences: Mapping[str, Evidence], claimed: Claimed
+    ) -> Principal:
+        """Authenticate an HTTP client, and the one that it speaks for.
+
+        Args:
+            method: The method that the client names (`X-Pulsar-Auth-Method-Name`); None if it names none.
+            evidences: The credentials that it sends, by method.
+            claimed: The client that it speaks for.
+
+        Raises:
+            NotAuthenticatedError: the credentials are missing or invalid.
+        """
+        if method is not None:
+            connected = await self._by_method(method, evidences.get(method, Evidence()))
+        elif self.strict:
+            raise NotAuthenticatedError(Failure.METHOD, "the request does not name its authentication method")
+        else:
+            connected = await self._by_any(evidences)
+        return await self._with_original(connected, claimed)
+
+    async def _by_any(self, evidences: Mapping[str, Evidence]) -> Principal:
+        refusal = NotAuthenticatedError(Failure.MISSING, "the request has no credentials")
+        is_refused = False
+        for provider in self.providers:
+            if provider.method not in evidences:
+                continue
+            try:
+                return await provider.authenticate(evidences[provider.method])
+            except NotAuthenticatedError as error:
+                refusal, is_refused = error, True
+        if is_refused:
+            raise refusal
+        return self._anonymous(refusal)
+
+    async def _by_method(self, method: str, evidence: Evidence) -> Principal:
+        refusal = NotAuthenticatedError(Failure.METHOD, f"there is no provider of the method {method[:64]!r}")
+        is_provided = False
+        for provider in self.providers:
+            if provider.method == method:
+                is_provided = True
+                try:
+                    return await provider.authenticate(evidence)
+                except NotAuthenticatedError as error:
+                    refusal = error
+        if is_provided:
+            raise refusal
+        return self._anonymous(refusal)
+
+    def _anonymous(self, refusal: NotAuthenticatedError) -> Principal:
+        if self.anonymous_role is None:
+            raise refusal
+        return Principal(self.anonymous_role)
+
+    async def _with_original(self, connected: Principal, claimed: Claimed) -> Principal:
+        if not self.proxies.verifies or connected.role not in self.proxies.roles:
+            return self.proxies.principal_of(connected, claimed.role)
+        original = await self._by_method(claimed.method or UNKNOWN_METHOD, Evidence(claimed.data))
+        if claimed.role and claimed.role != original.role:
+            raise NotAuthenticatedError(Failure.PROXY, "the proxy's client has other credentials than the proxy says")
+        found = self.proxies.principal_of(connected, original.role)
+        ends = [each.expires_at_s for each in (connected, original) if each.expires_at_s is not None]
+        return replace(found, expires_at_s=min(ends, default=None))
+
+
+class Renewal(Enum):
+    """The step to take with a connection whose credentials may have expired."""
+
+    NONE = auto()
+    CHALLENGE = auto()
+    CLOSE = auto()
+
+
+def next_renewal(principal: Principal | None, now_s: float, *, can_renew: bool, is_challenged: bool) -> Renewal:
+    """Decide about a connection at one of the regular checks.
+
+    Args:
+        principal: Its client; None before it is authenticated.
+        now_s: The time, in seconds since 1970.
+        can_renew: True if the client can send new credentials.
+        is_challenged: True if it was asked for them, and has not answered.
+    """
+    if principal is None or not principal.is_expired(now_s):
+        return Renewal.NONE
+    return Renewal.CHALLENGE if can_renew and not is_challenged else Renewal.CLOSE

@@ -1,0 +1,77 @@
+"""The credentials that a client presents, the interface of what checks them, and the refusal of bad ones."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Any, Protocol
+
+from pulsar_on_spark.model.errors import AccessDeniedError
+from pulsar_on_spark.security.principal import Principal
+
+Certificate = Mapping[str, Any]
+"""A verified certificate, as `ssl.SSLObject.getpeercert` returns it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Evidence:
+    """The credentials of a client.
+
+    Attributes:
+        data: The token, or user and password; not shown, because logs must not hold it.
+        certificate: The client certificate that TLS has verified; None without one.
+    """
+
+    data: bytes = field(default=b"", repr=False)
+    certificate: Certificate | None = field(default=None, repr=False)
+
+
+class Failure(StrEnum):
+    """The reason of a refusal: a label of metrics, so there are only these."""
+
+    MISSING = "missing"
+    MALFORMED = "malformed"
+    TOO_LONG = "too_long"
+    SIGNATURE = "invalid_signature"
+    EXPIRED = "expired"
+    NOT_YET_VALID = "not_yet_valid"
+    AUDIENCE = "wrong_audience"
+    ISSUER = "unknown_issuer"
+    ROLE = "no_role"
+    PASSWORD = "wrong_password"
+    METHOD = "unknown_method"
+    PROXY = "invalid_proxy"
+    UNAVAILABLE = "issuer_unavailable"
+
+
+class NotAuthenticatedError(AccessDeniedError):
+    """The client's credentials are missing or invalid.
+
+    Args:
+        failure: The reason, for metrics.
+        reason: The reason, for the log; clients do not get it. It holds nothing of the credentials.
+    """
+
+    def __init__(self, failure: Failure, reason: str) -> None:
+        super().__init__(reason)
+        self.failure = failure
+
+
+class Provider(Protocol):
+    """A check of credentials of one method.
+
+    Attributes:
+        name: The name of the provider, for metrics: Pulsar's class name.
+        method: The authentication method, such as `token`.
+    """
+
+    name: str
+    method: str
+
+    async def authenticate(self, evidence: Evidence) -> Principal:
+        """Return the client's identity.
+
+        Raises:
+            NotAuthenticatedError: the credentials are missing or invalid.
+        """

@@ -1,0 +1,94 @@
+"""Secrets and keys as settings and options name them, and the permissions of their files.
+
+They are given as Pulsar's settings give them: `file:///a/path`, a path, `data:;base64,...` or base64 alone.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import logging
+import os
+import stat
+from pathlib import Path
+from typing import Final
+from urllib.parse import unquote, unquote_to_bytes, urlsplit
+
+from pulsar_on_spark.model.errors import InvalidArgumentError
+
+log = logging.getLogger(__name__)
+
+OPEN_SECRETS_VARIABLE: Final = "PULSARPY_ALLOW_OPEN_SECRETS"
+"""If this environment variable is 1, secret files that every user of the host can read are accepted."""
+MAX_FILE_BYTES: Final = 1 << 20
+
+
+def require_private(file: Path, what: str) -> None:
+    """Refuse a secret file that every user of the host can read.
+
+    Args:
+        file: The file.
+        what: What the file is, for the error.
+
+    Raises:
+        InvalidArgumentError: every user can read it.
+        OSError: there is no such file.
+    """
+    mode = stat.S_IMODE(file.stat().st_mode)
+    if not mode & stat.S_IROTH:
+        return
+    if os.environ.get(OPEN_SECRETS_VARIABLE) == "1":
+        log.warning("Every user of this host can read %s %s (permissions %04o).", what, file, mode)
+    else:
+        raise InvalidArgumentError(
+            f"Every user of this host can read {what} {file} (permissions {mode:04o}): run `chmod o= {file}`, "
+            f"or set {OPEN_SECRETS_VARIABLE}=1."
+        )
+
+
+def read_given(given: str, what: str, *, secret: bool) -> bytes:
+    """Read what a setting or an option names.
+
+    Args:
+        given: A `file:` URL, a `data:` URL, the path of a file, or base64.
+        what: The setting or option, for errors.
+        secret: True if a file must not be readable by other users of the host.
+
+    Raises:
+        InvalidArgumentError: it cannot be read.
+    """
+    if given.startswith("data:"):
+        return _data_url(given, what)
+    is_url = given.startswith("file:")
+    file = Path(unquote(urlsplit(given).path) if is_url else given)
+    try:
+        if is_url or (len(given) < 1024 and file.is_file()):
+            if secret:
+                require_private(file, what)
+            with file.open("rb") as opened:
+                return opened.read(MAX_FILE_BYTES)
+    except (OSError, ValueError) as error:
+        raise InvalidArgumentError(
+            f"{what} names a file that cannot be read ({getattr(error, 'strerror', None) or error}): give another."
+        ) from error
+    try:
+        return base64.b64decode(given, validate=True)
+    except (binascii.Error, ValueError) as error:
+        raise InvalidArgumentError(
+            f"{what} is neither a file nor base64: give file:///PATH, or data:;base64,KEY."
+        ) from error
+
+
+def path_of(given: str) -> Path:
+    """Return the path of a `file:` URL, or of a file that is named by its path."""
+    return Path(unquote(urlsplit(given).path) if given.startswith("file:") else given)
+
+
+def _data_url(given: str, what: str) -> bytes:
+    head, comma, data = given.removeprefix("data:").partition(",")
+    try:
+        if not comma:
+            raise ValueError("no comma")
+        return base64.b64decode(data, validate=True) if head.endswith(";base64") else unquote_to_bytes(data)
+    except (binascii.Error, ValueError) as error:
+        raise InvalidArgumentError(f"{what} is no data URL: give one such as data:;base64,KEY.") from error

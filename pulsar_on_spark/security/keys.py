@@ -1,0 +1,94 @@
+"""Keys of tokens, and the algorithms that each kind of key is used with.
+
+Private and public keys are DER, as `pulsar tokens` writes them, or PEM.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Final
+
+from cryptography.exceptions import UnsupportedAlgorithm
+from cryptography.hazmat.primitives import serialization
+from cryptography.hazmat.primitives.asymmetric import ec, rsa
+
+from pulsar_on_spark.model.errors import InvalidArgumentError
+
+MIN_SECRET_BYTES: Final = 32
+"""Shortest secret key: the digest of HS256. A shorter one could be guessed."""
+MIN_RSA_BITS: Final = 2048
+HMAC_ALGORITHMS: Final = ("HS256", "HS384", "HS512")
+RSA_ALGORITHMS: Final = ("RS256", "RS384", "RS512", "PS256", "PS384", "PS512")
+_CURVES: Final = {"secp256r1": "ES256", "secp384r1": "ES384", "secp521r1": "ES512"}
+_PEM: Final = b"-----BEGIN"
+
+PublicKey = rsa.RSAPublicKey | ec.EllipticCurvePublicKey
+PrivateKey = rsa.RSAPrivateKey | ec.EllipticCurvePrivateKey
+
+
+@dataclass(frozen=True, slots=True)
+class TokenKey:
+    """A key that signs or verifies tokens.
+
+    Attributes:
+        algorithms: The algorithms of this kind of key; the first one is its default.
+        material: The key itself.
+    """
+
+    algorithms: tuple[str, ...]
+    material: bytes | PublicKey | PrivateKey = field(repr=False)
+
+
+def secret_key(content: bytes, what: str) -> TokenKey:
+    """Make a secret key of its bytes.
+
+    Raises:
+        InvalidArgumentError: it is too short, or a key of another kind.
+    """
+    if content.startswith(_PEM):
+        raise InvalidArgumentError(f"{what} is a PEM file, so it is no secret key: give raw bytes, or a public key.")
+    if len(content) < MIN_SECRET_BYTES:
+        raise InvalidArgumentError(
+            f"{what} has {len(content)} bytes, and a secret key needs {MIN_SECRET_BYTES}: give that many random ones."
+        )
+    return TokenKey(HMAC_ALGORITHMS, content)
+
+
+def public_key(content: bytes, what: str) -> TokenKey:
+    """Make a public key of its DER or PEM form.
+
+    Raises:
+        InvalidArgumentError: it is no RSA key of 2,048 bits or more, and no EC key of a curve of NIST.
+    """
+    try:
+        if content.startswith(_PEM):
+            found = serialization.load_pem_public_key(content)
+        else:
+            found = serialization.load_der_public_key(content)
+    except (ValueError, UnsupportedAlgorithm) as error:
+        raise InvalidArgumentError(f"{what} is no public key in DER or PEM: give another.") from error
+    return TokenKey(_algorithms_of(found, what), found)  # type: ignore[arg-type]
+
+
+def private_key(content: bytes, what: str) -> TokenKey:
+    """Make a private key of its DER or PEM form (errors as `public_key`)."""
+    try:
+        if content.startswith(_PEM):
+            found = serialization.load_pem_private_key(content, None)
+        else:
+            found = serialization.load_der_private_key(content, None)
+    except (ValueError, TypeError, UnsupportedAlgorithm) as error:
+        raise InvalidArgumentError(
+            f"{what} is no private key in PKCS#8, DER or PEM, without a password: give another."
+        ) from error
+    return TokenKey(_algorithms_of(found, what), found)  # type: ignore[arg-type]
+
+
+def _algorithms_of(key: object, what: str) -> tuple[str, ...]:
+    if isinstance(key, rsa.RSAPublicKey | rsa.RSAPrivateKey):
+        if key.key_size < MIN_RSA_BITS:
+            raise InvalidArgumentError(f"{what} is an RSA key of {key.key_size} bits: {MIN_RSA_BITS} are the least.")
+        return RSA_ALGORITHMS
+    if isinstance(key, ec.EllipticCurvePublicKey | ec.EllipticCurvePrivateKey) and key.curve.name in _CURVES:
+        return (_CURVES[key.curve.name],)
+    raise InvalidArgumentError(f"{what} is neither an RSA key nor an EC key on P-256, P-384 or P-521: give another.")

@@ -1,0 +1,1 @@
+"""The built-in checks of credentials: `token`, `basic`, `certificate` and `openid`, one method each."""

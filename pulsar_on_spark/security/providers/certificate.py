@@ -1,0 +1,37 @@
+"""Client certificates: the common name of a verified one is the role (Pulsar's AuthenticationProviderTls)."""
+
+from __future__ import annotations
+
+import ssl
+from typing import Final
+
+from pulsar_on_spark.security.evidence import Certificate, Evidence, Failure, NotAuthenticatedError
+from pulsar_on_spark.security.principal import Principal
+
+_COMMON_NAME: Final = "commonName"
+
+
+def principal_of(certificate: Certificate | None) -> Principal:
+    """Return the role of a verified certificate.
+
+    Raises:
+        NotAuthenticatedError: there is no certificate, or it has no common name, or several.
+    """
+    if not certificate:
+        raise NotAuthenticatedError(Failure.MISSING, "there is no client certificate that a trusted CA has signed")
+    names = [value for part in certificate.get("subject", ()) for kind, value in part if kind == _COMMON_NAME]
+    if len(names) != 1 or not names[0]:
+        raise NotAuthenticatedError(Failure.ROLE, f"the client certificate has {len(names)} common names, and needs 1")
+    expires = certificate.get("notAfter")
+    return Principal(names[0], expires_at_s=None if expires is None else float(ssl.cert_time_to_seconds(expires)))
+
+
+class CertificateProvider:
+    """Authentication by client certificates."""
+
+    name = "AuthenticationProviderTls"
+    method = "tls"
+
+    async def authenticate(self, evidence: Evidence) -> Principal:
+        """Return the role of the connection's certificate (errors as `principal_of`)."""
+        return principal_of(evidence.certificate)

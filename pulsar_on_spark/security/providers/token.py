@@ -1,0 +1,149 @@
+"""Tokens (JWT): signature, times, audience and role (Pulsar's AuthenticationProviderToken).
+
+The algorithms are those of the key's kind, whatever a token says: so neither `none` nor a public key as an HMAC secret
+can pass. Headers that name a key (`kid`, `jku`, `jwk`, `x5u`, `x5c`) are ignored.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Final, cast
+
+import jwt
+
+from pulsar_on_spark.security.evidence import Evidence, Failure, NotAuthenticatedError
+from pulsar_on_spark.security.keys import TokenKey
+from pulsar_on_spark.security.principal import Principal
+
+MAX_TOKEN_BYTES: Final = 16 << 10
+"""Longest token that is decoded: decoding takes time in proportion to its length."""
+MAX_ROLE_BYTES: Final = 1024
+# Times and audience are checked below: by the caller's clock, and as Pulsar does.
+_SIGNATURE_ONLY: Final[Any] = {
+    "verify_signature": True,
+    "verify_exp": False,
+    "verify_nbf": False,
+    "verify_iat": False,
+    "verify_aud": False,
+    "verify_iss": False,
+    "verify_sub": False,
+    "verify_jti": False,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class TokenRules:
+    """The claims that a token must have.
+
+    Attributes:
+        role_claim: The claim of the role: a text, or a list, of which the first one counts.
+        audience_claim: The claim of the audience; "" if it is not checked.
+        audience: The broker's audience, which the claim must be or contain.
+        skew_s: Seconds by which the clocks of issuer and broker may differ.
+    """
+
+    role_claim: str = "sub"
+    audience_claim: str = ""
+    audience: str = ""
+    skew_s: float = 0
+
+
+def verify(token: bytes, key: TokenKey, rules: TokenRules, now_s: float) -> Principal:
+    """Check a token and return its role.
+
+    Args:
+        token: The token in its compact form.
+        key: The key that verifies it.
+        rules: The claims that it must have.
+        now_s: The time, in seconds since 1970.
+
+    Raises:
+        NotAuthenticatedError: the token is invalid.
+    """
+    return principal_of(verified_claims(token, key), rules, now_s)
+
+
+def verified_claims(token: bytes, key: TokenKey) -> Mapping[str, Any]:
+    """Check a token's signature and return its claims.
+
+    Raises:
+        NotAuthenticatedError: the token is malformed, or not signed by the key.
+    """
+    if not token:
+        raise NotAuthenticatedError(Failure.MISSING, "there is no token")
+    if len(token) > MAX_TOKEN_BYTES:
+        raise NotAuthenticatedError(Failure.TOO_LONG, f"the token has more than {MAX_TOKEN_BYTES} bytes")
+    try:
+        found = jwt.decode_complete(
+            token, cast(Any, key.material), algorithms=list(key.algorithms), options=_SIGNATURE_ONLY
+        )
+    except (jwt.InvalidSignatureError, jwt.InvalidAlgorithmError, jwt.InvalidKeyError):
+        raise NotAuthenticatedError(Failure.SIGNATURE, "the token is not signed by the broker's key") from None
+    except (jwt.PyJWTError, ValueError, TypeError, RecursionError):
+        # Errors of the library may quote the token.
+        raise NotAuthenticatedError(Failure.MALFORMED, "it is no token") from None
+    if "crit" in found["header"]:
+        raise NotAuthenticatedError(Failure.MALFORMED, "the token has critical headers, which are not understood")
+    claims: Mapping[str, Any] = found["payload"]
+    return claims
+
+
+def principal_of(claims: Mapping[str, Any], rules: TokenRules, now_s: float) -> Principal:
+    """Check the claims of a verified token and return its role.
+
+    Raises:
+        NotAuthenticatedError: the token is not valid now or not for this broker, or has no role.
+    """
+    expires_s = _time(claims, "exp")
+    if expires_s is not None and now_s >= expires_s + rules.skew_s:
+        raise NotAuthenticatedError(Failure.EXPIRED, "the token is expired")
+    begins_s = _time(claims, "nbf")
+    if begins_s is not None and now_s < begins_s - rules.skew_s:
+        raise NotAuthenticatedError(Failure.NOT_YET_VALID, "the token is not valid yet")
+    if rules.audience_claim and rules.audience not in _texts(claims.get(rules.audience_claim)):
+        raise NotAuthenticatedError(Failure.AUDIENCE, "the token is for another audience")
+    role = next(iter(_texts(claims.get(rules.role_claim))), "")
+    if not role or len(role.encode("utf-8", "surrogatepass")) > MAX_ROLE_BYTES:
+        raise NotAuthenticatedError(Failure.ROLE, f"the token's claim {rules.role_claim!r} is no role")
+    return Principal(role, expires_at_s=None if expires_s is None else expires_s + rules.skew_s)
+
+
+def _time(claims: Mapping[str, Any], name: str) -> float | None:
+    found = claims.get(name)
+    if found is None:
+        if name in claims:
+            raise NotAuthenticatedError(Failure.MALFORMED, f"the token's claim {name!r} is no time")
+        return None
+    # Not a number: compares as neither earlier nor later.
+    if isinstance(found, bool) or not isinstance(found, int | float) or not 0 <= found < 2**53:
+        raise NotAuthenticatedError(Failure.MALFORMED, f"the token's claim {name!r} is no time")
+    return float(found)
+
+
+def _texts(claim: object) -> list[str]:
+    """Return the texts of a claim that is a text or a list of texts; none of any other claim."""
+    found = claim if isinstance(claim, list) else [claim]
+    return [each for each in found if isinstance(each, str)] if all(isinstance(each, str) for each in found) else []
+
+
+class TokenProvider:
+    """Authentication by tokens that a key of the settings verifies.
+
+    Args:
+        key: The key.
+        rules: The claims that tokens must have.
+        clock: Returns the time, in seconds since 1970.
+    """
+
+    name = "AuthenticationProviderToken"
+    method = "token"
+
+    def __init__(self, key: TokenKey, rules: TokenRules, clock: Callable[[], float]) -> None:
+        self._key = key
+        self._rules = rules
+        self._clock = clock
+
+    async def authenticate(self, evidence: Evidence) -> Principal:
+        """Check the token (errors as `verify`)."""
+        return verify(evidence.data, self._key, self._rules, self._clock())
