@@ -1,7 +1,7 @@
 """The command line `pulsarpy`: roots, topics, subscriptions, status and maintenance.
 
-It may import every package below and holds no rules of its own: each command calls the Python API of a root and shows
-what comes back, as a table or as JSON. Start reading at `app.py`; `output.py` has tables, progress and errors.
+It may import every package below and contains no rules of its own: each command calls the Python API of a root and
+prints the result as a table or as JSON. Start reading at `app.py`; `output.py` has tables, progress and errors.
 """
 
 from __future__ import annotations
@@ -11,14 +11,14 @@ import sys
 from pulsar_on_spark.cli.extras import missing
 
 INTERRUPTED = 128 + 2
-"""The exit code of what Ctrl-C ended, as shells have it."""
+"""The exit code of a program that Ctrl-C ended, as in shells."""
 
 
 def main() -> None:
     """Run the program.
 
-    Processes that a broker spawns import this package again, as their parent's main module: they are to be without the
-    command line, the broker and the web server, each of which is tens of MiB.
+    Processes that a broker spawns import this package again as their parent's main module. They must not import the
+    command line, the broker and the web server, each of which takes tens of MiB.
     """
     try:
         from pulsar_on_spark.cli.app import main as run

@@ -44,8 +44,8 @@ if TYPE_CHECKING:
 
 app = typer.Typer(
     name="pulsarpy",
-    help="Topics in a folder, the root: give it as the last argument, as --root, or in PULSARPY_ROOT. Commands with "
-    "--url ask the broker that serves it instead (PULSARPY_URL).",
+    help="Topics in a folder, the root: give it as the last argument, as --root, or in PULSARPY_ROOT. With --url (or "
+    "PULSARPY_URL), commands ask the broker that serves the root instead.",
     no_args_is_help=True,
     cls=PulsarGroup,
     pretty_exceptions_enable=False,
@@ -99,16 +99,16 @@ def init(
     root_option: RootOption = None,
     storage_path: Annotated[
         list[Path] | None,
-        typer.Option("--storage-path", help="A directory for copies of the data; give one for each disk."),
+        typer.Option("--storage-path", help="A directory for copies of the data; repeat it for each disk."),
     ] = None,
     quorum: Annotated[str, typer.Option(metavar="E/W/A", help="Ensemble, write quorum and ack quorum.")] = "3/3/2",
     file_mode: Annotated[
         Literal["0600", "0660"],
-        typer.Option("--root-file-mode", help="Permissions of its files; 0660 shares them with the folder's group."),
+        typer.Option("--root-file-mode", help="Permissions of the files; 0660 shares them with the folder's group."),
     ] = "0600",
     as_json: AsJson = False,
 ) -> None:
-    """Make a root in a folder that is absent or empty."""
+    """Create a root in a folder that is absent or empty."""
     from pulsar_on_spark.root import Root
 
     made = Root.create(root_path(root, root_option), storage_path or (), Quorum.parse(quorum), int(file_mode, 8))
@@ -116,7 +116,7 @@ def init(
     if as_json:
         output.print_json({"root": made.path, "cluster_id": made.cluster_id, "quorum": str(made.quorum)})
         return
-    output.say(f"Made the root {made.path} with quorum {made.quorum} on {len(paths)} storage paths:")
+    output.say(f"Created the root {made.path} with quorum {made.quorum} on {len(paths)} storage paths:")
     for path in paths:
         output.say(f"  {path.path_id}  {path.directory}")
 
@@ -125,12 +125,12 @@ def status(
     root: RootArgument = None,
     root_option: RootOption = None,
     url: UrlOption = None,
-    verify: Annotated[bool, typer.Option("--verify", help="Read every copy of every file in full first.")] = False,
+    verify: Annotated[bool, typer.Option("--verify", help="First read every copy of every file in full.")] = False,
     as_json: AsJson = False,
 ) -> None:
     """Show storage paths, topics and subscriptions, their backlog, and missing or bad copies.
 
-    By --url: whether the broker is well, and all this as it sees it.
+    With --url: check the broker's health, and show its view of all this.
     """
     target = open_target(root, root_option, url)
     if isinstance(target, BrokerTarget):
@@ -150,11 +150,11 @@ def maintain(
     root: RootArgument = None,
     root_option: RootOption = None,
     abort_after: Annotated[
-        str, typer.Option(help="Abort writes that lie uncommitted for longer, such as 24h, 90m or 30s.")
+        str, typer.Option(help="Abort writes that have been uncommitted for longer than this, such as 24h, 90m or 30s.")
     ] = "24h",
     as_json: AsJson = False,
 ) -> None:
-    """Do one pass of housekeeping: repair, merge, collect garbage, expire, fold, checkpoint, vacuum."""
+    """Run one pass of housekeeping: repair, merge, collect garbage, expire, fold, checkpoint, vacuum."""
     from pulsar_on_spark.topic.maintenance.files.collect import Ages
 
     ages = Ages(abort_after_s=duration_s(abort_after, "Option --abort-after"))
@@ -172,7 +172,7 @@ def maintain(
 
 
 def _show_broker(target: BrokerTarget, as_json: bool) -> None:
-    """Raises `RequestRefusedError` where the broker is not well."""
+    """Print the broker's state; raises `RequestRefusedError` if it is not healthy."""
     admin = target.admin
     running = admin.request("GET", ("brokers", "version"), {}).text
     topics, subscriptions, storage = target.topics(), target.subscriptions(), target.storage()
@@ -226,7 +226,7 @@ def _print_status(found: RootStatus) -> None:
         for ledger, first, end in topic.given_up:
             output.say(
                 f"{topic.name}: entries {ledger}:{first} to {f'{ledger}:{end}' if end > first else 'its end'} "
-                "were given up and are lost."
+                "are lost and were given up."
             )
     _print_copies(found)
     if found.verified_copies is not None:
@@ -263,13 +263,13 @@ def _print_copies(found: StorageStatus) -> None:
 def _audited(found: StorageStatus) -> str:
     last = found.audit
     if not last.audited_ms:
-        return "Audit: none yet; `pulsarpy maintain` and `pulsarpy storage repair` make one."
+        return "Audit: none yet; run `pulsarpy maintain` or `pulsarpy storage repair`."
     rounds = [found.audit.scrubs.get(path.path_id) for path in found.paths]
     whole = min((each.completed_ms or 0 if each else 0 for each in rounds), default=0)
     return (
         f"Audit: {_when(last.audited_ms)}, {last.missing:,} copies missing, {last.bad:,} bad, {last.restored:,} "
-        f"restored, {last.unfinished:,} files left to do, {last.lacking:,} copies without a place; all copies read in "
-        f"full: {_when(whole) if whole else 'not yet'}."
+        f"restored, {last.unfinished:,} files left to do, {last.lacking:,} copies without a storage path; all copies "
+        f"read in full: {_when(whole) if whole else 'not yet'}."
     )
 
 
@@ -283,17 +283,17 @@ def _print_maintained(done: MaintainReport) -> None:
         "Maintained",
         ("step", "done"),
         (
-            ("storage paths well again", len(done.healed_paths)),
+            ("storage paths healthy again", len(done.healed_paths)),
             ("journal entries sealed", done.journals.sealed_entries),
-            ("journals gone", done.journals.cleared),
+            ("journals removed", done.journals.cleared),
             ("copies restored", done.repair.work.restored),
             ("copies without a storage path", done.repair.lacking),
             ("topics trimmed", done.trimmed.topics),
             ("messages trimmed", done.trimmed.messages),
             ("segments merged", merged.merged_segments),
-            ("into segments", merged.new_segments),
+            ("new, merged segments", merged.new_segments),
             ("in files", merged.new_files),
-            ("segments left as they are", merged.skipped_segments),
+            ("segments skipped", merged.skipped_segments),
             ("subscriptions expired", done.expired_subscriptions),
             ("writes aborted", collected.aborted_writes),
             ("files deleted", collected.deleted_files),
@@ -312,7 +312,7 @@ _COMMANDS: Final[tuple[tuple[str, tuple[Callable[..., None], ...], Mapping[str, 
     ("A broker", (standalone, broker), {"perf": perf_app, "security": security_app}),
     ("Messages", (produce, consume, read), {}),
     (
-        "What is in it",
+        "Contents of a root",
         (operate.seek, looks.peek, compact),
         {
             "topics": topics_app,
@@ -324,7 +324,7 @@ _COMMANDS: Final[tuple[tuple[str, tuple[Callable[..., None], ...], Mapping[str, 
         },
     ),
 )
-"""Under which heading the help shows what."""
+"""The heading of the help under which each command is listed."""
 for _heading, _functions, _groups in _COMMANDS:
     for _function in _functions:
         app.command(rich_help_panel=_heading)(_function)

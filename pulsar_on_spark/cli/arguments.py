@@ -1,6 +1,6 @@
-"""Arguments that commands share: which root, what in it, and how results are printed.
+"""Arguments that commands share: the root, the object in it, and the form of results.
 
-Like all modules of commands it imports slow modules where they are used: a command starts at once.
+Like all modules of commands, it imports slow modules only where they are used, so that a command starts at once.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ AsJson = Annotated[bool, typer.Option("--json", help="Print JSON, for scripts.")
 
 
 def root_path(argument: str | None, option: str | None) -> Path:
-    """The root that a command is about: its last argument, else option `--root`, else `PULSARPY_ROOT`.
+    """Return the root of a command: its last argument, else option `--root`, else `PULSARPY_ROOT`.
 
     Raises:
         InvalidArgumentError: none is given.
@@ -40,7 +40,7 @@ def root_path(argument: str | None, option: str | None) -> Path:
 
 
 def open_root(argument: str | None, option: str | None) -> Root:
-    """Open the root that a command is about (errors as `root_path` and `Root`)."""
+    """Open the root of a command (errors as `root_path` and `Root`)."""
     from pulsar_on_spark.root import Root
 
     return Root.open(root_path(argument, option))

@@ -13,12 +13,12 @@ from pulsar_on_spark.model.root_path import local_path
 
 
 def backup(
-    target: Annotated[Path, typer.Argument(help="Where the copy is made; nothing may be there yet.")],
+    target: Annotated[Path, typer.Argument(help="The folder of the copy; it must be absent or empty.")],
     root: RootArgument = None,
     root_option: RootOption = None,
     as_json: AsJson = False,
 ) -> None:
-    """Copy a root, with everything on its storage paths, while brokers and Spark run; verify all of the copy."""
+    """Copy a root, with everything on its storage paths, while brokers and Spark run; verify the whole copy."""
     from pulsar_on_spark.topic.maintenance.backup.backup import back_up
 
     opened = open_root(root, root_option)
@@ -29,13 +29,13 @@ def backup(
     else:
         output.say(
             f"Backed up {opened.path} to {done.target}: {done.files:,} files, {done.check.good:,} copies verified as "
-            f"good, {done.sealed_entries:,} entries sealed that were in journals."
+            f"good, {done.sealed_entries:,} entries sealed from journals."
         )
     for reason in done.check.reasons:
         output.fail(reason)
     if not done.check.is_good:
         output.fail(
             f"The backup has {done.check.missing:,} missing and {done.check.bad:,} bad copies, and "
-            f"{done.check.lacking:,} without a storage path: mend the root, and back it up again."
+            f"{done.check.lacking:,} without a storage path: repair the root, and back it up again."
         )
         raise typer.Exit(1)

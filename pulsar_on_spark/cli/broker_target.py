@@ -1,4 +1,4 @@
-"""Administering what a broker serves, through its admin API. Brokers of Apache Pulsar answer, too."""
+"""Administration of a broker through its admin API, which Apache Pulsar's brokers have, too."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class BrokerTarget(Target):
         self.admin = admin
 
     def storage(self) -> StorageStatus | None:
-        """Storage paths, copies and journals; None for a broker of Apache Pulsar, which does not have them."""
+        """Return storage paths, copies and journals; None for a broker of Apache Pulsar, which does not have them."""
         from pydantic import TypeAdapter
 
         from pulsar_on_spark.topic.maintenance.status import StorageStatus
@@ -87,7 +87,7 @@ class BrokerTarget(Target):
         path = _policy_path(of, field)
         if path is None:
             what = "namespaces" if is_namespace(of) else "topics"
-            raise InvalidArgumentError(f"Policy {field!r} cannot be set on {what}: give another.")
+            raise InvalidArgumentError(f"Policy {field!r} cannot be set on {what}: set another policy.")
         params = {"backlogQuotaType": _QUOTAS[field]} if field in _QUOTAS else {}
         if value is None:
             self.admin.change("DELETE", *path, **params)
@@ -149,7 +149,7 @@ class BrokerTarget(Target):
         return list(self._peeked(topic_path(topic), name, entries))
 
     def _peeked(self, path: tuple[str, ...], name: str, entries: int) -> Iterator[dict[str, Any]]:
-        if name not in self.admin.get(*path, "subscriptions"):  # brokers then show the topic from its start
+        if name not in self.admin.get(*path, "subscriptions"):  # brokers would show the topic from its start
             raise SubscriptionNotFoundError(f"Subscription {name!r} on {path[-1]} does not exist: check both names.")
         for place in range(1, entries + 1):
             try:
@@ -186,7 +186,7 @@ class BrokerTarget(Target):
         cursors: dict[str, list[SubscriptionStatus]] = defaultdict(list)
         for part, of_part in stats.items():
             for name, cursor in internal[part]["cursors"].items():
-                if name in of_part["subscriptions"]:  # else it came between the two
+                if name in of_part["subscriptions"]:  # absent if it was created between the two requests
                     cursors[name].append(_status(part, name, of_part["subscriptions"][name], cursor))
         for name, of_name in sorted(cursors.items()):
             yield TopicSubscription.of(topic, name, of_name)
@@ -214,7 +214,7 @@ _SAID_WHERE_UNSET: Final[dict[str, object]] = {
     "schema_compatibility_strategy": "UNDEFINED",
     "subscription_types_enabled": [],
 }
-"""Answers of Pulsar's API for policies that may be unset: they are not shown."""
+"""Pulsar's answers for unset policies, which are not shown."""
 
 
 def _status(topic: str, name: str, stats: Mapping[str, Any], cursor: Mapping[str, Any]) -> SubscriptionStatus:

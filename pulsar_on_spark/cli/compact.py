@@ -1,4 +1,4 @@
-"""`pulsarpy compact`: compact a topic, straight on its root or by a broker."""
+"""`pulsarpy compact`: compact a topic, directly on its root or by a broker."""
 
 from __future__ import annotations
 
@@ -23,22 +23,22 @@ def compact(
     root_option: RootOption = None,
     url: UrlOption = None,
     retain_null_key: Annotated[
-        bool, typer.Option("--retain-null-key", help="Keep messages without a key; a broker does as its settings say.")
+        bool, typer.Option("--retain-null-key", help="Keep messages without a key; a broker follows its settings.")
     ] = False,
     memory_mb: Annotated[
         int,
-        typer.Option(min=1, help="Memory for keys, on a root; with more the topic is read once more for each share."),
+        typer.Option(min=1, help="Memory for keys, on a root; if they need more, the topic is read several times."),
     ] = 256,
     as_json: AsJson = False,
 ) -> None:
     """Keep the newest message of each key for readers that read compacted; the log is unchanged.
 
-    A broker may be running on the root. Each partition is compacted by itself.
+    A broker may be running on the root. Each partition is compacted on its own.
     """
     target = open_target(root, root_option, url)
     if isinstance(target, BrokerTarget):
         if retain_null_key:
-            raise InvalidArgumentError("--retain-null-key is for a root: a broker does as its settings say.")
+            raise InvalidArgumentError("--retain-null-key is for a root: a broker follows its settings.")
         _by_broker(target.admin, topic)
         output.done(f"Compacted {topic}.", as_json, topic=topic)
         return
@@ -76,4 +76,4 @@ def _by_broker(broker: HttpAdmin, topic: str) -> None:
         while (found := broker.get(*path))["status"] == "RUNNING":
             time.sleep(_POLL_S)
     if found["status"] == "ERROR":
-        raise RequestRefusedError(f"Topic {topic} is not compacted: {found['lastError']}")
+        raise RequestRefusedError(f"Topic {topic} could not be compacted: {found['lastError']}")

@@ -1,6 +1,6 @@
 """Connections over TLS for commands with `--url`: common options, named as those of `pulsar-admin`.
 
-`with_tls_options` adds the options to the commands, which so do not pass them on: `client_tls` returns their values.
+`with_tls_options` adds the options to the commands, which do not pass them on: `client_tls` returns their values.
 """
 
 from __future__ import annotations

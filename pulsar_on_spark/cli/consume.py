@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     import pulsar
 
 _LOOK_S: Final = 1.0
-"""Time of one receive call of the client, which ignores Ctrl-C meanwhile."""
+"""Time limit of one receive call of the client, during which Ctrl-C has no effect."""
 _TIMEOUT_S: Final = 10.0
 
 
@@ -36,32 +36,37 @@ def consume(
     topic: Topic,
     subscription: Annotated[
         str,
-        typer.Option("--subscription-name", "--subscription", "-s", help="Its name; made if it is not there."),
+        typer.Option("--subscription-name", "--subscription", "-s", help="The subscription; created if it is missing."),
     ],
     number: Annotated[
         int | None,
         typer.Option(
-            "--num-messages", "--number", "-n", min=0, help="Stop after so many [1]; 0 for ever.", show_default=False
+            "--num-messages",
+            "--number",
+            "-n",
+            min=0,
+            help="Stop after this many [1]; 0 for no limit.",
+            show_default=False,
         ),
     ] = None,
     type_: Annotated[
-        SubscriptionType, typer.Option("--subscription-type", "-t", case_sensitive=False, help="The consumer's.")
+        SubscriptionType, typer.Option("--subscription-type", "-t", case_sensitive=False, help="Its type.")
     ] = SubscriptionType.SHARED,
     position: Annotated[
         SubscriptionPosition,
-        typer.Option("--subscription-position", "-p", case_sensitive=False, help="Where a new subscription begins."),
+        typer.Option("--subscription-position", "-p", case_sensitive=False, help="Start of a new subscription."),
     ] = SubscriptionPosition.LATEST,
     earliest: Annotated[bool, typer.Option("--earliest", help="The same as -p Earliest.")] = False,
-    rate: Annotated[float, typer.Option("--rate", "-r", min=0, help="Messages a second; 0 for as many as come.")] = 0,
+    rate: Annotated[float, typer.Option("--rate", "-r", min=0, help="Messages a second; 0 for no limit.")] = 0,
     regex: Annotated[
-        bool, typer.Option("--regex", help="TOPIC is a pattern: all topics of its namespace that match.")
+        bool, typer.Option("--regex", help="TOPIC is a pattern: consume all matching topics of its namespace.")
     ] = False,
     timeout: Annotated[
         float | None,
         typer.Option(
             min=0,
             metavar="SECONDS",
-            help="Stop when none came for so long [10; none with -n 0]; 0 waits until Ctrl-C.",
+            help="Stop after this time without a message [10; none with -n 0]; 0 waits until Ctrl-C.",
             show_default=False,
         ),
     ] = None,
@@ -69,14 +74,14 @@ def consume(
     url: ServiceUrl = None,
     as_json: AsJson = False,
 ) -> None:
-    """Receive messages and acknowledge them; exits with 1 if fewer came than --num-messages."""
+    """Receive and acknowledge messages; exits with 1 if fewer arrived than --num-messages."""
     if follow and timeout:
-        raise InvalidArgumentError("Option --follow waits until Ctrl-C, and --timeout ends: give one of them.")
+        raise InvalidArgumentError("Option --follow waits until Ctrl-C, and --timeout does not: give one of them.")
     wanted = number if number is not None else 0 if follow else 1
     longest_s = math.inf if follow else patience_s(wanted, timeout)
     start = SubscriptionPosition.EARLIEST if earliest else position
     with service_client(url) as client:
-        # Else a batch of which the last message is not taken comes again as a whole.
+        # Otherwise a batch would be redelivered as a whole if its last message is not received.
         consumer = client.subscribe(
             _pattern(topic) if regex else topic,
             subscription,
@@ -96,7 +101,9 @@ def consume(
             consumer.acknowledge(message)
             received += 1
     if received < wanted:
-        output.fail(f"{received:,} of {wanted:,} messages came from {topic}: none for {longest_s:g} s, see --timeout.")
+        output.fail(
+            f"{received:,} of {wanted:,} messages arrived from {topic}, none for {longest_s:g} s: see --timeout."
+        )
         raise typer.Exit(1)
 
 
@@ -108,7 +115,7 @@ def patience_s(wanted: int, timeout_s: float | None) -> float:
 
 
 def _pattern(text: str) -> re.Pattern[str]:
-    """A pattern of full names, as the client matches them: short names are as short as those of topics."""
+    """Return a pattern of full names, as the client needs it; short names work as they do for topics."""
     short = text if "/" in text else f"{DEFAULT_TENANT}/{DEFAULT_NAMESPACE}/{text}"
     try:
         return re.compile(text if "://" in text else f"persistent://{short}")
@@ -128,6 +135,6 @@ def _next(consumer: Any, patience_s: float) -> pulsar.Message | None:
             return consumer.receive(math.ceil(min(left_s, _LOOK_S) * 1000))
         except pulsar.Timeout:
             if not is_told and time.monotonic() - begun_s >= _TIMEOUT_S:
-                output.note(f"No message came for {_TIMEOUT_S:g} s; waiting on until Ctrl-C, or see --timeout.")
+                output.note(f"No message arrived for {_TIMEOUT_S:g} s; waiting until Ctrl-C, or see --timeout.")
                 is_told = True
     return None

@@ -1,4 +1,4 @@
-"""Dependencies that are installed with an extra only."""
+"""Dependencies that only an extra installs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A broker's admin API, as the command line asks it: paths of Pulsar's admin REST v2, errors as one sentence."""
+"""The client of a broker's admin API: paths of Pulsar's admin REST v2, errors as one sentence."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ if TYPE_CHECKING:
     from pulsar_on_spark.cli.connection import ClientTls
 
 TIMEOUT_S: Final = 60.0
-"""Taking a subscription over may last as long as a lease."""
+"""Time limit of a request: taking over a subscription may last as long as a lease."""
 
 
 class RequestRefusedError(PulsarpyError):
-    """A broker refused a request, or does not answer.
+    """A broker refused a request or did not answer.
 
     Attributes:
-        status: The HTTP status; 0 where there was no answer.
+        status: The HTTP status; 0 if there was no answer.
     """
 
     def __init__(self, reason: str, status: int = 0) -> None:
@@ -34,17 +34,17 @@ class HttpAdmin:
     """The admin API of one broker.
 
     Args:
-        url: Where its HTTP is served, such as `http://localhost:8080`.
+        url: The broker's HTTP URL, such as `http://localhost:8080`.
         tls: The TLS options of an HTTPS URL.
 
     Raises:
-        InvalidArgumentError: the URL is not one of HTTP, or the file of trusted CAs cannot be used.
+        InvalidArgumentError: the URL is not an HTTP URL, or the file of trusted CAs cannot be used.
     """
 
     def __init__(self, url: str, tls: ClientTls) -> None:
         if not url.startswith(("http://", "https://")):
             raise InvalidArgumentError(
-                f"URL {url!r} is not one of HTTP: give a broker's, such as http://localhost:8080."
+                f"URL {url!r} is not an HTTP URL: give a broker's, such as http://localhost:8080."
             )
         self.url = url.rstrip("/")
         self._verify = tls.context() if url.startswith("https://") else True
@@ -54,7 +54,7 @@ class HttpAdmin:
         return self._content(self.request("GET", path, params))
 
     def change(self, method: str, *path: str, body: object = None, **params: object) -> Any:
-        """Change the content of a path and return the answer, if there is one (errors as `request`)."""
+        """Change the content of a path and return the answer, if any (errors as `request`)."""
         return self._content(self.request(method, path, params, body))
 
     def is_partitioned(self, topic: str) -> bool:
@@ -67,7 +67,7 @@ class HttpAdmin:
         """Send one request and return the response.
 
         Raises:
-            RequestRefusedError: the broker refuses, or cannot be reached.
+            RequestRefusedError: the broker refuses the request, or cannot be reached.
         """
         import httpx
 
@@ -81,7 +81,7 @@ class HttpAdmin:
                 json=body,
                 timeout=TIMEOUT_S,
                 verify=self._verify,
-                follow_redirects=True,  # of several brokers of Pulsar, the one that is asked names the owner
+                follow_redirects=True,  # with several brokers of Pulsar, the addressed one redirects to the owner
             )
         except (httpx.HTTPError, httpx.InvalidURL) as error:
             _, is_refused, reason = str(error).partition("certificate verify failed: ")
@@ -101,20 +101,20 @@ class HttpAdmin:
             return answer.json()
         except ValueError as error:
             raise RequestRefusedError(
-                f"What answers at {self.url} is no broker: {answer.request.url.path} is not JSON; give another --url."
+                f"The server at {self.url} is not a broker: {answer.request.url.path} is not JSON; give another --url."
             ) from error
 
 
 def refused_certificate(url: str, reason: str) -> RequestRefusedError:
-    """Return the error of a broker whose certificate is refused."""
+    """Return the error for a refused certificate of a broker."""
     return RequestRefusedError(
         f"The certificate of the broker at {url} is refused ({reason.rstrip('.')}): give the CA that issued it as "
-        "--tls-trust-cert-path, and a host name that it has."
+        "--tls-trust-cert-path, and a host name that the certificate contains."
     )
 
 
 def topic_path(topic: str) -> tuple[str, str, str, str]:
-    """A topic's path, of any of its names.
+    """Return the path of a topic, given by its short or full name.
 
     Raises:
         InvalidArgumentError: it is not a topic's name.
@@ -125,7 +125,7 @@ def topic_path(topic: str) -> tuple[str, str, str, str]:
 
 
 def namespace_path(namespace: str) -> tuple[str, str, str]:
-    """A namespace's path.
+    """Return the path of a namespace.
 
     Raises:
         InvalidArgumentError: it is not a namespace's name.

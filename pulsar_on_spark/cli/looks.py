@@ -1,6 +1,6 @@
-"""`pulsarpy topics stats`, `internal-stats` and `peek`: contents of topics and backlogs of cursors; nothing moves.
+"""`pulsarpy topics stats`, `internal-stats` and `peek`: contents of topics and backlogs of cursors, without changes.
 
-Brokers of Apache Pulsar answer, too: fields that they lack are shown as absent.
+They also work with brokers of Apache Pulsar: fields that those lack are shown as absent.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ def internal_stats(
     url: UrlOption = None,
     as_json: AsJson = False,
 ) -> None:
-    """Show ledgers, why each segment is kept, and cursors."""
+    """Show ledgers, the reason why each segment is kept, and cursors."""
     found = open_target(root, root_option, url).internal_stats(topic)
     if as_json:
         output.print_json(found)
@@ -66,11 +66,11 @@ def peek(
     name: Subscription,
     root: RootArgument = None,
     root_option: RootOption = None,
-    entries: Annotated[int, typer.Option("--entries", "-n", min=1, max=1000, help="How many entries.")] = 1,
+    entries: Annotated[int, typer.Option("--entries", "-n", min=1, max=1000, help="Number of entries.")] = 1,
     url: UrlOption = None,
     as_json: AsJson = False,
 ) -> None:
-    """Look at what a subscription has to come; nothing moves. A batch is one entry."""
+    """Show the next entries of a subscription without moving its cursor. A batch is one entry."""
     peeked = open_target(root, root_option, url).peek(topic, name, entries)
     found = [{**each, "payload": _text(each["payload"])} for each in peeked]
     if as_json:

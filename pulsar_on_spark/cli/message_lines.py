@@ -1,4 +1,4 @@
-"""Lines about messages: what `consume` and `read` print."""
+"""The lines that `consume` and `read` print for messages."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def print_message(message: pulsar.Message, schemas: ValueSchemas, as_json: bool,
 def print_line(
     id_: str, publish_ms: int, key: str | bytes | None, value: str | None, as_json: bool, *, topic: str | None = None
 ) -> None:
-    """Print a message by its parts; its topic first, if given."""
+    """Print a message from its parts, after its topic if given."""
     shown_key = as_text(key) if isinstance(key, bytes) else key
     if as_json:
         line: dict[str, object] = {} if topic is None else {"topic": topic}
@@ -41,7 +41,7 @@ def print_line(
 
 
 def id_text(ledger: int, entry: int, batch_index: int | None) -> str:
-    """A message id as people read it: with the place in the batch where there is one."""
+    """Return a message id for display, with the index in the batch if there is one."""
     return f"{ledger}:{entry}" if batch_index is None or batch_index < 0 else f"{ledger}:{entry}:{batch_index}"
 
 

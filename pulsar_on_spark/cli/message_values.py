@@ -1,4 +1,4 @@
-"""Values of messages for display: by the schema that they were written with, else as text."""
+"""Values of messages for display: decoded by their schema version, else as text."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _NUMBERS: Final = {
     "TIME": ">q",
     "TIMESTAMP": ">q",
 }
-"""Pulsar's schema types of one number, as `struct` reads it."""
+"""Pulsar's numeric schema types with their `struct` formats."""
 _UNREADABLE: Final = (EOFError, LookupError, ValueError, OverflowError, TypeError, MemoryError, struct.error)
 
 
@@ -29,8 +29,8 @@ class ValueSchema:
     """One version of a topic's schema.
 
     Args:
-        type_: Pulsar's name of it.
-        data: Its text.
+        type_: Pulsar's name of the type.
+        data: The schema's text.
     """
 
     def __init__(self, type_: str, data: str) -> None:
@@ -38,7 +38,7 @@ class ValueSchema:
         self._data = data
 
     def text(self, value: bytes) -> str:
-        """Return a value; as text if it does not fit the schema, or has a type that is text anyway."""
+        """Return a value for display; as text if it does not fit the schema, or is text."""
         try:
             if self._type == "AVRO":
                 import fastavro
@@ -62,14 +62,14 @@ class ValueSchemas:
     """The versions of a topic's schema.
 
     Args:
-        versions: As the admin API has them: with `version`, `type` and `data`.
+        versions: The versions from the admin API, with `version`, `type` and `data`.
     """
 
     def __init__(self, versions: Iterable[Mapping[str, Any]]) -> None:
         self._by_version = {int(each["version"]): ValueSchema(each["type"], each["data"]) for each in versions}
 
     def text(self, value: bytes | None, version: bytes | None) -> str | None:
-        """A value by the version with eight bytes that its message names, else by the newest; None for none."""
+        """Return a value, decoded by the eight-byte version of its message, else by the newest; None for None."""
         if value is None:
             return None
         if not self._by_version:
@@ -80,7 +80,7 @@ class ValueSchemas:
 
 
 NO_SCHEMA: Final = ValueSchemas(())
-"""For topics whose values are shown as text."""
+"""Shows all values as text."""
 
 
 def as_text(data: bytes) -> str:

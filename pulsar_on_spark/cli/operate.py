@@ -1,4 +1,4 @@
-"""Commands for a running broker, which has the clients: unload, terminate and clear topics, move cursors."""
+"""Commands for a running broker with clients: unload, terminate and clear topics, move cursors."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def truncate(topic: Topic, url: UrlOption = None, as_json: AsJson = False) -> No
 
 @topics_app.command()
 def trim(topic: Topic, url: UrlOption = None, as_json: AsJson = False) -> None:
-    """Delete now what retention need not keep."""
+    """Delete now what retention does not have to keep."""
     open_broker(url).change("POST", *topic_path(topic), "trim")
     output.done(f"Trimmed {topic}.", as_json, topic=topic)
 
@@ -70,7 +70,7 @@ def create(
 def skip(
     topic: Topic,
     name: Subscription,
-    messages: Annotated[int, typer.Argument(min=0, help="How many messages of the backlog.")],
+    messages: Annotated[int, typer.Argument(min=0, help="Number of messages of the backlog.")],
     url: UrlOption = None,
     as_json: AsJson = False,
 ) -> None:
@@ -96,14 +96,14 @@ def clear(topic: Topic, name: Subscription, url: UrlOption = None, as_json: AsJs
 def expire(
     topic: Topic,
     name: Subscription,
-    seconds: Annotated[int, typer.Argument(min=0, help="Older than so many seconds.")],
+    seconds: Annotated[int, typer.Argument(min=0, help="Age in seconds.")],
     url: UrlOption = None,
     as_json: AsJson = False,
 ) -> None:
-    """Acknowledge messages older than a time."""
+    """Acknowledge messages older than an age."""
     open_broker(url).change("POST", *topic_path(topic), "subscription", name, "expireMessages", str(seconds))
     output.done(
-        f"Expired what is older than {seconds:,} s in {name!r} on {topic}.",
+        f"Expired messages older than {seconds:,} s in {name!r} on {topic}.",
         as_json,
         topic=topic,
         subscription=name,
@@ -129,9 +129,7 @@ def seek(
         broker.change("POST", *path, "0" if to == "earliest" else str(2**53))
     else:
         broker.change("POST", *path, body=_place(to, _PLACES))
-    output.done(
-        f"Subscription {name!r} on {topic} begins anew at {to}.", as_json, topic=topic, subscription=name, to=to
-    )
+    output.done(f"Moved subscription {name!r} on {topic} to {to}.", as_json, topic=topic, subscription=name, to=to)
 
 
 def _place(text: str, places: str) -> dict[str, int]:
@@ -139,5 +137,5 @@ def _place(text: str, places: str) -> dict[str, int]:
         return _ENDS[text]
     ledger, _, entry = text.partition(":")
     if not (ledger.isdecimal() and entry.isdecimal()):
-        raise InvalidArgumentError(f"{text!r} is no place: give {places}.")
+        raise InvalidArgumentError(f"{text!r} is not a position: give {places}.")
     return {"ledgerId": int(ledger), "entryId": int(entry)}

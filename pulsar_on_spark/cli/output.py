@@ -25,7 +25,7 @@ Cell = str | int | None
 
 
 def out() -> Console:
-    """Return the console for results; it is wide if it is no terminal, so that a pipe gets whole lines."""
+    """Return the console for results; it is wide if it is not a terminal, so that pipes get whole lines."""
     return Console(soft_wrap=not sys.stdout.isatty(), width=None if sys.stdout.isatty() else 200, highlight=False)
 
 
@@ -35,7 +35,7 @@ def err() -> Console:
 
 
 def say(text: str) -> None:
-    """Print a line; what of it would act on a terminal is escaped."""
+    """Print a line, with control characters escaped."""
     out().print(printable(text), markup=False)
 
 
@@ -50,7 +50,7 @@ def note(text: str) -> None:
 
 
 def done(text: str, as_json: bool, **what: object) -> None:
-    """Report a change: a line for people, or its action and object as JSON."""
+    """Report a change: a line of text, or its action and object as JSON."""
     if as_json:
         print_json(what)
     else:
@@ -58,7 +58,7 @@ def done(text: str, as_json: bool, **what: object) -> None:
 
 
 def table(title: str, columns: Sequence[str], rows: Iterable[Sequence[Cell]]) -> None:
-    """Print rows; numbers are set to the right and get separators. Nothing but a line where there are none."""
+    """Print rows; numbers are right-aligned with separators. Without rows, print one line."""
     from rich.table import Table
 
     cells = [list(row) for row in rows]
@@ -75,18 +75,18 @@ def table(title: str, columns: Sequence[str], rows: Iterable[Sequence[Cell]]) ->
 
 
 def size(size_bytes: int | None) -> str:
-    """Bytes for people."""
+    """Format a number of bytes for display."""
     return "-" if size_bytes is None else decimal(size_bytes)
 
 
 def print_json(value: object) -> None:
-    """Print a value of the Python API as JSON: dataclasses and records by their fields."""
+    """Print a value of the Python API as JSON: dataclasses and records as objects."""
     sys.stdout.write(json.dumps(_plain(value), indent=2) + "\n")
 
 
 @contextmanager
 def progress(quiet: bool) -> Iterator[Report]:
-    """Show bars on standard error for the steps of long work; nothing if `quiet`, or without a terminal."""
+    """Show progress bars of long work on standard error; nothing if `quiet`, or without a terminal."""
     console = err()
     if quiet or not console.is_terminal:  # Rich before 14.3 would print an empty line
         yield lambda step, done, total: None
@@ -107,7 +107,7 @@ def progress(quiet: bool) -> Iterator[Report]:
 
 @contextmanager
 def waiting(what: str) -> Iterator[None]:
-    """Show on standard error what the command waits for; nothing without a terminal."""
+    """Show on standard error what the command is waiting for; nothing without a terminal."""
     console = err()
     with console.status(what) if console.is_terminal else nullcontext():
         yield

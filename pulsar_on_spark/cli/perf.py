@@ -1,4 +1,4 @@
-"""`pulsarpy perf produce` and `perf consume`: how many messages go through a broker, and how long each takes.
+"""`pulsarpy perf produce` and `perf consume`: throughput and latency of a broker.
 
 The flags are those of `pulsar-perf`.
 """
@@ -30,7 +30,7 @@ from pulsar_on_spark.model.errors import InvalidArgumentError
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-perf_app = typer.Typer(help="Measure what goes through a broker.", no_args_is_help=True)
+perf_app = typer.Typer(help="Measure a broker's throughput and latency.", no_args_is_help=True)
 
 _PERCENTILES: Final = (50.0, 95.0, 99.0, 99.9)
 _MAX_LATENCY_US: Final = 600_000_000
@@ -45,19 +45,19 @@ Duration = Annotated[
         "--seconds",
         "-time",
         min=0,
-        help="How long in seconds [10; without an end if -m is given]; 0 until Ctrl-C.",
+        help="Duration in seconds [10; no limit if -m is given]; 0 until Ctrl-C.",
         show_default=False,
     ),
 ]
-NumMessages = Annotated[int, typer.Option("--num-messages", "-m", min=0, help="Stop after so many; 0 for any number.")]
+NumMessages = Annotated[int, typer.Option("--num-messages", "-m", min=0, help="Stop after this many; 0 for no limit.")]
 Interval = Annotated[
-    float, typer.Option("--stats-interval-seconds", "-i", min=0, help="Print rates so often; 0 for never.")
+    float, typer.Option("--stats-interval-seconds", "-i", min=0, help="Seconds between printed rates; 0 for never.")
 ]
 
 
 @dataclass(slots=True)
 class Measured:
-    """The messages that went through, and those that failed. Latencies are in microseconds."""
+    """The successful and failed messages. Latencies are in microseconds."""
 
     latencies: Any
     messages: int = 0
@@ -67,14 +67,14 @@ class Measured:
     lock: Lock = field(default_factory=Lock)
 
     def add(self, latency_us: int, size_bytes: int) -> None:
-        """Count a message that is through."""
+        """Count a successful message."""
         with self.lock:
             self.latencies.record_value(min(max(latency_us, 1), _MAX_LATENCY_US))
             self.messages += 1
             self.bytes += size_bytes
 
     def fail(self, reason: object) -> None:
-        """Count a message that failed; the first reason is kept."""
+        """Count a failed message; the first reason is kept."""
         with self.lock:
             self.failed += 1
             self.reason = self.reason or str(reason)
@@ -86,28 +86,28 @@ def produce(
     seconds: Duration = None,
     num_messages: NumMessages = 0,
     size: Annotated[int, typer.Option("--size", "-s", min=1, max=5 << 20, help="Bytes of a message.")] = 1024,
-    rate: Annotated[float, typer.Option("--rate", "-r", min=0, help="Messages a second; 0 for as many as go.")] = 0,
+    rate: Annotated[float, typer.Option("--rate", "-r", min=0, help="Messages a second; 0 for no limit.")] = 0,
     producers: Annotated[int, typer.Option("--num-producers", "-n", min=1, max=1000, help="Producers of a topic.")] = 1,
     topics: Annotated[
-        int, typer.Option("--num-topics", "-t", min=1, max=1000, help="Topics: of several TOPIC-0, TOPIC-1, ...")
+        int, typer.Option("--num-topics", "-t", min=1, max=1000, help="Topics; several are TOPIC-0, TOPIC-1, ...")
     ] = 1,
     outstanding: Annotated[
-        int, typer.Option("--max-outstanding", "-o", min=1, help="Messages of a producer without a receipt.")
+        int, typer.Option("--max-outstanding", "-o", min=1, help="Limit of a producer's messages without a receipt.")
     ] = 1000,
     batching: Annotated[
-        bool, typer.Option("--batching/--disable-batching", " /-db", help="Several messages in an entry.")
+        bool, typer.Option("--batching/--disable-batching", " /-db", help="Send several messages as one entry.")
     ] = True,
     batch_ms: Annotated[
-        float, typer.Option("--batch-time-window", "-b", min=1, help="Milliseconds that a batch waits for more.")
+        float, typer.Option("--batch-time-window", "-b", min=1, help="Milliseconds that a batch waits for messages.")
     ] = 1,
     send_timeout: Annotated[
-        float, typer.Option(min=0.001, metavar="SECONDS", help="Count a message without a receipt by then as failed.")
+        float, typer.Option(min=0.001, metavar="SECONDS", help="A message without a receipt by then counts as failed.")
     ] = 30,
     every: Interval = 1,
     url: ServiceUrl = None,
     as_json: AsJson = False,
 ) -> None:
-    """Publish messages; a latency is from the call to the receipt, with --rate from when the call was due."""
+    """Publish messages; a latency runs from the call (with --rate, from its due time) to the receipt."""
     measured = _measured()
     payload = bytes(index % 251 for index in range(size))
 
@@ -145,14 +145,14 @@ def produce(
                     pace.wait(sent, end_s)
                     if time.perf_counter() >= end_s or (num_messages and sent >= num_messages):
                         break
-                    # A call that comes late because those before it took long must not hide that.
+                    # Counts from the due time, so that calls delayed by earlier ones show their full latency.
                     producer.send_async(payload, callback=receipt(int(pace.due_s(sent) * 1e9)))
                     sent += 1
             for producer in made:
-                with suppress(pulsar.PulsarException):  # its messages are counted one by one
+                with suppress(pulsar.PulsarException):  # failed messages are counted one by one
                     producer.flush()
             took_s = time.perf_counter() - begun_s
-            # The client's callbacks run in a thread of its own, the last ones after `flush` has returned.
+            # The client calls back in its own thread, for the last messages after `flush` has returned.
             while measured.messages + measured.failed < sent and time.perf_counter() - begun_s - took_s < _CALLBACKS_S:
                 time.sleep(0.001)
         _report("published to", topic, measured, took_s, as_json)
@@ -167,22 +167,22 @@ def consume(
     seconds: Duration = None,
     num_messages: NumMessages = 0,
     type_: Annotated[
-        SubscriptionType, typer.Option("--subscription-type", "-st", case_sensitive=False, help="The consumer's.")
+        SubscriptionType, typer.Option("--subscription-type", "-st", case_sensitive=False, help="Its type.")
     ] = SubscriptionType.SHARED,
     position: Annotated[
         SubscriptionPosition,
-        typer.Option("--subscription-position", "-sp", case_sensitive=False, help="Where a new subscription begins."),
+        typer.Option("--subscription-position", "-sp", case_sensitive=False, help="Start of a new subscription."),
     ] = SubscriptionPosition.LATEST,
     earliest: Annotated[bool, typer.Option("--earliest", help="The same as -sp Earliest.")] = False,
-    rate: Annotated[float, typer.Option("--rate", "-r", min=0, help="Messages a second; 0 for as many as come.")] = 0,
+    rate: Annotated[float, typer.Option("--rate", "-r", min=0, help="Messages a second; 0 for no limit.")] = 0,
     queue: Annotated[
-        int, typer.Option("--receiver-queue-size", "-q", min=1, help="Messages that the client asks for ahead.")
+        int, typer.Option("--receiver-queue-size", "-q", min=1, help="Messages that the client prefetches.")
     ] = 1000,
     every: Interval = 1,
     url: ServiceUrl = None,
     as_json: AsJson = False,
 ) -> None:
-    """Receive and acknowledge messages; a latency is from the producer's publish time, by both clocks."""
+    """Receive and acknowledge messages; a latency runs from the publish time, by both clients' clocks."""
     measured = _measured()
     start = SubscriptionPosition.EARLIEST if earliest else position
     with service_client(url) as client:
@@ -230,7 +230,7 @@ def _measured() -> Measured:
 
 @contextmanager
 def _ticks(measured: Measured, every_s: float, as_json: bool) -> Iterator[None]:
-    """Print rates on standard error each interval, also while no message goes through."""
+    """Print rates on standard error at each interval, even during a stall."""
     ended = Event()
 
     def tick() -> None:

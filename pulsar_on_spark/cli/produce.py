@@ -1,4 +1,4 @@
-"""`pulsarpy produce`: the flags of `pulsar-client produce`, and a line of standard input for each message."""
+"""`pulsarpy produce`: the flags of `pulsar-client produce`, or one message for each line of standard input."""
 
 from __future__ import annotations
 
@@ -19,35 +19,35 @@ from pulsar_on_spark.model.errors import InvalidArgumentError
 def produce(
     topic: Topic,
     messages: Annotated[
-        list[str] | None, typer.Option("--messages", "--message", "-m", help="A message; once for each.")
+        list[str] | None, typer.Option("--messages", "--message", "-m", help="A message; repeat it for more.")
     ] = None,
     files: Annotated[
-        list[Path] | None, typer.Option("--files", "-f", help="A file whose bytes are a message; once for each.")
+        list[Path] | None, typer.Option("--files", "-f", help="A file with the bytes of a message; repeat it for more.")
     ] = None,
     times: Annotated[
-        int, typer.Option("--num-produce", "-n", min=1, help="Publish these messages and files so many times.")
+        int, typer.Option("--num-produce", "-n", min=1, help="Publish the messages and files this number of times.")
     ] = 1,
-    rate: Annotated[float, typer.Option("--rate", "-r", min=0, help="Messages a second; 0 for as many as go.")] = 0,
-    key: Annotated[str | None, typer.Option("--key", "-k", help="The key of all of them.")] = None,
+    rate: Annotated[float, typer.Option("--rate", "-r", min=0, help="Messages a second; 0 for no limit.")] = 0,
+    key: Annotated[str | None, typer.Option("--key", "-k", help="The key of all messages.")] = None,
     properties: Annotated[
-        list[str] | None, typer.Option("--properties", "-p", help="name=value,name=value of all of them.")
+        list[str] | None, typer.Option("--properties", "-p", help="name=value,name=value for all messages.")
     ] = None,
     property_: Annotated[
-        list[str] | None, typer.Option("--property", help="One name=value, which may hold commas; once for each.")
+        list[str] | None, typer.Option("--property", help="One name=value, with commas allowed; repeat it for more.")
     ] = None,
     separator: Annotated[
-        str | None, typer.Option("--separator", "-s", help="Split each --messages there into several.")
+        str | None, typer.Option("--separator", "-s", help="Split each of --messages at this text.")
     ] = None,
     batching: Annotated[
-        bool, typer.Option("--batching/--disable-batching", " /-db", help="Several messages in an entry.")
+        bool, typer.Option("--batching/--disable-batching", " /-db", help="Send several messages as one entry.")
     ] = True,
     chunking: Annotated[
-        bool, typer.Option("--chunking", "-c", help="Split messages that are too large; turns batching off.")
+        bool, typer.Option("--chunking", "-c", help="Split messages that are too large; disables batching.")
     ] = False,
     url: ServiceUrl = None,
     as_json: AsJson = False,
 ) -> None:
-    """Publish messages: those of --messages and --files, else a line of standard input each."""
+    """Publish messages: --messages and --files, else each line of standard input."""
     given = dict(_pair(each) for text in properties or () for each in text.split(","))
     given |= dict(_pair(each) for each in property_ or ())
     values = _values(messages or (), files or (), separator, times)
@@ -74,10 +74,10 @@ def produce(
 
 
 def _values(messages: Iterable[str], files: Iterable[Path], separator: str | None, times: int) -> Iterable[bytes]:
-    """Values of the messages to publish.
+    """Return the values of the messages to publish.
 
     Raises:
-        InvalidArgumentError: a file can't be read, or standard input is to be published several times.
+        InvalidArgumentError: a file cannot be read, or standard input would have to be published several times.
     """
     if separator == "":
         raise InvalidArgumentError("Option --separator is empty: give the text between two messages.")
@@ -105,5 +105,5 @@ def _content(file: Path) -> bytes:
 def _pair(text: str) -> tuple[str, str]:
     name, found, value = text.partition("=")
     if not found:
-        raise InvalidArgumentError(f"Property {text!r} is not name=value: write it so.")
+        raise InvalidArgumentError(f"Property {text!r} is not of the form name=value: correct it.")
     return name, value

@@ -1,4 +1,4 @@
-"""Apache Pulsar's Python client for commands that send and receive: an extra that need not be installed."""
+"""Apache Pulsar's Python client, an optional extra, for commands that send and receive."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 _DEFAULT_URL: Final = "pulsar://localhost:6650"
 _PORTS: Final = {"pulsar": 6650, "pulsar+ssl": 6651, "http": 8080, "https": 8443}
-"""The client's defaults, by scheme."""
+"""The default ports of the URL schemes."""
 _CONNECT_S: Final = 5.0
 _TIMEOUT_S: Final = 30
 
@@ -70,17 +70,17 @@ class SubscriptionPosition(Enum):
 
 @contextmanager
 def service_client(url: str | None) -> Iterator[pulsar.Client]:
-    """A broker's client, closed at the end; its errors become one sentence.
+    """Create a broker's client and close it at the end; its errors become one sentence.
 
     Raises:
-        InvalidArgumentError: the client is not installed, or this is no broker's URL.
+        InvalidArgumentError: the client is not installed, or the URL is not a broker's.
         RequestRefusedError: no broker answers there, or the client reports an error.
     """
     try:
         import pulsar
     except ImportError as error:
         raise InvalidArgumentError(missing("pulsar-client", "This command", "client")) from error
-    silent = pulsar.FileLogger(pulsar.LoggerLevel.Error, os.devnull)  # the console's logs go to where results go
+    silent = pulsar.FileLogger(pulsar.LoggerLevel.Error, os.devnull)  # a console logger would write among the results
     given = url or os.environ.get(URL_VARIABLE) or _DEFAULT_URL
     tls = client_tls()
     _require_listener(given, tls)
@@ -106,7 +106,7 @@ def _require_listener(url: str, tls: ClientTls) -> None:
     """Check that a broker listens, because the client would retry for half a minute. A URL may name several brokers.
 
     Raises:
-        InvalidArgumentError: this is no broker's URL.
+        InvalidArgumentError: the URL is not a broker's.
         RequestRefusedError: no broker listens there.
     """
     scheme, _, hosts = url.partition("://")

@@ -1,4 +1,4 @@
-"""Names of `pulsar-admin`'s commands: those with the same arguments run, the others end with a hint what to type."""
+"""Names of `pulsar-admin`'s commands: those with the same arguments work, others fail with a hint."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ ALIASES: Final[Mapping[str, str]] = {
     "topics stats-internal": "topics internal-stats",
     "topics trim-topic": "topics trim",
 }
-"""Commands of `pulsar-admin` whose arguments are those of ours."""
+"""Commands of `pulsar-admin` that have the same arguments here."""
 
 HINTS: Final[Mapping[str, str]] = {
     "bookies": "storage list",
@@ -53,14 +53,14 @@ HINTS: Final[Mapping[str, str]] = {
     "topics unsubscribe": "subscriptions delete TOPIC SUBSCRIPTION",
     "topics update-partitioned-topic": "topics add-partitions TOPIC N",
 }
-"""Commands of `pulsar-admin` that are typed otherwise here."""
+"""Commands of `pulsar-admin` that have other arguments here."""
 
 _POLICY: Final = re.compile(r"(?:topics|namespaces) (get|set|remove)-([a-z-]+)")
 _POLICY_VERBS: Final = {"get": "show OF", "set": "set OF {policy} VALUE", "remove": "unset OF {policy}"}
 
 
 def hint(name: str) -> str | None:
-    """The command to type for one of `pulsar-admin`; None where there is none."""
+    """Return the command for one of `pulsar-admin`; None if there is none."""
     if name in HINTS:
         return HINTS[name]
     of_policy = _POLICY.fullmatch(name)
@@ -70,10 +70,10 @@ def hint(name: str) -> str | None:
 
 
 class PulsarGroup(TyperGroup):
-    """A group of commands that recognises those of `pulsar-admin`."""
+    """A group of commands that recognises the names of `pulsar-admin`."""
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
-        """Find a command as typed, else by the name that it has in `pulsar-admin`."""
+        """Find a command as typed, else by its name in `pulsar-admin`."""
         root = ctx.find_root()
         typed = args[0] if ctx is root else f"{ctx.info_name} {args[0]}"
         if self.get_command(ctx, args[0]) is None:

@@ -1,4 +1,4 @@
-"""`pulsarpy read`: messages by way of a broker, or straight out of a root; nothing is acknowledged."""
+"""`pulsarpy read`: read messages through a broker or directly from a root, without acknowledging them."""
 
 from __future__ import annotations
 
@@ -34,13 +34,13 @@ def read(
     root: RootArgument = None,
     root_option: RootOption = None,
     number: Annotated[
-        int, typer.Option("--num-messages", "--number", "-n", min=1, help="The first so many, of each partition.")
+        int, typer.Option("--num-messages", "--number", "-n", min=1, help="Number of messages, from each partition.")
     ] = 10,
-    last: Annotated[bool, typer.Option("--last", help="The last so many of each instead.")] = False,
+    last: Annotated[bool, typer.Option("--last", help="Read the last messages instead of the first.")] = False,
     url: UrlOption = None,
     as_json: AsJson = False,
 ) -> None:
-    """Print messages of a topic; nothing is acknowledged. From a root no broker is needed."""
+    """Print messages of a topic without acknowledging them. Reading from a root needs no broker."""
     target = open_target(root, root_option, url)
     if isinstance(target, BrokerTarget):
         if last:
@@ -57,7 +57,7 @@ def _read_by_broker(target: BrokerTarget, topic: str, number: int, as_json: bool
     with service_client(target.admin.url) as client:
         import pulsar
 
-        target.admin.get(*topic_path(topic), "partitions")  # a reader would make the topic where there is none
+        target.admin.get(*topic_path(topic), "partitions")  # fails for a missing topic, which a reader would create
         schemas = ValueSchemas(target.schemas(topic))
         reader = client.create_reader(topic, pulsar.MessageId.earliest)
         for _ in range(number):
@@ -67,7 +67,7 @@ def _read_by_broker(target: BrokerTarget, topic: str, number: int, as_json: bool
 
 
 def _rows(root: Root, topic: str, number: int, *, last: bool) -> Iterator[dict[str, Any]]:
-    """The first or last messages of each partition."""
+    """Read the first or last messages of each partition."""
     from pulsar_on_spark.topic.catalog import catalog
     from pulsar_on_spark.topic.data_path.reading import SliceReader
     from pulsar_on_spark.topic.data_path.tail import Tail

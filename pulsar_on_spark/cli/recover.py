@@ -1,4 +1,4 @@
-"""`pulsarpy recover`: the journals of brokers that are dead."""
+"""`pulsarpy recover`: recover the journals of dead brokers."""
 
 from __future__ import annotations
 
@@ -23,24 +23,24 @@ def recover(
     root: RootArgument = None,
     root_option: RootOption = None,
     incarnation: Annotated[
-        str | None, typer.Option(help="This broker incarnation only; `status` lists them.", show_default=False)
+        str | None, typer.Option(help="Only this broker incarnation; `status` lists them.", show_default=False)
     ] = None,
     give_up_path: Annotated[
         list[int] | None,
         typer.Option(
-            help="The id of a storage path that is lost for good: what may have been on it alone is lost with it. Once "
-            "for each path; needs --incarnation, and --yes.",
+            help="The id of a storage path that is lost for good, with all data that only it had. Repeat it for each "
+            "path; needs --incarnation, and --yes.",
         ),
     ] = None,
     give_up_frames: Annotated[
         bool,
         typer.Option(
             "--give-up-frames",
-            help="Say which acknowledged frames of this closed journal no copy gives, and with --yes have them passed "
-            "over: what is in them is lost. Needs --incarnation.",
+            help="List the acknowledged frames of this closed journal that have no readable copy; with --yes, give "
+            "them up, with the loss of their contents. Needs --incarnation.",
         ),
     ] = False,
-    yes: Annotated[bool, typer.Option("--yes", help="Give paths or frames up if it cannot be helped.")] = False,
+    yes: Annotated[bool, typer.Option("--yes", help="Give paths or frames up if they cannot be recovered.")] = False,
     as_json: AsJson = False,
 ) -> None:
     """Recover the journals of dead brokers now; a broker that renews its lease is left alone."""
@@ -53,7 +53,7 @@ def recover(
             raise InvalidArgumentError("Frames are given up for one broker incarnation: name it with --incarnation.")
         _give_up_frames(opened, IncarnationId(incarnation), yes=yes, as_json=as_json)
         return
-    with output.waiting("looking which brokers are alive, recovering those that are not"):
+    with output.waiting("checking which brokers are alive, recovering the others"):
         found = opened.recover(incarnation, give_up if yes else ())
     if as_json:
         output.print_json(found)
@@ -71,20 +71,20 @@ def recover(
 def _give_up_frames(root: Root, incarnation: IncarnationId, *, yes: bool, as_json: bool) -> None:
     from pulsar_on_spark.topic.managed_ledger.sealing import lost_frames
 
-    with output.waiting("reading what is not sealed of the journal"):
+    with output.waiting("reading the unsealed part of the journal"):
         lost = lost_frames.give_up_frames(root, incarnation, commit=yes)
     if as_json:
         output.print_json(lost)
     else:
         output.table(
-            "Frames given up" if yes else "Frames that no copy gives",
+            "Frames given up" if yes else "Frames without a readable copy",
             ("first", "last", "entries", "topics", "reason"),
             ((each.begin, each.end - 1, each.entries, _some(each.topics) or None, each.reason) for each in lost),
         )
     if lost and not yes:
         output.fail(
-            "To give these frames up loses their entries, and the acknowledgements in them, for good: bring their "
-            "storage paths back, or run this again with --yes."
+            "Giving these frames up loses their entries and acknowledgements for good: bring their storage paths back, "
+            "or run this again with --yes."
         )
         raise typer.Exit(1)
 
@@ -109,8 +109,8 @@ def _print(found: Sequence[RecoveredIncarnation]) -> None:
 def _warning(failed: RecoveredIncarnation, give_up: Sequence[int]) -> str:
     paths = ", ".join(map(str, give_up))
     return (
-        f"To give up storage path {paths} may lose acknowledged entries and acknowledgements of consumers, at the end "
-        f"of this journal, in the topics {_some(failed.topics) or 'that were closed in it'}. If the path cannot come "
+        f"Giving up storage path {paths} may lose acknowledged entries and acknowledgements of consumers at the end of "
+        f"this journal, in the topics {_some(failed.topics) or 'that were closed in it'}. If the path cannot come "
         "back, run this again with --yes."
     )
 

@@ -1,6 +1,6 @@
-"""Administering a root without its broker.
+"""Administration of a root without its broker.
 
-Modules that read topics are imported where they are used: other commands need not wait for them.
+Modules that read topics are imported where they are used, so that other commands do not wait for them.
 """
 
 from __future__ import annotations
@@ -109,7 +109,7 @@ class RootTarget(Target):
 
     @override
     def stats(self, topic: str) -> Mapping[str, Any]:
-        """Leave out what only a broker has."""
+        """Return the stats without fields that only a broker has."""
         from pulsar_on_spark.broker.observe import of_root
 
         return _as_json(of_root.stats_of_root(self.root, TopicName.parse(topic)))
@@ -151,7 +151,7 @@ def _as_json(stats: Stats) -> dict[str, Any]:
 
 
 def _peeked(entry: StoredEntry) -> dict[str, Any]:
-    """Return an entry with the headers that a broker would return."""
+    """Return an entry with the headers that a broker would send."""
     from pulsar_on_spark.broker.observe.topic_stats import iso
     from pulsar_on_spark.protocol.opened_entry import open_entry
 

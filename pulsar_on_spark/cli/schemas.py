@@ -42,7 +42,7 @@ def register(
     schema_type: Annotated[str, typer.Option("--type", help="JSON, AVRO, or another of Pulsar's types.")] = "JSON",
     as_json: AsJson = False,
 ) -> None:
-    """Register a schema; one that may not follow those that are there is refused."""
+    """Register a schema; the broker's compatibility rules may refuse it."""
     try:
         text = file.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:

@@ -20,7 +20,7 @@ _MAX_DAYS = 3650
 def certificate(
     folder: Annotated[Path, typer.Argument(help="The folder of the CA and its certificates.")],
     host: Annotated[
-        list[str] | None, typer.Option("--host", help="A name or address of the server; give one for each.")
+        list[str] | None, typer.Option("--host", help="A name or address of the server; repeat it for more.")
     ] = None,
     role: Annotated[str | None, typer.Option("--role", help="The role of a client, instead of a host.")] = None,
     days: Annotated[int, typer.Option("--days", min=1, max=_MAX_DAYS, help="Days until it expires.")] = 397,

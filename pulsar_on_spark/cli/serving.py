@@ -1,6 +1,6 @@
 """A broker's process, from its start until a signal ends it.
 
-Only the commands that serve import this: the broker and its web server are half of the time in which any other starts.
+Only commands that serve import this: the broker and its web server would double the start-up time of the others.
 """
 
 from __future__ import annotations
@@ -23,10 +23,11 @@ from pulsar_on_spark.model.quorum import Quorum
 log = logging.getLogger(__name__)
 
 SWITCH_INTERVAL_S = 0.0001
-"""A journal path's thread that comes back from a system call waits no longer for the interpreter (bench.journal)."""
+"""Switch interval of threads: a journal path's thread waits no longer than this after a system call (bench.journal)."""
 GC_THRESHOLD = (10_000, 10, 10)
-"""Entries under way and in the cache are many objects without cycles. With Python's (700, 10, 10) looking through them
-took 13 % of a loop that does little but make and keep 400,000 of them, and up to 10 ms at once; so it takes 4 %."""
+"""Thresholds of the garbage collector. Entries in progress and in the cache are many objects without cycles. Python's
+defaults (700, 10, 10) took 13 % of a loop that mostly makes and keeps 400,000 of them, with pauses up to 10 ms; these
+take 4 %."""
 
 
 def serve(path: Path, settings: BrokerSettings, quorum: Quorum | None) -> None:
@@ -41,13 +42,13 @@ def serve(path: Path, settings: BrokerSettings, quorum: Quorum | None) -> None:
 
 
 async def _serve(path: Path, settings: BrokerSettings, quorum: Quorum | None) -> None:
-    """Raises `JournalFencedError` if another broker took over."""
+    """Serve the root; raises `JournalFencedError` if another broker took over."""
     running = await Broker.start(path, settings, quorum)
     loop = asyncio.get_running_loop()
     asked = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, asked.set)
-    gc.freeze()  # the present objects stay, so no collection need visit them
+    gc.freeze()  # objects of the start-up stay, so collections can skip them
     gc.set_threshold(*GC_THRESHOLD)
     _greet(running)
     waiting = loop.create_task(running.wait())
@@ -57,7 +58,7 @@ async def _serve(path: Path, settings: BrokerSettings, quorum: Quorum | None) ->
         await running.abandon()
         raise JournalFencedError(f"The broker of {path} is over ({waiting.result()}): start it again.")
     waiting.cancel()
-    log.info("Draining: clients are sent away, and what they published is acknowledged.")
+    log.info("Draining: disconnecting clients after their published messages are acknowledged.")
     await running.stop()
     log.info("The broker of %s has ended.", path)
 

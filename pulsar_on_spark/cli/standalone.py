@@ -1,4 +1,4 @@
-"""`pulsarpy standalone`: a broker, with all that it needs, in one process."""
+"""`pulsarpy standalone` and `broker`: a broker with everything it needs in one process."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-Port = Annotated[int | None, typer.Option(help="Where clients connect [6650]; 0 takes a free one.")]
-WebPort = Annotated[int | None, typer.Option(help="Where HTTP is served [8080]; 0 takes a free one.")]
+Port = Annotated[int | None, typer.Option(help="The port for clients [6650]; 0 chooses a free one.")]
+WebPort = Annotated[int | None, typer.Option(help="The port for HTTP [8080]; 0 chooses a free one.")]
 JournalQuorum = Annotated[
     str | None, typer.Option("--quorum", metavar="E/W/A", help="Copies of the journal; the root's quorum by default.")
 ]
 Config = Annotated[Path | None, typer.Option(help="A TOML file of settings.")]
 Level = Annotated[str | None, typer.Option("--log-level", help="DEBUG, INFO, WARNING or ERROR [INFO].")]
-Format = Annotated[str | None, typer.Option("--log-format", help="text (the default), or json: an object a line.")]
+Format = Annotated[str | None, typer.Option("--log-format", help="text (the default), or json: one object a line.")]
 
 
 def standalone(
@@ -40,14 +40,14 @@ def standalone(
     log_level: Level = None,
     log_format: Format = None,
 ) -> None:
-    """Serve a root to Pulsar clients until SIGTERM or SIGINT; make the root if there is none."""
+    """Serve a root to Pulsar clients until SIGTERM or SIGINT; create the root if it is missing."""
     path = root_path(root, root_option)
     settings = _settings(config, broker_port, web_port, log_level, log_format)
     copies = None if quorum is None else Quorum.parse(quorum)
     from pulsar_on_spark.root import Root
 
     if not Root.is_occupied(path):
-        output.say(f"Making the root {path}")
+        output.say(f"Creating the root {path}")
     _run(path, settings, copies)
 
 
@@ -61,7 +61,7 @@ def broker(
     log_level: Level = None,
     log_format: Format = None,
 ) -> None:
-    """Serve a root that is there; so far one broker serves a root at a time."""
+    """Serve an existing root; only one broker can serve a root at a time."""
     settings = _settings(config, broker_port, web_port, log_level, log_format)
     copies = None if quorum is None else Quorum.parse(quorum)
     _run(open_root(root, root_option).path, settings, copies)

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 storage_app = typer.Typer(help="Storage paths and the copies on them.", no_args_is_help=True)
 PathIdArgument = Annotated[int, typer.Argument(metavar="ID", help="The path's id, as `list` shows it.")]
-Label = Annotated[str, typer.Option(help="The path's rack: copies of a file are kept apart by it.")]
+Label = Annotated[str, typer.Option(help="The path's rack: copies of a file go to different racks.")]
 _SHOWN = 20
 
 
@@ -44,13 +44,13 @@ def add(
     label: Label = "",
     as_json: AsJson = False,
 ) -> None:
-    """Add a storage path, or take a lost one back; a running broker begins to use it within seconds."""
+    """Add a storage path, or bring a lost one back; a running broker uses it within seconds."""
     from pulsar_on_spark.topic.maintenance.repair import storage_paths
 
     added = storage_paths.add(open_root(root, root_option), directory, label)
     what = f"Added {directory} as storage path {added.path_id}."
     if added.check_since is not None:
-        what = f"Storage path {added.path_id} is back: its copies count when `pulsarpy storage repair` has read them."
+        what = f"Storage path {added.path_id} is back: run `pulsarpy storage repair`, which verifies its copies."
     _say(added, what, as_json)
 
 
@@ -58,22 +58,22 @@ def add(
 def drain(
     path_id: PathIdArgument, root: RootArgument = None, root_option: RootOption = None, as_json: AsJson = False
 ) -> None:
-    """Put nothing new on a path; `repair` then copies its contents to others."""
+    """Stop writing to a path; `repair` then copies its contents to others."""
     from pulsar_on_spark.topic.maintenance.repair import storage_paths
 
     drained = storage_paths.drain(open_root(root, root_option), path_id)
-    _say(drained, f"Storage path {path_id} is draining: `pulsarpy storage repair` copies away what is there.", as_json)
+    _say(drained, f"Storage path {path_id} is draining: run `pulsarpy storage repair` to copy its contents.", as_json)
 
 
 @storage_app.command()
 def resume(
     path_id: PathIdArgument, root: RootArgument = None, root_option: RootOption = None, as_json: AsJson = False
 ) -> None:
-    """Write again to a path that was to be drained, or that failed and is well."""
+    """Write to a path again that was drained, or that failed and is healthy."""
     from pulsar_on_spark.topic.maintenance.repair import storage_paths
 
     resumed = storage_paths.resume(open_root(root, root_option), path_id)
-    _say(resumed, f"Storage path {path_id} is written to again.", as_json)
+    _say(resumed, f"Storage path {path_id} is writable again.", as_json)
 
 
 @storage_app.command()
@@ -81,35 +81,35 @@ def lost(
     path_id: PathIdArgument,
     root: RootArgument = None,
     root_option: RootOption = None,
-    force: Annotated[bool, typer.Option("--force", help="Also if files have their only copies there.")] = False,
+    force: Annotated[bool, typer.Option("--force", help="Even if it has the only copies of files.")] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Declare a path's disk lost: `repair` then makes its copies again from the others."""
+    """Declare a path's disk lost: `repair` then restores its copies from the others."""
     from pulsar_on_spark.topic.maintenance.repair import storage_paths
 
     given_up = storage_paths.give_up(open_root(root, root_option), path_id, force=force)
-    _say(given_up, f"Storage path {path_id} is lost: `pulsarpy storage repair` makes its copies anew.", as_json)
+    _say(given_up, f"Storage path {path_id} is lost: run `pulsarpy storage repair` to restore its copies.", as_json)
 
 
 @storage_app.command()
 def retire(
     path_id: PathIdArgument, root: RootArgument = None, root_option: RootOption = None, as_json: AsJson = False
 ) -> None:
-    """Remove a drained or lost path from the root, when nothing needs it any longer."""
+    """Remove a drained or lost path from the root once nothing needs it."""
     from pulsar_on_spark.topic.maintenance.repair import storage_paths
 
     retired = storage_paths.retire(open_root(root, root_option), path_id)
-    _say(retired, f"Storage path {path_id} is retired: its disk may go.", as_json)
+    _say(retired, f"Storage path {path_id} is retired: its disk can be removed.", as_json)
 
 
 @storage_app.command("check")
 def check_(
     root: RootArgument = None,
     root_option: RootOption = None,
-    path_id: Annotated[int | None, typer.Option("--path", help="The copies on this storage path only.")] = None,
+    path_id: Annotated[int | None, typer.Option("--path", help="Only the copies on this storage path.")] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Read every copy in full and list missing, bad and misplaced ones; repairs nothing."""
+    """Read every copy in full and list missing, bad and misplaced ones, without repairing them."""
     from pulsar_on_spark.topic.maintenance.repair.checking import check
 
     opened = open_root(root, root_option)
@@ -127,10 +127,10 @@ def check_(
 def repair(
     root: RootArgument = None,
     root_option: RootOption = None,
-    rate: Annotated[float | None, typer.Option(help="Read and write so many MB a second at most.")] = None,
+    rate: Annotated[float | None, typer.Option(help="Limit of MB read and written a second.")] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Find copies that are missing or bad, or where they shall not be, and restore the write quorum."""
+    """Find missing, bad and misplaced copies, and restore the write quorum."""
     from pulsar_on_spark.topic.maintenance.repair.limits import RepairLimits
 
     limits = RepairLimits(bytes_per_second=None if rate is None else rate * 1e6)
@@ -148,7 +148,7 @@ def repair(
 
 
 def print_paths(paths: tuple[PathNumbers, ...]) -> None:
-    """The table of storage paths; also of `pulsarpy status`."""
+    """Print the table of storage paths; also for `pulsarpy status`."""
     output.table(
         "Storage paths",
         ("id", "directory", "label", "state", "free", "copies", "size", "bad copies"),
@@ -190,7 +190,7 @@ def _print_check(found: CheckReport) -> None:
         "Checked",
         ("copies", "number"),
         (
-            ("read in full and good", found.good),
+            ("good, read in full", found.good),
             ("missing", found.missing),
             ("bad", found.bad),
             ("without a storage path", found.lacking),
@@ -201,7 +201,7 @@ def _print_check(found: CheckReport) -> None:
     if len(found.reasons) > _SHOWN:
         output.say(f"... and {len(found.reasons) - _SHOWN:,} more; --json shows all.")
     if not found.is_good:
-        output.say("`pulsarpy storage repair` restores what can be restored.")
+        output.say("`pulsarpy storage repair` restores whatever has a good copy.")
 
 
 def _print_repair(root: Root, done: RepairReport) -> None:
@@ -214,15 +214,15 @@ def _print_repair(root: Root, done: RepairReport) -> None:
             ("read in full", done.scrubbed.copies),
             ("restored", done.work.restored),
             ("bytes restored", done.work.bytes),
-            ("files with other paths now", done.work.moved),
-            ("deleted, as no file needs them", done.work.dropped + done.extra),
+            ("files moved to other paths", done.work.moved),
+            ("superfluous copies deleted", done.work.dropped + done.extra),
             ("without a storage path", done.lacking),
         ),
     )
     for path_id in done.checked_paths:
-        output.say(f"Storage path {path_id} was read in full: its copies count.")
+        output.say(f"Storage path {path_id} was read in full: its copies count as good.")
     for fragment in done.bare_fragments[:_SHOWN]:
-        then = "is sealed by `pulsarpy maintain`" if fragment.is_closed else "gets a new ensemble from its broker"
+        then = "will be sealed by `pulsarpy maintain`" if fragment.is_closed else "gets a new ensemble from its broker"
         output.say(
             f"Journal of incarnation {fragment.incarnation}, frames from {fragment.first_frame} on: {fragment.copies} "
             f"of {fragment.wanted} copies; it {then}."
@@ -232,7 +232,7 @@ def _print_repair(root: Root, done: RepairReport) -> None:
 def _problems(done: RepairReport) -> list[str]:
     found = [*done.away, *done.work.problems, *(f"File {file_id}: {reason}" for file_id, reason in done.work.lost)]
     if done.lacking:
-        found.append(f"{done.lacking:,} copies have no storage path to go to: add one with `pulsarpy storage add`.")
+        found.append(f"{done.lacking:,} copies have no storage path left: add one with `pulsarpy storage add`.")
     if done.work.unfinished:
         found.append(f"{done.work.unfinished:,} files are left for the next run.")
     return found

@@ -1,4 +1,4 @@
-"""`pulsarpy subscriptions`: list, delete; what takes a broker is in `operate.py`."""
+"""`pulsarpy subscriptions`: list, delete; `operate.py` has the commands that need a broker."""
 
 from __future__ import annotations
 
@@ -53,6 +53,6 @@ def delete(
 ) -> None:
     """Delete a subscription on a topic and its partitions."""
     target = open_target(root, root_option, url)
-    with output.waiting("looking whether a consumer is alive"):
+    with output.waiting("checking whether a consumer is alive"):
         target.delete_subscription(topic, name, force=force)
     output.done(f"Deleted subscription {name!r} on {topic}.", as_json, topic=topic, subscription=name)

@@ -1,4 +1,4 @@
-"""The interface of what administrative commands work on."""
+"""The interface of the objects that administrative commands work on."""
 
 from __future__ import annotations
 
@@ -40,25 +40,25 @@ class Target(Protocol):
         """Return the topics of a namespace, or all, by name, each with its number of partitions; None without."""
 
     def create_topic(self, topic: str, partitions: int | None, schema: str | None, schema_type: str) -> None:
-        """Create a topic, of values by that Avro schema if one is given."""
+        """Create a topic, with values of this Avro schema if given."""
 
     def add_partitions(self, topic: str, partitions: int) -> None:
-        """Let a partitioned topic grow."""
+        """Add partitions to a partitioned topic."""
 
     def delete_topic(self, topic: str, *, force: bool) -> None:
         """Delete a topic with its partitions."""
 
     def stats(self, topic: str) -> Mapping[str, Any]:
-        """A topic's stats, as the admin API has them; of one with partitions those of all together, and one by one."""
+        """Return a topic's stats in the form of the admin API; for a partitioned topic, the sum and each partition."""
 
     def internal_stats(self, topic: str) -> Mapping[str, Any]:
-        """A topic's ledgers and cursors, as the admin API has them; of one with partitions by partition."""
+        """Return a topic's ledgers and cursors in the form of the admin API; by partition if it has any."""
 
     def peek(self, topic: str, name: str, entries: int) -> list[dict[str, Any]]:
         """Return up to `entries` entries that a subscription has not acknowledged, without moving its cursor."""
 
     def subscriptions(self) -> Sequence[TopicSubscription]:
-        """Return all durable subscriptions, each with its cursors and its backlog."""
+        """Return all durable subscriptions, each with its cursors and backlog."""
 
     def delete_subscription(self, topic: str, name: str, *, force: bool) -> None:
         """Delete a subscription of a topic and its partitions."""

@@ -1,4 +1,4 @@
-"""The choice of what a command administers: a root, or the broker that serves one.
+"""The choice between a root and the broker that serves one, as the target of a command.
 
 `--url`, else the root (its argument, `--root` or `PULSARPY_ROOT`), else `PULSARPY_URL`.
 """
@@ -28,13 +28,13 @@ UrlOption = Annotated[
 
 
 def open_target(argument: str | None, option: str | None, url: str | None) -> RootTarget | BrokerTarget:
-    """Open the root or broker that the command names, else the one in the environment: a root before a broker.
+    """Open the root or broker that the command names, else the one in the environment, where a root comes first.
 
     Raises:
         InvalidArgumentError: neither a root nor a URL is given, or both are.
         PulsarpyError: the root cannot be opened.
     """
-    # Typer takes the option from the environment if it is not given.
+    # Typer fills in the option from the environment.
     root_is_given = argument is not None or option not in (None, os.environ.get(ROOT_VARIABLE))
     if url is not None and root_is_given:
         raise InvalidArgumentError("Both a root and --url are given: give one of them.")
@@ -52,12 +52,12 @@ def open_target(argument: str | None, option: str | None, url: str | None) -> Ro
 
 
 def open_broker(url: str | None) -> HttpAdmin:
-    """The broker of a command that only a broker can do.
+    """Return the broker of a command that needs one.
 
     Raises:
         InvalidArgumentError: no URL is given.
     """
     given = url or os.environ.get(URL_VARIABLE)
     if given is None:
-        raise InvalidArgumentError(f"This takes a broker: add its HTTP URL as --url, or set {URL_VARIABLE}.")
+        raise InvalidArgumentError(f"This command needs a broker: give its HTTP URL as --url, or set {URL_VARIABLE}.")
     return HttpAdmin(given, client_tls())

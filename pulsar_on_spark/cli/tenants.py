@@ -21,12 +21,12 @@ tenants_app = typer.Typer(help="List, create and delete tenants.", no_args_is_he
 namespaces_app = typer.Typer(help="List, create and delete namespaces.", no_args_is_help=True)
 policies_app = typer.Typer(help="Show and set policies of namespaces and topics.", no_args_is_help=True)
 
-Force = Annotated[bool, typer.Option("--force", help="With all that is in it.")]
+Force = Annotated[bool, typer.Option("--force", help="Delete its contents, too.")]
 Of = Annotated[str, typer.Argument(help="A namespace (tenant/namespace) or a topic.")]
 Field = Annotated[str, typer.Argument(help="The policy, such as retention or message_ttl.")]
 
 DryRun = Annotated[
-    bool, typer.Option("--dry-run", help="Say what a new retention deletes of a root, and change nothing.")
+    bool, typer.Option("--dry-run", help="Show what a new retention would delete of a root, and change nothing.")
 ]
 
 
@@ -48,7 +48,7 @@ def create_tenant(
     root: RootArgument = None,
     root_option: RootOption = None,
     url: UrlOption = None,
-    admin_role: Annotated[list[str] | None, typer.Option(help="A role that administers it; once for each.")] = None,
+    admin_role: Annotated[list[str] | None, typer.Option(help="An administrator role; repeat it for more.")] = None,
     as_json: AsJson = False,
 ) -> None:
     """Create a tenant."""
@@ -94,7 +94,7 @@ def create_namespace(
     url: UrlOption = None,
     as_json: AsJson = False,
 ) -> None:
-    """Create a namespace, `tenant/namespace`, of a tenant that is there."""
+    """Create a namespace, `tenant/namespace`, of an existing tenant."""
     open_target(root, root_option, url).create_namespace(namespace)
     output.done(f"Created namespace {namespace}.", as_json, namespace=namespace)
 
@@ -133,7 +133,7 @@ def show(
 def set_(
     of: Of,
     field: Field,
-    value: Annotated[str, typer.Argument(help="JSON with Pulsar's names; a word stands for itself.")],
+    value: Annotated[str, typer.Argument(help="JSON with Pulsar's names; quotes around a single word are optional.")],
     root: RootArgument = None,
     root_option: RootOption = None,
     url: UrlOption = None,
@@ -159,16 +159,16 @@ def set_retention(
     url: UrlOption = None,
     size: Annotated[
         str | None,
-        typer.Option("--size", "-s", help="Keep so much of each topic: 512M, 10G, 2T; -1 for no limit, as without."),
+        typer.Option("--size", "-s", help="Size to keep of each topic: 512M, 10G, 2T; -1 (the default) for no limit."),
     ] = None,
     age: Annotated[
         str | None,
-        typer.Option("--time", "-t", help="Keep messages for so long: 90m, 24h, 7d; -1 for no limit, as without."),
+        typer.Option("--time", "-t", help="Time to keep messages: 90m, 24h, 7d; -1 (the default) for no limit."),
     ] = None,
     dry_run: DryRun = False,
     as_json: AsJson = False,
 ) -> None:
-    """Set how much is kept of what all subscriptions have acknowledged; what exceeds either limit may go."""
+    """Set how much is kept of acknowledged messages; anything beyond either limit may be deleted."""
     if size is None and age is None:
         raise InvalidArgumentError("Neither --size nor --time is given: give one of them, or both.")
     retention = {"retentionTimeInMinutes": _minutes(age or "-1"), "retentionSizeInMB": _megabytes(size or "-1")}
@@ -185,30 +185,30 @@ def unset(
     dry_run: DryRun = False,
     as_json: AsJson = False,
 ) -> None:
-    """Have a policy unset: what holds above it, holds."""
+    """Remove a policy, so that the one of the level above applies."""
     _change(open_target(root, root_option, url), of, field, None, dry_run=dry_run, as_json=as_json)
 
 
 def _change(
     target: RootTarget | BrokerTarget, of: str, field: str, value: Any, *, dry_run: bool, as_json: bool
 ) -> None:
-    """Set a policy, or unset it for None; on a root, show what housekeeping deletes under another retention."""
+    """Set a policy, or remove it for None; on a root, show what a new retention lets housekeeping delete."""
     trimmed = None
     if field == "retention" and not isinstance(target, BrokerTarget):
         trimmed = target.retention_preview(of, value)
     elif dry_run:
-        raise InvalidArgumentError("--dry-run tells of retention on a root only: give a root, or leave it out.")
+        raise InvalidArgumentError("--dry-run shows retention on a root only: give a root, or leave it out.")
     if not dry_run:
         target.set_policy(of, field, value)
     said: dict[str, object] = {"of": of, "policy": field} | ({} if value is None else {"value": value})
     text = f"{'Unset' if value is None else 'Set'} {field} of {of}."
     if dry_run:
         said["dry_run"] = True
-        text = f"The retention of {of} is as it was."
+        text = f"The retention of {of} is unchanged."
     if trimmed is not None and (dry_run or trimmed.messages):
         said["deletes"] = trimmed
         text += (
-            f" With the new one housekeeping deletes {trimmed.messages:,} messages ({output.size(trimmed.bytes)}) of "
+            f" With the new one, housekeeping deletes {trimmed.messages:,} messages ({output.size(trimmed.bytes)}) of "
             f"{trimmed.topics:,} topics at once."
         )
     output.done(text, as_json, **said)

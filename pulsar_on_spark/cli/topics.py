@@ -1,4 +1,4 @@
-"""`pulsarpy topics`: create, list, add-partitions, delete; `looks.py` has stats, `operate.py` what takes a broker."""
+"""`pulsarpy topics`: create, list, add-partitions, delete. Stats are in `looks.py`, broker commands in `operate.py`."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from pulsar_on_spark.cli.targets import URL_VARIABLE, UrlOption, open_target
 from pulsar_on_spark.model.errors import InvalidArgumentError
 from pulsar_on_spark.model.names import TopicName
 
-topics_app = typer.Typer(help="Create, list, look at, enlarge, end and delete topics.", no_args_is_help=True)
+topics_app = typer.Typer(help="Create, list, inspect, enlarge, terminate and delete topics.", no_args_is_help=True)
 
 Name = Annotated[str, typer.Argument(help="Short (clicks, tenant/namespace/clicks) or full (persistent://...).")]
 
@@ -30,7 +30,7 @@ def create(
         typer.Option("--partitions", "-p", help="1 to 10,000; leave out for a topic without partitions."),
     ] = None,
     schema: Annotated[Path | None, typer.Option(help="File with an Avro record schema of the values.")] = None,
-    schema_type: Annotated[str, typer.Option(help="How values are encoded: JSON or AVRO.")] = "JSON",
+    schema_type: Annotated[str, typer.Option(help="The encoding of values: JSON or AVRO.")] = "JSON",
     as_json: AsJson = False,
 ) -> None:
     """Create a topic."""
@@ -55,7 +55,7 @@ def list_(
     url: UrlOption = None,
     as_json: AsJson = False,
 ) -> None:
-    """List topics, of a namespace or all."""
+    """List the topics of a namespace, or all."""
     if namespace is not None and root is None and not _is_namespace_given(namespace, root_option, url):
         namespace, root = None, namespace
     found = open_target(root, root_option, url).topics(namespace)
@@ -68,13 +68,13 @@ def list_(
 @topics_app.command()
 def add_partitions(
     name: Name,
-    partitions: Annotated[int, typer.Argument(help="How many the topic has then.")],
+    partitions: Annotated[int, typer.Argument(help="The new number of partitions.")],
     root: RootArgument = None,
     root_option: RootOption = None,
     url: UrlOption = None,
     as_json: AsJson = False,
 ) -> None:
-    """Let a partitioned topic grow."""
+    """Add partitions to a partitioned topic."""
     open_target(root, root_option, url).add_partitions(name, partitions)
     output.done(
         f"{TopicName.parse(name).full} has {partitions} partitions.",

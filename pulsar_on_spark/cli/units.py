@@ -1,4 +1,4 @@
-"""Durations and sizes with units, as `pulsar-admin` reads them."""
+"""Durations and sizes with units, in the notation of `pulsar-admin`."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ _BYTES: Final = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40}
 
 
 def duration_s(text: str, what: str) -> float:
-    """Seconds of a duration such as `90m`: of seconds, minutes, hours, days, weeks or years.
+    """Return the seconds of a duration such as `90m`, in seconds, minutes, hours, days, weeks or years.
 
     Args:
         text: The duration.
         what: The option or argument, for the error.
 
     Raises:
-        InvalidArgumentError: it is no duration.
+        InvalidArgumentError: it is not a duration.
     """
     match = _DURATION.fullmatch(text.strip())
     if match is None:
@@ -35,7 +35,7 @@ def is_duration(text: str) -> bool:
 
 
 def size_bytes(text: str, what: str) -> int:
-    """Bytes of a size such as `10G`; k, M, G and T are powers of 1,024 (arguments and errors as `duration_s`)."""
+    """Return the bytes of a size such as `10G`; k, M, G and T are powers of 1,024 (see `duration_s`)."""
     match = _SIZE.fullmatch(text.strip())
     if match is None:
         raise InvalidArgumentError(f"{what} is {text!r}: give a size such as 512M, 10G or 2T.")

@@ -1,4 +1,4 @@
-"""`pulsarpy usage`: what takes room on the disks of a root."""
+"""`pulsarpy usage`: the use of space on the disks of a root."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ if TYPE_CHECKING:
 def usage(
     root: RootArgument = None,
     root_option: RootOption = None,
-    top: Annotated[int, typer.Option("--top", "-n", min=1, help="Show so many topics and subscriptions.")] = 10,
+    top: Annotated[int, typer.Option("--top", "-n", min=1, help="Number of topics and subscriptions to show.")] = 10,
     as_json: AsJson = False,
 ) -> None:
-    """Show what takes room on each storage path and why, and the topics and subscriptions with most of it."""
+    """Show what uses space on each storage path and why, and the topics and subscriptions that use most."""
     from pulsar_on_spark.topic.maintenance.usage import usage as look
 
     opened = open_root(root, root_option)
-    with output.waiting("looking at the files of all storage paths"):
+    with output.waiting("scanning the files of all storage paths"):
         found = look(opened)
     if as_json:
         output.print_json(found)

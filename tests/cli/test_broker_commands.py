@@ -138,7 +138,7 @@ def test_consuming_fewer_messages_than_asked_for_is_a_failure(run: Run, broker: 
     ok(run("produce", "few", "-m", "a", "-m", "b", *url))
     done = run("consume", "few", "-s", "s", "-n", 5, "--timeout", 2, *url)
     assert (done.code, len(done.out.splitlines())) == (1, 2)
-    assert done.err == "pulsarpy: 2 of 5 messages came from few: none for 2 s, see --timeout.\n"
+    assert done.err == "pulsarpy: 2 of 5 messages arrived from few, none for 2 s: see --timeout.\n"
 
 
 def test_values_are_shown_by_their_schema_without_control_characters(run: Run, broker: RunningBroker) -> None:  # noqa: F811
@@ -295,7 +295,7 @@ def test_options_override_the_environment(
     monkeypatch.setenv("PULSARPY_ROOT", str(tmp_path / "none"))
     assert "public" in ok(run("tenants", "list", "--url", broker.web_url))
     done = run("topics", "list", "--url", f"{broker.web_url}/status.html?")
-    assert (done.code, "is no broker" in done.err, done.err.count("\n")) == (1, True, 1)
+    assert (done.code, "is not a broker" in done.err, done.err.count("\n")) == (1, True, 1)
 
 
 def test_measuring(run: Run, broker: RunningBroker) -> None:  # noqa: F811
@@ -312,12 +312,12 @@ def test_measuring(run: Run, broker: RunningBroker) -> None:  # noqa: F811
     ("arguments", "message"),
     [
         (["tenants", "list"], "--url"),
-        (["tenants", "list", "--url", "localhost:8080"], "not one of HTTP"),
+        (["tenants", "list", "--url", "localhost:8080"], "not an HTTP URL"),
         (["tenants", "list", "--url", "http://localhost:1"], "does not answer"),
         (["topics", "stats", "t"], "Neither a root nor a broker"),
-        (["topics", "unload", "t"], "takes a broker"),
+        (["topics", "unload", "t"], "needs a broker"),
         (["topics", "stats", "missing", "--url", "{url}"], "does not exist"),
-        (["seek", "t", "s", "somewhere", "--url", "{url}"], "is no place"),
+        (["seek", "t", "s", "somewhere", "--url", "{url}"], "is not a position"),
         (["peek", "missing", "s", "--url", "{url}"], "does not exist"),
         (["produce", "t", "-m", "x", "--property", "x", "--url", "{url}"], "name=value"),
         (["read", "missing", "--root", "{root}"], "does not exist"),

@@ -70,16 +70,16 @@ def test_the_preview_omits_entries_that_are_kept_or_deleted_anyway(run: Run, roo
     assert deletes("unset", "own", "retention") == NOTHING
     ok(run("policies", "set-retention", "own", "--size", "-1", root.path))
     said = ok(run("policies", "set", "public/default", "retention", none, root.path))
-    assert "With the new one housekeeping deletes 6,800 messages (6.8 MB) of 2 topics at once." in said
+    assert "With the new one, housekeeping deletes 6,800 messages (6.8 MB) of 2 topics at once." in said
     assert root.maintain().trimmed.messages == 6800
     assert deletes("unset", "own", "retention")["messages"] == 1200
-    assert "is as it was. With the new one" in ok(run("policies", "unset", "own", "retention", "--dry-run", root.path))
+    assert "is unchanged. With the new one" in ok(run("policies", "unset", "own", "retention", "--dry-run", root.path))
 
 
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (["set", "public/default", "message_ttl", "5", "--dry-run"], "--dry-run tells of retention on a root only"),
+        (["set", "public/default", "message_ttl", "5", "--dry-run"], "--dry-run shows retention on a root only"),
         (["set-retention", "public/default", "--dry-run"], "Neither --size nor --time"),
         (["set-retention", "public/absent", "--time", "1d", "--dry-run"], "public/absent does not exist"),
         (["set-retention", "absent", "--time", "1d", "--dry-run"], "does not exist"),

@@ -127,7 +127,7 @@ def test_the_command_lists_possible_losses_and_requires_confirmation(
     assert (code, "name it with --incarnation" in said) == (1, True)
     code, said = run("--incarnation", gone, "--give-up-path", 0)
     assert code == 1
-    assert "To give up storage path 0 may lose acknowledged entries" in said
+    assert "Giving up storage path 0 may lose acknowledged entries" in said
     assert f"in the topics {TOPIC}." in said
     assert record(root, gone).state == "IN_RECOVERY"
 
