@@ -42,7 +42,7 @@ def admit(backlogs: Sequence[Backlog], budget: Budget, passed_over: Mapping[str,
 def count_passed_over(
     backlogs: Sequence[Backlog], ends: Mapping[str, Position], passed_over: Mapping[str, int]
 ) -> dict[str, int]:
-    """`passed_over` for the next batch, after one that ends at `ends`."""
+    """Return `passed_over` for the batch after one that ends at `ends`."""
     return {
         backlog.part.name: passed_over.get(backlog.part.name, 0) + 1
         for backlog in backlogs
@@ -51,12 +51,12 @@ def count_passed_over(
 
 
 def _share(whole: int | None, rows: int, total: int) -> int:
-    """A topic's part of a limit, rounded up."""
+    """Return a topic's part of a limit, rounded up."""
     return -(-(whole or 0) * rows // max(total, 1))
 
 
 def _before(slices: Sequence[SegmentSlice], end: Position) -> tuple[int, int]:
-    """(messages, bytes) of the slices before `end`."""
+    """Return the messages and bytes of the slices before `end`."""
     rows = size = 0
     for slice_ in slices:
         ledger = slice_.segment.ledger_id

@@ -1,4 +1,4 @@
-"""Reading history: `spark.read.format("pulsarpy")`. A snapshot, planned once; it never moves a cursor."""
+"""Batch reads: `spark.read.format("pulsarpy")`. A read is a snapshot, planned once; it never moves a cursor."""
 
 from __future__ import annotations
 
@@ -76,16 +76,16 @@ def batch_bounds(root: RootHandle, view: View, options: ReadOptions) -> list[Bou
 def plan_slices(
     view: View, bounds: Sequence[Bounds], fail_on_data_loss: bool, *, compacted: bool = False
 ) -> list[SegmentSlice | CompactedSlice]:
-    """The slices between the bounds.
+    """Return the slices between the bounds.
 
     Args:
         view: The metadata, with the entries in journals.
         bounds: The requested range of each part.
-        fail_on_data_loss: Whether a loss is an error.
-        compacted: Read the compacted ledger up to its horizon, where there is one, and the log from there on.
+        fail_on_data_loss: True if a loss is an error.
+        compacted: True to read the compacted ledger up to its horizon, if there is one, and the log after it.
 
     Raises:
-        DataLossError: a part of a range is gone, and `fail_on_data_loss` is set.
+        DataLossError: a part of a range is lost, and `fail_on_data_loss` is set.
     """
     found: list[SegmentSlice | CompactedSlice] = []
     for bound in bounds:
@@ -112,7 +112,7 @@ def _check(options: ReadOptions) -> None:
         )
     if options.read_compacted and (options.starting_time_ms is not None or options.ending_time_ms is not None):
         raise InvalidArgumentError(
-            "Options startingTime and endingTime name places in the log, of which readCompacted leaves messages out: "
+            "Options startingTime and endingTime name positions in the log, some of which readCompacted leaves out: "
             "filter by the column __publishTime instead."
         )
     for name, value in (

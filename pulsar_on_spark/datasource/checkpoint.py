@@ -1,11 +1,11 @@
-"""A streaming query's checkpoint, as far as the sink has to do with it: on the local disk, it is made durable and read.
+"""The part of a streaming query's checkpoint that the sink needs: it is made durable and read, on the local disk.
 
-Spark does not sync its log of offsets. After a power cut `offsets/N` may be gone although the sink's commit of batch N
-exists: Spark would plan another batch N, whose rows would be skipped as already written. So the sink syncs `offsets/N`
-before it commits N. File systems other than the local one keep files that were closed.
+Spark does not sync its log of offsets. After a power cut, `offsets/N` may be missing although the sink's commit of
+batch N exists: Spark would plan another batch N, whose rows would be skipped as already written. So the sink syncs
+`offsets/N` before it commits N. Other file systems than the local one keep closed files.
 
-A checkpoint that was restored from a backup lacks the last `offsets/N`, too. So the sink stores a digest of what
-`offsets/N` plans with its commit of N: Spark reads the file again for a replay, and writes it for a new plan only.
+A checkpoint that was restored from a backup lacks the last `offsets/N`, too. So the sink stores a digest of the plan in
+`offsets/N` with its commit of N: a replay reads the same file, and only a new plan writes another one.
 """
 
 from __future__ import annotations
@@ -25,19 +25,19 @@ from pulsar_on_spark.storage.files import OS_FILES, FileOps
 log = logging.getLogger(__name__)
 
 _NOT_OURS = (FileNotFoundError, IsADirectoryError, NotADirectoryError, PermissionError)
-"""Errors of a path that is not, on this host and for this process, where Spark keeps the checkpoint."""
+"""Errors of a path that does not exist on this host, or not for this process, where Spark keeps the checkpoint."""
 
 
 def checkpoints_of(query_id: str, location: str | None, default: str | None) -> list[Path]:
-    """The folders with the checkpoint of a query: one, or several if copies of it lie in the folder of all checkpoints.
+    """Return the folders with the checkpoint of a query: one, or several if the folder of all checkpoints has copies.
 
-    There is none if it is on no local disk, or cannot be read by this process. A path without a scheme may be one of
-    another file system: the query's id in the folder decides.
+    None is returned if the checkpoint is not on a local disk, or not readable by this process. A path without a scheme
+    may belong to another file system: the query's id in the folder decides.
 
     Args:
         query_id: The query.
-        location: Option `checkpointLocation`, which is the folder itself.
-        default: Spark's setting `spark.sql.streaming.checkpointLocation`, which is the folder of all checkpoints.
+        location: Option `checkpointLocation`, the checkpoint's folder.
+        default: Spark's setting `spark.sql.streaming.checkpointLocation`, the folder of all checkpoints.
 
     Raises:
         StorageError: the disk with the folder fails.
@@ -54,32 +54,32 @@ def checkpoints_of(query_id: str, location: str | None, default: str | None) -> 
             "query again."
         ) from error
     if not found and os.path.isdir(folder):
-        log.warning("No checkpoint of query %s can be read in %s: its offsets are not made durable.", query_id, folder)
+        log.warning("No checkpoint of query %s is readable in %s: its offsets are not made durable.", query_id, folder)
     return found
 
 
 def sync_offsets(checkpoints: Sequence[Path], batch_id: int, files: FileOps = OS_FILES) -> str | None:
-    """Return when the offsets of a batch, and the query's id, are durable in its checkpoint.
+    """Make the offsets of a batch, and the query's id, durable in its checkpoint.
 
     Args:
-        checkpoints: The checkpoint and its copies, which look alike: those with the batch must agree.
+        checkpoints: The checkpoint and its copies, which look alike: all that have the batch must agree.
         batch_id: The batch.
         files: The file system.
 
     Returns:
-        A digest of the offsets that the batch's sources were planned with, and of the files behind those of Spark's
-        file source; None if this process cannot open them, which is logged.
+        A digest of the offsets that the batch's sources were planned with, including the files behind offsets of
+        Spark's file source; None if this process cannot open them, which is logged.
 
     Raises:
-        StorageError: they cannot be made durable, or a copy of the checkpoint has others.
+        StorageError: they cannot be made durable, or a copy of the checkpoint has other offsets.
     """
     holding = [each for each in checkpoints if os.path.exists(each / "offsets" / str(batch_id))]
     digests = {each: _synced(each, batch_id, files) for each in holding or checkpoints[:1]}
     if len(set(digests.values())) > 1:
         raise StorageError(
-            f"The folders {', '.join(map(str, digests))} are checkpoints of one query, with different offsets for "
-            f"batch {batch_id}: move the copies out of {checkpoints[0].parent}, or name the query's own by option "
-            "checkpointLocation, and start the query again."
+            f"The folders {', '.join(map(str, digests))} are checkpoints of one query with different offsets of batch "
+            f"{batch_id}: move the copies out of {checkpoints[0].parent}, or set option checkpointLocation to the "
+            "query's own, and start the query again."
         )
     return next(iter(digests.values()), None)
 
@@ -93,7 +93,7 @@ def _synced(checkpoint: Path, batch_id: int, files: FileOps) -> str | None:
         digest = _digest(sources, file_logs)
         for path in (offsets / str(batch_id), *file_logs, checkpoint / "metadata"):
             _sync(files, path)
-            # Spark's local file system keeps checksums beside its files, and believes no file with another's.
+            # Spark's local file system keeps checksums beside its files, and rejects a file with a wrong one.
             checksum = path.with_name(f".{path.name}.crc")
             if checksum.exists():
                 _sync(files, checksum)
@@ -110,16 +110,16 @@ def _synced(checkpoint: Path, batch_id: int, files: FileOps) -> str | None:
 
 
 def _sources(planned: Path) -> list[bytes]:
-    """The lines of the sources in a file of Spark's log of offsets (its class `OffsetSeqLog`).
+    """Return the lines of the sources in a file of Spark's log of offsets (its class `OffsetSeqLog`).
 
-    Before them are the format's version, and settings and times in one line: these may be edited, with an editor that
-    ends the last line, too.
+    The lines before them, with the format's version and with settings and times, may be edited, also by an editor that
+    terminates the last line.
     """
     return planned.read_bytes().splitlines()[2:]
 
 
 _FILES = re.compile(rb'(?:([^{]+):)?\{"logOffset":(\d+)\}')
-"""A line of Spark's file source, behind the source's name in version 2 of the log: it names no files."""
+"""A line of Spark's file source, after the source's name in version 2 of the log; it names no files."""
 
 
 def _file_logs(checkpoint: Path, sources: Sequence[bytes]) -> dict[Path, int]:
@@ -139,7 +139,7 @@ def _digest(sources: Sequence[bytes], file_logs: Mapping[Path, int]) -> str | No
     found = hashlib.sha256(b"\n".join(sources))
     for path, number in file_logs.items():
         with path.open("rb") as lines:
-            # A compacted log names the files of all numbers before, too.
+            # A compacted log also names the files of all earlier numbers.
             for line in lines:
                 if line.rstrip().endswith(b'"batchId":%d}' % number):
                     found.update(b"\n" + line.rstrip())

@@ -1,10 +1,10 @@
-"""The columns of `format("pulsarpy")`, and their making from the batches of segments.
+"""The columns of `format("pulsarpy")`, and their construction from the batches of segments.
 
 `select_columns` turns the options into a `ColumnSelection`; its `segment_columns` are all that a reader must decode,
 its `spark_schema` is what `schema()` returns, and `build` makes batches whose Arrow schema is exactly what pyspark
 4.2.0 demands of a reader (`to_arrow_schema(spark_schema, timezone="UTC")`: it refuses any other).
 
-Semantics of columns that are not obvious:
+Semantics of some columns:
 
 * `__key` is the key's bytes, also for a key that Pulsar's clients carry as Base64.
 * `__messageProperties` is never null: in Pulsar no properties and an empty map are the same.
@@ -47,7 +47,7 @@ _CACHED_ROWS = 1 << 14
 
 @dataclass(frozen=True, slots=True)
 class _Range:
-    """A segment batch and what its rows have in common."""
+    """A segment batch, and the values that its rows share."""
 
     batch: pa.RecordBatch
     ledger_id: LedgerId
@@ -77,7 +77,7 @@ class ColumnSelection:
 
     Attributes:
         names: Column names as Spark sees them.
-        value_type: The fields of typed values, None where `value` is bytes.
+        value_type: The fields of typed values; None if `value` is bytes.
         spark_schema: The schema that the data source returns.
         arrow_schema: The schema that pyspark demands of every batch.
         segment_columns: The columns of `SEGMENT_SCHEMA` that `build` reads; a reader need not decode others.
@@ -91,7 +91,7 @@ class ColumnSelection:
 
     @property
     def needs_values(self) -> bool:
-        """True if `build` must be given decoded values: a field of the typed value is selected."""
+        """True if `build` needs decoded values: a field of the typed value is selected."""
         return self.value_type is not None and VALUE in self.segment_columns
 
 
@@ -102,12 +102,12 @@ def select_columns(
 
     Args:
         columns: The option `columns`: names separated by commas, any subset in any order; None for the default.
-        include_metadata: The option `includeMetadata`: without `columns`, adds all other metadata columns.
-        value_type: The fields that typed values have instead of the one column `value`.
+        include_metadata: The option `includeMetadata`: without `columns`, add all other metadata columns.
+        value_type: The fields of typed values, in place of the column `value`.
 
     Raises:
-        InvalidArgumentError: `columns` is empty, names an unknown column or one twice, or a field of typed values has
-            the name of a metadata column.
+        InvalidArgumentError: `columns` is empty, names an unknown column, or names one twice; or a field of typed
+            values has the name of a metadata column.
     """
     fields = {field.name: field for field in value_type} if value_type is not None else {}
     known = {**({name: field.dataType for name, field in fields.items()} or {VALUE: BinaryType()}), **_metadata_types()}
@@ -138,16 +138,16 @@ def build(
     selection: ColumnSelection,
     values: pa.StructArray | None = None,
 ) -> pa.RecordBatch:
-    """Make a Spark batch of a segment batch, with copies only where types differ.
+    """Convert a segment batch to a Spark batch, with copies only where types differ.
 
     Args:
-        batch: Rows in `SEGMENT_SCHEMA`, at least the columns `selection.segment_columns`.
+        batch: Rows in `SEGMENT_SCHEMA`, with at least the columns `selection.segment_columns`.
         ledger_id: The ledger of all rows.
         entry_offset: Added to the column `entry_id` to get entry ids (`SegmentRecord.entry_offset`).
-        topic: The full name of the topic (of the partition, for partitioned topics) that the rows are from.
+        topic: The full name of the rows' topic; for a partitioned topic, of the partition.
         partition: The topic's partition index, -1 if it is not a partition.
-        selection: The columns to make.
-        values: The decoded values, one struct a row of `selection.value_type`'s Arrow type, if it `needs_values`.
+        selection: The requested columns.
+        values: The decoded values if it `needs_values`: structs of `selection.value_type`'s Arrow type, one for a row.
     """
     rows = _Range(batch, ledger_id, entry_offset, topic, partition)
     typed: Mapping[str, pa.Array] = {}
@@ -196,7 +196,7 @@ def _topic(rows: _Range) -> pa.StringArray:
 
 @lru_cache(maxsize=4)
 def _repeated_text(text: str) -> pa.StringArray:
-    """Repeat a name for most batches, which take a slice: writing it for each batch cost as much as all ids."""
+    """Return a name for each row, sliced from a cached array: writing it for each batch cost as much as all ids."""
     return pa.repeat(pa.scalar(text, pa.string()), _CACHED_ROWS)
 
 
@@ -206,20 +206,20 @@ def _partition(rows: _Range) -> pa.Int32Array:
 
 
 def _properties(rows: _Range) -> pa.MapArray:
-    """The column without nulls, on the same strings."""
+    """Return the column without nulls, sharing its strings."""
     maps = rows.column("properties")
     if maps.null_count == 0:
         return maps
     if maps.null_count == len(maps):
         return pa.MapArray.from_arrays(np.zeros(len(maps) + 1, np.int32), maps.keys.slice(0, 0), maps.items.slice(0, 0))
     if np.diff(maps.offsets.to_numpy())[maps.is_null().to_numpy(zero_copy_only=False)].any():
-        # Arrow lets a null map cover entries; taking every row drops them.
+        # In Arrow a null map may cover entries; taking every row drops them.
         maps = maps.take(pa.array(np.arange(len(maps))))
     return pa.MapArray.from_arrays(maps.offsets, maps.keys, maps.items)
 
 
 def _schema_version(rows: _Range) -> pa.Int64Array:
-    """Pulsar's schema version, eight big-endian bytes; anything else is not a version of the registry."""
+    """Return Pulsar's schema version, eight big-endian bytes; anything else is not a version of the registry."""
     versions = rows.column("schema_version")
     if versions.null_count == len(versions):
         return pa.nulls(len(versions), pa.int64())
@@ -276,7 +276,7 @@ _COLUMNS: dict[str, _Column] = {
     "__deliverAtTime": _Column(TimestampType(), ("deliver_at_time",), _time("deliver_at_time")),
 }
 METADATA_COLUMNS = tuple(name for name in _COLUMNS if name != VALUE)
-"""Every metadata column, in the order in which Spark sees them."""
+"""All metadata columns, in the order of Spark's schema."""
 _DEFAULT_METADATA = METADATA_COLUMNS[: METADATA_COLUMNS.index("__messageIdStr")]
 _MORE_METADATA = METADATA_COLUMNS[len(_DEFAULT_METADATA) :]
 

@@ -1,7 +1,7 @@
-"""Delta's JARs for a new session: taken from Ivy's cache, and fetched into it the first time.
+"""Delta's JARs for a new session, taken from Ivy's cache; the first session fetches them into it.
 
-With `spark.jars.packages` Spark resolves its packages again at each start, and prints forty lines about it. So a
-process of its own resolves them once, and its lines are shown only if it fails. Sessions get the files by `spark.jars`.
+With `spark.jars.packages`, Spark resolves its packages at each start, and prints forty lines about it. So a separate
+process resolves them once, and shows its output only if it fails. Sessions get the files by `spark.jars`.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ DELTA_EXCLUDES: Final = (
     "org.xerial.snappy:snappy-java",
     "com.github.luben:zstd-jni",
 )
-"""Dependencies of Delta's JAR that Spark 4.2 has already: 8 JARs of 13 MB are fetched instead of 33 of 87 MB."""
+"""Dependencies of Delta's JAR that Spark 4.2 includes: 8 JARs of 13 MB are fetched instead of 33 of 87 MB."""
 _RESOLVED: Final = (
     DELTA_JAR,
     "io.delta:delta-storage:4.4.0",
@@ -48,23 +48,23 @@ _RESOLVED: Final = (
     "io.unitycatalog:unitycatalog-hadoop:0.6.0",
     "com.google.code.findbugs:jsr305:3.0.2",
 )
-"""The rest of Delta's JAR's dependencies, with versions."""
+"""The other dependencies of Delta's JAR, with versions."""
 _IVY_FOLDER: Final = "spark.jars.ivy"
 _DEFAULT_IVY_FOLDER: Final = "~/.ivy2.5.2"
-"""Spark 4.2's own, so that JARs which another session has fetched are found."""
+"""Spark 4.2's own folder, so that JARs which another session has fetched are found."""
 
 
 def delta_jars(confs: Mapping[str, str]) -> tuple[Path, ...]:
-    """Find Delta's JARs, or fetch them.
+    """Find or fetch Delta's JARs.
 
     Args:
         confs: The session's confs: `spark.jars.packages` and the others that configure sources of packages.
 
     Returns:
-        The JARs. None if they are not in Ivy's cache after they were resolved, as a custom cache may have other names.
+        The JARs; none if they are not in Ivy's cache after resolving, because a custom cache may use other names.
 
     Raises:
-        PySparkRuntimeError: They cannot be fetched. Spark's reason is on standard error.
+        PySparkRuntimeError: they cannot be fetched; Spark's reason is on standard error.
     """
     folder = Path(confs.get(_IVY_FOLDER, _DEFAULT_IVY_FOLDER)).expanduser().absolute()
     found = _cached(folder)
@@ -83,7 +83,7 @@ def _cached(folder: Path) -> tuple[Path, ...]:
 
 
 def _resolve(confs: Mapping[str, str]) -> None:
-    """Start a JVM of Spark's, which resolves packages before anything else, and end it."""
+    """Start a JVM of Spark, which resolves packages before anything else, and end it."""
     conf = SparkConf(loadDefaults=False)
     for name, value in confs.items():
         if name.startswith("spark.jars"):

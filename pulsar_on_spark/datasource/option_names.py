@@ -1,6 +1,6 @@
-"""The names of `format("pulsarpy")`'s options: aliases, directions, refused ones, and look-ups with a check.
+"""The names of `format("pulsarpy")`'s options: aliases, directions, refused options, and checked look-ups.
 
-Spark hands options over with lower-cased names. Names follow pulsar-spark, with Kafka's as aliases.
+Spark passes options with lower-case names. Names follow pulsar-spark, with Kafka's as aliases.
 """
 
 from __future__ import annotations
@@ -44,23 +44,23 @@ READ_OPTIONS = (
 WRITE_OPTIONS = (*_BOTH, "registerSchema", "hashingScheme", "txnAppId", "txnVersion", "checkpointLocation")
 _QUORUM = "the root says it (`pulsarpy init --quorum`), or the policy persistence of a topic or namespace"
 REFUSED = {
-    "startingOffsetsByTimestamp": "one time for each partition is still to come: use startingTime or startingOffsets",
-    "endingOffsetsByTimestamp": "one time for each partition is still to come: use endingTime or endingOffsets",
+    "startingOffsetsByTimestamp": "one time for each partition is not supported: use startingTime or startingOffsets",
+    "endingOffsetsByTimestamp": "one time for each partition is not supported: use endingTime or endingOffsets",
     "fsync": "every write is synced to disk before it is committed",
     "compressionType": "segments are always zstd",
     "ensembleSize": _QUORUM,
     "writeQuorum": _QUORUM,
     "ackQuorum": _QUORUM,
 }
-"""Features still to come, and options that would relax durability: ignoring these would mislead."""
+"""Unsupported features, and options that would relax durability: ignoring these would mislead."""
 _HARMLESS = {"fsync": "true", "compressionType": "zstd"}
-"""Values of refused options that request the only behaviour."""
+"""Values of refused options that request the existing behaviour."""
 _CLIENT = ("pulsar.", "admin.url", "adminurl")
-"""Options that configure a client that isn't there: accepted, with a warning."""
+"""Options that configure a client, which does not exist here: accepted, with a warning."""
 
 _KNOWN = {name.lower(): name for name in (*READ_OPTIONS, *WRITE_OPTIONS, *ALIASES, *REFUSED)}
 _MISTYPED = 0.86
-"""Ratio of equal letters from which a name counts as a known one mistyped; options of other formats stay below."""
+"""Ratio of equal letters from which a name counts as a mistyped option; options of other formats are below it."""
 _C = TypeVar("_C", bound=str)
 _UNITS_S = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 _UNIT_WORDS = {"millisecond": "ms", "sec": "s", "second": "s", "min": "m", "minute": "m", "hour": "h", "day": "d"}
@@ -70,7 +70,7 @@ class GivenOptions:
     """The options of one read or write, by their proper names; values are looked up with a check."""
 
     def __init__(self, given: Mapping[str, str]) -> None:
-        """Sort out names.
+        """Assign the given options to their proper names.
 
         Raises:
             InvalidArgumentError: an option is mistyped or refused, or disagrees with its alias.
@@ -108,12 +108,12 @@ class GivenOptions:
         return found
 
     def flag(self, name: str, default: bool) -> bool:
-        """True or false."""
+        """Return the option as a boolean."""
         value = self.choice(name, ("true", "false"))
         return default if value is None else value == "true"
 
     def number(self, name: str, minimum: int = 1) -> int | None:
-        """A whole number from `minimum` on."""
+        """Return the option as a whole number of at least `minimum`."""
         value = self.text(name)
         if value is None:
             return None
@@ -122,7 +122,7 @@ class GivenOptions:
         return int(value)
 
     def seconds(self, name: str, default: float) -> float:
-        """A length of time such as `10s`, `500ms` or `2 minutes`; a bare number counts seconds."""
+        """Return the seconds of a duration such as `10s`, `500ms` or `2 minutes`; a bare number counts seconds."""
         value = self.text(name)
         if value is None:
             return default
@@ -138,13 +138,13 @@ class GivenOptions:
         return InvalidArgumentError(f"Option {name} has the value {self.text(name)!r}: {remedy}.")
 
     def only(self, name: str, why: str) -> None:
-        """Refuse an option that has no meaning here."""
+        """Refuse an option that has no meaning in this read or write."""
         if name in self._values:
             raise InvalidArgumentError(f"Option {name} is not possible here: {why}.")
 
 
 def warn_without_effect(given: Mapping[str, str], direction: Direction) -> None:
-    """Log accepted options without effect: once for each option, to be called once for each read or write."""
+    """Log accepted options without effect, once for each; call it once for each read or write."""
     belongs = {name.lower() for name in (READ_OPTIONS if direction == "read" else WRITE_OPTIONS)}
     client = sorted(name for name in given if _is_for_a_client(name))
     if client:

@@ -1,6 +1,6 @@
 """The options of `format("pulsarpy")`, parsed and checked in one place.
 
-docs/options.md is the users' side of this module; `option_names` has the names.
+docs/options.md describes them for users; `option_names` has their names.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ ValueFormat = Literal["json", "avro"]
 
 @dataclass(frozen=True, slots=True)
 class TopicSelection:
-    """Which topics a read is about: names, or a pattern."""
+    """The topics of a read: names, or a pattern."""
 
     names: tuple[str, ...] = ()
     pattern: str | None = None
@@ -33,7 +33,7 @@ class TopicSelection:
 
 @dataclass(frozen=True, slots=True)
 class Typed:
-    """Typed values: how `value` is decoded into columns, or packed from them."""
+    """Typed values: their format and schema for decoding `value` into columns, or encoding it from them."""
 
     format: ValueFormat | None
     schema: str | None
@@ -89,7 +89,7 @@ def read_options(given: Mapping[str, str]) -> ReadOptions:
     """Parse the options of a read.
 
     Raises:
-        InvalidArgumentError: naming the option, its value and what would be right.
+        InvalidArgumentError: an option is invalid; names the option, its value and valid ones.
     """
     options = GivenOptions(given)
     subscription = options.text("subscription")
@@ -143,7 +143,7 @@ def write_options(given: Mapping[str, str]) -> WriteOptions:
     """Parse the options of a write.
 
     Raises:
-        InvalidArgumentError: naming the option, its value and what would be right.
+        InvalidArgumentError: an option is invalid; names the option, its value and valid ones.
     """
     options = GivenOptions(given)
     for name in ("topics", "topicsPattern"):
@@ -178,8 +178,8 @@ def _root(options: GivenOptions) -> Path:
         )
     if value.startswith(("pulsar://", "pulsar+ssl://", "http://", "https://")):
         raise InvalidArgumentError(
-            f"Option path (or service.url) is {value}, where clients find a broker, and Spark reads and writes the "
-            "root itself: give the root's path."
+            f"Option path (or service.url) is {value}, a broker's URL, but Spark reads and writes the root itself: "
+            "give the root's path."
         )
     root = local_path(value)
     folder = session_folder()

@@ -1,4 +1,4 @@
-"""The driver's log of what its tasks found: bad copies and losses, which tasks leave as files under the root."""
+"""The driver's log of its tasks' findings: bad copies and losses, which tasks report as files under the root."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ log = logging.getLogger(__name__)
 
 
 class ReportLog:
-    """Logs reports that are new since it was made or last looked, each once. A look costs one stat while none is."""
+    """Logs each new report once. A check costs one stat if there is none."""
 
     def __init__(self, root: Path) -> None:
         self._root = root
@@ -21,7 +21,7 @@ class ReportLog:
         self._known = self._read()
 
     def look(self) -> None:
-        """Log new reports. Reports that cannot be read are left to `pulsarpy status`."""
+        """Log new reports. Unreadable reports are left to `pulsarpy status`."""
         changed_ns = self._changed()
         if changed_ns == self._changed_ns:
             return

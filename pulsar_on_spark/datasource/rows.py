@@ -1,7 +1,7 @@
-"""The write direction: which frames may be written, and how Spark's Arrow batches become segment rows.
+"""The write direction: the check of frames, and the conversion of Spark's Arrow batches to segment rows.
 
-`check_frame` decides once, when the writer is made; a task then calls `to_segment_rows` on every batch. Values, keys
-and properties are handed on without a copy where Spark's type is the stored one.
+`check_frame` decides once, when the writer is created; a task then calls `to_segment_rows` for every batch. Values,
+keys and properties are passed on without a copy if Spark's type is the stored one.
 
 A frame read from one topic can be written to another unchanged: columns that only Pulsar sets (`__messageId`,
 `__publishTime`, ...) are accepted and ignored, and so is `__topic` if the option `topic` names the target.
@@ -65,13 +65,13 @@ _SEGMENT_NAMES = {
 
 @dataclass(frozen=True, slots=True)
 class FramePlan:
-    """A plan that turns a frame's columns into messages; made by `check_frame`, and picklable.
+    """The mapping of a frame's columns to messages; created by `check_frame`, and picklable.
 
     Attributes:
-        value: Position of the column `value`, None where the value is packed from `fields`.
-        fields: Positions of the columns that are packed into typed values, in the value type's order, with their types.
-        topic: Position of the column that names each row's topic, None where the option `topic` does.
-        metadata: Positions of the writable metadata columns that the frame has, by name.
+        value: Position of the column `value`; None if the value is encoded from `fields`.
+        fields: Positions and types of the columns that form typed values, in the value type's order.
+        topic: Position of the column with each row's topic; None if the option `topic` names it.
+        metadata: Positions of the frame's writable metadata columns, by name.
     """
 
     value: int | None
@@ -82,18 +82,18 @@ class FramePlan:
 
 @dataclass(frozen=True, slots=True)
 class SegmentRows:
-    """Rows in `ROW_SCHEMA`, and the topic that each one names (None where the option `topic` does)."""
+    """Rows in `ROW_SCHEMA`, and the topic of each; None if the option `topic` names it."""
 
     rows: pa.RecordBatch
     topics: pa.StringArray | None
 
 
 def check_frame(schema: StructType, *, has_topic_option: bool, value_type: StructType | None = None) -> FramePlan:
-    """Decide whether a frame can be written, and how.
+    """Decide whether and how a frame can be written.
 
-    Column names are matched as Spark does it, without regard to case. With `value_type` (the topic's schema, or
-    `valueSchema`) all columns that are not metadata are fields of the value, unless the frame's only one is a binary
-    `value` that the type does not have: then these are values already encoded.
+    Column names are compared as in Spark, ignoring case. With `value_type` (the topic's schema, or `valueSchema`) all
+    columns other than metadata are fields of the value. An exception is a single binary column `value` that is not a
+    field of the type: it contains encoded values.
 
     Raises:
         InvalidArgumentError: `value` or a topic is missing, or a column is unknown, is given twice or has a wrong type.
@@ -128,16 +128,16 @@ def to_segment_rows(
     """Turn one of Spark's batches into segment rows.
 
     Args:
-        batch: Columns in the order of the frame that `plan` was made for.
-        plan: From `check_frame`.
-        producer_name: Of all rows.
+        batch: Columns in the order of the plan's frame.
+        plan: The plan from `check_frame`.
+        producer_name: The producer name of all rows.
         first_sequence_id: The sequence id of the first row; the others follow.
-        publish_time_ms: Milliseconds since 1970, of all rows.
-        schema_version: Pulsar's eight bytes, None for a topic without a schema.
-        encode: Makes values of structs, where `plan` packs fields.
+        publish_time_ms: The publish time of all rows, in milliseconds since 1970.
+        schema_version: Pulsar's eight bytes; None for a topic without a schema.
+        encode: Encodes structs as values, if `plan` has fields.
 
     Raises:
-        InvalidArgumentError: a value of the frame cannot be stored; the message names the column.
+        InvalidArgumentError: a value of the frame cannot be stored; names the column.
     """
     count = batch.num_rows
     arrays: dict[str, pa.Array] = {
@@ -215,7 +215,7 @@ def _is_encoded(others: list[str], schema: StructType, positions: Mapping[str, i
 def _match_fields(
     schema: StructType, positions: Mapping[str, int], others: list[str], value_type: StructType
 ) -> tuple[tuple[int | None, StructField], ...]:
-    """Each field of the value with the column that holds it; a nullable field may be missing from the frame."""
+    """Return each field of the value with its column; a nullable field may be missing from the frame."""
     by_lower = {name.lower(): name for name in others}
     wanted = {field.name.lower() for field in value_type}
     for name in others:
@@ -236,7 +236,7 @@ def _match_fields(
 
 
 def _check_field(given: StructField, wanted: StructField) -> None:
-    """Require equal types but for nullability: a silent cast could lose data that the writer meant to keep."""
+    """Require equal types except for nullability: a silent cast could lose data."""
     if isinstance(given.dataType, NullType) and wanted.nullable:
         return
     if given.dataType.simpleString() != wanted.dataType.simpleString():
@@ -267,7 +267,7 @@ def _values(
 
 
 def _stored(array: pa.Array, stored_type: pa.DataType, name: str) -> pa.Array:
-    """The column in its stored type."""
+    """Return the column in its stored type."""
     if array.type == stored_type:
         return array
     if stored_type == pa.binary() and array.type == pa.string():
@@ -291,7 +291,7 @@ def _check_properties(maps: pa.MapArray | None) -> None:
 
 
 def _milliseconds(times: pa.Array) -> pa.TimestampArray:
-    """Times as milliseconds, rounded down also before 1970, as Spark's `unix_millis` does."""
+    """Return times in milliseconds, rounded down even before 1970, as Spark's `unix_millis` does."""
     if pa.types.is_int64(times.type):
         return times.view(_MILLISECONDS)
     if pa.types.is_null(times.type):

@@ -1,4 +1,4 @@
-"""Splitting a read over tasks, and what a task does: slices in, Arrow batches in Spark's columns out."""
+"""Splitting of a read into tasks, and the work of a task: from slices to Arrow batches in Spark's columns."""
 
 from __future__ import annotations
 
@@ -28,9 +28,9 @@ from pulsar_on_spark.topic.managed_ledger.cursor.holes import AckHoles
 from pulsar_on_spark.topic.managed_ledger.cursor.record import decode_holes
 
 MIN_SPLIT_BYTES = 1 << 20
-"""Less than this isn't split further: a task costs more than it saves."""
+"""Smallest share of a task: a smaller one would cost more than it saves."""
 MAX_SPLIT_BYTES = 256 << 20
-"""More than this is split, so that tasks stay short enough to be spread evenly."""
+"""Largest share of a task: tasks must be short enough to be spread evenly."""
 MESSAGE_COST_BYTES = 64
 """Cost of a message beside its key and value, so that many small ones are split too."""
 _ID_COLUMNS = ("entry_id", "batch_index")
@@ -38,12 +38,12 @@ _ID_COLUMNS = ("entry_id", "batch_index")
 
 @dataclass(frozen=True, slots=True)
 class ScanPiece:
-    """A slice, and what of it is wanted.
+    """A slice, and the requested part of it.
 
     Attributes:
         slice: The slice, of the log or of a compacted ledger.
-        slots: The slots whose messages are wanted; None for all.
-        left_out: Encoded ack holes: what of it the subscription's broker had acknowledged; empty for nothing.
+        slots: The slots whose messages are requested; None for all.
+        left_out: Encoded ack holes: messages that the subscription's broker had acknowledged; empty for none.
     """
 
     slice: SegmentSlice | CompactedSlice
@@ -66,14 +66,14 @@ class ScanPartition(InputPartition):
 def split(
     pieces: Sequence[ScanPiece], paths: Paths, min_partitions: int | None, max_records: int | None
 ) -> list[ScanPartition]:
-    """Cut the pieces into tasks of about equal size; together they are the pieces, in order, each entry once.
+    """Split the pieces into tasks of about equal size; together they are the pieces, in order, each entry once.
 
     Args:
-        pieces: what to read, in order.
-        paths: the storage paths.
-        min_partitions: minimum number of tasks, if there are as many record batches; by default the machine's cores,
+        pieces: The pieces to read, in order.
+        paths: The storage paths.
+        min_partitions: Minimum number of tasks, if there are as many record batches; by default the machine's cores,
             and a multiple of them, so that no core waits while another does the last task.
-        max_records: maximum number of messages of a task, or one entry (up to 1,000 messages), which is never split.
+        max_records: Maximum number of messages of a task, or one entry (up to 1,000 messages), which is never split.
     """
     grains = [grain for piece in pieces for grain in _grains(piece, max_records)]
     size = sum(grain.size for grain in grains)
@@ -91,9 +91,9 @@ def _wanted_tasks(size: int, min_partitions: int | None) -> int:
 
 @dataclass(frozen=True, slots=True)
 class _Grain:
-    """The smallest share of a task: entries [first, end) of a piece, at most those of one record batch.
+    """The smallest unit of a split: entries [first, end) of a piece, at most those of one record batch.
 
-    In a compacted ledger it is a batch by its number.
+    In a compacted ledger it is a batch, by its number.
     """
 
     piece: ScanPiece
@@ -125,7 +125,7 @@ def _grains(piece: ScanPiece, max_records: int | None) -> Iterator[_Grain]:
 
 
 def _cut(row_ends: npt.NDArray[np.int64], max_records: int, bounds: Sequence[int]) -> list[int]:
-    """Bounds of runs of entries with at most `max_records` messages each, or a single entry."""
+    """Return the bounds of runs of entries with at most `max_records` messages each, or a single entry."""
     first, end = bounds
     cuts = [first]
     while cuts[-1] < end:
@@ -136,7 +136,7 @@ def _cut(row_ends: npt.NDArray[np.int64], max_records: int, bounds: Sequence[int
 
 
 def _groups(grains: Sequence[_Grain], size: int, tasks: int, max_records: int | None) -> Iterator[list[_Grain]]:
-    """The grains as `tasks` groups of about equal size, fewer if there are fewer grains, more to keep `max_records`."""
+    """Group the grains into `tasks` groups of about equal size; fewer if grains are few, more to keep `max_records`."""
     group: list[_Grain] = []
     group_size = rows = 0
     left, tasks_left = size, tasks
@@ -156,7 +156,7 @@ def _groups(grains: Sequence[_Grain], size: int, tasks: int, max_records: int | 
 
 
 def _joined(grains: Sequence[_Grain]) -> list[ScanPiece]:
-    """Adjacent grains of one piece as one again, so that a task opens its file once."""
+    """Join adjacent grains of one piece, so that a task opens its file once."""
     joined: list[_Grain] = []
     for grain in grains:
         if joined and joined[-1].piece is grain.piece and joined[-1].end == grain.first:
@@ -168,7 +168,7 @@ def _joined(grains: Sequence[_Grain]) -> list[ScanPiece]:
 
 @dataclass(frozen=True, slots=True)
 class Origin:
-    """The source of rows; `entry_offset` plus their `entry_id` is the entry's id."""
+    """The source of rows; an entry's id is `entry_offset` plus the rows' `entry_id`."""
 
     topic: str
     partition: int
@@ -176,7 +176,7 @@ class Origin:
     entry_offset: int
 
     def name(self, batch: pa.RecordBatch, row: int) -> str:
-        """A message's id and its topic. The batch has the column `entry_id` wherever an error may be raised."""
+        """Return a message's id and topic. The batch has the column `entry_id` wherever an error may be raised."""
         entry = batch.column("entry_id")[row].as_py() + self.entry_offset
         return f"message {self.ledger}:{entry} of {self.topic}"
 
@@ -191,7 +191,7 @@ class Scan:
     slot_filter: SlotFilter | None = None
 
     def run(self, partition: ScanPartition) -> Iterator[pa.RecordBatch]:
-        """The partition's messages as batches in Spark's columns."""
+        """Yield the partition's messages as batches in Spark's columns."""
         typed = self.schema.typed if self.schema.selection.needs_values else None
         needed = (
             *self.schema.selection.segment_columns,

@@ -1,7 +1,7 @@
-"""A Spark session in which everything here works: the Python data source at full speed, and Delta's SQL beside it.
+"""A Spark session for topics: the Python data source at full speed, and Delta's SQL beside it.
 
-Nothing here is needed to use `format("pulsarpy")`: any session of Spark 4.2 finds it. `session_confs` shows what this
-one sets, for sessions that are configured elsewhere.
+`format("pulsarpy")` works in any session of Spark 4.2 without this. `session_confs` returns the settings for sessions
+that are configured elsewhere.
 """
 
 from __future__ import annotations
@@ -27,20 +27,20 @@ _PACKAGES = "spark.jars.packages"
 _EXCLUDES = "spark.jars.excludes"
 _JARS = "spark.jars"
 _SUBMITTED = "PYSPARK_GATEWAY_PORT"
-"""`spark-submit` starts the JVM, and fetches its packages, before the program; the variable has its port."""
+"""The variable with the port of a JVM that `spark-submit` started, with its packages, before the program."""
 
 
 def session_confs(delta: bool | None = None) -> dict[str, str]:
-    """The confs that `spark_session` sets, for a session that is built elsewhere.
+    """Return the confs that `spark_session` sets, for a session that is built elsewhere.
 
     - `spark.python.unix.domain.socket.enabled`: rows pass between the JVM and Python through Unix-domain sockets, which
       takes about 40 ms off every micro-batch and is faster for large reads.
     - `spark.python.daemon.module`: no stack trace for each idle Python worker that Spark closes.
-    - with Delta: its extension, its catalog, and its JARs by `spark.jars.packages` without what Spark has already.
-      `spark_session` itself takes them by `spark.jars` from Ivy's cache, which spares Ivy's lines at each start.
+    - with Delta: its extension, its catalog, and its JARs by `spark.jars.packages`, without those that Spark includes.
+      `spark_session` itself passes them by `spark.jars` from Ivy's cache, which avoids Ivy's output at each start.
 
     Args:
-        delta: Whether Delta's SQL shall work; None means: where the extra `delta` is installed.
+        delta: True to configure Delta's SQL; None means: if the extra `delta` is installed.
     """
     confs = {
         "spark.python.unix.domain.socket.enabled": "true",
@@ -66,14 +66,14 @@ def spark_session(app_name: str = "pulsar_on_spark", delta: bool | None = None, 
 
     Args:
         app_name: The application's name.
-        delta: As in `session_confs`. Fetching Delta's JARs needs a Maven repository the first time only. A running
-            session is unchanged.
-        confs: Spark confs that are added, or replace those of `session_confs`; most have dots in their names:
+        delta: As in `session_confs`. Fetching Delta's JARs needs a Maven repository, the first time only. A running
+            session is not changed.
+        confs: Spark confs that are added to those of `session_confs`, or replace them; most have dots in their names:
             `spark_session(**{"spark.master": "local[2]"})`.
 
     Raises:
-        SparkSessionError: Java is missing or too old, Delta's JARs can't be fetched, Spark doesn't start, or a session
-            without Delta runs already where `delta` is true.
+        SparkSessionError: Java is missing or too old, Delta's JARs cannot be fetched, Spark does not start, or `delta`
+            is true and a session without Delta is running.
     """
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     running = SparkContext._active_spark_context
@@ -83,7 +83,7 @@ def spark_session(app_name: str = "pulsar_on_spark", delta: bool | None = None, 
             raise SparkSessionError(
                 "a Spark session without Delta already runs in this process: stop it, then start again"
             )
-        # JARs no longer reach it: without them, the conf of Delta's catalog would break every query.
+        # JARs can no longer be added: without them, the conf of Delta's catalog would break every query.
         delta = False
     elif SparkContext._gateway is None:
         require_java()
@@ -102,7 +102,7 @@ def spark_session(app_name: str = "pulsar_on_spark", delta: bool | None = None, 
 
 
 def _with_jars(confs: dict[str, str]) -> dict[str, str]:
-    """The confs with Delta's JARs as files instead of packages, where they can be found."""
+    """Return the confs with Delta's JARs as files instead of packages, if they are found."""
     jars = ",".join(map(str, delta_jars(confs)))
     if not jars:
         return confs
@@ -111,10 +111,10 @@ def _with_jars(confs: dict[str, str]) -> dict[str, str]:
 
 
 def require_java() -> None:
-    """Check that Java 17 or newer is there.
+    """Check that Java 17 or newer is installed.
 
     Raises:
-        SparkSessionError: It is not installed; the sentence has the remedy.
+        SparkSessionError: it is not; the sentence has the remedy.
     """
     home = os.environ.get("JAVA_HOME")
     java = str(Path(home, "bin", "java")) if home else shutil.which("java")
@@ -132,8 +132,8 @@ def require_java() -> None:
 
 
 def _delta_is_installed() -> bool:
-    # Not by looking for the module: pyspark puts Delta's JAR, which holds one too, on this process's sys.path, and the
-    # session deletes it when it stops.
+    # Looking for the module is not enough: pyspark puts Delta's JAR, which contains one too, on this process's
+    # sys.path, and the session deletes it when it stops.
     try:
         version("delta-spark")
     except PackageNotFoundError:

@@ -1,4 +1,4 @@
-"""`format("pulsarpy")`: what Spark creates from the options, and the four faces that it hands out."""
+"""`format("pulsarpy")`: the data source that Spark creates from the options, with its four readers and writers."""
 
 from __future__ import annotations
 
@@ -30,23 +30,23 @@ class PulsarDataSource(DataSource):
 
     @classmethod
     def name(cls) -> str:
-        """The format's name."""
+        """Return the format's name."""
         return "pulsarpy"
 
     @one_sentence
     def schema(self) -> StructType:
-        """The columns of a read, from the options and the topics' declared schema."""
-        # Spark asks once for each `load`, in a process of its own, and parses the options again for all that follows.
+        """Return the columns of a read, from the options and the topics' declared schema."""
+        # Spark asks once for each `load`, in a separate process, and parses the options again for all later steps.
         warn_without_effect(self.options, "read")
         return read_schema(read_options(self.options)).selection.spark_schema
 
     @one_sentence
     def reader(self, schema: StructType) -> PulsarBatchReader:
-        """A batch read."""
+        """Return a batch reader."""
         return PulsarBatchReader(*self._read(schema))
 
     def streamReader(self, schema: StructType) -> PulsarStreamReader | RefusedStream:
-        """Return a streaming reader; after a failed preparation one that raises it when Spark asks for offsets."""
+        """Return a streaming reader; after a failed preparation, one that raises the error for offsets."""
         from pulsar_on_spark.datasource.stream_reader import PulsarStreamReader
 
         try:
@@ -56,13 +56,13 @@ class PulsarDataSource(DataSource):
 
     @one_sentence
     def writer(self, schema: StructType, overwrite: bool) -> PulsarBatchWriter:
-        """A batch write."""
+        """Return a batch writer."""
         warn_without_effect(self.options, "write")
         return PulsarBatchWriter(write_options(self.options), schema, overwrite)
 
     @one_sentence
     def streamWriter(self, schema: StructType, overwrite: bool) -> PulsarStreamWriter:
-        """A streaming write: Spark makes a writer for each micro-batch, and another one to commit it."""
+        """Return a streaming writer: Spark creates one for each micro-batch, and another one to commit it."""
         if not in_sink_runner():
             self._warn_once()
         return PulsarStreamWriter(write_options(self.options), schema, overwrite)
@@ -79,7 +79,7 @@ class PulsarDataSource(DataSource):
         return options, found
 
     def _warn_once(self) -> None:
-        """Spark plans the micro-batches of a query in one process after the other, mostly the same one."""
+        """Warn once in a process: Spark plans a query's micro-batches mostly in the same one."""
         given = tuple(sorted(self.options.items()))
         if given not in _warned_of:
             _warned_of.add(given)
@@ -90,7 +90,7 @@ _warned_of: set[tuple[tuple[str, str], ...]] = set()
 
 
 class RefusedStream(DataSourceStreamReader):
-    """The error of a streaming read, kept until Spark can show it.
+    """Raises the error of a streaming read at a time when Spark can show it.
 
     An error that `streamReader` itself raises is lost: pyspark 4.2.0's source runner then fails on its unassigned
     `reader` in a `finally` clause.

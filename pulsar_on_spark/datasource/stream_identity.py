@@ -1,8 +1,8 @@
-"""The identity of a streaming query: its consumer name, and the subscription that it reads under.
+"""The identity of a streaming query: its consumer name, and its subscription.
 
-A query is known by the first offset that Spark hands over: the one of its checkpoint, or for a new query the initial
-offset. An initial offset that is made again because batch 0 is replayed counts for nothing: Spark does not keep the
-first one, and replays the batch by its end.
+A query is identified by the first offset that Spark passes: the one of its checkpoint, or for a new query the initial
+offset. An initial offset that is created again for a replay of batch 0 does not count: Spark does not keep the first
+one, and replays the batch by its end.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from pulsar_on_spark.topic.managed_ledger.subscription.offsets import StreamOffs
 
 @dataclass(frozen=True, slots=True)
 class StreamIdentity:
-    """Names that a query keeps for as long as it has its checkpoint.
+    """The names that a query keeps as long as its checkpoint exists.
 
     Attributes:
         consumer: The consumer id.
-        subscription: The subscription, None for a query without one.
+        subscription: The subscription; None for a query without one.
     """
 
     consumer: str
@@ -29,7 +29,7 @@ class StreamIdentity:
 
     @classmethod
     def new(cls, options: ReadOptions) -> StreamIdentity:
-        """Make the identity of a query that has no checkpoint: another one at each call, unless options name it."""
+        """Create the identity of a query without a checkpoint: a new one at each call, unless options name it."""
         consumer = options.consumer_name or uuid.uuid4().hex
         if options.subscription_prefix is not None:
             return cls(consumer, f"{options.subscription_prefix}-{consumer}")
@@ -37,12 +37,12 @@ class StreamIdentity:
 
     @classmethod
     def of_offset(cls, offset: StreamOffset, options: ReadOptions) -> StreamIdentity:
-        """Take the identity that an offset names; the option `consumerName` is stronger than its consumer.
+        """Return the identity in an offset; the option `consumerName` overrides its consumer.
 
-        A query without a subscription may get one: it begins at the checkpoint's position.
+        A query without a subscription may get one, which begins at the checkpoint's position.
 
         Raises:
-            InvalidArgumentError: the offset was read under another subscription than the options name.
+            InvalidArgumentError: the offset belongs to another subscription than the options name.
         """
         prefix, named = options.subscription_prefix, offset.subscription
         wanted = options.subscription
@@ -54,7 +54,7 @@ class StreamIdentity:
         return cls(options.consumer_name or offset.consumer, wanted)
 
     def sign(self, offset: StreamOffset) -> StreamOffset:
-        """Give an offset these names."""
+        """Return an offset with these names."""
         return StreamOffset(self.consumer, offset.topics, self.subscription)
 
 

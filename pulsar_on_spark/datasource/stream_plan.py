@@ -23,7 +23,7 @@ from pulsar_on_spark.topic.managed_ledger.subscription.slots import SLOTTED
 
 
 def existing_parts(view: View, selection: TopicSelection) -> list[TopicPart]:
-    """The partitions and unpartitioned topics of the selection that are there now, in order, each once."""
+    """Return the existing partitions and unpartitioned topics of the selection, in order, each once."""
     if selection.pattern is not None:
         found = catalog.matching(view, selection.pattern)
     else:
@@ -33,7 +33,7 @@ def existing_parts(view: View, selection: TopicSelection) -> list[TopicPart]:
 
 
 def part_of(view: View, name: str, topic_id: TopicId) -> TopicPart | None:
-    """The topic that an offset names, None if it was deleted; whether the query's options still select it or not."""
+    """Return the topic that an offset names, even if the query's options do not select it; None if it was deleted."""
     record = view.get(TopicRecord, name)
     if record is None or record.topic_id != topic_id:
         return None
@@ -41,7 +41,7 @@ def part_of(view: View, name: str, topic_id: TopicId) -> TopicPart | None:
 
 
 def vanished(view: DurableView, committed: StreamOffset, parts: Sequence[TopicPart]) -> list[str]:
-    """Describe, in a sentence each, topics of the committed offset that the query no longer reads."""
+    """Describe topics of the committed offset that the query no longer reads, one sentence for each."""
     _, changes = committed.reconcile({part.name: TopicId(part.topic_id) for part in parts})
     reasons = []
     for name in changes.vanished:
@@ -51,17 +51,17 @@ def vanished(view: DurableView, committed: StreamOffset, parts: Sequence[TopicPa
         elif record.topic_id != committed.topics[name].topic_id:
             reasons.append(f"topic {name} was deleted and created again under this query")
         else:
-            reasons.append(f"topic {name} is in the query's checkpoint, and its options do not select it any more")
+            reasons.append(f"topic {name} is in the query's checkpoint, and its options no longer select it")
     return reasons
 
 
 def unread(part: TopicPart, position: Position) -> TopicOffset:
-    """A whole topic of which nothing is read yet, from a position on."""
+    """Return the offset of a whole topic that is read from a position on."""
     return TopicOffset(TopicId(part.topic_id), (SlotRange(ALL, 0, position, position),))
 
 
 def whole_topics(committed: StreamOffset, parts: Sequence[TopicPart]) -> dict[str, TopicOffset]:
-    """Without a subscription: every topic from where the last batch ended, new ones from the earliest message."""
+    """Return the whole topics of a query without a subscription: from the last batch's end, or the earliest message."""
     offset, _ = committed.reconcile({part.name: TopicId(part.topic_id) for part in parts})
     return {
         name: TopicOffset(
@@ -73,7 +73,7 @@ def whole_topics(committed: StreamOffset, parts: Sequence[TopicPart]) -> dict[st
 
 @dataclass(frozen=True, slots=True)
 class Budget:
-    """Most messages and bytes of a batch, None for no limit. Soft: a batch has at least one entry."""
+    """The limits of a batch in messages and bytes, None for no limit. Soft: a batch has at least one entry."""
 
     rows: int | None
     bytes: int | None
@@ -86,15 +86,15 @@ class Budget:
 
 @dataclass(frozen=True, slots=True)
 class Backlog:
-    """The messages of a topic between two positions that are not read yet.
+    """The unread messages of a topic between two positions.
 
     Attributes:
         part: The topic.
         start: The first position.
         end: The position after the last one.
         rows: Messages between the two.
-        slices: As much of it, from the start on, as a batch could take under its budget; none if that is unlimited.
-        enough: Where the slices end.
+        slices: The part of it that a batch could take under its budget, from the start; none if that is unlimited.
+        enough: The end of the slices.
     """
 
     part: TopicPart
@@ -118,7 +118,7 @@ def backlogs(
         view: The metadata.
         parts: The topics.
         reading: The ranges to read, by full name; a topic without ranges is not read.
-        targets: Where an AvailableNow query ends; a topic that is absent came later.
+        targets: Ends of an AvailableNow query; a topic that is absent was created later.
         budget: The limits of a batch.
     """
     found = []
@@ -137,7 +137,7 @@ def backlogs(
 
 
 def cut_off(view: View, parts: Sequence[TopicPart], reading: Mapping[str, TopicOffset]) -> list[str]:
-    """Topics that end before the position read so far, each in words: their messages are gone.
+    """Describe the topics that end before the position read so far, in words: their messages are gone.
 
     A position at the begin of a ledger means that all messages before it were read; the topic may end there.
     """
@@ -172,7 +172,7 @@ def read_up_to(reading: Mapping[str, TopicOffset], ends: Mapping[str, Position])
 def batch_pieces(
     view: View, part: TopicPart, ranges: Sequence[SlotRange], left_out: LeftOut | None = None
 ) -> tuple[list[ScanPiece], list[chain.Loss]]:
-    """Return the pieces of one topic for tasks, in order; each stored batch once, however the slots' ranges overlap."""
+    """Return the pieces of one topic for tasks, in order; each stored batch once, even if the slots' ranges overlap."""
     pieces: list[ScanPiece] = []
     losses: list[chain.Loss] = []
     for start, end, slots in _intervals(ranges):
@@ -183,7 +183,7 @@ def batch_pieces(
 
 
 def named_rows(ranges: Sequence[SlotRange]) -> set[tuple[int, int]]:
-    """The cursor rows that an end offset names in a topic: one at most, as all its slots were planned at once."""
+    """Return the cursor rows that an end offset names in a topic: at most one, as its slots were planned together."""
     return {range_.holes for range_ in ranges if range_.holes is not None}
 
 
@@ -195,7 +195,7 @@ def behind(ranges: Sequence[SlotRange], left_out: LeftOut) -> list[SlotRange]:
 
 
 def _intervals(ranges: Sequence[SlotRange]) -> list[tuple[Position, Position, frozenset[int] | None]]:
-    """(start, end, slots) in order, without overlaps; slots are None for the whole topic."""
+    """Return (start, end, slots) in order, without overlaps; slots are None for the whole topic."""
     if any(range_.slots == ALL for range_ in ranges):
         return [(range_.start, range_.end, None) for range_ in ranges]
     bounds = sorted({bound for range_ in ranges for bound in (range_.start, range_.end)})

@@ -1,9 +1,9 @@
-"""Reading as a stream: `spark.readStream.format("pulsarpy")`, with or without a subscription.
+"""Streaming reads: `spark.readStream.format("pulsarpy")`, with or without a subscription.
 
 Spark calls the offset methods on one instance in a runner process, and `read` on copies of another in the tasks. End
 offsets are self-contained: a batch is planned from its end alone, because Spark does not keep the start of batch 0.
-`latestOffset(start)` is also where cursors move: its start is in Spark's commit log, the last one of AvailableNow too.
-The metadata is looked at once a micro-batch, in `latestOffset`; what follows in the same batch uses that view.
+`latestOffset(start)` also moves cursors: its start is in Spark's commit log, even the last one of AvailableNow. The
+metadata are read once in a micro-batch, in `latestOffset`; the other steps of the batch use that view.
 """
 
 from __future__ import annotations
@@ -50,14 +50,14 @@ from pulsar_on_spark.topic.managed_ledger.subscription.offsets import SlotRange,
 log = logging.getLogger(__name__)
 
 IDLE_POLL_S = 0.1
-"""Spark asks for new messages every 10 ms; an idle stream looks at the metadata at most so often."""
+"""Spark asks for new messages every 10 ms; an idle stream reads the metadata at most once in this interval."""
 
 Json = dict[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
 class _Planned:
-    """The batch that `latestOffset` planned last, and the view that it was planned on, until its tasks are made."""
+    """The batch that `latestOffset` planned last, with its view of the metadata, until its tasks are created."""
 
     offset: StreamOffset
     view: View | None
@@ -91,10 +91,10 @@ class PulsarStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     @one_sentence
     def initialOffset(self) -> Json:
-        """The offset at which a new query starts; creates nothing.
+        """Return the offset at which a new query starts; creates nothing.
 
-        Spark asks again before each look until the first batch is planned: the answer must not move on with the topic.
-        It also asks when batch 0 of a checkpoint is replayed, and then ignores the answer.
+        Spark asks again before each poll until the first batch is planned: the answer must not move with the topic. It
+        also asks when batch 0 of a checkpoint is replayed, and then ignores the answer.
         """
         if self._initial is None:
             root = RootHandle.shared(self._options.root)
@@ -111,7 +111,7 @@ class PulsarStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return self._initial
 
     def getDefaultReadLimit(self) -> ReadLimit:
-        """The limit of a micro-batch, from the options; Spark replaces it by `ReadAllAvailable` for Trigger.Once."""
+        """Return the limit of a micro-batch from the options; Trigger.Once uses `ReadAllAvailable` instead."""
         if self._options.max_messages is not None:
             return ReadMaxRows(self._options.max_messages)
         if self._options.max_bytes is not None:
@@ -122,7 +122,7 @@ class PulsarStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     @one_sentence
     def prepareForTriggerAvailableNow(self) -> None:
-        """Fix the end of this run: the present ends of the topics."""
+        """Fix the end of this run at the current ends of the topics."""
         root = RootHandle.shared(self._options.root)
         durable = root.store.view(durable=True)
         parts = stream_plan.existing_parts(durable, self._options.topics)
@@ -131,7 +131,7 @@ class PulsarStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     @one_sentence
     def latestOffset(self, start: Json, limit: ReadLimit) -> Json:
-        """The end of the next batch, or `start` verbatim if there is none. `start` is committed, so cursors move."""
+        """Return the end of the next batch, or `start` verbatim if none. `start` is committed, so cursors move."""
         committed = self._adopt(start)
         self._pace(committed)
         self._planned = _Planned(committed, None)
@@ -151,7 +151,7 @@ class PulsarStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._lose_all(stream_plan.cut_off(view, parts, reading))
         end = self._next(view, committed, parts, reading, limit)
         if end is None and self._targets is not None and self._shares_slots and not self._finishing:
-            # A slot that was given back for another query may be free still, and that query may have ended meanwhile.
+            # A slot that was released for another query may still be free, and that query may have ended.
             self._finishing = True
             return self.latestOffset(start, limit)
         self._planned = _Planned(committed if end is None else end, view)
@@ -174,7 +174,7 @@ class PulsarStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     @one_sentence
     def partitions(self, start: Json, end: Json) -> Sequence[InputPartition]:
-        """The tasks of a batch, from its end alone: the same messages at each replay."""
+        """Return the tasks of a batch, from its end alone: the same messages in each replay."""
         offset = self._adopt(end)
         root = RootHandle.shared(self._options.root)
         self._reports = self._reports or ReportLog(root.path)
@@ -184,7 +184,7 @@ class PulsarStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         parts = {name: stream_plan.part_of(view, name, topic.topic_id) for name, topic in sorted(offset.topics.items())}
         there = [part for part in parts.values() if part is not None]
         if planned is None and self._subscription is not None:
-            # An earlier process planned this batch: make sure that no other consumer has the subscription now.
+            # An earlier process planned this batch: make sure that no other consumer owns the subscription now.
             self._subscription.admit(there, offset)
         if known is None:
             reach = {part.topic_id: stream_plan.furthest(offset.topics[part.name]) for part in there}
@@ -214,14 +214,14 @@ class PulsarStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     @one_sentence
     def commit(self, end: Json) -> None:
-        """Move the cursors to a batch that Spark has committed, at most once a second; log what its tasks reported."""
+        """Move the cursors to a batch that Spark has committed, at most once a second; log its tasks' reports."""
         if self._reports is not None:
             self._reports.look()
         if self._subscription is not None:
             self._subscription.acknowledge(StreamOffset.from_json(end))
 
     def stop(self) -> None:
-        """Give the subscription back. Not always called: a lease that is not released runs out."""
+        """Release the subscription. Spark does not always call this: a lease that is not released expires."""
         subscription, self._subscription = self._subscription, None
         if subscription is not None:
             subscription.stop(self._committed)
@@ -237,21 +237,21 @@ class PulsarStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             self._identity = StreamIdentity.of_offset(parsed, self._options)
             consumer, subscription = self._identity.consumer, self._identity.subscription
             if subscription is not None:
-                end_by_exception()  # `stop` gives the subscription back
+                end_by_exception()  # `stop` releases the subscription
                 root = RootHandle.shared(self._options.root)
                 self._subscription = StreamSubscription(root, self._options, consumer, subscription)
         return parsed
 
     def _looking(self, root: RootHandle) -> Tail:
-        """This query's sight of the journals, which never goes back."""
+        """Return this query's view of the journals, which never goes back."""
         if self._tail is None:
             self._tail = Tail(root, fail_on_data_loss=self._options.fail_on_data_loss)
         return self._tail
 
     def _pace(self, committed: StreamOffset) -> None:
-        """Wait before one looks again so soon after an idle look.
+        """Wait if the last poll was recent and found nothing.
 
-        Every poll looks: Spark's `processAllAvailable` takes one that finds nothing for the proof that all is read.
+        Every poll reads the metadata: for Spark's `processAllAvailable`, one without messages proves that all are read.
         """
         if committed == self._committed and self._targets is None:
             time.sleep(max(self._looked_at_s + IDLE_POLL_S - time.monotonic(), 0))
@@ -265,7 +265,7 @@ class PulsarStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         reading: Mapping[str, TopicOffset],
         limit: ReadLimit,
     ) -> StreamOffset | None:
-        """The next end offset under the limits; None where there is nothing to read."""
+        """Return the next end offset under the limits; None if there is nothing to read."""
         budget = self._budget(limit)
         waiting = stream_plan.backlogs(view, parts, reading, self._targets, budget)
         if self._wait_for_more(waiting, limit):
@@ -303,7 +303,7 @@ class PulsarStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         for reason in reasons:
             if self._options.fail_on_data_loss:
                 raise DataLossError(
-                    f"Messages may be lost: {reason}; to go on without them, set option failOnDataLoss to false."
+                    f"Messages may be lost: {reason}; to continue without them, set option failOnDataLoss to false."
                 )
             if reason not in self._told:
                 self._told.add(reason)
@@ -313,7 +313,7 @@ class PulsarStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 def _check(options: ReadOptions) -> None:
     if options.read_compacted:
         raise InvalidArgumentError(
-            "Option readCompacted is not possible in a stream, whose batches must be the same when they are run again: "
+            "Option readCompacted is not possible in a stream, whose replayed batches must be the same: "
             "read the topic in a batch, or keep the newest row of each key in foreachBatch."
         )
     if options.ending is not None or options.ending_time_ms is not None:

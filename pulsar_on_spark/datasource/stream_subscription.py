@@ -1,4 +1,4 @@
-"""A streaming query's part in a subscription: it creates missing cursors and acquires slots."""
+"""A streaming query's consumer of a subscription: it creates missing cursors and acquires slots."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ from pulsar_on_spark.topic.managed_ledger.subscription.subscriptions import crea
 log = logging.getLogger(__name__)
 
 TEMPORARY_EXPIRES_AFTER_S = 24 * 3600.0
-"""A subscription made by `subscriptionPrefix` is deleted by `maintain` when its lease is this old.
+"""Lease age at which `maintain` deletes a subscription that `subscriptionPrefix` created.
 
-A query that is restarted later brings it back at its checkpoint's position.
+A query that restarts later creates it again at its checkpoint's position.
 """
 
 
@@ -46,7 +46,7 @@ class StreamSubscription:
         self._consumer = SubscriptionConsumer(root, name, options.subscription_type, consumer, options.lease_duration_s)
         self._parts: Sequence[TopicPart] = ()
         self._holes_end: dict[tuple[str, int, int], Position] = {}
-        """Ends of the ack holes of topics' cursor rows: rows with many are not decoded at each look."""
+        """Ends of the ack holes of topics' cursor rows, so that rows with many are not decoded at each poll."""
 
     def turn(
         self, view: View, parts: Sequence[TopicPart], committed: StreamOffset, *, wait: bool, finishing: bool
@@ -54,7 +54,7 @@ class StreamSubscription:
         """Create missing cursors, and decide which slots this query owns now.
 
         Returns:
-            The view that the decision was made on, and the slots of each topic, each from its position on.
+            The view of the decision, and the slots of each topic, each from its position on.
 
         Raises:
             ConsumerBusyError, ConsumerFencedError, SubscriptionNotFoundError: as `SubscriptionConsumer.turn`.
@@ -66,7 +66,7 @@ class StreamSubscription:
         reading = {
             part.name: planned(TopicId(part.topic_id), type_, found.actions[part.name], EARLIEST) for part in parts
         }
-        # Read after the records, as rows of an owner come after its record.
+        # Read after the records, because rows of an owner come after its record.
         cursors = self._root.store.cursors(durable=True)
         return found.view, {part.name: self._naming(part, reading[part.name], found.view, cursors) for part in parts}
 
@@ -74,11 +74,11 @@ class StreamSubscription:
         """Return the entries that a batch skips, by full topic name: a broker's clients had acknowledged them.
 
         Args:
-            offset: The batch's.
-            is_replay: An earlier process planned it, and a broker may have had the subscription since.
+            offset: The batch's offset.
+            is_replay: True if an earlier process planned it: a broker may have owned the subscription since.
 
         Raises:
-            MetadataError: a cursor row that the offset names is not there.
+            MetadataError: a cursor row that the offset names is missing.
         """
         if not is_replay and not any(named_rows(topic.ranges) for topic in offset.topics.values()):
             return {}
@@ -94,7 +94,7 @@ class StreamSubscription:
         return found
 
     def _naming(self, part: TopicPart, topic: TopicOffset, view: View, cursors: Cursors) -> TopicOffset:
-        """Return the ranges with the name of the row whose ack holes they leave out, while holes lie before them."""
+        """Return the ranges with the name of the row whose ack holes they skip, as long as holes lie before them."""
         record = view.get(SubscriptionRecord, f"{part.topic_id}/{self.name}")
         row = None if record is None else holes_left_out(record, cursors.of(part.topic_id, self.name))
         if row is None or not topic.ranges:
@@ -107,37 +107,38 @@ class StreamSubscription:
         return TopicOffset(topic.topic_id, tuple(replace(range_, holes=row.rank) for range_ in topic.ranges))
 
     def admit(self, parts: Sequence[TopicPart], offset: StreamOffset) -> None:
-        """Make sure that a batch which an earlier process planned may run now (errors as `turn`)."""
+        """Ensure that a batch planned by an earlier process may run now (errors as `turn`)."""
         self._complete(self._root.store.view(durable=True), parts, offset.before())
         self._parts = parts
         self._consumer.admit(parts, offset)
 
     def acknowledge(self, committed: StreamOffset, *, now: bool = False) -> None:
-        """Move the cursors to what Spark has committed; a cursor that lags is no reason to end the query."""
+        """Move the cursors to the positions that Spark has committed; if that fails, the query continues."""
         try:
             self._consumer.acknowledge(committed, now=now)
         except (MetadataError, StorageError) as error:
             log.warning(
-                "The cursor of subscription %s was not moved, the next batch makes up for it: %s",
+                "The cursor of subscription %s was not moved, trying again with the next batch: %s",
                 self.name,
                 error,
                 extra={"subscription": self.name},
             )
 
     def stop(self, committed: StreamOffset | None) -> None:
-        """Give the slots back at the committed position, and release the lease."""
+        """Release the slots at the committed position, and the lease."""
         self._consumer.stop(self._parts, None if committed is None else without_starts(committed))
 
     def _complete(self, view: View, parts: Sequence[TopicPart], committed: StreamOffset) -> View:
-        """Create missing cursors: of a new query, of topics that were added since, and of an expired subscription.
+        """Create missing cursors: of a new query, of added topics, and of an expired subscription.
 
-        Where a topic's cursor begins:
+        The start of a topic's cursor:
 
-        - the offset lacks the topic, which was created after its batch was planned: at the earliest message;
-        - the offset has it without an epoch, so no consumer of the subscription has read it: at the offset's position;
+        - the offset lacks the topic, which was created after its batch was planned: the earliest message;
+        - the offset has it without an epoch, so no consumer of the subscription has read it: the offset's position;
         - the subscription has expired: its slots at the offset's positions, as if it still existed.
 
-        Any other, and one that disappeared while this process reads it, was deleted: `SubscriptionConsumer` raises.
+        Any other missing cursor was deleted, as was one that disappears while this process reads it:
+        `SubscriptionConsumer` raises.
         """
         missing = [part for part in parts if view.get(SubscriptionRecord, f"{part.topic_id}/{self.name}") is None]
         starts: dict[TopicPart, Position] = {}
@@ -166,12 +167,12 @@ class StreamSubscription:
 def first_topics(
     root: RootHandle, view: View, parts: Sequence[TopicPart], options: ReadOptions, name: str
 ) -> dict[str, TopicOffset]:
-    """The topics of a new query's initial offset under the subscription `name`.
+    """Return the topics of a new query's initial offset under the subscription `name`.
 
-    A topic with a cursor has no ranges: it is read from the cursor. Another one has the position at which its cursor
-    will begin: startingOffsets, else the initial position, else the end. But a partition, or a topic of a pattern, that
-    was created while the subscription was not read begins at its earliest message, as it would have under a running
-    query: its siblings have the subscription already.
+    A topic with a cursor has no ranges: it is read from the cursor. Another topic has the position at which its cursor
+    will begin: startingOffsets, else the initial position, else the end. An exception is a partition, or a topic of a
+    pattern, that was created while the subscription was not read: if its siblings have the subscription, it begins at
+    its earliest message, as under a running query.
 
     Raises:
         InvalidArgumentError, DataLossError: the options don't fit the topics.
@@ -190,9 +191,9 @@ def first_topics(
 
 
 def without_starts(offset: StreamOffset) -> StreamOffset:
-    """The offset without start positions of new cursors: they exist now, and a faster query may have created them.
+    """Return the offset without start positions of new cursors: they exist now, maybe created by a faster query.
 
-    An offset of a query that had no subscription keeps its positions: it was read up to there.
+    The positions of a query that had no subscription stay: it has read up to them.
     """
     if offset.subscription is None:
         return offset
@@ -204,7 +205,7 @@ def without_starts(offset: StreamOffset) -> StreamOffset:
 
 
 def _family(part: TopicPart, options: ReadOptions) -> str | None:
-    """The topics that come and go as one: those of the pattern, or the partitions of a topic; None for a lone topic."""
+    """Return the group that a topic belongs to: those of the pattern, or a topic's partitions; None if it is alone."""
     if options.topics.pattern is not None:
         return options.topics.pattern
     return TopicName.parse(part.name).partitioned_base.full if part.partition >= 0 else None

@@ -23,7 +23,7 @@ from pulsar_on_spark.topic.managed_ledger.chain import chain
 
 
 def selected(view: View, selection: TopicSelection) -> list[TopicRecord]:
-    """The topics that a read is about; a pattern may match none yet.
+    """Return the topics of a read; a pattern may match none yet.
 
     Raises:
         TopicNotFoundError: a named topic does not exist.
@@ -35,17 +35,17 @@ def selected(view: View, selection: TopicSelection) -> list[TopicRecord]:
 
 
 def selected_parts(view: View, selection: TopicSelection) -> list[TopicPart]:
-    """The partitions and unpartitioned topics of the selection, in order; one named twice is there once."""
+    """Return the partitions and unpartitioned topics of the selection, in order, each once."""
     parts = (part for topic in selected(view, selection) for part in catalog.parts(view, topic))
     return list(dict.fromkeys(parts))
 
 
 def common_schema(view: View, options: ReadOptions) -> SchemaRecord | None:
-    """The declared schema of the selected topics; NONE, by which clients declare bytes, counts as none.
+    """Return the declared schema of the selected topics; NONE, by which clients declare bytes, counts as none.
 
     Raises:
-        InvalidArgumentError: they have different ones, and `allowDifferentTopicSchemas` is not set (with it, `value` is
-            read as bytes).
+        InvalidArgumentError: they have different schemas, and `allowDifferentTopicSchemas` is not set (with it, `value`
+            is read as bytes).
     """
     latest = [registry.latest(view, topic) for topic in selected(view, options.topics)]
     declared = [None if schema is None or schema.type == "NONE" else schema for schema in latest]
@@ -76,7 +76,7 @@ class Bounds:
 
 
 class UserPositions:
-    """Turns the options `startingOffsets`, `startingTime` and their counterparts into positions of parts."""
+    """Converts the options `startingOffsets`, `startingTime` and their counterparts to positions of parts."""
 
     def __init__(self, root: RootHandle, view: View, options: ReadOptions) -> None:
         self._root = root
@@ -135,7 +135,7 @@ class UserPositions:
         return point
 
     def _at_time(self, part: TopicPart, time_ms: int) -> Position | None:
-        """The first entry with a message published at `time_ms` or later; None if there is none."""
+        """Return the first entry with a message published at `time_ms` or later; None if there is none."""
         end = chain.read_limit(self._view, part.topic_id)
         plan = chain.plan_range(self._view, part.name, part.topic_id, part.partition, EARLIEST, end)
         paths = self._root.storage_paths(self._view)

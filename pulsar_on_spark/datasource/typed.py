@@ -1,4 +1,4 @@
-"""Typed values: how `value` becomes columns on reading and is packed from columns on writing.
+"""Typed values: decoding `value` into columns on reads, and encoding it from columns on writes.
 
 The type comes from the options `valueFormat` and `valueSchema`, else from the schema declared on the topic (Pulsar's
 JSON and AVRO types, both of which carry an Avro record); without either, `value` is bytes.
@@ -32,13 +32,13 @@ _VERSION = "schema_version"
 
 @dataclass(frozen=True)
 class TypedValues:
-    """The decoding and encoding of values. Picklable.
+    """The decoding and encoding of typed values. Picklable.
 
     Attributes:
         schema: The fields and their codec.
         mode: The treatment of malformed values, as in `from_json`.
-        schema_version: Pulsar's eight bytes where the topic declares the schema, else None.
-        writers: The schemas that values were written with; None where all are read alike: by options, and as JSON.
+        schema_version: Pulsar's eight bytes if the topic declares the schema; else None.
+        writers: The schemas that values were written with; None if one decoding fits all (options, or type JSON).
     """
 
     schema: ValueSchema
@@ -48,13 +48,13 @@ class TypedValues:
 
     @property
     def segment_columns(self) -> tuple[str, ...]:
-        """The columns of `SEGMENT_SCHEMA` that `decode` reads, and that name a message in its error."""
+        """The columns of `SEGMENT_SCHEMA` that `decode` reads, and those that name a message in its error."""
         versions = () if self.writers is None else (_VERSION,)
         names = ("entry_id",) if self.mode is ParseMode.FAILFAST else ()
         return ("value", *versions, *names)
 
     def decode(self, batch: pa.RecordBatch, topic: str, name_row: Callable[[int], str]) -> pa.StructArray:
-        """Values as structs of the fields.
+        """Decode values as structs of the fields.
 
         Args:
             batch: Messages, with the columns of `segment_columns` at least.
@@ -81,7 +81,7 @@ class TypedValues:
     def _part(
         self, values: pa.BinaryArray, topic: str, version: bytes | None, name_row: Callable[[int], str]
     ) -> pa.StructArray:
-        """Values of one version; those without one are tried as the latest."""
+        """Decode the values of one schema version; those without a version as the latest."""
         assert self.writers is not None, "or all are read alike"
         written = self.writers.find(topic, version) if version else (AVRO, None)
         if written is not None and written[0] == AVRO:
@@ -94,20 +94,20 @@ class TypedValues:
         return pa.nulls(len(values), self.schema.codec.arrow_type)
 
     def encode(self, structs: pa.StructArray) -> pa.BinaryArray:
-        """Structs of the fields as values (errors as `topic.values.ValueCodec.encode`)."""
+        """Encode structs of the fields as values (errors as `topic.values.ValueCodec.encode`)."""
         return self.schema.codec.encode(structs)
 
 
 @dataclass(frozen=True)
 class ReadSchema:
-    """The columns of a read and how values are decoded. Picklable."""
+    """The columns of a read, and the decoding of its values. Picklable."""
 
     selection: ColumnSelection
     typed: TypedValues | None
 
 
 def read_schema(options: ReadOptions) -> ReadSchema:
-    """The columns of a read.
+    """Return the columns of a read.
 
     Raises:
         NotARootError, TopicNotFoundError, InvalidArgumentError: the options do not fit the root.
@@ -127,9 +127,9 @@ def read_schema(options: ReadOptions) -> ReadSchema:
 def typed_values(
     given: Typed, declared: SchemaRecord | None, writers: WriterSchemas | None = None
 ) -> TypedValues | None:
-    """Choose the type of values: by the options, else by the topic's schema, else none (None).
+    """Choose the type of values: from the options, else from the topic's schema, else None.
 
-    A schema of a Pulsar client that Spark has no columns for counts as none.
+    A Pulsar client's schema that has no Spark columns counts as none.
 
     Args:
         given: The options.
@@ -137,7 +137,7 @@ def typed_values(
         writers: The schemas that values were written with, on a read.
 
     Raises:
-        InvalidArgumentError: the options' schema can't be parsed.
+        InvalidArgumentError: the options' schema cannot be parsed.
     """
     mode = ParseMode(given.mode)
     if given.format is not None and given.schema is not None:
@@ -158,10 +158,10 @@ def typed_values(
 
 
 def schema_to_register(options: WriteOptions) -> TopicSchema | None:
-    """Return the schema that a write registers with its topic, if it does.
+    """Return the schema that a write registers with its topic, or None.
 
     Raises:
-        InvalidArgumentError: it cannot be read, or has no form in Pulsar's type of that name.
+        InvalidArgumentError: it cannot be parsed, or cannot be expressed in Pulsar's type of that name.
     """
     given = options.typed
     if not options.register_schema or given.format is None or given.schema is None:
@@ -170,7 +170,7 @@ def schema_to_register(options: WriteOptions) -> TopicSchema | None:
 
 
 def typed_as(schema: TopicSchema, version: int | None = None) -> TypedValues:
-    """Return the encoding of values under a topic's schema; without a version only its columns are known yet."""
+    """Return the encoding of values with a topic's schema; without a version, only for its columns."""
     stamp = None if version is None else version.to_bytes(8, "big")
     return TypedValues(topic_value_schema(schema.type, schema.data), ParseMode.PERMISSIVE, stamp)
 

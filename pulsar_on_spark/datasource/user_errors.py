@@ -1,4 +1,4 @@
-"""Errors as users see them: Spark shows the sentence, not the Python stack of the worker that raised it."""
+"""Errors for users of Spark: the sentence, without the Python stack of the worker that raised it."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ T = TypeVar("T")
 
 _HIDE = "SPARK_HIDE_TRACEBACK"
 
-end_quietly()  # every process that plans, commits or runs a task loads this module
+end_quietly()  # here, because every process that plans, commits or runs a task loads this module
 
 
 def one_sentence(method: Callable[P, T]) -> Callable[P, T]:
-    """Let an error of ours leave a Spark worker as its one sentence; any other error keeps its stack.
+    """Let the errors of this package leave a Spark worker as one sentence; other errors keep their stack.
 
-    pyspark's `handle_worker_exception` reads this variable when it reports the exception that ends the worker, so that
-    other errors keep theirs.
+    pyspark's `handle_worker_exception` reads this variable when it reports the exception that ends the worker, so
+    other errors are not affected.
     """
 
     @functools.wraps(method)

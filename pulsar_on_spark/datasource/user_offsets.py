@@ -1,4 +1,4 @@
-"""The positions that users give: `startingOffsets` and `endingOffsets`."""
+"""Positions given by users: `startingOffsets` and `endingOffsets`."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class UserOffsets:
     topics: Mapping[str, Point]
 
     def of(self, topic: TopicName) -> Point:
-        """The point of a topic. A partition not named itself has its partitioned topic's `earliest` or `latest`."""
+        """Return the point of a topic. An unnamed partition uses its partitioned topic's word."""
         own = self.topics.get(topic.full)
         whole = self.topics.get(topic.partitioned_base.full)
         if own is not None:
@@ -35,7 +35,7 @@ class UserOffsets:
         return whole if whole == "earliest" or whole == "latest" else self.default
 
     def unmatched(self, topics: Iterable[TopicName]) -> tuple[str, ...]:
-        """The names that apply to none of these topics, sorted: the caller refuses them.
+        """Return the names that apply to none of these topics, sorted; the caller refuses them.
 
         A partitioned topic's own name applies to its partitions only with `earliest` or `latest`, because a position
         lies in one partition.
@@ -49,7 +49,7 @@ class UserOffsets:
 
 
 def parse_starting_offsets(text: str, default: Point = "latest") -> UserOffsets:
-    """Read `startingOffsets`: `earliest`, `latest`, or JSON of topic names, short or full.
+    """Parse `startingOffsets`: `earliest`, `latest`, or JSON with topic names, short or full.
 
     A topic's value is `earliest`, `latest`, `[ledger, entry]` or a message id `ledger:entry[:partition[:batch]]` as in
     the column `__messageIdStr`. The start is inclusive, as in pulsar-spark, and entries are never split: the query
@@ -61,19 +61,19 @@ def parse_starting_offsets(text: str, default: Point = "latest") -> UserOffsets:
         default: The point of topics that a JSON value does not name.
 
     Raises:
-        InvalidArgumentError: the value is none of these; the message names option and value.
+        InvalidArgumentError: the value is none of these; names option and value.
     """
     return _parse(text, default, "startingOffsets", lambda position: position, ("earliest", "latest"))
 
 
 def parse_ending_offsets(text: str) -> UserOffsets:
-    """Read `endingOffsets`: `latest` or JSON as in `parse_starting_offsets`, without `earliest`.
+    """Parse `endingOffsets`: `latest` or JSON as in `parse_starting_offsets`, without `earliest`.
 
-    The end is inclusive too, as in pulsar-spark (unlike Kafka's): the named message's whole entry is read. The
-    position that comes back is the entry after it.
+    The end is inclusive, too, as in pulsar-spark (unlike Kafka's): the named message's whole entry is read. The
+    returned position is the entry after it.
 
     Raises:
-        InvalidArgumentError: the value is none of these; the message names option and value.
+        InvalidArgumentError: the value is none of these; names option and value.
     """
     return _parse(text, "latest", "endingOffsets", _after, ("latest",))
 

@@ -1,4 +1,4 @@
-"""Schemas of typed values as Spark users and Pulsar's registry give them, to Spark types and codecs.
+"""Conversion of value schemas, from Spark users and Pulsar's registry, to Spark types and codecs.
 
 `value_schema` reads the option `valueSchema`: DDL or the JSON of a `StructType`, for avro also an Avro record schema.
 `topic_value_schema` reads a topic's declared schema: Pulsar's JSON and AVRO types both carry Avro text.
@@ -20,12 +20,12 @@ from pulsar_on_spark.topic.entries.values.values import ValueCodec, ValueFormat
 
 @dataclass(frozen=True, slots=True)
 class ValueSchema:
-    """Typed values: the fields that Spark sees, and how their bytes are made and read.
+    """The schema of typed values: the fields that Spark sees, and the codec of their bytes.
 
     Attributes:
-        write_type: The declared fields, with the required ones.
-        read_type: The same with everything nullable: a value that does not fit is null.
-        codec: For `topic.entries.values`.
+        write_type: The declared fields, some of them required.
+        read_type: The same with all fields nullable: a value that does not fit is null.
+        codec: The codec for `topic.entries.values`.
     """
 
     write_type: StructType
@@ -34,10 +34,10 @@ class ValueSchema:
 
 
 def value_schema(value_format: str, text: str) -> ValueSchema:
-    """Read the options `valueFormat` and `valueSchema`.
+    """Parse the options `valueFormat` and `valueSchema`.
 
     Raises:
-        InvalidArgumentError: the format is unknown or the schema cannot be read; names the option.
+        InvalidArgumentError: the format is unknown or the schema cannot be parsed; names the option.
     """
     match value_format.strip().lower():
         case "json":
@@ -49,7 +49,7 @@ def value_schema(value_format: str, text: str) -> ValueSchema:
 
 
 def topic_value_schema(schema_type: str, text: str) -> ValueSchema:
-    """Read a schema of the registry (`SchemaRecord`), of type JSON or AVRO.
+    """Parse a schema of the registry (`SchemaRecord`) of type JSON or AVRO.
 
     Raises:
         InvalidArgumentError: the schema's text has no Spark type.
@@ -60,11 +60,11 @@ def topic_value_schema(schema_type: str, text: str) -> ValueSchema:
 
 
 def spark_of_avro(text: str, *, logical_types: bool = True) -> StructType:
-    """The Spark type of an Avro record schema, as `from_avro` has it (`entries.values.avro_schemas` shows the mapping).
+    """Return the Spark type of an Avro record schema, as `from_avro` does (see `entries.values.avro_schemas`).
 
     Args:
         text: The schema's JSON.
-        logical_types: False for Pulsar's JSON type, whose times are bare numbers.
+        logical_types: False for Pulsar's JSON type, whose times are plain numbers.
 
     Raises:
         InvalidArgumentError: the text is not such a schema, or has no Spark type.
@@ -79,7 +79,7 @@ def _struct(kind: pa.StructType) -> StructType:
 
 
 def as_nullable(kind: DataType) -> DataType:
-    """The type with every field, element and map value nullable."""
+    """Return the type with every field, element and map value nullable."""
     if isinstance(kind, StructType):
         return StructType([StructField(field.name, as_nullable(field.dataType), True) for field in kind])
     if isinstance(kind, ArrayType):

@@ -1,9 +1,9 @@
 """Spark's Python daemon, without a stack trace for each idle worker that Spark closes.
 
 Spark closes a Python worker that was idle for a minute. Over a Unix-domain socket the worker then fails to write its
-last word, and pyspark 4.2.0 prints a BrokenPipeError, although nothing is wrong. Sessions name this module in
-`spark.python.daemon.module` for the workers that run tasks. Spark takes no other daemon for the workers that plan:
-there `end_quietly` is called when the data source is loaded.
+last message, and pyspark 4.2.0 prints a BrokenPipeError, although nothing is wrong. Sessions name this module in
+`spark.python.daemon.module` for the workers that run tasks. Spark does not use it for the workers that plan: for them,
+`end_quietly` is called when the data source is loaded.
 
 Workers are forked from the process that loads this module, so it imports nothing that starts threads.
 """
@@ -19,20 +19,20 @@ from pyspark import daemon
 
 
 class Daemon(Protocol):
-    """The daemon's module, which looks its `worker` up whenever a worker waits for a task."""
+    """The daemon's module, which looks up its `worker` whenever a worker waits for a task."""
 
     worker: Callable[[socket.socket, bool], int]
 
 
 def end_quietly() -> None:
-    """Ignore the failing last message of a worker that was forked from Spark's own daemon."""
+    """Ignore the failure of the last message in a worker forked from Spark's own daemon."""
     main = sys.modules["__main__"]
     if main.__spec__ is not None and main.__spec__.name == daemon.__name__:
         forgive_closed_sockets(cast(Daemon, main))
 
 
 def forgive_closed_sockets(module: Daemon) -> None:
-    """Let a worker whose socket is closed end like one that has failed; every other error keeps its stack."""
+    """Let a worker with a closed socket end like a failed one; other errors keep their stack."""
     run = module.worker
 
     def worker(sock: socket.socket, authenticated: bool) -> int:

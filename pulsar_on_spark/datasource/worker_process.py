@@ -1,4 +1,4 @@
-"""Spark's Python worker processes: detect one, and prepare it once."""
+"""Spark's Python worker processes: detection and preparation."""
 
 from __future__ import annotations
 
@@ -27,27 +27,27 @@ def session_folder() -> Path | None:
 
 @cache
 def end_by_exception() -> None:
-    """Let SIGTERM raise SystemExit in a worker of Spark's: locks unwind, and the stream's runner calls `stop`.
+    """Let SIGTERM raise SystemExit in a worker of Spark: locks unwind, and the stream's runner calls `stop`.
 
-    Spark ends a stream's process so. It is not known by its name: other distributions of Spark have their own.
+    Spark ends a stream's process in this way. Its name is not used to detect it: other distributions of Spark differ.
     """
     if is_spark_worker():
         signal.signal(signal.SIGTERM, _end_once)
 
 
 def _end_once(*_: object) -> None:
-    """Leave by an exception; a second signal must not interrupt `stop`."""
+    """Exit by an exception; a second signal must not interrupt `stop`."""
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     sys.exit(0)
 
 
 @cache
 def keep_modules() -> None:
-    """Take what the process has loaded so far, modules above all, out of the garbage collector's sight.
+    """Exclude all current objects, mainly modules, from garbage collection.
 
     pyspark 4.2.0 collects garbage after every task of a reused worker. With the modules that a task needs (pyarrow
-    loads pandas at its first constant) such a walk takes about 45 ms, as long as reading 50,000 messages; frozen
-    objects are left out of it.
+    loads pandas at its first constant) a collection takes about 45 ms, as long as reading 50,000 messages; it skips
+    frozen objects.
     """
     gc.collect()
     gc.freeze()

@@ -1,7 +1,7 @@
-"""The topics that a write's rows may name, as its plan carries them to every task: small, and quick to unpickle.
+"""The possible target topics of a write's rows, as its plan carries them to every task: small and quick to unpickle.
 
-A root may have 10,000 topics with ten partitions each. As objects these are 10 MB and half a second of each task; here
-a topic is its name and the ids of its parts in one string, and becomes objects when a row names it.
+A root may have 10,000 topics with ten partitions each. As objects these take 10 MB, and half a second in each task;
+here a topic is its name and the ids of its parts in one string, and becomes objects when a row names it.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ _SEPARATOR = " "
 
 @dataclass(frozen=True, slots=True)
 class WriteTargets:
-    """Topics as the driver fixed them, by full name. Picklable.
+    """The topics that the driver found, by full name. Picklable.
 
     Attributes:
         plain: Ids of topics without partitions.
-        partitioned: Ids of the partitions of others, in order, separated by blanks.
+        partitioned: Ids of the partitions of the other topics, in order, separated by blanks.
     """
 
     plain: Mapping[str, str]

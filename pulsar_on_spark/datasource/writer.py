@@ -45,14 +45,14 @@ from pulsar_on_spark.topic.managed_ledger.incarnation.dead_brokers import recove
 log = logging.getLogger(__name__)
 
 _CHECKPOINTS = "spark.sql.streaming.checkpointLocation"
-"""Spark gives tasks its SQL settings as local properties."""
+"""The local property of tasks that contains a SQL setting of Spark."""
 
 
 @dataclass(frozen=True)
 class Staged(WriterCommitMessage):
-    """A task's message to the driver: the staged files, their write id and their query.
+    """A task's message to the driver: its staged files, their write id and the query.
 
-    `checkpoints` is the folder of checkpoints that Spark's settings name; for a batch write, or if they don't, None.
+    `checkpoints` is the folder of all checkpoints from Spark's settings; None if they name none, or for a batch write.
     """
 
     write_id: WriteId
@@ -63,12 +63,12 @@ class Staged(WriterCommitMessage):
 
 @dataclass(frozen=True)
 class WritePlan:
-    """Everything that tasks need, fixed by the driver when the write begins. Picklable.
+    """The plan of a write for its tasks, fixed by the driver at the begin. Picklable.
 
     Attributes:
         topic: The topic of all rows; None if the rows name their topics.
-        target: That topic; None if the tasks of a streaming query create it, as they know the query.
-        others: The topics that rows may name; empty if all rows go to one.
+        target: That topic; None if the tasks of a streaming query create it, because only they know the query.
+        others: The possible topics of rows; empty if all rows go to one.
     """
 
     write_id: WriteId
@@ -84,15 +84,15 @@ class WritePlan:
 
 
 def plan_write(options: WriteOptions, schema: StructType, *, is_stream: bool = False) -> WritePlan:
-    """Check the frame and the options against the root; create root and topic where they are missing.
+    """Check the frame and the options against the root; create the root and topic if they are missing.
 
-    A stream's topic is not created here: a topic that is missing may have been deleted under the running query, and
-    its tasks alone know the query.
+    A stream's topic is not created here: a missing topic may have been deleted under the running query, and only its
+    tasks know the query.
 
     Raises:
-        InvalidArgumentError: the frame or an option can't be used; nothing was created.
-        IncompatibleSchemaError: the schema to register may not follow the topic's; nothing was written.
-        NotARootError: the path holds something that is not a root.
+        InvalidArgumentError: the frame or an option cannot be used; nothing was created.
+        IncompatibleSchemaError: the schema to register is not compatible with the topic's; nothing was written.
+        NotARootError: the path contains something other than a root.
     """
     topic = None if options.topic is None else TopicName.parse(options.topic)
     root = RootHandle.shared(options.root) if RootHandle.is_occupied(options.root) else None
@@ -128,10 +128,10 @@ def plan_write(options: WriteOptions, schema: StructType, *, is_stream: bool = F
 
 
 def in_sink_runner() -> bool:
-    """Return True if Spark commits micro-batches in this process: a writer made here does nothing else.
+    """Return True if this process only commits micro-batches, so that a writer needs no plan.
 
-    It spares the writer's plan. Where a distribution of Spark runs commits in a process of another name, the plan is a
-    look at the metadata, no more: a stream's topic is made by its tasks.
+    In a distribution of Spark that commits in a process of another name, the needless plan only reads the metadata: a
+    stream's topic is created by its tasks.
     """
     return any("python_streaming_sink_runner" in argument for argument in sys.orig_argv)
 
@@ -140,7 +140,7 @@ def _target_of(view: View, topic: TopicName) -> WriteTarget | None:
     record = view.get(TopicRecord, topic.full)
     if record is None:
         return None
-    catalog.require_not_terminated(record)  # the commit checks all topics again: this spares the work
+    catalog.require_not_terminated(record)  # saves the work; the commit checks all topics again
     return WriteTarget(tuple(catalog.parts(view, record)))
 
 
@@ -160,7 +160,7 @@ class _TaskRun:
     def write(self, batches: Iterator[pa.RecordBatch]) -> TaskOutput:
         try:
             if self._plan.topic is not None:
-                self._target(self._plan.topic)  # it is made also where a task has no rows
+                self._target(self._plan.topic)  # creates it even if a task has no rows
             for batch in batches:
                 self._add(batch)
             return self._writer.finish()
@@ -191,11 +191,11 @@ class _TaskRun:
             self._writer.add(targets[index], rows)
 
     def _target(self, given: str) -> WriteTarget:
-        """Return the topic of this name; one that the driver did not find is created, as everywhere in a write.
+        """Return the topic of this name, creating it if the driver did not find it.
 
         Raises:
-            TopicNotFoundError: the streaming query has written before, and the topic was deleted: it may have been its
-                own, and had partitions.
+            TopicNotFoundError: the streaming query has written before, and the topic was deleted: it may have had
+                partitions, and belonged to the query.
         """
         known = self._targets.get(given)
         if known is not None:
@@ -211,12 +211,12 @@ class _TaskRun:
                 if view.last(TopicRecord, name.full) is not None and self._has_committed(store):
                     raise TopicNotFoundError(
                         f"Topic {name.full} was deleted under the streaming query that writes to it: create it again "
-                        "as it shall be and restart the query, or start it with a new checkpointLocation."
+                        "with its former partitions and restart the query, or start it with a new checkpointLocation."
                     )
                 record = catalog.create_topic(store, name, None, exist_ok=True)
                 view = store.view()
             self._targets[name.full] = WriteTarget(tuple(catalog.parts(view, record)))
-        # As it was given, too: rows of every batch name it so.
+        # Also under the given name, which rows of every batch repeat.
         self._targets[given] = self._targets[name.full]
         return self._targets[given]
 
@@ -247,13 +247,13 @@ class _Writing:
         batch_id = context.getLocalProperty("streaming.sql.batchId") if context else None
         write_id = self._plan.write_id
         if query_id is not None:
-            # One writer may serve several micro-batches: each is a write of its own.
+            # One writer may serve several micro-batches, and each is a separate write.
             write_id = WriteId(hashlib.md5(f"{write_id}/{query_id}/{batch_id}".encode()).hexdigest())
         task = context.partitionId() if context else 0
         try:
             output = _TaskRun(self._plan, write_id, task, query_id).write(iterator)
         except FileNotWrittenError as error:
-            # The driver gets no message of this task.
+            # The driver gets no message from this task.
             _mark_failed(self._plan.root, error.failures)
             raise
         keep_modules()
@@ -275,7 +275,7 @@ class _Writing:
 
 
 def _mark_failed(root: Path, failures: Sequence[PathFailure]) -> None:
-    """Mark storage paths as failed, here and, if it can be reached, in the metadata."""
+    """Mark storage paths as failed, in this process and, if possible, in the metadata."""
     for failure in {failure.path_id: failure for failure in failures}.values():
         log.warning(
             "Storage path %d failed and is read-only from now on: %s",
@@ -289,8 +289,7 @@ def _mark_failed(root: Path, failures: Sequence[PathFailure]) -> None:
         RootHandle.shared(root).mark_failed(failures)
     except (NotARootError, MetadataError, OSError) as error:
         # A task that sees neither paths nor root (they are not mounted on its host) reports its first error. And after
-        # a
-        # commit, whose messages are written, an error would have them written again.
+        # a commit, whose messages are written, an error would have them written again.
         log.warning("Storage paths could not be marked as failed: %s", error)
 
 
@@ -299,7 +298,7 @@ class PulsarBatchWriter(_Writing, DataSourceArrowWriter):
 
     @one_sentence
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
-        """Attach what the tasks staged; with `txnAppId`, once for each `txnVersion` and topic."""
+        """Attach the files that the tasks staged; with `txnAppId`, once for each `txnVersion` and topic."""
         options = self._options
         transaction = None
         if options.txn_app_id is not None and options.txn_version is not None:
@@ -312,15 +311,15 @@ class PulsarBatchWriter(_Writing, DataSourceArrowWriter):
 
 
 class PulsarStreamWriter(_Writing, DataSourceStreamArrowWriter):
-    """`df.writeStream.format("pulsarpy")`: each micro-batch is in its topics once and whole."""
+    """`df.writeStream.format("pulsarpy")`: each micro-batch is in its topics exactly once."""
 
     is_stream = True
 
     def __init__(self, options: WriteOptions, schema: StructType, overwrite: bool) -> None:
         if options.txn_app_id is not None:
             raise InvalidArgumentError(
-                "Options txnAppId and txnVersion belong to batch writes, and a stream's batches are known by query and "
-                "number: leave them out."
+                "Options txnAppId and txnVersion belong to batch writes, and a stream identifies batches by query "
+                "and number: leave them out."
             )
         if options.register_schema:
             raise InvalidArgumentError(
@@ -331,12 +330,12 @@ class PulsarStreamWriter(_Writing, DataSourceStreamArrowWriter):
 
     @one_sentence
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
-        """Attach what the tasks staged under (query id, batch id); the replay of a committed batch changes nothing.
+        """Attach the tasks' files under (query id, batch id); the replay of a committed batch changes nothing.
 
         Raises:
             ReplayDiffersError: the batch is committed already, with other rows or from other offsets.
-            StorageError: the batch's offsets in a checkpoint on a local disk cannot be made durable, or are others in
-                a copy of it.
+            StorageError: the batch's offsets in a checkpoint on a local disk cannot be made durable, or differ from
+                those in a copy of it.
         """
         known = {(message.query_id, message.checkpoints) for message in messages if isinstance(message, Staged)}
         if not known:

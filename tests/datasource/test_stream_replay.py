@@ -81,7 +81,7 @@ def test_a_batch_replanned_over_as_many_other_messages_is_refused(
         for first in (20, 30):
             write(root, "in-b", numbered(first, 10))
         if under_default:
-            with pytest.raises(StreamingQueryException, match="different offsets for batch 1: move the copies out of"):
+            with pytest.raises(StreamingQueryException, match="different offsets of batch 1: move the copies out of"):
                 run(under_default=True)
             checkpoint.with_name("broken").rename(checkpoint.parent.parent / f"{checkpoint.parent.name}-broken")
         with pytest.raises(StreamingQueryException) as refused:
