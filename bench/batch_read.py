@@ -1,6 +1,6 @@
 """Batch read of a whole topic to a sink that drops it: pulsarpy, Parquet of the same rows, Spark's Kafka source.
 
-Beside them what a Python data source costs that has nothing to do: the bound of any reader in Python.
+Beside them a Python data source that has nothing to do: the upper bound of any reader in Python.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
 """The definition and measurement of benchmarks: medians of alternating rounds of all sides.
 
-Alternating (a, b, a, b, ...) spreads the machine's other work over all sides alike. A side that cannot run in this
-environment raises `NotRunError` and its row has the reason; every other error ends the run, because a number is missing
-then.
+Alternating (a, b, a, b, ...) distributes the machine's other work evenly over all sides. A side that cannot run here
+raises `NotRunError`, and its row has the reason. Every other error ends the run, because a number would be missing.
 """
 
 from __future__ import annotations
@@ -27,17 +26,17 @@ PACKAGES = ("pulsar-on-spark", "pyspark", "deltalake", "delta-spark", "pyarrow")
 
 
 class NotRunError(Exception):
-    """This side cannot be measured here; the text names what is missing."""
+    """This side cannot be measured here; the text names the missing part."""
 
 
 @dataclass(frozen=True, slots=True)
 class Side:
-    """One of the ways to do the same work.
+    """One of several ways to do the same work.
 
     Attributes:
         name: `pulsarpy` or a peer, with its variant.
         run: Does the work once and returns the number in the benchmark's unit.
-        policy: Copies and fsync, as far as the work writes.
+        policy: Copies and fsync, if the work writes.
     """
 
     name: str
@@ -51,7 +50,7 @@ class Goal:
 
     Attributes:
         text: The ratio in words.
-        ratio: Computes it from the medians by side; a KeyError means that a side wasn't run.
+        ratio: Computes it from the medians by side; raises KeyError if a side was not run.
         at_least: Lower bound, or None.
         at_most: Upper bound, or None; a ratio without bounds is only reported.
     """
@@ -81,9 +80,9 @@ class Setting:
         spark: The session, local[2], the same for all sides.
         work: A folder for data and checkpoints, on the disk that is measured.
         rows: Rows of the large data set; the writes take a quarter of it.
-        kafka: The running peer, or None with the reason in `kafka_missing`.
-        pulsarpy_missing: Why `format("pulsarpy")` can't be used, or None.
-        filled: The topics for reading that are there already.
+        kafka: The running peer; None with the reason in `kafka_missing`.
+        pulsarpy_missing: The reason why `format("pulsarpy")` cannot be used, or None.
+        filled: The topics that are already filled for reading.
     """
 
     spark: SparkSession
@@ -108,17 +107,17 @@ class Setting:
         """The peer.
 
         Raises:
-            NotRunError: It isn't there.
+            NotRunError: it is not running.
         """
         if self.kafka is None:
             raise NotRunError(self.kafka_missing)
         return self.kafka
 
     def need_pulsarpy(self) -> None:
-        """Check that the engine's Spark side is there.
+        """Check that the data source is usable.
 
         Raises:
-            NotRunError: It isn't.
+            NotRunError: it is not.
         """
         if self.pulsarpy_missing is not None:
             raise NotRunError(self.pulsarpy_missing)
@@ -172,9 +171,9 @@ def measure(benchmark: Benchmark, rounds: int, say: Callable[[str], None]) -> Re
     """Run all sides twice to warm up (the JVM compiles), then `rounds` times in turn.
 
     Args:
-        benchmark: What to measure.
-        rounds: How many numbers a side gets.
-        say: Gets a line after each number.
+        benchmark: The benchmark.
+        rounds: Number of measurements of each side.
+        say: Gets a line after each measurement.
     """
     result = Result(benchmark)
     for number in range(-WARM_UPS, rounds):
@@ -216,7 +215,7 @@ def seconds(work: Callable[[], object]) -> float:
 
 
 def environment() -> dict[str, object]:
-    """Versions, processor, memory and placement: what a reader needs to judge the numbers."""
+    """Return versions, processor, memory and placement, which a reader needs to judge the numbers."""
     said = subprocess.run(["java", "-version"], capture_output=True, text=True, check=False).stderr
     java = re.search(r'version "([^"]+)', said)
     return {

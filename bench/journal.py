@@ -1,8 +1,8 @@
-"""The journal in process: what a broker could acknowledge at most, and how fast. `python -m bench.journal`.
+"""The journal in process: the upper bound of a broker's acknowledgements, and its latency. `python -m bench.journal`.
 
 Every entry is durable (fdatasync) on the ack quorum before it counts. All storage paths are on one disk, so three
-copies cost three times the writes; entries of 128 messages have 128 KiB. Each row runs for some seconds; nothing is
-pinned, and the load average is given.
+copies cost three times the writes. Entries of 128 messages have 128 KiB. Each row runs for some seconds; nothing is
+pinned, and the load average is printed.
 """
 
 from __future__ import annotations
@@ -40,12 +40,12 @@ MESSAGE_BYTES = 1024
 BURST = 64
 """Entries that arrive in one turn of the event loop."""
 SWITCH_INTERVAL_S = 0.0001
-"""As a broker sets it: a path's thread that comes back from a system call waits no longer for the interpreter."""
+"""The broker's setting: a path's thread waits no longer than this for the interpreter after a system call."""
 CLUSTER = "bench"
 FRAME_BYTES = 480
-"""Bytes of a frame of one entry besides the payload."""
+"""Bytes of a frame with one entry, without the payload."""
 DISKS = ((1, 1), (3, 2))
-"""Copies, and how many must be durable."""
+"""Numbers of copies, and of those that must be durable."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,12 +53,12 @@ class Load:
     """The load.
 
     Attributes:
-        name: For the table.
-        quorum: Copies and acks.
-        messages: In each entry.
+        name: Name for the table.
+        quorum: Numbers of copies and acks.
+        messages: Messages in each entry.
         ledgers: Topics, served in turn.
-        window: Entries that wait for their acknowledgement at most.
-        rate: Entries a second; None: as fast as the window lets.
+        window: Maximum number of unacknowledged entries.
+        rate: Entries a second; None for as many as the window allows.
     """
 
     name: str
@@ -74,15 +74,15 @@ class Figures:
     """The results.
 
     Attributes:
-        name: Of the load.
-        messages_per_s: Acknowledged.
-        mb_per_s: Payload bytes acknowledged, in 10^6.
-        p50_ms: Of the time from adding to acknowledgement; as are the next two.
-        p99_ms: See `p50_ms`.
-        p999_ms: See `p50_ms`.
+        name: The load's name.
+        messages_per_s: Acknowledged messages a second.
+        mb_per_s: Acknowledged payload, in 10^6 bytes a second.
+        p50_ms: Time from append to acknowledgement.
+        p99_ms: The same, 99th percentile.
+        p999_ms: The same, 99.9th percentile.
         written_ratio: Bytes in journal files for each payload byte.
         cpu_s_per_million: CPU seconds of the process for a million messages.
-        entries_per_frame: How many share a frame and its fdatasync.
+        entries_per_frame: Entries that share a frame and its fdatasync.
     """
 
     name: str
@@ -110,7 +110,7 @@ LOADS = (
 
 
 class Client:
-    """Offers the load and keeps the times."""
+    """Offers the load and records the times."""
 
     def __init__(self, load: Load) -> None:
         self._load = load
@@ -124,18 +124,18 @@ class Client:
         self.journal: Journal | None = None
 
     def on_entries_acknowledged(self, contexts: Sequence[object]) -> None:
-        """See `EntrySink`."""
+        """Record the latencies of acknowledged entries, and offer more."""
         self.latencies.append(time.perf_counter_ns() - np.array(contexts, np.int64))
         self.groups += 1
         self._acked += len(contexts)
         self._changed.set()
 
     def on_entries_unknown(self, contexts: Sequence[object]) -> None:
-        """See `EntrySink`."""
+        """Fail: the benchmark expects no loss."""
         raise AssertionError("the journal was lost")
 
     def on_journal_room(self) -> None:
-        """See `EntrySink`."""
+        """Offer more entries."""
         self._changed.set()
 
     def on_ended(self, reason: str) -> None:
@@ -143,7 +143,7 @@ class Client:
         raise AssertionError(reason)
 
     async def run(self, journal: Journal, seconds: float) -> float:
-        """Offer for some seconds, wait for the rest; returns how long it took."""
+        """Offer entries for some seconds and wait for the rest; returns the duration."""
         load, start = self._load, time.perf_counter()
         while (elapsed := time.perf_counter() - start) < seconds:
             allowed = load.window - (self._added - self._acked)
@@ -191,7 +191,7 @@ def place(base: Path) -> Iterator[tuple[MetadataStore, dict[PathId, StoragePath]
 
 
 def stored_bytes(paths: dict[PathId, StoragePath]) -> int:
-    """Bytes in all journal files."""
+    """Return the bytes of all journal files."""
     return sum(file.stat().st_size for path in paths.values() for file in path.directory.glob("journal/*/*/frames.*"))
 
 
@@ -244,7 +244,7 @@ def measured(load: Load, base: Path, seconds: float) -> Figures:
 def disk_ms(base: Path, copies: int, ack: int, seconds: float) -> tuple[float, float]:
     """Measure disk and threads alone for one entry at a time: the median and the 99th percentile.
 
-    One write of a frame's size and one fdatasync for each file in a thread of its own, until `ack` are through.
+    Each file gets one write of a frame's size and one fdatasync in its own thread, until `ack` of them are done.
     """
     frame = os.urandom(MESSAGE_BYTES + FRAME_BYTES)
     done: queue.SimpleQueue[int] = queue.SimpleQueue()

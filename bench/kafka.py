@@ -26,7 +26,7 @@ class Kafka:
     """The broker, for as long as the `with` block lasts; its data is wiped at each start."""
 
     def __init__(self, work: Path) -> None:
-        """Args: work: where JARs, data and the log go."""
+        """Args: work: folder for JARs, data and the log."""
         self._work = work.resolve()
         self._process: subprocess.Popen[bytes] | None = None
 
@@ -39,7 +39,7 @@ class Kafka:
         """Start the broker and wait until it listens.
 
         Raises:
-            KafkaMissingError: Maven or Java is missing, or the broker doesn't come up.
+            KafkaMissingError: Maven or Java is missing, or the broker does not start.
         """
         if shutil.which("mvn") is None and not (self._work / "lib").exists():
             raise KafkaMissingError("Maven is missing")

@@ -29,7 +29,7 @@ TOPICS_A_WRITE = 1_000
 
 
 def measure(root: Root, count: int) -> list[tuple[str, float]]:
-    """Seconds of each step, in their order."""
+    """Return the seconds of each step, in order."""
     names = [f"t{number}" for number in range(count)]
     steps: list[tuple[str, Callable[[], object]]] = [
         (f"create, {TOPICS_A_COMMIT} topics a commit", lambda: _create(root, names)),

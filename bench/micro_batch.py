@@ -1,4 +1,4 @@
-"""Micro-batches of 100 rows: what a topic as sink, as source, or as both adds to Spark's own floor."""
+"""Micro-batches of 100 rows: the time that a topic as sink, as source, or as both adds to Spark's own."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def benchmark(setting: Setting) -> Benchmark:
         return frame.selectExpr("CAST(value AS STRING) AS value")
 
     def topic_with_backlog() -> DataFrame:
-        # One write a batch: entries are never split, so each batch finds entries of its own.
+        # One write for each batch: entries are never split, so each batch needs its own entries.
         setting.need_pulsarpy()
         topic = _fresh_topic(setting)
         frame = rows(setting).select("value").limit(ROWS).coalesce(1).cache()

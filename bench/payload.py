@@ -1,7 +1,7 @@
 """Distinct values of 1,024 bytes that compress like real JSON events: zstd level 1 makes them 3 to 4 times smaller.
 
-Real events share their field names and shapes and differ in ids, times, amounts and words. Rows are built as a byte
-matrix, template first, then the parts that differ, so that millions of them take seconds.
+Real events share field names and shapes, and differ in ids, times, amounts and words. Rows are built as a byte matrix,
+first the template and then the parts that differ, so that millions of them take seconds.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ _TEMPLATE = (
 
 
 def value_batches(rows: int, seed: int = 2013) -> Iterator[pa.RecordBatch]:
-    """Batches of up to 50,000 rows: `key`, one of 10,000 strings, and `value`; the same for the same seed."""
+    """Yield batches of up to 50,000 rows: `key`, one of 10,000 strings, and `value`; the same for the same seed."""
     random = np.random.default_rng(seed)
     vocabulary = _vocabulary(random)
     for start in range(0, rows, CHUNK_ROWS):
@@ -54,7 +54,7 @@ def value_batches(rows: int, seed: int = 2013) -> Iterator[pa.RecordBatch]:
 
 
 def write_parquet(directory: Path, rows: int, rows_per_file: int) -> None:
-    """Make the folder hold just these rows as zstd Parquet files of `rows_per_file` each, unless it does so already."""
+    """Write the rows as zstd Parquet files of `rows_per_file` each, unless the folder has exactly these."""
     done = directory / f"_done_{rows}_{rows_per_file}_{zlib.crc32(_TEMPLATE.encode()):08x}"
     if done.exists():
         return
@@ -74,7 +74,7 @@ def write_parquet(directory: Path, rows: int, rows_per_file: int) -> None:
 
 
 def zstd_ratio(rows: int = 20_000) -> float:
-    """Raw size over zstd level 1 size of the values, in blocks of 1 MiB as a segment's batches are."""
+    """Return the ratio of the raw size to that of zstd level 1, in blocks of 1 MiB like a segment's batches."""
     values = next(value_batches(rows)).column("value").buffers()[2]
     codec = pa.Codec("zstd", compression_level=1)
     blocks = [values.slice(start, min(1 << 20, values.size - start)) for start in range(0, values.size, 1 << 20)]

@@ -1,7 +1,7 @@
 """Draw `docs/images/ratios.svg`: measured ratios to Kafka, Pulsar, Parquet and Delta.
 
-`python -m bench.ratios` reads them from what `bench.run` wrote (`docs/benchmarks.json`) and from the table of
-`docs/broker.md`, so that the README's chart shows figures of the documentation and no others.
+`python -m bench.ratios` reads them from the output of `bench.run` (`docs/benchmarks.json`) and from the table of
+`docs/broker.md`, so that the README's chart shows only figures of the documentation.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ class Bar(NamedTuple):
 
     Attributes:
         label: The work, and the peer.
-        ratio: How many times as fast as the peer; below 1 the peer is faster.
+        ratio: Speed relative to the peer; below 1 the peer is faster.
     """
 
     label: str
@@ -48,7 +48,7 @@ def bars() -> list[Bar]:
     """The chart's bars, from top to bottom.
 
     Raises:
-        KeyError: The documentation has no such figure.
+        KeyError: the documentation lacks a figure.
     """
     document = json.loads((DOCS / "benchmarks.json").read_text())
     spark = {(each["name"], goal["ratio"]): goal["value"] for each in document["benchmarks"] for goal in each["goals"]}
@@ -60,7 +60,7 @@ def bars() -> list[Bar]:
 
 
 def broker_ratios(page: str) -> dict[str, float]:
-    """Ratios by work out of the page's first table beside Pulsar, of its rows with three copies."""
+    """Return ratios by work from the page's first table beside Pulsar, from its rows with three copies."""
     _, table = re.split(r"^\| *\| copies \| Pulsar \|.*\n\|[-|]+\n", page, maxsplit=1, flags=re.MULTILINE)
     ratios = {}
     for line in table.splitlines():

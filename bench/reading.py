@@ -3,9 +3,9 @@
     python -m bench.reading [messages]
 
 Messages of 1 KiB that compress like real JSON, one copy of the data. Entries are read 1 MiB at a time, as by a
-dispatcher, and thrown away; the page cache is warm. CPU seconds count the broker's side (the loop's process) and the
-reading process separately. Beside it a ticker of 1 ms runs in the loop (uvloop): its lateness is the cost of reading
-for tailing consumers. "in a thread" is the same reading without a process of its own.
+dispatcher, and dropped; the page cache is warm. CPU seconds count the broker's side (the loop's process) and the
+reading process separately. A ticker of 1 ms runs in the loop (uvloop): its delay is the cost of reading for tailing
+consumers. "in a thread" is the same reading without a separate process.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ class Measured:
 
 
 def fill(root: Root, count: int) -> None:
-    """Make the topics."""
+    """Create and fill the topics."""
     values = [value for batch in value_batches(count) for value in batch.column("value").to_pylist()]
     groups = [values[first : first + BATCH_MESSAGES] for first in range(0, count, BATCH_MESSAGES)]
     for topic in CASES.values():
@@ -92,7 +92,7 @@ def fill(root: Root, count: int) -> None:
 
 
 async def tick(late_s: list[float]) -> None:
-    """Until it is cancelled."""
+    """Record the delays of ticks until it is cancelled."""
     while True:
         due_s = time.perf_counter() + TICK_S
         await asyncio.sleep(TICK_S)
@@ -100,7 +100,7 @@ async def tick(late_s: list[float]) -> None:
 
 
 async def measure(root: Root, topic: str, read: Read, reading_pid: int | None) -> Measured:
-    """Read a topic some times."""
+    """Read a topic several times."""
     (part,) = messages.target(root, topic).parts
     shape = chain_shape(root.store.view(), TopicId(part.topic_id))
     process = None if reading_pid is None else psutil.Process(reading_pid)
@@ -161,7 +161,7 @@ def _some(entries: Iterator[StoredEntry]) -> list[StoredEntry]:
 
 
 async def run(root: Root, count: int) -> None:
-    """All cases, in a thread and in a process."""
+    """Measure all cases, in a thread and in a process."""
     reader = EntryReader(root, EntryCache(0))
     reader.start()
     await asyncio.sleep(3)

@@ -1,7 +1,7 @@
-"""The least that a read through Spark's Python data sources costs: batches that are ready in the worker's memory.
+"""The minimal cost of a read through Spark's Python data sources: batches that are ready in the worker's memory.
 
-No file is read and nothing is decoded, checked or decompressed. The rest is the way of the bytes from the Python worker
-into Spark's rows, which no Python data source can avoid.
+No file is read, and nothing is decoded, checked or decompressed. What remains is the transport of the bytes from the
+Python worker into Spark's rows, which no Python data source can avoid.
 """
 
 from __future__ import annotations

@@ -38,7 +38,7 @@ def print_results(results: Sequence[Result], console: Console) -> None:
 def write_markdown(
     results: Sequence[Result], environment: Mapping[str, object], payload: Mapping[str, object], rounds: int, path: Path
 ) -> None:
-    """Write the page of the documentation: every figure, and no bounds, which are for developers."""
+    """Write the page of the documentation with every figure, but without bounds, which are for developers."""
     lines = [HEAD.format(rounds=rounds)]
     for result in results:
         name = result.benchmark.name
@@ -57,7 +57,7 @@ def write_markdown(
 
 
 def write_plot(results: Sequence[Result], path: Path) -> None:
-    """Write one panel of bars a benchmark, with every round as a dot."""
+    """Write one panel of bars for each benchmark, with every round as a dot."""
     import matplotlib as mpl
 
     mpl.use("Agg")

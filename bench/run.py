@@ -33,7 +33,7 @@ BENCHMARKS: dict[str, Callable[[Setting], Benchmark]] = {
 def main(
     only: Annotated[list[str] | None, typer.Option(help="Run only this benchmark (may be repeated).")] = None,
     rows: Annotated[int, typer.Option(help="Rows of 1 KiB in the large data set.")] = 4_000_000,
-    rounds: Annotated[int, typer.Option(help="Numbers a side, after two warm-up rounds.")] = 3,
+    rounds: Annotated[int, typer.Option(help="Measurements of each side, after two warm-up rounds.")] = 3,
     work: Annotated[Path, typer.Option(help="Folder for data; 15 GB at full size, kept for the next run.")] = HOUSE
     / "bench-work",
     docs: Annotated[Path, typer.Option(help="Folder for benchmarks.md, .json and .png.")] = HOUSE / "docs",

@@ -3,8 +3,8 @@
     python -m bench.sealing [messages] [number of the case]
 
 Frames of about 1 MiB are read and checked, entries are taken apart, rows are encoded with zstd level 1, checked, and
-written to three copies that are synced. Payloads compress like JSON of an application (about 3 times). What counts is
-messages a CPU second of the whole process, threads and commits included; wall time depends on the disk.
+written to three copies that are synced. Payloads compress like JSON of an application (about 3 times). The result is
+messages a CPU second of the whole process, with threads and commits; wall time depends on the disk.
 """
 
 from __future__ import annotations
@@ -41,9 +41,9 @@ FRAME_MESSAGES = 1000
 POOL_MESSAGES = 20_000
 """Number of distinct messages; enough that zstd's window has few of them twice."""
 READ_TOPICS = 20
-"""Topics whose sealed messages are read, one after the other."""
+"""Number of topics whose sealed messages are read, one after the other."""
 GOAL = 200_000
-"""Messages a second on one core."""
+"""Target: messages a second on one core."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +66,7 @@ CASES = (
 
 
 def payload(chance: random.Random) -> bytes:
-    """1 KiB of JSON with a third of chance in it."""
+    """Return 1 KiB of JSON, a third of it random."""
     record = f'{{"user":"{chance.randrange(10**6)}","session":"{chance.randbytes(150).hex()}","items":['
     while len(record) < MESSAGE_BYTES - 60:
         record += f'{{"sku":"A-{chance.randrange(1000):06d}","quantity":{chance.randrange(9)},"price":19.99}},'
@@ -86,7 +86,7 @@ def entries(case: Case, messages: int) -> Iterator[bytes]:
         pool = [batch_entry(made[start : start + BATCH_MESSAGES], case.codec, metadata) for start in starts]
         count = messages // BATCH_MESSAGES
     for number in range(count):
-        # One topic gets them in turn. Of many each would get the same few again and again, and compress too well.
+        # With many topics, each would get the same few entries repeatedly, and compress too well.
         yield pool[number % len(pool)] if case.topics == 1 else chance.choice(pool)
 
 
@@ -118,13 +118,13 @@ class Sealed:
 
 
 def seal(directory: Path, incarnation: IncarnationId) -> Sealed:
-    """One pass over all of the log; runs in a process of its own."""
+    """Seal the whole log in one pass; runs in a separate process."""
     sealer = Sealer(Root.open(directory), incarnation, is_live=False)
     started_s = _cpu_s()
     report = sealer.seal(tail=True)
     spent_s = _cpu_s() - started_s
     sealer.close()
-    # Not ru_maxrss, which a process has from its parent.
+    # Not ru_maxrss, which a process inherits from its parent.
     peak = next(line for line in Path("/proc/self/status").read_text().splitlines() if line.startswith("VmHWM"))
     return Sealed(report, spent_s, int(peak.split()[1]) / 1024)
 
@@ -168,7 +168,7 @@ def _cpu_s() -> float:
 
 
 def measure(case: Case, messages: int, directory: Path) -> str:
-    """One row of the result."""
+    """Return one row of the result."""
     root = Root.create(directory / "root")
     try:
         log = filled(root, case, messages)

@@ -1,9 +1,9 @@
-"""A sealer beside a journal that writes: its lag, CPU and memory. `python -m bench.sealing_beside`.
+"""A sealer beside an active journal: its lag, CPU and memory. `python -m bench.sealing_beside`.
 
-    python -m bench.sealing_beside [seconds] [messages a second ...]; 0 is as fast as it goes
+    python -m bench.sealing_beside [seconds] [messages a second ...]; 0 is as fast as possible
 
-The journal runs in this process, the sealer in its own, as with a broker. Payloads are those of `bench.sealing`, in
-batches of 100 with LZ4. Producers are held back above the lag limit, as a broker does.
+The journal runs in this process and the sealer in another, as in a broker. Payloads are those of `bench.sealing`, in
+batches of 100 with LZ4. Producers wait while the lag is above its limit, as in a broker.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ CASE = CASES[1]
 
 
 def measure(directory: Path, seconds: float, rate: int) -> str:
-    """One row: bytes written, the largest lag, how long producers waited, and the sealer's CPU and memory."""
+    """Return one row: bytes written, the largest lag, how long producers waited, and the sealer's CPU and memory."""
     root = Root.create(directory / "root")
     root.create_topic("topic")
     pool = cycle(list(entries(CASE, 20_000)))
@@ -66,14 +66,14 @@ def measure(directory: Path, seconds: float, rate: int) -> str:
 
 
 def _usage(pid: int) -> tuple[float, float]:
-    """CPU seconds and largest resident MiB of a process."""
+    """Return the CPU seconds and largest resident MiB of a process."""
     fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     peak = next(line for line in Path(f"/proc/{pid}/status").read_text().splitlines() if line.startswith("VmHWM"))
     return (int(fields[11]) + int(fields[12])) / 100, int(peak.split()[1]) / 1024
 
 
 def main() -> None:
-    """Measure at the rates that were given and print a row for each."""
+    """Measure at the given rates and print a row for each."""
     seconds = float(sys.argv[1]) if len(sys.argv) > 1 else 30.0
     for rate in [int(given) for given in sys.argv[2:]] or [20_000, 50_000, 0]:
         with tempfile.TemporaryDirectory() as directory:

@@ -14,7 +14,7 @@ from bench.topics import kafka_read_topic, pulsarpy_read_topic
 
 BATCHES = 4
 FULL = 0.9
-"""A batch counts as full from this share of its limit on: the limits of both sides are soft."""
+"""Share of its limit from which a batch counts as full: the limits of both sides are soft."""
 
 
 def benchmark(setting: Setting) -> Benchmark:

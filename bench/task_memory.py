@@ -23,7 +23,7 @@ NUMBERS = itertools.count(1)
 
 def benchmark(setting: Setting) -> Benchmark:
     """The benchmark: MiB that the largest worker grew above the size of a fresh interpreter with the same imports."""
-    # Not a worker's own size before the work: workers are used again, and one that has grown would flatter the result.
+    # An idle worker's size, not a worker's own before the work: a reused one may already have grown.
     idle_bytes = int(subprocess.run([sys.executable, "-c", IDLE], capture_output=True, check=True).stdout)
 
     def read() -> None:

@@ -16,7 +16,7 @@ KAFKA_COPIES = "1 copy, not synced (Kafka's default)"
 
 
 def rows(setting: Setting, share: float = 1.0) -> DataFrame:
-    """`key`, `value` of that share of the Parquet files, which are written first where they are missing."""
+    """Return `key` and `value` from this share of the Parquet files, which are written if they are missing."""
     write_parquet(setting.parquet, setting.rows, ROWS_PER_FILE)
     files = sorted(setting.parquet.glob("*.parquet"))
     chosen = files[: max(1, round(len(files) * share))]

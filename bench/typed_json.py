@@ -1,4 +1,4 @@
-"""Typed values as JSON: how many rows of which shape a task encodes in a second of CPU time, before it writes them."""
+"""Typed values as JSON: rows of different shapes that a task encodes in a second of CPU time, before it writes them."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from bench.harness import Benchmark, Goal, Setting, Side
 from pulsar_on_spark.topic.entries.values.values import ValueCodec
 
 BATCH_ROWS = 10_000
-"""Rows of a record batch that Spark hands to a Python sink."""
+"""Rows of a record batch that Spark passes to a Python sink."""
 ROWS = 200_000
 GOAL_ROWS = 60_000
 
@@ -45,7 +45,7 @@ def benchmark(_: Setting) -> Benchmark:
 
 
 def rows_per_cpu_second(kind: pa.DataType | None) -> float:
-    """Encode all rows once. CPU time of this process, so that other work on the machine does not count."""
+    """Encode all rows once; counts CPU time of this process, so that other work on the machine has no effect."""
     fields = _FLAT if kind is None else [*_FLAT, ("nested", kind)]
     codec = ValueCodec("json", pa.struct(fields))
     random = np.random.default_rng(2013)
@@ -57,7 +57,7 @@ def rows_per_cpu_second(kind: pa.DataType | None) -> float:
 
 
 def _values(kind: pa.DataType, count: int, random: np.random.Generator) -> list[object]:
-    """Distinct values of a type; lists and maps have three elements."""
+    """Return distinct values of a type; lists and maps have three elements."""
     if pa.types.is_struct(kind):
         columns = {field.name: _values(field.type, count, random) for field in kind}
         return [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]

@@ -95,7 +95,7 @@ def _wait_for_pulsar(process: subprocess.Popen[bytes], log: Path) -> None:
         except httpx.TransportError:
             pass
         time.sleep(0.5)
-    raise BrokerMissingError(f"The real Pulsar did not come up (it needs Java 17 and 2 GB): see {log}.")
+    raise BrokerMissingError(f"The real Pulsar did not start (it needs Java 17 and 2 GB): see {log}.")
 
 
 def _make_namespaces(suite: Suite) -> None:

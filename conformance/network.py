@@ -1,6 +1,6 @@
 """The network that the suites expect: their ports are free, and connections to missing hosts time out.
 
-On a host where it differs, root gets a network namespace that has it.
+On a host where this is not so, root gets a network namespace.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ WEB_PORT: Final = 8080
 
 _CLONE_NEWNET: Final = 0x40000000
 _SET_UP: Final = ("ip link set lo up", "ip route add default dev lo")
-"""Hosts outside must time out, as on any network, and not be unreachable at once."""
+"""Connections to other hosts must time out, as on any network, instead of failing at once."""
 _NOBODY: Final = ("192.0.2.1", 1234)
-"""An address for documentation (RFC 5737): suites connect to it to see their time limit, but some networks refuse."""
+"""A documentation address (RFC 5737): suites connect to it to test their time limit, but some networks refuse it."""
 _SILENT_S: Final = 1.0
 
 
@@ -27,12 +27,12 @@ class PortsTakenError(Exception):
 
 
 def claim_network() -> None:
-    """Make sure of the network that the suites expect, if need be by a namespace of this process and its children.
+    """Provide the network that the suites expect, if necessary by a namespace of this process and its children.
 
-    Call it before any thread starts: a namespace is a thread's own. No other host is reachable from one.
+    Call it before any thread starts: a namespace belongs to a thread. Other hosts are not reachable from it.
 
     Raises:
-        PortsTakenError: a port is taken and this process may not have a network of its own.
+        PortsTakenError: a port is taken, and this process may not create a network namespace.
     """
     taken = [port for port in (BROKER_PORT, WEB_PORT) if not _is_free(port)]
     if not taken and _is_silent(_NOBODY):
@@ -43,8 +43,8 @@ def claim_network() -> None:
             subprocess.run(command.split(), check=True)
     elif taken:
         raise PortsTakenError(
-            f"Port {' and '.join(map(str, taken))} must be free, because the suites connect to it: stop what listens "
-            "there, or run as root with iproute2 installed, which gives the run a network of its own."
+            f"Port {' and '.join(map(str, taken))} must be free, because the suites connect to it: stop the process "
+            "that listens there, or run as root with iproute2 installed, for a separate network namespace."
         )
 
 

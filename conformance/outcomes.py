@@ -10,7 +10,7 @@ from typing import Final, Literal
 Result = Literal["passed", "failed", "skipped"]
 
 WHY_CHARACTERS: Final = 160
-"""Longest reason that is kept."""
+"""Maximum length of a stored reason."""
 
 _NEEDS_PREFIX: Final = "needs "
 _NEEDS: Final = (
@@ -20,7 +20,7 @@ _NEEDS: Final = (
 )
 """Missing parts of the environment, recognised in a failed test's output."""
 _RUN_OF_DIGITS: Final = re.compile(r"\d{6,}")
-"""Times and names that are made from them: another run has others, and the page would differ for nothing."""
+"""Times, and names made from them, which differ in each run and would change the page needlessly."""
 _GO_ASSERTION: Final = re.compile(r"^\s+Error:\s+(.*?)(?=\n\s+(?:Test|Messages):|\n\S)", re.DOTALL | re.MULTILINE)
 _GO_PANIC: Final = re.compile(r"^panic: .*", re.MULTILINE)
 _GO_FATAL: Final = re.compile(r"^\s+(\w+_test\.go:\d+:.*)", re.MULTILINE)
@@ -31,14 +31,14 @@ _PYTHON_SKIPPED: Final = re.compile(r"\bskipped ['\"](.*)['\"]$", re.MULTILINE)
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """Result of a test; `why` is one line, empty for a test that passed at once."""
+    """The result of a test; `why` is one line, empty for a test that passed at the first attempt."""
 
     result: Result
     why: str = ""
 
     @property
     def may_be_repeated(self) -> bool:
-        """True if the test failed, and not for what its surroundings lack: many of these tests race with the clock."""
+        """True if the test failed, but not because of a missing environment: many of these tests depend on timing."""
         return self.result == "failed" and not self.why.startswith(_NEEDS_PREFIX)
 
     def after(self, first: Outcome) -> Outcome:

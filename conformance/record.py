@@ -25,7 +25,7 @@ class Record:
 
     @classmethod
     def load(cls, path: Path) -> Record:
-        """Read the record; one that is not there yet is empty."""
+        """Read the record; a missing one is empty."""
         if not path.exists():
             return cls()
         suites = json.loads(path.read_text())
@@ -37,7 +37,7 @@ class Record:
         )
 
     def save(self, path: Path) -> None:
-        """Write the record, one test a line."""
+        """Write the record, one line for each test."""
         lines = []
         for name, sides in self._suites.items():
             blocks = []
@@ -50,15 +50,15 @@ class Record:
         path.write_text("{\n" + ",\n".join(lines) + "\n}\n")
 
     def outcomes(self, suite: str, side: Side) -> Outcomes:
-        """Outcomes of a suite's tests at one side."""
+        """Return the outcomes of a suite's tests on one side."""
         return self._suites.get(suite, {}).get(side, {})
 
     def put(self, suite: str, side: Side, outcomes: Outcomes) -> None:
-        """Replace the outcomes of a suite at one side."""
+        """Replace the outcomes of a suite on one side."""
         self._suites.setdefault(suite, {})[side] = outcomes
 
     def fallen(self, suite: str, side: Side, outcomes: Outcomes) -> list[str]:
-        """Tests that passed when the record was written and do not pass in `outcomes`."""
+        """Return the tests that passed in the record and do not pass in `outcomes`."""
         return [
             test
             for test, before in self.outcomes(suite, side).items()

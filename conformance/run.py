@@ -32,7 +32,7 @@ BROKERS: Final[dict[Side, Callable[[Suite, Path], AbstractContextManager[IsRunni
 
 def main(
     suite: Annotated[list[str] | None, typer.Option(help="Run only this suite (may be repeated).")] = None,
-    broker: Annotated[str, typer.Option(help="Which broker: ours, or pulsar for a real Pulsar 4.2.4.")] = "ours",
+    broker: Annotated[str, typer.Option(help="The broker: ours, or pulsar for a real Pulsar 4.2.4.")] = "ours",
     only: Annotated[str | None, typer.Option(help="Try only tests that this pattern matches; writes nothing.")] = None,
     work: Annotated[Path, typer.Option(help="Folder for data, binaries and each test's output.")] = HOUSE
     / "conformance-work",
@@ -68,7 +68,7 @@ def main(
 
 
 def _recorded(suite: str, side: Side, outcomes: Outcomes, docs: Path) -> list[str]:
-    """Record what a suite reached, unless our broker fell below the record; returns the tests that it lost."""
+    """Record a suite's outcomes unless our broker fell below the record; returns the tests that no longer pass."""
     record = Record.load(docs / "conformance.json")
     fallen = record.fallen(suite, side, outcomes) if side == "ours" else []
     if not fallen:
@@ -90,7 +90,7 @@ def _matching(tests: Sequence[Test], only: str | None) -> list[Test]:
 
 
 def _run(suite: Suite, tests: Sequence[Test], side: Side, work: Path, console: Console) -> Outcomes:
-    """Run each test, and those that failed for another reason than their surroundings again, at a fresh broker."""
+    """Run each test, and those that may be repeated again with a fresh broker."""
     folder = work / suite.name / side
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
@@ -129,7 +129,7 @@ def _outcome(suite: Suite, test: Test, folder: Path, is_running: IsRunning) -> O
 
 
 def run_alone(test: Test) -> tuple[int | None, str]:
-    """Run a test in a process group of its own; return its exit code, or None if its time was over."""
+    """Run a test in its own process group; return its exit code, or None at its time limit."""
     process = subprocess.Popen(
         test.command,
         cwd=test.folder,

@@ -1,4 +1,4 @@
-"""The official suites: where each comes from, what its broker must be set to, and its tests."""
+"""The official suites: their sources, the settings of their brokers, and their tests."""
 
 from __future__ import annotations
 
@@ -35,12 +35,12 @@ print("\\n".join(names(unittest.defaultTestLoader.discover(".", "*_test.py"))))
 
 
 class SuiteMissingError(Exception):
-    """A suite cannot be fetched here; the text has the reason and the remedy."""
+    """A suite cannot be fetched; the text has the reason and the remedy."""
 
 
 @dataclass(frozen=True, slots=True)
 class Test:
-    """One official test: its name and the command that runs it alone, to be started in `folder`."""
+    """One official test: its name, and the command that runs it alone in `folder`."""
 
     name: str
     command: Sequence[str]
@@ -53,13 +53,13 @@ class Suite:
     """An official suite.
 
     Attributes:
-        name: For the command line and the record.
-        source: Name and version, for the page.
-        find: Makes the suite ready in a work folder and lists its tests; raises SuiteMissingError.
+        name: Its name on the command line and in the record.
+        source: Its name and version, for the page.
+        find: Prepares the suite in a work folder and lists its tests; raises SuiteMissingError.
         judge: Reads the outcome of one of its tests.
-        settings: Of the broker under test, by `BrokerSettings`.
+        settings: Settings of the broker under test, by the names of `BrokerSettings`.
         pulsar_settings: The same for a real Pulsar.
-        namespaces: Namespaces besides public/default that its tests use.
+        namespaces: Namespaces that its tests use, besides public/default.
     """
 
     name: str

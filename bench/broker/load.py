@@ -24,9 +24,9 @@ class Seconds:
     """Results of a load over some seconds.
 
     Attributes:
-        seconds: How many.
+        seconds: Their number.
         acked: Messages with a receipt.
-        received: Messages at consumers.
+        received: Messages received by consumers.
     """
 
     seconds: float
@@ -39,12 +39,12 @@ class Outcome(Seconds):
     """Results of a load, from the end of its warm-up.
 
     Attributes:
-        send_p50_ms: From the call of the producer to the receipt, batching included; as is the next.
-        send_p99_ms: See `send_p50_ms`.
-        end_to_end_p50_ms: From the call of the producer to the consumer's; as are the next two.
-        end_to_end_p99_ms: See `end_to_end_p50_ms`.
-        end_to_end_max_ms: See `end_to_end_p50_ms`.
-        connect_s: Until all producers and consumers were there, before the warm-up.
+        send_p50_ms: Time from the producer's call to the receipt, batching included.
+        send_p99_ms: The same, 99th percentile.
+        end_to_end_p50_ms: Time from the producer's call to the consumer's.
+        end_to_end_p99_ms: The same, 99th percentile.
+        end_to_end_max_ms: The same, maximum.
+        connect_s: Time until all producers and consumers were connected, before the warm-up.
     """
 
     send_p50_ms: float
@@ -60,11 +60,11 @@ class Shape:
     """The messages to send.
 
     Attributes:
-        length_s: How long is measured.
-        warm_up_s: How long is not measured before.
-        topics: On how many topics, a producer each.
-        rate: Messages a second of each topic; 0: as fast as it goes, with a thousand unanswered.
-        consume: Whether each topic has a consumer, too.
+        length_s: Duration of the measurement.
+        warm_up_s: Duration of the warm-up before it.
+        topics: Number of topics, with a producer each.
+        rate: Messages a second of each topic; 0 for as many as possible, with a thousand in flight.
+        consume: True if each topic also has a consumer.
     """
 
     length_s: float
@@ -137,7 +137,7 @@ class Load:
             process.wait()
 
     def run(self, url: str, topic: str, shape: Shape) -> Outcome:
-        """Put a load on a broker until it is over."""
+        """Put a load on a broker and wait for its end."""
         with self.running(url, topic, shape) as running:
             *_, outcome = running.lines()
         assert isinstance(outcome, Outcome), "the last line is the outcome"
@@ -147,5 +147,5 @@ class Load:
 def _build(program: Path) -> None:
     go = shutil.which("go", path=f"{os.environ['PATH']}:/usr/local/go/bin")
     if go is None:
-        raise InvalidArgumentError("Go is not installed, and the load is made with it: install Go 1.24 or newer.")
+        raise InvalidArgumentError("Go is not installed, and the load is written in it: install Go 1.24 or newer.")
     subprocess.run([go, "build", "-buildvcs=false", "-o", str(program), "."], cwd=_SOURCE, check=True)

@@ -1,4 +1,4 @@
-"""Measures of a broker: one function for each figure or few, the same for ours and for a peer."""
+"""Measures of a broker: one function for one or a few figures, the same for ours and for a peer."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ from bench.broker.targets import Target
 from bench.payload import VALUE_SIZE_BYTES, value_batches
 
 SENDS: Final = 2_000
-"""One at a time."""
+"""Messages that are sent one at a time."""
 BACKLOG: Final = 200_000
-"""Messages that are consumed: fewer bytes than the cache of either broker holds by default."""
+"""Number of consumed messages: fewer bytes than the default cache of either broker."""
 LATENCY_RATE: Final = 10_000
 TOPIC_RATE: Final = 10
 _SAMPLE_S: Final = 0.5
@@ -29,7 +29,7 @@ _RECEIVE_MS: Final = 60_000
 _QUEUE: Final = 10_000
 
 Figures = dict[str, float]
-"""Figures by name, with the unit in it."""
+"""Figures by name; the name includes the unit."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,10 +38,10 @@ class Bench:
 
     Attributes:
         load: Loads brokers.
-        seconds: How long a burst, and a latency, is measured.
-        sustained_s: How long "sustained" is.
-        flow_bytes: How much flows while memory is measured.
-        topics: How many topics "many topics" are.
+        seconds: Duration of a burst and of a latency measurement.
+        sustained_s: Duration of the sustained produce.
+        flow_bytes: Bytes that pass through while memory is measured.
+        topics: Number of topics of the measure "many topics".
     """
 
     load: Load
@@ -57,13 +57,13 @@ def start(target: Target, bench: Bench) -> Figures:
 
 
 def burst(target: Target, bench: Bench) -> Figures:
-    """Batched produce to one topic, as fast as it goes."""
+    """Produce batches to one topic, as fast as possible."""
     outcome = bench.load.run(target.url, _topic("burst"), Shape(bench.seconds))
     return {"burst msg/s": outcome.acked / outcome.seconds}
 
 
 def sustained(target: Target, bench: Bench) -> Figures:
-    """Measure it for minutes, with sealing: the slowest ten seconds, and the unsealed rest."""
+    """Produce for minutes, with sealing: the slowest ten seconds, and the unsealed rest."""
     rates: list[float] = []
     lags: list[int] = []
     with bench.load.running(target.url, _topic("sustained"), Shape(bench.sustained_s)) as running:
@@ -80,7 +80,7 @@ def sustained(target: Target, bench: Bench) -> Figures:
 
 
 def send(target: Target, bench: Bench) -> Figures:
-    """One send at a time, with the Python client; and to a topic that is not stored: the way there and back."""
+    """Send one message at a time, with the Python client; also to a non-persistent topic, for the round trip alone."""
     topics = {"send": _topic("send"), "send, not stored,": f"non-persistent://public/default/{_topic('send')}"}
     figures: Figures = {}
     for name, topic in topics.items():
@@ -93,7 +93,7 @@ def send(target: Target, bench: Bench) -> Figures:
 def consume_cached(target: Target, bench: Bench) -> Figures:
     """A backlog that was published while its consumer was connected, with the Python client.
 
-    What the consumer's queue takes (10,000 messages) is there already when it begins to receive.
+    The consumer's queue (10,000 messages) is already full when it begins to receive.
     """
     topic = _topic("cached")
     with _client(target) as client:
@@ -121,13 +121,13 @@ def consume_sealed(target: Target, bench: Bench) -> Figures:
 
 
 def latency(target: Target, bench: Bench) -> Figures:
-    """From the producer's call to the consumer's at 10,000 messages a second on one topic, batched by 1 ms."""
+    """Measure from the producer's call to the consumer's, at 10,000 messages a second on one topic, batched by 1 ms."""
     shape = Shape(bench.seconds, rate=LATENCY_RATE, consume=True)
     return _flow(target, bench, shape, f"{LATENCY_RATE:,} msg/s")
 
 
 def catch_up(target: Target, bench: Bench) -> Figures:
-    """Repeat it while a Python client reads another topic's backlog from its lasting form, again and again."""
+    """Repeat it while a Python client reads another topic's sealed backlog again and again."""
     topic = _topic("history")
     with _client(target) as client:
         _publish(client, topic)
@@ -141,7 +141,7 @@ def catch_up(target: Target, bench: Bench) -> Figures:
 
 
 def topics(target: Target, bench: Bench) -> Figures:
-    """Many topics with a producer and a consumer each, ten messages a second on each."""
+    """Measure many topics with a producer and a consumer each, ten messages a second on each."""
     shape = Shape(bench.seconds, topics=bench.topics, rate=TOPIC_RATE, consume=True)
     return _flow(target, bench, shape, f"{bench.topics:,} topics")
 
@@ -149,7 +149,7 @@ def topics(target: Target, bench: Bench) -> Figures:
 def memory(target: Target, bench: Bench) -> Figures:
     """The largest memory of the broker's processes while so much flows through, with a consumer that follows.
 
-    PSS counts pages that processes share once. Its maximum is of the sum; those of the processes are each one's own.
+    PSS counts pages shared by processes once. One maximum is of the sum; the others are of each process.
     """
     peak_total = 0
     peaks: dict[str, int] = {}
@@ -208,7 +208,7 @@ def _cpu_s(process: psutil.Process) -> float:
 
 
 def _sizes(processes: list[psutil.Process]) -> Iterator[tuple[str, int, int]]:
-    """(name, PSS, RSS) in bytes of each process; one that ends meanwhile has none."""
+    """Yield (name, PSS, RSS) in bytes of each process, leaving out those that have ended."""
     for process in processes:
         with suppress(psutil.NoSuchProcess):
             full = process.memory_full_info()
@@ -224,7 +224,7 @@ def _role(process: psutil.Process) -> str:
 
 @contextmanager
 def _sampling(sample: Callable[[], None]) -> Iterator[None]:
-    """Call it now and then in a thread."""
+    """Call a function repeatedly in a thread during the block."""
     over = threading.Event()
 
     def loop() -> None:
@@ -277,7 +277,7 @@ def _publish(client: pulsar.Client, topic: str) -> None:
 
 
 def _send_one_by_one(target: Target, topic: str) -> list[float]:
-    """Milliseconds that each took; the first tenth is not counted."""
+    """Return the milliseconds of each send, without the first tenth."""
     taken_ms: list[float] = []
     with _client(target) as client:
         producer = client.create_producer(topic)
@@ -301,7 +301,7 @@ class _Read:
 
 @contextmanager
 def _catching_up(target: Target, topic: str) -> Iterator[_Read]:
-    """Read a backlog from the front whenever its end is reached; all of it was read once when the block begins."""
+    """Read a backlog again and again during the block, which begins after the first complete pass."""
     read, was_read, over = _Read(), threading.Event(), threading.Event()
 
     def loop() -> None:
@@ -326,7 +326,7 @@ def _catching_up(target: Target, topic: str) -> Iterator[_Read]:
 
 
 def _consume_rate(consumer: pulsar.Consumer) -> float:
-    """Messages a second of the whole backlog from the first on, acknowledged cumulatively."""
+    """Return the messages a second of a whole backlog, acknowledged cumulatively."""
     consumer.acknowledge(consumer.receive(_RECEIVE_MS))
     started_s = time.perf_counter()
     for number in range(1, BACKLOG):

@@ -29,7 +29,7 @@ class Target(Protocol):
 
     @property
     def name(self) -> str:
-        """Which, for the table."""
+        """The name for the table."""
 
     @property
     def url(self) -> str:
@@ -41,23 +41,23 @@ class Target(Protocol):
 
     @property
     def start_s(self) -> float | None:
-        """Time from the command to the line with its URL, on a new root; None for a running peer."""
+        """Time from the command to the output of its URL, on a new root; None for a running peer."""
 
     def processes(self) -> list[psutil.Process]:
         """The broker's process and those that it has started."""
 
     def unsealed_bytes(self) -> int:
-        """Bytes that wait to be written a second time, in their lasting form; 0 where there is no such thing."""
+        """Return the bytes that still have to be sealed; 0 for a broker without sealing."""
 
     def seal(self) -> None:
-        """Bring all published messages into their lasting form, and empty the broker's caches."""
+        """Seal all published messages, and empty the broker's caches."""
 
 
 @dataclass(frozen=True, slots=True)
 class Peer:
-    """Another broker, listening on this machine; warm it up before.
+    """Another broker that is listening on this machine; warm it up before.
 
-    It has no journal that is sealed later: its source of a backlog is its own matter.
+    It does not seal: where it reads a backlog from is its own choice.
     """
 
     url: str
@@ -66,7 +66,7 @@ class Peer:
     trust_certs: str | None = None
 
     def processes(self) -> list[psutil.Process]:
-        """See `Target`."""
+        """Return the processes that listen on the broker's port."""
         port = urlsplit(self.url).port
         for found in psutil.net_connections("tcp"):
             if found.status == psutil.CONN_LISTEN and found.laddr.port == port and found.pid is not None:
@@ -74,11 +74,11 @@ class Peer:
         raise InvalidArgumentError(f"No process listens on port {port} here: start the peer on this machine.")
 
     def unsealed_bytes(self) -> int:
-        """See `Target`."""
+        """Return 0: there is no sealing."""
         return 0
 
     def seal(self) -> None:
-        """See `Target`."""
+        """Do nothing: there is no sealing."""
 
 
 class Ours:
@@ -95,27 +95,27 @@ class Ours:
 
     @property
     def url(self) -> str:
-        """See `Target`."""
+        """The URL of the running broker."""
         return self._broker.tls_url or self._broker.url
 
     def processes(self) -> list[psutil.Process]:
-        """See `Target`."""
+        """Return the broker's processes."""
         return _with_children(psutil.Process(self._broker.pid))
 
     def unsealed_bytes(self) -> int:
-        """See `Target`."""
+        """Return the bytes of the journal that are not sealed."""
         metrics = httpx.get(f"{self._broker.web_url}/metrics", timeout=60).raise_for_status().text
         found = text_string_to_metric_families(metrics)
         return sum(int(each.value) for family in found if family.name == _LAG for each in family.samples)
 
     def seal(self) -> None:
-        """See `Target`: it ends, its journal is sealed by housekeeping, and it starts again."""
+        """Stop the broker, seal its journal by housekeeping, and start it again."""
         self.stop()
         self._root.maintain()
         self._broker = RunningBroker(self._root.path, self._settings)
 
     def stop(self) -> None:
-        """End it."""
+        """Stop the broker."""
         self._broker.stop()
 
 

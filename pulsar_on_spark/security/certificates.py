@@ -1,7 +1,7 @@
 """Certificates for development and tests, all from one CA in a folder: EC keys on P-256, valid for 397 days.
 
-ca.cert.pem, ca.key.pem            the CA; made with the first certificate
-NAME.cert.pem, NAME.key.pem        of a host or a role
+ca.cert.pem, ca.key.pem            the CA, created with the first certificate
+NAME.cert.pem, NAME.key.pem        the certificate and key of a host or a role
 """
 
 from __future__ import annotations
@@ -98,7 +98,7 @@ class LocalCa:
 
         Args:
             role: The role, which becomes the certificate's common name and names the files.
-            days: As above.
+            days: Days for which it is valid; a negative number issues an expired one.
 
         Raises:
             InvalidArgumentError: the role cannot name a file.

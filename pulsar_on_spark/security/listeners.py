@@ -36,12 +36,12 @@ class Listener:
 
     @property
     def any_service_url(self) -> str:
-        """The plain URL for Pulsar's clients, or that with TLS if there is no plain one."""
+        """The URL for Pulsar's clients without TLS, or the one with TLS if there is no other."""
         return self.service_url or self.service_url_tls
 
     @property
     def any_web_url(self) -> str:
-        """The plain URL for HTTP, or that with TLS if there is no plain one."""
+        """The HTTP URL without TLS, or the one with TLS if there is no other."""
         return self.web_url or self.web_url_tls
 
     @property

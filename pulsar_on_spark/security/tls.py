@@ -39,7 +39,7 @@ class ServerTls:
 
     @property
     def files(self) -> tuple[Path, ...]:
-        """All files that the context is made of."""
+        """The files from which the context is made."""
         return tuple(file for file in (self.certificate, self.key, self.trust_certs) if file is not None)
 
 
@@ -49,13 +49,13 @@ FileStamp = tuple[int, int, int] | None
 
 @dataclass(frozen=True, slots=True)
 class LoadedTls:
-    """A server's context, and the state of the files that it was made of.
+    """A server's context, and the state of its files when they were read.
 
     Attributes:
         context: The context for new connections.
         not_before_s: Start of the certificate's validity, in seconds since 1970.
         expires_s: End of the certificate's validity, in seconds since 1970.
-        stamps: The files when they were read, in the order of `ServerTls.files`.
+        stamps: The files' states at that time, in the order of `ServerTls.files`.
     """
 
     context: ssl.SSLContext
@@ -80,7 +80,7 @@ def load_server(tls: ServerTls) -> LoadedTls:
     Raises:
         InvalidArgumentError: a file or a value cannot be used; one sentence names it and the remedy.
     """
-    # Before the files are read: a file that is replaced meanwhile is read again at the next check.
+    # Taken before the files are read: a file that is replaced during the read is read again at the next check.
     stamps = stamps_of(tls.files)
     for file in tls.files:
         _require_readable(file)
@@ -131,11 +131,11 @@ def load_trusted(context: ssl.SSLContext, file: Path) -> None:
     try:
         context.load_verify_locations(file)
     except ssl.SSLError as error:
-        raise InvalidArgumentError(f"The file {file} holds no PEM certificate of a CA: give another.") from error
+        raise InvalidArgumentError(f"The file {file} contains no PEM certificate of a CA: give another.") from error
 
 
 def stamps_of(files: Sequence[Path]) -> tuple[FileStamp, ...]:
-    """Return the present state of files, to be compared with `LoadedTls.stamps`."""
+    """Return the current state of files, to be compared with `LoadedTls.stamps`."""
     return tuple(map(_stamp, files))
 
 
@@ -168,7 +168,7 @@ def _set_versions(context: ssl.SSLContext, protocols: Sequence[str]) -> None:
 
 
 def _set_ciphers(context: ssl.SSLContext, ciphers: Sequence[str]) -> None:
-    for name in ciphers:  # of several, OpenSSL ignores unknown ones
+    for name in ciphers:  # one by one, because OpenSSL ignores unknown names in a list
         try:
             context.set_ciphers(name)
         except ssl.SSLError as error:
@@ -199,7 +199,7 @@ def _load_key(context: ssl.SSLContext, certificate: Path, key: Path) -> None:
 
 
 def _validity(certificate: Path) -> tuple[float, float]:
-    """Start and end of a certificate's validity, in seconds since 1970."""
+    """Return the start and end of a certificate's validity, in seconds since 1970."""
     from cryptography import x509
 
     try:

@@ -1,4 +1,4 @@
-"""Disks that fail: real files on which one kind of step starts to fail after a while under chosen directories."""
+"""Disks that fail: real files, on which one kind of step fails under chosen directories after some calls."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ Action = Literal["create", "open", "write", "read_into", "fdatasync", "rename", 
 class FailingFiles(FileOps):
     """Does what `OsFiles` does, except that `action` fails under `directories` from its (skip + 1)-th call on.
 
-    `calls` lists (action, directory) of every step under them, so that a test sees the attempts after the failure. Each
-    directory counts for itself.
+    `calls` lists (action, directory) of every step under them, so that a test sees attempts after the failure. Calls
+    are counted for each directory separately.
 
     Args:
-        directories: where steps fail, such as the directory of a storage path.
-        action: the method of `FileOps` that fails.
-        skip: how many calls of it still work.
-        error_number: the errno of the failure.
+        directories: Directories in which steps fail, such as that of a storage path.
+        action: The method of `FileOps` that fails.
+        skip: Number of its calls that still succeed.
+        error_number: The errno of the failure.
     """
 
     directories: tuple[Path, ...]

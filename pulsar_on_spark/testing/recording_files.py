@@ -1,10 +1,10 @@
 """Crash testing of durable files: record every step of a write, then rebuild what a disk may hold after a crash.
 
-`RecordingFiles` does what `OsFiles` does and notes each step that changes the disk. `Recording.materialise` builds,
-in another directory, the state after the first N steps, under one assumption about what the file system had not yet
-made durable. A test walks over every N and every `Crash` and opens the result as if after a reboot. This is ALICE
-(OSDI '14) in small: the rules are those of POSIX, where bytes are durable after fdatasync and names only after fsync
-of their directory.
+`RecordingFiles` works like `OsFiles` and records each step that changes the disk. `Recording.materialise` builds, in
+another directory, the state after the first N steps, under one assumption about the changes that the file system had
+not made durable. A test tries every N and every `Crash`, and opens the result as after a reboot. This is a small
+version of ALICE (OSDI '14): by POSIX's rules, bytes are durable after fdatasync and names only after fsync of their
+directory.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class Step:
 
 @dataclass
 class RecordingFiles(FileOps):
-    """Does every step for real and appends it to a log file; picklable, so that Spark's workers can share a log.
+    """Executes every step and appends it to a log file; picklable, so that Spark's workers can share a log.
 
     Steps of all threads and processes are in the order of their execution.
     """
@@ -69,7 +69,7 @@ class RecordingFiles(FileOps):
 
     @override
     def open(self, path: Path) -> int:
-        """Read; reading is not recorded."""
+        """Open for reading, which is not recorded."""
         return self._os.open(path)
 
     @override
@@ -190,14 +190,14 @@ class Recording:
     def materialise(self, step_count: int, crash: Crash, base: Path, target: Path) -> None:
         """Build under `target` the contents of `base` after the first `step_count` steps and then a crash.
 
-        Files under `base` before the recording are durable, and known by the copy of it; without one, record from an
-        empty directory on. Steps outside of `base` are left out.
+        Files under `base` from before the recording are durable, and known from its copy; without a copy, record from
+        an empty directory on. Steps outside of `base` are ignored.
 
         Args:
-            step_count: how many steps were done, 0 to `len(steps)`.
-            crash: what of them had reached the disk.
-            base: the recorded directory.
-            target: replaced if it is there.
+            step_count: Number of completed steps, 0 to `len(steps)`.
+            crash: The part of them that reached the disk.
+            base: The recorded directory.
+            target: The new directory; an existing one is replaced.
         """
         known = {} if self._before is None else _standing(self._before, base)
         names, durable_names = _replay(self.steps[:step_count], known, base, torn=crash is Crash.TORN)
@@ -216,9 +216,9 @@ def _standing(before: Path, base: Path) -> _Names:
 
 
 def _replay(steps: Sequence[Step], known: _Names, base: Path, *, torn: bool) -> tuple[_Names, _Names]:
-    """The names under `base` after the steps, and those of them that are durable.
+    """Return the names under `base` after the steps, and those of them that are durable.
 
-    Tests come here for every step: names are texts, because paths are slow to compare.
+    Tests call this for every step: names are strings, because paths are slow to compare.
     """
     names = {directory: dict(found) for directory, found in known.items()}
     durable_names = dict(known)
@@ -257,7 +257,7 @@ def _build(names: _Names, base: Path, target: Path, *, synced_only: bool) -> Non
     for directory in sorted(names):
         place = f"{target}{directory.removeprefix(str(base))}"
         if not os.path.isdir(place):
-            continue  # The directory's own name was lost, and with it all that is in it.
+            continue  # The directory's own name was lost, with everything in it.
         for name, file in sorted(names[directory].items()):
             if file is None:
                 os.mkdir(f"{place}/{name}")

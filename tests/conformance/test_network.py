@@ -61,4 +61,4 @@ def test_missing_hosts_do_not_answer() -> None:
 
 def test_without_a_namespace_the_ports_must_be_free(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", "")
-    assert said().endswith("run as root with iproute2 installed, which gives the run a network of its own.")
+    assert said().endswith("run as root with iproute2 installed, for a separate network namespace.")
