@@ -16,7 +16,7 @@ CHART = DOCS / "images" / "ratios.svg"
 
 
 class Bar(NamedTuple):
-    """One bar.
+    """A bar of the chart.
 
     Attributes:
         label: The work, and the peer.
