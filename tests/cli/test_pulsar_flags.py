@@ -90,7 +90,7 @@ def test_produce_keeps_to_its_rate(run: Run, client: pulsar.Client) -> None:  # 
         (["-n", "2"], "--num-produce"),
         (["-m", "a", "-s", ""], "--separator is empty"),
         (["-f", "/no/such/file"], "/no/such/file"),
-        (["-m", "a", "-p", "x=1,y"], "'y' is not name=value"),
+        (["-m", "a", "-p", "x=1,y"], "'y' is not of the form name=value"),
     ],
 )
 def test_produce_refuses_wrong_options(run: Run, client: pulsar.Client, arguments: list[str], message: str) -> None:  # noqa: F811

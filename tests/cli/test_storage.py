@@ -118,6 +118,6 @@ def test_copies_without_a_target_path_are_listed(run: Run, disks: Callable[[str]
     root = disks("my-root")
     assert run(f"storage drain 0 {root}")[0] == 0
     code, _, err = run(f"storage repair {root}")
-    assert (code, "3 copies have no storage path to go to" in err) == (1, True)
+    assert (code, "3 copies have no storage path left" in err) == (1, True)
     assert run(f"storage resume 0 {root}")[0] == 0
     assert run(f"storage repair {root}")[0] == 0

@@ -11,8 +11,8 @@ import logging
 from typing import Final
 
 from pulsar_on_spark.broker.background.expiry import expire_before
+from pulsar_on_spark.broker.observe.backlogs import Contents
 from pulsar_on_spark.broker.observe.overview import Overview
-from pulsar_on_spark.broker.observe.sight import Contents
 from pulsar_on_spark.broker.reading.reader import EntryReader
 from pulsar_on_spark.broker.runtime.server_errors import ServerRefusalError
 from pulsar_on_spark.broker.runtime.views import Views

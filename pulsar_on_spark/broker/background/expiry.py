@@ -98,7 +98,7 @@ async def expire_before(topic: BrokerTopic, records: Iterable[SubscriptionRecord
     """Acknowledge all messages before a position in these subscriptions, except those that Spark reads.
 
     Raises:
-        PulsarpyError: as `TopicSubscriptions.take`.
+        PulsarpyError: as `TopicSubscriptions.acquire_subscription`.
     """
     if topic.chain.entry_before(behind) is None:
         return

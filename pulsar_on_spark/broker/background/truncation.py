@@ -31,7 +31,7 @@ async def truncate_topic(root: RootHandle, views: Views, topics: Topics, name: T
     Raises:
         ServerRefusalError: the topic is not persistent, or has partitions.
         ConsumerBusyError: a Spark query owns one of its subscriptions; nothing was changed.
-        PulsarpyError: as `Topics.get` and `TopicSubscriptions.take`.
+        PulsarpyError: as `Topics.get` and `TopicSubscriptions.acquire_subscription`.
     """
     topic = await topics.get(name)
     if not isinstance(topic, BrokerTopic):
@@ -43,7 +43,7 @@ async def truncate_topic(root: RootHandle, views: Views, topics: Topics, name: T
     view = await views.view()
     records = view.all(SubscriptionRecord, topic.topic_id)
     for record in records:  # acquire all before moving any
-        await topic.subscriptions.take(record.name, record.type)
+        await topic.subscriptions.acquire_subscription(record.name, record.type)
     for record in records:
         await subscription_moves.expire(topic, record, end)
     await asyncio.to_thread(truncate, root.store, name, end)

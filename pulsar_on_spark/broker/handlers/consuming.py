@@ -138,9 +138,9 @@ async def _subscribe(services: Services, connection: Connection, command: Comman
 async def _connect(topic: AnyTopic, consumer: Consumer, request: SubscribeRequest) -> Subscribed:
     if isinstance(topic, NonPersistentTopic):
         volatile = await topic.subscriptions.subscribe(consumer, request)
-        return Subscribed(topic, volatile, consumer, partial(topic.subscriptions.leave, volatile, consumer))
+        return Subscribed(topic, volatile, consumer, partial(topic.subscriptions.remove_consumer, volatile, consumer))
     stored = await topic.subscriptions.subscribe(consumer, request)
-    return Subscribed(topic, stored, consumer, partial(topic.subscriptions.leave, stored, consumer))
+    return Subscribed(topic, stored, consumer, partial(topic.subscriptions.remove_consumer, stored, consumer))
 
 
 def _check(command: CommandSubscribe, name: TopicName) -> None:

@@ -85,7 +85,7 @@ async def _producer(
         check_subscription_name(command.initial_subscription_name)
         if topic.subscriptions.get(command.initial_subscription_name) is None:
             await connection.creations.turn()
-        await topic.subscriptions.create(command.initial_subscription_name)
+        await topic.subscriptions.create_subscription(command.initial_subscription_name)
     info = ProducerInfo(
         connection,
         command.producer_id,

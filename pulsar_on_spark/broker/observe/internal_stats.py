@@ -7,6 +7,7 @@ from collections.abc import Collection, Iterable, Sequence
 from typing import Final
 
 from pulsar_on_spark.broker.cursors.open_cursor import OpenCursor
+from pulsar_on_spark.broker.observe.backlogs import Contents
 from pulsar_on_spark.broker.observe.models import (
     CompactedLedgerStats,
     CursorStats,
@@ -14,7 +15,6 @@ from pulsar_on_spark.broker.observe.models import (
     LedgerStats,
     SegmentStats,
 )
-from pulsar_on_spark.broker.observe.sight import Contents
 from pulsar_on_spark.broker.observe.topic_stats import iso
 from pulsar_on_spark.broker.subscriptions.subscription import Subscription
 from pulsar_on_spark.broker.topics.topic import BrokerTopic

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import Final
 
+from pulsar_on_spark.broker.observe.backlogs import Contents, contents
 from pulsar_on_spark.broker.observe.internal_stats import internal_stats, with_reasons
 from pulsar_on_spark.broker.observe.meters import Metered
 from pulsar_on_spark.broker.observe.models import (
@@ -22,7 +23,6 @@ from pulsar_on_spark.broker.observe.models import (
     TopicStats,
 )
 from pulsar_on_spark.broker.observe.rates import Rates
-from pulsar_on_spark.broker.observe.sight import Contents, contents
 from pulsar_on_spark.broker.observe.topic_stats import summed, topic_stats
 from pulsar_on_spark.broker.reading.catch_up import CatchUp
 from pulsar_on_spark.broker.reading.extents import chain_shape

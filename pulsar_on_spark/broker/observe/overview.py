@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from pulsar_on_spark.broker.cursors.open_cursor import OpenCursor
+from pulsar_on_spark.broker.observe.backlogs import BacklogCounter, Contents, CursorPosition
 from pulsar_on_spark.broker.observe.internal_stats import internal_stats
 from pulsar_on_spark.broker.observe.meters import Meters
 from pulsar_on_spark.broker.observe.models import InternalStats, TopicStats
-from pulsar_on_spark.broker.observe.sight import Contents, Sight, Standing
 from pulsar_on_spark.broker.observe.topic_stats import topic_stats
 from pulsar_on_spark.broker.topics.topic import BrokerTopic
 from pulsar_on_spark.broker.topics.topics import Topics
@@ -32,7 +32,7 @@ class Overview:
         self._topics = topics
         self._url = url
         self._write_quorum = root.quorum.write
-        self._sight = Sight(root)
+        self._backlogs = BacklogCounter(root)
         self.meters = Meters(topics)
 
     def start(self) -> None:
@@ -42,10 +42,10 @@ class Overview:
     async def stop(self) -> None:
         """Stop sampling and close the journals' files."""
         await self.meters.stop()
-        await self._sight.close()
+        await self._backlogs.close()
 
     async def stats(self, records: Sequence[TopicRecord]) -> dict[str, TopicStats]:
-        """Return the stats of topics without partitions, or of partitions, by full name (errors as `Sight.look`)."""
+        """Return the stats of topics without partitions, or of partitions, by full name (errors as `read_contents`)."""
         loaded, seen = await self._look(records)
         return {
             each.name: topic_stats(each, loaded.get(each.topic_id), seen[each.topic_id], self.meters.rates, self._url)
@@ -53,7 +53,7 @@ class Overview:
         }
 
     async def internal_stats(self, records: Sequence[TopicRecord]) -> dict[str, InternalStats]:
-        """Return the ledgers and cursors of such topics by full name (errors as `Sight.look`)."""
+        """Return the ledgers and cursors of such topics by full name (errors as `read_contents`)."""
         loaded, seen = await self._look(records)
         return {
             each.name: internal_stats(each, loaded.get(each.topic_id), seen[each.topic_id], self._write_quorum)
@@ -61,7 +61,7 @@ class Overview:
         }
 
     async def contents(self, record: TopicRecord) -> Contents:
-        """Return the contents of a topic with the backlogs of its cursors (errors as `Sight.look`)."""
+        """Return the contents of a topic with the backlogs of its cursors (errors as `read_contents`)."""
         _, seen = await self._look([record])
         return seen[record.topic_id]
 
@@ -69,13 +69,13 @@ class Overview:
         ids = {each.topic_id for each in records}
         loaded: dict[str, BrokerTopic] = {each.topic_id: each for each in self._topics if each.topic_id in ids}
         ends: dict[str, Position] = {topic_id: topic.chain.end for topic_id, topic in loaded.items()}
-        standings: dict[tuple[str, str], Standing] = {
-            (topic_id, each.name): Standing(each.kept.cursor.mark_delete, each.kept.cursor.ack_holes)
+        positions: dict[tuple[str, str], CursorPosition] = {
+            (topic_id, each.name): CursorPosition(each.kept.cursor.mark_delete, each.kept.cursor.ack_holes)
             for topic_id, topic in loaded.items()
             for each in topic.subscriptions.all
             if isinstance(each.kept, OpenCursor) and each.kept.lost is None
         }
-        return loaded, await self._sight.look([_part(each) for each in records], ends, standings)
+        return loaded, await self._backlogs.read_contents([_part(each) for each in records], ends, positions)
 
 
 def _part(record: TopicRecord) -> TopicPart:

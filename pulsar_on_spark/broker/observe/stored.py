@@ -12,7 +12,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import Final
 
-from pulsar_on_spark.broker.observe.sight import backlog_of
+from pulsar_on_spark.broker.observe.backlogs import backlog_of
 from pulsar_on_spark.broker.runtime.views import Views
 from pulsar_on_spark.metadata.cursors import Cursors
 from pulsar_on_spark.metadata.records import (
@@ -103,7 +103,7 @@ class Stored:
             self._looking.cancel()
             await asyncio.gather(self._looking, return_exceptions=True)
 
-    async def look_anew(self, patience_s: float) -> StoredLook:
+    async def refresh(self, patience_s: float) -> StoredLook:
         """Return a state read from now on, or the last one if a disk hangs for longer than `patience_s`."""
         asked_s = time.monotonic()
         self._asked.set()

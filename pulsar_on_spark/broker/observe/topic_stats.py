@@ -8,6 +8,7 @@ from typing import Final
 
 from pulsar_on_spark.broker.cursors.open_cursor import OpenCursor
 from pulsar_on_spark.broker.dispatch import values
+from pulsar_on_spark.broker.observe.backlogs import Backlog, Contents
 from pulsar_on_spark.broker.observe.meters import Metered
 from pulsar_on_spark.broker.observe.models import (
     CompactionStats,
@@ -19,7 +20,6 @@ from pulsar_on_spark.broker.observe.models import (
     TopicStats,
 )
 from pulsar_on_spark.broker.observe.rates import Rates
-from pulsar_on_spark.broker.observe.sight import Backlog, Contents
 from pulsar_on_spark.broker.producing.producer import Producer
 from pulsar_on_spark.broker.subscriptions.consumer import Consumer
 from pulsar_on_spark.broker.subscriptions.subscription import Subscription

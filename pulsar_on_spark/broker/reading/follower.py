@@ -48,7 +48,7 @@ class ChainListener(Protocol):
         Growth that was passed to `grow` causes no call.
         """
 
-    def chain_changed(self, chain: LedgerChain, ended: Sequence[LedgerId]) -> None:
+    def on_chain_changed(self, chain: LedgerChain, ended: Sequence[LedgerId]) -> None:
         """Handle a new chain: ledgers were added, ended (`ended` never grow again) or were trimmed."""
 
 
@@ -293,7 +293,7 @@ class ChainFollower:
             for ledger in ended:
                 followed.acknowledged.pop(ledger, None)
             if is_told:
-                followed.listener.chain_changed(followed.chain, ended)
+                followed.listener.on_chain_changed(followed.chain, ended)
         self._installed.set()
         self._installed = asyncio.Event()
 

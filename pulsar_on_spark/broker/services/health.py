@@ -116,7 +116,7 @@ async def _require_room(journal: Journal, stored: Stored) -> None:
     while journal.topics and not journal.incarnation.can_append:
         await asyncio.sleep(_ROOM_EVERY_S)
     if journal.topics:
-        paths, needed = (await stored.look_anew(_PATIENCE_S)).paths_to_write, journal.incarnation.quorum.ack
+        paths, needed = (await stored.refresh(_PATIENCE_S)).paths_to_write, journal.incarnation.quorum.ack
         if paths < needed:
             raise _ill(f"Only {paths} storage paths are writable and {needed} are needed: see `pulsarpy status`.")
 

@@ -82,14 +82,14 @@ class Sights:
         """Switch a subscription to the newest compaction, or to the log alone (errors as `newest`)."""
         compacted = await self.newest(read_compacted)
         subscription.reads_compacted = read_compacted
-        subscription.see(*self.of(compacted), compacted)
+        subscription.switch_view(*self.of(compacted), compacted)
 
     def follow(self, subscription: Subscription) -> bool:
         """Update a subscription to the topic's current chain; False if its view has to be `renew`ed first."""
         compacted, chain = subscription.compacted, self._topic.chain
         if subscription.reads_compacted and is_outlived(compacted, subscription.kept.cursor.mark_delete, chain):
             return False
-        subscription.chain_changed(chain if compacted is None else compacted.over(chain))
+        subscription.on_chain_changed(chain if compacted is None else compacted.over(chain))
         return True
 
     async def renew(self, subscription: Subscription, lock: asyncio.Lock) -> None:

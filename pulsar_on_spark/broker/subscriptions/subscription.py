@@ -131,7 +131,7 @@ class Subscription:
 
     # -- consumers -----------------------------------------------------------------------------------------------------
 
-    def become(self, type_: SubscriptionType, key_shared: KeySharedPolicy) -> None:
+    def change_type(self, type_: SubscriptionType, key_shared: KeySharedPolicy) -> None:
         """Change the type or the division of keys; unacknowledged deliveries are delivered again.
 
         Raises:
@@ -235,28 +235,28 @@ class Subscription:
 
     # -- the topic -----------------------------------------------------------------------------------------------------
 
-    def entries_grew(self) -> None:
+    def on_entries_grew(self) -> None:
         """Deliver new entries: more became readable."""
         self.deliveries.wake()
 
-    def see(self, entries: SubscribedEntries, chain: LedgerChain, compacted: Compacted | None) -> None:
+    def switch_view(self, entries: SubscribedEntries, chain: LedgerChain, compacted: Compacted | None) -> None:
         """Switch to another view of the topic: its reader, its compaction, and the chain of both."""
         self.deliveries.entries, self.deliveries.compacted = entries, compacted
-        self.chain_changed(chain)
+        self.on_chain_changed(chain)
 
-    def chain_changed(self, chain: LedgerChain) -> None:
+    def on_chain_changed(self, chain: LedgerChain) -> None:
         """Follow a new chain: ledgers were added, sealed or trimmed."""
         self.chain = chain
         if self.kept.cursor.follow(chain):
             self._dispatcher.forget_acked()
         self._moved()
 
-    def reached_end(self) -> None:
+    def on_topic_ended(self) -> None:
         """Note the end of a terminated topic: consumers are notified once everything is acknowledged."""
         self._is_ended = True
         self._moved()
 
-    def was_reset(self) -> None:
+    def on_cursor_reset(self) -> None:
         """Restart the dispatcher after the cursor was reset; no consumer is connected."""
         self._dispatcher.reset()
         self._moved()

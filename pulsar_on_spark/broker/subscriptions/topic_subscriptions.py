@@ -132,7 +132,7 @@ class TopicSubscriptions:
                 self._settle(subscription)
             return subscription
 
-    async def create(
+    async def create_subscription(
         self, name: str, start: InitialPosition = "earliest", properties: Mapping[str, str] | None = None
     ) -> None:
         """Create a durable subscription unless it exists.
@@ -158,7 +158,7 @@ class TopicSubscriptions:
             except ConsumerBusyError:
                 return
 
-    async def take(self, name: str, type_: SubscriptionType) -> Subscription:
+    async def acquire_subscription(self, name: str, type_: SubscriptionType) -> Subscription:
         """Acquire an existing durable subscription without a consumer; it is released soon unless one subscribes.
 
         Args:
@@ -180,7 +180,7 @@ class TopicSubscriptions:
             self._settle(subscription)
             return subscription
 
-    def leave(self, subscription: Subscription, consumer: Consumer) -> None:
+    def remove_consumer(self, subscription: Subscription, consumer: Consumer) -> None:
         """Remove a consumer that has closed or lost its connection."""
         if subscription.remove(consumer) and self._open.get(subscription.name) is subscription:
             self._settle(subscription)
@@ -201,7 +201,7 @@ class TopicSubscriptions:
                 elif isinstance(subscription.kept, MemoryCursor):
                     subscription.kept.reset(position)
             finally:
-                subscription.was_reset()
+                subscription.on_cursor_reset()
                 self._settle(subscription, after_seek=True)
 
     async def unsubscribe(
@@ -232,22 +232,22 @@ class TopicSubscriptions:
 
     # -- the topic -----------------------------------------------------------------------------------------------------
 
-    def entries_grew(self) -> None:
+    def on_entries_grew(self) -> None:
         """Deliver new entries: more became readable."""
         for subscription in self._open.values():
-            subscription.entries_grew()
+            subscription.on_entries_grew()
 
-    def chain_changed(self) -> None:
+    def on_chain_changed(self) -> None:
         """Update the subscriptions to the topic's new chain."""
         for subscription in self._open.values():
             if not self._sights.follow(subscription):
                 self._renew(subscription)
 
-    def reached_end(self) -> None:
+    def on_topic_ended(self) -> None:
         """Note the end of a terminated topic, for loaded subscriptions and for those loaded later."""
         self._is_ended = True
         for subscription in self._open.values():
-            subscription.reached_end()
+            subscription.on_topic_ended()
 
     def lost(self, cursor: OpenCursor) -> None:
         """Disconnect the consumers of a cursor that was taken over: they reconnect and learn its new owner."""
@@ -298,7 +298,7 @@ class TopicSubscriptions:
         self._open[name] = opened
         self._topic.keeps_entries = True
         if self._is_ended:
-            opened.reached_end()
+            opened.on_topic_ended()
         return opened
 
     def _renew(self, subscription: Subscription) -> None:
@@ -320,7 +320,7 @@ class TopicSubscriptions:
                 f"Subscription {subscription.name!r} on {subscription.part.name} has consumers that read {kind}: "
                 "subscribe in the same way, or close them first."
             )
-        subscription.become(request.type, request.key_shared)
+        subscription.change_type(request.type, request.key_shared)
         if not subscription.consumers and (request.read_compacted or subscription.reads_compacted):
             await self._sights.show(subscription, request.read_compacted)
         if isinstance(subscription.kept, OpenCursor) and subscription.kept.type != request.type:

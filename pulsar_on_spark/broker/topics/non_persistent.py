@@ -224,10 +224,10 @@ class NonPersistentSubscriptions:
         self._open[request.name] = found
         return found
 
-    async def create(self, name: str) -> None:
+    async def create_subscription(self, name: str) -> None:
         """Do nothing: a subscription without consumers would get no messages."""
 
-    def leave(self, subscription: NonPersistentSubscription, consumer: Consumer) -> None:
+    def remove_consumer(self, subscription: NonPersistentSubscription, consumer: Consumer) -> None:
         """Remove a consumer that has closed or lost its connection."""
         subscription.remove(consumer)
         if not subscription.consumers:
@@ -240,7 +240,7 @@ class NonPersistentSubscriptions:
             for consumer in subscription.consumers:
                 consumer.is_closed = True
                 consumer.peer.write(replies.close_consumer(consumer.consumer_id))
-                self.leave(subscription, consumer)
+                self.remove_consumer(subscription, consumer)
 
 
 class NonPersistentTopic:

@@ -23,19 +23,19 @@ _READ_BYTES: Final = 4 << 20
 
 
 async def seek(topic: BrokerTopic, record: SubscriptionRecord, position: Position) -> None:
-    """Reset the cursor to a position and disconnect the consumers (errors as `TopicSubscriptions.take`)."""
-    subscription = await topic.subscriptions.take(record.name, record.type)
+    """Reset the cursor to a position and disconnect the consumers (errors as `acquire_subscription`)."""
+    subscription = await topic.subscriptions.acquire_subscription(record.name, record.type)
     await topic.subscriptions.seek(subscription, position)
 
 
 async def clear(topic: BrokerTopic, record: SubscriptionRecord) -> None:
-    """Acknowledge the whole backlog (errors as `TopicSubscriptions.take`)."""
+    """Acknowledge the whole backlog (errors as `acquire_subscription`)."""
     await expire(topic, record, topic.chain.end)
 
 
 async def expire(topic: BrokerTopic, record: SubscriptionRecord, behind: Position) -> None:
-    """Acknowledge all entries before a position (errors as `TopicSubscriptions.take`)."""
-    subscription = await topic.subscriptions.take(record.name, record.type)
+    """Acknowledge all entries before a position (errors as `acquire_subscription`)."""
+    subscription = await topic.subscriptions.acquire_subscription(record.name, record.type)
     last = topic.chain.entry_before(behind)
     if last is not None:
         subscription.skip(through=last)
@@ -52,16 +52,16 @@ async def skip(topic: BrokerTopic, record: SubscriptionRecord, reader: EntryRead
         messages: Number of messages; all if there are fewer.
 
     Raises:
-        PulsarpyError: as `TopicSubscriptions.take` and `EntryReader.read`.
+        PulsarpyError: as `TopicSubscriptions.acquire_subscription` and `EntryReader.read`.
     """
     while messages > 0:
-        cursor = (await topic.subscriptions.take(record.name, record.type)).kept.cursor
+        cursor = (await topic.subscriptions.acquire_subscription(record.name, record.type)).kept.cursor
         found = cursor.deliverable(cursor.mark_delete, _READ_ENTRIES)
         if not found.ranges:
             break
         entries = await reader.read(topic.part, found.ranges, _READ_ENTRIES, _READ_BYTES)
         # Reading took time: the subscription may have been released, and moved by others.
-        subscription = await topic.subscriptions.take(record.name, record.type)
+        subscription = await topic.subscriptions.acquire_subscription(record.name, record.type)
         cursor, acks = subscription.kept.cursor, []
         for entry in entries:
             if messages > 0 and not cursor.is_acked(entry.ledger_id, entry.entry_id):

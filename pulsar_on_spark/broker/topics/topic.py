@@ -238,7 +238,7 @@ class BrokerTopic:
     def _tell_end(self) -> None:
         """Notify subscriptions of the topic's end once its last message is visible."""
         if self.terminated is not None and (self.chain.end.ledger, self.chain.end.entry) > self.terminated:
-            self.subscriptions.reached_end()
+            self.subscriptions.on_topic_ended()
 
     async def refuse_producers(self, refusal: PulsarpyError) -> None:
         """Disconnect producers after their outstanding receipts, and refuse new ones with this error.
@@ -339,7 +339,7 @@ class BrokerTopic:
             if self._credit.is_relative:
                 self._credit.grant(self.subscriptions.all)
             if self._follower.grow(self.topic_id, ledger, end):
-                self.subscriptions.entries_grew()
+                self.subscriptions.on_entries_grew()
         except Exception:
             # The journal acknowledges entries of many topics at once: other topics must still get theirs.
             log.exception(
@@ -365,13 +365,13 @@ class BrokerTopic:
 
     def chain_grew(self, chain: LedgerChain) -> None:
         """Follow a chain with more entries, and wake the subscriptions."""
-        self.subscriptions.entries_grew()
+        self.subscriptions.on_entries_grew()
         self._tell_end()
 
-    def chain_changed(self, chain: LedgerChain, ended: Sequence[LedgerId]) -> None:
+    def on_chain_changed(self, chain: LedgerChain, ended: Sequence[LedgerId]) -> None:
         """Follow a chain whose ledgers were added, closed or trimmed."""
         self.chain = chain
-        self.subscriptions.chain_changed()
+        self.subscriptions.on_chain_changed()
         self._tell_end()
 
 

@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from pulsar_on_spark.broker.observe import sight
+from pulsar_on_spark.broker.observe import backlogs
+from pulsar_on_spark.broker.observe.backlogs import BacklogCounter, Contents
 from pulsar_on_spark.broker.observe.internal_stats import internal_stats
 from pulsar_on_spark.broker.observe.models import (
     CompactionStats,
@@ -16,7 +17,6 @@ from pulsar_on_spark.broker.observe.models import (
     SubscriptionStats,
     TopicStats,
 )
-from pulsar_on_spark.broker.observe.sight import Contents, Sight
 from pulsar_on_spark.broker.observe.topic_stats import summed
 from pulsar_on_spark.metadata.records import TopicRecord
 from pulsar_on_spark.root import Root
@@ -68,7 +68,7 @@ def test_ledgers_with_too_few_copies(tmp_path: Path, leave: Callable[[Root, int]
     (record,) = root.store.view().all(TopicRecord)
 
     async def look() -> Contents:
-        looking = Sight(root)
+        looking = BacklogCounter(root)
         found = await looking.look([TopicPart(record.name, record.topic_id, -1)], {}, {})
         await looking.close()
         return found[record.topic_id]
@@ -83,7 +83,7 @@ def test_ledgers_with_too_few_copies(tmp_path: Path, leave: Callable[[Root, int]
 
 
 def test_files_that_no_look_needs_are_closed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sight, "IDLE_S", 0.05)
+    monkeypatch.setattr(backlogs, "IDLE_S", 0.05)
     root = Root.create(tmp_path / "root")
     root.create_topic("t")
     with RunningIncarnation(root) as broker:
@@ -98,7 +98,7 @@ def test_files_that_no_look_needs_are_closed(tmp_path: Path, monkeypatch: pytest
 
     async def look() -> None:
         await until_closed()  # by the broker, which was killed
-        looking = Sight(root)
+        looking = BacklogCounter(root)
         for _ in range(2):
             assert (await looking.look([part], {}, {}))[part.topic_id].messages
             assert open_files_under(root.path / "storage")

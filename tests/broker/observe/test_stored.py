@@ -111,17 +111,17 @@ def test_a_requested_look_is_current_and_does_not_wait_for_a_disk_that_hangs(roo
     async def looks() -> list[int]:
         stored = Stored(root, Views(root))
         stored.start()
-        found = [(await stored.look_anew(60)).paths_to_write]
+        found = [(await stored.refresh(60)).paths_to_write]
         gone.rename(gone.with_name("away"))
-        found.append((await stored.look_anew(60)).paths_to_write)
+        found.append((await stored.refresh(60)).paths_to_write)
         identity, fifo = hangs / IDENTITY_FILE, hangs / "fifo"
         os.mkfifo(fifo)
         fifo.replace(identity)  # whoever reads it waits for one who writes
-        found.append((await stored.look_anew(0.2)).paths_to_write)
+        found.append((await stored.refresh(0.2)).paths_to_write)
         writer = os.open(identity, os.O_WRONLY)
         identity.unlink()
         os.close(writer)
-        found.append((await stored.look_anew(60)).paths_to_write)
+        found.append((await stored.refresh(60)).paths_to_write)
         await stored.stop()
         return found
 

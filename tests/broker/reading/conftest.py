@@ -31,7 +31,7 @@ class Heard:
         self.chain = chain
         self.grew += 1
 
-    def chain_changed(self, chain: LedgerChain, ended: Sequence[LedgerId]) -> None:
+    def on_chain_changed(self, chain: LedgerChain, ended: Sequence[LedgerId]) -> None:
         self.chain = chain
         self.ended += ended
 

@@ -37,7 +37,7 @@ class Heard:
         assert chain is self.chain, "what grew is the chain that is known"
         self.told += 1
 
-    def chain_changed(self, chain: LedgerChain, ended: Sequence[LedgerId]) -> None:
+    def on_chain_changed(self, chain: LedgerChain, ended: Sequence[LedgerId]) -> None:
         self.chain = chain
         self.told += 1
         self.ended += ended

@@ -80,7 +80,9 @@ async def create(
         async with limit:
             topic = await _loaded(services, part)
             start = topic.chain.end if body is None else topic.chain.clamp(body.position(topic.chain.end))
-            await topic.subscriptions.create(subscription, start, None if body is None else body.properties)
+            await topic.subscriptions.create_subscription(
+                subscription, start, None if body is None else body.properties
+            )
 
     await asyncio.gather(*(make(part) for part in wanted))  # they share commits
 
@@ -94,7 +96,9 @@ async def delete(
     for part in _having(view, name, subscription):
         topic = await _loaded(services, part)
         try:
-            taken = await topic.subscriptions.take(subscription, _require(view, part, subscription).type)
+            taken = await topic.subscriptions.acquire_subscription(
+                subscription, _require(view, part, subscription).type
+            )
         except ConsumerBusyError:
             if not force:
                 raise
@@ -219,7 +223,9 @@ async def unsubscribe(services: BrokerServices, namespace: NamedNamespace, subsc
     for part, record in await _of_namespace(services, namespace):
         if record.name == subscription:
             topic = await _loaded(services, part)
-            await topic.subscriptions.unsubscribe(await topic.subscriptions.take(record.name, record.type), force=False)
+            await topic.subscriptions.unsubscribe(
+                await topic.subscriptions.acquire_subscription(record.name, record.type), force=False
+            )
 
 
 # ----------------------------------------------------------------------------------------------------------------------

@@ -26,7 +26,7 @@ IDLE_S: Final = 30.0
 
 
 @dataclass(frozen=True, slots=True)
-class Standing:
+class CursorPosition:
     """The position of a cursor.
 
     Attributes:
@@ -76,7 +76,7 @@ class Contents:
     backlogs: Mapping[str, Backlog]
 
 
-class Sight:
+class BacklogCounter:
     """Takes snapshots of the topics of one root, one at a time; what it learns of journals serves the next one.
 
     Journal files that were idle for a while are closed: on a full disk their space is needed, and a retired path must
@@ -100,22 +100,25 @@ class Sight:
         async with self._turn:
             await asyncio.to_thread(self._tail.close)
 
-    async def look(
-        self, parts: Sequence[TopicPart], ends: Mapping[str, Position], standings: Mapping[tuple[str, str], Standing]
+    async def read_contents(
+        self,
+        parts: Sequence[TopicPart],
+        ends: Mapping[str, Position],
+        positions: Mapping[tuple[str, str], CursorPosition],
     ) -> dict[str, Contents]:
         """Return the contents of topics, by topic id.
 
         Args:
             parts: The topics.
             ends: The readable ends of loaded topics, by topic id.
-            standings: The positions of this broker's cursors, by topic id and name: the tables have them seconds later.
+            positions: The positions of this broker's cursors, by topic id and name: the tables have them seconds later.
 
         Raises:
             MetadataError, StorageError: the root cannot be read.
         """
         async with self._turn:
             try:
-                return await asyncio.to_thread(self._look, parts, ends, standings)
+                return await asyncio.to_thread(self._look, parts, ends, positions)
             finally:
                 self._rest_later()
 
@@ -128,27 +131,32 @@ class Sight:
         self._closing = asyncio.create_task(self.close())
 
     def _look(
-        self, parts: Sequence[TopicPart], ends: Mapping[str, Position], standings: Mapping[tuple[str, str], Standing]
+        self,
+        parts: Sequence[TopicPart],
+        ends: Mapping[str, Position],
+        positions: Mapping[tuple[str, str], CursorPosition],
     ) -> dict[str, Contents]:
         view = self._tail.look(parts)
         if any(chain.read_limit(view, topic_id) < end for topic_id, end in ends.items()):
             view = self._tail.look(parts, reach=ends)
         cursors = self._root.store.cursors()
-        return {part.topic_id: contents(view, cursors, part, standings) for part in parts}
+        return {part.topic_id: contents(view, cursors, part, positions) for part in parts}
 
 
-def contents(view: View, cursors: Cursors, part: TopicPart, standings: Mapping[tuple[str, str], Standing]) -> Contents:
-    """Return the contents of a topic from a view that includes its journals (`standings` as in `Sight.look`)."""
+def contents(
+    view: View, cursors: Cursors, part: TopicPart, positions: Mapping[tuple[str, str], CursorPosition]
+) -> Contents:
+    """Return the contents of a topic from a view with its journals (`positions` as in `read_contents`)."""
     segments = view.all(SegmentRecord, part.topic_id)
     backlogs = {}
     for record in view.all(SubscriptionRecord, part.topic_id):
-        live = standings.get((part.topic_id, record.name))
-        found = backlog_of(view, cursors, part, record) if live is None else _of_standing(view, part, live)
+        live = positions.get((part.topic_id, record.name))
+        found = backlog_of(view, cursors, part, record) if live is None else _of_position(view, part, live)
         backlogs[record.name] = found
     return Contents(view, sum(each.rows for each in segments), sum(each.bytes for each in segments), backlogs)
 
 
-def _of_standing(view: View, part: TopicPart, live: Standing) -> Backlog:
+def _of_position(view: View, part: TopicPart, live: CursorPosition) -> Backlog:
     holes = decode_holes(live.ack_holes)
     slices = _slices(view, part, live.mark_delete)
     acked_rows, acked_bytes = acknowledged_rows(slices, holes)
