@@ -108,7 +108,7 @@ def test_copies_beside_a_checkpoint_count_if_they_differ(checkpoint: Path) -> No
         found = checkpoints_of("q", None, str(checkpoint.parent))
         assert sorted(found) == [copy, checkpoint]
         if content == "other":
-            with pytest.raises(StorageError, match=rf"different offsets for batch 0: move .* out of {copy.parent}"):
+            with pytest.raises(StorageError, match=rf"different offsets of batch 0: move .* out of {copy.parent}"):
                 sync_offsets(found, 0)
         else:
             assert sync_offsets(found, 0) == digest
@@ -126,7 +126,7 @@ def test_a_folder_that_is_no_checkpoint_of_the_query_is_left_alone(
     assert checkpoints_of("q", str(checkpoint), None) == []
     assert checkpoints_of("q", None, str(checkpoint.parent)) == []
     assert len(caplog.messages) == 2
-    assert all(line.startswith("No checkpoint of query q can be read in") for line in caplog.messages)
+    assert all(line.startswith("No checkpoint of query q is readable in") for line in caplog.messages)
 
 
 def test_a_batch_without_offsets_is_logged_and_does_not_fail(

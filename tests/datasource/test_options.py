@@ -200,7 +200,7 @@ def test_the_root_comes_from_option_alias_or_environment(monkeypatch: pytest.Mon
 
 
 def test_a_broker_as_root_is_refused() -> None:
-    with pytest.raises(InvalidArgumentError, match=r"\(or service.url\) is pulsar://host:6650, where clients find"):
+    with pytest.raises(InvalidArgumentError, match=r"\(or service.url\) is pulsar://host:6650, a broker's URL"):
         read_options({"topic": "a", "service.url": "pulsar://host:6650"})
 
 

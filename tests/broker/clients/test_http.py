@@ -168,7 +168,7 @@ def test_a_deleted_schema_can_be_declared_again(admin: httpx.Client, client: pul
         ("/nothing", 404, "No such path: /nothing"),
         ("/lookup/v2/topic/persistent/public/default/a%2Fb", 400, "percent-escapes"),
         ("/lookup/v2/topic/other/public/default/a", 412, "not valid"),
-        ("/lookup/v2/topic/persistent/public/default/a?listenerName=b", 503, "has no listener 'b'"),
+        ("/lookup/v2/topic/persistent/public/default/a?listenerName=b", 503, "no advertised listener 'b'"),
         ("/admin/v2/namespaces/public/default/topics?mode=SOME", 400, "query.mode"),
         ("/admin/v2/namespaces/public/nowhere/topics", 404, "Namespace does not exist"),
         ("/admin/v2/schemas/public/default/x/schema/one", 400, "path.version"),

@@ -69,7 +69,7 @@ def test_ledgers_with_too_few_copies(tmp_path: Path, leave: Callable[[Root, int]
 
     async def look() -> Contents:
         looking = BacklogCounter(root)
-        found = await looking.look([TopicPart(record.name, record.topic_id, -1)], {}, {})
+        found = await looking.read_contents([TopicPart(record.name, record.topic_id, -1)], {}, {})
         await looking.close()
         return found[record.topic_id]
 
@@ -100,7 +100,7 @@ def test_files_that_no_look_needs_are_closed(tmp_path: Path, monkeypatch: pytest
         await until_closed()  # by the broker, which was killed
         looking = BacklogCounter(root)
         for _ in range(2):
-            assert (await looking.look([part], {}, {}))[part.topic_id].messages
+            assert (await looking.read_contents([part], {}, {}))[part.topic_id].messages
             assert open_files_under(root.path / "storage")
             await until_closed()
         await looking.close()

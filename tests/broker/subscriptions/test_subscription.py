@@ -229,13 +229,13 @@ def test_a_non_durable_subscription_lives_through_a_seek_and_goes_with_its_last_
         assert first.is_closed
         assert cast(Any, first.peer).written, "it was told"
         assert topic.keeps_entries, "its client is about to come back"
-        all_.leave(made, first)  # its client's own goodbye comes late
+        all_.remove_consumer(made, first)  # its client's own goodbye comes late
         await asyncio.sleep(0.05)
         second = consumer(2)
         assert await all_.subscribe(second, request) is made
         made.flow(second, 100)
         await until(lambda: second.messages_out == 6)
-        all_.leave(made, second)
+        all_.remove_consumer(made, second)
         await until(lambda: all_.is_empty)
         assert not topic.keeps_entries
 
