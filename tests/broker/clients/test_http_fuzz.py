@@ -7,18 +7,21 @@ each time.
 from __future__ import annotations
 
 import contextlib
+from typing import TYPE_CHECKING
 
 import httpx
 import pytest
-import schemathesis
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 from hypothesis.errors import Unsatisfiable
-from schemathesis.schemas import APIOperation, BaseSchema
 
 from tests.kit.running_broker import RunningBroker
 
 from .conftest import WAIT_MS
+
+if TYPE_CHECKING:  # it takes a second to import, in each process that collects tests
+    from schemathesis import Case, GenerationMode
+    from schemathesis.schemas import APIOperation, BaseSchema
 
 KNOWN = {
     "tenant": "fuzz",
@@ -34,6 +37,8 @@ SHORT_EXAMPLES, LONG_EXAMPLES = 1, 60
 
 @pytest.fixture(scope="module")
 def described(broker: RunningBroker) -> BaseSchema:
+    import schemathesis
+
     return schemathesis.openapi.from_url(f"{broker.web_url}/openapi.json")
 
 
@@ -50,7 +55,7 @@ def make(admin: httpx.Client) -> None:
         assert admin.put(place, json=body).status_code in (204, 409)
 
 
-def try_out(broker: RunningBroker, operation: APIOperation, mode: schemathesis.GenerationMode, examples: int) -> None:
+def try_out(broker: RunningBroker, operation: APIOperation, mode: GenerationMode, examples: int) -> None:
     """Raises AssertionError if the broker fails."""
 
     @settings(
@@ -61,7 +66,7 @@ def try_out(broker: RunningBroker, operation: APIOperation, mode: schemathesis.G
         suppress_health_check=list(HealthCheck),
     )
     @given(case=operation.as_strategy(generation_mode=mode), is_known=st.booleans() if examples > 1 else st.just(True))
-    def ask(case: schemathesis.Case, is_known: bool) -> None:
+    def ask(case: Case, is_known: bool) -> None:
         if is_known:
             case.path_parameters.update({name: value for name, value in KNOWN.items() if name in case.path_parameters})
         answer = case.call(base_url=broker.web_url, timeout=WAIT_MS / 1000)
@@ -71,14 +76,16 @@ def try_out(broker: RunningBroker, operation: APIOperation, mode: schemathesis.G
 
 
 def run_all(broker: RunningBroker, admin: httpx.Client, described: BaseSchema, examples: int) -> int:
+    from schemathesis import GenerationMode
+
     tried = 0
     for each in described.get_all_operations():
         operation = each.ok()
         make(admin)
-        try_out(broker, operation, schemathesis.GenerationMode.POSITIVE, examples)
+        try_out(broker, operation, GenerationMode.POSITIVE, examples)
         if examples > SHORT_EXAMPLES:  # to find out what can be wrong takes long
             with contextlib.suppress(Unsatisfiable):
-                try_out(broker, operation, schemathesis.GenerationMode.NEGATIVE, examples)
+                try_out(broker, operation, GenerationMode.NEGATIVE, examples)
         tried += 1
     return tried
 
