@@ -41,7 +41,8 @@ $(STAMP): pyproject.toml constraints.txt
 	@touch $(STAMP)
 
 .PHONY: test
-test: lint types imports unit ## lint, type-check, check the imports between packages, run the tests
+test: lint imports ## lint, type-check, check the imports between packages, run the tests
+	@$(MAKE) --jobs=2 types unit
 
 .PHONY: lint
 lint: install ## ruff: style and format
