@@ -27,12 +27,15 @@ SETTINGS = {"managed_ledger_cache_size_mb": 32, "max_message_publish_buffer_size
 """Beside these 64 MiB the journal has up to 64 MiB on its way, and the allocator keeps what it had at the peak."""
 GROWTH_BYTES = 256 * MIB
 PRODUCERS = 1_000
+CONNECTING = asyncio.Semaphore(50)
+"""Of one address, a broker refuses the hundredth client that takes a second to connect."""
 ENTRY = single_entry(ClientMessage(b"x" * 32_000))
 
 
 async def produce(url: str, topic: str, count: int, sent: Callable[[], None]) -> None:
     """Send without waiting for receipts, which are read all the same; until `count` of these are there."""
-    reader, writer = await connect(url)
+    async with CONNECTING:
+        reader, writer = await connect(url)
     asked = CommandProducer(topic=topic, producer_id=1, request_id=1)
     writer.write(command("PRODUCER", producer=asked))
     assert (await answer(reader)).type == BaseCommand.PRODUCER_SUCCESS

@@ -9,7 +9,7 @@ from pulsar.schema import AvroSchema, Integer, JsonSchema, Record, String, Strin
 
 from pulsar_on_spark.metadata.records import TopicRecord
 from pulsar_on_spark.model.names import TopicName
-from pulsar_on_spark.protocol.commands import BaseCommand, CommandSubscribe, Schema
+from pulsar_on_spark.protocol.commands import BaseCommand, CommandProducer, CommandSubscribe, Schema
 from pulsar_on_spark.root import Root
 from pulsar_on_spark.topic.catalog import registry
 from tests.kit.running_broker import RunningBroker
@@ -150,15 +150,20 @@ def test_a_topic_that_is_not_stored_is_in_use_without_a_schema(client: pulsar.Cl
 
 
 def test_a_schema_goes_with_a_topic_that_is_deleted_and_with_its_namespace(
-    client: pulsar.Client, admin: httpx.Client, topic: str
+    broker: RunningBroker, client: pulsar.Client, admin: httpx.Client, topic: str
 ) -> None:
     assert admin.put(f"/namespaces/public/{topic}", json={}).status_code == 204
     name = f"non-persistent://public/{topic}/t"
-    for kind, delete in ((old, f"/non-persistent/public/{topic}/t?force=true"), (other, f"/namespaces/public/{topic}")):
-        producer = client.create_producer(name, schema=AvroSchema(kind()))
-        if "namespaces" in delete:
-            producer.close()
-        assert admin.delete(delete).status_code == 204
+    text = b'{"type": "record", "name": "Order", "fields": [{"name": "item", "type": "string"}]}'
+    producer = CommandProducer(
+        topic=name, producer_id=1, request_id=1, schema=Schema(name="t", schema_data=text, type=Schema.Avro)
+    )
+    with connected(broker) as wire:  # an official producer would come back, and bring its schema
+        made = wire.ask(BaseCommand(type=BaseCommand.PRODUCER, producer=producer))
+        assert made.type == BaseCommand.PRODUCER_SUCCESS
+        assert admin.delete(f"/non-persistent/public/{topic}/t?force=true").status_code == 204
+    client.create_producer(name, schema=AvroSchema(other())).close()
+    assert admin.delete(f"/namespaces/public/{topic}").status_code == 204
     assert admin.put(f"/namespaces/public/{topic}", json={}).status_code == 204
     client.create_producer(name, schema=StringSchema())
     assert admin.get(f"/schemas/public/{topic}/t/schema").json()["version"] == 0
