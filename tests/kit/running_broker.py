@@ -12,6 +12,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 
+from tests.kit.forked_pulsarpy import ForkedPulsarpy
+
 START_TIMEOUT_S = 60.0
 STOP_TIMEOUT_S = 90.0
 """A drain lasts a minute at most."""
@@ -27,7 +29,7 @@ class RunningBroker:
         root: The root; made if it is not there.
         settings: Of `BrokerSettings`, given in the environment.
         command: Which of the two; `broker` makes no root.
-        prefix: A program that runs the broker, and its arguments.
+        prefix: A program that runs the broker, and its arguments; without one the broker is forked.
 
     Attributes:
         url: What clients connect to.
@@ -50,15 +52,19 @@ class RunningBroker:
         self.root = root
         given = {"broker_service_port": 0, "web_service_port": 0, **(settings or {})}
         environment = os.environ | {f"PULSARPY_{name.upper()}": str(value) for name, value in given.items()}
-        arguments = [*prefix, sys.executable, "-m", "pulsar_on_spark.cli", command, str(root)]
         self._said: list[str] = []
-        self._process = subprocess.Popen(
-            arguments, env=environment, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT
-        )
+        reading, writing = os.pipe()
+        self._process: ForkedPulsarpy | subprocess.Popen[bytes]
+        if prefix:
+            arguments = [*prefix, sys.executable, "-m", "pulsar_on_spark.cli", command, str(root)]
+            self._process = subprocess.Popen(arguments, env=environment, stdout=writing, stderr=writing)
+        else:
+            self._process = ForkedPulsarpy([command, str(root)], environment, writing)
+        os.close(writing)
         self._is_known = threading.Event()
         self.url = self.web_url = self.tls_url = self.web_tls_url = ""
         # A pipe that nobody empties would hold the broker up.
-        self._listening = threading.Thread(target=self._listen, daemon=True)
+        self._listening = threading.Thread(target=self._listen, args=(reading,), daemon=True)
         self._listening.start()
         self._is_known.wait(START_TIMEOUT_S)
         if not self.url:
@@ -100,11 +106,11 @@ class RunningBroker:
         self._listening.join(STOP_TIMEOUT_S)
         return code
 
-    def _listen(self) -> None:
-        assert self._process.stdout is not None, "it is a pipe"
-        for line in self._process.stdout:
-            self._said.append(line)
-            if (match := _SERVING.match(line)) is not None:
-                self.url, self.web_url, self.tls_url, self.web_tls_url = (found or "" for found in match.groups())
-                self._is_known.set()
+    def _listen(self, output: int) -> None:
+        with open(output) as lines:
+            for line in lines:
+                self._said.append(line)
+                if (match := _SERVING.match(line)) is not None:
+                    self.url, self.web_url, self.tls_url, self.web_tls_url = (found or "" for found in match.groups())
+                    self._is_known.set()
         self._is_known.set()

@@ -1,0 +1,157 @@
+"""`pulsarpy` in processes that are forked off one that has imported everything already.
+
+Python takes longer to import a broker than the broker to start. The server has one thread beside those of jemalloc,
+which starts them again in a fork, so a fork runs as a fresh `python -m pulsar_on_spark.cli` does.
+"""
+
+from __future__ import annotations
+
+import atexit
+import json
+import os
+import runpy
+import select
+import signal
+import socket
+import subprocess
+import sys
+import threading
+from collections.abc import Mapping, Sequence
+from functools import cache
+from importlib import import_module
+from pathlib import Path
+
+_IMPORTED_BEFORE = ("pandas", "pulsar_on_spark.cli.app", "pulsar_on_spark.cli.serving")
+"""pyarrow asks for pandas at a broker's first commit."""
+_REPOSITORY = Path(__file__).parents[2]
+_REQUEST_BYTES = 1 << 17
+"""Environments are a few KiB."""
+
+
+class ForkedPulsarpy:
+    """A process that runs `pulsarpy`, with the methods of `subprocess.Popen` that tests need.
+
+    Args:
+        arguments: Of `pulsarpy`.
+        environment: All of it.
+        output: The descriptor of its standard output and standard error.
+
+    Attributes:
+        pid: The process.
+    """
+
+    def __init__(self, arguments: Sequence[str], environment: Mapping[str, str], output: int) -> None:
+        mask = os.umask(0)
+        os.umask(mask)
+        request = {"arguments": arguments, "environment": dict(environment), "cwd": os.getcwd(), "umask": mask}
+        self._server = _server()
+        self.pid = self._server.ask(request, [output])
+        self._ended = os.pidfd_open(self.pid)
+        self._code: int | None = None
+
+    def send_signal(self, number: int) -> None:
+        """Do nothing if it has ended."""
+        if self._code is None:
+            signal.pidfd_send_signal(self._ended, number)
+
+    def kill(self) -> None:
+        """SIGKILL."""
+        self.send_signal(signal.SIGKILL)
+
+    def wait(self, timeout: float) -> int:
+        """Wait for its end; returns its exit code.
+
+        Raises:
+            subprocess.TimeoutExpired: it has not ended after so many seconds.
+        """
+        if self._code is None:
+            if not select.select([self._ended], [], [], timeout)[0]:
+                raise subprocess.TimeoutExpired("pulsarpy", timeout)
+            self._code = self._server.ask({"ended": self.pid})
+            os.close(self._ended)
+        return self._code
+
+
+class _Server:
+    """The client of this process's server, for several threads."""
+
+    def __init__(self) -> None:
+        self._socket, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        self._asking = threading.Lock()
+        with theirs:
+            self._process = subprocess.Popen(
+                [sys.executable, "-m", "tests.kit.forked_pulsarpy", str(theirs.fileno())],
+                cwd=_REPOSITORY,
+                env=os.environ | {"OPENBLAS_NUM_THREADS": "1"},
+                pass_fds=[theirs.fileno()],
+            )
+        atexit.register(self._stop)
+
+    def ask(self, request: Mapping[str, object], descriptors: Sequence[int] = ()) -> int:
+        """Send a request; returns its answer, a number."""
+        with self._asking:
+            socket.send_fds(self._socket, [json.dumps(request).encode()], descriptors)
+            answer = self._socket.recv(_REQUEST_BYTES)
+        assert answer, "the server of forked processes has ended"
+        return int(answer)
+
+    def _stop(self) -> None:
+        self._process.kill()
+        self._process.wait()
+
+
+@cache
+def _server() -> _Server:
+    return _Server()
+
+
+# --- the server ---
+
+
+def _serve(client: socket.socket) -> None:
+    """Fork a process for each request, until the client is gone; returns in each of those processes, too."""
+    while True:
+        message, descriptors, _, _ = socket.recv_fds(client, _REQUEST_BYTES, 1)
+        if not message:
+            os._exit(0)
+        request = json.loads(message)
+        if "ended" in request:
+            _, status = os.waitpid(request["ended"], 0)
+            client.send(str(os.waitstatus_to_exitcode(status)).encode())
+            continue
+        pid = os.fork()
+        if pid == 0:
+            client.close()
+            _become(request, descriptors[0])
+            return
+        os.close(descriptors[0])
+        client.send(str(pid).encode())
+
+
+def _become(request: dict[str, object], output: int) -> None:
+    os.dup2(output, 1)
+    os.dup2(output, 2)
+    os.close(output)
+    assert isinstance(request["environment"], dict)
+    os.environ.clear()
+    os.environ.update(request["environment"])
+    os.chdir(str(request["cwd"]))
+    assert isinstance(request["umask"], int)
+    os.umask(request["umask"])
+    assert isinstance(request["arguments"], list)
+    sys.argv[1:] = request["arguments"]
+
+
+def _main() -> None:
+    client = socket.socket(fileno=int(sys.argv[1]))
+    client.set_inheritable(False)
+    for name in _IMPORTED_BEFORE:
+        import_module(name)
+    threads = [file.read_text().strip() for file in Path("/proc/self/task").glob("*/comm")]
+    assert len([name for name in threads if name != "jemalloc_bg_thd"]) == 1, f"a fork takes one thread of {threads}"
+    _serve(client)
+    runpy.run_module("pulsar_on_spark.cli", run_name="__main__", alter_sys=True)
+
+
+if __name__ == "__main__":
+    _main()
