@@ -91,14 +91,21 @@ def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) ->
     return report
 
 
-@pytest.fixture
-def memory_path(tmp_path: Path) -> Iterator[Path]:
-    """A directory whose syncs cost nothing, where no real disk is the point; `tmp_path` where memory has no room."""
+@pytest.fixture(scope="session")
+def memory_folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """A directory whose syncs cost nothing, where no real disk is the point; on a disk where memory has no room."""
     memory = Path("/dev/shm")
     if not os.access(memory, os.W_OK) or shutil.disk_usage(memory).free < 1 << 30:
-        yield tmp_path
+        yield tmp_path_factory.mktemp("memory")
         return
     with TemporaryDirectory(prefix="pulsarpy-", dir=memory) as made:
+        yield Path(made)
+
+
+@pytest.fixture
+def memory_path(memory_folder: Path) -> Iterator[Path]:
+    """A directory there for one test."""
+    with TemporaryDirectory(dir=memory_folder, ignore_cleanup_errors=True) as made:  # a thread may still write
         yield Path(made)
 
 

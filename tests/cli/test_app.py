@@ -20,6 +20,7 @@ from pulsar_on_spark.model.ids import EARLIEST
 from pulsar_on_spark.root import Root
 from pulsar_on_spark.topic.managed_ledger.subscription import subscriptions
 from tests.kit import messages
+from tests.kit.forked_pulsarpy import run_pulsarpy
 from tests.kit.small_disks import SmallDisk
 
 
@@ -267,15 +268,13 @@ def test_a_root_on_a_read_only_disk_is_one_sentence(tmp_path: Path) -> None:
             ["standalone", disk.at / "other", "--broker-port", 0, "--web-port", 0],
             ["standalone", "/proc/x", "--broker-port", 0, "--web-port", 0],
         ):
-            call = [sys.executable, "-m", "pulsar_on_spark.cli", *map(str, command)]
-            done = subprocess.run(call, capture_output=True, text=True)
+            done = run_pulsarpy(*command)
             assert (done.returncode, done.stderr.count("\n")) == (1, 1), (command, done.stderr)
             assert done.stderr.startswith("pulsarpy: ")
             for ugly in ("panicked", "Errno", "os error"):
                 assert ugly not in done.stderr
             assert len(done.stderr) < 400
-        call = [sys.executable, "-m", "pulsar_on_spark.cli", "topics", "list", root]
-        assert "persistent://public/default/t" in subprocess.run(call, capture_output=True, text=True).stdout
+        assert "persistent://public/default/t" in run_pulsarpy("topics", "list", root).stdout
 
 
 def test_the_packages_public_names_are_listed() -> None:

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 import time
 from pathlib import Path
 
@@ -15,6 +13,7 @@ from pulsar_on_spark.cli.app import app
 from pulsar_on_spark.model.errors import TopicNotFoundError
 from pulsar_on_spark.root import Root
 from tests.kit import messages
+from tests.kit.forked_pulsarpy import run_pulsarpy
 from tests.kit.running_incarnation import RunningIncarnation
 
 
@@ -52,8 +51,8 @@ def test_compact_reports_the_wait_for_a_dead_broker(root: Root) -> None:
         broker.send("t", [b"5"])
         broker.kill()
     time.sleep(lease_s)  # the lease is older than that, and nobody has watched it
-    command = [sys.executable, "-m", "pulsar_on_spark.cli", "compact", "t", str(root.path)]
-    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    done = run_pulsarpy("compact", "t", root.path)
+    assert done.returncode == 0
     told = done.stderr.splitlines()
     assert [line.startswith("pulsarpy: ") for line in told] == [True] * len(told)
     assert "waited" in told[0]

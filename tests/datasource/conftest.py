@@ -27,22 +27,22 @@ def _texts(topic: str | None, options: dict[str, object]) -> dict[str, str]:
 
 
 @pytest.fixture(autouse=True)
-def _queries_end() -> Iterator[None]:
-    """No query outlives its test."""
+def _queries_end(memory_path: Path) -> Iterator[None]:
+    """No query outlives its test, nor its root."""
     yield
     micro_batches.kill_all()
 
 
 @pytest.fixture
-def root(tmp_path: Path) -> Path:
+def root(memory_path: Path) -> Path:
     """Where the test's root is, once something is written."""
-    return tmp_path / "root"
+    return memory_path / "root"
 
 
 @pytest.fixture
-def root_with_topic(tmp_path: Path) -> Root:
+def root_with_topic(memory_path: Path) -> Root:
     """A root with the empty topic t, for tests without a Spark session."""
-    made = Root.create(tmp_path / "root")
+    made = Root.create(memory_path / "root")
     made.create_topic("t")
     return made
 

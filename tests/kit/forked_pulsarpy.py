@@ -20,6 +20,9 @@ from collections.abc import Mapping, Sequence
 from functools import cache
 from importlib import import_module
 from pathlib import Path
+from tempfile import TemporaryFile
+
+from tests.kit.waiting import LIMIT_S
 
 _IMPORTED_BEFORE = ("pandas", "pulsar_on_spark.cli.app", "pulsar_on_spark.cli.serving")
 """pyarrow asks for pandas at a broker's first commit."""
@@ -34,18 +37,19 @@ class ForkedPulsarpy:
     Args:
         arguments: Of `pulsarpy`.
         environment: All of it.
-        output: The descriptor of its standard output and standard error.
+        output: The descriptor of its standard output.
+        errors: That of its standard error.
 
     Attributes:
         pid: The process.
     """
 
-    def __init__(self, arguments: Sequence[str], environment: Mapping[str, str], output: int) -> None:
+    def __init__(self, arguments: Sequence[str], environment: Mapping[str, str], output: int, errors: int) -> None:
         mask = os.umask(0)
         os.umask(mask)
         request = {"arguments": arguments, "environment": dict(environment), "cwd": os.getcwd(), "umask": mask}
         self._server = _server()
-        self.pid = self._server.ask(request, [output])
+        self.pid = self._server.ask(request, [output, errors])
         self._ended = os.pidfd_open(self.pid)
         self._code: int | None = None
 
@@ -70,6 +74,24 @@ class ForkedPulsarpy:
             self._code = self._server.ask({"ended": self.pid})
             os.close(self._ended)
         return self._code
+
+
+def run_pulsarpy(*arguments: object, timeout_s: float = LIMIT_S) -> subprocess.CompletedProcess[str]:
+    """Run `pulsarpy` to its end, as `subprocess.run` does.
+
+    Raises:
+        subprocess.TimeoutExpired: it has not ended after so many seconds.
+    """
+    words = list(map(str, arguments))
+    with TemporaryFile("w+") as output, TemporaryFile("w+") as errors:
+        process = ForkedPulsarpy(words, os.environ, output.fileno(), errors.fileno())
+        try:
+            code = process.wait(timeout_s)
+        finally:
+            process.kill()
+        for file in (output, errors):
+            file.seek(0)
+        return subprocess.CompletedProcess(["pulsarpy", *words], code, output.read(), errors.read())
 
 
 class _Server:
@@ -111,7 +133,7 @@ def _server() -> _Server:
 def _serve(client: socket.socket) -> None:
     """Fork a process for each request, until the client is gone; returns in each of those processes, too."""
     while True:
-        message, descriptors, _, _ = socket.recv_fds(client, _REQUEST_BYTES, 1)
+        message, descriptors, _, _ = socket.recv_fds(client, _REQUEST_BYTES, 2)
         if not message:
             os._exit(0)
         request = json.loads(message)
@@ -122,16 +144,18 @@ def _serve(client: socket.socket) -> None:
         pid = os.fork()
         if pid == 0:
             client.close()
-            _become(request, descriptors[0])
+            _become(request, *descriptors)
             return
-        os.close(descriptors[0])
+        for descriptor in descriptors:
+            os.close(descriptor)
         client.send(str(pid).encode())
 
 
-def _become(request: dict[str, object], output: int) -> None:
+def _become(request: dict[str, object], output: int, errors: int) -> None:
     os.dup2(output, 1)
-    os.dup2(output, 2)
+    os.dup2(errors, 2)
     os.close(output)
+    os.close(errors)
     assert isinstance(request["environment"], dict)
     os.environ.clear()
     os.environ.update(request["environment"])

@@ -59,7 +59,7 @@ class RunningBroker:
             arguments = [*prefix, sys.executable, "-m", "pulsar_on_spark.cli", command, str(root)]
             self._process = subprocess.Popen(arguments, env=environment, stdout=writing, stderr=writing)
         else:
-            self._process = ForkedPulsarpy([command, str(root)], environment, writing)
+            self._process = ForkedPulsarpy([command, str(root)], environment, writing, writing)
         os.close(writing)
         self._is_known = threading.Event()
         self.url = self.web_url = self.tls_url = self.web_tls_url = ""

@@ -1,4 +1,4 @@
-"""A real root in a temporary directory, and what tests do to the files under it."""
+"""A real root in memory, and what tests do to the files under it."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from pulsar_on_spark.root import Root
 
 
 @pytest.fixture
-def root(tmp_path: Path) -> Root:
-    return Root.create(tmp_path / "root")
+def root(memory_path: Path) -> Root:
+    return Root.create(memory_path / "root")
 
 
 @pytest.fixture

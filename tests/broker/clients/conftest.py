@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator
+from pathlib import Path
 
 import httpx
 import pulsar
@@ -15,9 +16,9 @@ _numbers = itertools.count()
 
 
 @pytest.fixture(scope="session")
-def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningBroker]:
+def broker(memory_folder: Path) -> Iterator[RunningBroker]:
     """One broker for all tests that do not stop it; each uses topics of its own."""
-    with RunningBroker(tmp_path_factory.mktemp("broker") / "root") as running:
+    with RunningBroker(memory_folder / "shared-broker") as running:
         yield running
 
 

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import socket
-import subprocess
-import sys
 import threading
 from pathlib import Path
 
@@ -16,6 +14,7 @@ from pulsar_on_spark.root import Root
 from pulsar_on_spark.topic.catalog import catalog
 from pulsar_on_spark.topic.data_path.tail import Tail
 from tests.kit import messages
+from tests.kit.forked_pulsarpy import run_pulsarpy
 from tests.kit.running_broker import RunningBroker
 
 
@@ -91,10 +90,7 @@ def test_a_kill_keeps_messages_with_a_receipt(tmp_path: Path) -> None:
 def test_a_port_or_root_in_use_is_one_sentence(broker: RunningBroker, tmp_path: Path, what: str) -> None:
     port = broker.url.rpartition(":")[2] if what == "port" else "0"
     root = tmp_path / "other" if what == "port" else broker.root
-    arguments = ["standalone", str(root), "--broker-port", port, "--web-port", "0"]
-    done = subprocess.run(
-        [sys.executable, "-m", "pulsar_on_spark.cli", *arguments], capture_output=True, text=True, timeout=60
-    )
+    done = run_pulsarpy("standalone", root, "--broker-port", port, "--web-port", "0")
     assert done.returncode == 1
     where = f"process {broker.pid} on {socket.gethostname()} at {broker.url}"
     said = f"Port {port} of 127.0.0.1 cannot be bound" if what == "port" else f"already ({where}): stop that one"

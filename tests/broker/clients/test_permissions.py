@@ -16,6 +16,7 @@ import pulsar
 import pytest
 
 from pulsar_on_spark.root import Root
+from tests.kit.forked_pulsarpy import run_pulsarpy
 from tests.kit.running_broker import RunningBroker
 
 from .conftest import WAIT_MS, new_client
@@ -37,6 +38,8 @@ def umask(mask: int) -> Iterator[None]:
 
 
 def cli(*arguments: object, prefix: Sequence[str] = ()) -> subprocess.CompletedProcess[str]:
+    if not prefix:
+        return run_pulsarpy(*arguments)
     command = [*prefix, sys.executable, "-m", "pulsar_on_spark.cli", *map(str, arguments)]
     return subprocess.run(command, capture_output=True, text=True, timeout=WAIT_MS / 1000)
 

@@ -179,33 +179,31 @@ def test_a_lost_path_is_replaced_by_a_new_one_in_its_folder(root: Root) -> None:
     assert sorted(root.storage_paths(root.store.view())) == [0, 2, 3]
 
 
-def test_a_paths_problem_is_logged_again_only_if_it_changes(
-    root: Root, tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_paths_problem_is_logged_again_only_if_it_changes(root: Root, caplog: pytest.LogCaptureFixture) -> None:
     filled(root)
     away = root.path / "storage" / "2"
-    away.rename(tmp_path / "away")
+    away.rename(root.path.parent / "away")
     repair(root)
     caplog.clear()
     told: dict[int, str] = {}
     assert [heal_paths(root, told) for _ in range(3)] == [(), (), ()]
     assert len([line for line in caplog.messages if "Storage path 2 is still not well" in line]) == 1
-    (tmp_path / "away").rename(away)
+    (root.path.parent / "away").rename(away)
     assert heal_paths(root, told) == (2,)
     assert told == {}
 
 
-def test_an_unreachable_path_is_replaced_if_there_is_a_spare(root: Root, tmp_path: Path) -> None:
+def test_an_unreachable_path_is_replaced_if_there_is_a_spare(root: Root) -> None:
     filled(root)
-    storage_paths.add(root, tmp_path / "spare")
+    storage_paths.add(root, root.path.parent / "spare")
     away = root.path / "storage" / "2"
-    away.rename(tmp_path / "away")
+    away.rename(root.path.parent / "away")
     done = repair(root)
     assert (done.work.restored, len(done.away)) == (0, 1), "it may be back soon"
     assert root.status().paths[2].state == "read-only"
     assert repair(root, AT_ONCE).work.restored == 3
     assert {frozenset(file.copies) for file in files(root)} == {frozenset({0, 1, 3})}
-    (tmp_path / "away").rename(away)
+    (root.path.parent / "away").rename(away)
     assert heal_paths(root) == (2,)
     for stored in away.glob("segments/*/*"):
         os.utime(stored, (0, 0))
@@ -214,15 +212,13 @@ def test_an_unreachable_path_is_replaced_if_there_is_a_spare(root: Root, tmp_pat
     assert_whole(root)
 
 
-def test_a_lost_path_that_returns_with_its_data_counts_after_it_was_read(
-    root: Root, tmp_path: Path, copy_of: Locate
-) -> None:
+def test_a_lost_path_that_returns_with_its_data_counts_after_it_was_read(root: Root, copy_of: Locate) -> None:
     filled(root)
     storage_paths.give_up(root, 2)
-    (root.path / "storage" / "2").rename(tmp_path / "found")
-    flip(next((tmp_path / "found").glob("segments/*/*.arrow")))
-    back = storage_paths.add(root, tmp_path / "found")
-    assert (back.path_id, back.state, back.uri) == (2, "writable", str(tmp_path / "found"))
+    (root.path / "storage" / "2").rename(root.path.parent / "found")
+    flip(next((root.path.parent / "found").glob("segments/*/*.arrow")))
+    back = storage_paths.add(root, root.path.parent / "found")
+    assert (back.path_id, back.state, back.uri) == (2, "writable", str(root.path.parent / "found"))
     assert root.status().unchecked_copies == 3
     hasty = repair(root, RepairLimits(max_seconds=0))
     assert (hasty.scrubbed.copies, hasty.checked_paths) == (1, ()), "there was no time for more"
@@ -233,7 +229,7 @@ def test_a_lost_path_that_returns_with_its_data_counts_after_it_was_read(
     assert root.status().unchecked_copies == 0
 
 
-def test_draining_moves_all_copies_and_refuses_new_ones(root: Root, tmp_path: Path) -> None:
+def test_draining_moves_all_copies_and_refuses_new_ones(root: Root) -> None:
     values = filled(root)
     with pytest.raises(InvalidArgumentError, match="only one that is draining or lost"):
         storage_paths.retire(root, 0)
@@ -243,7 +239,7 @@ def test_draining_moves_all_copies_and_refuses_new_ones(root: Root, tmp_path: Pa
     assert (done.lacking, done.work.restored) == (3, 0), "there is no other path"
     with pytest.raises(InvalidArgumentError, match="still needed by 3 files"):
         storage_paths.retire(root, 0)
-    storage_paths.add(root, tmp_path / "new")
+    storage_paths.add(root, root.path.parent / "new")
     done = repair(root)
     assert (done.work.restored, done.work.moved, done.work.dropped) == (3, 3, 3)
     assert (done.missing, done.bad) == (0, 0), "what was moved is not looked for where it was"
@@ -255,9 +251,9 @@ def test_draining_moves_all_copies_and_refuses_new_ones(root: Root, tmp_path: Pa
         storage_paths.drain(root, 0)
 
 
-def test_a_path_is_not_retired_under_a_write(root: Root, tmp_path: Path) -> None:
+def test_a_path_is_not_retired_under_a_write(root: Root) -> None:
     root.create_topic("t")
-    storage_paths.add(root, tmp_path / "new")
+    storage_paths.add(root, root.path.parent / "new")
     write_id = messages.new_write_id()
     staged = [messages.stage(root, {"t": messages.make_rows([b"v"])}, write_id)]
     (used,) = {copies for output in staged for file in output.files for copies in [file.written.copies]}

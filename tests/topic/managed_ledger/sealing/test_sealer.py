@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections import Counter
+from pathlib import Path
 
 import pytest
 
@@ -38,6 +39,10 @@ from tests.kit.pulsar_entries import ClientMessage, batch_entry, read_entry, sin
 
 @pytest.fixture
 def log(root: Root) -> LogOnDisk:
+    return log_in(root)
+
+
+def log_in(root: Root) -> LogOnDisk:
     made = LogOnDisk(root)
     made.open_ledgers(["a", "b"])
     return made
@@ -140,7 +145,8 @@ def test_ledgers_of_a_pass_share_a_file(log: LogOnDisk) -> None:
     assert len(view.all(FileRecord)[0].copies) == 3
 
 
-def test_sealed_frames_leave_the_page_cache(log: LogOnDisk, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_sealed_frames_leave_the_page_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    log = log_in(Root.create(tmp_path / "root"))
     if not can_forget(log.root.path):
         pytest.skip("this file system keeps all in memory")
     monkeypatch.setattr(log_reader, "STEP_BYTES", 1 << 20)
