@@ -31,6 +31,7 @@ from pulsar_on_spark.cli.storage import print_paths, storage_app
 from pulsar_on_spark.cli.subscriptions import subscriptions_app
 from pulsar_on_spark.cli.targets import UrlOption, open_target
 from pulsar_on_spark.cli.tenants import namespaces_app, policies_app, tenants_app
+from pulsar_on_spark.cli.tokens import tokens_app
 from pulsar_on_spark.cli.topics import topics_app
 from pulsar_on_spark.cli.units import duration_s
 from pulsar_on_spark.cli.usage import usage
@@ -309,7 +310,7 @@ def _print_maintained(done: MaintainReport) -> None:
 
 _COMMANDS: Final[tuple[tuple[str, tuple[Callable[..., None], ...], Mapping[str, typer.Typer]], ...]] = (
     ("A root", (init, status, usage, maintain, recover, backup), {"storage": storage_app}),
-    ("A broker", (standalone, broker), {"perf": perf_app, "security": security_app}),
+    ("A broker", (standalone, broker), {"perf": perf_app, "security": security_app, "tokens": tokens_app}),
     ("Messages", (produce, consume, read), {}),
     (
         "Contents of a root",

@@ -49,7 +49,8 @@ def secret_key(content: bytes, what: str) -> TokenKey:
         raise InvalidArgumentError(f"{what} is a PEM file, so it is no secret key: give raw bytes, or a public key.")
     if len(content) < MIN_SECRET_BYTES:
         raise InvalidArgumentError(
-            f"{what} has {len(content)} bytes, and a secret key needs {MIN_SECRET_BYTES}: give that many random ones."
+            f"{what} has {len(content)} bytes, and a secret key needs {MIN_SECRET_BYTES}: make one by `pulsarpy tokens "
+            "create-secret-key`."
         )
     return TokenKey(HMAC_ALGORITHMS, content)
 

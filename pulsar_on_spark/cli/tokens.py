@@ -1,0 +1,182 @@
+"""`pulsarpy tokens`: keys and tokens, with the commands, options and files of `pulsar tokens`."""
+
+from __future__ import annotations
+
+import base64
+import json
+import os
+import sys
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Final
+
+import typer
+
+from pulsar_on_spark.cli import output
+from pulsar_on_spark.cli.extras import missing
+from pulsar_on_spark.cli.units import duration_s
+from pulsar_on_spark.model.errors import InvalidArgumentError
+
+if TYPE_CHECKING:
+    from pulsar_on_spark.security.keys import TokenKey
+
+tokens_app = typer.Typer(help="Keys and tokens (JWT) of clients.", no_args_is_help=True)
+_PRIVATE: Final = 0o600
+_PUBLIC: Final = 0o644
+
+_Secret = Annotated[
+    str | None, typer.Option("--secret-key", "-sk", help="The secret key: a file, file:///PATH or data:;base64,KEY.")
+]
+_Private = Annotated[str | None, typer.Option("--private-key", "-pk", help="The private key, in the same ways.")]
+_Public = Annotated[str | None, typer.Option("--public-key", "-pk", help="The public key, in the same ways.")]
+_Algorithm = Annotated[
+    str | None, typer.Option("--signature-algorithm", "-a", help="The algorithm; by default the key's first one.")
+]
+_Token = Annotated[str | None, typer.Argument(help="The token; else it is read from --token-file or standard input.")]
+_TokenFile = Annotated[Path | None, typer.Option("--token-file", "-f", help="The file of the token.")]
+_Input = Annotated[bool, typer.Option("--stdin", "-i", help="Read the token from standard input.")]
+
+
+def _require_library() -> None:
+    """Raises `InvalidArgumentError` if the libraries of keys and tokens are not installed."""
+    try:
+        import pulsar_on_spark.security.issuing  # noqa: F401
+    except ModuleNotFoundError as error:
+        if error.name is None or error.name.startswith("pulsar_on_spark"):
+            raise
+        raise InvalidArgumentError(missing(error.name, "This command", "security")) from error
+
+
+@tokens_app.command("create-secret-key")
+def create_secret_key(
+    file: Annotated[Path | None, typer.Option("--output", "-o", help="The file; else it is printed.")] = None,
+    in_base64: Annotated[bool, typer.Option("--base64", "-b", help="Write it in base64.")] = False,
+    algorithm: Annotated[str, typer.Option("--signature-algorithm", "-a", help="HS256, HS384 or HS512.")] = "HS256",
+) -> None:
+    """Make a secret key, which signs and verifies tokens."""
+    _require_library()
+    from pulsar_on_spark.security.issuing import new_secret
+
+    made = new_secret(algorithm)
+    content = base64.b64encode(made) if in_base64 else made
+    if file is not None:
+        _write(file, content, _PRIVATE)
+    elif in_base64:
+        output.say(content.decode())
+    else:
+        sys.stdout.buffer.write(content)
+
+
+@tokens_app.command("create-key-pair")
+def create_key_pair(
+    private: Annotated[Path, typer.Option("--output-private-key", help="The file of the private key.")],
+    public: Annotated[Path, typer.Option("--output-public-key", help="The file of the public key.")],
+    algorithm: Annotated[
+        str, typer.Option("--signature-algorithm", "-a", help="RS256 to RS512, PS256 to PS512, ES256 to ES512.")
+    ] = "RS256",
+) -> None:
+    """Make a private key, which signs tokens, and its public key, which verifies them."""
+    _require_library()
+    from pulsar_on_spark.security.issuing import new_pair
+
+    made_private, made_public = new_pair(algorithm)
+    _write(private, made_private, _PRIVATE)
+    _write(public, made_public, _PUBLIC)
+
+
+@tokens_app.command("create")
+def create(
+    subject: Annotated[str, typer.Option("--subject", "-s", help="The role.")],
+    secret_key: _Secret = None,
+    private_key: _Private = None,
+    expiry: Annotated[
+        str | None, typer.Option("--expiry-time", "-e", help="The time for which it is valid, such as 30d or 1h.")
+    ] = None,
+    algorithm: _Algorithm = None,
+    header: Annotated[list[str] | None, typer.Option("--headers", "-h", help="A header, NAME=VALUE.")] = None,
+) -> None:
+    """Make a token and print it."""
+    _require_library()
+    from pulsar_on_spark.security.issuing import sign
+    from pulsar_on_spark.security.providers.token import MAX_ROLE_BYTES
+
+    if not subject or len(subject.encode()) > MAX_ROLE_BYTES:
+        raise InvalidArgumentError(f"A subject has 1 to {MAX_ROLE_BYTES} bytes: give another.")
+    claims: dict[str, object] = {"sub": subject}
+    if expiry is not None:
+        claims["exp"] = int(time.time() + duration_s(expiry, "Option --expiry-time"))
+    headers = dict(_header(each) for each in header or ())
+    print(sign(_key(secret_key, private_key, signs=True), claims, algorithm, headers))
+
+
+@tokens_app.command("show")
+def show(token: _Token = None, token_file: _TokenFile = None, stdin: _Input = False) -> None:
+    """Print the header and the claims of a token, without a look at its signature."""
+    _require_library()
+    from pulsar_on_spark.security.issuing import unverified
+
+    for part in unverified(_given(token, token_file, stdin)):
+        output.say(json.dumps(part))
+
+
+@tokens_app.command("validate")
+def validate(
+    token: _Token = None,
+    token_file: _TokenFile = None,
+    stdin: _Input = False,
+    secret_key: _Secret = None,
+    public_key: _Public = None,
+) -> None:
+    """Check a token as a broker with this key does, and print its claims."""
+    _require_library()
+    from pulsar_on_spark.security.evidence import NotAuthenticatedError
+    from pulsar_on_spark.security.providers.token import TokenRules, principal_of, verified_claims
+
+    key = _key(secret_key, public_key, signs=False)
+    try:
+        claims = verified_claims(_given(token, token_file, stdin).encode(), key)
+        principal_of(claims, TokenRules(), time.time())
+    except NotAuthenticatedError as error:
+        raise InvalidArgumentError(
+            f"The token is invalid ({error}): make another by `pulsarpy tokens create`."
+        ) from None
+    output.say(json.dumps(claims))
+
+
+def _key(secret: str | None, pair: str | None, *, signs: bool) -> TokenKey:
+    from pulsar_on_spark.security import keys
+    from pulsar_on_spark.security.files import read_given
+
+    of_pair = "--private-key" if signs else "--public-key"
+    if (secret is None) == (pair is None):
+        raise InvalidArgumentError(f"This takes one key: give either --secret-key or {of_pair}.")
+    if secret is not None:
+        what = "Option --secret-key"
+        return keys.secret_key(read_given(secret, what, secret=True), what)
+    what = f"Option {of_pair}"
+    content = read_given(str(pair), what, secret=signs)
+    return keys.private_key(content, what) if signs else keys.public_key(content, what)
+
+
+def _given(token: str | None, file: Path | None, stdin: bool) -> str:
+    if (token is not None) + (file is not None) + stdin > 1:
+        raise InvalidArgumentError("The token is given in several ways: give one of them.")
+    if token is not None:
+        return token
+    return (sys.stdin.read() if file is None else file.read_text()).strip()
+
+
+def _header(given: str) -> tuple[str, str]:
+    name, equals, value = given.partition("=")
+    if not equals or not name:
+        raise InvalidArgumentError(f"Header {given!r} is not of the form NAME=VALUE: correct it.")
+    return name, value
+
+
+def _write(file: Path, content: bytes, mode: int) -> None:
+    """Write a new file; an existing one is not replaced, because tokens may depend on it."""
+    try:
+        with os.fdopen(os.open(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode), "wb") as made:
+            made.write(content)
+    except FileExistsError as error:
+        raise InvalidArgumentError(f"The file {file} exists: give another, or delete it.") from error

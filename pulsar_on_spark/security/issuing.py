@@ -1,0 +1,91 @@
+"""Keys and tokens that are made here: the other side of `providers.token`, for the command line and tests.
+
+Files are those of `pulsar tokens`: secret keys are raw bytes, private keys PKCS#8 and public keys X.509, both in DER.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Mapping
+from typing import Any, Final, cast
+
+import jwt
+from cryptography.hazmat.primitives import serialization
+from cryptography.hazmat.primitives.asymmetric import ec, rsa
+
+from pulsar_on_spark.model.errors import InvalidArgumentError
+from pulsar_on_spark.security.keys import RSA_ALGORITHMS, PrivateKey, TokenKey
+
+SECRET_BYTES: Final = {"HS256": 32, "HS384": 48, "HS512": 64}
+"""Length of a secret key by its algorithm."""
+_CURVES: Final = {"ES256": ec.SECP256R1(), "ES384": ec.SECP384R1(), "ES512": ec.SECP521R1()}
+PAIR_ALGORITHMS: Final = (*RSA_ALGORITHMS, *_CURVES)
+_RSA_BITS: Final = 2048
+
+
+def new_secret(algorithm: str) -> bytes:
+    """Make a secret key.
+
+    Raises:
+        InvalidArgumentError: the algorithm has no secret key.
+    """
+    if algorithm not in SECRET_BYTES:
+        raise InvalidArgumentError(f"Algorithm {algorithm!r} has no secret key: give one of {', '.join(SECRET_BYTES)}.")
+    return secrets.token_bytes(SECRET_BYTES[algorithm])
+
+
+def new_pair(algorithm: str) -> tuple[bytes, bytes]:
+    """Make a private key and its public key.
+
+    Raises:
+        InvalidArgumentError: the algorithm has no pair of keys.
+    """
+    made: PrivateKey
+    if algorithm in _CURVES:
+        made = ec.generate_private_key(_CURVES[algorithm])
+    elif algorithm in RSA_ALGORITHMS:
+        made = rsa.generate_private_key(65537, _RSA_BITS)
+    else:
+        raise InvalidArgumentError(
+            f"Algorithm {algorithm!r} has no pair of keys: give one of {', '.join(PAIR_ALGORITHMS)}."
+        )
+    private = made.private_bytes(
+        serialization.Encoding.DER, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
+    )
+    public = made.public_key().public_bytes(serialization.Encoding.DER, serialization.PublicFormat.SubjectPublicKeyInfo)
+    return private, public
+
+
+def sign(
+    key: TokenKey, claims: Mapping[str, Any], algorithm: str | None = None, headers: Mapping[str, str] | None = None
+) -> str:
+    """Make a token.
+
+    Args:
+        key: A secret or private key.
+        claims: The claims.
+        algorithm: One of the key's; None for its first one.
+        headers: Headers beside `alg`.
+
+    Raises:
+        InvalidArgumentError: the algorithm is none of the key's.
+    """
+    chosen = algorithm or key.algorithms[0]
+    if chosen not in key.algorithms:
+        raise InvalidArgumentError(
+            f"Algorithm {chosen!r} does not fit the key: give one of {', '.join(key.algorithms)}, or none."
+        )
+    return jwt.encode(dict(claims), cast(Any, key.material), chosen, headers=dict(headers or {}))
+
+
+def unverified(token: str) -> tuple[Mapping[str, Any], Mapping[str, Any]]:
+    """Return the header and the claims of a token, without a look at its signature.
+
+    Raises:
+        InvalidArgumentError: it is no token.
+    """
+    try:
+        found = jwt.decode_complete(token, options={"verify_signature": False})
+    except (jwt.PyJWTError, ValueError, TypeError, RecursionError):
+        raise InvalidArgumentError("This is no token: give one such as `pulsarpy tokens create` prints.") from None
+    return found["header"], found["payload"]
