@@ -139,7 +139,7 @@ def test_an_unused_topic_is_unloaded_and_loaded_again_on_demand(running: Running
 
     async def look() -> list[str]:
         watch = TopicWatch(broker._views, broker._topics, forget_after_s=0)
-        await watch.look()
+        await watch.scan_metadata()
         return [topic.name.local for topic in broker._topics]
 
     wait_until(lambda: running.do(look()) == ["used"])

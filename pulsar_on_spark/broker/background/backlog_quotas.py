@@ -59,7 +59,7 @@ class BacklogQuotas:
         self._overview = overview
         self._refusing: set[BrokerTopic] = set()
 
-    async def look(self) -> None:
+    async def check_backlogs(self) -> None:
         """Check the backlogs of all loaded topics; a topic that fails does not affect the others.
 
         Raises:

@@ -54,7 +54,7 @@ class MessageExpiry:
         self._reader = reader
         self._defaults = defaults
 
-    async def look(self) -> None:
+    async def expire_messages(self) -> None:
         """Expire the due messages of all topics, loaded or not; a topic that fails does not affect the others.
 
         Raises:
@@ -135,7 +135,7 @@ class SubscriptionExpiry:
         self._unchanged = Unchanged[str, SubscriptionRecord]()
         self._readers = SparkReaders(root)
 
-    async def look(self, now_s: float | None = None) -> None:
+    async def delete_expired(self, now_s: float | None = None) -> None:
         """Delete the subscriptions that are due.
 
         Args:

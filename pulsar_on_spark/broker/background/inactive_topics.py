@@ -54,7 +54,7 @@ class InactiveTopics:
         self._unchanged = Unchanged[str, Unused]()
         self._readers = SparkReaders(root)
 
-    async def look(self, now_s: float | None = None) -> None:
+    async def delete_inactive(self, now_s: float | None = None) -> None:
         """Delete the topics that are due.
 
         Args:

@@ -55,10 +55,10 @@ class Lifecycle:
         inactive = InactiveTopics(root, views, topics, self._defaults)
         self._looks: tuple[tuple[float, Callable[[], Awaitable[None]]], ...] = (
             (settings.retention_check_interval_in_seconds, self._trim),
-            (settings.message_expiry_check_interval_in_minutes * 60, messages.look),
-            (settings.subscription_expiry_check_interval_in_minutes * 60, subscriptions.look),
-            (settings.backlog_quota_check_interval_in_seconds, quotas.look),
-            (settings.broker_delete_inactive_topics_frequency_seconds, inactive.look),
+            (settings.message_expiry_check_interval_in_minutes * 60, messages.expire_messages),
+            (settings.subscription_expiry_check_interval_in_minutes * 60, subscriptions.delete_expired),
+            (settings.backlog_quota_check_interval_in_seconds, quotas.check_backlogs),
+            (settings.broker_delete_inactive_topics_frequency_seconds, inactive.delete_inactive),
         )
         self._tasks: list[asyncio.Task[None]] = []
 

@@ -261,7 +261,7 @@ class CursorKeeper:
                 cursor.snapshot_failed()
                 raise
             else:
-                text = f"Subscription {cursor.name!r} on {cursor.part.name} was given back: subscribe again."
+                text = f"Subscription {cursor.name!r} on {cursor.part.name} was released: subscribe again."
                 self._forget(cursor, GivenBackError(text))
 
     async def _deleted(self, cursor: OpenCursor) -> None:

@@ -3,7 +3,7 @@
 An entry is in one of these places, and moves so:
 
     not read ──> [delayed] ──> out at one consumer ──> acknowledged
-        └──> waiting (replay) ──┘ └──> waiting again, when it is given back or its consumer goes
+        └──> waiting (replay) ──┘ └──> waiting again, when it is returned or its consumer leaves
 
 Each has a *group*, a number by which the subclass chooses its consumers: the slot of its key for Key_Shared, the
 consumer that has the message's other chunks, or 0, for Shared.

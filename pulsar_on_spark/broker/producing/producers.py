@@ -330,7 +330,7 @@ class Producers:
         return [*effects, CommitEpoch(epoch)]
 
     def _become_exclusive(self) -> list[Effect]:
-        assert self._candidate is not None, "somebody's turn it is"
+        assert self._candidate is not None, "a producer has its turn"
         self._exclusive, self._candidate = self._candidate, None
         self._connected[self._exclusive.name] = self._exclusive
         return [Ready(self._exclusive, self._topic_epoch)]

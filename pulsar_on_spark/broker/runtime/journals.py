@@ -111,8 +111,8 @@ class Journals:
             if not each.sealing.is_alive():
                 await asyncio.to_thread(each.sealing.start)
 
-    async def take(self, topic_id: TopicId, quorum: Quorum | None) -> Incarnation:
-        """Return the journal for a topic until `leave`, opening it if necessary; the first one if `quorum` is None.
+    async def acquire_journal(self, topic_id: TopicId, quorum: Quorum | None) -> Incarnation:
+        """Return the journal for a topic until `release_journal`, opening it if needed; the first one for None.
 
         A topic with an open ledger stays in the journal of that ledger.
 
@@ -124,11 +124,11 @@ class Journals:
             found = next((each for each in self._journals if topic_id in each.incarnation.ledgers), None)
             if found is None:
                 found = await self._of(quorum or self.first.incarnation.quorum)
-            self.leave(topic_id)
+            self.release_journal(topic_id)
             found.topics.add(topic_id)
             return found.incarnation
 
-    def leave(self, topic_id: TopicId) -> None:
+    def release_journal(self, topic_id: TopicId) -> None:
         """Note that a topic was unloaded."""
         for each in self._journals:
             if topic_id in each.topics:

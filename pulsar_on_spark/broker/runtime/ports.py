@@ -1,4 +1,4 @@
-"""The ports of a broker: which sockets it binds, the URLs that they have, and who can reach them."""
+"""The ports of a broker: their sockets, their URLs, and the hosts that can reach them."""
 
 from __future__ import annotations
 

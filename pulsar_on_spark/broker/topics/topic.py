@@ -139,7 +139,9 @@ class BrokerTopic:
         for each in self._journals:
             await each.drained(self.topic_id)
             await each.close_ledgers([])
-        self.incarnation = await self._journals.take(self.topic_id, _quorum(effective(view, self.name, self._defaults)))
+        self.incarnation = await self._journals.acquire_journal(
+            self.topic_id, _quorum(effective(view, self.name, self._defaults))
+        )
         try:
             # Now that they are closed, only a newer view has their entries.
             self.chain = await self._follower.follow(self.part, self, None if were_open else view)
@@ -151,7 +153,7 @@ class BrokerTopic:
                 await self._dedups.forget(self.part, view)
         except BaseException:
             self._follower.forget(self.topic_id)
-            self._journals.leave(self.topic_id)
+            self._journals.release_journal(self.topic_id)
             raise
 
     def follow_record(self, view: View) -> None:
@@ -186,7 +188,7 @@ class BrokerTopic:
             await self.subscriptions.close()
         finally:
             self._follower.forget(self.topic_id)
-            self._journals.leave(self.topic_id)
+            self._journals.release_journal(self.topic_id)
 
     async def unload(self) -> None:
         """Close the topic after its entries in the journal have their receipts, then close its ledger.

@@ -65,7 +65,7 @@ class TopicWatch:
     def start(self) -> None:
         """Start the periodic scan."""
         complaint = "The metadata cannot be scanned for changed topics now"
-        self._looking = asyncio.create_task(every(LOOK_EVERY_S, self.look, complaint), name="topic watch")
+        self._looking = asyncio.create_task(every(LOOK_EVERY_S, self.scan_metadata, complaint), name="topic watch")
 
     async def stop(self) -> None:
         """Stop the periodic scan."""
@@ -122,7 +122,7 @@ class TopicWatch:
 
     # -- loaded topics -------------------------------------------------------------------------------------------------
 
-    async def look(self) -> None:
+    async def scan_metadata(self) -> None:
         """Scan the metadata once.
 
         Raises:

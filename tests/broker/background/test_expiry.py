@@ -49,13 +49,13 @@ def test_unused_subscriptions_expire(tmp_path: Path) -> None:
 
     async def go() -> None:
         expiry = SubscriptionExpiry(root, Views(root), NO_TOPICS, DEFAULTS)
-        await expiry.look(0)
+        await expiry.delete_expired(0)
         use()
-        await expiry.look(119)
+        await expiry.delete_expired(119)
         assert len(left()) == 4
-        await expiry.look(120)
+        await expiry.delete_expired(120)
         assert left() == {("a", "used"), ("b", "used"), ("b", "unused")}
-        await expiry.look(119 + 120)
+        await expiry.delete_expired(119 + 120)
         assert left() == {("b", "used"), ("b", "unused")}
 
     asyncio.run(go())
@@ -73,12 +73,12 @@ def test_the_time_begins_when_a_query_of_spark_ends(tmp_path: Path) -> None:
     async def go() -> None:
         expiry = SubscriptionExpiry(root, Views(root), NO_TOPICS, DEFAULTS)
         for now_s in (0, 1_000):
-            await expiry.look(now_s)
+            await expiry.delete_expired(now_s)
         query.stop((), None)  # its lease goes, and it gives nothing back
         for now_s in (1_001, 1_120):
-            await expiry.look(now_s)
+            await expiry.delete_expired(now_s)
             assert root.store.view().all(SubscriptionRecord), "it was in use up to now"
-        await expiry.look(1_121)
+        await expiry.delete_expired(1_121)
         assert not root.store.view().all(SubscriptionRecord)
 
     asyncio.run(go())

@@ -51,12 +51,12 @@ def test_a_query_of_spark_that_has_caught_up_keeps_its_topic(tmp_path: Path) -> 
     async def go() -> None:
         inactive = InactiveTopics(root, Views(root), cast(Topics, NoneLoaded(root)), DEFAULTS)
         for now_s in (0, 100, 200):
-            await inactive.look(now_s)
+            await inactive.delete_inactive(now_s)
             assert root.topics()
         query.stop((), None)  # its lease goes, and it gives nothing back
-        await inactive.look(300)
+        await inactive.delete_inactive(300)
         assert root.topics()
-        await inactive.look(360)
+        await inactive.delete_inactive(360)
         assert root.topics() == []
 
     asyncio.run(go())

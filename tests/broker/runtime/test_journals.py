@@ -62,19 +62,19 @@ def test_journals_open_and_close_with_the_topics_that_use_them(tmp_path: Path, m
         journals = Journals(root, NoEntries(), fail, SealingPolicy(), RollOver(), told.append)
         await journals.start(root.quorum)
         first = journals.first.incarnation
-        assert await journals.take(TopicId("plain"), None) is first
-        assert await journals.take(TopicId("same"), Quorum(4, 3, 2)) is first, "the ensemble does not matter"
+        assert await journals.acquire_journal(TopicId("plain"), None) is first
+        assert await journals.acquire_journal(TopicId("same"), Quorum(4, 3, 2)) is first, "the ensemble does not matter"
 
-        own = await journals.take(topic, ONE)
+        own = await journals.acquire_journal(topic, ONE)
         assert (own.quorum, told[-1]) == (ONE, [first.id, own.id])
         with pytest.raises(JournalUnavailableError, match="2 others are open"):
-            await journals.take(TopicId("more"), TWO)
+            await journals.acquire_journal(TopicId("more"), TWO)
         await own.open_ledgers([part])
-        assert await journals.take(topic, None) is own, "it goes on where its ledger is open"
+        assert await journals.acquire_journal(topic, None) is own, "it goes on where its ledger is open"
 
         await journals.close_unused(math.inf)
         assert list(journals) == [first, own]
-        journals.leave(topic)
+        journals.release_journal(topic)
         await journals.close_unused(math.inf)
         assert list(journals) == [first, own], "a ledger is open"
         await own.close_ledgers([topic])
@@ -84,7 +84,7 @@ def test_journals_open_and_close_with_the_topics_that_use_them(tmp_path: Path, m
         assert list(journals) == [first], "the first one stays, used or not"
         assert (state(own.id), state(first.id), told[-1]) == ("CLOSED", "OPEN", [first.id])
 
-        again = await journals.take(topic, ONE)
+        again = await journals.acquire_journal(topic, ONE)
         assert again is not own
         await journals.stop()
         await journals.stop_sealing()
@@ -102,9 +102,9 @@ def test_a_journal_that_cannot_be_opened_is_no_end_of_the_others(tmp_path: Path)
         journals = Journals(root, NoEntries(), ended.append, SealingPolicy(), RollOver(), lambda ids: None)
         await journals.start(root.quorum)
         with pytest.raises(NotEnoughCopiesError, match="fewer paths than the ack quorum"):
-            await journals.take(TopicId("t"), Quorum(4, 4, 4))
+            await journals.acquire_journal(TopicId("t"), Quorum(4, 4, 4))
         assert list(journals) == [journals.first.incarnation]
-        assert await journals.take(TopicId("t"), None) is journals.first.incarnation
+        assert await journals.acquire_journal(TopicId("t"), None) is journals.first.incarnation
         assert ended == []
         await journals.stop()
 

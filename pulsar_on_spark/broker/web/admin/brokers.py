@@ -112,7 +112,7 @@ async def _change(services: Services, name: str, value: str | None) -> None:
     follow_log_level(services.settings, now)
     services.settings = now
     services.topic_parts.dispatch = dispatch_limits(now)
-    await services.watch.look()
+    await services.watch.scan_metadata()
 
 
 def _text(value: object) -> str:
