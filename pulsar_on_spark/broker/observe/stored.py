@@ -39,7 +39,7 @@ _ANEW_EVERY_S: Final = 0.01
 
 
 @dataclass(frozen=True, slots=True)
-class StoredLook:
+class StorageState:
     """The state of storage at one time.
 
     Attributes:
@@ -85,40 +85,40 @@ class Stored:
     def __init__(self, root: RootHandle, views: Views) -> None:
         self._root = root
         self._views = views
-        self._looking: asyncio.Task[None] | None = None
-        self._counted = StoredLook()
+        self._refreshing: asyncio.Task[None] | None = None
+        self._counted = StorageState()
         self._files: Mapping[str, FileRecord] = {}
         self._seen: int | None = None
         self._asked = asyncio.Event()
-        self.look = StoredLook()
+        self.state = StorageState()
         """The last state."""
 
     def start(self) -> None:
         """Start refreshing."""
-        self._looking = asyncio.create_task(self._look_again_and_again(), name="stored look")
+        self._refreshing = asyncio.create_task(self._keep_refreshing(), name="storage state")
 
     async def stop(self) -> None:
         """Stop refreshing, without waiting for a disk that hangs."""
-        if self._looking is not None:
-            self._looking.cancel()
-            await asyncio.gather(self._looking, return_exceptions=True)
+        if self._refreshing is not None:
+            self._refreshing.cancel()
+            await asyncio.gather(self._refreshing, return_exceptions=True)
 
-    async def refresh(self, patience_s: float) -> StoredLook:
+    async def refresh(self, patience_s: float) -> StorageState:
         """Return a state read from now on, or the last one if a disk hangs for longer than `patience_s`."""
         asked_s = time.monotonic()
         self._asked.set()
         with suppress(TimeoutError):
             async with asyncio.timeout(patience_s):
-                while self.look.at_s < asked_s:
+                while self.state.at_s < asked_s:
                     await asyncio.sleep(_ANEW_EVERY_S)
-        return self.look
+        return self.state
 
-    async def _look_again_and_again(self) -> None:
+    async def _keep_refreshing(self) -> None:
         while True:
             began_s = time.monotonic()
             try:
                 view = await self._views.view()
-                self.look = await asyncio.to_thread(self._look, view)
+                self.state = await asyncio.to_thread(self._read_state, view)
             except (PulsarpyError, OSError) as error:
                 log.warning("Metrics of storage are outdated, the last refresh failed: %s", error)
             except Exception:  # the cause may be gone at the next refresh
@@ -128,7 +128,7 @@ class Stored:
                     await self._asked.wait()
             self._asked.clear()
 
-    def _look(self, view: DurableView) -> StoredLook:
+    def _read_state(self, view: DurableView) -> StorageState:
         at_s, root = time.monotonic(), self._root
         if view.version != self._seen:
             self._files, self._counted = catalog.live_files(view), counted(view)
@@ -144,7 +144,7 @@ class Stored:
         )
 
 
-def counted(view: View) -> StoredLook:
+def counted(view: View) -> StorageState:
     """Count segment files and copies in the metadata. Pure."""
     gone = {each.path_id for each in view.all(PathRecord) if each.state in ("lost", "retired")}
     files = {each.file_id: each for each in view.all(FileRecord) if each.replaced_at is None}
@@ -154,7 +154,7 @@ def counted(view: View) -> StoredLook:
     for segment in view.all(SegmentRecord):
         logical[segment.topic_id] += segment.bytes
         physical[segment.topic_id] += segment.bytes * named.get(segment.file_id, 0)
-    return StoredLook(
+    return StorageState(
         logical=logical,
         physical=physical,
         compacted={each.topic_id: (each.entries, each.bytes) for each in view.all(CompactionRecord)},

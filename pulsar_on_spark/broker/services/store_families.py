@@ -18,7 +18,7 @@ from prometheus_client.metrics_core import (
     Metric,
 )
 
-from pulsar_on_spark.broker.observe.stored import StoredLook
+from pulsar_on_spark.broker.observe.stored import StorageState
 from pulsar_on_spark.broker.runtime.journals import Journal
 from pulsar_on_spark.broker.services.services import Services
 from pulsar_on_spark.broker.services.vitals import Vitals
@@ -34,12 +34,12 @@ _STATES: Final = ("writable", "read-only", "draining", "lost")
 def store_families(services: Services, vitals: Vitals) -> Iterator[Metric]:
     """Yield all families except those of topics."""
     cluster = services.settings.cluster_name
-    look = services.stored.look
-    yield from _gauges(cluster, _broker_gauges(services, vitals, look))
+    state = services.stored.state
+    yield from _gauges(cluster, _broker_gauges(services, vitals, state))
     yield from _counters(cluster, services, vitals)
     yield from _histograms(cluster, services, vitals)
     yield from _of_journals(cluster, services.journals.all)
-    yield from _of_paths(cluster, look)
+    yield from _of_paths(cluster, state)
     yield from _of_processes(cluster, services)
     if services.tls is not None:
         text = "Time until the broker's TLS certificate expires; negative once it has"
@@ -51,9 +51,9 @@ def store_families(services: Services, vitals: Vitals) -> Iterator[Metric]:
     yield from PlatformCollector(registry=None).collect()
 
 
-def _broker_gauges(services: Services, vitals: Vitals, look: StoredLook) -> Iterable[tuple[str, str, float]]:
+def _broker_gauges(services: Services, vitals: Vitals, state: StorageState) -> Iterable[tuple[str, str, float]]:
     path, cache = services.path, services.reader.cache
-    found, now_s = look.storage, time.monotonic()
+    found, now_s = state.storage, time.monotonic()
     return (
         ("pulsar_active_connections", "Open connections of clients", len(vitals.connections)),
         ("pulsar_ml_cache_used_size", "Bytes of entries in memory", cache.size_bytes),
@@ -61,8 +61,8 @@ def _broker_gauges(services: Services, vitals: Vitals, look: StoredLook) -> Iter
         ("pulsarpy_publish_pending_bytes", "Bytes of entries that have no receipt yet", path.pending_bytes),
         ("pulsarpy_publish_held", "1 while nothing is read from clients with producers", not path.is_open),
         ("pulsarpy_sealing_over_limit", "1 while producers are held back because of sealing", path.is_lagging),
-        ("pulsarpy_open_incarnations", "Journals that are open or not yet recovered", look.open_incarnations),
-        ("pulsarpy_segment_files", "Segment files", look.files),
+        ("pulsarpy_open_incarnations", "Journals that are open or not yet recovered", state.open_incarnations),
+        ("pulsarpy_segment_files", "Segment files", state.files),
         ("pulsarpy_segment_copies_missing", "Copies that segment files lack to their quorum", found.missing_copies),
         ("pulsarpy_segment_copies_bad", "Damaged copies that are not restored yet", len(found.bad_copies)),
         ("pulsarpy_segment_losses", "Losses found: data without a readable copy", len(found.losses)),
@@ -74,9 +74,9 @@ def _broker_gauges(services: Services, vitals: Vitals, look: StoredLook) -> Iter
             "Time of the last audit since 1970; 0 before it",
             found.audit.audited_ms / 1000,
         ),
-        ("pulsarpy_root_size_bytes", "Size of the metadata's file system", look.root_total_bytes),
-        ("pulsarpy_root_free_bytes", "Free there; below 1 MiB nothing is committed", look.root_free_bytes),
-        ("pulsarpy_stored_look_age_seconds", "Age of the metrics of storage", now_s - look.at_s if look.at_s else -1),
+        ("pulsarpy_root_size_bytes", "Size of the metadata's file system", state.root_total_bytes),
+        ("pulsarpy_root_free_bytes", "Free there; below 1 MiB nothing is committed", state.root_free_bytes),
+        ("pulsarpy_stored_look_age_seconds", "Age of the metrics of storage", now_s - state.at_s if state.at_s else -1),
     )
 
 
@@ -175,12 +175,12 @@ def _histogram(name: str, text: str, labels: Sequence[str], kept: Mapping[tuple[
     return family
 
 
-def _of_paths(cluster: str, look: StoredLook) -> Iterator[Metric]:
+def _of_paths(cluster: str, seen: StorageState) -> Iterator[Metric]:
     state = GaugeMetricFamily("pulsarpy_path_state", "1 for the path's state", labels=(*_PATH, "state"))
     reachable = GaugeMetricFamily("pulsarpy_path_reachable", "1 while the right path is mounted", labels=_PATH)
     total = GaugeMetricFamily("pulsarpy_path_size_bytes", "Size of its file system", labels=_PATH)
     free = GaugeMetricFamily("pulsarpy_path_free_bytes", "Free bytes in its file system", labels=_PATH)
-    for path in look.storage.paths:
+    for path in seen.storage.paths:
         key = (cluster, str(path.path_id), path.uri)
         for each in _STATES:
             state.add_metric((*key, each), path.state == each)

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Final, Literal
 
 from pulsar_on_spark.broker.observe.rates import Rates
-from pulsar_on_spark.broker.observe.stored import StoredLook
+from pulsar_on_spark.broker.observe.stored import StorageState
 from pulsar_on_spark.broker.runtime import entry_samples
 from pulsar_on_spark.broker.services.exposition import family, labels
 from pulsar_on_spark.broker.services.gather import ConsumerNumbers, SubscriptionNumbers, TopicNumbers
@@ -110,7 +110,7 @@ _OF_COMPACTIONS: Final[tuple[tuple[str, str, _OfCompactions], ...]] = (
 )
 
 
-def topic_families(cluster: str, topics: Sequence[TopicNumbers], stored: StoredLook, by_topic: bool) -> Iterator[str]:
+def topic_families(cluster: str, topics: Sequence[TopicNumbers], stored: StorageState, by_topic: bool) -> Iterator[str]:
     """Yield all families of topics, each as text.
 
     Args:
@@ -178,7 +178,7 @@ def _with_resting(topic: TopicNumbers, backlogs: Mapping[str, int]) -> TopicNumb
     return topic._replace(subscriptions=[*topic.subscriptions, *resting]) if resting else topic
 
 
-def _of_compactions(named: Sequence[tuple[str, TopicNumbers]], stored: StoredLook) -> Iterator[str]:
+def _of_compactions(named: Sequence[tuple[str, TopicNumbers]], stored: StorageState) -> Iterator[str]:
     """Yield the families of compacted topics, and of no others, as in Pulsar."""
     run = [(of, each.compactions) for of, each in named if each.compactions is not None]
     for name, text, number in _OF_COMPACTIONS:
@@ -193,7 +193,7 @@ def _of_compactions(named: Sequence[tuple[str, TopicNumbers]], stored: StoredLoo
         yield family(name, "gauge", text, ((of, numbers[index]) for of, numbers in left))
 
 
-def _of_broker(of_broker: str, topics: Sequence[TopicNumbers], stored: StoredLook) -> Iterator[str]:
+def _of_broker(of_broker: str, topics: Sequence[TopicNumbers], stored: StorageState) -> Iterator[str]:
     numbers: list[tuple[str, str, float]] = [
         (f"pulsar_broker_{name}", text, sum(map(number, topics))) for name, text, number in _SUMS
     ]

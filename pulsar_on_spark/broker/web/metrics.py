@@ -30,12 +30,12 @@ async def metrics(services: BrokerServices, vitals: BrokerVitals) -> StreamingRe
         by_consumer=settings.expose_consumer_level_metrics_in_prometheus,
     )
     store = list(store_families(services, vitals))
-    look = services.stored.look
+    state = services.stored.state
 
     def families() -> Iterator[bytes]:
         yield generate_latest(_registry(store))
         for each in topic_families(
-            settings.cluster_name, topics, look, settings.expose_topic_level_metrics_in_prometheus
+            settings.cluster_name, topics, state, settings.expose_topic_level_metrics_in_prometheus
         ):
             if each:
                 yield each.encode()

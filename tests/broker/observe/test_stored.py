@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from pulsar_on_spark.broker.observe.stored import Stored, StoredLook
+from pulsar_on_spark.broker.observe.stored import StorageState, Stored
 from pulsar_on_spark.broker.runtime.views import Views
 from pulsar_on_spark.metadata.records import FileRecord, SlotOwner, SubscriptionRecord
 from pulsar_on_spark.metadata.state import View
@@ -34,15 +34,15 @@ def root(tmp_path: Path) -> Root:
     return made
 
 
-def look(root: Root) -> StoredLook:
-    async def first() -> StoredLook:
+def look(root: Root) -> StorageState:
+    async def first() -> StorageState:
         stored = Stored(root, Views(root))
         stored.start()
         async with asyncio.timeout(60):
-            while not stored.look.at_s:
+            while not stored.state.at_s:
                 await asyncio.sleep(0.005)
         await stored.stop()
-        return stored.look
+        return stored.state
 
     return asyncio.run(first())
 

@@ -5,14 +5,14 @@ from __future__ import annotations
 from prometheus_client.parser import text_string_to_metric_families
 
 from pulsar_on_spark.broker.observe.rates import Rates
-from pulsar_on_spark.broker.observe.stored import StoredLook
+from pulsar_on_spark.broker.observe.stored import StorageState
 from pulsar_on_spark.broker.runtime import entry_samples
 from pulsar_on_spark.broker.runtime.entry_samples import EntrySamples
 from pulsar_on_spark.broker.services.gather import ConsumerNumbers, SubscriptionNumbers, TopicNumbers
 from pulsar_on_spark.broker.services.topic_families import topic_families
 from pulsar_on_spark.broker.topics.compaction import CompactionCounts
 
-STORED = StoredLook(logical={"id-a": 9}, compacted={"id-a": (3, 33)}, backlogs={"id-b": {"rests": 4, "open": 9}})
+STORED = StorageState(logical={"id-a": 9}, compacted={"id-a": (3, 33)}, backlogs={"id-b": {"rests": 4, "open": 9}})
 NASTY = 'quote " back \\ line \n end'
 
 
