@@ -173,7 +173,7 @@ def test_a_lookup_answers_the_urls_of_the_clients_listener(
     )
     if host is None:
         assert found.response == found.Failed
-        assert "no listener 'unknown'" in found.message
+        assert "no advertised listener 'unknown'" in found.message
         assert by_http.status_code == 503
     else:
         port = urlsplit(only_tls.url).port
