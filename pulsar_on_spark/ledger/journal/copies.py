@@ -42,16 +42,16 @@ from pulsar_on_spark.storage.files import OS_FILES, FileOps
 from pulsar_on_spark.storage.storage_path import StoragePath
 
 WRITE_BYTES = 8 * 1024 * 1024
-"""Frames are written in pieces of about this size; of those that are read to be written, no more is held."""
+"""About the bytes that one write takes; it bounds the memory for frames that are read to be written."""
 ROUND_BYTES = 8 * 1024 * 1024
-"""About so much is written and synced at once, so that a slow disk with much to do is seen to move."""
+"""About the bytes of one round of write and sync; small enough that a busy slow disk still shows progress."""
 _MAX_WRITTEN = 1024
-"""Buffers that one write takes (IOV_MAX on Linux)."""
+"""The most buffers of one write (IOV_MAX on Linux)."""
 _LOGGER = logging.getLogger(__name__)
 
 
 class FrameBytes(Protocol):
-    """A frame that can be appended: `EncodedFrame`, or one that is read when its turn comes."""
+    """A frame that can be appended: `EncodedFrame`, or a frame that is read just before it is written."""
 
     @property
     def buffers(self) -> Sequence[Payload]:
@@ -103,10 +103,10 @@ class _OpenFile:
 
 
 def create_copy(path: StoragePath, incarnation: IncarnationId, copy: Copy, files: FileOps = OS_FILES) -> int:
-    """Check the path's identity and make the file; returns its descriptor.
+    """Check the path's identity, create the file and return its descriptor.
 
     Raises:
-        StoragePathError: the directory is not the path.
+        StoragePathError: the directory does not belong to this path.
         OSError: the file cannot be made.
     """
     path.check(files)
@@ -124,7 +124,7 @@ class PathThread:
 
     Attributes:
         path: Where the files are.
-        syncs: How long each `fdatasync` took.
+        syncs: Durations of `fdatasync`.
     """
 
     def __init__(
@@ -157,11 +157,11 @@ class PathThread:
         self._orders.put(_Append(copy, first, frames, size_bytes, sync))
 
     def release(self, copy: Copy) -> None:
-        """Close the file when all before is done; nothing is reported of it afterwards."""
+        """Close the file after the orders before; nothing is reported of it afterwards."""
         self._orders.put(_Release(copy))
 
     def stop(self) -> None:
-        """End the thread when all before is done; a disk that hangs is not waited for."""
+        """End the thread after the orders before, without waiting for it: its disk may hang."""
         self._orders.put(_Stop())
 
     def abandon(self) -> None:
@@ -175,7 +175,7 @@ class PathThread:
         try:
             while self._serve(self._waiting()):
                 pass
-        except Exception as error:  # a defect here must not look like a slow disk
+        except Exception as error:  # a bug here must not look like a slow disk
             _LOGGER.exception("The journal's thread of %s has failed", self.path, extra={"path": self.path.path_id})
             for file in self._open.values():
                 self._report(CopyFailed(file.copy, f"the journal's thread has failed: {error!r}"))
@@ -200,7 +200,7 @@ class PathThread:
     def _serve(self, orders: Sequence[_Order]) -> bool:
         """Carry orders out, all appends to one file as one; False at the end.
 
-        An abandoned thread goes through its orders to the stop: a file that it was to begin is its own to close.
+        An abandoned thread still handles its orders until the stop, because it must close the files of `_Begin`.
         """
         for order in orders:
             match order:
@@ -295,9 +295,9 @@ class PathThread:
         return Synced()
 
     def _check(self, file: _OpenFile) -> AppendEvent:
-        """Refuse if anything keeps the name from being checked: permission is positive."""
+        """Refuse if the name cannot be checked for any reason: counting needs positive proof."""
         try:
-            if file.identity is None:  # an open file keeps it
+            if file.identity is None:  # it cannot change while the file is open
                 file.identity = self._files.identity(file.fd)
             return Checked(self._files.identity(file.name) == file.identity)
         except OSError:

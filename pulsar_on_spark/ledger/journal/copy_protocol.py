@@ -1,8 +1,8 @@
 """The rules of one file on one storage path: `CopyAppender` for its writer, `CopyReader` for all others.
 
 The two share nothing but the file system. The fence is a rename of `frames.open`, so the writer may count a frame
-only on positive permission: the name is still the file that it holds. Its absence (renamed, trimmed away, unmounted,
-another disk in the path's place) always reads as "fenced". Order of one round, and of a fencing read:
+only on positive proof that the name still refers to the file that it has open. A missing name (renamed, trimmed away,
+unmounted, another disk in the path's place) always means "fenced". The order of one round, and of a fencing read:
 
     appender   write -> fdatasync (of what was written before it began) -> is `frames.open` my file? -> Ok(watermark)
     reader     identity -> rename -> fsync of the directory -> scan -> answer
@@ -20,14 +20,14 @@ from typing import TypeAlias
 from pulsar_on_spark.ledger.journal.log import NO_FRAME, FrameFacts, FrameNumber
 
 MAX_AHEAD = 64
-"""Appends that arrive before their predecessor; more of them mean that one is lost."""
+"""Limit of appends that arrive before their predecessor; more of them mean that an append was lost."""
 
 # -- the writer's side -------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
 class AppendFrames:
-    """Event: take frames `first` to `last`. Those of `sync` False wait for the next sync that others need."""
+    """Event: take frames `first` to `last`. With `sync` False they wait for the next sync that other frames need."""
 
     first: FrameNumber
     last: FrameNumber
@@ -71,7 +71,7 @@ class Sync:
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """Effect: look whether `frames.open` is the file that is being appended to."""
+    """Effect: check that `frames.open` is the file that is being appended to."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,7 +110,7 @@ class CopyAppender:
         self.is_lost = False
 
     def handle(self, event: AppendEvent) -> list[AppendEffect]:
-        """Take an event; a lost file ignores all."""
+        """Handle an event; a lost file ignores all events."""
         if self.is_lost:
             return []
         match event:
@@ -166,11 +166,11 @@ class CopyAppender:
 
     def _checked(self, is_my_file: bool) -> list[AppendEffect]:
         if not self._may_count(is_my_file):
-            return self._lose("fenced: frames.open is not this file any more")
+            return self._lose("fenced: frames.open is no longer this file")
         return self._round_done()
 
     def _may_count(self, is_my_file: bool) -> bool:
-        """Positive permission, never the absence of a prohibition."""
+        """Counting needs positive proof; the absence of a fence is not enough."""
         return is_my_file
 
     def _round_done(self) -> list[AppendEffect]:
@@ -184,19 +184,19 @@ class CopyAppender:
         return [Lost(reason)]
 
 
-# -- everybody else's side ---------------------------------------------------------------------------------------------
+# -- the readers' side -------------------------------------------------------------------------------------------------
 
 
 class End(Enum):
     """A copy's statement about the frame after those that it returned.
 
     Only `NO` and, if the whole write set was read, `TORN` speak against the frame (BookKeeper's NoSuchEntry);
-    everything else is no answer at all.
+    the other values say nothing about it.
     """
 
     MORE = "there is more to read"
     NO = "the file was fenced before it was read, is intact, and ends here"
-    TORN = "as NO, but a short frame or a hole in a header's place stands at its very end"
+    TORN = "as NO, but a short frame or a hole in a header's place is at its very end"
     UNKNOWN = "cannot tell"
 
 
@@ -227,7 +227,7 @@ class FenceFirst:
 class ReadFrames:
     """Event: fence the copy if it is not yet, then give up to `limit` frames from `start` on (BookKeeper #2614).
 
-    Where the fence fails the frames are given none the less: a yes needs none.
+    If the fence fails, the frames are still returned: finding a frame proves its existence without a fence.
     """
 
     start: FrameNumber
@@ -236,28 +236,28 @@ class ReadFrames:
 
 @dataclass(frozen=True, slots=True)
 class IdentityChecked:
-    """Event: whether the path's identity file (cookie) is there and is this path's."""
+    """Event: True if the path's identity file (cookie) exists and belongs to this path."""
 
     intact: bool
 
 
 @dataclass(frozen=True, slots=True)
 class FileRenamed:
-    """Event: how the rename came out."""
+    """Event: the outcome of the rename."""
 
     result: Renamed
 
 
 @dataclass(frozen=True, slots=True)
 class DirectorySynced:
-    """Event: whether fsync of the file's directory succeeded, and `frames.fenced` was there after it."""
+    """Event: True if fsync of the file's directory succeeded and `frames.fenced` existed afterwards."""
 
     ok: bool
 
 
 @dataclass(frozen=True, slots=True)
 class Scanned:
-    """Event: what the file holds.
+    """Event: the content of the file.
 
     Attributes:
         first: Number of its first frame by its header; None if it has neither frame nor header.

@@ -50,7 +50,7 @@ from pulsar_on_spark.storage.storage_path import StoragePath
 READ_BYTES = 8 * 1024 * 1024
 """Approximate limit of the frames that one answer covers."""
 _MARK_BYTES = 4 * 1024 * 1024
-"""At such distances the first scan keeps positions, so that a later one need not begin at the front."""
+"""Distance of the positions that the first scan keeps, so that later scans need not begin at the front."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,10 +103,10 @@ class CopyFile:
         self._marks: list[ScanPosition] = []
         self.placed: dict[FrameNumber, PlacedFrame] = {}
         self.problem = ""
-        """Why the last request was not answered, or not to the end; for people."""
+        """The reason why the last request got no complete answer; a text for operators."""
 
     def answer(self, request: FenceFirst | ReadFrames) -> FenceAnswer | ReadAnswer:
-        """Serve a request to its end."""
+        """Serve a request and return its answer."""
         event: ReadEvent = request
         while True:
             (effect,) = self._core.handle(event)
@@ -115,7 +115,7 @@ class CopyFile:
             event = self._serve(effect)
 
     def close(self) -> None:
-        """Give the descriptor back; placed frames cannot be read afterwards."""
+        """Close the descriptor; placed frames cannot be read afterwards."""
         with self._closing:
             fd, self._fd = self._fd, None
         if fd is not None:
@@ -123,13 +123,16 @@ class CopyFile:
                 self._files.close(fd)
 
     def frame_at(self, position: ScanPosition) -> bytes:
-        """See `PlacedFrame.buffers`. The descriptor stays open meanwhile: its number may be another file's next."""
+        """Read the frame for `PlacedFrame.buffers`.
+
+        The lock keeps the descriptor open meanwhile: its number could be reused for another file.
+        """
         with self._closing:
             if self._fd is None:
                 raise StoragePathError(f"{self._name} is closed: the recovery that read it is over.")
             found = FrameScanner(self._fd, position, self._name, self._files).next_frame()
         if isinstance(found, FrameHead):
-            return bytes(found.data)  # not the window that it is a view of
+            return bytes(found.data)  # a copy, so that the view does not keep the whole window
         raise CorruptJournalError(f"{self._name} has changed at byte {position.offset}: check its disk.")
 
     def _serve(self, effect: ReadEffect) -> ReadEvent:
@@ -147,7 +150,7 @@ class CopyFile:
                     self.problem = str(error)
                     return Scanned(None, (), ScanEnd.DAMAGED)
             case _:
-                raise AssertionError(f"nobody serves {effect}")
+                raise AssertionError(f"no branch serves {effect}")
 
     def _is_path(self) -> bool:
         try:
@@ -226,7 +229,7 @@ class CopyFile:
         return self._marks[0].chain.next_number
 
     def _scan_heads(self) -> Scanned:
-        """Scan all headers: the LAC is but a hint, so contents need not be read for it. They are before they count."""
+        """Scan all headers for the LAC. It is only a hint, so contents are checked only when frames are read."""
         assert self._fd is not None
         scanner = FrameScanner(self._fd, self._marks[0], self._name, self._files, checked_before=True)
         lac, seen = NO_FRAME, self._marks[0].offset
@@ -237,7 +240,7 @@ class CopyFile:
                 found = scanner.next_head()
                 if not isinstance(found, FrameHead):
                     break
-                lac = max(lac, found.header.lac)  # it has grown meanwhile
+                lac = max(lac, found.header.lac)  # the file has grown meanwhile
             if scanner.position.offset - seen >= _MARK_BYTES:
                 self._marks.append(scanner.position)
                 self._progress(scanner.position.offset - seen)

@@ -20,9 +20,9 @@ from pulsar_on_spark.storage.storage_path import StoragePath
 
 @dataclass(slots=True)
 class _PathQueue:
-    """A path in use: frames that it was given and has not confirmed, by file, as (number, bytes).
+    """A path in use, with its unconfirmed frames by file, as (number, bytes).
 
-    A file that is `released` gets nothing more; it still counts for the backlog until the path has caught up.
+    A file in `released` gets no more frames, but counts for the backlog until the path has caught up.
     `behind_ticks` grows with each tick at which the path is far behind while the others are idle.
     """
 
@@ -42,9 +42,9 @@ class Ensemble:
     """The files that this process writes in one incarnation's log. Used by one thread.
 
     Args:
-        paths: all storage paths that it may meet.
+        paths: all storage paths that the log may use.
         incarnation: the log's incarnation.
-        post: takes events, called in other threads; the owner hands each to `take_in` before its core sees it.
+        post: receives events, in other threads; the owner passes each to `take_in` before its core.
         files: the operating system.
     """
 
@@ -126,7 +126,7 @@ class Ensemble:
     def append(
         self, copy: Copy, first: FrameNumber, frames: Sequence[FrameBytes], size_bytes: int, *, sync: bool
     ) -> None:
-        """Append frames to a begun file; those of a file that was lost go nowhere."""
+        """Append frames to a begun file; frames for a lost file are dropped."""
         state = self._states.get(copy.path)
         waiting = None if state is None else state.outstanding.get(copy)
         if state is None or waiting is None:
@@ -137,7 +137,7 @@ class Ensemble:
         state.thread.append(copy, first, frames, size_bytes, sync=sync)
 
     def release(self, copies: Iterable[Copy]) -> None:
-        """These files get nothing more."""
+        """Close these files after what is queued for them."""
         for copy in copies:
             self._creating.pop(copy, None)
             if copy in self._created:
@@ -153,7 +153,7 @@ class Ensemble:
     # -- what threads report -------------------------------------------------------------------------------------------
 
     def take_in(self, event: CopyEvent) -> bool:
-        """Note what a thread reports; False if the event is stale, or about a file that is not needed: drop it then."""
+        """Record a thread's report; False if it is stale or its file is not needed: the caller must drop it."""
         match event:
             case CopyAcked(copy, watermark):
                 self._confirmed(copy, watermark)
@@ -189,7 +189,7 @@ class Ensemble:
         return False
 
     def _is_wanted(self, copy: Copy) -> bool:
-        """False for a file that was given up or released while it was being made, or that `shut_down` has closed."""
+        """Return False for a file that was given up or released during its creation, or closed by `shut_down`."""
         is_waited_for = self._creating.pop(copy, None) is not None
         with self._ending:
             fd = self._made.pop(copy, None)
@@ -259,7 +259,7 @@ class Ensemble:
         return next(iter(known), None)
 
     def shut_down(self, *, at_once: bool = False) -> None:
-        """End all threads after their queued work, or `at_once`; do not wait for a disk that hangs."""
+        """End all threads after their queued work, or `at_once`, without waiting for them: a disk may hang."""
         with self._ending:
             self._is_over = True
         self._creating.clear()

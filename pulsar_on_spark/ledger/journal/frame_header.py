@@ -18,7 +18,7 @@ from pulsar_on_spark.model.errors import CorruptJournalError, FormatVersionError
 FRAME_FORMAT = 1
 MAGIC = b"PSJF"
 MAX_FRAME_BYTES = 64 * 1024 * 1024
-"""No frame is longer: a group of entries is cut before, and a reader allocates no more."""
+"""No frame is longer: a group of entries closes before, and a reader allocates at most this."""
 
 _HEADER = struct.Struct("<4sHBxIIQqIIIIxxxxI")
 """Magic, format version, kind, the frame's bytes, ledgers in the directory, number, LAC, rows of the batch, the
@@ -36,7 +36,7 @@ DIRECTORY_ITEM_BYTES = 32
 
 @dataclass(frozen=True, slots=True)
 class ChainPoint:
-    """A place between two frames of a log: the number of the next one, and the CRC of the one before."""
+    """A position between two frames of a log: the next frame's number and the previous frame's CRC."""
 
     next_number: FrameNumber
     crc: int
@@ -109,8 +109,8 @@ def parse_header(header: memoryview, name: str) -> FrameHeader:
     """Parse `HEADER_BYTES` bytes; `name` is the frame's name in errors.
 
     Raises:
-        CorruptJournalError: no writer made these bytes.
-        FormatVersionError: a newer version did.
+        CorruptJournalError: the bytes are not a header as a writer makes it.
+        FormatVersionError: a newer version wrote them.
     """
     if not is_intact(header):
         raise CorruptJournalError(f"{name} has a header that fails its checksum: read another copy.")
@@ -123,7 +123,7 @@ def parse_header(header: memoryview, name: str) -> FrameHeader:
         known_kind = FrameKind(kind)
     except ValueError as error:
         raise CorruptJournalError(
-            f"{name} is of kind {kind}, which format {version} has not: read another copy."
+            f"{name} is of kind {kind}, which does not exist in format {version}: read another copy."
         ) from error
     parsed = FrameHeader(number, known_kind, lac, size_bytes, runs, rows, *crcs)
     if not parsed.head_bytes <= size_bytes <= MAX_FRAME_BYTES or size_bytes % 8:

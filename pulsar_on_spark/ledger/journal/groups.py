@@ -1,4 +1,4 @@
-"""Groups on their way into frames: what fills while the last one is being written, and how much may wait."""
+"""Groups that will become frames: they fill while the last frame is being written, within limits."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from pulsar_on_spark.storage.probe import ROOM_BYTES
 MIB = 1024 * 1024
 _FRAME_OVERHEAD_BYTES = 512
 _ENTRY_OVERHEAD_BYTES = 32
-"""About what an entry adds to a frame beside its payload."""
+"""Approximate bytes that an entry adds to a frame beside its payload."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,12 +29,12 @@ class JournalLimits:
     """Bounds of a journal; the defaults suit a broker with a few disks.
 
     Attributes:
-        group_bytes: A group of this size closes although no path is free.
+        group_bytes: A group of this size closes even if no path is free.
         group_entries: Number of entries or records at which a group closes, too.
         waiting_bytes: Limit of unacknowledged payloads, and of the backlog of any one path: producers wait above it.
-        waiting_entries: Entries and records that are not acknowledged.
+        waiting_entries: Limit of unacknowledged entries and records.
         entry_bytes: The largest entry or record.
-        frames_in_flight: Frames that are sent and not acknowledged.
+        frames_in_flight: Limit of frames that are sent and unacknowledged.
         roll_bytes: Size of a journal file at which the next one takes over. It bounds the time that a recovery takes.
         slow_path_s: Time without progress after which a path is given up; also the total time for which a path may be
             half of `waiting_bytes` behind while the others are idle.

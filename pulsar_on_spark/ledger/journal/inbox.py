@@ -1,8 +1,8 @@
 """Messages of other threads to the journal's event loop, and its wake-ups.
 
-A wake-up costs more than all else that a path's thread does in Python for a small group, and the loop can do nothing
-with the first of two answers that an ack quorum needs. So a path's word wakes it only when it completes the quorum of
-the next frame; what comes before and after is taken in with that, or at the next tick.
+For a small group, a wake-up costs more than everything else that a path's thread does in Python, and the loop cannot
+use the first of the two answers that an ack quorum needs. So a path's report wakes the loop only if it completes the
+quorum of the next frame; other reports are handled together with it, or at the next tick.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ _M = TypeVar("_M")
 
 
 class Inbox(Generic[_M]):
-    """Messages of any threads for one.
+    """A queue of messages from any thread to one reader.
 
     Args:
         wake: makes the reader call `take` soon; called in any thread.
-        ack_quorum: copies that acknowledge a frame.
+        ack_quorum: number of copies that acknowledge a frame.
     """
 
     def __init__(self, wake: Callable[[], None], ack_quorum: int) -> None:
@@ -34,7 +34,7 @@ class Inbox(Generic[_M]):
         self._awaited: tuple[tuple[Copy, ...], FrameNumber] | None = None
 
     def post(self, message: _M | CopyAcked) -> None:
-        """Called in any thread."""
+        """Add a message; called in any thread."""
         self._messages.append(message)
         if isinstance(message, CopyAcked) and not self._is_awaited(message):
             return
@@ -43,13 +43,13 @@ class Inbox(Generic[_M]):
             self._wake()
 
     def take(self) -> Iterator[_M | CopyAcked]:
-        """Take all messages; those that come meanwhile wake the reader again, or are among them."""
+        """Take all messages. Messages that arrive meanwhile are included or wake the reader again."""
         self._is_woken = False
         while self._messages:
             yield self._messages.popleft()
 
     def expect(self, awaited: tuple[tuple[Copy, ...], FrameNumber] | None) -> None:
-        """Let words of copies wake the reader only when an ack quorum of these has this frame; None: always."""
+        """Wake the reader for copies' reports only when an ack quorum of these copies has this frame; None: always."""
         if awaited is not None and (self._awaited is None or awaited[0] is not self._awaited[0]):
             for copy in list(self._watermarks):
                 if copy not in awaited[0]:
@@ -57,9 +57,10 @@ class Inbox(Generic[_M]):
         self._awaited = awaited
 
     def _is_awaited(self, report: CopyAcked) -> bool:
-        """Two threads may both find the quorum complete, never neither: each writes before it counts.
+        """True if a report completes the quorum.
 
-        If `expect` comes in between, they count for an earlier frame, and wake the reader once too often.
+        Each thread writes its watermark before it counts, so at least one of two threads finds the quorum complete. If
+        `expect` is called in between, they count for an earlier frame, which costs one extra wake-up.
         """
         self._watermarks[report.copy] = report.watermark
         awaited = self._awaited

@@ -33,11 +33,11 @@ class OpenJournalFile:
     def __init__(
         self, path: StoragePath, incarnation: IncarnationId, file: JournalFileId, files: FileOps = OS_FILES
     ) -> None:
-        """Open it under either name.
+        """Open the file under either of its names.
 
         Raises:
-            StoragePathError: the path is away, or it is another one.
-            FileNotFoundError: it is not there, and the path is well.
+            StoragePathError: the path is away, or its directory belongs to another path.
+            FileNotFoundError: the file is missing although the path is intact.
             OSError: it cannot be opened.
         """
         path.check(files)
@@ -55,7 +55,7 @@ class OpenJournalFile:
         self._forgotten = 0
 
     def start(self) -> ScanPosition:
-        """The place of its first frame.
+        """The position of the file's first frame.
 
         Raises:
             CorruptJournalError: it has no header yet, or a damaged one, or another file's.

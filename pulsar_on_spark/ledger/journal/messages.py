@@ -1,4 +1,4 @@
-"""Events and effects of `JournalWriter` and `Recovery`: all that a shell serves, except within a path.
+"""Events and effects of `JournalWriter` and `Recovery`; those within one path are in `copy_protocol`.
 
 A shell keeps the frames' bytes by number; the cores know numbers only. Each effect whose docstring names an outcome is
 answered by exactly one of those events. A path that does not answer in time is reported as failed; its later answers
@@ -48,7 +48,7 @@ class LogCommitted:
 
 @dataclass(frozen=True, slots=True)
 class LogConflict:
-    """Event: nothing was committed; this is the record now."""
+    """Event: nothing was committed, because the record had changed; this is the current one."""
 
     record: LogRecord
     version: int
@@ -56,7 +56,7 @@ class LogConflict:
 
 @dataclass(frozen=True, slots=True)
 class LogCommitUnknown:
-    """Event: the commit may be there, may come yet, or may not; `reason` is for people."""
+    """Event: the commit may have happened, may still happen, or may fail; `reason` is a text for operators."""
 
     reason: str = field(default="", compare=False, repr=False)
 
@@ -105,7 +105,7 @@ class Append:
 
 @dataclass(frozen=True, slots=True)
 class Resend:
-    """Effect: append frames that were sent before, the same bytes, to this file too. Outcome as of `Append`."""
+    """Effect: append the bytes of frames that were sent before to this file, too. Outcome as of `Append`."""
 
     copy: Copy
     first: FrameNumber
@@ -121,7 +121,7 @@ class ReleaseFiles:
 
 @dataclass(frozen=True, slots=True)
 class FileCreated:
-    """Event: the file is there, durably."""
+    """Event: the file was created and is durable."""
 
     copy: Copy
 
@@ -132,7 +132,7 @@ class FileNotCreated:
 
     Attributes:
         reason: For the log and for operators.
-        exists: The file exists already. File ids are never given twice, so another process writes this log.
+        exists: The file exists already. File ids are never reused, so another process writes this log.
     """
 
     copy: Copy
@@ -186,7 +186,7 @@ class AddGroup:
 
 @dataclass(frozen=True, slots=True)
 class BecameIdle:
-    """Event: no group is waiting: tail readers should see the last one."""
+    """Event: no group is waiting, so tail readers should be shown the last acknowledged frame."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -206,7 +206,7 @@ class PathWithdrawn:
 
 @dataclass(frozen=True, slots=True)
 class FragmentsTrimmed:
-    """Event: files of all frames below `before` are trimmed and deleted; the record need not name them longer."""
+    """Event: the files of all frames below `before` are trimmed and deleted; the record may forget them."""
 
     before: FrameNumber
 
@@ -218,12 +218,12 @@ class CloseLog:
 
 @dataclass(frozen=True, slots=True)
 class LogOpened:
-    """Effect: groups are welcome."""
+    """Effect: the log is open; groups may be added."""
 
 
 @dataclass(frozen=True, slots=True)
 class Acknowledged:
-    """Effect: all frames up to `lac` are acknowledged: only files that lag still need their bytes."""
+    """Effect: all frames up to `lac` are acknowledged; only lagging files still need their bytes."""
 
     lac: FrameNumber
 
@@ -242,7 +242,7 @@ class LogClosed:
 
 @dataclass(frozen=True, slots=True)
 class LogFenced:
-    """Effect: another has taken over: this incarnation is over. Outcome of frames above `lac` is unknown for good."""
+    """Effect: another process took over and this incarnation is over; frames above `lac` have no known outcome."""
 
     lac: FrameNumber
 

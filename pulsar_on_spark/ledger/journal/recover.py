@@ -1,4 +1,4 @@
-"""Recovering the log of a writer that is gone: the shell around `Recovery`. Anyone may call it, at any time.
+"""Recovering the log of a writer that is gone: the shell around `Recovery`. Any process may run it at any time.
 
 One thread for each storage path fences and reads the copies there, another writes frames back; the caller's thread
 decides and commits. Memory holds positions of frames and a few MiB for each path: frames are read again to be written
@@ -55,11 +55,11 @@ from pulsar_on_spark.storage.storage_path import PathTable
 
 TICK_S = 0.25
 SILENT_AFTER_S = 30.0
-"""A path on which nothing moves for so long does not answer."""
+"""A path without progress for this time counts as not answering."""
 _LOGGER = logging.getLogger(__name__)
 
 Progress: TypeAlias = Callable[[int], None]
-"""Gets the bytes that were scanned, now and then; called in several threads."""
+"""Called now and then, in several threads, with the number of bytes scanned since its last call."""
 
 
 def ignore_progress(scanned_bytes: int) -> None:
@@ -76,7 +76,7 @@ def recover(
     files: FileOps = OS_FILES,
     silent_after_s: float = SILENT_AFTER_S,
 ) -> LogRecord:
-    """Close the log for good: fence its writer, find its end, make sure that every acknowledged frame is kept.
+    """Close the log for good: fence its writer, find its end, keep every acknowledged frame.
 
     Running it twice, or concurrently, does no harm; a CLOSED log is left unchanged.
 
@@ -106,7 +106,7 @@ def recover(
 
 @dataclass(frozen=True, slots=True)
 class _Answered:
-    """A copy has answered this very request; `problem` is for people."""
+    """A copy's answer to `request`; `problem` is a text for operators."""
 
     request: FenceFirst | ReadFrames
     event: CopyFenced | CopyRead
@@ -117,7 +117,7 @@ _Message: TypeAlias = CopyEvent | _Answered
 
 
 class _ReaderThread:
-    """Serves the requests to the copies on one path, one after the other, and closes their files at the end."""
+    """Serves the read requests for one path one by one, and closes the files at the end."""
 
     def __init__(self, post: Callable[[_Message], None]) -> None:
         self._post = post
@@ -137,7 +137,7 @@ class _ReaderThread:
         self._moved = True
 
     def tick(self) -> int:
-        """Return the number of ticks without progress that was due."""
+        """Count a tick, and return the number of ticks without progress while requests wait."""
         self.quiet_ticks = 0 if self._moved or not self.waiting else self.quiet_ticks + 1
         self._moved = False
         return self.quiet_ticks
@@ -197,7 +197,7 @@ class _Recovering:
         self._result: LogRecord | None = None
 
     def run(self, give_up: Collection[PathId]) -> LogRecord:
-        """To the end."""
+        """Run the recovery to its end."""
         try:
             for path in sorted(give_up):
                 self._feed(GiveUpPath(path))

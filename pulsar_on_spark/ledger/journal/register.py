@@ -41,7 +41,7 @@ class LogRegister:
             version = self._store.key_version(self._log_key) or 0
             if version != commit.expected_version:
                 record = self._record(view)
-                assert record is not None, "a key that was moved on has a record"
+                assert record is not None, "a key with a newer version has a record"
                 conflict = LogConflict(record, version)
                 return None
             moved: dict[str, int | None] = {self._log_key: None}
@@ -65,7 +65,7 @@ class LogRegister:
         answer = LogRead(None, 0)
 
         def decide(view: View) -> None:
-            # Within a commit that commits nothing, record and key version are of one moment.
+            # A commit without changes reads record and key version at the same moment.
             nonlocal answer
             answer = LogRead(self._record(view), self._store.key_version(self._log_key) or 0)
 
@@ -88,7 +88,7 @@ class LogRegister:
             "log_token": record.token,
             "given_up_paths": record.given_up,
         }
-        if known is not None:  # with the fields that a newer version has added
+        if known is not None:  # keep the fields that a newer version has added
             return known.model_copy(update=fields)
         return IncarnationRecord.model_validate({"incarnation": self.incarnation, **fields})
 

@@ -18,20 +18,20 @@ class EntrySink(Protocol):
         """Handle entries that will never be acknowledged; they may or may not be in the journal."""
 
     def on_journal_room(self) -> None:
-        """`Journal.can_add` has become True again."""
+        """Resume adding: `Journal.can_add` has become True again."""
 
 
 class CursorSink(Protocol):
     """Receives the outcome of cursor records, as `EntrySink` that of entries."""
 
     def on_cursors_acknowledged(self, contexts: Sequence[Any]) -> None:
-        """Cursor records are durable; their contexts, in the order in which they were added."""
+        """Handle durable cursor records; their contexts are in the order in which the records were added."""
 
     def on_cursors_unknown(self, contexts: Sequence[Any]) -> None:
-        """Cursor records were not acknowledged and never will be."""
+        """Handle cursor records that will never be acknowledged; they may or may not be in the journal."""
 
     def on_journal_room(self) -> None:
-        """`Journal.can_add` has become True again."""
+        """Resume adding: `Journal.can_add` has become True again."""
 
 
 class ShellOwner(Protocol):
@@ -41,13 +41,13 @@ class ShellOwner(Protocol):
         """Handle the open log: groups may be sent."""
 
     def on_groups_acknowledged(self, groups: Sequence[Group]) -> None:
-        """These are durable, in the order in which they were sent."""
+        """Handle durable groups, in the order in which they were sent."""
 
     def on_starved(self) -> None:
-        """Too few paths are left to acknowledge anything, or to open the log."""
+        """Handle a lack of paths: too few are left to acknowledge anything, or to open the log."""
 
     def on_turn(self) -> None:
-        """Something came in, or time has passed: perhaps a group can be sent now."""
+        """Try to send a group: an event arrived or time has passed."""
 
     def on_over(self, reason: str | None, groups: Sequence[Group]) -> None:
         """Handle the end of the log, closed or lost for a reason; these groups are never acknowledged. Called once."""

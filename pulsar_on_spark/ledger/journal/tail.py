@@ -1,4 +1,4 @@
-"""Going over a log's frames in order, beside its writer, sealer, trimmer and recovery: `LogWalk`, without IO.
+"""Reading a log's frames in order while it is written, sealed, trimmed or recovered: `LogWalk`, without IO.
 
     main -> open a file of each fragment that it names -> main again, until nothing was opened -> frame by frame
 
@@ -38,15 +38,15 @@ class LogWalk:
     Attributes:
         next: The number of the next frame.
         lac: The highest LAC that the frames so far prove.
-        copy: The copy in use: the next frame is looked for there first. None: any will do.
+        copy: The copy in use, where the next frame is tried first; None: any copy.
     """
 
     def __init__(self, begin: FrameNumber = 0, spread: int = 0) -> None:
-        """A walk that has not read main.
+        """Begin a walk, before main is read.
 
         Args:
             begin: The first frame of interest.
-            spread: Any number: logs with different ones begin with different copies.
+            spread: Any number; different numbers make logs begin with different copies.
         """
         self.next = begin
         self.lac: FrameNumber = NO_FRAME
@@ -68,7 +68,7 @@ class LogWalk:
 
         Args:
             record: The log's record.
-            begin: The first frame that is not sealed, of the same view: those before are of no interest.
+            begin: The first unsealed frame of the same view; frames before it are skipped.
         """
         self._record = record
         self._opened_since_main = self._found_none = False
@@ -78,7 +78,7 @@ class LogWalk:
 
     @property
     def is_ready(self) -> bool:
-        """True if main was read after all files that it names were opened, or could not be: frames may be read."""
+        """True if frames may be read: main was read after every file that it names was opened or failed to open."""
         return not self._opened_since_main and self.to_open() is None
 
     def to_open(self) -> Copy | None:
@@ -96,7 +96,7 @@ class LogWalk:
         self._opened_since_main = True
 
     def has_tried(self, copy: Copy) -> bool:
-        """True if it was tried to open the file, since failures were forgotten."""
+        """True if opening the file was tried since `forget_failures`."""
         return copy in self._files
 
     def lost(self, copy: Copy) -> None:
@@ -111,20 +111,20 @@ class LogWalk:
         self.copy = None
 
     def passed_files(self) -> list[Copy]:
-        """The open files that are needed no more; they are closed now."""
+        """Return the open files that are no longer needed, for the caller to close."""
         needed = {copy for fragment in self._ahead() for copy in fragment.copies}
         passed = [copy for copy in self._files if copy not in needed]
         return [copy for copy in passed if self._files.pop(copy)]
 
     def forget_failures(self) -> None:
-        """Let files be tried again that could not be opened."""
+        """Allow another attempt at the files that could not be opened."""
         self._files = {copy: is_open for copy, is_open in self._files.items() if is_open}
 
     # -- frames --------------------------------------------------------------------------------------------------------
 
     @property
     def limit(self) -> FrameNumber:
-        """The last frame that may be read: never past the LAC that there is proof of."""
+        """The last frame that may be read: never past the proved LAC."""
         return readable_to(self._record, self.lac)
 
     @property
@@ -143,7 +143,7 @@ class LogWalk:
         A fragment that was prepared ahead begins where its files' headers say, which may be known before main names it.
 
         Args:
-            every: In each copy, even if the frame need not exist.
+            every: Return every copy, even if the frame need not exist.
         """
         if self._fragment is None:
             return ()
@@ -169,11 +169,11 @@ class LogWalk:
             self._enter()
 
     def found_none(self) -> None:
-        """Neither the copy in use nor the others have the next frame, as far as they were looked at."""
+        """Record that no copy that was tried has the next frame."""
         self._found_none = True
 
     def rewind(self, number: FrameNumber) -> None:
-        """Let a frame that was read come next."""
+        """Go back to a frame that was read."""
         self.next = number
         self._enter()
 
@@ -240,7 +240,7 @@ class LogWalk:
                 yield fragment
 
     def _in_order(self, fragment: Fragment) -> list[Copy]:
-        """Return the open ones, then the others, spread over the logs."""
+        """Return the fragment's open copies, then the others, in an order that `spread` varies."""
         start = self._spread % len(fragment.copies)
         spread = (*fragment.copies[start:], *fragment.copies[:start])
         return sorted(spread, key=lambda copy: not self._files.get(copy))

@@ -177,7 +177,7 @@ def test_another_file_under_the_name_means_fenced_and_ends_the_writes() -> None:
         > Synced
           Check
         > Checked False
-          Lost 'fenced: frames.open is not this file any more'
+          Lost 'fenced: frames.open is no longer this file'
         > AppendFrames 1 1 True
         > Written
         """
