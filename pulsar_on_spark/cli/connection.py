@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import functools
 import inspect
+import os
 from collections.abc import Callable
 from contextvars import ContextVar
 from dataclasses import dataclass
@@ -15,10 +16,13 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
+from pulsar_on_spark.cli.credentials import CLIENT_CONF_VARIABLE, Credentials, read_client_conf
+
 if TYPE_CHECKING:
     import ssl
 
-_PANEL: Final = "TLS"
+_NONE: Final = Credentials()
+_PANEL: Final = "Connection"
 _Trust = Annotated[
     Path | None,
     typer.Option(
@@ -40,6 +44,24 @@ _Hostname = Annotated[
         rich_help_panel=_PANEL,
     ),
 ]
+_Plugin = Annotated[
+    str | None,
+    typer.Option(
+        "--auth-plugin",
+        help=f"The way to authenticate: token, basic or tls, or the name of Pulsar's class [{CLIENT_CONF_VARIABLE}].",
+        show_default=False,
+        rich_help_panel=_PANEL,
+    ),
+]
+_Params = Annotated[
+    str | None,
+    typer.Option(
+        "--auth-params",
+        help="Its parameters, such as file:///PATH of a token; other users of the host see what is given here.",
+        show_default=False,
+        rich_help_panel=_PANEL,
+    ),
+]
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,11 +72,13 @@ class ClientTls:
         trust_certs: PEM file of the trusted CAs; None for those of the system.
         allow_insecure: True to accept every certificate.
         verify_hostname: False to accept a trusted certificate of another host.
+        credentials: The client's credentials.
     """
 
     trust_certs: Path | None = None
     allow_insecure: bool = False
     verify_hostname: bool = True
+    credentials: Credentials = _NONE
 
     def context(self) -> ssl.SSLContext:
         """Create the context of a connection.
@@ -64,9 +88,11 @@ class ClientTls:
         """
         from pulsar_on_spark.security.tls import client_context
 
-        return client_context(
+        context = client_context(
             self.trust_certs, allow_insecure=self.allow_insecure, verify_hostname=self.verify_hostname
         )
+        self.credentials.load_certificate(context)
+        return context
 
 
 _DEFAULT: Final = ClientTls()
@@ -91,9 +117,23 @@ def with_tls_options(app: typer.Typer) -> None:
 def _with_options(command: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(command)
     def run(
-        *arguments: Any, trust_certs: Path | None, allow_insecure: bool, verify_hostname: bool, **options: Any
+        *arguments: Any,
+        trust_certs: Path | None,
+        allow_insecure: bool,
+        verify_hostname: bool,
+        auth_plugin: str | None,
+        auth_params: str | None,
+        **options: Any,
     ) -> Any:
-        _OF_COMMAND.set(ClientTls(trust_certs, allow_insecure, verify_hostname))
+        file = os.environ.get(CLIENT_CONF_VARIABLE)
+        conf = read_client_conf(file) if file else {}
+        if trust_certs is None and "tlsTrustCertsFilePath" in conf:
+            trust_certs = Path(conf["tlsTrustCertsFilePath"])
+        allow_insecure = allow_insecure or conf.get("tlsAllowInsecureConnection", "").lower() == "true"
+        if auth_plugin is None:
+            auth_plugin, auth_params = conf.get("authPlugin", ""), auth_params or conf.get("authParams", "")
+        credentials = Credentials.parse(auth_plugin, auth_params or "")
+        _OF_COMMAND.set(ClientTls(trust_certs, allow_insecure, verify_hostname, credentials))
         return command(*arguments, **options)
 
     own = inspect.signature(command, eval_str=True)
@@ -101,6 +141,8 @@ def _with_options(command: Callable[..., Any]) -> Callable[..., Any]:
         "trust_certs": inspect.Parameter("trust_certs", _KEYWORD, default=None, annotation=_Trust),
         "allow_insecure": inspect.Parameter("allow_insecure", _KEYWORD, default=False, annotation=_Insecure),
         "verify_hostname": inspect.Parameter("verify_hostname", _KEYWORD, default=True, annotation=_Hostname),
+        "auth_plugin": inspect.Parameter("auth_plugin", _KEYWORD, default=None, annotation=_Plugin),
+        "auth_params": inspect.Parameter("auth_params", _KEYWORD, default=None, annotation=_Params),
     }
     signature = own.replace(parameters=[*own.parameters.values(), *added.values()])
     run.__signature__ = signature  # type: ignore[attr-defined]

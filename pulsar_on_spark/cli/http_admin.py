@@ -47,6 +47,7 @@ class HttpAdmin:
                 f"URL {url!r} is not an HTTP URL: give a broker's, such as http://localhost:8080."
             )
         self.url = url.rstrip("/")
+        self._headers = tls.credentials.headers()
         self._verify = tls.context() if url.startswith("https://") else True
 
     def get(self, *path: str, **params: object) -> Any:
@@ -79,6 +80,7 @@ class HttpAdmin:
                 url,
                 params=given,  # type: ignore[arg-type]
                 json=body,
+                headers=self._headers,
                 timeout=TIMEOUT_S,
                 verify=self._verify,
                 follow_redirects=True,  # with several brokers of Pulsar, the addressed one redirects to the owner

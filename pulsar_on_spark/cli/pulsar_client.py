@@ -88,6 +88,7 @@ def service_client(url: str | None) -> Iterator[pulsar.Client]:
         with closing(
             pulsar.Client(
                 given,
+                authentication=tls.credentials.of_client(),
                 operation_timeout_seconds=_TIMEOUT_S,
                 logger=silent,
                 tls_trust_certs_file_path=None if tls.trust_certs is None else str(tls.trust_certs),

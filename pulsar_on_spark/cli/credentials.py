@@ -1,0 +1,136 @@
+"""The credentials of commands that connect to a broker: `--auth-plugin` and `--auth-params`, as in `pulsar-admin`.
+
+Without these options, `authPlugin` and `authParams` of Pulsar's `client.conf` are used, if the environment variable
+`PULSAR_CLIENT_CONF` names such a file.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+from urllib.parse import unquote, urlsplit
+
+from pulsar_on_spark.model.errors import InvalidArgumentError, sentence_of
+
+if TYPE_CHECKING:
+    import ssl
+
+    import pulsar
+
+CLIENT_CONF_VARIABLE: Final = "PULSAR_CLIENT_CONF"
+_PLUGINS: Final = {prefix + each: each for each in ("token", "basic", "tls") for prefix in ("", "authentication")}
+_NEEDED: Final = {"token": ("token",), "basic": ("userId", "password"), "tls": ("tlsCertFile", "tlsKeyFile")}
+
+
+@dataclass(frozen=True, slots=True)
+class Credentials:
+    """The credentials of a command.
+
+    Attributes:
+        method: `token`, `basic` or `tls`; "" without credentials.
+        params: The parameters of the method: `token`; `userId` and `password`; `tlsCertFile` and `tlsKeyFile`.
+    """
+
+    method: str = ""
+    params: Mapping[str, str] = field(default_factory=dict, repr=False)
+
+    @classmethod
+    def parse(cls, plugin: str, params: str) -> Credentials:
+        """Parse the two options.
+
+        Args:
+            plugin: The class of Pulsar's Java client, or `token`, `basic` or `tls`.
+            params: `name:value` separated by commas, or JSON; of tokens also `token:TOKEN` or `file:///PATH`.
+
+        Raises:
+            InvalidArgumentError: the plugin is not supported, or a parameter is missing.
+        """
+        if not plugin:
+            return cls()
+        method = _PLUGINS.get(plugin.rpartition(".")[2].lower())
+        if method is None:
+            raise InvalidArgumentError(f"Plugin {plugin!r} is not supported: give token, basic or tls.")
+        found = _token_params(params) if method == "token" else _params(params)
+        for name in _NEEDED[method]:
+            if not found.get(name):
+                raise InvalidArgumentError(f"Option --auth-params has no {name}, which {method} needs: add it.")
+        return cls(method, found)
+
+    def headers(self) -> dict[str, str]:
+        """Return the headers of an HTTP request."""
+        if self.method == "token":
+            return {"Authorization": f"Bearer {self.params['token']}"}
+        if self.method == "basic":
+            both = f"{self.params['userId']}:{self.params['password']}"
+            return {"Authorization": f"Basic {base64.b64encode(both.encode()).decode()}"}
+        return {}
+
+    def load_certificate(self, context: ssl.SSLContext) -> None:
+        """Let a TLS context present the client certificate, if that is the method.
+
+        Raises:
+            InvalidArgumentError: its files cannot be used.
+        """
+        if self.method != "tls":
+            return
+        try:
+            context.load_cert_chain(self.params["tlsCertFile"], self.params["tlsKeyFile"])
+        except OSError as error:  # also ssl.SSLError
+            raise InvalidArgumentError(
+                f"The client certificate {self.params['tlsCertFile']} or its key cannot be used ({error}): give others."
+            ) from error
+
+    def of_client(self) -> pulsar.Authentication | None:
+        """Return the credentials for Pulsar's Python client."""
+        import pulsar
+
+        if self.method == "token":
+            return pulsar.AuthenticationToken(self.params["token"])
+        if self.method == "basic":
+            return pulsar.AuthenticationBasic(self.params["userId"], self.params["password"])
+        if self.method == "tls":
+            return pulsar.AuthenticationTLS(self.params["tlsCertFile"], self.params["tlsKeyFile"])
+        return None
+
+
+def read_client_conf(file: str) -> dict[str, str]:
+    """Read the lines `name=value` of a `client.conf`.
+
+    Raises:
+        InvalidArgumentError: the file cannot be read.
+    """
+    try:
+        lines = Path(file).read_text(encoding="utf-8").splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        raise InvalidArgumentError(f"The file {file} of {CLIENT_CONF_VARIABLE} cannot be read ({error}).") from error
+    pairs = (line.partition("=") for line in lines if line.strip() and not line.lstrip().startswith("#"))
+    return {name.strip(): value.strip() for name, _, value in pairs if value.strip()}
+
+
+def _token_params(params: str) -> dict[str, str]:
+    if params.startswith("{"):
+        return _params(params)
+    if not params.startswith("file:"):
+        return {"token": params.removeprefix("token:")}
+    file = Path(unquote(urlsplit(params).path))
+    try:
+        return {"token": file.read_text(encoding="ascii").strip()}
+    except OSError as error:
+        raise InvalidArgumentError(f"The token cannot be read: {sentence_of(error)}") from error
+    except UnicodeDecodeError as error:
+        raise InvalidArgumentError(f"The file {file} holds no token: give another.") from error
+
+
+def _params(params: str) -> dict[str, str]:
+    if not params.startswith("{"):
+        pairs = (each.partition(":") for each in params.split(",") if each)
+        return {name.strip(): value for name, _, value in pairs}
+    try:
+        found = json.loads(params)
+    except ValueError as error:
+        raise InvalidArgumentError("Option --auth-params begins as JSON, and is none: correct it.") from error
+    return {str(name): str(value) for name, value in found.items()}
