@@ -52,7 +52,7 @@ class Claims:
         owners = {owner.consumer for owner in record.owners} if record is not None else set()
         with self._lock:
             watcher = self._watcher(name)
-            watcher.observe()
+            watcher.observe_leases()
             found = watcher.standings(TopicId(part.topic_id))
             now_s = time.time()
             for consumer, standing in found.items():

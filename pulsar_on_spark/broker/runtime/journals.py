@@ -163,7 +163,7 @@ class Journals:
     def look_at_sealing(self) -> bool:
         """Drop trimmed files from the journals; True if a sealing process is too far behind."""
         for each in self._journals:
-            each.incarnation.trimmed(each.sealing.deleted_before)
+            each.incarnation.forget_trimmed_frames(each.sealing.deleted_before)
         return any(each.sealing.is_over_lag_limit() for each in self._journals)
 
     async def restart_sealing(self) -> None:

@@ -182,7 +182,7 @@ class FrameScanner:
         """
         next_number = self._position.chain.next_number
         if number < next_number:
-            raise InvalidArgumentError(f"{self._name} is at frame {next_number}: scan it anew for frame {number}.")
+            raise InvalidArgumentError(f"{self._name} is at frame {next_number}: scan again for frame {number}.")
         for _ in range(number - next_number):
             found = self.next_head() if self._checked_before else self.next_frame()
             if not isinstance(found, FrameHead):
@@ -202,7 +202,7 @@ class FrameScanner:
         except CorruptJournalError:
             return self._bad("no frame starts", offset + 8, is_written=not _has_hole(data, offset))
         if header.number != chain.next_number:
-            what = f"frame {header.number} stands instead of frame {chain.next_number}"
+            what = f"frame {header.number} is in the place of frame {chain.next_number}"
             return self._bad(what, offset, is_written=True)
         if header.previous_crc != chain.crc:
             what = f"frame {header.number} follows another frame than the one before it"

@@ -142,9 +142,9 @@ class Journal(ShellOwner):
         """Leave a path: its files count as before, the next group goes elsewhere if enough other paths are there."""
         self._shell.withdraw(path)
 
-    def trimmed(self, before: FrameNumber) -> None:
-        """Note that files of all frames below are deleted: the record need not name them longer."""
-        self._shell.trimmed(before)
+    def forget_trimmed_frames(self, before: FrameNumber) -> None:
+        """Let the record forget all frames below `before`, whose files are deleted."""
+        self._shell.forget_trimmed_frames(before)
 
     @property
     def waiting_bytes(self) -> int:

@@ -43,7 +43,7 @@ class Placement:
         self._failed.add(path)
 
     def can_leave(self, copies: Collection[Copy]) -> bool:
-        """True if some of these are on paths that are to be left, and an ack quorum of others is there."""
+        """True if some of these are on paths to be left, and an ack quorum of other paths is available."""
         return any(copy.path in self._failed for copy in copies) and (
             len(self._paths.keys() - self._failed) >= self._quorum.ack
         )

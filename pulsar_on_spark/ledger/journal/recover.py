@@ -90,7 +90,7 @@ def recover(
             read.
         progress: called with bytes read.
         files: the operating system.
-        silent_after_s: a path on which nothing moves for so long does not answer.
+        silent_after_s: a path without progress for this time counts as not answering.
 
     Returns:
         The closed record.

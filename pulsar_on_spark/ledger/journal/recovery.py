@@ -264,7 +264,7 @@ class Recovery:
         effects: list[RecoveryEffect] = [*answers.ask(self._next, self._read_limit)]
         if not effects and not answers.is_waiting:
             return self._stop(
-                f"it cannot be told whether frame {self._next} was acknowledged: a path is away or damaged"
+                f"it cannot be decided whether frame {self._next} was acknowledged: a path is away or damaged"
             )
         return effects
 

@@ -173,7 +173,7 @@ class WriterShell:
         """Close the log when all that was sent is acknowledged."""
         self._feed(CloseLog())
 
-    def trimmed(self, before: FrameNumber) -> None:
+    def forget_trimmed_frames(self, before: FrameNumber) -> None:
         """Note that files of all frames below are deleted."""
         self._feed(FragmentsTrimmed(before))
 
@@ -258,7 +258,7 @@ class WriterShell:
             case LogFenced() | LogAbandoned():
                 self._lost(effect)
             case _:
-                raise AssertionError(f"nobody serves {effect}")
+                raise AssertionError(f"no branch serves {effect}")
 
     def _append(self, effect: Append) -> None:
         facts = effect.frame

@@ -160,7 +160,7 @@ class LeaseKeeper:
 
     @property
     def topics(self) -> tuple[TopicId, ...]:
-        """The topics that the lease file names, as it was written last."""
+        """The topics in the lease file's last version."""
         return self._lease.topics
 
     def hold(self, topics: Iterable[TopicId]) -> bool:
@@ -281,7 +281,7 @@ class LeaseWatcher:
         self._clock = clock
         self._seen: dict[str, _Observed] = {}
 
-    def observe(self) -> None:
+    def observe_leases(self) -> None:
         """Read the directory once: call it often, and before each `standings`.
 
         Raises:

@@ -112,7 +112,7 @@ class SubscriptionConsumer:
         self._join(parts)
         deadline_s = self._clock() + 2 * self._lease_s
         while True:
-            self._watcher.observe()
+            self._watcher.observe_leases()
             turn = self._decided(self._freed(self._store.view(durable=True), parts), parts, offset)
             standing_by = any(Standby() in found for found in turn.actions.values())
             waiting = standing_by and (self._type == "Exclusive" or Standing.UNKNOWN in self._holders.values())
@@ -146,7 +146,7 @@ class SubscriptionConsumer:
         self._finishing = finishing
         deadline_s = self._clock() + 2 * self._lease_s
         while True:
-            self._watcher.observe()
+            self._watcher.observe_leases()
             view = self._freed(view, parts)
             found = self._decided(view, parts, committed)
             if found.changed:

@@ -32,7 +32,7 @@ class SparkReaders:
             if watcher is None:
                 directory = lease_directory(self._root.path, name)
                 watcher = self._watchers[name] = LeaseWatcher(directory, self._clock)
-            watcher.observe()
+            watcher.observe_leases()
 
     def watch_only(self, names: Iterable[str]) -> None:
         """Poll the leases of these subscriptions, and stop watching all others."""

@@ -1,7 +1,7 @@
 """Rows cut into entries, the unit that a subscription hands out and acknowledges, and the key slots of entries.
 
 An entry of a Spark write holds up to 1,000 rows and 128 KiB of one task. Where rows have keys, all rows of an entry are
-of one of 64 **key slots**, so that a Key_Shared consumer never gets a row of somebody else's key:
+of one of 64 **key slots**, so that a Key_Shared consumer never gets a row of another consumer's key:
 
 * a row's slot is `sticky_key_hash % 64`, of its ordering key if it has one, else of its key;
 * rows with neither have no slot; they share entries only with each other;

@@ -110,7 +110,7 @@ def maintain(
 def heal_paths(
     root: RootHandle, told: dict[int, str] | None = None, trials: Trials | None = None
 ) -> tuple[PathId, ...]:
-    """Let storage paths that failed under a write, and are well again, be written to; returns which.
+    """Make storage paths that failed under a write and are well again writable; return them.
 
     Args:
         root: The root.
@@ -148,5 +148,5 @@ def heal_paths(
 
 
 def _has_failed(record: PathRecord) -> bool:
-    """Marked by a write (`RootHandle.mark_failed`), not set to read-only by somebody."""
+    """True if a failed write marked the path (`RootHandle.mark_failed`), and no operator set it to read-only."""
     return record.state == "read-only" and bool(record.reason)

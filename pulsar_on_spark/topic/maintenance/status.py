@@ -224,7 +224,7 @@ def _incarnation(root: RootHandle, view: View, record: IncarnationRecord) -> Inc
     seal = view.get(SealRecord, record.incarnation) or SealRecord(incarnation=record.incarnation)
     frames = JournalFrames(IncarnationId(record.incarnation), root.current_storage_paths, seal.sealed_before)
     watcher = LeaseWatcher(broker_lease_directory(root.path))
-    watcher.observe()
+    watcher.observe_leases()
     stale = "stale" if watcher.looks_stale(record.incarnation, time.time()) else "renewed"
     return IncarnationStatus(
         incarnation=record.incarnation,

@@ -44,7 +44,7 @@ class Reason(Enum):
     TOPICS = "messages of topics"
     COMPACTED = "compacted ledgers"
     TRIMMED = "trimmed, in files with other messages"
-    REPLACED = "in no topic any more, to be deleted"
+    REPLACED = "no longer in a topic, to be deleted"
     UNCOMMITTED = "written, and not committed yet"
     UNSEALED = "journal, not sealed yet"
     SEALED = "journal, sealed, to be deleted"

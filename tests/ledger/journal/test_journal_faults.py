@@ -307,7 +307,7 @@ def test_a_path_behind_when_its_file_is_trimmed_stays_well(tmp_path):
         first, second = place.register.read().record.fragments[:2]
         for copy in first.copies:
             shutil.rmtree(place.file(copy))
-        journal.trimmed(second.first)
+        journal.forget_trimmed_frames(second.first)
         files.gate.set()
         await add_some(journal, listener, 60)
         await listener.wait_until(lambda: not journal._shell._ensemble.backlog_bytes)

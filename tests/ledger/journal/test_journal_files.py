@@ -292,7 +292,7 @@ def test_frames_that_are_missing_or_repeated(tmp_path, there):
     right = [0] if there[0] == 0 else []
     assert [frame.header.number for frame in found] == right
     assert isinstance(end, BadFrame)
-    assert f"frame {there[len(right)]} stands instead of frame {len(right)}" in end.reason
+    assert f"frame {there[len(right)]} is in the place of frame {len(right)}" in end.reason
     assert not end.is_last
 
 

@@ -304,7 +304,7 @@ def test_a_last_frame_that_is_bad_in_every_copy_that_answers_is_refused_while_on
     away = place.paths[2].directory
     away.rename(away.with_name("away"))
     with pytest.raises(
-        JournalUndecidedError, match=r"it cannot be told whether frame .* storage path 2 .* has no puls"
+        JournalUndecidedError, match=r"it cannot be decided whether frame .* storage path 2 .* has no puls"
     ):
         place.recover()
     assert place.register.read().record.state is LogState.IN_RECOVERY
@@ -322,7 +322,7 @@ def test_a_whole_last_frame_that_is_damaged_in_all_copies_is_refused(tmp_path, q
         data = bytearray(file.read_bytes())
         data[-40] ^= 1
         file.write_bytes(data)
-    with pytest.raises(JournalUndecidedError, match="cannot be told"):
+    with pytest.raises(JournalUndecidedError, match="cannot be decided"):
         place.recover()
 
 
@@ -342,7 +342,7 @@ def test_a_last_header_that_is_damaged_in_all_copies_is_refused_and_one_that_was
             data = file.read_bytes()
             file.write_bytes(data[:at] + (harm(data[at:]) or bytes(len(data) - at)))
         if name == "flipped":
-            with pytest.raises(JournalUndecidedError, match="cannot be told"):
+            with pytest.raises(JournalUndecidedError, match="cannot be decided"):
                 harmed.recover()
         else:
             kept = entries_in(harmed.log(harmed.recover()))
@@ -359,7 +359,7 @@ def test_damage_before_the_end_of_all_copies_is_refused(tmp_path):
         data = bytearray(file.read_bytes())
         data[frames[-2]] ^= 1
         file.write_bytes(data)
-    with pytest.raises(JournalUndecidedError, match="cannot be told"):
+    with pytest.raises(JournalUndecidedError, match="cannot be decided"):
         place.recover()
 
 
@@ -394,7 +394,7 @@ def test_after_a_power_cut_and_the_loss_of_a_disk_an_operator_can_have_the_log_c
     harm_disk(file_of(place, 0), random.Random(1))
     with pytest.raises(JournalUndecidedError, match=r"storage path 0.*give up those that are lost for good"):
         place.recover()
-    with pytest.raises(JournalUndecidedError, match="cannot be told"):
+    with pytest.raises(JournalUndecidedError, match="cannot be decided"):
         place.recover(give_up=[3])
 
     record = place.recover(give_up=[0])
@@ -417,7 +417,7 @@ def test_a_last_frame_with_holes_in_every_copy_is_cut_off_on_request(tmp_path, q
         data = bytearray(file.read_bytes())
         data[-200:-40] = bytes(160)
         file.write_bytes(data)
-    with pytest.raises(JournalUndecidedError, match="cannot be told"):
+    with pytest.raises(JournalUndecidedError, match="cannot be decided"):
         place.recover()
 
     record = place.recover(give_up=copies)
@@ -565,7 +565,7 @@ def test_a_late_fence_answer_is_not_taken_for_a_read_answer(memory_path, monkeyp
 
     added = asyncio.run(run())
     with file_of(place, 2).open("ab") as file:
-        file.write(bytes(100))  # so that the end cannot be told without path 1
+        file.write(bytes(100))  # so that the end cannot be decided without path 1
     slow = _SlowPaths(place, slow_reads=14)
     monkeypatch.setattr(recover_module, "TICK_S", 0.05)
     real_tick = recover_module._Recovering._tick

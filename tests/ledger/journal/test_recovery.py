@@ -212,7 +212,7 @@ def test_stops_rather_than_guess_when_a_path_is_away_and_another_torn() -> None:
         > CopyRead p0/1 0 (#0 ENTRIES lac -1) NO
         > CopyRead p1/1 0 (#0 ENTRIES lac -1) TORN
         > CopySilent p2/1
-          RecoveryStopped 'it cannot be told whether frame 1 was acknowledged: a path is away or damaged'
+          RecoveryStopped 'it cannot be decided whether frame 1 was acknowledged: a path is away or damaged'
         """
     )
 
@@ -310,7 +310,7 @@ def test_other_paths_than_the_given_up_one_are_still_waited_for() -> None:
         """
         > CopyRead p1/1 0 (#0 ENTRIES lac -1) TORN
         > CopySilent p0/1
-          RecoveryStopped 'it cannot be told whether frame 1 was acknowledged: a path is away or damaged'
+          RecoveryStopped 'it cannot be decided whether frame 1 was acknowledged: a path is away or damaged'
         """
     )
 

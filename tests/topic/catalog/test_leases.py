@@ -33,7 +33,7 @@ class Watch:
 
     def after(self, seconds: float = 0.0, topic: TopicId = T) -> dict[str, Standing]:
         self.clock.now_s += seconds
-        self.watcher.observe()
+        self.watcher.observe_leases()
         return self.watcher.standings(topic)
 
 
@@ -244,7 +244,7 @@ def test_a_root_that_cannot_be_written_is_named(tmp_path: Path) -> None:
     with pytest.raises(StorageError, match=r"Lease file .*leases.* cannot be written"):
         LeaseKeeper(directory, "a").start([T])
     with pytest.raises(StorageError, match="cannot be read"):
-        LeaseWatcher(directory).observe()
+        LeaseWatcher(directory).observe_leases()
 
 
 def test_too_many_consumers_are_refused(keeper: LeaseKeeper, directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -190,5 +190,5 @@ def _close_journals(copy: RootHandle) -> int:
     for _ in range(2):  # files go after the trim was committed
         entries += seal_closed(copy, problems.append, grace_s=0).sealed_entries
     for problem in problems:
-        log.warning("A journal stays in the backup as it is: %s", problem)
+        log.warning("A journal could not be sealed and is backed up unsealed: %s", problem)
     return entries

@@ -113,8 +113,8 @@ def compact(
 
     Raises:
         TopicNotFoundError: there is no such topic, or it was deleted meanwhile.
-        DataLossError, CorruptSegmentError, CorruptJournalError: messages cannot be read; all stays as it was.
-        NotEnoughCopiesError: fewer than ack-quorum storage paths take the files; all stays as it was.
+        DataLossError, CorruptSegmentError, CorruptJournalError: messages cannot be read; nothing is changed.
+        NotEnoughCopiesError: fewer than ack-quorum storage paths take the files; nothing is changed.
         MetadataError, StorageError: the root cannot be read or written.
     """
     view = root.store.view()

@@ -55,7 +55,7 @@ class Ages:
 
     Attributes:
         abort_after_s: An uncommitted write whose newest file is older is aborted; older unfinished files are deleted.
-        keep_replaced_s: Files stay so long after the last segment record that named them, for readers under way.
+        keep_replaced_s: Time that files are kept after the last segment record that named them, for running reads.
         keep_verdicts_s: Minimum time for which committed verdicts stay; `SOLE_TIMES` as long if nothing else shows a
             driver that was suspended in its commit that the write is done.
     """

@@ -41,7 +41,7 @@ MAX_RUN_BYTES = 64 << 20
 """A run is merged in memory; with a file's other runs it is written out at this estimated size."""
 MAX_JOB_BYTES = 256 << 20
 MAX_JOB_SEGMENTS = 2_000
-"""Records that one commit replaces: larger ones take so long that they lose to the topic's writers."""
+"""Records that one commit replaces: larger commits lose against the commits of the topic's writers."""
 ROW_BYTES = 120
 """Memory of a message besides its key and value."""
 _MAX_ROUNDS = 4
@@ -79,7 +79,7 @@ def merge(root: RootHandle, progress: Progress = silent) -> MergeReport:
     """Merge worthwhile runs, in a few rounds: the next one may merge the results of one further.
 
     Raises:
-        NotEnoughCopiesError: fewer than ack-quorum storage paths take new files; everything stays as it was.
+        NotEnoughCopiesError: fewer than ack-quorum storage paths take new files; nothing is changed.
     """
     done = MergeReport()
     given_up: set[str] = set()

@@ -142,7 +142,7 @@ class _Rewriting:
             file = view.get(FileRecord, file_id)
             if file is None:
                 for each in wanted:
-                    self._fail(each.buffer, f"file {file_id} is not known any more")
+                    self._fail(each.buffer, f"file {file_id} is no longer known")
                 continue
             for stretch in _stretches(wanted):
                 self._read_or_fail(file, stretch)

@@ -28,7 +28,7 @@ log = logging.getLogger(__name__)
 
 MISSING = "the copy is missing"
 EXTRA_AGE_S = 600.0
-"""A copy that no record names is left alone for so long: a repair may be about to name it."""
+"""Time for which a copy that no record names is kept: a repair may be about to name it."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,8 +13,8 @@ class RepairLimits:
     Attributes:
         max_seconds: Time after which a pass begins nothing new; the next one continues. None for no limit.
         bytes_per_second: So fast copies are read and written at most. None for no limit.
-        scrub_within: Every copy is read in full once in so long, if passes come often enough.
-        replace_after: Copies on a path that is away are replaced on others after so long.
+        scrub_within: Time within which every copy is read in full once, if passes run often enough.
+        replace_after: Time after which copies on a path that is away are replaced on others.
     """
 
     max_seconds: float | None = None

@@ -170,7 +170,7 @@ class CheckedCopy:
 
     @property
     def is_good(self) -> bool:
-        """True if every byte is as it was written."""
+        """True if no byte has changed since it was written."""
         return self.defect is None
 
 

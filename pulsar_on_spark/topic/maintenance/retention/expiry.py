@@ -18,7 +18,7 @@ from pulsar_on_spark.topic.catalog.leases import Lease, lease_directory
 from pulsar_on_spark.topic.catalog.root_handle import RootHandle
 
 SWEEP_AFTER_S = 24 * 3600.0
-"""Lease files that were not renewed for so long are deleted; no lease lasts so long."""
+"""Lease files without renewal for this time, which is longer than any lease, are deleted."""
 
 
 def expire_subscriptions(root: RootHandle, clock: float | None = None) -> int:

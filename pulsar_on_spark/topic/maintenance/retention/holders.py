@@ -64,7 +64,7 @@ def holders(view: View, cursors: Cursors, topic_id: str, policies: Policies, now
         found.append(Holder(settled, f"subscription {record.name!r}, {reason}"))
     compacted = trim_limit(view, topic_id) or (EARLIEST if policies.compaction_threshold else None)
     if compacted is not None:
-        found.append(Holder(compacted, "topic compaction, which has not come to it"))
+        found.append(Holder(compacted, "topic compaction, which has not read it yet"))
     dedup = view.get(DedupRecord, topic_id)
     if dedup is not None:
         place = Position(LedgerId(dedup.ledger), EntryId(dedup.entry))

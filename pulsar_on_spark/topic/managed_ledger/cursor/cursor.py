@@ -150,7 +150,7 @@ class Cursor:
         Args:
             position: The next entry to read; brought into the chain if it lies outside.
             epoch: The new epoch.
-            ack_set: Bits of the messages of that entry which are to be read; 0 for all.
+            ack_set: Bits of that entry's messages that are still to read; 0 for all.
             batch_size: Messages in that entry; looked at only with an ack set.
 
         Raises:

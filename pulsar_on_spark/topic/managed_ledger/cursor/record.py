@@ -86,7 +86,7 @@ class CursorRecord:
 
     def to_row(self) -> CursorRow:
         """A snapshot as a row of the cursors table."""
-        assert self.kind == "snapshot", "a change alone does not say where a cursor stands"
+        assert self.kind == "snapshot", "a change alone has no cursor position"
         at, holes = self.mark_delete, self.ack_holes or None
         return CursorRow(self.topic_id, self.subscription, WHOLE, self.epoch, self.n, at.ledger, at.entry, holes)
 
@@ -123,7 +123,7 @@ def decode(data: bytes) -> CursorRecord:
     """The record that the bytes hold, its ack holes checked too.
 
     Raises:
-        CorruptCursorError: the bytes are not a record as it was written.
+        CorruptCursorError: the bytes are not an intact record.
         FormatVersionError: a newer version wrote it.
     """
     reader = _opened(data, "cursor record")

@@ -46,7 +46,7 @@ def recover_if_dead(root: RootHandle, incarnation: IncarnationId, watcher: Lease
         MetadataError: the metadata cannot be read or written.
         JournalUndecidedError: it is undecided what was acknowledged; a path is away or damaged.
     """
-    watcher.observe()
+    watcher.observe_leases()
     if watcher.standing(incarnation) is not Standing.RUN_OUT:
         return False
     log.warning(
@@ -137,7 +137,7 @@ class DeadBrokers:
                 )
             waited = True
             time.sleep(OBSERVE_EVERY_S / 5)
-            self._watcher.observe()
+            self._watcher.observe_leases()
         if waited:
             self._look_at_s = float("-inf")
         return self.recover(view, incarnations)
@@ -146,7 +146,7 @@ class DeadBrokers:
         """Return True if the incarnation may be dead; its lease is watched for at most one of its durations."""
         if _state(view, incarnation) in (None, "CLOSED"):
             return False
-        self._watcher.observe()
+        self._watcher.observe_leases()
         is_unknown = self._watcher.standing(incarnation) is Standing.UNKNOWN
         return is_unknown and self._watcher.looks_stale(incarnation, time.time())
 

@@ -54,7 +54,7 @@ class DeadOwners:
         record = self._root.store.view().get(IncarnationRecord, incarnation)
         if record is not None and record.state != "CLOSED":
             with self._lock:
-                self._watcher.observe()
+                self._watcher.observe_leases()
                 standing = self._watcher.standing(incarnation)
                 if standing is Standing.UNKNOWN and self._watcher.was_renewed(incarnation):
                     standing = Standing.ALIVE

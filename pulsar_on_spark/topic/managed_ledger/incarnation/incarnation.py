@@ -43,7 +43,7 @@ log = logging.getLogger(__name__)
 POLL_S = 1.0
 """Longest interval of an incarnation's looks at the metadata, without which it does not renew its lease."""
 CLOSE_IDLE_S = 600.0
-"""A ledger that nothing was appended to for so long is closed."""
+"""A ledger without appends for this time is closed."""
 
 
 class Incarnation:
@@ -221,7 +221,7 @@ class Incarnation:
                 await ledger.drained()
 
     def _retire(self, topic_ids: Sequence[TopicId]) -> list[OpenLedger]:
-        """Append nothing to the topics' ledgers from now on; they are to be closed."""
+        """Stop appending to the topics' ledgers and queue them for closing."""
         retired = [self._ledgers.pop(topic_id) for topic_id in topic_ids if topic_id in self._ledgers]
         for ledger in retired:
             ledger.retire(self._asked_to_look)  # then it can be closed, and later entries become visible
@@ -282,11 +282,11 @@ class Incarnation:
         """Append a cursor record; `journal.cursor_sink` gets its outcome (errors as `Journal.add_cursor`)."""
         self.journal.add_cursor(subscription, record, context)
 
-    def trimmed(self, before: FrameNumber) -> None:
-        """Journal files of all frames below are deleted (see `Journal.trimmed`); saying it again changes nothing."""
+    def forget_trimmed_frames(self, before: FrameNumber) -> None:
+        """Forget journal frames below `before`, whose files are deleted; repeated calls change nothing."""
         if before > self._trimmed_before:
             self._trimmed_before = before
-            self.journal.trimmed(before)
+            self.journal.forget_trimmed_frames(before)
 
     # -- the end -------------------------------------------------------------------------------------------------------
 

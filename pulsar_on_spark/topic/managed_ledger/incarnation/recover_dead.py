@@ -100,10 +100,10 @@ def _known(view: View, incarnation: IncarnationId, give_up: Collection[PathId]) 
 def _settled(root: RootHandle, incarnations: Collection[str]) -> LeaseWatcher:
     """Return a watcher that has seen for each lease whether it is renewed: that takes at most one of its durations."""
     watcher = LeaseWatcher(broker_lease_directory(root.path))
-    watcher.observe()
+    watcher.observe_leases()
     while any(watcher.standing(each) is Standing.UNKNOWN for each in incarnations):
         time.sleep(OBSERVE_EVERY_S / 5)
-        watcher.observe()
+        watcher.observe_leases()
     return watcher
 
 

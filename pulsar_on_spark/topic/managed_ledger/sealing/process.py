@@ -57,11 +57,11 @@ class SealingPolicy:
             leaves a segment of each.
         tail_bytes: Unsealed journal from which the file that is being written is sealed too, up to the LAC.
         max_age_s: Age at which unsealed entries are sealed whatever their size, with the tail.
-        interval_s: Passes begin at least so far apart.
-        trim_interval_s: And trims; a pass that sealed something is followed by one.
-        cpu_share: Of one core, at most.
+        interval_s: Time between the beginnings of two passes, at least.
+        trim_interval_s: The same for trims; a pass that sealed something is also followed by a trim.
+        cpu_share: The largest share of one core that passes use.
         lag_limit_bytes: Unsealed journal above which producers are held back.
-        grace_s: Journal files stay so long after their trim.
+        grace_s: Time that journal files are kept after their trim.
     """
 
     backlog_bytes: int = 64 * _MIB
@@ -176,7 +176,7 @@ class SealingProcess:
 
     @property
     def deleted_before(self) -> FrameNumber:
-        """No journal file is left that only frames below need: what to give to `Journal.trimmed`."""
+        """No journal file is left that only frames below need: what to give to `Journal.forget_trimmed_frames`."""
         return self._gauges.deleted_before.value
 
     @property
@@ -190,7 +190,7 @@ class SealingProcess:
         return time.monotonic() - self._gauges.alive_at_s.value
 
     def is_over_lag_limit(self) -> bool:
-        """True if producers are to be held back: too much is unsealed, or the sealer is silent."""
+        """True if producers must wait: too much is unsealed, or the sealer is silent."""
         return self.lag_bytes > self.lag_limit_bytes or self.silent_s > _SILENT_S
 
     def _close(self) -> None:
@@ -295,7 +295,7 @@ class _Worker:
             self._put_off[what] = type(error)
         else:
             if self._put_off.pop(what, None) is not None:
-                log.warning("%s goes on.", what)
+                log.warning("%s works again.", what)
 
     def _seal(self, now_s: float) -> bool:
         """Run a pass, if one is due; True if it sealed something."""

@@ -148,7 +148,7 @@ class Sealer:
         found = sealed_log(self._root.store.view(), self.incarnation)
         if self._is_live and (found is None or found.record.state is not LogState.OPEN):
             raise JournalFencedError(
-                f"Incarnation {self.incarnation} of {self._root.path} is not open any more: its process must end."
+                f"Incarnation {self.incarnation} of {self._root.path} is no longer open: its process must end."
             )
         return None if found is None or (not self._is_live and found.record.state is not LogState.CLOSED) else found
 
@@ -177,7 +177,7 @@ class Sealer:
         """Make a file durable and commit it with its frames.
 
         Raises:
-            _LostError: somebody else has sealed these frames, or has taken the log over; the file is deleted.
+            _LostError: another process has sealed these frames or taken the log over; the file is deleted.
         """
         sealed = None if builder is None else builder.finish()
         if sealed is not None and sealed.written.failures:

@@ -113,7 +113,7 @@ class SealedFile:
 
 
 def decide_seal(view: View, span: FrameSpan, sealed: SealedFile | None, now: datetime) -> Change | None:
-    """Commit a span's entries; None where somebody else has sealed it, or the log is in other hands.
+    """Commit a span's entries; None if another process has sealed it or taken the log over.
 
     Raises:
         MetadataError: the segments do not follow the sealed ones, although the frames do.

@@ -57,7 +57,7 @@ from pulsar_on_spark.topic.managed_ledger.sealing.seals import (
 log = logging.getLogger(__name__)
 
 GRACE_S = 10.0
-"""Files stay so long after their trim. A reader that comes later finds them gone, and their entries in segments."""
+"""Time that files are kept after their trim. Later readers find them deleted, and their entries in segments."""
 _MAX_CLOSE_COMMITS = 10_000
 
 
@@ -68,7 +68,7 @@ class TrimReport:
     Attributes:
         deleted_files: Journal files deleted, each copy counted.
         deleted_before: No file is left that only frames below need; the writer of an OPEN log may forget them
-            (`Journal.trimmed`).
+            (`Journal.forget_trimmed_frames`).
         waiting_cursors: Subscriptions without a snapshot yet, which keeps journal files.
         is_cleared: Whether the log is gone altogether.
     """

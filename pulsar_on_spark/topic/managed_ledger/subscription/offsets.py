@@ -181,7 +181,9 @@ class StreamOffset:
 def _grouped(ranges: tuple[SlotRange, ...]) -> tuple[SlotRange, ...]:
     if any(range_.slots == ALL for range_ in ranges):
         if len(ranges) > 1:
-            raise InvalidArgumentError("A range of the whole topic stands beside other ranges of it.")
+            raise InvalidArgumentError(
+                "An offset has a range of a whole topic beside other ranges of it: use one that the stream wrote."
+            )
         return ranges
     merged = []
     for _, alike in groupby(sorted(ranges, key=SlotRange._rest), key=SlotRange._rest):
@@ -189,7 +191,7 @@ def _grouped(ranges: tuple[SlotRange, ...]) -> tuple[SlotRange, ...]:
         merged.append(replace(group[0], slots=tuple(sorted(slot for range_ in group for slot in range_.numbers))))
     every = [slot for range_ in merged for slot in range_.numbers]
     if len(set(every)) < len(every):
-        raise InvalidArgumentError("A slot stands in two ranges of one topic.")
+        raise InvalidArgumentError("An offset has a slot in two ranges of one topic: use one that the stream wrote.")
     return tuple(sorted(merged, key=lambda range_: range_.numbers))
 
 

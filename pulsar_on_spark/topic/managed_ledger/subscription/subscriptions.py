@@ -173,8 +173,8 @@ def delete_subscription(
 
     deadline_s = time.monotonic() + _MAX_WAIT_S
     while True:
-        watcher.observe()
-        brokers.observe()
+        watcher.observe_leases()
+        brokers.observe_leases()
         if force or not _is_uncertain(store.view(), name, parts, watcher, brokers) or time.monotonic() >= deadline_s:
             break
         time.sleep(_WAIT_STEP_S)

@@ -212,7 +212,7 @@ def test_a_topic_that_waits_for_its_compaction(root: Root, part: TopicPart) -> N
     root.store.commit(lambda _: Change(puts=[done], keys={keys.topic(part.name): None}))
     assert trim_topics(root).segments == 2
     assert [each.reason for each in kept_segments(root.store, NAME)] == [
-        "Kept for topic compaction, which has not come to it."
+        "Kept for topic compaction, which has not read it yet."
     ]
 
 

@@ -315,7 +315,7 @@ def test_a_broker_that_cannot_look_at_the_metadata_lets_its_lease_run_out(root: 
     log.rename(log.with_name("away"))
     log.touch()  # a commit under way would make the directory anew
     time.sleep(0.8)
-    wait_until(lambda: (watcher.observe(), watcher.standing(broker.incarnation.id) is Standing.RUN_OUT)[1])
+    wait_until(lambda: (watcher.observe_leases(), watcher.standing(broker.incarnation.id) is Standing.RUN_OUT)[1])
     log.unlink()
     log.with_name("away").rename(log)
     assert broker._thread.is_alive()

@@ -128,7 +128,7 @@ def test_a_reason_not_to_seal_is_logged_once(log: LogOnDisk, capfd: pytest.Captu
         process.stop()
         said = capfd.readouterr().err
     assert said.count("Sealing is put off") == 1
-    assert said.count("Sealing goes on") == 1
+    assert said.count("Sealing works again") == 1
 
 
 def test_killed_and_started_again(log: LogOnDisk) -> None:
