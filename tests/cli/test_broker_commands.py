@@ -304,8 +304,8 @@ def test_measuring(run: Run, broker: RunningBroker) -> None:  # noqa: F811
     assert 0 < produced["messages"] <= 101
     assert produced["failed"] == 0
     assert produced["latency_ms"]["p50"] <= produced["latency_ms"]["max"]
-    consumed = json.loads(ok(run("perf", "consume", "perf", "--seconds", 1, "--earliest", *url)))
-    assert 0 < consumed["messages"] <= produced["messages"]
+    consumed = json.loads(ok(run("perf", "consume", "perf", "-m", produced["messages"], "--earliest", *url)))
+    assert consumed["messages"] == produced["messages"]
 
 
 @pytest.mark.parametrize(

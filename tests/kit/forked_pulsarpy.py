@@ -69,7 +69,9 @@ class ForkedPulsarpy:
             subprocess.TimeoutExpired: it has not ended after so many seconds.
         """
         if self._code is None:
-            if not select.select([self._ended], [], [], timeout)[0]:
+            ending = select.poll()  # `select.select` takes no descriptor from 1024 on
+            ending.register(self._ended, select.POLLIN)
+            if not ending.poll(timeout * 1000):
                 raise subprocess.TimeoutExpired("pulsarpy", timeout)
             self._code = self._server.ask({"ended": self.pid})
             os.close(self._ended)

@@ -223,4 +223,4 @@ def test_an_unknown_listener_name_is_refused(broker: RunningBroker) -> None:
 
     answer = asyncio.run(scene())
     assert (answer.response, answer.error) == (CommandLookupTopicResponse.Failed, ServerError.ServiceNotReady)
-    assert "no listener 'outside'" in answer.message
+    assert "no advertised listener 'outside'" in answer.message

@@ -433,7 +433,9 @@ def test_all_at_once(root: Root, start: Callable[..., RunningIncarnation]):
         trimmer = Trimmer(root, broker.incarnation.id, sealer.cursors, grace_s=0)
         while not ended.wait(0.05):
             sealer.seal(tail=True)
-            broker._loop.call_soon_threadsafe(broker.incarnation.journal.trimmed, trimmer.trim().deleted_before)
+            broker._loop.call_soon_threadsafe(
+                broker.incarnation.journal.forget_trimmed_frames, trimmer.trim().deleted_before
+            )
         sealer.close()
 
     with ThreadPoolExecutor(2) as threads:
