@@ -71,7 +71,7 @@ def test_health_is_red_if_a_quorum_of_topics_or_all_entries_cannot_be_stored(tmp
             assert value(samples, "pulsarpy_journal_records_total", of_journals[1]) == 1
             first, *others = Root.open(broker.root).store.view().all(PathRecord)
             (broker.root / first.uri).rename(tmp_path / "away")
-            assert "quorum 3/3 cannot be stored: 2 storage paths" in red(broker)
+            assert "quorum 3/3 cannot be stored: Only 2 storage paths" in red(broker)
             client.close()
             done(admin.delete(path("t"), params={"force": True}))
         once(broker, 200)
