@@ -21,7 +21,7 @@ from pulsar_on_spark.metadata.state import View
 from pulsar_on_spark.metadata.store import Change
 from pulsar_on_spark.model.errors import ConsumerBusyError
 from pulsar_on_spark.model.ids import IncarnationId
-from pulsar_on_spark.model.standing import Standing
+from pulsar_on_spark.model.lease_state import LeaseState
 from pulsar_on_spark.topic.catalog.root_handle import RootHandle
 from pulsar_on_spark.topic.managed_ledger.cursor.chain import LedgerChain
 from pulsar_on_spark.topic.managed_ledger.cursor.record import CursorRecord
@@ -40,7 +40,7 @@ class Claimer:
         self._claims = Claims(root)
         self._dead_owners = DeadOwners(root)
         self._settled: set[str] = set()
-        self._settling: dict[IncarnationId, asyncio.Task[Standing]] = {}
+        self._settling: dict[IncarnationId, asyncio.Task[LeaseState]] = {}
 
     async def claim(self, request: Request, chain: LedgerChain) -> CursorRecord:
         """Commit this broker's ownership of the subscription, collecting the facts that the decision still lacks.
@@ -55,8 +55,8 @@ class Claimer:
         known = Known(settled=self._settled)
 
         def decide(view: View, cursors: Cursors) -> tuple[Change, CursorRecord]:
-            standings = self._claims.standings(view, part, name)
-            return decisions.decide_open(view, cursors, request, replace(known, standings=standings))
+            states = self._claims.lease_states(view, part, name)
+            return decisions.decide_open(view, cursors, request, replace(known, states=states))
 
         loop = asyncio.get_running_loop()
         deadline_s = loop.time() + MAX_WAIT_S
@@ -83,12 +83,12 @@ class Claimer:
             self._settling[incarnation] = task
             task.add_done_callback(lambda _: self._settling.pop(incarnation))
         match await asyncio.shield(task):
-            case Standing.RUN_OUT:
+            case LeaseState.EXPIRED:
                 self._settled.add(incarnation)
-            case Standing.ALIVE:
+            case LeaseState.ALIVE:
                 raise ConsumerBusyError(
                     f"Subscription {request.name!r} on {request.part.name} is held by clients of another broker, "
                     f"incarnation {incarnation}: connect to that broker, or stop it."
                 )
-            case Standing.UNKNOWN:
+            case LeaseState.UNKNOWN:
                 await asyncio.sleep(_WATCH_STEP_S)

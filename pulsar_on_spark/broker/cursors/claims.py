@@ -15,7 +15,7 @@ import numpy as np
 from pulsar_on_spark.metadata.records import SubscriptionRecord
 from pulsar_on_spark.metadata.state import View
 from pulsar_on_spark.model.ids import LedgerId, Position, TopicId
-from pulsar_on_spark.model.standing import Standing
+from pulsar_on_spark.model.lease_state import LeaseState
 from pulsar_on_spark.topic.catalog.catalog import TopicPart
 from pulsar_on_spark.topic.catalog.leases import LeaseWatcher, lease_directory
 from pulsar_on_spark.topic.catalog.root_handle import RootHandle
@@ -39,7 +39,7 @@ class Claims:
         self._lock = threading.Lock()
         self._consumers: dict[str, LeaseWatcher] = {}
 
-    def standings(self, view: View, part: TopicPart, name: str) -> Mapping[str, Standing]:
+    def lease_states(self, view: View, part: TopicPart, name: str) -> Mapping[str, LeaseState]:
         """Return the consumers of Spark that read the topic under the subscription, as far as their leases tell.
 
         A stale lease of a consumer that owns no slot counts at once: that consumer is only about to take slots, and
@@ -53,11 +53,11 @@ class Claims:
         with self._lock:
             watcher = self._watcher(name)
             watcher.observe_leases()
-            found = watcher.standings(TopicId(part.topic_id))
+            found = watcher.lease_states(TopicId(part.topic_id))
             now_s = time.time()
-            for consumer, standing in found.items():
-                if standing is Standing.UNKNOWN and consumer not in owners and watcher.looks_stale(consumer, now_s):
-                    found[consumer] = Standing.RUN_OUT
+            for consumer, state in found.items():
+                if state is LeaseState.UNKNOWN and consumer not in owners and watcher.looks_stale(consumer, now_s):
+                    found[consumer] = LeaseState.EXPIRED
         return found
 
     def beyond(self, part: TopicPart, by_key: bool, positions: Mapping[int, Position], chain: LedgerChain) -> AckHoles:

@@ -43,8 +43,8 @@ from pulsar_on_spark.model.errors import (
     TopicNotFoundError,
 )
 from pulsar_on_spark.model.ids import EARLIEST, EntryId, IncarnationId, LedgerId, Position, TopicId
+from pulsar_on_spark.model.lease_state import LeaseState
 from pulsar_on_spark.model.names import check_new_name, check_new_properties
-from pulsar_on_spark.model.standing import Standing
 from pulsar_on_spark.protocol.commands import ServerError
 from pulsar_on_spark.topic.catalog.catalog import TopicPart
 from pulsar_on_spark.topic.managed_ledger.cursor.handover import broker_cursor, give_to_spark, take_from_spark
@@ -125,13 +125,13 @@ class Known:
     """The facts found so far for a decision.
 
     Attributes:
-        standings: Lease states of Spark's consumers that read the topic under the subscription.
+        states: Lease states of Spark's consumers that read the topic under the subscription.
         settled: CLOSED incarnations whose cursor records are in the table.
         positions: Slots' positions for which `beyond` was computed.
         beyond: What those slots read beyond the slowest one.
     """
 
-    standings: Mapping[str, Standing] = field(default_factory=dict)
+    states: Mapping[str, LeaseState] = field(default_factory=dict)
     settled: Collection[str] = ()
     positions: Mapping[int, Position] = field(default_factory=lambda: _NOBODY)
     beyond: AckHoles = field(default_factory=AckHoles)
@@ -276,14 +276,14 @@ def _created(view: View, request: Request) -> tuple[Change, CursorRecord]:
 def _require_no_consumer(record: SubscriptionRecord, request: Request, known: Known) -> None:
     """Raise if a consumer of Spark is alive, even one that owns nothing yet: it is about to take slots."""
     owners = {owner.consumer for owner in record.owners if owner.consumer is not None}
-    standings = dict.fromkeys(owners, Standing.RUN_OUT) | dict(known.standings)
-    alive = sorted(name for name, standing in standings.items() if standing is Standing.ALIVE)
+    states = dict.fromkeys(owners, LeaseState.EXPIRED) | dict(known.states)
+    alive = sorted(name for name, state in states.items() if state is LeaseState.ALIVE)
     if alive:
         raise ConsumerBusyError(
             f"Subscription {record.name!r} on {request.part.name} is being read by Spark, consumer {alive[0]!r}: stop "
             "that query, or use another subscription."
         )
-    if Standing.UNKNOWN in standings.values():
+    if LeaseState.UNKNOWN in states.values():
         raise LacksStandingError
 
 

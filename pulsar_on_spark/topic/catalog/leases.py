@@ -9,13 +9,9 @@ merely suspended (`subscription.ownership`). Leases are therefore not synced: af
 
 from __future__ import annotations
 
-import contextlib
-import hashlib
 import json
 import logging
 import math
-import os
-import re
 import threading
 import time
 import uuid
@@ -26,8 +22,8 @@ from typing import Final
 
 from pulsar_on_spark.model.errors import ConsumerBusyError, FormatVersionError, StorageError
 from pulsar_on_spark.model.ids import TopicId
-from pulsar_on_spark.model.standing import Standing
-from pulsar_on_spark.storage.permissions import make_folder, make_folders, opener
+from pulsar_on_spark.model.lease_state import LeaseState
+from pulsar_on_spark.storage.lease_files import LeaseFiles, age_s, lease_folder
 
 FORMAT_VERSION: Final = 1
 DEFAULT_DURATION_S: Final = 10.0
@@ -35,8 +31,6 @@ MAX_CONSUMERS: Final = 1_000
 """Live consumers of one subscription; a further one is refused."""
 LIVE_PERIODS: Final = 3
 """Number of durations after which, by the wall clock, an unrenewed lease is a dead consumer's; for that limit alone."""
-UNFINISHED_S: Final = 60.0
-"""A temporary file this old was left by a process that was killed: writing one takes milliseconds."""
 
 _log = logging.getLogger(__name__)
 
@@ -94,7 +88,7 @@ class Lease:
 
 def lease_directory(root: Path, subscription: str) -> Path:
     """The directory of a subscription's leases; consumers of all its topics share it."""
-    return root / "leases" / _file_name(subscription)
+    return lease_folder(root, subscription)
 
 
 def broker_lease_directory(root: Path) -> Path:
@@ -129,7 +123,8 @@ class LeaseKeeper:
         self.failures = 0
         self.last_error: str | None = None
         self.superseded = False
-        self._path = directory / f"{_file_name(consumer)}.json"
+        self._files = LeaseFiles(directory)
+        self._path = self._files.path(consumer)
         self._lease = Lease(consumer, uuid.uuid4().hex, (), 0, duration_s)
         self._may_renew = may_renew
         self._lock = threading.RLock()  # a signal handler may call stop() in the midst of hold()
@@ -143,13 +138,13 @@ class LeaseKeeper:
             StorageError: the lease file cannot be written.
             ConsumerBusyError: the subscription has `MAX_CONSUMERS` live consumers.
         """
-        directory = self._path.parent
         try:
-            make_folders(directory)
-            _remove_unfinished(directory, time.time())
-            others = _count_live(directory, self._path.name, time.time())
+            self._files.prepare(time.time())
+            others = self._count_other_live(time.time())
             if others >= MAX_CONSUMERS:
-                raise ConsumerBusyError(f"{directory} holds {others} live leases already: stop some of the consumers.")
+                raise ConsumerBusyError(
+                    f"{self._files.folder} holds {others} live leases already: stop some of the consumers."
+                )
             self._write(replace(self._lease, topics=tuple(topics), counter=1))
         except OSError as error:
             raise StorageError(
@@ -198,8 +193,8 @@ class LeaseKeeper:
                     if keep_file:
                         self._write(replace(self._lease, counter=self._lease.counter + 1, released=True))
                     else:
-                        self._path.unlink(missing_ok=True)
-                self._temporary.unlink(missing_ok=True)
+                        self._files.remove(self._lease.consumer)
+                self._files.discard_unfinished(self._lease.consumer, self._lease.token)
             except (OSError, FormatVersionError) as error:
                 _log.warning("Lease %s could not be given up, it runs out by itself: %s", self._path, error)
 
@@ -228,24 +223,26 @@ class LeaseKeeper:
     def _is_mine(self) -> bool:
         """True unless another process of this consumer wrote the file; this process then never writes it again."""
         if not self.superseded:
-            found = _read(self._path)
+            content = self._files.read(self._lease.consumer)
+            found = None if content is None else Lease.parse(content, self._path)
             if found is not None and found.token != self._lease.token:
                 self.superseded = True
                 _log.warning("Lease %s was taken by another process of consumer %s.", self._path, found.consumer)
         return not self.superseded
 
-    @property
-    def _temporary(self) -> Path:
-        return self._path.with_suffix(f".{self._lease.token}.tmp")
-
     def _write(self, lease: Lease) -> None:
-        # `maintain` removes an empty directory. The root's directory is not created: a deleted root stays deleted.
-        with contextlib.suppress(FileExistsError):
-            make_folder(self._path.parent)
-        with open(self._temporary, "w", encoding="utf-8", opener=opener) as file:
-            file.write(lease.text())
-        os.replace(self._temporary, self._path)
+        self._files.write(lease.consumer, lease.token, lease.text())
         self._lease = lease
+
+    def _count_other_live(self, now_s: float) -> int:
+        """Count the other consumers that look alive: not released, and renewed recently by the wall clock."""
+        live = 0
+        for path, content in self._files.read_all():
+            lease = Lease.parse(content, path) if path != self._path else None
+            age = age_s(path, now_s)
+            if lease is not None and age is not None and not lease.released:
+                live += abs(age) <= LIVE_PERIODS * lease.duration_s
+        return live
 
 
 @dataclass(slots=True)
@@ -260,12 +257,12 @@ class _Observed:
     def __post_init__(self) -> None:
         self.changed_s = self.first_s
 
-    def standing(self, now_s: float) -> Standing:
+    def lease_state(self, now_s: float) -> LeaseState:
         """State of the consumer's lease at `now_s`."""
         duration_s = self.lease.duration_s if self.lease is not None else DEFAULT_DURATION_S
         if (self.lease is not None and self.lease.released) or now_s - self.changed_s >= duration_s:
-            return Standing.RUN_OUT
-        return Standing.ALIVE if now_s - self.first_s >= duration_s else Standing.UNKNOWN
+            return LeaseState.EXPIRED
+        return LeaseState.ALIVE if now_s - self.first_s >= duration_s else LeaseState.UNKNOWN
 
 
 class LeaseWatcher:
@@ -277,104 +274,60 @@ class LeaseWatcher:
     """
 
     def __init__(self, directory: Path, clock: Callable[[], float] = time.monotonic) -> None:
-        self._directory = directory
+        self._files = LeaseFiles(directory)
         self._clock = clock
-        self._seen: dict[str, _Observed] = {}
+        self._seen: dict[Path, _Observed] = {}
 
     def observe_leases(self) -> None:
-        """Read the directory once: call it often, and before each `standings`.
+        """Read the directory once: call it often, and before each `lease_states`.
 
         Raises:
             FormatVersionError: a newer version of this project wrote a lease.
             StorageError: the directory or a file in it cannot be read.
         """
         try:
-            found = sorted(path for path in self._directory.iterdir() if path.suffix == ".json")
-            contents = {path.name: _content(path) for path in found}
-        except FileNotFoundError:
-            contents = {}
+            contents = dict(self._files.read_all())
         except OSError as error:
-            raise StorageError(f"Leases in {self._directory} cannot be read ({error}): make them readable.") from error
+            raise StorageError(
+                f"Leases in {self._files.folder} cannot be read ({error}): make them readable."
+            ) from error
         now_s = self._clock()
-        self._seen = {name: seen for name, seen in self._seen.items() if contents.get(name) is not None}
-        for name, content in contents.items():
-            if content is None:
-                continue
-            seen = self._seen.get(name)
+        self._seen = {path: seen for path, seen in self._seen.items() if path in contents}
+        for path, content in contents.items():
+            seen = self._seen.get(path)
             if seen is None:
-                self._seen[name] = _Observed(content, self._parse(name, content), now_s)
+                self._seen[path] = _Observed(content, Lease.parse(content, path), now_s)
             elif seen.content != content:
-                seen.content, seen.lease, seen.changed_s = content, self._parse(name, content), now_s
+                seen.content, seen.lease, seen.changed_s = content, Lease.parse(content, path), now_s
 
-    def standings(self, topic_id: TopicId) -> dict[str, Standing]:
-        """Consumer -> standing, of the leases that name the topic; a consumer without a file is absent."""
+    def lease_states(self, topic_id: TopicId) -> dict[str, LeaseState]:
+        """Consumer -> state, of the leases that name the topic; a consumer without a file is absent."""
         now_s = self._clock()
         return {
-            seen.lease.consumer: seen.standing(now_s)
+            seen.lease.consumer: seen.lease_state(now_s)
             for seen in self._seen.values()
             if seen.lease is not None and topic_id in seen.lease.topics
         }
 
-    def standing(self, consumer: str) -> Standing:
+    def lease_state(self, consumer: str) -> LeaseState:
         """Return the state of one consumer's lease, whatever its topics; a consumer without a lease is gone."""
-        seen = self._seen.get(f"{_file_name(consumer)}.json")
-        return Standing.RUN_OUT if seen is None else seen.standing(self._clock())
+        seen = self._seen.get(self._files.path(consumer))
+        return LeaseState.EXPIRED if seen is None else seen.lease_state(self._clock())
 
     def was_renewed(self, consumer: str) -> bool:
         """True if a consumer's lease changed while this observer watched: then the consumer was alive."""
-        seen = self._seen.get(f"{_file_name(consumer)}.json")
+        seen = self._seen.get(self._files.path(consumer))
         return seen is not None and seen.changed_s > seen.first_s
 
     def has_lease(self, consumer: str) -> bool:
         """True if the consumer had a lease at the last poll."""
-        return f"{_file_name(consumer)}.json" in self._seen
+        return self._files.path(consumer) in self._seen
 
     def looks_stale(self, consumer: str, now_s: float) -> bool:
         """True if a lease is older than its duration by the wall clock (`now_s`): a hint, never a decision."""
-        path = self._directory / f"{_file_name(consumer)}.json"
-        seen = self._seen.get(path.name)
-        try:
-            age_s = now_s - path.stat().st_mtime
-        except FileNotFoundError:
-            return True
-        return age_s > (seen.lease.duration_s if seen is not None and seen.lease is not None else DEFAULT_DURATION_S)
-
-    def _parse(self, name: str, content: bytes) -> Lease | None:
-        return Lease.parse(content, self._directory / name)
-
-
-def _content(path: Path) -> bytes | None:
-    """The file's content; None if it is gone (its consumer has ended meanwhile)."""
-    try:
-        return path.read_bytes()
-    except FileNotFoundError:
-        return None
-
-
-def _read(path: Path) -> Lease | None:
-    content = _content(path)
-    return None if content is None else Lease.parse(content, path)
-
-
-def _count_live(directory: Path, own_name: str, now_s: float) -> int:
-    """Count the other consumers that look alive: not released, and renewed recently by the wall clock."""
-    live = 0
-    for path in directory.glob("*.json"):
-        with contextlib.suppress(FileNotFoundError):
-            lease = _read(path) if path.name != own_name else None
-            if lease is not None and not lease.released:
-                live += abs(now_s - path.stat().st_mtime) <= LIVE_PERIODS * lease.duration_s
-    return live
-
-
-def _remove_unfinished(directory: Path, now_s: float) -> None:
-    for path in directory.glob("*.tmp"):
-        with contextlib.suppress(FileNotFoundError):
-            if now_s - path.stat().st_mtime > UNFINISHED_S:
-                path.unlink()
-
-
-def _file_name(name: str) -> str:
-    """A file name for any text: short, readable, and different for different texts on any file system."""
-    readable = re.sub(r"[^A-Za-z0-9_-]", "_", name)[:60]
-    return f"{readable}-{hashlib.sha256(name.encode()).hexdigest()[:24]}"
+        path = self._files.path(consumer)
+        seen = self._seen.get(path)
+        age = age_s(path, now_s)
+        return age is None or age > (
+            seen.lease.duration_s if seen is not None and seen.lease is not None else DEFAULT_DURATION_S
+        )

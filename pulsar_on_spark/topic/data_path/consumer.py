@@ -18,7 +18,7 @@ from pulsar_on_spark.metadata.state import View
 from pulsar_on_spark.metadata.store import Change
 from pulsar_on_spark.model.errors import SubscriptionNotFoundError
 from pulsar_on_spark.model.ids import IncarnationId, TopicId
-from pulsar_on_spark.model.standing import Standing
+from pulsar_on_spark.model.lease_state import LeaseState
 from pulsar_on_spark.topic.catalog.catalog import TopicPart
 from pulsar_on_spark.topic.catalog.leases import LeaseKeeper, LeaseWatcher, lease_directory
 from pulsar_on_spark.topic.catalog.root_handle import RootHandle
@@ -85,8 +85,8 @@ class SubscriptionConsumer:
         self._keeper = LeaseKeeper(directory, consumer, lease_s)
         self._watcher = LeaseWatcher(directory, clock)
         self._brokers = DeadOwners(root, clock)
-        self._holders: dict[str, Standing] = {}
-        """The known standing of brokers that own the subscription on some topic."""
+        self._holders: dict[str, LeaseState] = {}
+        """The lease states of brokers that own the subscription on some topic."""
         self._started = False
         self._finishing = False
         self._may_expire = True
@@ -115,7 +115,7 @@ class SubscriptionConsumer:
             self._watcher.observe_leases()
             turn = self._decided(self._freed(self._store.view(durable=True), parts), parts, offset)
             standing_by = any(Standby() in found for found in turn.actions.values())
-            waiting = standing_by and (self._type == "Exclusive" or Standing.UNKNOWN in self._holders.values())
+            waiting = standing_by and (self._type == "Exclusive" or LeaseState.UNKNOWN in self._holders.values())
             if not waiting or self._clock() > deadline_s:
                 return
             time.sleep(_WAIT_STEP_S)
@@ -247,14 +247,14 @@ class SubscriptionConsumer:
                 topic=part.name,
                 record=record,
                 cursor=positions.current_positions(record, rows),
-                others=self._standings(part),
+                others=self._lease_states(part),
                 held=self._held.get(part.name, {}),
                 committed=topic if topic is not None and topic.topic_id == part.topic_id else None,
                 stopping=stopping,
                 finishing=self._finishing,
-                holder=self._holders.get(record.owners[0].consumer or "", Standing.ALIVE)
+                holder=self._holders.get(record.owners[0].consumer or "", LeaseState.ALIVE)
                 if record.face == "broker"
-                else Standing.ALIVE,
+                else LeaseState.ALIVE,
             )
         )
 
@@ -271,7 +271,7 @@ class SubscriptionConsumer:
             if record is not None and record.face == "broker"
         }
         self._holders = {owner: self._brokers.settle(owner) for owner in owners}
-        gone = {owner for owner, standing in self._holders.items() if standing is Standing.RUN_OUT}
+        gone = {owner for owner, state in self._holders.items() if state is LeaseState.EXPIRED}
         if not gone:
             return view
 
@@ -294,7 +294,7 @@ class SubscriptionConsumer:
         moved: dict[str, int | None] = {keys.subscription(record.topic_id, self._name): None for record in changed}
         return Change(puts=changed, keys=moved)
 
-    # -- known standings -------------------------------------------------------------------------------------------
+    # -- known lease states ------------------------------------------------------------------------------------------
 
     def _join(self, parts: Sequence[TopicPart]) -> None:
         """Name the topics in the lease; if that fails, `_decided` takes nothing in topics that it does not name."""
@@ -323,24 +323,24 @@ class SubscriptionConsumer:
         """Let the next consumer decide the subscription's type if no live one is left, as in Pulsar."""
         if record.type == self._type or record.face == "broker":
             return record
-        if self._owner_standings(record, part) - {Standing.RUN_OUT}:
+        if self._owner_states(record, part) - {LeaseState.EXPIRED}:
             return record
         return retyped(record, cursors, self._type)
 
-    def _standings(self, part: TopicPart) -> Mapping[str, Standing]:
-        found = self._watcher.standings(TopicId(part.topic_id))
-        return {name: standing for name, standing in found.items() if name != self._consumer}
+    def _lease_states(self, part: TopicPart) -> Mapping[str, LeaseState]:
+        found = self._watcher.lease_states(TopicId(part.topic_id))
+        return {name: state for name, state in found.items() if name != self._consumer}
 
-    def _owner_standings(self, record: SubscriptionRecord, part: TopicPart) -> set[Standing]:
+    def _owner_states(self, record: SubscriptionRecord, part: TopicPart) -> set[LeaseState]:
         """Lease states of the other consumers that own slots; a consumer without a lease file is gone."""
-        standings = self._standings(part)
+        states = self._lease_states(part)
         owners = {owner.consumer for owner in record.owners} - {None, self._consumer}
-        return {standings.get(owner or "", Standing.RUN_OUT) for owner in owners}
+        return {states.get(owner or "", LeaseState.EXPIRED) for owner in owners}
 
     def _owners_unknown(self, view: View, parts: Sequence[TopicPart]) -> bool:
-        if Standing.UNKNOWN in self._holders.values():
+        if LeaseState.UNKNOWN in self._holders.values():
             return True
-        return any(Standing.UNKNOWN in self._owner_standings(self._stored(view, part), part) for part in parts)
+        return any(LeaseState.UNKNOWN in self._owner_states(self._stored(view, part), part) for part in parts)
 
     # -- cursors ---------------------------------------------------------------------------------------------------
 

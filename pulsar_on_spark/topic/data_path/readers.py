@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable
 
 from pulsar_on_spark.metadata.records import SubscriptionRecord
 from pulsar_on_spark.model.ids import TopicId
-from pulsar_on_spark.model.standing import Standing
+from pulsar_on_spark.model.lease_state import LeaseState
 from pulsar_on_spark.topic.catalog.leases import LeaseWatcher, lease_directory
 from pulsar_on_spark.topic.catalog.root_handle import RootHandle
 
@@ -45,5 +45,5 @@ class SparkReaders:
         owners = [owner.consumer for owner in record.owners if owner.consumer is not None]
         if record.face != "spark" or not owners:
             return False
-        standings = self._watchers[record.name].standings(TopicId(record.topic_id))
-        return any(standings.get(owner, Standing.RUN_OUT) is not Standing.RUN_OUT for owner in owners)
+        states = self._watchers[record.name].lease_states(TopicId(record.topic_id))
+        return any(states.get(owner, LeaseState.EXPIRED) is not LeaseState.EXPIRED for owner in owners)

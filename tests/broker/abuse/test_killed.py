@@ -372,7 +372,7 @@ def settle(is_so: Callable[[], bool], progress: Callable[[], object]) -> None:
 
 
 def judge_kills(root: Path, kills: int, deduplicated: bool) -> None:
-    """Call `killed` in a process of its own: the first client of a process decides where the log of all clients goes."""
+    """Call `killed` in a process of its own: the first client of a process decides where all clients log to."""
     with ProcessPoolExecutor(1, get_context("spawn")) as process:
         process.submit(killed, root, kills, deduplicated).result()
 

@@ -9,7 +9,8 @@ import pytest
 
 from pulsar_on_spark.model.errors import ConsumerBusyError, FormatVersionError, StorageError
 from pulsar_on_spark.model.ids import TopicId
-from pulsar_on_spark.model.standing import Standing
+from pulsar_on_spark.model.lease_state import LeaseState
+from pulsar_on_spark.storage import lease_files
 from pulsar_on_spark.topic.catalog import leases
 from pulsar_on_spark.topic.catalog.leases import Lease, LeaseKeeper, LeaseWatcher, lease_directory
 
@@ -31,10 +32,10 @@ class Watch:
         self.clock = Clock()
         self.watcher = LeaseWatcher(directory, self.clock)
 
-    def after(self, seconds: float = 0.0, topic: TopicId = T) -> dict[str, Standing]:
+    def after(self, seconds: float = 0.0, topic: TopicId = T) -> dict[str, LeaseState]:
         self.clock.now_s += seconds
         self.watcher.observe_leases()
-        return self.watcher.standings(topic)
+        return self.watcher.lease_states(topic)
 
 
 @pytest.fixture
@@ -80,23 +81,23 @@ def test_no_lease_is_no_consumer(watch: Watch) -> None:
 
 
 def test_a_consumer_is_unknown_for_one_period_and_then_alive_while_it_renews(keeper: LeaseKeeper, watch: Watch) -> None:
-    assert watch.after() == {"a": Standing.UNKNOWN}
+    assert watch.after() == {"a": LeaseState.UNKNOWN}
     for _ in range(2):
         keeper.renew()
-        assert watch.after(1_000) == {"a": Standing.UNKNOWN}
+        assert watch.after(1_000) == {"a": LeaseState.UNKNOWN}
     for _ in range(5):
         keeper.renew()
-        assert watch.after(1_000) == {"a": Standing.ALIVE}
+        assert watch.after(1_000) == {"a": LeaseState.ALIVE}
 
 
 def test_a_lease_runs_out_when_nothing_changed_for_its_duration(keeper: LeaseKeeper, watch: Watch) -> None:
     watch.after()
     keeper.renew()
     watch.after(1_000)
-    assert watch.after(2_999) == {"a": Standing.ALIVE}
-    assert watch.after(1) == {"a": Standing.RUN_OUT}
+    assert watch.after(2_999) == {"a": LeaseState.ALIVE}
+    assert watch.after(1) == {"a": LeaseState.EXPIRED}
     keeper.renew()
-    assert watch.after(1) == {"a": Standing.ALIVE}, "a paused consumer woke up"
+    assert watch.after(1) == {"a": LeaseState.ALIVE}, "a paused consumer woke up"
 
 
 def test_a_dead_consumer_is_unknown_and_then_run_out_however_old_its_file_is(
@@ -104,16 +105,16 @@ def test_a_dead_consumer_is_unknown_and_then_run_out_however_old_its_file_is(
 ) -> None:
     for written_at in (0, 2_000_000_000 * 2):
         os.utime(lease_file(directory), (written_at, written_at))  # wall clocks say nothing
-    assert watch.after() == {"a": Standing.UNKNOWN}
-    assert watch.after(2_999) == {"a": Standing.UNKNOWN}
-    assert watch.after(1) == {"a": Standing.RUN_OUT}
+    assert watch.after() == {"a": LeaseState.UNKNOWN}
+    assert watch.after(2_999) == {"a": LeaseState.UNKNOWN}
+    assert watch.after(1) == {"a": LeaseState.EXPIRED}
 
 
 def test_an_observer_that_slept_sees_a_change_as_life(keeper: LeaseKeeper, watch: Watch) -> None:
     watch.after()
     keeper.renew()
-    assert watch.after(100_000) == {"a": Standing.ALIVE}
-    assert watch.after(100_000) == {"a": Standing.RUN_OUT}
+    assert watch.after(100_000) == {"a": LeaseState.ALIVE}
+    assert watch.after(100_000) == {"a": LeaseState.EXPIRED}
 
 
 def test_a_stopped_consumer_is_gone_at_once_and_leaves_no_file(
@@ -132,14 +133,14 @@ def test_a_stopped_consumer_is_gone_at_once_and_leaves_no_file(
 def test_a_stopped_consumer_may_leave_a_released_lease(keeper: LeaseKeeper, watch: Watch, directory: Path) -> None:
     watch.after()
     keeper.stop(keep_file=True)
-    assert watch.after() == {"a": Standing.RUN_OUT}
+    assert watch.after() == {"a": LeaseState.EXPIRED}
     assert Lease.parse(lease_file(directory).read_bytes(), directory).released
 
 
 def test_a_consumer_counts_for_the_topics_that_it_reads(keeper: LeaseKeeper, watch: Watch) -> None:
     assert watch.after(topic=U) == {}
     assert keeper.hold([T, U])
-    assert watch.after(topic=U) == {"a": Standing.UNKNOWN}
+    assert watch.after(topic=U) == {"a": LeaseState.UNKNOWN}
     assert keeper.topics == (T, U)
 
 
@@ -157,7 +158,7 @@ def test_a_topic_that_the_file_could_not_name_is_not_held_and_tried_again(
     keeper.renew()
     assert watch.after(topic=U) == {}
     assert keeper.hold([T, U])
-    assert watch.after(topic=U) == {"a": Standing.UNKNOWN}
+    assert watch.after(topic=U) == {"a": LeaseState.UNKNOWN}
 
 
 def test_the_thread_renews_while_the_process_is_busy_and_ends_on_request(directory: Path, watch: Watch) -> None:
@@ -210,7 +211,7 @@ def test_a_swept_directory_is_created_again_and_a_missing_root_not(
     lease_file(directory).unlink()
     directory.rmdir()
     assert keeper.renew()
-    assert watch.after() == {"a": Standing.UNKNOWN}
+    assert watch.after() == {"a": LeaseState.UNKNOWN}
     lease_file(directory).unlink()
     directory.rmdir()
     directory.parent.rmdir()
@@ -235,7 +236,7 @@ def test_a_renewal_that_fails_is_counted_and_the_next_may_succeed(
 def test_a_swept_lease_is_restored_by_the_next_renewal(keeper: LeaseKeeper, watch: Watch, directory: Path) -> None:
     lease_file(directory).unlink()
     assert keeper.renew()
-    assert watch.after() == {"a": Standing.UNKNOWN}
+    assert watch.after() == {"a": LeaseState.UNKNOWN}
 
 
 def test_a_root_that_cannot_be_written_is_named(tmp_path: Path) -> None:
@@ -293,7 +294,7 @@ def test_unfinished_files_of_a_killed_process_are_removed(directory: Path) -> No
     old, young = directory / "x.1.tmp", directory / "y.2.tmp"
     for path in (old, young):
         path.write_text("a process died here, or is writing")
-    os.utime(old, (time.time() - leases.UNFINISHED_S - 1,) * 2)
+    os.utime(old, (time.time() - lease_files.UNFINISHED_S - 1,) * 2)
     LeaseKeeper(directory, "a", duration_s=3_000).start([T])
     assert (old.exists(), young.exists()) == (False, True)
 

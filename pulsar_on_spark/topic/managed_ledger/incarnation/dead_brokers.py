@@ -17,7 +17,7 @@ from pulsar_on_spark.metadata.records import IncarnationRecord, LedgerRecord
 from pulsar_on_spark.metadata.state import View
 from pulsar_on_spark.model.errors import PulsarpyError
 from pulsar_on_spark.model.ids import IncarnationId, PathId, TopicId
-from pulsar_on_spark.model.standing import Standing
+from pulsar_on_spark.model.lease_state import LeaseState
 from pulsar_on_spark.storage.placement import preferred
 from pulsar_on_spark.topic.catalog.leases import LeaseWatcher, broker_lease_directory
 from pulsar_on_spark.topic.catalog.root_handle import RootHandle
@@ -47,7 +47,7 @@ def recover_if_dead(root: RootHandle, incarnation: IncarnationId, watcher: Lease
         JournalUndecidedError: it is undecided what was acknowledged; a path is away or damaged.
     """
     watcher.observe_leases()
-    if watcher.standing(incarnation) is not Standing.RUN_OUT:
+    if watcher.lease_state(incarnation) is not LeaseState.EXPIRED:
         return False
     log.warning(
         "The lease of broker incarnation %s has run out: its journal is recovered.",
@@ -147,7 +147,7 @@ class DeadBrokers:
         if _state(view, incarnation) in (None, "CLOSED"):
             return False
         self._watcher.observe_leases()
-        is_unknown = self._watcher.standing(incarnation) is Standing.UNKNOWN
+        is_unknown = self._watcher.lease_state(incarnation) is LeaseState.UNKNOWN
         return is_unknown and self._watcher.looks_stale(incarnation, time.time())
 
     def _recover_one(self, view: View, incarnation: IncarnationId) -> bool:

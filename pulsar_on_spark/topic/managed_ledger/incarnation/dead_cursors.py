@@ -14,7 +14,7 @@ from pulsar_on_spark.metadata.records import IncarnationRecord
 from pulsar_on_spark.metadata.state import DurableView
 from pulsar_on_spark.model.errors import InvalidArgumentError, JournalUndecidedError
 from pulsar_on_spark.model.ids import IncarnationId
-from pulsar_on_spark.model.standing import Standing
+from pulsar_on_spark.model.lease_state import LeaseState
 from pulsar_on_spark.topic.catalog.leases import LeaseWatcher, broker_lease_directory
 from pulsar_on_spark.topic.catalog.root_handle import RootHandle
 from pulsar_on_spark.topic.managed_ledger.incarnation.dead_brokers import recover_incarnation
@@ -39,31 +39,31 @@ class DeadOwners:
         self._settled: set[IncarnationId] = set()
         self._lock = threading.Lock()
 
-    def settle(self, incarnation: IncarnationId) -> Standing:
+    def settle(self, incarnation: IncarnationId) -> LeaseState:
         """Bring a broker's cursor records into the cursors table if it is gone, its journal being recovered before.
 
         Returns:
-            The broker's standing; RUN_OUT once its cursors are settled.
+            The state of the broker's lease; EXPIRED once its cursors are settled.
 
         Raises:
             JournalUndecidedError, CorruptCursorError: its journal cannot be closed or read now.
             MetadataError, StorageError: nor can the metadata, or the leases.
         """
         if incarnation in self._settled:
-            return Standing.RUN_OUT
+            return LeaseState.EXPIRED
         record = self._root.store.view().get(IncarnationRecord, incarnation)
         if record is not None and record.state != "CLOSED":
             with self._lock:
                 self._watcher.observe_leases()
-                standing = self._watcher.standing(incarnation)
-                if standing is Standing.UNKNOWN and self._watcher.was_renewed(incarnation):
-                    standing = Standing.ALIVE
-            if standing is not Standing.RUN_OUT:
-                return standing
+                state = self._watcher.lease_state(incarnation)
+                if state is LeaseState.UNKNOWN and self._watcher.was_renewed(incarnation):
+                    state = LeaseState.ALIVE
+            if state is not LeaseState.EXPIRED:
+                return state
             recover_incarnation(self._root, incarnation)
         settle_cursors(self._root, incarnation)
         self._settled.add(incarnation)
-        return Standing.RUN_OUT
+        return LeaseState.EXPIRED
 
 
 def _log_to_settle(view: DurableView, incarnation: IncarnationId) -> SealedLog | None:

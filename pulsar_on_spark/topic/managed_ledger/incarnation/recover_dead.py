@@ -18,7 +18,7 @@ from pulsar_on_spark.metadata.records import IncarnationRecord, LedgerRecord, To
 from pulsar_on_spark.metadata.state import View
 from pulsar_on_spark.model.errors import InvalidArgumentError, PulsarpyError
 from pulsar_on_spark.model.ids import IncarnationId, PathId
-from pulsar_on_spark.model.standing import Standing
+from pulsar_on_spark.model.lease_state import LeaseState
 from pulsar_on_spark.topic.catalog.leases import LeaseWatcher, broker_lease_directory
 from pulsar_on_spark.topic.catalog.root_handle import RootHandle
 from pulsar_on_spark.topic.managed_ledger.chain.chain import is_open
@@ -101,7 +101,7 @@ def _settled(root: RootHandle, incarnations: Collection[str]) -> LeaseWatcher:
     """Return a watcher that has seen for each lease whether it is renewed: that takes at most one of its durations."""
     watcher = LeaseWatcher(broker_lease_directory(root.path))
     watcher.observe_leases()
-    while any(watcher.standing(each) is Standing.UNKNOWN for each in incarnations):
+    while any(watcher.lease_state(each) is LeaseState.UNKNOWN for each in incarnations):
         time.sleep(OBSERVE_EVERY_S / 5)
         watcher.observe_leases()
     return watcher
@@ -114,7 +114,7 @@ def _recover(
     topics = _topics(view, incarnation)
     if record.state == "CLOSED":
         return _closed(incarnation, "closed", log_record(record), topics)
-    if watcher.standing(incarnation) is not Standing.RUN_OUT:
+    if watcher.lease_state(incarnation) is not LeaseState.EXPIRED:
         return RecoveredIncarnation(incarnation, "alive", None, (), topics)
     try:
         return _closed(incarnation, "recovered", recover_incarnation(root, incarnation), topics)

@@ -33,7 +33,7 @@ from typing import Literal
 from pulsar_on_spark.metadata.records import SlotOwner, SubscriptionRecord
 from pulsar_on_spark.model.errors import ConsumerBusyError, ConsumerFencedError
 from pulsar_on_spark.model.ids import Position, TopicId
-from pulsar_on_spark.model.standing import Standing
+from pulsar_on_spark.model.lease_state import LeaseState
 from pulsar_on_spark.topic.managed_ledger.subscription.offsets import ALL, SlotRange, TopicOffset
 from pulsar_on_spark.topic.managed_ledger.subscription.positions import owners_by_slot, start_of
 from pulsar_on_spark.topic.managed_ledger.subscription.slots import SLOTTED, UNDIVIDED, slots_of, targets
@@ -51,12 +51,12 @@ class Situation:
         topic: The topic's full name, for error messages.
         record: The current record of the subscription.
         cursor: `current_positions`.
-        others: Standing of the consumers that read this topic under the subscription (this one's does not matter);
+        others: Lease states of the consumers that read this topic under the subscription (this one's does not matter);
             one that is absent has no lease file, hence is gone.
         held: Slot -> epoch that this process took (`held_after` the last decision that was committed).
         committed: What the query's last committed batch read of this topic (Spark's start); None for a new query.
         stopping: The query ends: give everything back.
-        holder: Standing of the broker that has the subscription, if one has.
+        holder: The lease state of the broker that has the subscription, if one has.
         finishing: An AvailableNow query has read its own slots: it takes those that no live consumer has, even if they
             are meant for one, and gives none back before it ends.
     """
@@ -66,11 +66,11 @@ class Situation:
     topic: str
     record: SubscriptionRecord
     cursor: Mapping[int, Position]
-    others: Mapping[str, Standing]
+    others: Mapping[str, LeaseState]
     held: Mapping[int, int]
     committed: TopicOffset | None
     stopping: bool = False
-    holder: Standing = Standing.ALIVE
+    holder: LeaseState = LeaseState.ALIVE
     finishing: bool = False
 
 
@@ -271,14 +271,14 @@ def _reset(situation: Situation) -> Fenced | None:
 
 def _busy(situation: Situation) -> Refuse | Standby | None:
     record = situation.record
-    if record.face == "broker" and situation.holder is not Standing.ALIVE:
+    if record.face == "broker" and situation.holder is not LeaseState.ALIVE:
         return Standby()  # it is taken from a broker that is dead as soon as that is known
     if record.face == "broker":
         return Refuse(f"{_name(situation)} is held by Pulsar clients: stop them, or use another subscription.")
     if record.type != situation.type:
         owners = {owner.consumer for owner in record.owners} - {None, situation.consumer}
-        standings = {situation.others.get(owner or "", Standing.RUN_OUT) for owner in owners}
-        if Standing.UNKNOWN in standings and Standing.ALIVE not in standings and not situation.held:
+        states = {situation.others.get(owner or "", LeaseState.EXPIRED) for owner in owners}
+        if LeaseState.UNKNOWN in states and LeaseState.ALIVE not in states and not situation.held:
             return Standby()  # its consumers may be gone: then the type may be changed
         return Refuse(
             f"{_name(situation)} is {record.type}, and this query asks for {situation.type}: "
@@ -287,7 +287,7 @@ def _busy(situation: Situation) -> Refuse | Standby | None:
     owner = owners_by_slot(record).get(0)
     if record.type != "Exclusive" or situation.held or owner is None or owner.consumer in (None, situation.consumer):
         return None
-    if situation.others.get(owner.consumer or "") is not Standing.ALIVE:
+    if situation.others.get(owner.consumer or "") is not LeaseState.ALIVE:
         return None
     return Refuse(
         f"{_name(situation)} is Exclusive and consumer {owner.consumer!r} is reading it: "
@@ -314,7 +314,7 @@ def _fenced(situation: Situation) -> Fenced | None:
 
 def _wanted(situation: Situation, owners: Mapping[int, SlotOwner]) -> frozenset[int]:
     """The slots that this consumer should have."""
-    live = {name for name, standing in situation.others.items() if standing is not Standing.RUN_OUT}
+    live = {name for name, state in situation.others.items() if state is not LeaseState.EXPIRED}
     live.add(situation.consumer)
     held_by_live = {slot: owner.consumer for slot, owner in owners.items() if owner.consumer in live}
     if situation.record.type == "Exclusive":
@@ -332,10 +332,10 @@ def _is_mine(situation: Situation, owner: SlotOwner | None) -> bool:
     return owner is not None and owner.consumer == situation.consumer
 
 
-def _has_live_owner(owner: SlotOwner | None, others: Mapping[str, Standing]) -> bool:
+def _has_live_owner(owner: SlotOwner | None, others: Mapping[str, LeaseState]) -> bool:
     if owner is None or owner.consumer is None:
         return False
-    return others.get(owner.consumer, Standing.RUN_OUT) is not Standing.RUN_OUT
+    return others.get(owner.consumer, LeaseState.EXPIRED) is not LeaseState.EXPIRED
 
 
 def _resume(situation: Situation, owner: SlotOwner | None, slot: int) -> Position:

@@ -14,8 +14,8 @@ from pulsar_on_spark.metadata.state import View
 from pulsar_on_spark.metadata.store import Change, MetadataStore
 from pulsar_on_spark.model.errors import ConsumerBusyError, SubscriptionNotFoundError
 from pulsar_on_spark.model.ids import Position, TopicId
+from pulsar_on_spark.model.lease_state import LeaseState
 from pulsar_on_spark.model.names import check_new_name, check_new_properties
-from pulsar_on_spark.model.standing import Standing
 from pulsar_on_spark.topic.catalog.catalog import TopicPart
 from pulsar_on_spark.topic.catalog.leases import LeaseWatcher
 from pulsar_on_spark.topic.managed_ledger.chain import chain
@@ -160,8 +160,8 @@ def delete_subscription(
                 f"Subscription {name!r} does not exist on {parts[0].name}: check both names."
             )
         for part, record in records.items():
-            for owner, standing in _owner_standings(part, record, watcher, brokers).items():
-                if standing is not Standing.RUN_OUT and not force:
+            for owner, state in _owner_states(part, record, watcher, brokers).items():
+                if state is not LeaseState.EXPIRED and not force:
                     raise ConsumerBusyError(
                         f"Subscription {name!r} on {part.name} is being read by {owner}: stop it first, or force the "
                         "deletion."
@@ -210,21 +210,21 @@ def _is_uncertain(
     """Return True if an owner has a lease that was not watched long enough to know whether it is live."""
     found = [(part, view.get(SubscriptionRecord, f"{part.topic_id}/{name}")) for part in parts]
     return any(
-        Standing.UNKNOWN in _owner_standings(part, record, watcher, brokers).values()
+        LeaseState.UNKNOWN in _owner_states(part, record, watcher, brokers).values()
         for part, record in found
         if record is not None
     )
 
 
-def _owner_standings(
+def _owner_states(
     part: TopicPart, record: SubscriptionRecord, watcher: LeaseWatcher, brokers: LeaseWatcher
-) -> dict[str, Standing]:
+) -> dict[str, LeaseState]:
     """Describe the state of the subscription's owners in words; an owner without a lease is gone."""
     owners = [owner.consumer for owner in record.owners if owner.consumer is not None]
     if record.face == "broker":
-        return {f"clients of broker {owner}": brokers.standing(owner) for owner in owners}
-    standings = watcher.standings(TopicId(part.topic_id))
-    return {f"consumer {owner!r}": standings.get(owner, Standing.RUN_OUT) for owner in owners}
+        return {f"clients of broker {owner}": brokers.lease_state(owner) for owner in owners}
+    states = watcher.lease_states(TopicId(part.topic_id))
+    return {f"consumer {owner!r}": states.get(owner, LeaseState.EXPIRED) for owner in owners}
 
 
 def retyped(record: SubscriptionRecord, cursors: Cursors, type_: SubscriptionType) -> SubscriptionRecord:

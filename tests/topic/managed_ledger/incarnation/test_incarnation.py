@@ -22,7 +22,7 @@ from pulsar_on_spark.model.errors import (
     TopicTerminatedError,
 )
 from pulsar_on_spark.model.ids import IncarnationId, LedgerId, PathId, TopicId
-from pulsar_on_spark.model.standing import Standing
+from pulsar_on_spark.model.lease_state import LeaseState
 from pulsar_on_spark.root import Root
 from pulsar_on_spark.topic.catalog.catalog import TopicPart
 from pulsar_on_spark.topic.catalog.leases import LeaseWatcher, broker_lease_directory
@@ -315,7 +315,7 @@ def test_a_broker_that_cannot_look_at_the_metadata_lets_its_lease_run_out(root: 
     log.rename(log.with_name("away"))
     log.touch()  # a commit under way would make the directory anew
     time.sleep(0.8)
-    wait_until(lambda: (watcher.observe_leases(), watcher.standing(broker.incarnation.id) is Standing.RUN_OUT)[1])
+    wait_until(lambda: (watcher.observe_leases(), watcher.lease_state(broker.incarnation.id) is LeaseState.EXPIRED)[1])
     log.unlink()
     log.with_name("away").rename(log)
     assert broker._thread.is_alive()

@@ -11,7 +11,7 @@ from pulsar_on_spark.metadata.cursors import CursorRow, Cursors
 from pulsar_on_spark.metadata.records import SlotOwner, SubscriptionRecord
 from pulsar_on_spark.model.errors import ConsumerBusyError, ConsumerFencedError
 from pulsar_on_spark.model.ids import EntryId, LedgerId, Position, TopicId
-from pulsar_on_spark.model.standing import Standing
+from pulsar_on_spark.model.lease_state import LeaseState
 from pulsar_on_spark.topic.managed_ledger.subscription.offsets import ALL, SlotRange, TopicOffset
 from pulsar_on_spark.topic.managed_ledger.subscription.ownership import (
     Fenced,
@@ -32,7 +32,7 @@ from pulsar_on_spark.topic.managed_ledger.subscription.positions import current_
 from pulsar_on_spark.topic.managed_ledger.subscription.slots import slots_of
 
 TOPIC = TopicId("a" * 32)
-ALIVE, UNKNOWN, RUN_OUT = Standing.ALIVE, Standing.UNKNOWN, Standing.RUN_OUT
+ALIVE, UNKNOWN, EXPIRED = LeaseState.ALIVE, LeaseState.UNKNOWN, LeaseState.EXPIRED
 
 
 def at(entry: int) -> Position:
@@ -98,13 +98,13 @@ def test_a_checkpoint_set_back_by_a_power_cut_is_read_from_there(kind: str) -> N
 @pytest.mark.parametrize(("cursor", "start"), [(10, 25), (30, 30)])
 def test_once_another_has_read_the_further_of_checkpoint_and_cursor_counts(kind: str, cursor: int, start: int) -> None:
     record = subscription(kind, owned("a", 5))
-    actions = decide(situation(record, cursor, others={"a": RUN_OUT}, committed=read(4, 0, 25)))
+    actions = decide(situation(record, cursor, others={"a": EXPIRED}, committed=read(4, 0, 25)))
     assert actions == (Take("b", 6, {0: at(start)}),)
 
 
 @pytest.mark.parametrize("kind", ["Exclusive", "Failover"])
-@pytest.mark.parametrize("others", [{"a": RUN_OUT}, {}], ids=["run out", "no lease file"])
-def test_the_lease_has_run_out(kind: str, others: dict[str, Standing]) -> None:
+@pytest.mark.parametrize("others", [{"a": EXPIRED}, {}], ids=["run out", "no lease file"])
+def test_the_lease_has_run_out(kind: str, others: dict[str, LeaseState]) -> None:
     assert decide(situation(subscription(kind, owned("a", 5)), others=others)) == (Take("b", 6, {0: at(10)}),)
 
 
@@ -119,14 +119,14 @@ def test_exclusive_waits_for_one_lease_period_and_then_refuses() -> None:
 
 def test_failover_waits_while_the_active_consumer_lives() -> None:
     record = subscription("Failover", owned("z", 5))
-    for standing in (UNKNOWN, ALIVE):
-        assert decide(situation(record, others={"z": standing, "a": ALIVE})) == (Standby(),)
+    for state in (UNKNOWN, ALIVE):
+        assert decide(situation(record, others={"z": state, "a": ALIVE})) == (Standby(),)
 
 
 def test_failover_goes_to_the_first_live_consumer_by_name() -> None:
     record = subscription("Failover", owned("z", 5))
-    assert decide(situation(record, others={"z": RUN_OUT, "a": ALIVE})) == (Standby(),)
-    assert decide(situation(record, others={"z": RUN_OUT, "a": RUN_OUT, "c": ALIVE})) == (Take("b", 6, {0: at(10)}),)
+    assert decide(situation(record, others={"z": EXPIRED, "a": ALIVE})) == (Standby(),)
+    assert decide(situation(record, others={"z": EXPIRED, "a": EXPIRED, "c": ALIVE})) == (Take("b", 6, {0: at(10)}),)
 
 
 @pytest.mark.parametrize("kind", ["Exclusive", "Failover", "Shared"])
@@ -161,11 +161,11 @@ def test_another_type_is_refused() -> None:
 
 
 @pytest.mark.parametrize(
-    ("standing", "found"), [(UNKNOWN, Standby), (ALIVE, Refuse), (RUN_OUT, Refuse)], ids=["unknown", "alive", "gone"]
+    ("state", "found"), [(UNKNOWN, Standby), (ALIVE, Refuse), (EXPIRED, Refuse)], ids=["unknown", "alive", "gone"]
 )
-def test_a_change_of_type_waits_until_live_consumers_are_excluded(standing: Standing, found: type) -> None:
+def test_a_change_of_type_waits_until_live_consumers_are_excluded(state: LeaseState, found: type) -> None:
     """With nobody left the caller changes the type before it asks."""
-    looking = replace(situation(subscription("Shared", owned("a", 3)), others={"a": standing}), type="Failover")
+    looking = replace(situation(subscription("Shared", owned("a", 3)), others={"a": state}), type="Failover")
     (action,) = decide(looking)
     assert isinstance(action, found)
 
@@ -209,7 +209,7 @@ def test_a_consumer_that_joins_waits_until_slots_are_released(kind: str) -> None
 
 def test_slots_of_a_dead_consumer_are_taken_and_those_of_the_living_are_not() -> None:
     record = subscription("Shared", owned("a", 2, slots=HALF), owned("z", 3, slots=REST))
-    (take,) = decide(situation(record, others={"a": ALIVE, "z": RUN_OUT}))
+    (take,) = decide(situation(record, others={"a": ALIVE, "z": EXPIRED}))
     assert take == Take("b", 4, dict.fromkeys(REST, at(10)))
     (take,) = decide(situation(record, others={}))
     assert isinstance(take, Take)

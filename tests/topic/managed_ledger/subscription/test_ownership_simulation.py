@@ -16,7 +16,7 @@ import pytest
 from pulsar_on_spark.metadata.cursors import CursorRow
 from pulsar_on_spark.metadata.records import SlotOwner, SubscriptionRecord
 from pulsar_on_spark.model.ids import EntryId, LedgerId, Position, TopicId
-from pulsar_on_spark.model.standing import Standing
+from pulsar_on_spark.model.lease_state import LeaseState
 from pulsar_on_spark.topic.managed_ledger.subscription import ownership, positions
 from pulsar_on_spark.topic.managed_ledger.subscription.offsets import TopicOffset
 from pulsar_on_spark.topic.managed_ledger.subscription.ownership import Fenced, Refuse, Situation, Standby, Take
@@ -86,27 +86,27 @@ class World:
         owners = positions.owners_by_slot(self.record)
         return {slot: positions.current_position(self.record, owners.get(slot), self.rows[slot]) for slot in self.slots}
 
-    def standings(self, me: str) -> dict[str, Standing]:
+    def lease_states(self, me: str) -> dict[str, LeaseState]:
         seen = {}
         for consumer in sorted({process.checkpoint.consumer for process in self.processes} - {me}):
             mine = [process for process in self.processes if process.checkpoint.consumer == consumer]
             if any(process.alive and not process.paused for process in mine):
-                choices = [Standing.ALIVE, Standing.ALIVE, Standing.UNKNOWN]
+                choices = [LeaseState.ALIVE, LeaseState.ALIVE, LeaseState.UNKNOWN]
                 if not self.calm and not self.settling and self.random.random() < 0.03:
-                    choices = [Standing.RUN_OUT]  # a long pause of the thread: safety may not rest on leases
+                    choices = [LeaseState.EXPIRED]  # a long pause of the thread: safety may not rest on leases
             elif self.settling:
-                choices = [Standing.RUN_OUT]
+                choices = [LeaseState.EXPIRED]
             elif self.calm:
-                choices = [Standing.ALIVE, Standing.UNKNOWN]
+                choices = [LeaseState.ALIVE, LeaseState.UNKNOWN]
             else:
-                choices = [Standing.UNKNOWN, Standing.RUN_OUT]
+                choices = [LeaseState.UNKNOWN, LeaseState.EXPIRED]
             seen[consumer] = self.random.choice(choices)
         return seen
 
     def situation(self, process: Process, committed: TopicOffset | None, stopping: bool = False) -> Situation:
         consumer = process.checkpoint.consumer
         return Situation(
-            consumer, self.type, "t", self.record, self.positions(), self.standings(consumer), dict(process.held),
+            consumer, self.type, "t", self.record, self.positions(), self.lease_states(consumer), dict(process.held),
             committed, stopping,
         )  # fmt: skip
 
@@ -134,7 +134,7 @@ class World:
                 raise BrokenPromiseError(f"slot {slot} was taken twice under epoch {action.epoch}")
             owner = before.get(slot)
             if owner is not None and owner.consumer not in (None, action.consumer):
-                if situation.others.get(owner.consumer, Standing.RUN_OUT) is not Standing.RUN_OUT:
+                if situation.others.get(owner.consumer, LeaseState.EXPIRED) is not LeaseState.EXPIRED:
                     raise BrokenPromiseError(f"slot {slot} was taken from a consumer that may be alive")
                 self.forced.add(slot)
             if not self.calm:  # what the former owner wrote after the taker's reading does not count

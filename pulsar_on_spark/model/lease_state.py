@@ -5,9 +5,9 @@ from __future__ import annotations
 from enum import Enum
 
 
-class Standing(Enum):
+class LeaseState(Enum):
     """State of another consumer's lease, as far as an observer knows it."""
 
     UNKNOWN = "seen for less than one lease period"
     ALIVE = "seen for a lease period or longer, and renewed within the last one"
-    RUN_OUT = "not renewed for a lease period, or released"
+    EXPIRED = "not renewed for a lease period, or released"
