@@ -16,6 +16,7 @@ import httpx
 import psutil
 
 from conformance.network import BROKER_PORT, WEB_PORT
+from conformance.security import ANONYMOUS, GRANTS, Security
 from conformance.suites import Suite
 from tests.kit.running_broker import RunningBroker
 
@@ -36,9 +37,10 @@ def our_broker(suite: Suite, work: Path) -> Iterator[IsRunning]:
     root = work / "root"
     shutil.rmtree(root, ignore_errors=True)
     ports = {"broker_service_port": BROKER_PORT, "web_service_port": WEB_PORT}
-    broker = RunningBroker(root, {**suite.settings, **ports})
+    security = suite.secure(work)
+    broker = RunningBroker(root, {**suite.settings, **security.own_settings, **ports})
     try:
-        _make_namespaces(suite)
+        _make_namespaces(suite, security)
         yield lambda: _is_alive(broker.pid)
     finally:
         try:
@@ -70,14 +72,16 @@ def real_pulsar(suite: Suite, work: Path) -> Iterator[IsRunning]:
     jars.mkdir(parents=True, exist_ok=True)
     ports = {"brokerServicePort": BROKER_PORT, "webServicePort": WEB_PORT, "advertisedAddress": "localhost"}
     retention = {"defaultRetentionTimeInMinutes": 0, "defaultRetentionSizeInMB": 0}
+    security = suite.secure(work)
+    chosen = {**ports, **retention, **suite.pulsar_settings, **security.settings}
     settings = work / "pulsar.conf"
-    settings.write_text("".join(f"{k}={v}\n" for k, v in {**ports, **retention, **suite.pulsar_settings}.items()))
+    settings.write_text("".join(f"{name}={value}\n" for name, value in chosen.items()))
     with (work / "pulsar.log").open("wb") as log:
         command = [str(PEER_SCRIPT), str(jars), "1", str(settings)]
         process = subprocess.Popen(command, stdout=log, stderr=log, start_new_session=True)
         try:
-            _wait_for_pulsar(process, work / "pulsar.log")
-            _make_namespaces(suite)
+            _wait_for_pulsar(process, work / "pulsar.log", security)
+            _make_namespaces(suite, security)
             yield lambda: process.poll() is None
         finally:
             if process.poll() is None:
@@ -86,11 +90,12 @@ def real_pulsar(suite: Suite, work: Path) -> Iterator[IsRunning]:
             shutil.rmtree(jars / "data", ignore_errors=True)
 
 
-def _wait_for_pulsar(process: subprocess.Popen[bytes], log: Path) -> None:
+def _wait_for_pulsar(process: subprocess.Popen[bytes], log: Path, security: Security) -> None:
     deadline = time.monotonic() + PEER_START_S
     while time.monotonic() < deadline and process.poll() is None:
         try:
-            if httpx.get(f"{ADMIN_URL}/namespaces/public/default", timeout=5).status_code == httpx.codes.OK:
+            url = f"{ADMIN_URL}/namespaces/public/default"
+            if httpx.get(url, headers=security.headers, timeout=5).status_code == httpx.codes.OK:
                 return
         except httpx.TransportError:
             pass
@@ -98,16 +103,22 @@ def _wait_for_pulsar(process: subprocess.Popen[bytes], log: Path) -> None:
     raise BrokerMissingError(f"The real Pulsar did not start (it needs Java 17 and 2 GB): see {log}.")
 
 
-def _make_namespaces(suite: Suite) -> None:
-    for namespace in suite.namespaces:
-        tenant = namespace.partition("/")[0]
-        _put(f"tenants/{tenant}", {"adminRoles": [], "allowedClusters": ["standalone"]})
-        _put(f"namespaces/{namespace}", None)
+def _make_namespaces(suite: Suite, security: Security) -> None:
+    """Make the namespaces of a suite, and grant what its scripts grant."""
+    with httpx.Client(base_url=ADMIN_URL, headers=security.headers, timeout=60) as admin:
+        for namespace in suite.namespaces:
+            tenant = namespace.partition("/")[0]
+            _send(admin, "PUT", f"tenants/{tenant}", {"adminRoles": [], "allowedClusters": ["standalone"]})
+            _send(admin, "PUT", f"namespaces/{namespace}", None)
+        _send(admin, "POST", "tenants/public", {"adminRoles": [ANONYMOUS], "allowedClusters": ["standalone"]})
+        for namespace in ("public/default", *suite.namespaces):
+            role = GRANTS.get(namespace, ANONYMOUS)
+            _send(admin, "POST", f"namespaces/{namespace}/permissions/{role}", ["produce", "consume"])
 
 
-def _put(path: str, body: object) -> None:
-    answer = httpx.put(f"{ADMIN_URL}/{path}", json=body, timeout=60)
-    if answer.status_code != httpx.codes.CONFLICT:
+def _send(admin: httpx.Client, method: str, path: str, body: object) -> None:
+    answer = admin.request(method, path, json=body)
+    if answer.status_code != httpx.codes.CONFLICT:  # it exists
         answer.raise_for_status()
 
 

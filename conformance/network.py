@@ -13,6 +13,7 @@ from typing import Final
 
 BROKER_PORT: Final = 6650
 WEB_PORT: Final = 8080
+TLS_PORTS: Final = (6651, 8443)
 
 _CLONE_NEWNET: Final = 0x40000000
 _SET_UP: Final = ("ip link set lo up", "ip route add default dev lo")
@@ -34,7 +35,7 @@ def claim_network() -> None:
     Raises:
         PortsTakenError: a port is taken, and this process may not create a network namespace.
     """
-    taken = [port for port in (BROKER_PORT, WEB_PORT) if not _is_free(port)]
+    taken = [port for port in (BROKER_PORT, WEB_PORT, *TLS_PORTS) if not _is_free(port)]
     if not taken and _is_silent(_NOBODY):
         return
     libc = ctypes.CDLL(None, use_errno=True)

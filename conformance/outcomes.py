@@ -14,7 +14,6 @@ WHY_CHARACTERS: Final = 160
 
 _NEEDS_PREFIX: Final = "needs "
 _NEEDS: Final = (
-    (re.compile(r":(?:6651|8443)\D|\.test-token\.txt|AuthorizationError not raised"), "TLS/authentication"),
     (re.compile(r"Could not resolve host"), "the internet"),
     (re.compile(r"docker is required|Docker daemon|docker not found|Docker not found|docker\.sock"), "Docker"),
 )

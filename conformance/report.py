@@ -17,12 +17,13 @@ HEAD = """# Conformance
 Written by `make conformance` from the output of the official suites of Pulsar's clients.
 Each test runs in a process of its own, against a broker with the settings that its suite expects
 (`conformance/suites.py`); none is left out. A test that fails is repeated once at a fresh broker,
-and the page says so if it then passes; a test that needs a missing environment (TLS, Docker) is not
-repeated.
+and the page says so if it then passes; a test that needs a missing environment (Docker) is not
+repeated. Brokers have TLS, authentication and authorization as the suites' own settings say, with
+the suites' certificates, keys and tokens.
 
 The last column has the same suites against a real Pulsar 4.2.4, one broker with one copy and the
-same settings, also without TLS and authentication. Every test's outcome is in
-[conformance.json](conformance.json), which the next run must not fall below.
+same settings. Every test's outcome is in [conformance.json](conformance.json), which the next run
+must not fall below.
 """
 NAMES = {"ours": "here", "pulsar": "Pulsar 4.2.4"}
 

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Final
 
 from conformance.outcomes import Judge, judge_go, judge_python
+from conformance.security import Security, go_security, python_security
 
 GO_MODULE: Final = "github.com/apache/pulsar-client-go@v0.19.0"
 PYTHON_CLIENT: Final = "pulsar-client 3.13.0"
@@ -57,6 +58,7 @@ class Suite:
         source: Its name and version, for the page.
         find: Prepares the suite in a work folder and lists its tests; raises SuiteMissingError.
         judge: Reads the outcome of one of its tests.
+        secure: Prepares TLS, authentication and authorization in a work folder.
         settings: Settings of the broker under test, by the names of `BrokerSettings`.
         pulsar_settings: The same for a real Pulsar.
         namespaces: Namespaces that its tests use, besides public/default.
@@ -66,6 +68,7 @@ class Suite:
     source: str
     find: Callable[[Path], list[Test]]
     judge: Judge
+    secure: Callable[[Path], Security]
     settings: Mapping[str, object] = field(default_factory=dict)
     pulsar_settings: Mapping[str, object] = field(default_factory=dict)
     namespaces: Sequence[str] = ()
@@ -75,8 +78,7 @@ def _go_tests(package: str) -> Callable[[Path], list[Test]]:
     def find(work: Path) -> list[Test]:
         if shutil.which("go") is None:
             raise SuiteMissingError("Go is missing: install Go 1.24 or newer, which fetches and compiles the suite.")
-        downloaded = _output(["go", "mod", "download", "-json", GO_MODULE], work)
-        folder = Path(json.loads(downloaded)["Dir"])
+        folder = _go_module(work)
         binary = work / f"{package.replace('/', '-')}-{GO_MODULE.partition('@')[2]}.test"
         if not binary.exists():
             _output(["go", "test", "-c", "-o", str(binary), f"./{package}"], folder)
@@ -89,7 +91,20 @@ def _go_tests(package: str) -> Callable[[Path], list[Test]]:
     return find
 
 
-def _python_tests(work: Path) -> list[Test]:
+def _go_module(work: Path) -> Path:
+    """Return the folder of the module, which Go downloads once."""
+    return Path(json.loads(_output(["go", "mod", "download", "-json", GO_MODULE], work))["Dir"])
+
+
+def _secure_go(work: Path) -> Security:
+    return go_security(_go_module(work) / "integration-tests", work / "security")
+
+
+def _secure_python(work: Path) -> Security:
+    return python_security(_python_folder(), work / "security")
+
+
+def _python_folder() -> Path:
     given = os.environ.get(PYTHON_TESTS_VARIABLE, "")
     folder = Path(given).resolve()
     if not given or not (folder / "pulsar_test.py").is_file():
@@ -97,6 +112,11 @@ def _python_tests(work: Path) -> list[Test]:
             f"The Python client's tests are missing: clone github.com/apache/pulsar-client-python at the tag of "
             f"{PYTHON_CLIENT} and set {PYTHON_TESTS_VARIABLE} to its folder tests."
         )
+    return folder
+
+
+def _python_tests(work: Path) -> list[Test]:
+    folder = _python_folder()
     python = [sys.executable, "-B"]
     return [
         Test(name, [*python, "-m", "unittest", "-v", name], folder, PYTHON_TEST_LIMIT_S)
@@ -128,6 +148,7 @@ def _go_suite(name: str, client: str, package: str) -> Suite:
         source=f"{client}, {GO_MODULE}, package {package}",
         find=_go_tests(package),
         judge=judge_go,
+        secure=_secure_go,
         settings=_GO_SETTINGS,
         pulsar_settings=_GO_PULSAR_SETTINGS,
         namespaces=("private/auth",),
@@ -144,6 +165,7 @@ SUITES: Final = {
             source=f"Python client, {PYTHON_CLIENT}, folder tests of apache/pulsar-client-python",
             find=_python_tests,
             judge=judge_python,
+            secure=_secure_python,
             settings={"max_message_size": 1_024_000},
             pulsar_settings={"maxMessageSize": 1_024_000, "acknowledgmentAtBatchIndexLevelEnabled": "true"},
             namespaces=("public/default-2", "private/auth"),

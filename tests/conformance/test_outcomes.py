@@ -55,12 +55,6 @@ def test_a_go_test_that_skips_itself() -> None:
     assert judge_go(0, said) == Outcome("skipped", "a_test.go:9: only on macOS")
 
 
-def test_a_test_that_fails_without_tls_names_it() -> None:
-    said = 'msg="Failed to connect" error="dial tcp [::1]:6651: connect: connection refused"\n' + GO_FAILED
-    assert judge_go(1, said) == Outcome("failed", "needs TLS/authentication")
-    assert judge_go(0, said + "--- PASS: TestName (0.03s)\n") == Outcome("passed")
-
-
 def test_a_process_that_was_stopped_has_failed() -> None:
     assert judge_go(None, "=== RUN   TestName\n") == Outcome("failed", "no end within the time limit")
     assert judge_python(-11, "") == Outcome("failed", "exit code -11")

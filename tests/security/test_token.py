@@ -73,6 +73,11 @@ def test_a_token_of_an_rsa_key_has_its_role(algorithm: str) -> None:
     assert verify(signed({"sub": "orders"}, algorithm, RSA), RSA_KEY, RULES, NOW_S).role == "orders"
 
 
+def test_a_token_may_end_with_the_line_of_its_file() -> None:
+    assert verify(signed({"sub": "orders"}) + b"\r\n", HMAC_KEY, RULES, NOW_S).role == "orders"
+    assert refusal(b" \n") is Failure.MISSING
+
+
 def test_a_token_of_an_ec_key_has_its_role() -> None:
     assert verify(signed({"sub": "orders"}, "ES256", EC), EC_KEY, RULES, NOW_S).role == "orders"
     of_384 = public_key(public(EC_384), "it")

@@ -70,10 +70,11 @@ def verified_claims(token: bytes, key: TokenKey) -> Mapping[str, Any]:
     Raises:
         NotAuthenticatedError: the token is malformed, or not signed by the key.
     """
-    if not token:
-        raise NotAuthenticatedError(Failure.MISSING, "there is no token")
     if len(token) > MAX_TOKEN_BYTES:
         raise NotAuthenticatedError(Failure.TOO_LONG, f"the token has more than {MAX_TOKEN_BYTES} bytes")
+    token = token.strip()  # clients send files with the line's end
+    if not token:
+        raise NotAuthenticatedError(Failure.MISSING, "there is no token")
     try:
         found = jwt.decode_complete(
             token, cast(Any, key.material), algorithms=list(key.algorithms), options=_SIGNATURE_ONLY
