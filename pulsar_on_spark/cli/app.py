@@ -16,7 +16,7 @@ from pulsar_on_spark.cli.arguments import AsJson, RootArgument, RootOption, open
 from pulsar_on_spark.cli.backup import backup
 from pulsar_on_spark.cli.broker_target import BrokerTarget
 from pulsar_on_spark.cli.compact import compact
-from pulsar_on_spark.cli.connection import with_tls_options
+from pulsar_on_spark.cli.connection import with_client_options
 from pulsar_on_spark.cli.consume import consume
 from pulsar_on_spark.cli.http_admin import RequestRefusedError
 from pulsar_on_spark.cli.perf import perf_app
@@ -331,4 +331,4 @@ for _heading, _functions, _groups in _COMMANDS:
         app.command(rich_help_panel=_heading)(_function)
     for _name, _group in _groups.items():
         app.add_typer(_group, name=_name, rich_help_panel=_heading, cls=PulsarGroup)
-with_tls_options(app)
+with_client_options(app)

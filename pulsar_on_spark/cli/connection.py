@@ -1,6 +1,7 @@
-"""Connections over TLS for commands with `--url`: common options, named as those of `pulsar-admin`.
+"""Connections of commands with `--url`: TLS and credentials by common options, named as those of `pulsar-admin`.
 
-`with_tls_options` adds the options to the commands, which do not pass them on: `client_tls` returns their values.
+`with_client_options` adds the options to commands, which do not pass them on: `client_options` returns their values.
+What they leave open is taken from Pulsar's `client.conf`, if there is one.
 """
 
 from __future__ import annotations
@@ -65,20 +66,24 @@ _Params = Annotated[
 
 
 @dataclass(frozen=True, slots=True)
-class ClientTls:
-    """The TLS options of a command.
+class ClientOptions:
+    """The options of a command's connection.
 
     Attributes:
         trust_certs: PEM file of the trusted CAs; None for those of the system.
         allow_insecure: True to accept every certificate.
         verify_hostname: False to accept a trusted certificate of another host.
         credentials: The client's credentials.
+        web_url: The broker's HTTP URL in `client.conf`; None without one.
+        service_url: The broker's URL for messages in `client.conf`; None without one.
     """
 
     trust_certs: Path | None = None
     allow_insecure: bool = False
     verify_hostname: bool = True
     credentials: Credentials = _NONE
+    web_url: str | None = None
+    service_url: str | None = None
 
     def context(self) -> ssl.SSLContext:
         """Create the context of a connection.
@@ -95,23 +100,23 @@ class ClientTls:
         return context
 
 
-_DEFAULT: Final = ClientTls()
-_OF_COMMAND: ContextVar[ClientTls] = ContextVar("_OF_COMMAND", default=_DEFAULT)
+_DEFAULT: Final = ClientOptions()
+_OF_COMMAND: ContextVar[ClientOptions] = ContextVar("_OF_COMMAND", default=_DEFAULT)
 
 
-def client_tls() -> ClientTls:
-    """Return the TLS options of the command that runs."""
+def client_options() -> ClientOptions:
+    """Return the options of the command that runs."""
     return _OF_COMMAND.get()
 
 
-def with_tls_options(app: typer.Typer) -> None:
-    """Add the TLS options to all commands of a program that take a URL."""
+def with_client_options(app: typer.Typer) -> None:
+    """Add the options to all commands of a program that take a URL."""
     for command in app.registered_commands:
         if command.callback is not None and "url" in inspect.signature(command.callback).parameters:
             command.callback = _with_options(command.callback)
     for group in app.registered_groups:
         if group.typer_instance is not None:
-            with_tls_options(group.typer_instance)
+            with_client_options(group.typer_instance)
 
 
 def _with_options(command: Callable[..., Any]) -> Callable[..., Any]:
@@ -133,7 +138,8 @@ def _with_options(command: Callable[..., Any]) -> Callable[..., Any]:
         if auth_plugin is None:
             auth_plugin, auth_params = conf.get("authPlugin", ""), auth_params or conf.get("authParams", "")
         credentials = Credentials.parse(auth_plugin, auth_params or "")
-        _OF_COMMAND.set(ClientTls(trust_certs, allow_insecure, verify_hostname, credentials))
+        urls = (conf.get("webServiceUrl"), conf.get("brokerServiceUrl"))
+        _OF_COMMAND.set(ClientOptions(trust_certs, allow_insecure, verify_hostname, credentials, *urls))
         return command(*arguments, **options)
 
     own = inspect.signature(command, eval_str=True)

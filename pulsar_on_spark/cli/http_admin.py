@@ -12,7 +12,7 @@ from pulsar_on_spark.model.names import TopicName, check_namespace
 if TYPE_CHECKING:
     import httpx
 
-    from pulsar_on_spark.cli.connection import ClientTls
+    from pulsar_on_spark.cli.connection import ClientOptions
 
 TIMEOUT_S: Final = 60.0
 """Time limit of a request: taking over a subscription may last as long as a lease."""
@@ -41,7 +41,7 @@ class HttpAdmin:
         InvalidArgumentError: the URL is not an HTTP URL, or the file of trusted CAs cannot be used.
     """
 
-    def __init__(self, url: str, tls: ClientTls) -> None:
+    def __init__(self, url: str, tls: ClientOptions) -> None:
         if not url.startswith(("http://", "https://")):
             raise InvalidArgumentError(
                 f"URL {url!r} is not an HTTP URL: give a broker's, such as http://localhost:8080."

@@ -13,7 +13,7 @@ from urllib.parse import urlsplit
 
 import typer
 
-from pulsar_on_spark.cli.connection import ClientTls, client_tls
+from pulsar_on_spark.cli.connection import ClientOptions, client_options
 from pulsar_on_spark.cli.extras import missing
 from pulsar_on_spark.cli.http_admin import RequestRefusedError, refused_certificate
 from pulsar_on_spark.cli.targets import URL_VARIABLE
@@ -81,19 +81,19 @@ def service_client(url: str | None) -> Iterator[pulsar.Client]:
     except ImportError as error:
         raise InvalidArgumentError(missing("pulsar-client", "This command", "client")) from error
     silent = pulsar.FileLogger(pulsar.LoggerLevel.Error, os.devnull)  # a console logger would write among the results
-    given = url or os.environ.get(URL_VARIABLE) or _DEFAULT_URL
-    tls = client_tls()
-    _require_listener(given, tls)
+    options = client_options()
+    given = url or os.environ.get(URL_VARIABLE) or options.service_url or _DEFAULT_URL
+    _require_listener(given, options)
     try:
         with closing(
             pulsar.Client(
                 given,
-                authentication=tls.credentials.of_client(),
+                authentication=options.credentials.of_client(),
                 operation_timeout_seconds=_TIMEOUT_S,
                 logger=silent,
-                tls_trust_certs_file_path=None if tls.trust_certs is None else str(tls.trust_certs),
-                tls_allow_insecure_connection=tls.allow_insecure,
-                tls_validate_hostname=tls.verify_hostname and not tls.allow_insecure,
+                tls_trust_certs_file_path=None if options.trust_certs is None else str(options.trust_certs),
+                tls_allow_insecure_connection=options.allow_insecure,
+                tls_validate_hostname=options.verify_hostname and not options.allow_insecure,
             )
         ) as client:
             yield client
@@ -103,7 +103,7 @@ def service_client(url: str | None) -> Iterator[pulsar.Client]:
         ) from error
 
 
-def _require_listener(url: str, tls: ClientTls) -> None:
+def _require_listener(url: str, options: ClientOptions) -> None:
     """Check that a broker listens, because the client would retry for half a minute. A URL may name several brokers.
 
     Raises:
@@ -120,7 +120,7 @@ def _require_listener(url: str, tls: ClientTls) -> None:
         raise InvalidArgumentError(
             f"URL {url!r} is not a broker's: give one such as {_DEFAULT_URL} or http://localhost:8080."
         ) from error
-    context = tls.context() if scheme in ("pulsar+ssl", "https") else None
+    context = options.context() if scheme in ("pulsar+ssl", "https") else None
     causes: list[str] = []
     for address in addresses:
         try:

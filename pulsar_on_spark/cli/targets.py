@@ -1,6 +1,6 @@
 """The choice between a root and the broker that serves one, as the target of a command.
 
-`--url`, else the root (its argument, `--root` or `PULSARPY_ROOT`), else `PULSARPY_URL`.
+`--url`, else the root (its argument, `--root` or `PULSARPY_ROOT`), else `PULSARPY_URL`, else the URL of `client.conf`.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import typer
 
 from pulsar_on_spark.cli.arguments import open_root
 from pulsar_on_spark.cli.broker_target import BrokerTarget
-from pulsar_on_spark.cli.connection import client_tls
+from pulsar_on_spark.cli.connection import client_options
 from pulsar_on_spark.cli.http_admin import HttpAdmin
 from pulsar_on_spark.model.errors import InvalidArgumentError
 from pulsar_on_spark.model.root_path import ROOT_VARIABLE
@@ -39,16 +39,21 @@ def open_target(argument: str | None, option: str | None, url: str | None) -> Ro
     if url is not None and root_is_given:
         raise InvalidArgumentError("Both a root and --url are given: give one of them.")
     if url is None and argument is None and option is None:
-        url = os.environ.get(URL_VARIABLE)
+        url = default_url()
         if url is None:
             raise InvalidArgumentError(
                 f"Neither a root nor a broker is given: add --root or --url, or set {ROOT_VARIABLE} or {URL_VARIABLE}."
             )
     if url is not None:
-        return BrokerTarget(HttpAdmin(url, client_tls()))
+        return BrokerTarget(HttpAdmin(url, client_options()))
     from pulsar_on_spark.cli.root_target import RootTarget
 
     return RootTarget(open_root(argument, option))
+
+
+def default_url() -> str | None:
+    """Return the HTTP URL of the environment, else that of `client.conf`; None without both."""
+    return os.environ.get(URL_VARIABLE) or client_options().web_url
 
 
 def open_broker(url: str | None) -> HttpAdmin:
@@ -57,7 +62,7 @@ def open_broker(url: str | None) -> HttpAdmin:
     Raises:
         InvalidArgumentError: no URL is given.
     """
-    given = url or os.environ.get(URL_VARIABLE)
+    given = url or default_url()
     if given is None:
         raise InvalidArgumentError(f"This command needs a broker: give its HTTP URL as --url, or set {URL_VARIABLE}.")
-    return HttpAdmin(given, client_tls())
+    return HttpAdmin(given, client_options())

@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import base64
 import json
-import os
 import sys
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Final
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from pulsar_on_spark.cli import output
-from pulsar_on_spark.cli.extras import missing
+from pulsar_on_spark.cli.extras import require_security
 from pulsar_on_spark.cli.units import duration_s
 from pulsar_on_spark.model.errors import InvalidArgumentError
 
@@ -21,8 +20,6 @@ if TYPE_CHECKING:
     from pulsar_on_spark.security.keys import TokenKey
 
 tokens_app = typer.Typer(help="Keys and tokens (JWT) of clients.", no_args_is_help=True)
-_PRIVATE: Final = 0o600
-_PUBLIC: Final = 0o644
 
 _Secret = Annotated[
     str | None, typer.Option("--secret-key", "-sk", help="The secret key: a file, file:///PATH or data:;base64,KEY.")
@@ -37,16 +34,6 @@ _TokenFile = Annotated[Path | None, typer.Option("--token-file", "-f", help="The
 _Input = Annotated[bool, typer.Option("--stdin", "-i", help="Read the token from standard input.")]
 
 
-def _require_library() -> None:
-    """Raises `InvalidArgumentError` if the libraries of keys and tokens are not installed."""
-    try:
-        import pulsar_on_spark.security.issuing  # noqa: F401
-    except ModuleNotFoundError as error:
-        if error.name is None or error.name.startswith("pulsar_on_spark"):
-            raise
-        raise InvalidArgumentError(missing(error.name, "This command", "security")) from error
-
-
 @tokens_app.command("create-secret-key")
 def create_secret_key(
     file: Annotated[Path | None, typer.Option("--output", "-o", help="The file; else it is printed.")] = None,
@@ -54,13 +41,14 @@ def create_secret_key(
     algorithm: Annotated[str, typer.Option("--signature-algorithm", "-a", help="HS256, HS384 or HS512.")] = "HS256",
 ) -> None:
     """Make a secret key, which signs and verifies tokens."""
-    _require_library()
+    require_security()
+    from pulsar_on_spark.security.files import write_new
     from pulsar_on_spark.security.issuing import new_secret
 
     made = new_secret(algorithm)
     content = base64.b64encode(made) if in_base64 else made
     if file is not None:
-        _write(file, content, _PRIVATE)
+        write_new(file, content, secret=True)
     elif in_base64:
         output.say(content.decode())
     else:
@@ -76,12 +64,13 @@ def create_key_pair(
     ] = "RS256",
 ) -> None:
     """Make a private key, which signs tokens, and its public key, which verifies them."""
-    _require_library()
+    require_security()
+    from pulsar_on_spark.security.files import write_new
     from pulsar_on_spark.security.issuing import new_pair
 
     made_private, made_public = new_pair(algorithm)
-    _write(private, made_private, _PRIVATE)
-    _write(public, made_public, _PUBLIC)
+    write_new(private, made_private, secret=True)
+    write_new(public, made_public, secret=False)
 
 
 @tokens_app.command("create")
@@ -96,7 +85,7 @@ def create(
     header: Annotated[list[str] | None, typer.Option("--headers", "-h", help="A header, NAME=VALUE.")] = None,
 ) -> None:
     """Make a token and print it."""
-    _require_library()
+    require_security()
     from pulsar_on_spark.security.issuing import sign
     from pulsar_on_spark.security.providers.token import MAX_ROLE_BYTES
 
@@ -112,7 +101,7 @@ def create(
 @tokens_app.command("show")
 def show(token: _Token = None, token_file: _TokenFile = None, stdin: _Input = False) -> None:
     """Print the header and the claims of a token, without a look at its signature."""
-    _require_library()
+    require_security()
     from pulsar_on_spark.security.issuing import unverified
 
     for part in unverified(_given(token, token_file, stdin)):
@@ -128,7 +117,7 @@ def validate(
     public_key: _Public = None,
 ) -> None:
     """Check a token as a broker with this key does, and print its claims."""
-    _require_library()
+    require_security()
     from pulsar_on_spark.security.evidence import NotAuthenticatedError
     from pulsar_on_spark.security.providers.token import TokenRules, principal_of, verified_claims
 
@@ -171,12 +160,3 @@ def _header(given: str) -> tuple[str, str]:
     if not equals or not name:
         raise InvalidArgumentError(f"Header {given!r} is not of the form NAME=VALUE: correct it.")
     return name, value
-
-
-def _write(file: Path, content: bytes, mode: int) -> None:
-    """Write a new file; an existing one is not replaced, because tokens may depend on it."""
-    try:
-        with os.fdopen(os.open(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode), "wb") as made:
-            made.write(content)
-    except FileExistsError as error:
-        raise InvalidArgumentError(f"The file {file} exists: give another, or delete it.") from error

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 from typing import Annotated
 
@@ -10,7 +9,7 @@ import typer
 
 from pulsar_on_spark.cli import output
 from pulsar_on_spark.cli.arguments import AsJson, RootArgument, RootOption, is_namespace
-from pulsar_on_spark.cli.targets import URL_VARIABLE, UrlOption, open_target
+from pulsar_on_spark.cli.targets import UrlOption, default_url, open_target
 from pulsar_on_spark.model.errors import InvalidArgumentError
 from pulsar_on_spark.model.names import TopicName
 
@@ -108,7 +107,7 @@ def _is_namespace_given(text: str, root_option: str | None, url: str | None) -> 
         return False
     if url is not None:
         return True
-    return (root_option is not None or URL_VARIABLE in os.environ) and not Path(text).exists()
+    return (root_option is not None or default_url() is not None) and not Path(text).exists()
 
 
 def _schema_text(file: Path) -> str:

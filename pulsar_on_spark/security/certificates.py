@@ -7,7 +7,6 @@ NAME.cert.pem, NAME.key.pem        the certificate and key of a host or a role
 from __future__ import annotations
 
 import ipaddress
-import os
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -22,6 +21,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from pulsar_on_spark.model.errors import InvalidArgumentError
+from pulsar_on_spark.security.files import replace_file
 
 VALID_DAYS: Final = 397
 """Longest validity that browsers accept."""
@@ -178,14 +178,5 @@ def _write(files: CertificateFiles, certificate: x509.Certificate, key: ec.Ellip
     secret = key.private_bytes(
         serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
     )
-    _replace(files.key, secret, 0o600)
-    _replace(files.certificate, certificate.public_bytes(serialization.Encoding.PEM), 0o644)
-
-
-def _replace(file: Path, content: bytes, mode: int) -> None:
-    written = file.with_name(f".{file.name}.{os.getpid()}")
-    with os.fdopen(os.open(written, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode), "wb") as out:
-        out.write(content)
-        out.flush()
-        os.fsync(out.fileno())
-    written.replace(file)
+    replace_file(files.key, secret, secret=True)
+    replace_file(files.certificate, certificate.public_bytes(serialization.Encoding.PEM), secret=False)

@@ -21,6 +21,8 @@ log = logging.getLogger(__name__)
 OPEN_SECRETS_VARIABLE: Final = "PULSARPY_ALLOW_OPEN_SECRETS"
 """If this environment variable is 1, secret files that every user of the host can read are accepted."""
 MAX_FILE_BYTES: Final = 1 << 20
+_SECRET_MODE: Final = 0o600
+_PUBLIC_MODE: Final = 0o644
 
 
 def require_private(file: Path, what: str) -> None:
@@ -77,6 +79,42 @@ def read_given(given: str, what: str, *, secret: bool) -> bytes:
         raise InvalidArgumentError(
             f"{what} is neither a file nor base64: give file:///PATH, or data:;base64,KEY."
         ) from error
+
+
+def write_new(file: Path, content: bytes, *, secret: bool) -> None:
+    """Write a new file; an existing one is not replaced, because tokens and clients may depend on it.
+
+    Args:
+        file: The file.
+        content: Its content.
+        secret: True if only its owner may read it.
+
+    Raises:
+        InvalidArgumentError: it exists.
+    """
+    mode = _SECRET_MODE if secret else _PUBLIC_MODE
+    try:
+        with os.fdopen(os.open(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode), "wb") as made:
+            made.write(content)
+    except FileExistsError as error:
+        raise InvalidArgumentError(f"The file {file} exists: give another, or delete it.") from error
+
+
+def replace_file(file: Path, content: bytes, *, secret: bool) -> None:
+    """Write a file, or replace it in one step, so that a reader sees either content, also after a power cut.
+
+    Args:
+        file: The file.
+        content: Its content.
+        secret: True if only its owner may read it.
+    """
+    written = file.with_name(f".{file.name}.{os.getpid()}")
+    mode = _SECRET_MODE if secret else _PUBLIC_MODE
+    with os.fdopen(os.open(written, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode), "wb") as out:
+        out.write(content)
+        out.flush()
+        os.fsync(out.fileno())
+    written.replace(file)
 
 
 def path_of(given: str) -> Path:

@@ -79,6 +79,11 @@ def test_messages_and_client_conf(
     monkeypatch.setenv("PULSAR_CLIENT_CONF", str(conf))
     ok(run("produce", "t", "-m", "hello", "--url", broker.tls_url))
     assert "public" in ok(run("tenants", "list", "--url", broker.web_tls_url))
+    with conf.open("a") as more:
+        more.write(f"webServiceUrl={broker.web_tls_url}\nbrokerServiceUrl={broker.tls_url}\n")
+    monkeypatch.delenv("PULSARPY_URL", raising=False)
+    assert "public" in ok(run("tenants", "list"))
+    ok(run("produce", "t", "-m", "hello"))
     monkeypatch.setenv("PULSAR_CLIENT_CONF", str(tmp_path / "missing"))
     assert "cannot be read" in run("tenants", "list", "--url", broker.web_url).err
 

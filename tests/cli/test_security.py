@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+import io
 import json
 import stat
+import sys
+import tomllib
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from cryptography import x509
 
+from pulsar_on_spark.broker.runtime.settings import BrokerSettings
+from pulsar_on_spark.cli.credentials import read_client_conf
+from pulsar_on_spark.security.providers.basic import Users
 from tests.kit.running_broker import RunningBroker
 
 from .test_app import Run, ok, run  # noqa: F401  (a fixture)
@@ -129,3 +135,58 @@ def test_a_file_of_cas_that_cannot_be_used_is_named(run: Run, broker: RunningBro
     done = run("topics", "list", "--url", broker.web_url, "--tls-trust-cert-path", tmp_path / "missing.pem")
     assert done.code == 1
     assert "missing.pem" in done.err
+
+
+def test_init_creates_files_that_fit_each_other_and_replaces_none(run: Run, tmp_path: Path) -> None:  # noqa: F811
+    folder = tmp_path / "secure"
+    files = json.loads(ok(run("security", "init", folder, "--host", "b.example", "--host", "10.0.0.1", "--json")))
+    assert set(files) == {"settings", "client", "ca", "secretKey", "token"}
+    private = {each.name for each in folder.iterdir() if stat.S_IMODE(each.stat().st_mode) == 0o600}
+    assert private == {"ca.key.pem", "b.example.key.pem", "secret.key", "admin.token"}
+    written = tomllib.loads(Path(files["settings"]).read_text())
+    assert (written["bind_address"], written["advertised_address"]) == ("0.0.0.0", "b.example")
+    assert written.keys() <= BrokerSettings.model_fields.keys()
+    assert '"sub": "admin"' in ok(run("tokens", "validate", "-sk", files["secretKey"], "-f", files["token"]))
+    conf = read_client_conf(files["client"])
+    assert (conf["webServiceUrl"], conf["brokerServiceUrl"]) == (
+        "https://b.example:8443",
+        "pulsar+ssl://b.example:6651",
+    )
+    before = {each: each.read_bytes() for each in folder.iterdir()}
+    again = run("security", "init", folder)
+    assert (again.code, "secret.key exists" in again.err) == (1, True)
+    assert {each: each.read_bytes() for each in folder.iterdir()} == before
+
+
+def test_passwords_are_added_and_replaced(
+    run: Run,  # noqa: F811
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    file = tmp_path / "users"
+    for user, password in (("alice", "one"), ("bob", "two"), ("alice", "three ü")):
+        monkeypatch.setattr(sys, "stdin", io.StringIO(f"{password}\n"))
+        said = ok(run("security", "password", file, user))
+        assert password not in said
+    users = Users.parse(file.read_bytes(), "it")
+    assert list(users.hashes) == ["alice", "bob"]
+    assert users.check("alice", "three ü".encode(), b"key")
+    assert users.check("bob", b"two", b"key")
+    assert not users.check("alice", b"one", b"key")
+    assert stat.S_IMODE(file.stat().st_mode) == 0o600
+
+
+@pytest.mark.parametrize(
+    ("user", "password"), [("", "x"), ("a:b", "x"), ("#a", "x"), ("a\nb", "x"), ("a", ""), ("a", "x" * 73)]
+)
+def test_users_and_passwords_that_no_htpasswd_file_holds_are_refused(
+    run: Run,  # noqa: F811
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    user: str,
+    password: str,
+) -> None:
+    monkeypatch.setattr(sys, "stdin", io.StringIO(f"{password}\n"))
+    done = run("security", "password", tmp_path / "users", user)
+    assert (done.code, done.err.startswith("pulsarpy: ")) == (1, True)
+    assert not (tmp_path / "users").exists()

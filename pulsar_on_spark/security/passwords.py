@@ -1,0 +1,40 @@
+"""The other side of `providers.basic`: set the password of a user in an htpasswd file."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Final
+
+import bcrypt
+
+from pulsar_on_spark.model.errors import InvalidArgumentError
+from pulsar_on_spark.security.files import replace_file
+from pulsar_on_spark.security.providers.basic import MAX_PASSWORD_BYTES, Users
+
+MAX_USER_BYTES: Final = 1024
+ROUNDS: Final = 12
+"""The cost of a hash: 2**12 rounds, a quarter of a second of CPU."""
+
+
+def set_password(file: Path, user: str, password: str) -> None:
+    """Add a user to an htpasswd file, or replace the user's password; the file is created if it is absent.
+
+    Args:
+        file: The file; its new content replaces the former one in one step, readable by its owner only.
+        user: The name, which is the role.
+        password: The password, 1 to `MAX_PASSWORD_BYTES` bytes of UTF-8.
+
+    Raises:
+        InvalidArgumentError: the name or the password is invalid, or the file is no htpasswd file.
+        OSError: the file cannot be read or written.
+    """
+    if not user or len(user.encode()) > MAX_USER_BYTES or user.startswith("#") or not user.isprintable() or ":" in user:
+        raise InvalidArgumentError(
+            f"User {user[:64]!r} cannot be in an htpasswd file: use 1 to {MAX_USER_BYTES} bytes without a colon."
+        )
+    secret = password.encode()
+    if not 1 <= len(secret) <= MAX_PASSWORD_BYTES or b"\0" in secret:
+        raise InvalidArgumentError(f"A password has 1 to {MAX_PASSWORD_BYTES} bytes: give another.")
+    hashes = dict(Users.parse(file.read_bytes(), f"The file {file}").hashes) if file.exists() else {}
+    hashes[user] = bcrypt.hashpw(secret, bcrypt.gensalt(ROUNDS)).decode()
+    replace_file(file, "".join(f"{name}:{hashed}\n" for name, hashed in hashes.items()).encode(), secret=True)
