@@ -31,6 +31,11 @@ def namespace(name: str) -> str:
     return f"namespace/{name}"
 
 
+def permissions(namespace: str) -> str:
+    """Key of a namespace's permissions."""
+    return f"permissions/{namespace}"
+
+
 def topic(full_name: str) -> str:
     """Key of a topic: its record, schemas, ledgers, segments and subscriptions' creation."""
     return f"topic/{full_name}"

@@ -19,6 +19,7 @@ from pulsar_on_spark.model.errors import InvalidArgumentError
 
 DEFAULT_TENANT = "public"
 DEFAULT_NAMESPACE = "default"
+SYSTEM_NAMESPACE = "pulsar/system"
 PARTITION_SUFFIX = "-partition-"
 
 PERSISTENT = "persistent"
@@ -30,6 +31,8 @@ MAX_PROPERTIES = 64
 MAX_PROPERTIES_BYTES = 16 << 10
 """Limit of all keys and values of an object's properties together, in UTF-8."""
 
+SYSTEM_PREFIX = "__"
+"""Prefix of the names of system topics: `__change_events`, `__transaction_buffer_snapshot`, ..."""
 _ENTITY = re.compile(r"[-=:.A-Za-z0-9_]+")
 _NOT_BLANK_SPACES = "\u00a0\u2007\u202f"
 """Spaces that Java's `Character.isWhitespace` does not count as white."""
@@ -92,6 +95,11 @@ class TopicName:
     def is_persistent(self) -> bool:
         """True if the topic is stored."""
         return self.domain == PERSISTENT
+
+    @property
+    def is_system(self) -> bool:
+        """True for system topics, which regular expressions do not match and clients do not administer."""
+        return self.local.startswith(SYSTEM_PREFIX) or self.namespace == SYSTEM_NAMESPACE
 
     @property
     def full(self) -> str:

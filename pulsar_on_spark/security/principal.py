@@ -23,6 +23,11 @@ class Principal:
     original_role: str | None = None
     expires_at_s: float | None = None
 
+    @property
+    def roles(self) -> tuple[str, ...]:
+        """The roles that must all be allowed to do what the client asks for: a proxy's, and that of its client."""
+        return (self.role,) if self.original_role is None else (self.role, self.original_role)
+
     def is_expired(self, now_s: float) -> bool:
         """True if the credentials are not valid any longer."""
         return self.expires_at_s is not None and now_s >= self.expires_at_s

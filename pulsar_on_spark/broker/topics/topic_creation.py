@@ -7,13 +7,12 @@ from collections.abc import Mapping
 
 from pulsar_on_spark.broker.runtime.commits import Decide, GroupedCommits
 from pulsar_on_spark.broker.topics.creation_rate import MAX_PER_BROKER_S, CreationRate
-from pulsar_on_spark.broker.topics.topic_lists import SYSTEM_NAMESPACE
 from pulsar_on_spark.metadata.cursors import Cursors
 from pulsar_on_spark.metadata.records import NamespaceRecord, TopicRecord
 from pulsar_on_spark.metadata.state import View
 from pulsar_on_spark.metadata.store import Change
 from pulsar_on_spark.model.errors import InvalidArgumentError, MetadataError, PulsarpyError, TopicNotFoundError
-from pulsar_on_spark.model.names import TopicName
+from pulsar_on_spark.model.names import SYSTEM_NAMESPACE, TopicName
 from pulsar_on_spark.topic.catalog import catalog
 from pulsar_on_spark.topic.catalog.policies.effective import effective
 from pulsar_on_spark.topic.catalog.policies.policies import Policies

@@ -14,7 +14,7 @@ from typing import Final, NamedTuple
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from pulsar_on_spark.broker.topics.topic_lists import TopicList, hash_of, is_system
+from pulsar_on_spark.broker.topics.topic_lists import TopicList, hash_of
 from pulsar_on_spark.model.errors import InvalidArgumentError
 from pulsar_on_spark.model.names import TopicName
 
@@ -76,7 +76,7 @@ class TopicListWatcher:
 
     def _matched(self, names: Iterable[str]) -> list[str]:
         parsed = [TopicName.parse_any(name) for name in names]
-        found = [name for name in parsed if name.namespace == self._namespace and not is_system(name)]
+        found = [name for name in parsed if name.namespace == self._namespace and not name.is_system]
         bases = [name.partitioned_base.full.partition("://")[2] for name in found]
         return [name.full for name, is_match in zip(found, self._matches(bases), strict=True) if is_match]
 

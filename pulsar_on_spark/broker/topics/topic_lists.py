@@ -11,11 +11,7 @@ from typing import Final, Literal, NamedTuple
 
 from crc32c import crc32c
 
-from pulsar_on_spark.model.names import NON_PERSISTENT, PERSISTENT, TopicName
-
-SYSTEM_NAMESPACE: Final = "pulsar/system"
-_SYSTEM_PREFIX: Final = "__"
-"""Prefix of the names of system topics: `__change_events`, `__transaction_buffer_snapshot`, ..."""
+from pulsar_on_spark.model.names import NON_PERSISTENT, PERSISTENT, SYSTEM_NAMESPACE, SYSTEM_PREFIX
 
 Mode = Literal["PERSISTENT", "NON_PERSISTENT", "ALL"]
 _DOMAINS: Final[dict[Mode, tuple[str, ...]]] = {
@@ -53,7 +49,7 @@ def list_topics(names: Iterable[str], namespace: str, mode: Mode, known_hash: st
     found = sorted(
         name
         for name in set(names)
-        if name.startswith(prefixes) and not name.startswith(_SYSTEM_PREFIX, name.rindex("/") + 1)
+        if name.startswith(prefixes) and not name.startswith(SYSTEM_PREFIX, name.rindex("/") + 1)
     )
     topics_hash = hash_of(found)
     changed = topics_hash != known_hash
@@ -64,8 +60,3 @@ def hash_of(topics: Iterable[str]) -> str:
     """Return Pulsar's hash of a list of topics (`TopicList.calculateHash`): CRC32C, lowest byte first, in hex."""
     in_java_order = sorted(topics, key=lambda name: name.encode("utf-16-be"))
     return crc32c(",".join(in_java_order).encode()).to_bytes(4, "little").hex()
-
-
-def is_system(name: TopicName) -> bool:
-    """True for system topics, which regular expressions do not match."""
-    return name.local.startswith(_SYSTEM_PREFIX) or name.namespace == SYSTEM_NAMESPACE

@@ -23,6 +23,7 @@ from pulsar_on_spark.metadata.records.ledgers import (
     WriteRecord,
     WriterRecord,
 )
+from pulsar_on_spark.metadata.records.permissions import PermissionsRecord
 from pulsar_on_spark.metadata.records.record import COLUMN_FIELDS, Record
 from pulsar_on_spark.metadata.records.root import IdsRecord, PathRecord, RootRecord, SettingsRecord
 from pulsar_on_spark.metadata.records.subscriptions import SlotOwner, SubscriptionRecord
@@ -51,6 +52,7 @@ __all__ = [
     "LostEntries",
     "NamespaceRecord",
     "PathRecord",
+    "PermissionsRecord",
     "Record",
     "RootRecord",
     "SchemaRecord",

@@ -11,7 +11,7 @@ from pulsar_on_spark.metadata.records.record import Record
 
 
 class TenantRecord(Record):
-    """A tenant, created with its first namespace. Roles and clusters are stored as administrators set them."""
+    """A tenant, created with its first namespace. `admin_roles` may administer it; clusters are stored as set."""
 
     kind: ClassVar[str] = "tenant"
     tenant: str

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import uuid
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from types import MappingProxyType
@@ -17,6 +17,7 @@ from pulsar_on_spark.metadata.records import (
     FileRecord,
     LedgerRecord,
     NamespaceRecord,
+    PermissionsRecord,
     Record,
     SchemaRecord,
     SegmentRecord,
@@ -238,20 +239,23 @@ def delete_topic(
         if topic.partition_of is not None:
             raise InvalidArgumentError(f"Topic {name.full} is a partition: delete {topic.partition_of} as a whole.")
         check(view)
-        return deletion(view, topic, force=force)
+        return deletion(view, [topic], force=force)
 
     store.commit(decide)
 
 
-def deletion(view: View, topic: TopicRecord, *, force: bool) -> Change:
-    """The change that deletes a topic with all its partitions.
+def deletion(view: View, topics: Sequence[TopicRecord], *, force: bool) -> Change:
+    """The change that deletes topics of one namespace with all their partitions, and the permissions on them.
 
     Raises:
-        InvalidArgumentError: it has subscriptions and `force` is not given.
+        InvalidArgumentError: one has subscriptions and `force` is not given.
     """
-    doomed = [topic, *_partition_records(view, topic)]
-    deletes: list[Record] = [*doomed, *view.all(SchemaRecord, topic.topic_id)]
-    moved: dict[str, int | None] = {keys.namespace(TopicName.parse(topic.name).namespace): None}
+    doomed = [record for topic in topics for record in (topic, *_partition_records(view, topic))]
+    deletes: list[Record] = [*doomed, *(found for topic in topics for found in view.all(SchemaRecord, topic.topic_id))]
+    namespaces = {TopicName.parse(topic.name).namespace for topic in topics}
+    moved: dict[str, int | None] = {keys.namespace(namespace): None for namespace in namespaces}
+    puts = _revocations(view, namespaces, {topic.name for topic in topics})
+    moved |= {keys.permissions(record.namespace): None for record in puts}
     for record in doomed:
         subscriptions = view.all(SubscriptionRecord, record.topic_id)
         if subscriptions and not force:
@@ -272,7 +276,13 @@ def deletion(view: View, topic: TopicRecord, *, force: bool) -> Change:
             *view.all(TrimRecord, record.topic_id),
             *view.all(CompactionRecord, record.topic_id),
         ]
-    return Change(deletes=deletes, keys=moved)
+    return Change(puts=puts, deletes=deletes, keys=moved)
+
+
+def _revocations(view: View, namespaces: Iterable[str], topics: Collection[str]) -> list[PermissionsRecord]:
+    """The changed records of namespaces that have permissions on the topics."""
+    found = filter(None, (view.get(PermissionsRecord, namespace) for namespace in namespaces))
+    return [left for record in found if (left := record.without_topics(topics)) is not record]
 
 
 def require_topic(view: RecentView, name: TopicName) -> TopicRecord:

@@ -7,7 +7,7 @@ from types import MappingProxyType
 from typing import Any, Final
 
 from pulsar_on_spark.metadata import keys
-from pulsar_on_spark.metadata.records import NamespaceRecord, TenantRecord, TopicRecord
+from pulsar_on_spark.metadata.records import NamespaceRecord, PermissionsRecord, TenantRecord, TopicRecord
 from pulsar_on_spark.metadata.state import RecentView, View
 from pulsar_on_spark.metadata.store import Change, MetadataStore
 from pulsar_on_spark.model.errors import (
@@ -238,13 +238,15 @@ def _delete_some(store: MetadataStore, namespace: str, *, force: bool) -> bool:
             )
         some = held[:_DELETED_TOGETHER]
         is_more = len(some) < len(held)
-        changes = [catalog.deletion(view, topic, force=True) for topic in some]
-        moved = {key: None for change in changes for key in change.keys} | {keys.namespace(namespace): None}
-        deletes = [each for change in changes for each in change.deletes]
-        if not is_more:
-            deletes += [record, *of_unstored_topics(view, namespace)]
-            moved[keys.tenant(_tenant_of(namespace))] = None
-        return Change(deletes=deletes, keys=moved)
+        change = catalog.deletion(view, some, force=True)
+        moved = {**change.keys, keys.namespace(namespace): None}
+        if is_more:
+            return Change(puts=change.puts, deletes=change.deletes, keys=moved)
+        permissions = view.get(PermissionsRecord, namespace)
+        last = [record, *of_unstored_topics(view, namespace), *([] if permissions is None else [permissions])]
+        # A grant that is under way sees the deletion: it must not outlive the namespace.
+        moved |= {keys.tenant(_tenant_of(namespace)): None, keys.permissions(namespace): None}
+        return Change(deletes=[*change.deletes, *last], keys=moved)
 
     store.commit(decide)
     return is_more

@@ -1,0 +1,55 @@
+"""Permissions: the rights of roles in a namespace."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from typing import ClassVar, Literal
+
+from pydantic import Field
+
+from pulsar_on_spark.metadata.records.record import Record
+from pulsar_on_spark.model.names import TopicName
+
+RoleActions = dict[str, tuple[str, ...]]
+"""The actions of each role."""
+SubscriptionAuthMode = Literal["None", "Prefix"]
+
+
+class PermissionsRecord(Record):
+    """The rights of roles in a namespace; committed under a key of its own, so that a grant conflicts with grants only.
+
+    Attributes:
+        namespace: The namespace, `tenant/namespace`.
+        namespace_auth: The actions of roles on all of its topics.
+        topic_auth: The actions of roles on single topics, by full name; those of a partitioned topic are its
+            partitions', too.
+        subscription_auth: The only roles that may use a subscription, by its name.
+        subscription_auth_mode: `Prefix` if a subscription's name must begin with its consumers' role.
+    """
+
+    kind: ClassVar[str] = "permissions"
+    namespace: str
+    namespace_auth: RoleActions = Field(default_factory=dict)
+    topic_auth: dict[str, RoleActions] = Field(default_factory=dict)
+    subscription_auth: dict[str, tuple[str, ...]] = Field(default_factory=dict)
+    subscription_auth_mode: SubscriptionAuthMode = "None"
+
+    @property
+    def record_id(self) -> str:
+        """`tenant/namespace`."""
+        return self.namespace
+
+    @property
+    def grants(self) -> int:
+        """The number of roles, counted on the namespace and each topic and subscription by itself."""
+        places = (self.namespace_auth, *self.topic_auth.values(), *self.subscription_auth.values())
+        return sum(map(len, places))
+
+    def without_topics(self, names: Collection[str]) -> PermissionsRecord:
+        """Return the record without permissions on some topics, given by full name, and on their partitions."""
+        left = {
+            name: granted
+            for name, granted in self.topic_auth.items()
+            if name not in names and TopicName.parse_any(name).partitioned_base.full not in names
+        }
+        return self if len(left) == len(self.topic_auth) else self.model_copy(update={"topic_auth": left})

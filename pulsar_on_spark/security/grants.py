@@ -1,0 +1,79 @@
+"""Grants of a namespace, on which the rules decide: super users, administrators of the tenant, permissions."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from types import MappingProxyType
+from typing import Final
+
+from pulsar_on_spark.security.operations import Action, Resource
+
+Permissions = Mapping[str, Sequence[str]]
+"""The actions that each role may do."""
+_NO_PERMISSIONS: Final[Permissions] = MappingProxyType({})
+
+
+@dataclass(frozen=True, slots=True)
+class Authorities:
+    """The roles with rights that the broker's settings give.
+
+    Attributes:
+        super_users: The roles that may do everything.
+        allows_wildcards: True if a `*` at the begin or end of a role in a permission stands for any text.
+    """
+
+    super_users: frozenset[str] = frozenset()
+    allows_wildcards: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Grants:
+    """The rights that roles have in a namespace and its tenant.
+
+    Attributes:
+        authorities: The rights by settings.
+        admins: The administrators' roles of the tenant; none if there is no such tenant.
+        namespace: The permissions on the namespace.
+        topics: The permissions on topics, by full name.
+        subscriptions: The only roles that may use a subscription, by its name; any role where there is no entry.
+        is_prefixed: True if a subscription's name must begin with its consumers' role (mode `Prefix`).
+    """
+
+    authorities: Authorities
+    admins: Sequence[str] = ()
+    namespace: Permissions = field(default=_NO_PERMISSIONS)
+    topics: Mapping[str, Permissions] = field(default_factory=dict)
+    subscriptions: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    is_prefixed: bool = False
+
+    def may(self, role: str, action: Action, resource: Resource) -> bool:
+        """True if a permission on the namespace, the topic or its partitioned topic gives a role an action."""
+        return any(self._has(granted, role, action) for granted in self._permissions(resource))
+
+    def may_use_subscription(self, role: str, subscription: str) -> bool:
+        """True if a role that may consume a topic may do so by this subscription."""
+        if not subscription:
+            return True
+        roles = self.subscriptions.get(subscription)
+        return (not roles or role in roles) and (not self.is_prefixed or subscription.startswith(role))
+
+    def _permissions(self, resource: Resource) -> Iterator[Permissions]:
+        yield self.namespace
+        if resource.topic is not None:
+            for name in dict.fromkeys((resource.topic.full, resource.topic.partitioned_base.full)):
+                yield self.topics.get(name, _NO_PERMISSIONS)
+
+    def _has(self, granted: Permissions, role: str, action: Action) -> bool:
+        if action in granted.get(role, ()):
+            return True
+        return self.authorities.allows_wildcards and any(
+            action in actions and _matches(pattern, role) for pattern, actions in granted.items()
+        )
+
+
+def _matches(pattern: str, role: str) -> bool:
+    """True if a role of a permission ends or begins with `*` and the rest is where it must be."""
+    return (pattern.endswith("*") and role.startswith(pattern[:-1])) or (
+        pattern.startswith("*") and role.endswith(pattern[1:])
+    )

@@ -1,0 +1,213 @@
+"""Permissions of roles on namespaces, topics and subscriptions: granting, revoking and listing them.
+
+They are those of a namespace's `PermissionsRecord`. A topic's permissions may be granted before it is created; they are
+revoked when it is deleted (`catalog.deletion`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Sequence
+from typing import Final, get_args
+
+from pulsar_on_spark.metadata import keys
+from pulsar_on_spark.metadata.records import PermissionsRecord
+from pulsar_on_spark.metadata.records.permissions import RoleActions, SubscriptionAuthMode
+from pulsar_on_spark.metadata.state import RecentView, View
+from pulsar_on_spark.metadata.store import Change, MetadataStore
+from pulsar_on_spark.model.errors import InvalidArgumentError
+from pulsar_on_spark.model.names import TopicName, check_new_name, check_subscription_name
+from pulsar_on_spark.security.operations import ACTIONS
+from pulsar_on_spark.topic.catalog.tenants import require_namespace
+
+MAX_GRANTS: Final = 2_000
+"""Limit of the roles in a namespace's permissions, counted on the namespace and each topic and subscription."""
+MAX_ROLE_BYTES: Final = 256
+"""Limit of a role in UTF-8."""
+Place = str | TopicName
+"""A namespace (`tenant/namespace`), or a topic."""
+
+
+def permissions_of(view: RecentView, place: Place) -> RoleActions:
+    """Return the actions of each role; on a topic, those on its namespace and on its partitioned topic, too.
+
+    Raises:
+        NamespaceNotFoundError: there is no such namespace.
+    """
+    record = _record(view, _namespace_of(place))
+    found = {role: set(actions) for role, actions in record.namespace_auth.items()}
+    if isinstance(place, TopicName):
+        for name in dict.fromkeys((place.full, place.partitioned_base.full)):
+            for role, actions in record.topic_auth.get(name, {}).items():
+                found.setdefault(role, set()).update(actions)
+    return {role: _in_order(actions) for role, actions in sorted(found.items())}
+
+
+def subscription_permissions(view: RecentView, namespace: str) -> dict[str, tuple[str, ...]]:
+    """Return the only roles that may use a subscription, by its name (errors as `permissions_of`)."""
+    return dict(_record(view, namespace).subscription_auth)
+
+
+def subscription_auth_mode(view: RecentView, namespace: str) -> SubscriptionAuthMode:
+    """Return the rule for names of subscriptions (errors as `permissions_of`)."""
+    return _record(view, namespace).subscription_auth_mode
+
+
+def grant_permission(store: MetadataStore, place: Place, role: str, actions: Collection[str]) -> None:
+    """Give a role these actions on a namespace or a topic, in place of those that it has there.
+
+    Raises:
+        NamespaceNotFoundError: there is no such namespace.
+        InvalidArgumentError: the role or an action is not acceptable, or the namespace has too many permissions.
+    """
+    _check_role(role)
+    if unknown := sorted(set(actions) - set(ACTIONS)):
+        raise InvalidArgumentError(f"Action {unknown[0]!r} does not exist: give some of {', '.join(ACTIONS)}.")
+    given = {role: _in_order(actions)}
+
+    def granted(record: PermissionsRecord) -> PermissionsRecord:
+        if not isinstance(place, TopicName):
+            return record.model_copy(update={"namespace_auth": record.namespace_auth | given})
+        of_topic = record.topic_auth.get(place.full, {}) | given
+        return record.model_copy(update={"topic_auth": record.topic_auth | {place.full: of_topic}})
+
+    if isinstance(place, TopicName):
+        check_new_name("Topic name", place.full)
+    _change(store, _namespace_of(place), granted)
+
+
+def revoke_permission(store: MetadataStore, place: Place, role: str) -> None:
+    """Take all actions on a namespace or a topic from a role; on a namespace, it need not have any.
+
+    Raises:
+        NamespaceNotFoundError: there is no such namespace.
+        InvalidArgumentError: the role has no permission on the topic itself.
+    """
+
+    def revoked(record: PermissionsRecord) -> PermissionsRecord:
+        if not isinstance(place, TopicName):
+            return record.model_copy(update={"namespace_auth": _without(record.namespace_auth, role)})
+        of_topic = record.topic_auth.get(place.full, {})
+        if role not in of_topic:
+            raise InvalidArgumentError(
+                f"Role {role!r} has no permission on {place} itself: revoke the one on its namespace or on its "
+                "partitioned topic.",
+                as_pulsar="Permissions are not set at the topic level",
+            )
+        others = {name: roles for name, roles in record.topic_auth.items() if name != place.full}
+        left = _without(of_topic, role)
+        return record.model_copy(update={"topic_auth": others | ({place.full: left} if left else {})})
+
+    _change(store, _namespace_of(place), revoked)
+
+
+def revoke_all_of_topic(store: MetadataStore, name: TopicName) -> None:
+    """Revoke all permissions on a topic that is not stored, and is deleted with its last client."""
+
+    def decide(view: View) -> Change | None:
+        record = view.get(PermissionsRecord, name.namespace)
+        left = None if record is None else record.without_topics({name.full})
+        return None if left is None or left is record else _put(left)
+
+    store.commit(decide)
+
+
+def grant_subscription_permission(
+    store: MetadataStore, namespace: str, subscription: str, roles: Sequence[str]
+) -> None:
+    """Let only these roles use the subscriptions of a name, as far as they may consume (errors as `grant_permission`).
+
+    Raises:
+        InvalidArgumentError: there are no roles.
+    """
+    check_new_name("Subscription name", check_subscription_name(subscription))
+    if not roles:
+        raise InvalidArgumentError(f"Subscription {subscription!r} is granted to no role: give one or more.")
+    for role in roles:
+        _check_role(role)
+    given = {subscription: tuple(dict.fromkeys(roles))}
+    _change(
+        store,
+        namespace,
+        lambda record: record.model_copy(update={"subscription_auth": record.subscription_auth | given}),
+    )
+
+
+def revoke_subscription_permission(store: MetadataStore, namespace: str, subscription: str, role: str) -> None:
+    """Take the subscriptions of a name from a role; without the last role, all that may consume may use them.
+
+    Raises:
+        NamespaceNotFoundError: there is no such namespace.
+        InvalidArgumentError: the role is none of those that may use it.
+    """
+
+    def revoked(record: PermissionsRecord) -> PermissionsRecord:
+        roles = record.subscription_auth.get(subscription, ())
+        if role not in roles:
+            raise InvalidArgumentError(
+                f"Role {role!r} has no permission on subscription {subscription!r} of {namespace}: check both names."
+            )
+        left = tuple(each for each in roles if each != role)
+        others = {name: of_name for name, of_name in record.subscription_auth.items() if name != subscription}
+        return record.model_copy(update={"subscription_auth": others | ({subscription: left} if left else {})})
+
+    _change(store, namespace, revoked)
+
+
+def set_subscription_auth_mode(store: MetadataStore, namespace: str, mode: str) -> None:
+    """Set the rule for names of subscriptions: `Prefix` if they must begin with the consumer's role, or `None`.
+
+    Raises:
+        NamespaceNotFoundError: there is no such namespace.
+        InvalidArgumentError: there is no such rule.
+    """
+    if mode not in get_args(SubscriptionAuthMode):
+        raise InvalidArgumentError(f"Subscription auth mode {mode!r} does not exist: give None or Prefix.")
+    _change(store, namespace, lambda record: record.model_copy(update={"subscription_auth_mode": mode}))
+
+
+# ----------------------------------------------------------------------------------------------------------------------
+
+
+def _change(store: MetadataStore, namespace: str, changed: Callable[[PermissionsRecord], PermissionsRecord]) -> None:
+    def decide(view: View) -> Change | None:
+        before = _record(view, namespace)
+        after = changed(before)
+        if after.grants > max(before.grants, MAX_GRANTS):
+            raise InvalidArgumentError(
+                f"Namespace {namespace} has permissions for {before.grants} of at most {MAX_GRANTS} roles, counted for "
+                "each topic and subscription: revoke some, or grant on the namespace."
+            )
+        return None if after == before else _put(after)
+
+    store.commit(decide)
+
+
+def _put(record: PermissionsRecord) -> Change:
+    return Change(puts=[record], keys={keys.permissions(record.namespace): None})
+
+
+def _record(view: RecentView, namespace: str) -> PermissionsRecord:
+    require_namespace(view, namespace)
+    return view.get(PermissionsRecord, namespace) or PermissionsRecord(namespace=namespace)
+
+
+def _namespace_of(place: Place) -> str:
+    return place.namespace if isinstance(place, TopicName) else place
+
+
+def _check_role(role: str) -> None:
+    if not role:
+        raise InvalidArgumentError("A role is empty: give the role of a client.")
+    size_bytes = len(check_new_name("Role", role).encode(errors="surrogatepass"))
+    if size_bytes > MAX_ROLE_BYTES:
+        raise InvalidArgumentError(
+            f"Role {role[:40]!r}... has {size_bytes} bytes and may have {MAX_ROLE_BYTES}: choose a shorter one."
+        )
+
+
+def _without(granted: RoleActions, role: str) -> RoleActions:
+    return {each: actions for each, actions in granted.items() if each != role}
+
+
+def _in_order(actions: Collection[str]) -> tuple[str, ...]:
+    return tuple(action for action in ACTIONS if action in actions)
