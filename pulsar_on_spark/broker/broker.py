@@ -9,11 +9,13 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Callable
 from contextlib import AsyncExitStack
 from pathlib import Path
 
 from pulsar_on_spark.broker.background.housekeeping import Housekeeping
 from pulsar_on_spark.broker.background.lifecycle import Lifecycle
+from pulsar_on_spark.broker.background.recheck import Recheck
 from pulsar_on_spark.broker.background.surroundings import Surroundings
 from pulsar_on_spark.broker.connection.broker_state import BrokerState
 from pulsar_on_spark.broker.connection.connections import Connections
@@ -29,8 +31,7 @@ from pulsar_on_spark.broker.producing.topic_dedup import SNAPSHOT_EVERY_S, Dedup
 from pulsar_on_spark.broker.reading.cache import EntryCache
 from pulsar_on_spark.broker.reading.follower import ChainFollower
 from pulsar_on_spark.broker.reading.reader import EntryReader
-from pulsar_on_spark.broker.runtime.access import Access, AuthenticatedAccess, OpenAccess
-from pulsar_on_spark.broker.runtime.authentication import authentication_of
+from pulsar_on_spark.broker.runtime.access import Access, access_of
 from pulsar_on_spark.broker.runtime.commits import GroupedCommits
 from pulsar_on_spark.broker.runtime.journals import Journals
 from pulsar_on_spark.broker.runtime.ports import PortNumbers, Ports, bound_ports, check_reach, listeners_of
@@ -84,12 +85,12 @@ class Broker:
         settings: BrokerSettings,
         listeners: Listeners,
         tls: BrokerTls | None,
-        access: Access,
+        access: Callable[[Views], Access],
     ) -> None:
         self.root = root
         self.listeners = listeners
         self._tls = tls
-        self._access = access
+        self._make_access = access
         self._lock = lock
         self._running = AsyncExitStack()
         """Ends what was started, in reverse order."""
@@ -118,8 +119,7 @@ class Broker:
         check_reach(settings)
         files = server_tls(settings)
         tls = None if files is None else BrokerTls(files, settings.tls_cert_refresh_check_duration_sec)
-        authentication = authentication_of(settings)
-        access = OpenAccess() if authentication is None else AuthenticatedAccess(authentication)
+        access = access_of(settings)
         with bound_ports(settings) as ports:
             listeners = listeners_of(settings, ports)
             root = await asyncio.to_thread(_open, path, quorum, settings)
@@ -182,6 +182,8 @@ class Broker:
         self._reader.start()
         ends.push_async_callback(self._reader.close)
         self._views = Views(self.root)
+        await self._views.view()
+        self._access = self._make_access(self._views)
         self._dedups = DedupStore(self.root, self._incarnation.id, self._reader, self._dedup_limits())
         self._topic_parts = TopicParts(
             store=self.root.store,
@@ -211,6 +213,10 @@ class Broker:
         self._watch = TopicWatch(self._views, self._topics)
         self._watch.start()
         ends.push_async_callback(self._watch.stop)
+        if self._settings.authorization_enabled:
+            recheck = Recheck(self._views, self._topics, self._watch, self._access)
+            recheck.start()
+            ends.push_async_callback(recheck.stop)
         self._saving = asyncio.create_task(
             every(SNAPSHOT_EVERY_S, self._save_dedups, "Deduplication state could not be saved, trying again soon")
         )

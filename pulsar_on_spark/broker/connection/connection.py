@@ -356,9 +356,7 @@ class Connection(asyncio.Protocol):
         self._may_come_again = self._loop.create_future()
         for made in list(self.producers.values()):
             if not made.is_closed:
-                made.is_closed = True
-                self.write(replies.close_producer(made.info.producer_id))
-                made.topic.forget_producer(made)
+                made.disconnect()
         self.update_hold()
 
     async def room_for_producers(self) -> None:

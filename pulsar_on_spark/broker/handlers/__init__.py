@@ -17,27 +17,33 @@ from pulsar_on_spark.broker.handlers import (
     transactions,
     watching,
 )
+from pulsar_on_spark.broker.handlers.command_rules import guarded, unasked
 from pulsar_on_spark.broker.services.services import Services
 
 
 def make_handlers(services: Services) -> Handlers[Connection]:
     """Return the handlers of all commands, bound to a broker's parts."""
     return Handlers(
-        requests={
-            **lookup.requests(services),
-            **producing.requests(services),
-            **consuming.requests(services),
-            **consumer_stats.requests(services),
-            **schemas.requests(services),
-            **transactions.REQUESTS,
-            **watching.requests(services),
-        },
-        signals={
-            **session.signals(services),
-            **consuming.SIGNALS,
-            **acknowledging.SIGNALS,
-            **watching.signals(services),
-        },
+        requests=guarded(
+            services,
+            {
+                **lookup.requests(services),
+                **producing.requests(services),
+                **consuming.requests(services),
+                **consumer_stats.requests(services),
+                **schemas.requests(services),
+                **transactions.REQUESTS,
+                **watching.requests(services),
+            },
+        ),
+        signals=unasked(
+            {
+                **session.signals(services),
+                **consuming.SIGNALS,
+                **acknowledging.SIGNALS,
+                **watching.signals(services),
+            }
+        ),
         sent=producing.sent,
         writable_again=consuming.writable_again,
         closed=partial(_closed, services),

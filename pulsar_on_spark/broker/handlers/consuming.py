@@ -11,9 +11,8 @@ from pulsar_on_spark.broker.connection.connection import Connection
 from pulsar_on_spark.broker.connection.handlers import Request, Signal
 from pulsar_on_spark.broker.cursors.decisions import InitialPosition
 from pulsar_on_spark.broker.dispatch.values import KeySharedPolicy
-from pulsar_on_spark.broker.handlers.lookup import authorize, topic_name
+from pulsar_on_spark.broker.handlers.command_rules import require_still, topic_name
 from pulsar_on_spark.broker.reading.reader import EntryReader
-from pulsar_on_spark.broker.runtime.access import Operation
 from pulsar_on_spark.broker.runtime.server_errors import ServerRefusalError
 from pulsar_on_spark.broker.services.services import Services
 from pulsar_on_spark.broker.subscriptions.consumer import Consumer
@@ -51,6 +50,7 @@ from pulsar_on_spark.protocol.commands import (
     Schema,
     ServerError,
 )
+from pulsar_on_spark.security.rules import NotAuthorizedError
 from pulsar_on_spark.topic.managed_ledger.subscription.ownership import SubscriptionType
 
 log = logging.getLogger(__name__)
@@ -88,13 +88,17 @@ async def subscribe(services: Services, connection: Connection, command: Command
     if not is_wanted:
         _leave(subscribed)
         return
+    try:
+        require_still(services, connection, BaseCommand.SUBSCRIBE, command)
+    except NotAuthorizedError:
+        _leave(subscribed)
+        raise
     connection.consumers[number] = subscribed
     connection.write(replies.success(command.request_id))
 
 
 async def _subscribe(services: Services, connection: Connection, command: CommandSubscribe) -> Subscribed:
     name = topic_name(command.topic)
-    authorize(services, connection, Operation.CONSUME, name)
     _check(command, name)
     rate = connection.creations if command.force_topic_creation else None
     topic = await services.topics.get(name, create=rate)

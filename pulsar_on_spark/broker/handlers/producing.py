@@ -10,12 +10,11 @@ from typing import Final, cast
 
 from pulsar_on_spark.broker.connection.connection import Connection
 from pulsar_on_spark.broker.connection.handlers import Request
-from pulsar_on_spark.broker.handlers.lookup import authorize, topic_name
+from pulsar_on_spark.broker.handlers.command_rules import require_still, topic_name
 from pulsar_on_spark.broker.producing.producer import Producer
 from pulsar_on_spark.broker.producing.producers import AccessMode, ProducerInfo
 from pulsar_on_spark.broker.producing.replicated import Replication, is_replicator
 from pulsar_on_spark.broker.producing.topic_producers import ProducerRefusedError
-from pulsar_on_spark.broker.runtime.access import Operation
 from pulsar_on_spark.broker.runtime.peer import Peer, refusal_of_one_entry
 from pulsar_on_spark.broker.runtime.server_errors import ServerRefusalError
 from pulsar_on_spark.broker.services.services import Services
@@ -27,6 +26,7 @@ from pulsar_on_spark.protocol import replies
 from pulsar_on_spark.protocol.commands import BaseCommand, CommandCloseProducer, CommandProducer, ServerError
 from pulsar_on_spark.protocol.entry_frame import MAX_MESSAGES_IN_ENTRY
 from pulsar_on_spark.protocol.server import Sent
+from pulsar_on_spark.security.rules import NotAuthorizedError
 
 log = logging.getLogger(__name__)
 
@@ -53,6 +53,11 @@ async def producer(services: Services, connection: Connection, command: CommandP
         raise ServerRefusalError(
             ServerError.ServiceNotReady, f"Topic {topic.name} was unloaded meanwhile: look it up again."
         )
+    try:
+        require_still(services, connection, BaseCommand.PRODUCER, command)
+    except NotAuthorizedError:
+        topic.producers.remove(info)
+        raise
     made.metadata = {each.key: each.value for each in command.metadata}
     connection.producers[command.producer_id] = made
     connection.update_hold()
@@ -65,7 +70,6 @@ async def _producer(
     """Admit a producer; return it with the answer for its client."""
     name = topic_name(command.topic)
     is_remote = is_replicator(command.producer_name)
-    authorize(services, connection, Operation.REPLICATE if is_remote else Operation.PRODUCE, name)
     check_new_name("Producer name", command.producer_name)
     check_new_properties(f"Producer {command.producer_name!r}", {each.key: each.value for each in command.metadata})
     await connection.room_for_producers()

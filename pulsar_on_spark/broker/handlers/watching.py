@@ -6,7 +6,7 @@ from functools import partial
 
 from pulsar_on_spark.broker.connection.connection import Connection
 from pulsar_on_spark.broker.connection.handlers import Request, Signal
-from pulsar_on_spark.broker.handlers.lookup import authorize_list
+from pulsar_on_spark.broker.handlers.command_rules import require_still
 from pulsar_on_spark.broker.runtime.server_errors import ServerRefusalError
 from pulsar_on_spark.broker.services.services import Services
 from pulsar_on_spark.protocol import replies
@@ -16,11 +16,11 @@ from pulsar_on_spark.protocol.commands import (
     CommandWatchTopicListClose,
     ServerError,
 )
+from pulsar_on_spark.security.rules import NotAuthorizedError
 
 
 async def watch(services: Services, connection: Connection, command: CommandWatchTopicList) -> None:
     """Handle WATCH_TOPIC_LIST: answer with the matching topics, and send each change from then on."""
-    authorize_list(services, connection, command.namespace)
     longest = services.settings.subscription_pattern_max_length
     if len(command.topics_pattern) > longest:
         raise ServerRefusalError(
@@ -32,6 +32,11 @@ async def watch(services: Services, connection: Connection, command: CommandWatc
         found = await services.watch.watch(
             connection, command.watcher_id, command.namespace, command.topics_pattern, command.topics_hash
         )
+        try:
+            require_still(services, connection, BaseCommand.WATCH_TOPIC_LIST, command)
+        except NotAuthorizedError:
+            services.watch.unwatch(connection, command.watcher_id)
+            raise
         connection.write(
             replies.watch_topic_list_success(command.request_id, command.watcher_id, found.topics, found.topics_hash)
         )

@@ -133,9 +133,11 @@ class Producer:
         refusal = replies.send_error(self.info.producer_id, sequence_id, ServerError.PersistenceError, reason)
         self.answer(number, refusal)
         if self._drained is None:
-            self.when_drained(self._send_away)
+            self.when_drained(self.disconnect)
 
-    def _send_away(self) -> None:
+    def disconnect(self) -> None:
+        """Disconnect it: its client reconnects, and sends again what has no receipt."""
+        self.is_closed = True
         if not self.peer.is_closed:
             self.peer.write(replies.close_producer(self.info.producer_id))
         self.topic.forget_producer(self)

@@ -1,33 +1,32 @@
-"""Interfaces of authentication and authorization. There is no authorization yet: a known client may do everything."""
+"""Authentication and authorization of clients: their interface, and the rules bound to settings and metadata."""
 
 from __future__ import annotations
 
 import base64
 import binascii
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from enum import Enum, auto
+from functools import partial
 from typing import Final, Protocol
 
 from typing_extensions import override
 
-from pulsar_on_spark.model.names import TopicName
+from pulsar_on_spark.broker.runtime.authentication import authentication_of
+from pulsar_on_spark.broker.runtime.settings import BrokerSettings
+from pulsar_on_spark.broker.runtime.views import Views
+from pulsar_on_spark.metadata.records import PermissionsRecord, TenantRecord
+from pulsar_on_spark.metadata.state import RecentView
+from pulsar_on_spark.model.errors import InvalidArgumentError
 from pulsar_on_spark.security.authentication import NO_CLAIM, Authentication, Claimed
 from pulsar_on_spark.security.evidence import Certificate, Evidence, Failure, NotAuthenticatedError
+from pulsar_on_spark.security.grants import Authorities, Grants
+from pulsar_on_spark.security.operations import Operation, Resource
 from pulsar_on_spark.security.principal import ANONYMOUS, Principal
+from pulsar_on_spark.security.rules import ALLOWED, Decision, NotAuthorizedError, decide
 
 METHOD_HEADER: Final = "x-pulsar-auth-method-name"
 ORIGINAL_PRINCIPAL_HEADER: Final = "x-original-principal"
-
-
-class Operation(Enum):
-    """An operation of a client on a topic."""
-
-    LOOKUP = auto()
-    PRODUCE = auto()
-    REPLICATE = auto()
-    CONSUME = auto()
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,51 +65,59 @@ class Login(Protocol):
 
 
 class Access(Protocol):
-    """Authentication and authorization of clients. Methods may raise `AccessDeniedError`."""
+    """Authentication and authorization of clients."""
 
     def login(self, hello: Hello) -> Login:
-        """Begin the authentication of a client."""
+        """Begin the authentication of a client.
+
+        Raises:
+            AccessDeniedError: it cannot be authenticated.
+        """
 
     async def authenticate_http(self, headers: Mapping[str, str], certificate: Certificate | None) -> Principal:
-        """Authenticate a request by its headers (names in lower case) and its connection's client certificate."""
+        """Authenticate a request by its headers (names in lower case) and its connection's client certificate.
 
-    def authorize(self, principal: Principal, operation: Operation, topic: TopicName) -> None:
-        """Refuse a client that may not do an operation on a topic."""
+        Raises:
+            NotAuthenticatedError: its credentials are missing or invalid.
+        """
 
-    def authorize_list(self, principal: Principal, namespace: str) -> None:
-        """Refuse a client that may not list the topics of a namespace."""
-
-    def administer(self, principal: Principal) -> None:
-        """Refuse a client that may not administer the broker."""
+    def decide(self, principal: Principal, operation: Operation, resource: Resource) -> Decision:
+        """Decide whether a client may do an operation."""
 
 
-class OpenAccess:
+def authorize(access: Access, principal: Principal, operation: Operation, resource: Resource) -> None:
+    """Require that a client may do an operation.
+
+    Raises:
+        NotAuthorizedError: it may not.
+    """
+    decision = access.decide(principal, operation, resource)
+    if not decision.is_allowed:
+        raise NotAuthorizedError(decision.reason, decision.status)
+
+
+class OpenAccess(Access):
     """Access without authentication: every client is anonymous and may do everything, as in Pulsar by default."""
 
+    @override
     def login(self, hello: Hello) -> Login:
-        """Accept any method."""
         return self
 
     async def step(self, data: bytes) -> Principal | Challenge:
         """Accept any credentials."""
         return ANONYMOUS
 
+    @override
     async def authenticate_http(self, headers: Mapping[str, str], certificate: Certificate | None) -> Principal:
-        """Accept any request."""
         return ANONYMOUS
 
-    def authorize(self, principal: Principal, operation: Operation, topic: TopicName) -> None:
-        """Allow every operation."""
-
-    def administer(self, principal: Principal) -> None:
-        """Allow every client to administer."""
-
-    def authorize_list(self, principal: Principal, namespace: str) -> None:
-        """Allow every client to list topics."""
+    @override
+    def decide(self, principal: Principal, operation: Operation, resource: Resource) -> Decision:
+        return ALLOWED
 
 
 class AuthenticatedAccess(OpenAccess):
-    """Access with authentication: every client that is known may do everything.
+    """Access with authentication alone: every client that is known may do everything.
 
     Args:
         authentication: The providers and their rules.
@@ -119,21 +126,80 @@ class AuthenticatedAccess(OpenAccess):
     def __init__(self, authentication: Authentication) -> None:
         self._authentication = authentication
 
+    @override
     def login(self, hello: Hello) -> Login:
-        """Begin the authentication of a client."""
         return _Login(self._authentication, hello)
 
+    @override
     async def authenticate_http(self, headers: Mapping[str, str], certificate: Certificate | None) -> Principal:
-        """Authenticate a request.
-
-        Raises:
-            NotAuthenticatedError: its credentials are missing or invalid.
-        """
         return await self._authentication.authenticate_http(
             headers.get(METHOD_HEADER),
             http_evidence(headers, certificate),
             Claimed(headers.get(ORIGINAL_PRINCIPAL_HEADER, "")),
         )
+
+
+class AuthorizedAccess(AuthenticatedAccess):
+    """Access with authentication and authorization, which decides on the view that was read last.
+
+    Args:
+        authentication: The providers and their rules.
+        authorities: The rights by settings.
+        views: The root's metadata.
+    """
+
+    def __init__(self, authentication: Authentication, authorities: Authorities, views: Views) -> None:
+        super().__init__(authentication)
+        self._authorities = authorities
+        self._views = views
+
+    @override
+    def decide(self, principal: Principal, operation: Operation, resource: Resource) -> Decision:
+        return decide(grants_of(self._views.recent, self._authorities, resource), principal, operation, resource)
+
+
+def grants_of(view: RecentView, authorities: Authorities, resource: Resource) -> Grants:
+    """Return the grants that decide about a resource: two look-ups in the view, and nothing is copied."""
+    tenant = view.get(TenantRecord, resource.tenant)
+    admins = () if tenant is None else tenant.admin_roles
+    found = view.get(PermissionsRecord, resource.namespace)
+    if found is None:
+        return Grants(authorities, admins)
+    is_prefixed = found.subscription_auth_mode == "Prefix"
+    return Grants(
+        authorities, admins, found.namespace_auth, found.topic_auth, found.subscription_auth, is_prefixed=is_prefixed
+    )
+
+
+def access_of(settings: BrokerSettings) -> Callable[[Views], Access]:
+    """Return the access to a broker with these settings, which is made with the views of its root.
+
+    Raises:
+        InvalidArgumentError: settings are missing, invalid or contradict each other.
+    """
+    authentication, authorities = authentication_of(settings), _authorities_of(settings)
+    if authentication is None:
+        return lambda views: OpenAccess()
+    if authorities is None:
+        return lambda views: AuthenticatedAccess(authentication)
+    return partial(AuthorizedAccess, authentication, authorities)
+
+
+def _authorities_of(settings: BrokerSettings) -> Authorities | None:
+    """Return the rights that a broker's settings give; None if there is no authorization.
+
+    Raises:
+        InvalidArgumentError: there is authorization without authentication.
+    """
+    if not settings.authorization_enabled:
+        return None
+    if not settings.authentication_enabled:
+        raise InvalidArgumentError(
+            "Setting authorization_enabled needs authentication_enabled, because rights belong to roles that clients "
+            "have proved: set both, or neither."
+        )
+    super_users = frozenset(filter(None, settings.super_user_roles))
+    return Authorities(super_users, settings.authorization_allow_wildcards_matching)
 
 
 class _Login(Login):

@@ -6,6 +6,7 @@ from collections.abc import Hashable
 from typing import Final, Protocol
 
 from pulsar_on_spark.protocol.commands import ServerError
+from pulsar_on_spark.security.principal import Principal
 
 _END_OF_TOPIC_PROTOCOL: Final = 9
 _KNOW_END_OF_TOPIC: Final = ("Pulsar-Java", "Pulsar-Go", "DotPulsar")
@@ -25,6 +26,7 @@ class Peer(Hashable, Protocol):
         address: The client's address, `host:port`.
         client_version: The client's name and version, such as `Pulsar-CPP-v4.2.0` or `Pulsar-Java-v4.2.4`.
         protocol_version: The lower protocol version of both ends.
+        principal: The client; None until it is authenticated, before it has producers, consumers or watchers.
         is_closed: True if the connection has ended: written data is dropped.
         is_writable: False while the client leaves too much unread.
     """
@@ -32,6 +34,7 @@ class Peer(Hashable, Protocol):
     address: str
     client_version: str
     protocol_version: int
+    principal: Principal | None
     is_closed: bool
     is_writable: bool
 

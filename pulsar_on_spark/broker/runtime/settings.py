@@ -93,6 +93,13 @@ class BrokerSettings(BaseModel):
     authentication_refresh_check_seconds: Annotated[float, Field(gt=0)] = 60
     """Interval of checks for expired credentials of connected clients. They are asked for new ones; those that cannot
     send any by the next check are disconnected."""
+    authorization_enabled: bool = False
+    """Refusal of operations that a client's role may not do (see [security](security.md#authorization)). Needs
+    `authentication_enabled`."""
+    super_user_roles: Names = ()
+    """Roles that may do everything."""
+    authorization_allow_wildcards_matching: bool = False
+    """In permissions, a `*` at the begin or end of a role stands for any text."""
     authenticate_metrics_endpoint: bool = False
     """Authentication of requests for `/metrics`, too."""
     token_secret_key: SecretStr = SecretStr("")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
-from pulsar_on_spark.metadata.state import DurableView
+from pulsar_on_spark.metadata.state import DurableView, RecentView
 from pulsar_on_spark.topic.catalog.root_handle import RootHandle
 
 
@@ -19,6 +19,13 @@ class Views:
         self._root = root
         self._next: asyncio.Future[DurableView] | None = None
         self._is_reading = False
+        self._recent: DurableView | None = None
+
+    @property
+    def recent(self) -> RecentView:
+        """The view that was read last, to authorize clients; a broker reads one each second (`TopicWatch`)."""
+        assert self._recent is not None, "a broker reads a view before it serves"
+        return self._recent
 
     async def view(self) -> DurableView:
         """Return a view that is at least as new as this call; calls during a read share the next one.
@@ -45,6 +52,7 @@ class Views:
                     asked.set_exception(error)
                     asked.exception()
                 else:
+                    self._recent = view
                     asked.set_result(view)
         finally:
             self._is_reading = False

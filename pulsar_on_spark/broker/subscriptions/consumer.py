@@ -93,6 +93,11 @@ class Consumer:
         """The consumer in the form that dispatchers use."""
         return ConsumerInfo(self.id, self.name, self.priority, self.epoch, self.ranges)
 
+    def send_close(self, *, for_seek: bool = False) -> None:
+        """Have its client subscribe again; the caller removes it from its subscription."""
+        self.is_closed, self.left_for_seek = True, for_seek
+        self.peer.write(replies.close_consumer(self.consumer_id))
+
     def tell_active(self, *, is_active: bool) -> None:
         """Notify a Failover consumer of its state, if its client's protocol version has the command."""
         if self.peer.protocol_version >= ACTIVE_CONSUMER_PROTOCOL:

@@ -174,8 +174,7 @@ class Subscription:
     def disconnect_all(self, *, for_seek: bool = False) -> None:
         """Disconnect all consumers: their clients look the topic up and subscribe again."""
         for consumer in self.consumers:
-            consumer.is_closed, consumer.left_for_seek = True, for_seek
-            consumer.peer.write(replies.close_consumer(consumer.consumer_id))
+            consumer.send_close(for_seek=for_seek)
             self.remove(consumer)
 
     def flow(self, consumer: Consumer, permits: int) -> None:

@@ -238,8 +238,7 @@ class NonPersistentSubscriptions:
         """Disconnect all consumers."""
         for subscription in self.all:
             for consumer in subscription.consumers:
-                consumer.is_closed = True
-                consumer.peer.write(replies.close_consumer(consumer.consumer_id))
+                consumer.send_close()
                 self.remove_consumer(subscription, consumer)
 
 

@@ -42,12 +42,15 @@ class TopicListWatcher:
         namespace: `tenant/namespace`.
         pattern: The client's regular expression.
 
+    Attributes:
+        namespace: The namespace.
+
     Raises:
         InvalidArgumentError: the expression is invalid in RE2.
     """
 
     def __init__(self, namespace: str, pattern: str) -> None:
-        self._namespace = namespace
+        self.namespace = namespace
         bare = _SCHEME.sub(r"\1", pattern)
         self._pattern = rf"\A(?:{bare})\z"  # the whole name, as Java's `matches`
         self._matching: set[str] = set()
@@ -76,7 +79,7 @@ class TopicListWatcher:
 
     def _matched(self, names: Iterable[str]) -> list[str]:
         parsed = [TopicName.parse_any(name) for name in names]
-        found = [name for name in parsed if name.namespace == self._namespace and not name.is_system]
+        found = [name for name in parsed if name.namespace == self.namespace and not name.is_system]
         bases = [name.partitioned_base.full.partition("://")[2] for name in found]
         return [name.full for name, is_match in zip(found, self._matches(bases), strict=True) if is_match]
 

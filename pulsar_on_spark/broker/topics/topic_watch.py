@@ -98,6 +98,15 @@ class TopicWatch:
             self._watchers.setdefault(peer, {})[watcher_id] = watcher
         return watcher.begin(self._names, known_hash)
 
+    @property
+    def watchers(self) -> list[tuple[Peer, int, str]]:
+        """All watches: the client, its number of the watch, and the namespace."""
+        return [
+            (peer, watcher_id, watcher.namespace)
+            for peer, watchers in self._watchers.items()
+            for watcher_id, watcher in watchers.items()
+        ]
+
     def unwatch(self, peer: Peer, watcher_id: int) -> None:
         """End one watch of a client."""
         self._watchers.get(peer, {}).pop(watcher_id, None)

@@ -1,0 +1,192 @@
+"""The rule of each command: the operations that a client must be allowed to do before the command is carried out.
+
+A command without a line here is not served (`guarded`). Commands on a producer or consumer name it by the connection's
+own number, so they cannot reach those of others, and need no permission of their own.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, Final, NamedTuple
+
+from pulsar_on_spark.broker.connection.connection import Connection
+from pulsar_on_spark.broker.connection.handlers import Request, Signal
+from pulsar_on_spark.broker.runtime.access import authorize
+from pulsar_on_spark.broker.runtime.server_errors import ServerRefusalError
+from pulsar_on_spark.broker.services.services import Services
+from pulsar_on_spark.metadata.records import NamespaceRecord
+from pulsar_on_spark.model.errors import InvalidArgumentError, TopicNotFoundError
+from pulsar_on_spark.model.names import TopicName
+from pulsar_on_spark.protocol.commands import BaseCommand, CommandProducer, ServerError
+from pulsar_on_spark.security.operations import NamespaceOperation, Operation, Resource, TopicOperation
+from pulsar_on_spark.security.rules import NotAuthorizedError
+
+log = logging.getLogger(__name__)
+
+Asked = tuple[Operation, Resource]
+"""An operation, and what it is done on."""
+
+
+class CommandRule(NamedTuple):
+    """The rule of a command.
+
+    Attributes:
+        asks: Returns the operations that the client must be allowed to do.
+        refusal: Pulsar's message for a client that is not.
+        shows_missing_namespace: True if a missing namespace is reported to any client, as clients' own tests expect.
+    """
+
+    asks: Callable[[Any], Iterator[Asked]]
+    refusal: str = ""
+    shows_missing_namespace: bool = False
+
+
+def topic_name(text: str) -> TopicName:
+    """Parse a topic name that a client sent.
+
+    Raises:
+        ServerRefusalError: the name is invalid in Pulsar.
+    """
+    try:
+        return TopicName.parse_any(text)
+    except InvalidArgumentError as error:
+        raise ServerRefusalError(ServerError.InvalidTopicName, str(error)) from error
+
+
+def _nothing(_: object) -> Iterator[Asked]:
+    return iter(())
+
+
+def _on_topic(operation: TopicOperation) -> Callable[[Any], Iterator[Asked]]:
+    def asks(command: Any) -> Iterator[Asked]:
+        yield operation, Resource.of_topic(topic_name(command.topic))
+
+    return asks
+
+
+def _produces(command: CommandProducer) -> Iterator[Asked]:
+    name = topic_name(command.topic)
+    yield TopicOperation.PRODUCE, Resource.of_topic(name)
+    if command.initial_subscription_name:
+        yield TopicOperation.SUBSCRIBE, Resource.of_topic(name, command.initial_subscription_name)
+
+
+def _consumes(command: Any) -> Iterator[Asked]:
+    yield TopicOperation.CONSUME, Resource.of_topic(topic_name(command.topic), command.subscription)
+
+
+def _lists(command: Any) -> Iterator[Asked]:
+    yield NamespaceOperation.GET_TOPICS, Resource.of_namespace(command.namespace)
+
+
+ANY: Final = CommandRule(_nothing)
+"""Every client may do it, on its own connection."""
+OWN: Final = CommandRule(_nothing)
+"""Every client may do it with a producer, consumer or watcher of its own connection."""
+REFUSED: Final = CommandRule(_nothing)
+"""No client may do it: the command is refused whatever the client's role."""
+
+GUARDS: Final[Mapping[int, CommandRule]] = {
+    BaseCommand.CONNECT: ANY,
+    BaseCommand.AUTH_RESPONSE: ANY,
+    BaseCommand.PING: ANY,
+    BaseCommand.PONG: ANY,
+    BaseCommand.LOOKUP: CommandRule(
+        _on_topic(TopicOperation.LOOKUP), "Client is not authorized to Lookup", shows_missing_namespace=True
+    ),
+    BaseCommand.PARTITIONED_METADATA: CommandRule(
+        # It may create the topic on demand, as may any client that produces or consumes, which a lookup requires.
+        _on_topic(TopicOperation.LOOKUP),
+        "Client is not authorized to Get Partition Metadata",
+        shows_missing_namespace=True,
+    ),
+    BaseCommand.GET_TOPICS_OF_NAMESPACE: CommandRule(_lists, "Client is not authorized to GetTopicsOfNamespace"),
+    BaseCommand.WATCH_TOPIC_LIST: CommandRule(_lists, "Client is not authorized to WatchTopicList"),
+    BaseCommand.WATCH_TOPIC_LIST_CLOSE: OWN,
+    BaseCommand.GET_SCHEMA: CommandRule(_on_topic(TopicOperation.LOOKUP), "Client is not authorized to GetSchema"),
+    BaseCommand.GET_OR_CREATE_SCHEMA: CommandRule(
+        _on_topic(TopicOperation.PRODUCE), "Client is not authorized to GetOrCreateSchema"
+    ),
+    BaseCommand.PRODUCER: CommandRule(_produces, "Client is not authorized to Produce"),
+    BaseCommand.SEND: OWN,
+    BaseCommand.CLOSE_PRODUCER: OWN,
+    BaseCommand.SUBSCRIBE: CommandRule(_consumes, "Client is not authorized to subscribe"),
+    BaseCommand.FLOW: OWN,
+    BaseCommand.ACK: OWN,
+    BaseCommand.REDELIVER_UNACKNOWLEDGED_MESSAGES: OWN,
+    BaseCommand.SEEK: OWN,
+    BaseCommand.GET_LAST_MESSAGE_ID: OWN,
+    BaseCommand.CONSUMER_STATS: OWN,
+    BaseCommand.UNSUBSCRIBE: OWN,
+    BaseCommand.CLOSE_CONSUMER: OWN,
+    BaseCommand.TC_CLIENT_CONNECT_REQUEST: REFUSED,
+    BaseCommand.NEW_TXN: REFUSED,
+    BaseCommand.ADD_PARTITION_TO_TXN: REFUSED,
+    BaseCommand.ADD_SUBSCRIPTION_TO_TXN: REFUSED,
+    BaseCommand.END_TXN: REFUSED,
+}
+
+
+def guarded(services: Services, requests: Mapping[int, Request[Connection]]) -> dict[int, Request[Connection]]:
+    """Return handlers that authorize the client before they carry out a command.
+
+    Raises:
+        KeyError: a command has no rule.
+    """
+    return {type_: _guarded(services, GUARDS[type_], request) for type_, request in requests.items()}
+
+
+def unasked(signals: Mapping[int, Signal[Connection]]) -> dict[int, Signal[Connection]]:
+    """Return handlers of commands that need no permission.
+
+    Raises:
+        KeyError: a command has no rule, or one that asks for a permission.
+    """
+    free = {type_ for type_, rule in GUARDS.items() if rule.asks is _nothing}
+    if missing := signals.keys() - free:
+        raise KeyError(*missing)
+    return dict(signals)
+
+
+def _guarded(services: Services, rule: CommandRule, request: Request[Connection]) -> Request[Connection]:
+    if rule.asks is _nothing:
+        return request
+
+    async def handle(connection: Connection, command: Any) -> None:
+        require(services, connection, rule, command)
+        await request.handle(connection, command)
+
+    return request._replace(handle=handle)
+
+
+def require_still(services: Services, connection: Connection, type_: int, command: Any) -> None:
+    """Require that the client may still do a command whose handling took a while.
+
+    Handlers call it in the same turn of the event loop in which they make a producer, consumer or watcher known, so
+    that a permission revoked meanwhile is heeded either here or by `Recheck`.
+
+    Raises:
+        NotAuthorizedError: it may not.
+    """
+    require(services, connection, GUARDS[type_], command)
+
+
+def require(services: Services, connection: Connection, rule: CommandRule, command: Any) -> None:
+    """Require that the client may do a command.
+
+    Raises:
+        NotAuthorizedError: it may not.
+        TopicNotFoundError: it may not, and the topic's namespace does not exist.
+    """
+    assert connection.principal is not None, "nothing comes before CONNECT"
+    for operation, resource in rule.asks(command):
+        try:
+            authorize(services.access, connection.principal, operation, resource)
+        except NotAuthorizedError as error:
+            if rule.shows_missing_namespace and services.views.recent.get(NamespaceRecord, resource.namespace) is None:
+                raise TopicNotFoundError(
+                    f"Topic {resource.topic} does not exist, nor does its namespace: check the name."
+                ) from error
+            log.info("%s: %s", connection.address, error, extra={"connection": connection.address})
+            raise NotAuthorizedError(rule.refusal, error.status) from error
