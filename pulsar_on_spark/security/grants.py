@@ -42,7 +42,7 @@ class Grants:
 
     authorities: Authorities
     admins: Sequence[str] = ()
-    namespace: Permissions = field(default=_NO_PERMISSIONS)
+    namespace: Permissions = field(default_factory=dict)
     topics: Mapping[str, Permissions] = field(default_factory=dict)
     subscriptions: Mapping[str, Sequence[str]] = field(default_factory=dict)
     is_prefixed: bool = False

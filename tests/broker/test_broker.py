@@ -245,42 +245,18 @@ def test_a_connection_keeps_its_role(riddles: str) -> None:
     assert refused.error.error == ServerError.AuthenticationError
 
 
-# -- authorization -----------------------------------------------------------------------------------------------------
-
-
-class Secretive(OpenAccess):
-    """Refuses to list topics."""
-
-    def authorize_list(self, principal: Principal, namespace: str) -> None:
-        raise AccessDeniedError(f"Who are you, {principal.role}, to ask for the topics of {namespace}?")
-
-
-@pytest.mark.parametrize(
-    "path", ["namespaces/public/default/topics", "persistent/public/default", "persistent/public/default/partitioned"]
-)
-def test_topics_of_a_namespace_are_listed_for_authorized_clients(
-    running: Running, monkeypatch: pytest.MonkeyPatch, path: str
-) -> None:
-    url = f"{running.broker.web_url}/admin/v2/{path}"
-    assert httpx.get(url, timeout=LIMIT_S).status_code == 200
-    monkeypatch.setattr(running.broker._web._services, "access", Secretive())
-    assert httpx.get(url, timeout=LIMIT_S).status_code == 403
-
-
 # -- faults of the broker's own ----------------------------------------------------------------------------------------
 
 
-class Faulty(OpenAccess):
-    """Fails by a fault of its own, whose text names what no client should see."""
-
-    def authorize_list(self, principal: Principal, namespace: str) -> None:
-        raise KeyError("/secret/path", object())
+async def fail_with_a_path() -> list[str]:
+    """Fail by a fault of the broker's own, whose text names what no client should see."""
+    raise KeyError("/secret/path", object())
 
 
 def test_a_bug_in_the_broker_is_answered_with_one_sentence_and_logged(
     running: Running, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(running.broker._web._services, "access", Faulty())
+    monkeypatch.setattr(running.broker._topics, "names", fail_with_a_path)
     over_http = httpx.get(f"{running.broker.web_url}/admin/v2/namespaces/public/default/topics", timeout=LIMIT_S)
     assert (over_http.status_code, over_http.json()) == (500, {"reason": BUG_REASON})
     listing = CommandGetTopicsOfNamespace(request_id=7, namespace="public/default")

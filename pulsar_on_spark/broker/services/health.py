@@ -28,6 +28,7 @@ from pulsar_on_spark.protocol.commands import BaseCommand, ServerError
 from pulsar_on_spark.protocol.entry_frame import join_entry
 from pulsar_on_spark.protocol.messages import MessageMetadata
 from pulsar_on_spark.protocol.server import Sent
+from pulsar_on_spark.security.principal import Principal
 from pulsar_on_spark.topic.catalog import catalog
 from pulsar_on_spark.topic.catalog.policies.change import set_namespace_policies
 from pulsar_on_spark.topic.managed_ledger.cursor.cursor import EntryRange
@@ -160,6 +161,7 @@ class _Client:
     def __init__(self) -> None:
         self.address = self.client_version = _NAME
         self.protocol_version = 0
+        self.principal: Principal | None = None
         self.is_closed = False
         self.is_writable = True
         self.receipt: asyncio.Future[tuple[int, int]] = asyncio.get_running_loop().create_future()

@@ -25,7 +25,7 @@ from pulsar_on_spark.model.ids import MessageId
 from pulsar_on_spark.model.latencies import Latencies
 from pulsar_on_spark.model.names import TopicName, check_new_name
 from pulsar_on_spark.protocol.commands import ServerError
-from pulsar_on_spark.topic.catalog import catalog, registry
+from pulsar_on_spark.topic.catalog import catalog, permissions, registry
 from pulsar_on_spark.topic.catalog.policies.effective import effective
 from pulsar_on_spark.topic.catalog.root_handle import RootHandle
 
@@ -221,6 +221,7 @@ class Topics:
             await volatile.close()
             with suppress(SchemaNotFoundError):
                 await asyncio.to_thread(registry.delete_schema, self._root.store, name, force=True)
+            await asyncio.to_thread(permissions.revoke_all_of_topic, self._root.store, name)
             return
         parts = await self._parts(name)
         async with AsyncExitStack() as stack:

@@ -6,18 +6,16 @@ from typing import Annotated
 
 from fastapi import APIRouter, Header, Query
 
-from pulsar_on_spark.broker.runtime.access import Operation
 from pulsar_on_spark.broker.topics.topic_lists import Mode, list_topics
 from pulsar_on_spark.broker.web.requests import (
     NAMESPACE,
     TOPIC,
     BrokerServices,
-    Client,
     NamedNamespace,
     NamedTopic,
-    path_topic,
     refused,
 )
+from pulsar_on_spark.model.names import TopicName
 from pulsar_on_spark.topic.catalog.tenants import require_namespace
 
 router = APIRouter(tags=["lookup"])
@@ -26,7 +24,6 @@ router = APIRouter(tags=["lookup"])
 @router.get("/lookup/v2/topic/{domain}/{tenant}/{namespace}/{local:path}")
 async def lookup(
     services: BrokerServices,
-    client: Client,
     domain: str,
     tenant: str,
     namespace: str,
@@ -35,7 +32,7 @@ async def lookup(
     listener_header: Annotated[str, Header(alias="X-Pulsar-ListenerName")] = "",
 ) -> dict[str, str]:
     """Return the URLs of the topic's broker, without creating the topic; C++ clients need all keys, even empty ones."""
-    path_topic(services, client, Operation.LOOKUP, domain, (tenant, namespace), local)
+    TopicName.parse_any(f"{domain}://{tenant}/{namespace}/{local}")
     urls = services.listener(listener or listener_header)
     return {
         "brokerUrl": urls.service_url,
@@ -48,11 +45,8 @@ async def lookup(
 
 
 @router.get(f"{NAMESPACE}/topics", responses=refused(404, "There is no such namespace."))
-async def topics(
-    services: BrokerServices, client: Client, namespace: NamedNamespace, mode: Mode = "PERSISTENT"
-) -> list[str]:
+async def topics(services: BrokerServices, namespace: NamedNamespace, mode: Mode = "PERSISTENT") -> list[str]:
     """List the full names of a namespace's topics, each partition by itself."""
-    services.access.authorize_list(client, namespace)
     require_namespace(await services.views.view(), namespace)
     return list_topics(await services.topics.names(), namespace, mode).topics
 
@@ -60,11 +54,9 @@ async def topics(
 @router.get(f"{TOPIC}/partitions", responses=refused(404, "There is no such topic."))
 async def partitions(
     services: BrokerServices,
-    client: Client,
     name: NamedTopic,
     create: Annotated[bool, Query(alias="checkAllowAutoCreation")] = False,
 ) -> dict[str, int]:
     """Return the number of partitions, 0 for none; with `checkAllowAutoCreation`, may create a partitioned topic."""
-    services.access.authorize(client, Operation.LOOKUP, name)
     rate = services.topics.http_creations if create else None
     return {"partitions": await services.topics.partitions(name, create=rate)}

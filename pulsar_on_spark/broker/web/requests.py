@@ -1,4 +1,4 @@
-"""Dependencies of handlers: the broker's parts, the client, and the topic or namespace of the path."""
+"""Dependencies of handlers: the broker's parts, and the topic or namespace of the path."""
 
 from __future__ import annotations
 
@@ -7,13 +7,11 @@ from typing import Annotated, Any, Final, Literal, cast
 from fastapi import Depends, HTTPException, Path, Query, Request
 from starlette.convertors import Convertor, register_url_convertor
 
-from pulsar_on_spark.broker.runtime.access import Operation
 from pulsar_on_spark.broker.services.services import Services
 from pulsar_on_spark.broker.services.vitals import Vitals
 from pulsar_on_spark.metadata.records import TopicRecord
 from pulsar_on_spark.metadata.state import View
 from pulsar_on_spark.model.names import TopicName, check_namespace, check_subscription_name
-from pulsar_on_spark.security.principal import Principal
 from pulsar_on_spark.topic.catalog import catalog
 
 PRINCIPAL: Final = "pulsarpy.principal"
@@ -68,37 +66,12 @@ async def _web_url(request: Request) -> str:
     return _services_of(request).listeners.default.any_web_url
 
 
-async def _client(request: Request) -> Principal:
-    """Return the client, which the middleware has authenticated."""
-    return cast(Principal, request.scope[PRINCIPAL])
-
-
 BrokerServices = Annotated[Services, Depends(_services)]
 BrokerVitals = Annotated[Vitals, Depends(_vitals)]
 WebUrl = Annotated[str, Depends(_web_url)]
-Client = Annotated[Principal, Depends(_client)]
 
 Force = Annotated[bool, Query(description="Do it even if the object is in use.")]
 Text = Annotated[str, Path(min_length=1, max_length=1024)]
-
-
-async def administers(services: BrokerServices, client: Client) -> None:
-    """Require an administrator: a dependency of whole routers."""
-    services.access.administer(client)
-
-
-def path_topic(
-    services: Services, client: Principal, operation: Operation, domain: str, namespace: tuple[str, str], local: str
-) -> TopicName:
-    """Return the topic that a path names, if the client may do the operation.
-
-    Raises:
-        InvalidArgumentError: the name is invalid in Pulsar.
-        AccessDeniedError: the client may not do it.
-    """
-    name = TopicName.parse_any(f"{domain}://{'/'.join(namespace)}/{local}")
-    services.access.authorize(client, operation, name)
-    return name
 
 
 async def _named_topic(domain: Domain, tenant: Text, namespace: Text, topic: Text) -> TopicName:

@@ -7,13 +7,11 @@ from typing import Annotated, Any, Final
 from fastapi import APIRouter, HTTPException, Path
 from pydantic import BaseModel, Field
 
-from pulsar_on_spark.broker.runtime.access import Operation
 from pulsar_on_spark.broker.services.services import Services
-from pulsar_on_spark.broker.web.requests import BrokerServices, Client, Force, path_topic, refused
+from pulsar_on_spark.broker.web.requests import BrokerServices, Force, refused
 from pulsar_on_spark.metadata.records import SchemaRecord, TopicRecord
 from pulsar_on_spark.model.errors import InvalidArgumentError
 from pulsar_on_spark.model.names import TopicName
-from pulsar_on_spark.security.principal import Principal
 from pulsar_on_spark.topic.catalog import registry
 from pulsar_on_spark.topic.entries.schemas.schema import TopicSchema
 
@@ -49,40 +47,39 @@ class SchemaBody(BaseModel):
 
 @router.get("/schemas", responses=_MISSING)
 async def all_versions(
-    services: BrokerServices, client: Client, tenant: str, namespace: str, local: str
+    services: BrokerServices, tenant: str, namespace: str, local: str
 ) -> dict[str, list[dict[str, Any]]]:
     """List all versions of the topic's schema, by number."""
-    name = await _topic(services, client, Operation.LOOKUP, tenant, namespace, local)
+    name = await _topic(services, tenant, namespace, local)
     return {"getSchemaResponses": [_response(each) for each in await services.schemas.versions(name)]}
 
 
 @router.get("/schema", responses=_MISSING)
-async def latest(services: BrokerServices, client: Client, tenant: str, namespace: str, local: str) -> dict[str, Any]:
+async def latest(services: BrokerServices, tenant: str, namespace: str, local: str) -> dict[str, Any]:
     """Return the latest version; 404 if there is none."""
-    name = await _topic(services, client, Operation.LOOKUP, tenant, namespace, local)
+    name = await _topic(services, tenant, namespace, local)
     return _response(await services.schemas.record(name, None))
 
 
 @router.get("/schema/{version}", responses=_MISSING)
 async def one(
     services: BrokerServices,
-    client: Client,
     tenant: str,
     namespace: str,
     local: str,
     version: Version,
 ) -> dict[str, Any]:
     """Return one version; 404 if it does not exist."""
-    name = await _topic(services, client, Operation.LOOKUP, tenant, namespace, local)
+    name = await _topic(services, tenant, namespace, local)
     return _response(await services.schemas.record(name, version))
 
 
 @router.post("/schema", responses=_UNSUITED | _MALFORMED)
 async def add(
-    services: BrokerServices, client: Client, tenant: str, namespace: str, local: str, body: SchemaBody
+    services: BrokerServices, tenant: str, namespace: str, local: str, body: SchemaBody
 ) -> dict[str, dict[str, int]]:
     """Register a schema; 409 if it is incompatible. Creates a missing topic, as its first producer would."""
-    name = await _topic(services, client, Operation.PRODUCE, tenant, namespace, local)
+    name = await _topic(services, tenant, namespace, local)
     await services.topics.create_missing(name, services.topics.http_creations)
     added = await services.schemas.add(name, body.topic_schema())
     return {"version": {"version": added.version}}
@@ -90,18 +87,17 @@ async def add(
 
 @router.delete("/schema", responses=_MISSING)
 async def delete(
-    services: BrokerServices, client: Client, tenant: str, namespace: str, local: str, force: Force = False
+    services: BrokerServices, tenant: str, namespace: str, local: str, force: Force = False
 ) -> dict[str, int]:
     """Delete the topic's schema; with `force` for good, so that messages are read without it."""
-    services.access.administer(client)
-    name = await _topic(services, client, Operation.PRODUCE, tenant, namespace, local)
+    name = await _topic(services, tenant, namespace, local)
     return {"version": await services.schemas.delete(name, force=force)}
 
 
 @router.get("/metadata", responses=_MISSING)
-async def metadata(services: BrokerServices, client: Client, tenant: str, namespace: str, local: str) -> dict[str, Any]:
+async def metadata(services: BrokerServices, tenant: str, namespace: str, local: str) -> dict[str, Any]:
     """List the version numbers; ledger ids are -1, because schemas are stored in the metadata and not in ledgers."""
-    name = await _topic(services, client, Operation.LOOKUP, tenant, namespace, local)
+    name = await _topic(services, tenant, namespace, local)
     numbers = [each.version for each in await services.schemas.versions(name)]
     if not numbers:
         raise HTTPException(404, f"Topic {name} has no schema: register one first.")
@@ -111,10 +107,10 @@ async def metadata(services: BrokerServices, client: Client, tenant: str, namesp
 
 @router.post("/compatibility", responses=_MISSING | _MALFORMED)
 async def compatibility(
-    services: BrokerServices, client: Client, tenant: str, namespace: str, local: str, body: SchemaBody
+    services: BrokerServices, tenant: str, namespace: str, local: str, body: SchemaBody
 ) -> dict[str, bool | str]:
     """Check if a schema could be registered, without registering it."""
-    name = await _topic(services, client, Operation.LOOKUP, tenant, namespace, local)
+    name = await _topic(services, tenant, namespace, local)
     is_compatible = await services.schemas.may_follow(name, body.topic_schema())
     strategy = await services.schemas.strategy(name)
     return {"compatibility": is_compatible, "schemaCompatibilityStrategy": strategy.value}
@@ -122,16 +118,14 @@ async def compatibility(
 
 @router.post("/version", responses=_MISSING | _MALFORMED)
 async def version_of(
-    services: BrokerServices, client: Client, tenant: str, namespace: str, local: str, body: SchemaBody
+    services: BrokerServices, tenant: str, namespace: str, local: str, body: SchemaBody
 ) -> dict[str, int]:
     """Return the version number of a schema; 404 if it is not registered."""
-    name = await _topic(services, client, Operation.LOOKUP, tenant, namespace, local)
+    name = await _topic(services, tenant, namespace, local)
     return {"version": (await services.schemas.same(name, body.topic_schema())).version}
 
 
-async def _topic(
-    services: Services, client: Principal, operation: Operation, tenant: str, namespace: str, local: str
-) -> TopicName:
+async def _topic(services: Services, tenant: str, namespace: str, local: str) -> TopicName:
     """Return the persistent topic, or the non-persistent one if only that is in use or has a schema."""
     stored, unstored = (
         TopicName.parse_any(f"{domain}://{tenant}/{namespace}/{local}") for domain in ("persistent", "non-persistent")
@@ -140,9 +134,7 @@ async def _topic(
     is_unstored = view.get(TopicRecord, stored.full) is None and (
         unstored in (each.name for each in services.topics.non_persistent) or bool(registry.readable(view, unstored))
     )
-    return path_topic(
-        services, client, operation, (unstored if is_unstored else stored).domain, (tenant, namespace), local
-    )
+    return unstored if is_unstored else stored
 
 
 def _response(record: SchemaRecord) -> dict[str, Any]:

@@ -6,17 +6,17 @@ import asyncio
 from typing import Any, Final
 from urllib.parse import urlsplit
 
-from fastapi import APIRouter, Depends, HTTPException, Response
+from fastapi import APIRouter, HTTPException, Response
 from pydantic.alias_generators import to_camel
 
 from pulsar_on_spark.broker.services import settings_changes
 from pulsar_on_spark.broker.services.services import Services
 from pulsar_on_spark.broker.services.settings_changes import DYNAMIC, changed_values, follow_log_level, in_force
 from pulsar_on_spark.broker.topics.topic_policies import dispatch_limits
-from pulsar_on_spark.broker.web.requests import BrokerServices, Text, WebUrl, administers, refused
+from pulsar_on_spark.broker.web.requests import BrokerServices, Text, WebUrl, refused
 from pulsar_on_spark.metadata.records import NamespaceRecord
 
-router = APIRouter(prefix="/admin/v2/brokers", tags=["brokers"], dependencies=[Depends(administers)])
+router = APIRouter(prefix="/admin/v2/brokers", tags=["brokers"])
 
 BUNDLE: Final = "0x00000000_0xffffffff"
 """The one bundle of each namespace: one broker serves all of a root."""

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from typing import Literal
 
-from fastapi import APIRouter, Depends, HTTPException
+from fastapi import APIRouter, HTTPException
 from pydantic import BaseModel, Field
 
 from pulsar_on_spark.broker.web.admin.topics import MISSING
-from pulsar_on_spark.broker.web.requests import TOPIC, BrokerServices, StoredTopic, administers, refused
+from pulsar_on_spark.broker.web.requests import TOPIC, BrokerServices, StoredTopic, refused
 from pulsar_on_spark.model.errors import TopicBusyError
 
-router = APIRouter(tags=["topics"], dependencies=[Depends(administers)])
+router = APIRouter(tags=["topics"])
 
 
 class CompactionJson(BaseModel):

@@ -6,7 +6,7 @@ import asyncio
 from contextlib import suppress
 from typing import Annotated, Any, Final
 
-from fastapi import APIRouter, Body, Depends, HTTPException, Response
+from fastapi import APIRouter, Body, HTTPException, Response
 from fastapi.responses import PlainTextResponse
 from pydantic import BaseModel, ConfigDict, Field
 
@@ -18,13 +18,12 @@ from pulsar_on_spark.broker.web.requests import (
     Force,
     NamedNamespace,
     Text,
-    administers,
     refused,
 )
 from pulsar_on_spark.model.errors import TopicNotFoundError
 from pulsar_on_spark.topic.catalog import tenants as registry
 
-router = APIRouter(tags=["namespaces"], dependencies=[Depends(administers)])
+router = APIRouter(tags=["namespaces"])
 
 MISSING: Final = refused(404, "There is no such namespace.")
 _ONE_BUNDLE: Final = (

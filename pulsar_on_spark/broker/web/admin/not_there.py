@@ -15,9 +15,6 @@ router = APIRouter(include_in_schema=False)
 
 _GEO: Final = "A root is one cluster: geo-replication is not supported."
 _OFFLOAD: Final = "Segments are on storage paths for good: tiered storage is not supported."
-_PERMISSIONS: Final = (
-    "Authorization is not supported: every client may do everything, and a permission would have no effect."
-)
 _NOT_ENFORCED: Final = "The broker does not enforce this policy, so it cannot be set."
 _ENCRYPTION: Final = "Clients may encrypt messages, but the broker cannot require it."
 _ONE_BROKER: Final = "One broker serves all of a root: load balancing and isolation do not apply."
@@ -26,8 +23,7 @@ _FUNCTIONS: Final = "Functions, sources, sinks and packages are not supported: u
 _TRANSACTIONS: Final = "Transactions are not supported."
 
 UNDER_NAMESPACE: Final = {
-    "subscriptionPermission": _PERMISSIONS,
-    "subscriptionAuthMode": _PERMISSIONS,
+    "subscriptionPermission": "Pulsar's path is permissions/subscription.",
     "persistence/bookieAffinity": "There are no bookies: labels of storage paths decide where copies are placed.",
     "replication": _GEO,
     "replicatorDispatchRate": _GEO,

@@ -1,46 +1,132 @@
-"""Permissions: always empty, as in Pulsar without authorization; changes are refused."""
+"""Permissions of roles on namespaces, topics and subscriptions. Without authorization they cannot be changed."""
 
 from __future__ import annotations
 
-from typing import Final
+import asyncio
+from collections.abc import Callable
+from typing import Annotated, Any, Final
 
-from fastapi import APIRouter, Depends, HTTPException, Request, Response
+from fastapi import APIRouter, Body, Depends, HTTPException
+from pydantic import Field
 
+from pulsar_on_spark.broker.services.services import Services
 from pulsar_on_spark.broker.web.requests import (
     NAMESPACE,
     TOPIC,
     BrokerServices,
     NamedNamespace,
     NamedTopic,
-    administers,
+    SubscriptionName,
+    Text,
     refused,
 )
-from pulsar_on_spark.topic.catalog import tenants
+from pulsar_on_spark.security.operations import ACTIONS, Action
+from pulsar_on_spark.topic.catalog import permissions
 
-router = APIRouter(tags=["permissions"], dependencies=[Depends(administers)])
+router = APIRouter(tags=["permissions"])
 
 _MISSING: Final = refused(404, "There is no such namespace.")
-_NOT_ENABLED: Final = "Authorization is not enabled."
+_BAD: Final = refused(412, "The role is not acceptable, or there are too many permissions.")
+_OFF: Final = refused(501, "Authorization is not enabled.")
+Roles = Annotated[list[Annotated[str, Field(max_length=permissions.MAX_ROLE_BYTES)]], Field(max_length=1000)]
+Actions = Annotated[list[Action], Field(max_length=len(ACTIONS))]
+
+
+async def _enabled(services: BrokerServices) -> None:
+    """Require that the broker authorizes clients: a permission that has no effect is not stored."""
+    if not services.settings.authorization_enabled:
+        raise HTTPException(501, "Authorization is not enabled.")
+
+
+_CHANGES: Final[dict[str, Any]] = {
+    "status_code": 204,
+    "responses": _MISSING | _BAD | _OFF,
+    "dependencies": [Depends(_enabled)],
+}
+
+
+# -- of a namespace ----------------------------------------------------------------------------------------------------
 
 
 @router.get(f"{NAMESPACE}/permissions", responses=_MISSING)
+async def of_namespace(services: BrokerServices, namespace: NamedNamespace) -> dict[str, tuple[str, ...]]:
+    """Return the actions of each role on the namespace."""
+    return permissions.permissions_of(await services.views.view(), namespace)
+
+
+@router.post(f"{NAMESPACE}/permissions/{{role}}", **_CHANGES)
+async def grant(services: BrokerServices, namespace: NamedNamespace, role: Text, body: Actions) -> None:
+    """Give a role the actions of the body on all topics of the namespace, in place of those that it has."""
+    await _change(services, permissions.grant_permission, namespace, role, body)
+
+
+@router.delete(f"{NAMESPACE}/permissions/{{role}}", **_CHANGES)
+async def revoke(services: BrokerServices, namespace: NamedNamespace, role: Text) -> None:
+    """Take all actions on the namespace from a role."""
+    await _change(services, permissions.revoke_permission, namespace, role)
+
+
+# -- of the subscriptions of a namespace -------------------------------------------------------------------------------
+
+
 @router.get(f"{NAMESPACE}/permissions/subscription", responses=_MISSING)
-async def of_namespace(services: BrokerServices, namespace: NamedNamespace) -> dict[str, list[str]]:
-    """Return no permissions; 404 if the namespace does not exist."""
-    tenants.require_namespace(await services.views.view(), namespace)
-    return {}
+async def of_subscriptions(services: BrokerServices, namespace: NamedNamespace) -> dict[str, tuple[str, ...]]:
+    """Return the only roles that may use a subscription, by its name; others may be used by any role."""
+    return permissions.subscription_permissions(await services.views.view(), namespace)
+
+
+@router.post(f"{NAMESPACE}/permissions/subscription/{{subscription}}", **_CHANGES)
+async def grant_subscription(
+    services: BrokerServices, namespace: NamedNamespace, subscription: SubscriptionName, body: Roles
+) -> None:
+    """Let only the roles of the body use the subscriptions of this name, in place of former ones."""
+    await _change(services, permissions.grant_subscription_permission, namespace, subscription, body)
+
+
+@router.delete(f"{NAMESPACE}/permissions/{{subscription}}/{{role}}", **_CHANGES)
+async def revoke_subscription(
+    services: BrokerServices, namespace: NamedNamespace, subscription: SubscriptionName, role: Text
+) -> None:
+    """Take the subscriptions of this name from a role; without the last role, any role may use them."""
+    await _change(services, permissions.revoke_subscription_permission, namespace, subscription, role)
+
+
+@router.get(f"{NAMESPACE}/subscriptionAuthMode", responses=_MISSING)
+async def subscription_auth_mode(services: BrokerServices, namespace: NamedNamespace) -> str:
+    """Return the rule for names of subscriptions: `None`, or `Prefix` if they must begin with the role."""
+    return permissions.subscription_auth_mode(await services.views.view(), namespace)
+
+
+@router.post(f"{NAMESPACE}/subscriptionAuthMode", **_CHANGES)
+async def set_subscription_auth_mode(
+    services: BrokerServices, namespace: NamedNamespace, body: Annotated[str, Body(max_length=16)]
+) -> None:
+    """Set the rule for names of subscriptions."""
+    await _change(services, permissions.set_subscription_auth_mode, namespace, body)
+
+
+# -- of a topic --------------------------------------------------------------------------------------------------------
 
 
 @router.get(f"{TOPIC}/permissions", responses=_MISSING)
-async def of_topic(services: BrokerServices, name: NamedTopic) -> dict[str, list[str]]:
-    """Return no permissions; 404 if the topic's namespace does not exist."""
-    tenants.require_namespace(await services.views.view(), name.namespace)
-    return {}
+async def of_topic(services: BrokerServices, name: NamedTopic) -> dict[str, tuple[str, ...]]:
+    """Return the actions of each role on the topic, with those on its namespace and its partitioned topic."""
+    return permissions.permissions_of(await services.views.view(), name)
 
 
-async def _change(request: Request) -> Response:
-    raise HTTPException(501, _NOT_ENABLED)
+@router.post(f"{TOPIC}/permissions/{{role}}", **_CHANGES)
+async def grant_on_topic(services: BrokerServices, name: NamedTopic, role: Text, body: Actions) -> None:
+    """Give a role the actions of the body on the topic and its partitions, in place of those that it has on it."""
+    await _change(services, permissions.grant_permission, name, role, body)
 
 
-for _path in (NAMESPACE, TOPIC):
-    router.add_route(f"{_path}/permissions/{{rest:path}}", _change, methods=["POST", "DELETE"], include_in_schema=False)
+@router.delete(f"{TOPIC}/permissions/{{role}}", **_CHANGES)
+async def revoke_on_topic(services: BrokerServices, name: NamedTopic, role: Text) -> None:
+    """Take all actions on the topic from a role; 412 if it has none on the topic itself."""
+    await _change(services, permissions.revoke_permission, name, role)
+
+
+async def _change(services: Services, change: Callable[..., None], *given: object) -> None:
+    """Change permissions, and authorize by them from now on."""
+    await asyncio.to_thread(change, services.root.store, *given)
+    await services.views.view()

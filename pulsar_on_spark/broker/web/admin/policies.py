@@ -12,7 +12,7 @@ import asyncio
 import re
 from typing import Annotated, Any, Final, Literal
 
-from fastapi import APIRouter, Body, Depends, HTTPException, Path, Query, Request, Response
+from fastapi import APIRouter, Body, HTTPException, Path, Query, Request, Response
 from fastapi.responses import JSONResponse
 from pydantic import JsonValue
 from starlette.convertors import register_url_convertor
@@ -27,7 +27,6 @@ from pulsar_on_spark.broker.web.requests import (
     NamedNamespace,
     NamesConvertor,
     StoredTopic,
-    administers,
     refused,
 )
 from pulsar_on_spark.model.names import TopicName
@@ -36,7 +35,7 @@ from pulsar_on_spark.topic.catalog.policies.change import set_namespace_policies
 from pulsar_on_spark.topic.catalog.policies.effective import effective, namespace_policies, topic_policies
 from pulsar_on_spark.topic.catalog.policies.policies import FIELDS, PersistencePolicies, Policies
 
-router = APIRouter(dependencies=[Depends(administers)])
+router = APIRouter()
 
 QuotaType = Literal["destination_storage", "message_age"]
 Applied = Annotated[bool, Query(description="Return the effective value, wherever it is set.")]

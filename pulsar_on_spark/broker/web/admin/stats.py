@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import Annotated, Any, Final
 
-from fastapi import APIRouter, Depends, HTTPException, Query
+from fastapi import APIRouter, HTTPException, Query
 
 from pulsar_on_spark.broker.observe.internal_stats import with_reasons
 from pulsar_on_spark.broker.observe.models import (
@@ -26,7 +26,6 @@ from pulsar_on_spark.broker.web.requests import (
     BrokerServices,
     NamedTopic,
     StoredTopic,
-    administers,
     parts,
     refused,
 )
@@ -39,7 +38,7 @@ from pulsar_on_spark.topic.maintenance.retention.trim import kept_segments
 from pulsar_on_spark.topic.managed_ledger.chain import chain
 from pulsar_on_spark.topic.managed_ledger.chain.steps import waiting
 
-router = APIRouter(tags=["stats"], dependencies=[Depends(administers)])
+router = APIRouter(tags=["stats"])
 
 _MISSING: Final = refused(404, "There is no such topic, or it is partitioned.")
 _NoPublishers = Annotated[bool, Query(alias="excludePublishers", description="Leave the producers out.")]

@@ -8,11 +8,11 @@ from typing import Annotated, Any, Final, cast
 from fastapi import APIRouter, Depends, HTTPException, Request
 from pydantic import TypeAdapter
 
-from pulsar_on_spark.broker.web.requests import BrokerServices, administers, refused
+from pulsar_on_spark.broker.web.requests import BrokerServices, refused
 from pulsar_on_spark.root import Root
 from pulsar_on_spark.topic.maintenance.status import StorageStatus, storage_status
 
-router = APIRouter(prefix="/admin/v2/storage", tags=["storage"], dependencies=[Depends(administers)])
+router = APIRouter(prefix="/admin/v2/storage", tags=["storage"])
 
 TIMEOUT_S: Final = 10.0
 """Time to wait for the disks, in seconds."""

@@ -1,19 +1,19 @@
-"""Tenants. Their roles and clusters are stored and returned, but not enforced."""
+"""Tenants. Their administrators' roles are heeded by authorization; clusters are only stored and returned."""
 
 from __future__ import annotations
 
 import asyncio
 from typing import Annotated
 
-from fastapi import APIRouter, Body, Depends, HTTPException
+from fastapi import APIRouter, Body, HTTPException
 from pydantic import BaseModel, ConfigDict, Field
 from pydantic.alias_generators import to_camel
 
 from pulsar_on_spark.broker.services.services import Services
-from pulsar_on_spark.broker.web.requests import BrokerServices, Force, Text, administers, refused
+from pulsar_on_spark.broker.web.requests import BrokerServices, Force, Text, refused
 from pulsar_on_spark.topic.catalog import tenants as registry
 
-router = APIRouter(prefix="/admin/v2/tenants", tags=["tenants"], dependencies=[Depends(administers)])
+router = APIRouter(prefix="/admin/v2/tenants", tags=["tenants"])
 
 _MISSING = refused(404, "There is no such tenant.")
 _NO_CLUSTER = refused(412, "There is no such cluster, or the name is invalid.")
@@ -51,6 +51,7 @@ async def create(services: BrokerServices, tenant: Text, body: Annotated[TenantI
     roles, clusters = info.admin_roles or (), info.allowed_clusters or ()
     most = services.settings.max_tenants
     await asyncio.to_thread(registry.create_tenant, services.root.store, tenant, roles, clusters, most=most)
+    await services.views.view()  # to authorize by its roles from now on
 
 
 @router.post("/{tenant}", status_code=204, responses=_MISSING | _NO_CLUSTER)
@@ -60,6 +61,7 @@ async def update(services: BrokerServices, tenant: Text, body: TenantInfo) -> No
     await asyncio.to_thread(
         registry.update_tenant, services.root.store, tenant, body.admin_roles or (), body.allowed_clusters or ()
     )
+    await services.views.view()
 
 
 @router.delete("/{tenant}", status_code=204, responses=_MISSING | refused(409, "It has namespaces."))

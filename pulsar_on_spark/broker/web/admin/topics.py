@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import Annotated, Final
 
-from fastapi import APIRouter, Body, Depends, HTTPException, Query
+from fastapi import APIRouter, Body, HTTPException, Query
 from pydantic import BaseModel, Field
 
 from pulsar_on_spark.broker.background.truncation import truncate_topic
@@ -16,13 +16,11 @@ from pulsar_on_spark.broker.web.admin.namespaces import Properties
 from pulsar_on_spark.broker.web.requests import (
     TOPIC,
     BrokerServices,
-    Client,
     Domain,
     Force,
     NamedNamespace,
     NamedTopic,
     StoredTopic,
-    administers,
     parts,
     refused,
 )
@@ -32,7 +30,7 @@ from pulsar_on_spark.topic.catalog import catalog, tenants
 from pulsar_on_spark.topic.catalog.topic_limits import MAX_PARTITIONS
 from pulsar_on_spark.topic.maintenance.retention.trim import trim_some
 
-router = APIRouter(tags=["topics"], dependencies=[Depends(administers)])
+router = APIRouter(tags=["topics"])
 
 MISSING: Final = refused(404, "There is no such topic.")
 _EXISTS: Final = refused(409, "It exists.")
@@ -51,20 +49,16 @@ class PartitionedTopicBody(BaseModel):
 
 
 @router.get(_TOPICS, responses=refused(404, "There is no such namespace."))
-async def topics(services: BrokerServices, client: Client, domain: Domain, namespace: NamedNamespace) -> list[str]:
+async def topics(services: BrokerServices, domain: Domain, namespace: NamedNamespace) -> list[str]:
     """List the full names of a namespace's topics, each partition by itself."""
-    services.access.authorize_list(client, namespace)
     tenants.require_namespace(await services.views.view(), namespace)
     mode: Mode = "PERSISTENT" if domain == "persistent" else "NON_PERSISTENT"
     return list_topics(await services.topics.names(), namespace, mode).topics
 
 
 @router.get(f"{_TOPICS}/partitioned", responses=refused(404, "There is no such namespace."))
-async def partitioned_topics(
-    services: BrokerServices, client: Client, domain: Domain, namespace: NamedNamespace
-) -> list[str]:
+async def partitioned_topics(services: BrokerServices, domain: Domain, namespace: NamedNamespace) -> list[str]:
     """List the full names of a namespace's partitioned topics."""
-    services.access.authorize_list(client, namespace)
     view = await services.views.view()
     tenants.require_namespace(view, namespace)
     if domain != "persistent":

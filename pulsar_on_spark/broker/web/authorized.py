@@ -1,0 +1,65 @@
+"""Authorization of HTTP requests, before anything of them but their method and path is looked at."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable, Mapping
+from typing import Final
+
+from starlette.routing import BaseRoute, Match, Route
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from pulsar_on_spark.broker.runtime.access import Access, authorize
+from pulsar_on_spark.broker.web.error_responses import refusal
+from pulsar_on_spark.broker.web.requests import PRINCIPAL
+from pulsar_on_spark.broker.web.route_rules import GUARDS, Rule, super_user
+from pulsar_on_spark.model.errors import PulsarpyError
+from pulsar_on_spark.security.rules import NotAuthorizedError
+
+log = logging.getLogger(__name__)
+
+_NO_RULE: Final = "This broker has no rule of authorization for the path, so it is refused: report that as a bug."
+
+
+class Authorized:
+    """Middleware that passes on only the requests that the client may send.
+
+    A refused client gets the same answer whether the object exists or not, and whatever the body.
+
+    Args:
+        app: The application.
+        routes: Its routes, in matching order.
+        access: The rules.
+    """
+
+    def __init__(self, app: ASGIApp, routes: Iterable[BaseRoute], access: Access) -> None:
+        self._app = app
+        self._routes = [route for route in routes if isinstance(route, Route)]
+        self._access = access
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Pass on a request, or refuse it."""
+        try:
+            self._authorize(scope)
+        except PulsarpyError as error:
+            log.info("The request %s %r is refused: %s", scope["method"], scope["path"][:256], error)
+            await refusal(error)(scope, receive, send)
+        else:
+            await self._app(scope, receive, send)
+
+    def _authorize(self, scope: Scope) -> None:
+        rule, path = self._rule(scope)
+        asked = rule(path)
+        if asked is not None:
+            authorize(self._access, scope[PRINCIPAL], *asked)
+
+    def _rule(self, scope: Scope) -> tuple[Rule, Mapping[str, str]]:
+        """Return the rule of a request's route, and the variables of its path; without a route, super users see why."""
+        for route in self._routes:
+            match, found = route.matches(scope)
+            if match is Match.FULL:
+                rule = GUARDS.get((scope["method"], route.path))
+                if rule is None:
+                    raise NotAuthorizedError(_NO_RULE, 403)
+                return rule, found["path_params"]
+        return super_user, {}
