@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -78,7 +79,9 @@ def _settings(
         "log_level": None if log_level is None else log_level.upper(),
         "log_format": log_format,
     }
-    return settings.load(config, flags=flags)
+    loaded = settings.load(config, flags=flags)
+    settings.remove_secrets(os.environ)
+    return loaded
 
 
 def _run(path: Path, settings: BrokerSettings, quorum: Quorum | None) -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import difflib
 import os
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Mapping, MutableMapping
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal
 
@@ -356,6 +356,13 @@ def load(
             f"Setting {name!r} {sources.get(name, '')} is invalid ({first['msg']}): correct it, or leave it out."
         ) from error
 
+
+
+def remove_secrets(environment: MutableMapping[str, str]) -> None:
+    """Remove the settings that are secrets from an environment, so that child processes do not inherit them."""
+    for name, field in BrokerSettings.model_fields.items():
+        if field.annotation is SecretStr:
+            environment.pop(ENVIRONMENT_PREFIX + name.upper(), None)
 
 def _read(file: Path) -> dict[str, object]:
     try:
