@@ -1,0 +1,327 @@
+"""Each route and each command against each role: who may do what, and that none was forgotten."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+from collections.abc import Iterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
+
+import jwt
+import pytest
+from fastapi import FastAPI
+from starlette.responses import Response
+from starlette.routing import Match, Route
+from starlette.types import Message, Receive, Scope, Send
+
+from pulsar_on_spark.broker.connection.connection import Connection
+from pulsar_on_spark.broker.handlers import make_handlers
+from pulsar_on_spark.broker.handlers.command_rules import GUARDS as COMMAND_GUARDS
+from pulsar_on_spark.broker.handlers.command_rules import require
+from pulsar_on_spark.broker.runtime.access import access_of
+from pulsar_on_spark.broker.runtime.settings import BrokerSettings
+from pulsar_on_spark.broker.runtime.views import Views
+from pulsar_on_spark.broker.services.services import Services
+from pulsar_on_spark.broker.services.vitals import Vitals
+from pulsar_on_spark.broker.web.app import create_app
+from pulsar_on_spark.broker.web.route_rules import GUARDS
+from pulsar_on_spark.broker.web.routers import ROUTERS
+from pulsar_on_spark.model.errors import TopicNotFoundError
+from pulsar_on_spark.model.names import TopicName
+from pulsar_on_spark.protocol import commands
+from pulsar_on_spark.protocol.commands import BaseCommand
+from pulsar_on_spark.root import Root
+from pulsar_on_spark.security.principal import Principal
+from pulsar_on_spark.security.rules import NotAuthorizedError
+from pulsar_on_spark.topic.catalog import permissions, tenants
+
+from .expected import COMMANDS, MAY, ROLES, ROUTES
+
+SECRET = b"s" * 32
+TOPICS = ("partitioned", "partitioned-partition-0", "single", "missing")
+"""The same permissions are granted on each, and the answers must be the same."""
+PASSED = 299
+ROUTES_OF_APP = [route for router in ROUTERS for route in router.routes if isinstance(route, Route)]
+
+
+class Guarded:
+    """The broker's web application, whose routes all answer 299 and whose bodies must not be read."""
+
+    def __init__(self, path: Path) -> None:
+        self.root = Root.create(path)
+        self.root.create_topic("partitioned", 1)
+        self.root.create_topic("single")
+        store = self.root.store
+        tenants.update_tenant(store, "public", ["admin"], [])
+        tenants.create_tenant(store, "other", ["other-admin"])
+        tenants.create_namespace(store, "other/n")
+        permissions.grant_permission(store, "public/default", "producer", ["produce"])
+        permissions.grant_permission(store, "public/default", "consumer", ["consume"])
+        permissions.grant_subscription_permission(store, "public/default", "s", ["consumer", "subscriber"])
+        for topic in ("partitioned", "single", "missing"):
+            permissions.grant_permission(store, TopicName.parse(topic), "topic-producer", ["produce"])
+            permissions.grant_permission(store, TopicName.parse(topic), "topic-consumer", ["consume"])
+        settings = BrokerSettings(
+            authentication_enabled=True,
+            authentication_providers=("token",),
+            token_secret_key="data:;base64," + base64.b64encode(SECRET).decode(),
+            anonymous_user_role="anonymous",
+            proxy_roles=("proxy", "weak-proxy"),
+            authorization_enabled=True,
+            super_user_roles=("root", "proxy"),
+        )
+        views = Views(self.root)
+        asyncio.run(views.view())
+        self.services = cast(
+            Services,
+            SimpleNamespace(
+                settings=settings,
+                listeners=SimpleNamespace(hosts=()),
+                access=access_of(settings)(views),
+                views=views,
+            ),
+        )
+        self.app = self._app()
+        self.headers = {role: self._credentials(role) for role in ROLES}
+
+    def _app(self) -> FastAPI:
+        app = create_app(self.services, cast(Vitals, None))
+        app.router = cast(Any, passed)
+        return app
+
+    def _credentials(self, role: str) -> list[tuple[bytes, bytes]]:
+        if role == "anonymous":
+            return []
+        first, _, original = role.partition(" for ")
+        token = jwt.encode({"sub": first}, SECRET if role != "unauthenticated" else b"x" * 32, "HS256")
+        forwarded = [(b"x-original-principal", original.encode())] if original else []
+        return [(b"authorization", f"Bearer {token}".encode()), *forwarded]
+
+    async def status(self, method: str, path: str, role: str) -> int:
+        scope: Scope = {
+            "type": "http",
+            "method": method,
+            "path": path,
+            "raw_path": path.encode(),
+            "root_path": "",
+            "query_string": b"",
+            "headers": [(b"host", b"localhost"), *self.headers[role]],
+            "client": ("127.0.0.1", 1),
+        }
+        answered: list[int] = []
+
+        async def receive() -> Message:
+            raise AssertionError("the body is not looked at before the client is authorized")
+
+        async def send(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                answered.append(message["status"])
+
+        await self.app(scope, receive, send)
+        return answered[0]
+
+
+async def passed(scope: Scope, receive: Receive, send: Send) -> None:
+    await Response(status_code=PASSED)(scope, receive, send)
+
+
+@pytest.fixture(scope="module")
+def guarded(tmp_path_factory: pytest.TempPathFactory) -> Guarded:
+    return Guarded(tmp_path_factory.mktemp("guarded") / "root")
+
+
+def requests(rule: str) -> Iterator[tuple[str, str]]:
+    for line in ROUTES[rule].split("\n"):
+        *methods, path = line.split() or [""]
+        for method in methods:
+            yield method, path
+
+
+# -- routes ------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("rule", ROUTES)
+def test_each_role_may_do_what_the_table_says(guarded: Guarded, rule: str) -> None:
+    allowed, refused = MAY[rule]
+
+    async def scene() -> None:
+        for method, path in requests(rule):
+            for name in TOPICS if "TOPIC" in path else ("",):
+                for role in ROLES:
+                    place = path.replace("TOPIC", name)
+                    wanted = PASSED if role in allowed else 401 if role == "unauthenticated" else refused
+                    assert await guarded.status(method, place, role) == wanted, f"{method} {place} as {role}"
+
+    asyncio.run(scene())
+
+
+def test_no_route_was_forgotten() -> None:
+    """By the application's own routes: each has a rule, and the table of this test asks for it."""
+    asked = {
+        (method, route.path)
+        for rule in ROUTES
+        for method, path in requests(rule)
+        for route in [route_of(method, path.replace("TOPIC", "t"))]
+        if route is not None
+    }
+    served = {(method, route.path) for route in ROUTES_OF_APP for method in (route.methods or ()) if method != "HEAD"}
+    assert sorted(served - GUARDS.keys()) == [], "routes without a rule"
+    assert sorted(GUARDS.keys() - served - {("GET", "/openapi.json")}) == [], "rules without a route"
+    shadowed = {("PUT", "/admin/v2/namespaces/{tenant}/{namespace}/bundles/split")}  # by that of any bundle
+    assert sorted(served - asked - shadowed) == [], "routes that the table of expected answers lacks"
+    assert len(served) > 400
+
+
+def route_of(method: str, path: str) -> Route | None:
+    scope = {"type": "http", "method": method, "path": path, "root_path": "", "headers": []}
+    return next((route for route in ROUTES_OF_APP if route.matches(scope)[0] is Match.FULL), None)
+
+
+def test_a_route_without_a_rule_is_refused(guarded: Guarded, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delitem(cast(dict[Any, Any], GUARDS), ("GET", "/admin/v2/tenants"))
+    for role in ("stranger", "root"):
+        assert asyncio.run(guarded.status("GET", "/admin/v2/tenants", role)) == 403
+
+
+@pytest.mark.parametrize("rule", ["super user", "topic, produce or consume"])
+def test_head_counts_as_get(guarded: Guarded, rule: str) -> None:
+    allowed, refused = MAY[rule]
+    (path, *_) = [path.replace("TOPIC", "single") for method, path in requests(rule) if method == "GET"]
+    for role in set(ROLES) - {"unauthenticated"}:
+        wanted = PASSED if role in allowed else refused
+        assert asyncio.run(guarded.status("HEAD", path, role)) == wanted, f"HEAD {path} as {role}"
+
+
+@pytest.mark.parametrize(
+    ("method", "path"),
+    [
+        ("GET", "/nothing/here"),
+        ("PATCH", "/admin/v2/tenants"),
+        ("GET", "/admin/v2/persistent/absent/absent/t/stats"),
+        ("GET", "/admin/v2/namespaces/absent"),
+        ("GET", "/admin/v2/persistent/other/n/t/stats"),
+        ("GET", "/admin/v2/persistent/public/default/foreign/lastMessageId"),
+        ("POST", "/admin/v2/persistent/public/default/__change_events/terminate"),
+        ("GET", "/admin/v2/persistent/pulsar/system/x/stats"),
+        ("GET", "/lookup/v2/topic/persistent/public/default/__change_events"),
+    ],
+)
+def test_what_others_have_and_what_is_missing_look_the_same(guarded: Guarded, method: str, path: str) -> None:
+    for role in ("stranger", "topic-producer", "topic-consumer", "subscriber", "weak-proxy for root"):
+        assert asyncio.run(guarded.status(method, path, role)) == 401
+    assert asyncio.run(guarded.status(method, path, "root")) == PASSED
+
+
+def test_every_role_looks_up_transaction_coordinators(guarded: Guarded) -> None:
+    for path in (
+        "/lookup/v2/topic/persistent/pulsar/system/transaction_coordinator_assign-partition-0",
+        "/admin/v2/persistent/pulsar/system/transaction_coordinator_assign/partitions",
+    ):
+        assert asyncio.run(guarded.status("GET", path, "stranger")) == PASSED
+    deleting = guarded.status("DELETE", "/admin/v2/persistent/pulsar/system/transaction_coordinator_assign", "admin")
+    assert asyncio.run(deleting) == 403
+
+
+def test_an_invalid_name_is_reported_to_any_role(guarded: Guarded) -> None:
+    for role in ("stranger", "root"):
+        assert asyncio.run(guarded.status("GET", "/admin/v2/persistent/a$b/c/t/stats", role)) == 412
+
+
+# -- commands ----------------------------------------------------------------------------------------------------------
+
+
+BODIES: dict[str, type[Any]] = {
+    "GET_TOPICS_OF_NAMESPACE": commands.CommandGetTopicsOfNamespace,
+    "WATCH_TOPIC_LIST": commands.CommandWatchTopicList,
+    "LOOKUP": commands.CommandLookupTopic,
+    "PARTITIONED_METADATA": commands.CommandPartitionedTopicMetadata,
+    "GET_SCHEMA": commands.CommandGetSchema,
+    "PRODUCER": commands.CommandProducer,
+    "GET_OR_CREATE_SCHEMA": commands.CommandGetOrCreateSchema,
+    "SUBSCRIBE": commands.CommandSubscribe,
+}
+
+
+def connection(role: str) -> Connection:
+    first, _, original = role.partition(" for ")
+    return cast(Connection, SimpleNamespace(principal=Principal(first, original or None), address="test:1"))
+
+
+def may(guarded: Guarded, role: str, type_: int, **fields: Any) -> bool:
+    body = BODIES.get(BaseCommand.Type.Name(type_), SimpleNamespace)(**fields)
+    try:
+        require(guarded.services, connection(role), COMMAND_GUARDS[type_], body)
+    except NotAuthorizedError as error:
+        return not str(error).startswith("Client is not authorized to ")
+    return True
+
+
+@pytest.mark.parametrize("rule", COMMANDS)
+def test_each_role_may_send_what_the_table_says(guarded: Guarded, rule: str) -> None:
+    allowed, _ = MAY[rule]
+    for name in COMMANDS[rule].split():
+        for topic in TOPICS if name in BODIES else ("",):
+            fields = {"topic": topic} if "namespace" not in rule else {"namespace": "public/default"}
+            if name == "SUBSCRIBE":
+                fields["subscription"] = "s"
+            for role in set(ROLES) - {"unauthenticated"}:
+                found = may(guarded, role, BaseCommand.Type.Value(name), **fields if name in BODIES else {})
+                assert found is (role in allowed), f"{name} as {role} on {topic}"
+
+
+def test_no_command_was_forgotten(guarded: Guarded) -> None:
+    handlers = make_handlers(guarded.services)
+    handled = {*handlers.requests, *handlers.signals, BaseCommand.SEND}
+    names = {BaseCommand.Type.Name(type_) for type_ in handled}
+    assert sorted(names - {BaseCommand.Type.Name(type_) for type_ in COMMAND_GUARDS}) == [], "commands without a rule"
+    assert {BaseCommand.Type.Name(type_) for type_ in COMMAND_GUARDS} == names, "rules without a command"
+    assert sorted(names - {name for rule in COMMANDS.values() for name in rule.split()}) == [], "not in the table"
+
+
+def test_a_command_without_a_rule_keeps_the_broker_from_starting(
+    guarded: Guarded, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for type_ in (BaseCommand.PRODUCER, BaseCommand.ACK):
+        with monkeypatch.context() as patch:
+            patch.delitem(cast(dict[Any, Any], COMMAND_GUARDS), type_)
+            with pytest.raises(KeyError):
+                make_handlers(guarded.services)
+
+
+def test_a_producer_needs_its_initial_subscription(guarded: Guarded) -> None:
+    producer = BaseCommand.PRODUCER
+    assert may(guarded, "producer", producer, topic="single", initial_subscription_name="")
+    assert not may(guarded, "producer", producer, topic="single", initial_subscription_name="free")
+    permissions.grant_permission(guarded.root.store, "public/default", "both", ["produce", "consume"])
+    asyncio.run(guarded.services.views.view())
+    assert may(guarded, "both", producer, topic="single", initial_subscription_name="free")
+    assert not may(guarded, "both", producer, topic="single", initial_subscription_name="s")
+
+
+def test_a_subscription_is_for_its_roles(guarded: Guarded) -> None:
+    subscribe = BaseCommand.SUBSCRIBE
+    assert may(guarded, "topic-consumer", subscribe, topic="single", subscription="free")
+    assert not may(guarded, "topic-consumer", subscribe, topic="single", subscription="s")
+    assert not may(guarded, "subscriber", subscribe, topic="single", subscription="s")
+
+
+def test_system_topics_are_for_super_users(guarded: Guarded) -> None:
+    """Producers write there what other topics' owners decide (CVE-2023-30428)."""
+    for type_, fields in (
+        (BaseCommand.PRODUCER, {}),
+        (BaseCommand.SUBSCRIBE, {"subscription": "free"}),
+        (BaseCommand.GET_SCHEMA, {}),
+    ):
+        for topic in ("__change_events", "__change_events-partition-0", "pulsar/system/x"):
+            for role in ("admin", "producer", "consumer"):
+                assert not may(guarded, role, type_, topic=topic, **fields)
+            assert may(guarded, "root", type_, topic=topic, **fields)
+
+
+def test_a_missing_namespace_is_reported_to_any_role(guarded: Guarded) -> None:
+    for type_ in (BaseCommand.LOOKUP, BaseCommand.PARTITIONED_METADATA):
+        with pytest.raises(TopicNotFoundError):
+            may(guarded, "stranger", type_, topic="absent/absent/t")
+    assert not may(guarded, "stranger", BaseCommand.PRODUCER, topic="absent/absent/t")
