@@ -79,6 +79,7 @@ async def create(
     await asyncio.to_thread(
         registry.create_namespace, services.root.store, namespace, policies=fields, properties=given, most=most
     )
+    await services.views.view()  # clients that are refused there learn that it exists
 
 
 @router.delete(NAMESPACE, status_code=204, responses=MISSING | refused(409, "It has topics."))
