@@ -20,6 +20,7 @@ from pulsar_on_spark.cli.connection import with_client_options
 from pulsar_on_spark.cli.consume import consume
 from pulsar_on_spark.cli.http_admin import RequestRefusedError
 from pulsar_on_spark.cli.perf import perf_app
+from pulsar_on_spark.cli.permissions import permissions_app
 from pulsar_on_spark.cli.produce import produce
 from pulsar_on_spark.cli.pulsar_names import PulsarGroup
 from pulsar_on_spark.cli.read import read
@@ -321,6 +322,7 @@ _COMMANDS: Final[tuple[tuple[str, tuple[Callable[..., None], ...], Mapping[str, 
             "namespaces": namespaces_app,
             "tenants": tenants_app,
             "policies": policies_app,
+            "permissions": permissions_app,
             "schemas": schemas_app,
         },
     ),

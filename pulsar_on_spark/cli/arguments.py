@@ -5,6 +5,7 @@ Like all modules of commands, it imports slow modules only where they are used, 
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -23,6 +24,11 @@ RootOption = Annotated[
 Topic = Annotated[str, typer.Argument(help="The topic.")]
 Subscription = Annotated[str, typer.Argument(help="The subscription.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON, for scripts.")]
+
+
+def listed(given: Iterable[str]) -> list[str]:
+    """Return the values of an option that takes several, separated by commas or given repeatedly."""
+    return [value for each in given for value in map(str.strip, each.split(",")) if value]
 
 
 def root_path(argument: str | None, option: str | None) -> Path:

@@ -50,6 +50,11 @@ class BrokerTarget(Target):
         self.admin.change("PUT", "tenants", tenant, body={"adminRoles": list(admin_roles)})
 
     @override
+    def update_tenant(self, tenant: str, admin_roles: Sequence[str]) -> None:
+        known = self.admin.get("tenants", tenant)
+        self.admin.change("POST", "tenants", tenant, body=known | {"adminRoles": list(admin_roles)})
+
+    @override
     def delete_tenant(self, tenant: str, *, force: bool) -> None:
         self.admin.change("DELETE", "tenants", tenant, force=force)
 
@@ -93,6 +98,19 @@ class BrokerTarget(Target):
             self.admin.change("DELETE", *path, **params)
         else:
             self.admin.change("POST", *path, body=value, **params)
+
+    @override
+    def permissions(self, of: str) -> Mapping[str, Sequence[str]]:
+        found: Mapping[str, Sequence[str]] = self.admin.get(*_path(of), "permissions")
+        return found
+
+    @override
+    def grant_permission(self, of: str, role: str, actions: Sequence[str]) -> None:
+        self.admin.change("POST", *_path(of), "permissions", role, body=list(actions))
+
+    @override
+    def revoke_permission(self, of: str, role: str) -> None:
+        self.admin.change("DELETE", *_path(of), "permissions", role)
 
     @override
     def topics(self, namespace: str | None = None) -> list[tuple[str, int | None]]:
@@ -240,5 +258,9 @@ def _policy_path(of: str, field: str) -> tuple[str, ...] | None:
         raise InvalidArgumentError(f"Policy {field!r} is not known: give one of {', '.join(FIELDS)}.")
     policy = FIELDS[field]
     segment = policy.namespace if is_namespace(of) else policy.topic
-    base: tuple[str, ...] = namespace_path(of) if is_namespace(of) else topic_path(of)
-    return None if segment is None else (*base, segment)
+    return None if segment is None else (*_path(of), segment)
+
+
+def _path(of: str) -> tuple[str, ...]:
+    """Return the path of a namespace or a topic."""
+    return namespace_path(of) if is_namespace(of) else topic_path(of)

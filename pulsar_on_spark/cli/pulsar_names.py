@@ -11,14 +11,22 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 ALIASES: Final[Mapping[str, str]] = {
+    "namespaces grant-permission": "permissions grant",
+    "namespaces permissions": "permissions list",
     "namespaces policies": "policies show",
+    "namespaces revoke-permission": "permissions revoke",
     "namespaces set-retention": "policies set-retention",
     "namespaces topics": "topics list",
     "schemas get": "schemas list",
     "topics compact": "compact",
     "topics delete-partitioned-topic": "topics delete",
+    "topics grant-permission": "permissions grant",
+    "topics grant-permissions": "permissions grant",
     "topics partitioned-stats": "topics stats",
     "topics partitioned-stats-internal": "topics internal-stats",
+    "topics permissions": "permissions list",
+    "topics revoke-permission": "permissions revoke",
+    "topics revoke-permissions": "permissions revoke",
     "topics set-retention": "policies set-retention",
     "topics stats-internal": "topics internal-stats",
     "topics trim-topic": "topics trim",

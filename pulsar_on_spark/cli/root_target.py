@@ -14,7 +14,7 @@ from pulsar_on_spark.cli.arguments import is_namespace
 from pulsar_on_spark.cli.target import Target
 from pulsar_on_spark.model.names import TopicName, check_namespace
 from pulsar_on_spark.root import Root
-from pulsar_on_spark.topic.catalog import catalog, registry, tenants
+from pulsar_on_spark.topic.catalog import catalog, permissions, registry, tenants
 from pulsar_on_spark.topic.entries.schemas.schema import TopicSchema
 
 if TYPE_CHECKING:
@@ -37,6 +37,11 @@ class RootTarget(Target):
     @override
     def create_tenant(self, tenant: str, admin_roles: Sequence[str]) -> None:
         tenants.create_tenant(self.root.store, tenant, admin_roles)
+
+    @override
+    def update_tenant(self, tenant: str, admin_roles: Sequence[str]) -> None:
+        known = tenants.require_tenant(self.root.store.view(), tenant)
+        tenants.update_tenant(self.root.store, tenant, admin_roles, known.allowed_clusters)
 
     @override
     def delete_tenant(self, tenant: str, *, force: bool) -> None:
@@ -84,6 +89,18 @@ class RootTarget(Target):
         from pulsar_on_spark.topic.maintenance.retention.preview import retention_preview
 
         return retention_preview(self.root.store, of if is_namespace(of) else TopicName.parse(of), value)
+
+    @override
+    def permissions(self, of: str) -> Mapping[str, Sequence[str]]:
+        return permissions.permissions_of(self.root.store.view(durable=True), _place(of))
+
+    @override
+    def grant_permission(self, of: str, role: str, actions: Sequence[str]) -> None:
+        permissions.grant_permission(self.root.store, _place(of), role, actions)
+
+    @override
+    def revoke_permission(self, of: str, role: str) -> None:
+        permissions.revoke_permission(self.root.store, _place(of), role)
 
     @override
     def topics(self, namespace: str | None = None) -> list[tuple[str, int | None]]:
@@ -144,6 +161,11 @@ class RootTarget(Target):
         schema = TopicSchema(type_.upper(), text)
         schema.check()
         return registry.add_schema(self.root.store, TopicName.parse(topic), schema).version
+
+
+def _place(of: str) -> str | TopicName:
+    """Parse the name of a namespace or a topic."""
+    return check_namespace(of) if is_namespace(of) else TopicName.parse_any(of)
 
 
 def _as_json(stats: Stats) -> dict[str, Any]:

@@ -18,6 +18,9 @@ class Target(Protocol):
     def create_tenant(self, tenant: str, admin_roles: Sequence[str]) -> None:
         """Create a tenant."""
 
+    def update_tenant(self, tenant: str, admin_roles: Sequence[str]) -> None:
+        """Set the administrators' roles of a tenant."""
+
     def delete_tenant(self, tenant: str, *, force: bool) -> None:
         """Delete a tenant."""
 
@@ -35,6 +38,15 @@ class Target(Protocol):
 
     def set_policy(self, of: str, field: str, value: Any) -> None:
         """Set a policy of a namespace or a topic; None removes it."""
+
+    def permissions(self, of: str) -> Mapping[str, Sequence[str]]:
+        """Return the actions of each role on a namespace or a topic."""
+
+    def grant_permission(self, of: str, role: str, actions: Sequence[str]) -> None:
+        """Give a role these actions on a namespace or a topic."""
+
+    def revoke_permission(self, of: str, role: str) -> None:
+        """Take all actions on a namespace or a topic from a role."""
 
     def topics(self, namespace: str | None = None) -> list[tuple[str, int | None]]:
         """Return the topics of a namespace, or all, by name, each with its number of partitions; None without."""

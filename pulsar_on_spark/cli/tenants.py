@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from pulsar_on_spark.cli import output
-from pulsar_on_spark.cli.arguments import AsJson, RootArgument, RootOption
+from pulsar_on_spark.cli.arguments import AsJson, RootArgument, RootOption, listed
 from pulsar_on_spark.cli.broker_target import BrokerTarget
 from pulsar_on_spark.cli.targets import UrlOption, open_target
 from pulsar_on_spark.cli.units import duration_s, size_bytes
@@ -22,6 +22,10 @@ namespaces_app = typer.Typer(help="List, create and delete namespaces.", no_args
 policies_app = typer.Typer(help="Show and set policies of namespaces and topics.", no_args_is_help=True)
 
 Force = Annotated[bool, typer.Option("--force", help="Delete its contents, too.")]
+AdminRoles = Annotated[
+    list[str] | None,
+    typer.Option("--admin-roles", "--admin-role", "-r", help="Administrators' roles, separated by commas."),
+]
 Of = Annotated[str, typer.Argument(help="A namespace (tenant/namespace) or a topic.")]
 Field = Annotated[str, typer.Argument(help="The policy, such as retention or message_ttl.")]
 
@@ -48,12 +52,29 @@ def create_tenant(
     root: RootArgument = None,
     root_option: RootOption = None,
     url: UrlOption = None,
-    admin_role: Annotated[list[str] | None, typer.Option(help="An administrator role; repeat it for more.")] = None,
+    admin_roles: AdminRoles = None,
     as_json: AsJson = False,
 ) -> None:
     """Create a tenant."""
-    open_target(root, root_option, url).create_tenant(tenant, admin_role or ())
+    open_target(root, root_option, url).create_tenant(tenant, listed(admin_roles or ()))
     output.done(f"Created tenant {tenant}.", as_json, tenant=tenant)
+
+
+@tenants_app.command("update")
+def update_tenant(
+    tenant: str,
+    root: RootArgument = None,
+    root_option: RootOption = None,
+    url: UrlOption = None,
+    admin_roles: AdminRoles = None,
+    as_json: AsJson = False,
+) -> None:
+    """Set the administrators' roles of a tenant, in place of the former ones."""
+    if admin_roles is None:
+        raise InvalidArgumentError('Option --admin-roles is missing: give it, or --admin-roles "" for no roles.')
+    roles = listed(admin_roles)
+    open_target(root, root_option, url).update_tenant(tenant, roles)
+    output.done(f"Updated tenant {tenant}.", as_json, tenant=tenant, admin_roles=roles)
 
 
 @tenants_app.command("delete")

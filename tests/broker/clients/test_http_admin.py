@@ -431,6 +431,7 @@ def test_permissions_are_those_of_a_pulsar_without_authorization(admin: httpx.Cl
             assert (answer.status_code, answer.json()) == (501, {"reason": "Authorization is not enabled."})
     assert answered(admin.get(f"/namespaces/{namespace}/permissions/subscription")) == {}
     refused(admin.post(f"/namespaces/{namespace}/permissions/subscription/s", json=["r"]), 501, "not enabled")
+    refused(admin.post(f"/namespaces/{namespace}/subscriptionAuthMode", json="Prefix"), 501, "not enabled")
     refused(admin.get("/namespaces/acme/missing/permissions"), 404)
 
 

@@ -1,0 +1,71 @@
+"""`pulsarpy permissions`: the actions of roles on namespaces and topics."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from pulsar_on_spark.cli import output
+from pulsar_on_spark.cli.arguments import AsJson, RootArgument, RootOption, listed
+from pulsar_on_spark.cli.targets import UrlOption, open_target
+
+permissions_app = typer.Typer(
+    help="Grant, revoke and list permissions, which a broker with authorization heeds.", no_args_is_help=True
+)
+
+Of = Annotated[str, typer.Argument(help="A namespace (tenant/namespace) or a topic.")]
+Role = Annotated[str, typer.Option("--role", help="The role of clients.")]
+Actions = Annotated[
+    list[str],
+    typer.Option(
+        "--actions", help="Actions, separated by commas: produce, consume, functions, sources, sinks, packages."
+    ),
+]
+
+
+@permissions_app.command("grant")
+def grant(
+    of: Of,
+    role: Role,
+    actions: Actions,
+    root: RootArgument = None,
+    root_option: RootOption = None,
+    url: UrlOption = None,
+    as_json: AsJson = False,
+) -> None:
+    """Give a role actions on a namespace or a topic, in place of those that it has there."""
+    given = listed(actions)
+    open_target(root, root_option, url).grant_permission(of, role, given)
+    output.done(f"Granted {', '.join(given)} on {of} to {role}.", as_json, of=of, role=role, actions=given)
+
+
+@permissions_app.command("revoke")
+def revoke(
+    of: Of,
+    role: Role,
+    root: RootArgument = None,
+    root_option: RootOption = None,
+    url: UrlOption = None,
+    as_json: AsJson = False,
+) -> None:
+    """Take all actions on a namespace or a topic from a role; clients that are connected lose them, too."""
+    open_target(root, root_option, url).revoke_permission(of, role)
+    output.done(f"Revoked all actions on {of} from {role}.", as_json, of=of, role=role)
+
+
+@permissions_app.command("list")
+def list_(
+    of: Of,
+    root: RootArgument = None,
+    root_option: RootOption = None,
+    url: UrlOption = None,
+    as_json: AsJson = False,
+) -> None:
+    """List the actions of roles on a namespace or a topic; a topic has those of its namespace, too."""
+    found = open_target(root, root_option, url).permissions(of)
+    if as_json:
+        output.print_json(found)
+    else:
+        rows = ([role, ", ".join(actions)] for role, actions in sorted(found.items()))
+        output.table(f"Permissions of {of}", ("role", "actions"), rows)
