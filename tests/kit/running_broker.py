@@ -30,6 +30,7 @@ class RunningBroker:
         settings: Of `BrokerSettings`, given in the environment.
         command: Which of the two; `broker` makes no root.
         prefix: A program that runs the broker, and its arguments; without one the broker is forked.
+        options: Further options of the command.
 
     Attributes:
         url: What clients connect to.
@@ -48,6 +49,7 @@ class RunningBroker:
         *,
         command: str = "standalone",
         prefix: Sequence[str] = (),
+        options: Sequence[str] = (),
     ) -> None:
         self.root = root
         given = {"broker_service_port": 0, "web_service_port": 0, **(settings or {})}
@@ -56,10 +58,10 @@ class RunningBroker:
         reading, writing = os.pipe()
         self._process: ForkedPulsarpy | subprocess.Popen[bytes]
         if prefix:
-            arguments = [*prefix, sys.executable, "-m", "pulsar_on_spark.cli", command, str(root)]
+            arguments = [*prefix, sys.executable, "-m", "pulsar_on_spark.cli", command, str(root), *options]
             self._process = subprocess.Popen(arguments, env=environment, stdout=writing, stderr=writing)
         else:
-            self._process = ForkedPulsarpy([command, str(root)], environment, writing, writing)
+            self._process = ForkedPulsarpy([command, str(root), *options], environment, writing, writing)
         os.close(writing)
         self._is_known = threading.Event()
         self.url = self.web_url = self.tls_url = self.web_tls_url = ""
