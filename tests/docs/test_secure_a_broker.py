@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import re
 import shlex
+import ssl
 import subprocess
 import sys
 from pathlib import Path
 
+import httpx
 import pytest
 
 from tests.docs.test_getting_started import do
@@ -32,7 +34,7 @@ def test_the_page(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatc
     monkeypatch.chdir(tmp_path)
     for variable in ("PULSARPY_URL", "PULSARPY_ROOT"):
         monkeypatch.delenv(variable, raising=False)
-    init, start, export, grant, create, revoke = COMMANDS
+    init, start, export, grant, create, curl, revoke = COMMANDS
     do(init, capsys, monkeypatch)
     _, command, *options = shlex.split(start.removesuffix("&"))
     assert (command, options) == ("standalone", ["--root", "my-root", "--config", "secure/broker.toml"])
@@ -47,9 +49,11 @@ def test_the_page(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatc
         do(grant, capsys, monkeypatch)
         token, _, file = create.partition(" > ")
         Path(file).write_text(do(token, capsys, monkeypatch))
-        exchange, without = PROGRAMS
+        (exchange,) = PROGRAMS
         assert "b'hello'" in run_program(broker, exchange, tmp_path).stdout.splitlines()
-        assert "AuthenticationError" in run_program(broker, without, tmp_path).stdout
+        _, _, trust, url = shlex.split(at(broker, curl))
+        answer = httpx.get(url, verify=ssl.create_default_context(cafile=trust))
+        assert answer.text in PAGE
         do(revoke, capsys, monkeypatch)
         refused = run_program(broker, exchange, tmp_path)
         assert "AuthorizationError" in refused.stderr

@@ -357,12 +357,12 @@ def load(
         ) from error
 
 
-
 def remove_secrets(environment: MutableMapping[str, str]) -> None:
     """Remove the settings that are secrets from an environment, so that child processes do not inherit them."""
     for name, field in BrokerSettings.model_fields.items():
         if field.annotation is SecretStr:
             environment.pop(ENVIRONMENT_PREFIX + name.upper(), None)
+
 
 def _read(file: Path) -> dict[str, object]:
     try:
