@@ -165,6 +165,25 @@ def set_subscription_auth_mode(store: MetadataStore, namespace: str, mode: str) 
     _change(store, namespace, lambda record: record.model_copy(update={"subscription_auth_mode": mode}))
 
 
+def checked_permissions(record: PermissionsRecord) -> PermissionsRecord:
+    """Return the permissions of a new namespace if they are acceptable.
+
+    Raises:
+        InvalidArgumentError: a role or a topic is not acceptable, or there are too many.
+    """
+    for places in (record.namespace_auth, *record.topic_auth.values(), *record.subscription_auth.values()):
+        for role in places:
+            _check_role(role)
+    for name in record.topic_auth:
+        parsed = TopicName.parse_any(check_new_name("Topic name", name))
+        if (parsed.namespace, parsed.full) != (record.namespace, name):
+            raise InvalidArgumentError(f"Topic {name!r} is no full name in {record.namespace}: correct it.")
+    for name in record.subscription_auth:
+        check_new_name("Subscription name", check_subscription_name(name))
+    _check_number(record, MAX_GRANTS)
+    return record
+
+
 # ----------------------------------------------------------------------------------------------------------------------
 
 
@@ -172,14 +191,18 @@ def _change(store: MetadataStore, namespace: str, changed: Callable[[Permissions
     def decide(view: View) -> Change | None:
         before = _record(view, namespace)
         after = changed(before)
-        if after.grants > max(before.grants, MAX_GRANTS):
-            raise InvalidArgumentError(
-                f"Namespace {namespace} has permissions for {before.grants} of at most {MAX_GRANTS} roles, counted for "
-                "each topic and subscription: revoke some, or grant on the namespace."
-            )
+        _check_number(after, max(before.grants, MAX_GRANTS))
         return None if after == before else _put(after)
 
     store.commit(decide)
+
+
+def _check_number(record: PermissionsRecord, limit: int) -> None:
+    if record.grants > limit:
+        raise InvalidArgumentError(
+            f"Namespace {record.namespace} cannot have permissions for {record.grants} roles, counted for each topic "
+            f"and subscription, but for {MAX_GRANTS}: revoke some, or grant on the namespace."
+        )
 
 
 def _put(record: PermissionsRecord) -> Change:

@@ -160,6 +160,7 @@ def create_namespace(
     *,
     policies: Mapping[str, Any] = MappingProxyType({}),
     properties: Mapping[str, str] = MappingProxyType({}),
+    permissions: PermissionsRecord | None = None,
     most: int = 0,
 ) -> None:
     """Create a namespace of a tenant that is there.
@@ -169,6 +170,7 @@ def create_namespace(
         namespace: `tenant/namespace`.
         policies: the namespace's policies, as in `set_namespace_policies`.
         properties: the tenant's labels.
+        permissions: its permissions, checked; None for none.
         most: limit of its tenant's namespaces; 0 for no limit.
 
     Raises:
@@ -191,7 +193,10 @@ def create_namespace(
             )
         kept = new_policies(view, namespace, policies)
         new = NamespaceRecord(namespace=namespace, policies=kept, properties=dict(properties))
-        return Change(puts=[new], keys={keys.tenant(tenant): None, keys.namespace(namespace): None})
+        moved: dict[str, int | None] = {keys.tenant(tenant): None, keys.namespace(namespace): None}
+        if permissions is None:
+            return Change(puts=[new], keys=moved)
+        return Change(puts=[new, permissions], keys=moved | {keys.permissions(namespace): None})
 
     store.commit(decide)
 

@@ -153,6 +153,28 @@ def test_permissions_of_subscriptions(root: Admin, namespace: str) -> None:
     assert root.do("GET", f"/namespaces/{namespace}/subscriptionAuthMode") == "Prefix"
 
 
+def test_a_namespace_is_created_with_permissions(root: Admin, namespace: str) -> None:
+    topic = f"persistent://{namespace}-2/t"
+    granted = {
+        "namespace_auth": {"a": ["produce", "consume"]},
+        "destination_auth": {topic: {"b": ["consume"]}},
+        "subscription_auth_roles": {"s": ["a"]},
+    }
+    body = {"auth_policies": granted, "subscription_auth_mode": "Prefix"}
+    for wrong, status in (
+        ({"auth_policies": {"namespace_auth": {"a": ["write"]}}}, 400),
+        ({"auth_policies": {"namespace_auth": {"": ["produce"]}}}, 412),
+        ({"auth_policies": {"destination_auth": {"persistent://other/n/t": {"a": ["produce"]}}}}, 412),
+        ({"subscription_auth_mode": "Suffix"}, 400),
+    ):
+        assert root.ask("PUT", f"/namespaces/{namespace}-2", wrong).status_code == status
+    root.do("PUT", f"/namespaces/{namespace}-2", body)
+    found = root.do("GET", f"/namespaces/{namespace}-2")
+    assert {key: found[key] for key in body} == body
+    assert root.do("GET", f"/persistent/{namespace}-2/t/permissions") == {"a": ["produce", "consume"], "b": ["consume"]}
+    assert "auth_policies" not in root.do("GET", f"/namespaces/{namespace}")
+
+
 def test_a_tenants_administrator_rules_it_and_nothing_else(broker: RunningBroker, root: Admin, namespace: str) -> None:
     keeper = Admin(broker, "keeper")
     keeper.do("PUT", f"/namespaces/{namespace}-2")

@@ -11,6 +11,7 @@ from fastapi.responses import PlainTextResponse
 from pydantic import BaseModel, ConfigDict, Field
 
 from pulsar_on_spark.broker.web.admin.brokers import BUNDLE
+from pulsar_on_spark.broker.web.admin.permissions import permissions_json, split_permissions
 from pulsar_on_spark.broker.web.admin.policy_json import given_fields, policies_json
 from pulsar_on_spark.broker.web.requests import (
     NAMESPACE,
@@ -20,6 +21,7 @@ from pulsar_on_spark.broker.web.requests import (
     Text,
     refused,
 )
+from pulsar_on_spark.metadata.records import PermissionsRecord
 from pulsar_on_spark.model.errors import TopicNotFoundError
 from pulsar_on_spark.topic.catalog import tenants as registry
 
@@ -51,13 +53,15 @@ async def namespaces(services: BrokerServices, tenant: Text) -> list[str]:
 @router.get(NAMESPACE, responses=MISSING)
 async def policies(services: BrokerServices, namespace: NamedNamespace) -> dict[str, Any]:
     """Return the policies that are set on the namespace, under the names of Pulsar's `Policies`."""
-    record = registry.require_namespace(await services.views.view(), namespace)
+    view = await services.views.view()
+    record = registry.require_namespace(view, namespace)
     return {
         "bundles": _bundles(),
         "replication_clusters": [services.settings.cluster_name],
         "properties": record.properties,
         "deleted": False,
         **policies_json(record.policies, services.settings.cluster_name),
+        **permissions_json(view.get(PermissionsRecord, namespace)),
     }
 
 
@@ -71,13 +75,20 @@ async def create(
 ) -> None:
     """Create a namespace of an existing tenant, with all policies of the body (Pulsar's `Policies`) or not at all."""
     body = body or NamespaceBody()
-    fields, unsupported = given_fields(body.model_extra or {}, services.settings.cluster_name)
+    policies, permissions = body.model_extra or {}, None
+    if services.settings.authorization_enabled:
+        policies, permissions = split_permissions(namespace, policies)
+    fields, unsupported = given_fields(policies, services.settings.cluster_name)
     if unsupported:
         raise HTTPException(501, f"Namespace {namespace} cannot have {', '.join(sorted(unsupported))}: leave it out.")
-    most = services.settings.max_namespaces_per_tenant
-    given = body.properties or {}
     await asyncio.to_thread(
-        registry.create_namespace, services.root.store, namespace, policies=fields, properties=given, most=most
+        registry.create_namespace,
+        services.root.store,
+        namespace,
+        policies=fields,
+        properties=body.properties or {},
+        permissions=permissions,
+        most=services.settings.max_namespaces_per_tenant,
     )
     await services.views.view()  # clients that are refused there learn that it exists
 

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Annotated, Any, Final
 
 from fastapi import APIRouter, Body, Depends, HTTPException
-from pydantic import Field
+from pydantic import BaseModel, Field, JsonValue, ValidationError
 
 from pulsar_on_spark.broker.services.services import Services
 from pulsar_on_spark.broker.web.requests import (
@@ -20,6 +20,7 @@ from pulsar_on_spark.broker.web.requests import (
     Text,
     refused,
 )
+from pulsar_on_spark.metadata.records import PermissionsRecord
 from pulsar_on_spark.security.operations import ACTIONS, Action
 from pulsar_on_spark.topic.catalog import permissions
 
@@ -43,6 +44,57 @@ _CHANGES: Final[dict[str, Any]] = {
     "responses": _MISSING | _BAD | _OFF,
     "dependencies": [Depends(_enabled)],
 }
+
+
+class AuthPolicies(BaseModel):
+    """Pulsar's `AuthPolicies`: all permissions of a namespace, as its policies have them."""
+
+    namespace_auth: dict[str, Actions] = {}
+    destination_auth: dict[str, dict[str, Actions]] = {}
+    subscription_auth_roles: dict[str, Roles] = {}
+
+
+def split_permissions(
+    namespace: str, policies: Mapping[str, JsonValue]
+) -> tuple[dict[str, JsonValue], PermissionsRecord | None]:
+    """Separate the permissions of a new namespace from its other policies, in the shape of Pulsar's `Policies`.
+
+    Raises:
+        InvalidArgumentError: the permissions are not acceptable.
+        HTTPException: 400, they are malformed.
+    """
+    others = dict(policies)
+    granted, mode = others.pop("auth_policies", None), others.pop("subscription_auth_mode", None)
+    if granted is None and mode is None:
+        return others, None
+    try:
+        given = AuthPolicies.model_validate(granted or {})
+        record = PermissionsRecord.model_validate(
+            {
+                "namespace": namespace,
+                "namespace_auth": given.namespace_auth,
+                "topic_auth": given.destination_auth,
+                "subscription_auth": given.subscription_auth_roles,
+                "subscription_auth_mode": mode or "None",
+            }
+        )
+    except ValidationError as error:
+        first = error.errors(include_url=False)[0]
+        where = ".".join(str(part) for part in first["loc"])
+        raise HTTPException(400, f"The namespace's permissions are malformed ({where}: {first['msg']}).") from error
+    return others, permissions.checked_permissions(record)
+
+
+def permissions_json(record: PermissionsRecord | None) -> dict[str, Any]:
+    """Return a namespace's permissions in the shape of Pulsar's `Policies`; nothing if there are none."""
+    if record is None:
+        return {}
+    granted = {
+        "namespace_auth": record.namespace_auth,
+        "destination_auth": record.topic_auth,
+        "subscription_auth_roles": record.subscription_auth,
+    }
+    return {"auth_policies": granted, "subscription_auth_mode": record.subscription_auth_mode}
 
 
 # -- of a namespace ----------------------------------------------------------------------------------------------------
