@@ -20,7 +20,7 @@ class Authorities:
 
     Attributes:
         super_users: The roles that may do everything.
-        allows_wildcards: True if a `*` at the begin or end of a role in a permission stands for any text.
+        allows_wildcards: True if a `*` at the beginning or end of a role in a permission matches any text.
     """
 
     super_users: frozenset[str] = frozenset()

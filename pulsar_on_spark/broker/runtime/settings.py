@@ -99,7 +99,7 @@ class BrokerSettings(BaseModel):
     super_user_roles: Names = ()
     """Roles that may do everything."""
     authorization_allow_wildcards_matching: bool = False
-    """In permissions, a `*` at the begin or end of a role stands for any text."""
+    """A `*` at the beginning or end of a role in a permission matches any text."""
     authenticate_metrics_endpoint: bool = False
     """Authentication of requests for `/metrics`, too."""
     token_secret_key: SecretStr = SecretStr("")

@@ -1,4 +1,4 @@
-"""Each route and each command against each role: who may do what, and that none was forgotten."""
+"""Each route and each command against each role, and that none was forgotten."""
 
 from __future__ import annotations
 
