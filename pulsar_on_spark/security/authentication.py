@@ -5,6 +5,8 @@
 | has providers | the first one that accepts them decides; if none does, the client is refused |
 | has none | the anonymous role, if there is one; else the client is refused |
 | is missing, over HTTP | each provider is tried; the anonymous role only for a client without any credentials |
+
+Of several refusals the last one counts, but a provider that leaves a token's issuer to others has no say.
 """
 
 from __future__ import annotations
@@ -15,6 +17,7 @@ from enum import Enum, auto
 from typing import Final
 
 from pulsar_on_spark.security.evidence import Evidence, Failure, NotAuthenticatedError, Provider
+from pulsar_on_spark.security.meter import AuthenticationMeter
 from pulsar_on_spark.security.principal import UNKNOWN_METHOD, Principal
 
 REFRESH: Final = b"PulsarAuthRefresh"
@@ -87,12 +90,14 @@ class Authentication:
         anonymous_role: The role of clients whose method has no provider; None if they are refused.
         strict: True if HTTP clients must name their method.
         proxies: The proxies.
+        meter: Counts the outcomes.
     """
 
     providers: Sequence[Provider]
     anonymous_role: str | None = None
     strict: bool = False
     proxies: Proxies = _NO_PROXIES
+    meter: AuthenticationMeter = field(default_factory=AuthenticationMeter)
 
     async def authenticate(self, method: str, evidence: Evidence, claimed: Claimed) -> Principal:
         """Authenticate a client, and the one that it speaks for.
@@ -105,8 +110,12 @@ class Authentication:
         Raises:
             NotAuthenticatedError: the credentials are missing or invalid.
         """
-        connected = await self._by_method(method or UNKNOWN_METHOD, evidence)
-        return await self._with_original(connected, claimed)
+        try:
+            connected = await self._by_method(method or UNKNOWN_METHOD, evidence)
+            return await self._with_original(connected, claimed)
+        except NotAuthenticatedError as refusal:
+            self.meter.note_failure(refusal)
+            raise
 
     async def authenticate_http(
         self, method: str | None, evidences: Mapping[str, Evidence], claimed: Claimed
@@ -121,45 +130,49 @@ class Authentication:
         Raises:
             NotAuthenticatedError: the credentials are missing or invalid.
         """
-        if method is not None:
-            connected = await self._by_method(method, evidences.get(method, Evidence()))
-        elif self.strict:
-            raise NotAuthenticatedError(Failure.METHOD, "the request does not name its authentication method")
-        else:
-            connected = await self._by_any(evidences)
-        return await self._with_original(connected, claimed)
+        try:
+            if method is not None:
+                connected = await self._by_method(method, evidences.get(method, Evidence()))
+            elif self.strict:
+                raise NotAuthenticatedError(Failure.METHOD, "the request does not name its authentication method")
+            else:
+                connected = await self._by_any(evidences)
+            return await self._with_original(connected, claimed)
+        except NotAuthenticatedError as refusal:
+            self.meter.note_failure(refusal)
+            raise
 
     async def _by_any(self, evidences: Mapping[str, Evidence]) -> Principal:
-        refusal = NotAuthenticatedError(Failure.MISSING, "the request has no credentials")
-        is_refused = False
-        for provider in self.providers:
-            if provider.method not in evidences:
-                continue
-            try:
-                return await provider.authenticate(evidences[provider.method])
-            except NotAuthenticatedError as error:
-                refusal, is_refused = error, True
-        if is_refused:
-            raise refusal
-        return self._anonymous(refusal)
+        asked = [(each, evidences[each.method]) for each in self.providers if each.method in evidences]
+        return await self._by(asked, NotAuthenticatedError(Failure.MISSING, "the request has no credentials"))
 
     async def _by_method(self, method: str, evidence: Evidence) -> Principal:
-        refusal = NotAuthenticatedError(Failure.METHOD, f"there is no provider of the method {method[:64]!r}")
-        is_provided = False
-        for provider in self.providers:
-            if provider.method == method:
-                is_provided = True
-                try:
-                    return await provider.authenticate(evidence)
-                except NotAuthenticatedError as error:
-                    refusal = error
-        if is_provided:
-            raise refusal
-        return self._anonymous(refusal)
+        asked = [(each, evidence) for each in self.providers if each.method == method]
+        nothing = NotAuthenticatedError(Failure.METHOD, f"there is no provider of the method {method[:64]!r}")
+        return await self._by(asked, nothing)
 
-    def _anonymous(self, refusal: NotAuthenticatedError) -> Principal:
-        if self.anonymous_role is None:
+    async def _by(self, asked: Sequence[tuple[Provider, Evidence]], nothing: NotAuthenticatedError) -> Principal:
+        """Return what the first provider says that accepts the client.
+
+        Args:
+            asked: The providers to ask in turn, and what each of them gets.
+            nothing: The refusal if there is none of them, and no anonymous role.
+        """
+        refusal: NotAuthenticatedError | None = None
+        for provider, evidence in asked:
+            try:
+                found = await provider.authenticate(evidence)
+            except NotAuthenticatedError as error:
+                error.provider, error.method = provider.name, provider.method
+                if refusal is None or error.failure is not Failure.ISSUER:
+                    refusal = error
+            else:
+                self.meter.note_success(provider.name, provider.method)
+                return replace(found, method=provider.method)
+        if refusal is not None:
             raise refusal
+        if self.anonymous_role is None:
+            raise nothing
         return Principal(self.anonymous_role)
 
     async def _with_original(self, connected: Principal, claimed: Claimed) -> Principal:

@@ -8,7 +8,7 @@ from enum import StrEnum
 from typing import Any, Protocol
 
 from pulsar_on_spark.model.errors import AccessDeniedError
-from pulsar_on_spark.security.principal import Principal
+from pulsar_on_spark.security.principal import UNKNOWN_METHOD, Principal
 
 Certificate = Mapping[str, Any]
 """A verified certificate, as `ssl.SSLObject.getpeercert` returns it."""
@@ -43,6 +43,7 @@ class Failure(StrEnum):
     METHOD = "unknown_method"
     PROXY = "invalid_proxy"
     UNAVAILABLE = "issuer_unavailable"
+    PLUGIN = "plugin_failed"
 
 
 class NotAuthenticatedError(AccessDeniedError):
@@ -51,11 +52,16 @@ class NotAuthenticatedError(AccessDeniedError):
     Args:
         failure: The reason, for metrics.
         reason: The reason, for the log; clients do not get it. It holds nothing of the credentials.
+
+    Attributes:
+        provider: The name of the provider that refused the client, and
+        method: its method; `none` if there was none to ask.
     """
 
     def __init__(self, failure: Failure, reason: str) -> None:
         super().__init__(reason)
         self.failure = failure
+        self.provider = self.method = UNKNOWN_METHOD
 
 
 class Provider(Protocol):

@@ -1,16 +1,19 @@
 """Keys of tokens, and the algorithms that each kind of key is used with.
 
-Private and public keys are DER, as `pulsar tokens` writes them, or PEM.
+Private and public keys are DER, as `pulsar tokens` writes them, or PEM; keys of OpenID issuers are JWKs.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Any, Final
 
+import jwt
 from cryptography.exceptions import UnsupportedAlgorithm
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import ec, rsa
+from jwt.algorithms import ECAlgorithm, RSAAlgorithm
 
 from pulsar_on_spark.model.errors import InvalidArgumentError
 
@@ -20,6 +23,10 @@ MIN_RSA_BITS: Final = 2048
 HMAC_ALGORITHMS: Final = ("HS256", "HS384", "HS512")
 RSA_ALGORITHMS: Final = ("RS256", "RS384", "RS512", "PS256", "PS384", "PS512")
 _CURVES: Final = {"secp256r1": "ES256", "secp384r1": "ES384", "secp521r1": "ES512"}
+_JWK_KINDS: Final[Mapping[str, Callable[[dict[str, Any]], Any]]] = {
+    "RSA": RSAAlgorithm.from_jwk,
+    "EC": ECAlgorithm.from_jwk,
+}
 _PEM: Final = b"-----BEGIN"
 
 PublicKey = rsa.RSAPublicKey | ec.EllipticCurvePublicKey
@@ -83,6 +90,25 @@ def private_key(content: bytes, what: str) -> TokenKey:
             f"{what} is no private key in PKCS#8, DER or PEM, without a password: give another."
         ) from error
     return TokenKey(_algorithms_of(found, what), found)  # type: ignore[arg-type]
+
+
+def issuer_key(jwk: Mapping[str, Any]) -> TokenKey | None:
+    """Make the public key of a JWK; None if it is no RSA or EC key that signs tokens by the algorithm that it names.
+
+    The algorithms are RS256, RS384 and RS512 or the ES of the curve, as in Pulsar.
+    """
+    read = _JWK_KINDS.get(str(jwk.get("kty")))
+    if read is None or "d" in jwk or jwk.get("use", "sig") != "sig":
+        return None
+    try:
+        found = read(dict(jwk))
+        algorithms = [each for each in _algorithms_of(found, "It") if not each.startswith("PS")]
+    except (jwt.PyJWTError, InvalidArgumentError, ValueError, TypeError):
+        return None
+    named = jwk.get("alg")
+    if named is not None:
+        algorithms = [each for each in algorithms if each == named]
+    return TokenKey(tuple(algorithms), found) if algorithms else None
 
 
 def _algorithms_of(key: object, what: str) -> tuple[str, ...]:

@@ -210,7 +210,7 @@ def test_times_that_are_no_times_are_refused(name: str, value: object) -> None:
 
 
 def test_the_audience_must_be_the_broker() -> None:
-    rules = TokenRules(audience_claim="aud", audience="here")
+    rules = TokenRules(audience_claim="aud", audiences=frozenset({"here"}))
     for audience in ("here", ["there", "here"]):
         assert verify(signed({"sub": "a", "aud": audience}), HMAC_KEY, rules, NOW_S).role == "a"
     for claims in (

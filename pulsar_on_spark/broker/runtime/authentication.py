@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
 from typing import Final
 
 from pulsar_on_spark.broker.runtime.settings import BrokerSettings
@@ -15,8 +16,11 @@ from pulsar_on_spark.security.evidence import Provider
 from pulsar_on_spark.security.files import path_of, read_given
 from pulsar_on_spark.security.providers.basic import BasicProvider, Users
 from pulsar_on_spark.security.providers.certificate import CertificateProvider
+from pulsar_on_spark.security.providers.issuers import HttpGet, OpenIdProvider
+from pulsar_on_spark.security.providers.openid import OpenIdRules, is_usable
+from pulsar_on_spark.security.providers.plugged import GROUP, PluggedProvider, is_installed
 from pulsar_on_spark.security.providers.token import TokenProvider, TokenRules
-from pulsar_on_spark.security.tls import stamps_of
+from pulsar_on_spark.security.tls import client_context, stamps_of
 
 log = logging.getLogger(__name__)
 
@@ -35,7 +39,8 @@ def authentication_of(settings: BrokerSettings) -> Authentication | None:
     providers = list(_providers(settings))
     if not providers:
         raise InvalidArgumentError(
-            "Setting authentication_enabled needs authentication_providers: give token, basic, tls or several of them."
+            "Setting authentication_enabled needs authentication_providers: give token, openid, basic, tls or "
+            "several of them."
         )
     if settings.anonymous_user_role in settings.proxy_roles:
         raise InvalidArgumentError(
@@ -52,17 +57,34 @@ def authentication_of(settings: BrokerSettings) -> Authentication | None:
 def _providers(settings: BrokerSettings) -> Iterator[Provider]:
     seen = set()
     for given in filter(None, settings.authentication_providers):
-        name = given.rpartition(".")[2].removeprefix(_CLASS_PREFIX).lower()
-        make = _MAKERS.get(name)
-        if make is None:
-            raise InvalidArgumentError(
-                f"Setting authentication_providers has {given!r}, which is not supported: give token, basic, tls or "
-                "several of them."
-            )
+        name = _short(given)
         if name in seen:
             raise InvalidArgumentError(f"Setting authentication_providers has {given!r} twice: leave one out.")
         seen.add(name)
-        yield make(settings)
+        make = _MAKERS.get(name)
+        if make is not None:
+            yield make(settings)
+        elif is_installed(given):
+            yield PluggedProvider(given, settings.model_dump())
+        else:
+            raise InvalidArgumentError(_unsupported(given, name))
+
+
+def _short(given: str) -> str:
+    """Return the short name of a provider, as in `_MAKERS`: of Pulsar's class name the part that differs."""
+    return given.rpartition(".")[2].removeprefix(_CLASS_PREFIX).lower()
+
+
+def _unsupported(given: str, name: str) -> str:
+    if name in _OTHERS:
+        return (
+            f"Setting authentication_providers has {given!r}, and {_OTHERS[name]} is not built in: give token, openid, "
+            f"basic or tls, or install a plug-in (entry point group {GROUP}) and give its name."
+        )
+    return (
+        f"Setting authentication_providers has {given!r}, which is not supported: give token, openid, basic, tls or an "
+        f"installed entry point of the group {GROUP}."
+    )
 
 
 def _token(settings: BrokerSettings) -> Provider:
@@ -84,10 +106,41 @@ def _token(settings: BrokerSettings) -> Provider:
     rules = TokenRules(
         settings.token_auth_claim,
         settings.token_audience_claim,
-        settings.token_audience,
+        frozenset((settings.token_audience,)),
         settings.token_allowed_clock_skew_seconds,
     )
-    return TokenProvider(key, rules, time.time)
+    has_openid = _OPENID in map(_short, settings.authentication_providers)
+    issuers = _given(settings.open_id_allowed_token_issuers) if has_openid else frozenset()
+    return TokenProvider(key, rules, time.time, issuers)
+
+
+def _openid(settings: BrokerSettings) -> Provider:
+    issuers, audiences = map(_given, (settings.open_id_allowed_token_issuers, settings.open_id_allowed_audiences))
+    if not issuers or not audiences:
+        raise InvalidArgumentError(
+            "Authentication by openid needs issuers and audiences: set open_id_allowed_token_issuers and "
+            "open_id_allowed_audiences."
+        )
+    for each in issuers:
+        if not is_usable(each, requires_https=settings.open_id_require_issuers_use_https):
+            raise InvalidArgumentError(
+                f"Setting open_id_allowed_token_issuers has {each!r}, which is no https URL: correct it, or for tests "
+                "set open_id_require_issuers_use_https to false."
+            )
+    rules = OpenIdRules.of(
+        issuers,
+        audiences,
+        role_claim=settings.open_id_role_claim,
+        leeway_s=settings.open_id_accepted_time_leeway_seconds,
+        requires_https=settings.open_id_require_issuers_use_https,
+    )
+    trust = settings.open_id_token_issuer_trust_certs_file_path
+    context = client_context(Path(trust) if trust else None, allow_insecure=False, verify_hostname=True)
+    return OpenIdProvider(rules, HttpGet(context))
+
+
+def _given(names: Iterable[str]) -> frozenset[str]:
+    return frozenset(filter(None, names))
 
 
 def _basic(settings: BrokerSettings) -> Provider:
@@ -107,7 +160,15 @@ def _tls(settings: BrokerSettings) -> Provider:
     return CertificateProvider()
 
 
-_MAKERS: Final[dict[str, Callable[[BrokerSettings], Provider]]] = {"token": _token, "basic": _basic, "tls": _tls}
+_OPENID: Final = "openid"
+_MAKERS: Final[dict[str, Callable[[BrokerSettings], Provider]]] = {
+    "token": _token,
+    _OPENID: _openid,
+    "basic": _basic,
+    "tls": _tls,
+}
+_OTHERS: Final = {"sasl": "SASL (Kerberos)", "kerberos": "SASL (Kerberos)", "athenz": "Athenz"}
+"""Providers of Pulsar that are not built in."""
 
 
 class _UsersFile:

@@ -80,8 +80,8 @@ class BrokerSettings(BaseModel):
     authentication_enabled: bool = False
     """Refusal of clients that do not prove their role (see [security](security.md))."""
     authentication_providers: Names = ()
-    """The ways to prove it: `token`, `basic` and `tls`, or the names of Pulsar's classes, in the order in which they
-    are tried."""
+    """The ways to prove it: `token`, `openid`, `basic` and `tls`, or the names of Pulsar's classes, or plug-ins, in the
+    order in which they are tried."""
     strict_auth_method: bool = False
     """Refusal of HTTP requests that do not name their method (`X-Pulsar-Auth-Method-Name`)."""
     anonymous_user_role: str = ""
@@ -114,6 +114,18 @@ class BrokerSettings(BaseModel):
     """Audience of this broker, which that claim must be or contain."""
     token_allowed_clock_skew_seconds: Annotated[int, Field(ge=0, le=3600)] = 0
     """Time by which the clock of a token's issuer may differ."""
+    open_id_allowed_token_issuers: Names = ()
+    """OpenID issuers whose tokens the provider `openid` accepts, as the tokens name them (`iss`)."""
+    open_id_allowed_audiences: Names = ()
+    """Audiences of this broker, one of which such a token must be for (`aud`)."""
+    open_id_token_issuer_trust_certs_file_path: str = ""
+    """PEM file of the CAs of issuers; by default those of the system."""
+    open_id_role_claim: str = "sub"
+    """Claim of such a token that holds the role."""
+    open_id_accepted_time_leeway_seconds: Annotated[int, Field(ge=0, le=3600)] = 0
+    """Time by which the clock of an issuer may differ."""
+    open_id_require_issuers_use_https: bool = True
+    """Refusal of issuers and of keys whose URLs are not https."""
     basic_auth_conf: SecretStr = SecretStr("")
     """File of users and passwords (htpasswd, by bcrypt or apr1), given in the same ways as keys."""
     web_service_allowed_hosts: Names = ()

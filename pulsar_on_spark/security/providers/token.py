@@ -19,6 +19,8 @@ from pulsar_on_spark.security.principal import Principal
 MAX_TOKEN_BYTES: Final = 16 << 10
 """Longest token that is decoded: decoding takes time in proportion to its length."""
 MAX_ROLE_BYTES: Final = 1024
+AUDIENCE_CLAIM: Final = "aud"
+"""The claim of the audience in tokens of OpenID issuers."""
 # Times and audience are checked below: by the caller's clock, and as Pulsar does.
 _SIGNATURE_ONLY: Final[Any] = {
     "verify_signature": True,
@@ -30,6 +32,7 @@ _SIGNATURE_ONLY: Final[Any] = {
     "verify_sub": False,
     "verify_jti": False,
 }
+_NOTHING: Final[Any] = {**_SIGNATURE_ONLY, "verify_signature": False}
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,13 +42,13 @@ class TokenRules:
     Attributes:
         role_claim: The claim of the role: a text, or a list, of which the first one counts.
         audience_claim: The claim of the audience; "" if it is not checked.
-        audience: The broker's audience, which the claim must be or contain.
+        audiences: The broker's audiences, one of which the claim must be or contain.
         skew_s: Seconds by which the clocks of issuer and broker may differ.
     """
 
     role_claim: str = "sub"
     audience_claim: str = ""
-    audience: str = ""
+    audiences: frozenset[str] = frozenset()
     skew_s: float = 0
 
 
@@ -64,17 +67,42 @@ def verify(token: bytes, key: TokenKey, rules: TokenRules, now_s: float) -> Prin
     return principal_of(verified_claims(token, key), rules, now_s)
 
 
+def issuer_of(token: bytes) -> str:
+    """Return the issuer that a token names (`iss`), "" for none; its signature is not checked.
+
+    Raises:
+        NotAuthenticatedError: there is no token, or it is malformed.
+    """
+    token = _trimmed(token)
+    try:
+        claims = jwt.decode(token, options=_NOTHING)
+    except (jwt.PyJWTError, ValueError, TypeError, RecursionError):
+        raise _no_token() from None
+    issuer = claims.get("iss")
+    return issuer if isinstance(issuer, str) else ""
+
+
+def key_name_of(token: bytes) -> str:
+    """Return the key that a token names (`kid`), "" for none.
+
+    Raises:
+        NotAuthenticatedError: there is no token, or it is malformed.
+    """
+    token = _trimmed(token)
+    try:
+        name = jwt.get_unverified_header(token).get("kid")
+    except (jwt.PyJWTError, ValueError, TypeError, RecursionError):
+        raise _no_token() from None
+    return name if isinstance(name, str) else ""
+
+
 def verified_claims(token: bytes, key: TokenKey) -> Mapping[str, Any]:
     """Check a token's signature and return its claims.
 
     Raises:
         NotAuthenticatedError: the token is malformed, or not signed by the key.
     """
-    if len(token) > MAX_TOKEN_BYTES:
-        raise NotAuthenticatedError(Failure.TOO_LONG, f"the token has more than {MAX_TOKEN_BYTES} bytes")
-    token = token.strip()  # clients send files with the line's end
-    if not token:
-        raise NotAuthenticatedError(Failure.MISSING, "there is no token")
+    token = _trimmed(token)
     try:
         found = jwt.decode_complete(
             token, cast(Any, key.material), algorithms=list(key.algorithms), options=_SIGNATURE_ONLY
@@ -82,12 +110,25 @@ def verified_claims(token: bytes, key: TokenKey) -> Mapping[str, Any]:
     except (jwt.InvalidSignatureError, jwt.InvalidAlgorithmError, jwt.InvalidKeyError):
         raise NotAuthenticatedError(Failure.SIGNATURE, "the token is not signed by the broker's key") from None
     except (jwt.PyJWTError, ValueError, TypeError, RecursionError):
-        # Errors of the library may quote the token.
-        raise NotAuthenticatedError(Failure.MALFORMED, "it is no token") from None
+        raise _no_token() from None
     if "crit" in found["header"]:
         raise NotAuthenticatedError(Failure.MALFORMED, "the token has critical headers, which are not understood")
     claims: Mapping[str, Any] = found["payload"]
     return claims
+
+
+def _trimmed(token: bytes) -> bytes:
+    """Return a token without the white space around it: clients send their file's line with its end."""
+    if len(token) > MAX_TOKEN_BYTES:
+        raise NotAuthenticatedError(Failure.TOO_LONG, f"the token has more than {MAX_TOKEN_BYTES} bytes")
+    if not (trimmed := token.strip()):
+        raise NotAuthenticatedError(Failure.MISSING, "there is no token")
+    return trimmed
+
+
+def _no_token() -> NotAuthenticatedError:
+    """Make the refusal of malformed tokens; errors of the library may quote the token, so they are no cause of it."""
+    return NotAuthenticatedError(Failure.MALFORMED, "it is no token")
 
 
 def principal_of(claims: Mapping[str, Any], rules: TokenRules, now_s: float) -> Principal:
@@ -102,7 +143,7 @@ def principal_of(claims: Mapping[str, Any], rules: TokenRules, now_s: float) -> 
     begins_s = _time(claims, "nbf")
     if begins_s is not None and now_s < begins_s - rules.skew_s:
         raise NotAuthenticatedError(Failure.NOT_YET_VALID, "the token is not valid yet")
-    if rules.audience_claim and rules.audience not in _texts(claims.get(rules.audience_claim)):
+    if rules.audience_claim and rules.audiences.isdisjoint(_texts(claims.get(rules.audience_claim))):
         raise NotAuthenticatedError(Failure.AUDIENCE, "the token is for another audience")
     role = next(iter(_texts(claims.get(rules.role_claim))), "")
     if not role or len(role.encode("utf-8", "surrogatepass")) > MAX_ROLE_BYTES:
@@ -135,16 +176,22 @@ class TokenProvider:
         key: The key.
         rules: The claims that tokens must have.
         clock: Returns the time, in seconds since 1970.
+        others: Issuers whose tokens are another provider's (OpenID), whatever the order of the two.
     """
 
     name = "AuthenticationProviderToken"
     method = "token"
 
-    def __init__(self, key: TokenKey, rules: TokenRules, clock: Callable[[], float]) -> None:
+    def __init__(
+        self, key: TokenKey, rules: TokenRules, clock: Callable[[], float], others: frozenset[str] = frozenset()
+    ) -> None:
         self._key = key
         self._rules = rules
         self._clock = clock
+        self._others = others
 
     async def authenticate(self, evidence: Evidence) -> Principal:
         """Check the token (errors as `verify`)."""
+        if self._others and issuer_of(evidence.data) in self._others:
+            raise NotAuthenticatedError(Failure.ISSUER, "the token is of an issuer of another provider")
         return verify(evidence.data, self._key, self._rules, self._clock())

@@ -1,0 +1,28 @@
+"""Counts of authentications, for metrics."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+from pulsar_on_spark.security.evidence import Failure, NotAuthenticatedError
+
+
+class AuthenticationMeter:
+    """The authentications of a broker since its start.
+
+    Attributes:
+        successes: By the provider's name and method.
+        failures: By the same and the reason; a client that no provider was asked about has `none` for both.
+    """
+
+    def __init__(self) -> None:
+        self.successes: Counter[tuple[str, str]] = Counter()
+        self.failures: Counter[tuple[str, str, Failure]] = Counter()
+
+    def note_success(self, provider: str, method: str) -> None:
+        """Count credentials that a provider accepted."""
+        self.successes[provider, method] += 1
+
+    def note_failure(self, refusal: NotAuthenticatedError) -> None:
+        """Count a refused client."""
+        self.failures[refusal.provider, refusal.method, refusal.failure] += 1

@@ -1,0 +1,186 @@
+"""Tokens of OpenID issuers (Pulsar's AuthenticationProviderOpenID): the decisions, without the requests to issuers.
+
+An issuer publishes its metadata at a well-known URL, and in it the URL of its keys (JWKS). A token names its issuer and
+one of these keys (`kid`). Only issuers of the settings are asked, so no token makes the broker request another URL.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import Enum, auto
+from typing import Any, Final
+from urllib.parse import urlsplit
+
+from pulsar_on_spark.model.errors import PulsarpyError
+from pulsar_on_spark.security.evidence import Failure, NotAuthenticatedError
+from pulsar_on_spark.security.keys import TokenKey, issuer_key
+from pulsar_on_spark.security.principal import Principal
+from pulsar_on_spark.security.providers.token import (
+    AUDIENCE_CLAIM,
+    TokenRules,
+    key_name_of,
+    principal_of,
+    verified_claims,
+)
+
+REFRESH_S: Final = 18 * 3600.0
+"""Age from which keys are fetched again beside the logins that use them."""
+EXPIRY_S: Final = 24 * 3600.0
+"""Age from which keys are not used any longer."""
+UNKNOWN_KEY_S: Final = 300.0
+"""Age from which keys are fetched again for a token that names an unknown one: issuers rotate their keys."""
+RETRY_S: Final = 5.0
+"""Pause after a failed fetch, in which logins are refused at once."""
+MAX_KEYS: Final = 100
+"""Keys of an issuer that count, the first ones; issuers have a few."""
+_WELL_KNOWN: Final = "/.well-known/openid-configuration"
+
+
+class IssuerError(PulsarpyError):
+    """An issuer gave no usable answer."""
+
+
+@dataclass(frozen=True, slots=True)
+class OpenIdRules:
+    """The tokens that are accepted.
+
+    Attributes:
+        issuers: The issuers, as their tokens name them (`iss`).
+        claims: The claims that tokens must have.
+        requires_https: True if issuers and the URLs of their keys must have the scheme https.
+    """
+
+    issuers: frozenset[str]
+    claims: TokenRules
+    requires_https: bool = True
+
+    @classmethod
+    def of(
+        cls,
+        issuers: frozenset[str],
+        audiences: frozenset[str],
+        *,
+        role_claim: str = "sub",
+        leeway_s: float = 0,
+        requires_https: bool = True,
+    ) -> OpenIdRules:
+        """Make the rules of an issuer list, the broker's audiences, the claim of roles and the leeway of clocks."""
+        claims = TokenRules(role_claim, AUDIENCE_CLAIM, audiences, leeway_s)
+        return cls(issuers, claims, requires_https)
+
+    def principal_of(self, token: bytes, keys: Mapping[str, TokenKey], now_s: float) -> Principal:
+        """Check a token with the keys of its issuer and return its role.
+
+        Raises:
+            NotAuthenticatedError: the token is invalid.
+        """
+        key = keys.get(key_name_of(token))
+        if key is None:
+            raise NotAuthenticatedError(Failure.SIGNATURE, "the token names no key of its issuer")
+        claims = verified_claims(token, key)
+        if claims.get("exp") is None:
+            raise NotAuthenticatedError(Failure.MALFORMED, "the token of an issuer has no end (exp)")
+        return principal_of(claims, self.claims, now_s)
+
+
+def metadata_url(issuer: str) -> str:
+    """Return the URL of an issuer's metadata."""
+    return issuer.removesuffix("/") + _WELL_KNOWN
+
+
+def is_usable(url: str, *, requires_https: bool) -> bool:
+    """True if this is an absolute URL of a scheme that may be requested."""
+    try:
+        parts = urlsplit(url)
+    except ValueError:
+        return False
+    return parts.scheme in (("https",) if requires_https else ("https", "http")) and bool(parts.hostname)
+
+
+def keys_url_of(metadata: bytes, issuer: str, *, requires_https: bool) -> str:
+    """Return the URL of an issuer's keys.
+
+    Args:
+        metadata: The issuer's metadata.
+        issuer: The issuer, as the settings name it.
+        requires_https: True if the URL must have the scheme https.
+
+    Raises:
+        IssuerError: they are no metadata, or of another issuer, or the URL is missing or has another scheme.
+    """
+    found = _object(metadata, "metadata")
+    if found.get("issuer") != issuer:
+        raise IssuerError("its metadata are of another issuer: list it as the metadata spell it")
+    url = found.get("jwks_uri")
+    if not isinstance(url, str) or not is_usable(url, requires_https=requires_https):
+        raise IssuerError("its metadata have no usable jwks_uri")
+    return url
+
+
+def keys_of(content: bytes) -> dict[str, TokenKey]:
+    """Return an issuer's keys by their names; keys of unknown kinds and for other uses are left out.
+
+    Raises:
+        IssuerError: this is no set of keys.
+    """
+    listed = _object(content, "keys").get("keys")
+    if not isinstance(listed, list):
+        raise IssuerError("its keys are no JWKS")
+    found: dict[str, TokenKey] = {}
+    for each in listed[:MAX_KEYS]:
+        name = each.get("kid") if isinstance(each, dict) else None
+        key = issuer_key(each) if isinstance(name, str) and name else None
+        if key is not None:
+            found.setdefault(str(name), key)
+    return found
+
+
+def _object(content: bytes, what: str) -> Mapping[str, Any]:
+    try:
+        found = json.loads(content)
+    except (ValueError, RecursionError):
+        raise IssuerError(f"its {what} are not JSON") from None
+    if not isinstance(found, dict):
+        raise IssuerError(f"its {what} are no JSON object")
+    return found
+
+
+@dataclass(frozen=True, slots=True)
+class KnownKeys:
+    """The keys of an issuer.
+
+    Attributes:
+        keys: The keys by their names.
+        fetched_s: The time of the answer.
+    """
+
+    keys: Mapping[str, TokenKey]
+    fetched_s: float
+
+
+class Fetch(Enum):
+    """The need to ask an issuer for its keys."""
+
+    NONE = auto()
+    BESIDE = auto()
+    """The known keys are used meanwhile."""
+    FIRST = auto()
+    """The token waits for the answer."""
+
+
+def next_fetch(known: KnownKeys | None, key_name: str, now_s: float) -> Fetch:
+    """Decide whether to ask an issuer for its keys before a token is checked.
+
+    Args:
+        known: Its keys; None before the first answer.
+        key_name: The key that the token names.
+        now_s: The time, of the same clock as `fetched_s`.
+    """
+    if known is None:
+        return Fetch.FIRST
+    age_s = now_s - known.fetched_s
+    if age_s >= EXPIRY_S or (key_name not in known.keys and age_s >= UNKNOWN_KEY_S):
+        return Fetch.FIRST
+    return Fetch.BESIDE if age_s >= REFRESH_S else Fetch.NONE
