@@ -32,12 +32,15 @@ from pulsar_on_spark.broker.reading.cache import EntryCache
 from pulsar_on_spark.broker.reading.follower import ChainFollower
 from pulsar_on_spark.broker.reading.reader import EntryReader
 from pulsar_on_spark.broker.runtime.access import Access, access_of
+from pulsar_on_spark.broker.runtime.audit import audit_of
+from pulsar_on_spark.broker.runtime.authentication import authentication_of
 from pulsar_on_spark.broker.runtime.commits import GroupedCommits
 from pulsar_on_spark.broker.runtime.journals import Journals
 from pulsar_on_spark.broker.runtime.ports import PortNumbers, Ports, bound_ports, check_reach, listeners_of
 from pulsar_on_spark.broker.runtime.repeating import every
 from pulsar_on_spark.broker.runtime.root_lock import RootLock
 from pulsar_on_spark.broker.runtime.settings import BrokerSettings
+from pulsar_on_spark.broker.runtime.slow_refusals import SlowRefusals
 from pulsar_on_spark.broker.runtime.tls import BrokerTls, server_tls
 from pulsar_on_spark.broker.runtime.views import Views
 from pulsar_on_spark.broker.services.services import Services
@@ -57,7 +60,9 @@ from pulsar_on_spark.model.names import TopicName
 from pulsar_on_spark.model.quorum import DEFAULT_QUORUM, Quorum
 from pulsar_on_spark.protocol.frames import FRAME_PADDING_BYTES
 from pulsar_on_spark.root import Root
+from pulsar_on_spark.security.audit_log import SUMMARY_EVERY_S, Audit
 from pulsar_on_spark.security.listeners import Listeners
+from pulsar_on_spark.security.meter import AuthenticationMeter
 from pulsar_on_spark.storage import permissions
 from pulsar_on_spark.topic.catalog.catalog import TopicPart
 from pulsar_on_spark.topic.managed_ledger.incarnation.dead_brokers import recover_incarnation
@@ -86,15 +91,20 @@ class Broker:
         listeners: Listeners,
         tls: BrokerTls | None,
         access: Callable[[Views], Access],
+        authentications: AuthenticationMeter,
+        audit: Audit,
     ) -> None:
         self.root = root
         self.listeners = listeners
         self._tls = tls
         self._make_access = access
+        self._authentications = authentications
+        self._audit = audit
         self._lock = lock
         self._running = AsyncExitStack()
         """Ends what was started, in reverse order."""
         self._running.callback(lock.release)
+        self._running.callback(audit.close)
         self._settings = self._settings_in_force = settings
         buffer_bytes = settings.max_message_publish_buffer_size_mb * _MIB
         self._connections = Connections(_UNFINISHED_TIMES * buffer_bytes)
@@ -119,11 +129,14 @@ class Broker:
         check_reach(settings)
         files = server_tls(settings)
         tls = None if files is None else BrokerTls(files, settings.tls_cert_refresh_check_duration_sec)
-        access = access_of(settings)
+        authentication = authentication_of(settings)
+        access = access_of(settings, authentication)
+        meter = AuthenticationMeter() if authentication is None else authentication.meter
+        audit = audit_of(settings)
         with bound_ports(settings) as ports:
             listeners = listeners_of(settings, ports)
             root = await asyncio.to_thread(_open, path, quorum, settings)
-            broker = cls(root, RootLock(root.path), settings, listeners, tls, access)
+            broker = cls(root, RootLock(root.path), settings, listeners, tls, access, meter, audit)
             async with AsyncExitStack() as undo:
                 undo.push_async_callback(broker._running.aclose)
                 broker._settings_in_force = await asyncio.to_thread(renew, root.store, settings)
@@ -232,6 +245,10 @@ class Broker:
         self._stored = Stored(self.root, self._views)
         self._stored.start()
         self._running.push_async_callback(self._stored.stop)
+        self._running.push_async_callback(self._stop_summaries)
+        self._summaries = asyncio.create_task(
+            every(SUMMARY_EVERY_S, self._audit.summarize, "The audit could not be written, trying again soon")
+        )
         services = self._services(ports.numbers)
         vitals = Vitals(services, self._connections)
         vitals.start()
@@ -258,6 +275,9 @@ class Broker:
             listeners=self.listeners,
             tls=self._tls,
             access=self._access,
+            authentications=self._authentications,
+            audit=self._audit,
+            slow_refusals=SlowRefusals(self._audit),
             views=self._views,
             topics=self._topics,
             topic_parts=self._topic_parts,
@@ -299,6 +319,10 @@ class Broker:
         if not self._over.done():
             self._over.set_result(reason)
 
+    def reopen_audit(self) -> None:
+        """Open the file of the audit again, after a rotation has renamed it."""
+        self._audit.reopen()
+
     async def wait(self) -> str:
         """Wait until the incarnation is over; returns the reason."""
         return await asyncio.shield(self._over)
@@ -327,6 +351,10 @@ class Broker:
         await self._connections.stop_listening()
         self._connections.close()
         await self._running.aclose()
+
+    async def _stop_summaries(self) -> None:
+        self._summaries.cancel()
+        await asyncio.gather(self._summaries, return_exceptions=True)
 
     async def _stop_saving(self) -> None:
         self._saving.cancel()

@@ -48,6 +48,8 @@ async def _serve(path: Path, settings: BrokerSettings, quorum: Quorum | None) ->
     asked = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, asked.set)
+    if settings.audit_log_file:
+        loop.add_signal_handler(signal.SIGHUP, running.reopen_audit)
     gc.freeze()  # objects of the start-up stay, so collections can skip them
     gc.set_threshold(*GC_THRESHOLD)
     _greet(running)

@@ -55,3 +55,4 @@ def _closed(services: Services, connection: Connection) -> None:
     producing.closed(connection)
     consuming.closed(connection)
     watching.closed(services, connection)
+    session.closed(services, connection)

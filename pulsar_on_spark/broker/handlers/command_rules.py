@@ -6,7 +6,6 @@ own number, so they cannot reach those of others, and need no permission of thei
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Final, NamedTuple
 
@@ -21,8 +20,6 @@ from pulsar_on_spark.model.names import TopicName
 from pulsar_on_spark.protocol.commands import BaseCommand, CommandProducer, ServerError
 from pulsar_on_spark.security.operations import NamespaceOperation, Operation, Resource, TopicOperation
 from pulsar_on_spark.security.rules import NotAuthorizedError
-
-log = logging.getLogger(__name__)
 
 Asked = tuple[Operation, Resource]
 """An operation, and what it is done on."""
@@ -188,5 +185,7 @@ def require(services: Services, connection: Connection, rule: CommandRule, comma
                 raise TopicNotFoundError(
                     f"Topic {resource.topic} does not exist, nor does its namespace: check the name."
                 ) from error
-            log.info("%s: %s", connection.address, error, extra={"connection": connection.address})
+            services.audit.note_refusal(
+                connection.address, connection.principal, operation.name, str(resource), reason=str(error)
+            )
             raise NotAuthorizedError(rule.refusal, error.status) from error

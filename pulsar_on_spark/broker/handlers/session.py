@@ -21,6 +21,7 @@ from pulsar_on_spark.protocol.commands import (
     FeatureFlags,
     ServerError,
 )
+from pulsar_on_spark.security.audit import mark_of
 from pulsar_on_spark.security.authentication import REFRESH, Claimed, Renewal, next_renewal
 from pulsar_on_spark.security.evidence import Failure, NotAuthenticatedError
 from pulsar_on_spark.security.principal import Principal
@@ -52,7 +53,7 @@ def connect(services: Services, connection: Connection, command: CommandConnect)
     try:
         connection.login = services.access.login(hello)
     except AccessDeniedError as error:
-        _deny(connection, error)
+        connection.wait_for(_deny(services, connection, command.auth_data, error))
     else:
         connection.wait_for(_authenticate(services, connection, connection.login, command.auth_data))
 
@@ -69,15 +70,15 @@ async def _authenticate(services: Services, connection: Connection, login: Login
         if isinstance(outcome, Challenge):
             _challenge(connection, outcome.data)
         else:
-            _admit(services, connection, outcome)
+            _admit(services, connection, outcome, data)
     except AccessDeniedError as error:
-        _deny(connection, error)
+        await _deny(services, connection, data, error)
     except Exception:
         log.exception("The authentication of %s failed because of a bug in the broker.", connection.address)
         connection.close()
 
 
-def _admit(services: Services, connection: Connection, found: Principal) -> None:
+def _admit(services: Services, connection: Connection, found: Principal, data: bytes) -> None:
     """Accept the credentials of a client; those that it renews must be of the same roles.
 
     Raises:
@@ -89,6 +90,7 @@ def _admit(services: Services, connection: Connection, found: Principal) -> None
     connection.principal = found
     connection.is_challenged = False
     if known is None:
+        services.audit.note_login(connection.address, found, mark_of(found.method, data))
         connection.handshake_done()
         size = services.settings.max_message_size
         connection.write(replies.connected(SERVER_VERSION, connection.protocol_version, size, FEATURES))
@@ -115,14 +117,19 @@ def _challenge(connection: Connection, data: bytes) -> None:
     connection.write(replies.auth_challenge(SERVER_VERSION, connection.protocol_version, connection.auth_method, data))
 
 
-def _deny(connection: Connection, error: AccessDeniedError) -> None:
-    """Refuse a client; the reason is for the log, and could help an attacker."""
+async def _deny(services: Services, connection: Connection, data: bytes, error: AccessDeniedError) -> None:
+    """Refuse a client, after a wait if its host fails often; the reason is for the log, and could help an attacker."""
+    reason = str(error).rstrip(".")
     log.warning(
         "The client %s is not authenticated (method %r): %s.",
         connection.address,
         connection.auth_method,
-        str(error).rstrip("."),
+        reason,
         extra={"connection": connection.address},
+    )
+    method, mark = connection.auth_method, mark_of(connection.auth_method, data)
+    services.audit.note_refusal(
+        connection.address, connection.principal, "LOGIN", reason=reason, method=method, credential=mark
     )
     is_proxy = isinstance(error, NotAuthenticatedError) and error.failure is Failure.PROXY
     code, message = (
@@ -130,8 +137,16 @@ def _deny(connection: Connection, error: AccessDeniedError) -> None:
         if is_proxy
         else (ServerError.AuthenticationError, "Failed to authenticate")
     )
-    connection.write(replies.error(replies.NO_REQUEST_ID, code, message))
+    # A client that renews its credentials has proved its role before: it is not guessing.
+    if connection.principal is not None or await services.slow_refusals.turn(connection.address):
+        connection.write(replies.error(replies.NO_REQUEST_ID, code, message))
     connection.close()
+
+
+def closed(services: Services, connection: Connection) -> None:
+    """Note that the connection of an authenticated client has ended."""
+    if connection.principal is not None:
+        services.audit.note_logout(connection.address, connection.principal)
 
 
 def ping(connection: Connection, _: object) -> None:

@@ -12,7 +12,6 @@ from typing import Final, Protocol
 
 from typing_extensions import override
 
-from pulsar_on_spark.broker.runtime.authentication import authentication_of
 from pulsar_on_spark.broker.runtime.settings import BrokerSettings
 from pulsar_on_spark.broker.runtime.views import Views
 from pulsar_on_spark.metadata.records import PermissionsRecord, TenantRecord
@@ -171,13 +170,17 @@ def grants_of(view: RecentView, authorities: Authorities, resource: Resource) ->
     )
 
 
-def access_of(settings: BrokerSettings) -> Callable[[Views], Access]:
-    """Return the access to a broker with these settings, which is made with the views of its root.
+def access_of(settings: BrokerSettings, authentication: Authentication | None) -> Callable[[Views], Access]:
+    """Return the access to a broker, which is made with the views of its root.
+
+    Args:
+        settings: The broker's settings.
+        authentication: Its authentication; None if that is off.
 
     Raises:
-        InvalidArgumentError: settings are missing, invalid or contradict each other.
+        InvalidArgumentError: there is authorization without authentication.
     """
-    authentication, authorities = authentication_of(settings), _authorities_of(settings)
+    authorities = _authorities_of(settings)
     if authentication is None:
         return lambda views: OpenAccess()
     if authorities is None:
@@ -220,7 +223,9 @@ class _Login(Login):
         evidence = Evidence(data, self._hello.certificate)
         found = await self._authentication.authenticate(self._hello.method, evidence, claimed)
         if found.is_expired(time.time()):
-            raise NotAuthenticatedError(Failure.EXPIRED, "the credentials are expired")
+            refusal = NotAuthenticatedError(Failure.EXPIRED, "the credentials are expired")
+            self._authentication.meter.note_failure(refusal)
+            raise refusal
         if found.original_role is not None and self._authentication.proxies.verifies:
             self._connected_by = data
         return found

@@ -128,6 +128,9 @@ class BrokerSettings(BaseModel):
     """Refusal of issuers and of keys whose URLs are not https."""
     basic_auth_conf: SecretStr = SecretStr("")
     """File of users and passwords (htpasswd, by bcrypt or apr1), given in the same ways as keys."""
+    audit_log_file: str = ""
+    """File of the audit: a JSON object in each line, readable by the broker's user alone, opened again on SIGHUP.
+    Without it, an authenticated broker logs the audit (logger `pulsar_on_spark.audit`). Not in Pulsar."""
     web_service_allowed_hosts: Names = ()
     """Host names that HTTP requests may have besides addresses, `localhost` and `advertised_address`; `*` for any.
     Separated by commas in the environment."""

@@ -15,6 +15,7 @@ from pulsar_on_spark.broker.runtime.journals import Journals
 from pulsar_on_spark.broker.runtime.ports import PortNumbers
 from pulsar_on_spark.broker.runtime.server_errors import ServerRefusalError
 from pulsar_on_spark.broker.runtime.settings import BrokerSettings
+from pulsar_on_spark.broker.runtime.slow_refusals import SlowRefusals
 from pulsar_on_spark.broker.runtime.tls import BrokerTls
 from pulsar_on_spark.broker.runtime.views import Views
 from pulsar_on_spark.broker.topics.schemas import ClientSchemas
@@ -23,7 +24,9 @@ from pulsar_on_spark.broker.topics.topic_watch import TopicWatch
 from pulsar_on_spark.broker.topics.topics import Topics
 from pulsar_on_spark.protocol.commands import ServerError
 from pulsar_on_spark.root import Root
+from pulsar_on_spark.security.audit_log import Audit
 from pulsar_on_spark.security.listeners import Listener, Listeners
+from pulsar_on_spark.security.meter import AuthenticationMeter
 
 
 @dataclass(slots=True)
@@ -38,6 +41,9 @@ class Services:
         listeners: The broker's URLs. Lookups of all topics return them, because a root has one broker.
         tls: The broker's TLS; None if no port has it.
         access: Decides which role may do what.
+        authentications: Counts the authentications of clients.
+        audit: Notes logins, refusals and changes.
+        slow_refusals: Delays the answers to clients that fail to authenticate too often.
         views: The root's metadata.
         topics: All topics.
         topic_parts: The parts that topics share.
@@ -59,6 +65,9 @@ class Services:
     listeners: Listeners
     tls: BrokerTls | None
     access: Access
+    authentications: AuthenticationMeter
+    audit: Audit
+    slow_refusals: SlowRefusals
     views: Views
     topics: Topics
     topic_parts: TopicParts

@@ -44,6 +44,7 @@ def store_families(services: Services, vitals: Vitals) -> Iterator[Metric]:
     if services.tls is not None:
         text = "Time until the broker's TLS certificate expires; negative once it has"
         yield from _gauges(cluster, [("pulsarpy_tls_certificate_expiry_seconds", text, services.tls.expires_in_s)])
+    yield from _of_authentications(cluster, services)
     info = GaugeMetricFamily("pulsar_version_info", "The broker's version", labels=("cluster", "version"))
     info.add_metric((cluster, version("pulsar-on-spark")), 1)
     yield info
@@ -107,6 +108,20 @@ def _counters(cluster: str, services: Services, vitals: Vitals) -> Iterator[Metr
         counter = CounterMetricFamily(name, text, labels=_CLUSTER)
         counter.add_metric((cluster,), value)
         yield counter
+
+
+def _of_authentications(cluster: str, services: Services) -> Iterator[Metric]:
+    meter, of_provider = services.authentications, (*_CLUSTER, "provider_name", "auth_method")
+    text = "Credentials that a provider accepted"
+    success = CounterMetricFamily("pulsar_authentication_success", text, labels=of_provider)
+    for (provider, method), times in meter.successes.items():
+        success.add_metric((cluster, provider, method), times)
+    failures = CounterMetricFamily(
+        "pulsar_authentication_failures", "Clients that were not authenticated", labels=(*of_provider, "reason")
+    )
+    for (provider, method, failure), times in meter.failures.items():
+        failures.add_metric((cluster, provider, method, failure), times)
+    yield from (success, failures)
 
 
 def _histograms(cluster: str, services: Services, vitals: Vitals) -> Iterator[Metric]:

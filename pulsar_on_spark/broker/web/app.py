@@ -17,6 +17,7 @@ from pulsar_on_spark.broker.services.services import Services
 from pulsar_on_spark.broker.services.vitals import Vitals
 from pulsar_on_spark.broker.web.admin.peeks import peek_turns
 from pulsar_on_spark.broker.web.admin.storage import StorageLook
+from pulsar_on_spark.broker.web.audited import OUTCOME, Audited
 from pulsar_on_spark.broker.web.authenticated import Authenticated
 from pulsar_on_spark.broker.web.authorized import Authorized
 from pulsar_on_spark.broker.web.error_responses import reason_response, refusal
@@ -63,11 +64,12 @@ def create_app(services: Services, vitals: Vitals) -> FastAPI:
         routes = [*app.routes, *(route for router in ROUTERS for route in router.routes)]
         app.add_middleware(Authorized, routes=routes, access=services.access)
     app.add_middleware(_HeadAsGet)
+    app.add_middleware(Audited, audit=services.audit)
     app.add_middleware(Authenticated, services=services)
     settings = services.settings
     hosts = (*settings.web_service_allowed_hosts, *services.listeners.hosts)
     guard = Guard.of(settings.advertised_address, hosts, settings.web_service_allowed_origins)
-    app.add_middleware(Guarded, guard=guard)
+    app.add_middleware(Guarded, guard=guard, audit=services.audit)
     app.add_exception_handler(PulsarpyError, _refused)
     app.add_exception_handler(StarletteHTTPException, _failed)
     app.add_exception_handler(RequestValidationError, _malformed)
@@ -110,6 +112,7 @@ class _HeadAsGet:
 
 async def _refused(request: Request, error: Exception) -> JSONResponse:
     assert isinstance(error, PulsarpyError), "registered for these"
+    request.scope[OUTCOME].reason = str(error)
     return refusal(error)
 
 

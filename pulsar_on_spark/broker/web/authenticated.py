@@ -11,6 +11,7 @@ from starlette.responses import JSONResponse
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from pulsar_on_spark.broker.services.services import Services
+from pulsar_on_spark.broker.web.audited import client_of
 from pulsar_on_spark.broker.web.health import PROBES
 from pulsar_on_spark.broker.web.requests import CERTIFICATE, PRINCIPAL
 from pulsar_on_spark.security.evidence import NotAuthenticatedError
@@ -48,8 +49,18 @@ class Authenticated:
         try:
             found = await self._services.access.authenticate_http(Headers(scope=scope), scope.get(CERTIFICATE))
         except NotAuthenticatedError as error:
-            host, port = scope.get("client") or ("?", 0)
-            log.warning("The request %r of %s:%s is not authenticated: %s.", scope["path"][:256], host, port, error)
-            await JSONResponse({"reason": "Authentication required"}, 401, self._schemes)(scope, receive, send)
+            await self._refuse(scope, receive, send, error)
         else:
             await self._app({**scope, PRINCIPAL: found}, receive, send)
+
+    async def _refuse(self, scope: Scope, receive: Receive, send: Send, error: NotAuthenticatedError) -> None:
+        address, path = client_of(scope), scope["path"]
+        log.warning("The request %r of %s is not authenticated: %s.", path[:256], address, error)
+        self._services.audit.note_refusal(
+            address, None, scope["method"], path, reason=str(error), status=401, method=error.method
+        )
+        if await self._services.slow_refusals.turn(address):
+            answer = JSONResponse({"reason": "Authentication required"}, 401, self._schemes)
+        else:
+            answer = JSONResponse({"reason": "Too many requests are not authenticated: try again later."}, 429)
+        await answer(scope, receive, send)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Iterable, Mapping
 from typing import Final
 
@@ -10,13 +9,12 @@ from starlette.routing import BaseRoute, Match, Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from pulsar_on_spark.broker.runtime.access import Access, authorize
+from pulsar_on_spark.broker.web.audited import OUTCOME
 from pulsar_on_spark.broker.web.error_responses import refusal
 from pulsar_on_spark.broker.web.requests import PRINCIPAL
 from pulsar_on_spark.broker.web.route_rules import GUARDS, Rule, super_user
 from pulsar_on_spark.model.errors import PulsarpyError
 from pulsar_on_spark.security.rules import NotAuthorizedError
-
-log = logging.getLogger(__name__)
 
 _NO_RULE: Final = "This broker has no rule of authorization for the path, so it is refused: report that as a bug."
 
@@ -42,7 +40,7 @@ class Authorized:
         try:
             self._authorize(scope)
         except PulsarpyError as error:
-            log.info("The request %s %r is refused: %s", scope["method"], scope["path"][:256], error)
+            scope[OUTCOME].reason = str(error)
             await refusal(error)(scope, receive, send)
         else:
             await self._app(scope, receive, send)

@@ -17,7 +17,9 @@ from starlette.datastructures import Headers
 from starlette.responses import JSONResponse
 from starlette.types import ASGIApp, Receive, Scope, Send
 
+from pulsar_on_spark.broker.web.audited import client_of
 from pulsar_on_spark.broker.web.health import PROBES
+from pulsar_on_spark.security.audit_log import Audit
 
 _HOST: Final = re.compile(r"(\[[0-9a-fA-F:.]+\]|[^][:/@?#\s]+)(:\d+)?")
 _OWN_SITE: Final = ("none", "same-origin")
@@ -89,18 +91,24 @@ class Guarded:
     Args:
         app: The application.
         guard: The allowed hosts and origins.
+        audit: Notes the refusals.
     """
 
-    def __init__(self, app: ASGIApp, guard: Guard) -> None:
+    def __init__(self, app: ASGIApp, guard: Guard, audit: Audit) -> None:
         self._app = app
         self._guard = guard
+        self._audit = audit
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Pass on a request, or refuse it before its body is read."""
         path = scope["raw_path"].decode("latin-1")
         refusal = self._guard.refusal(scope["method"], path, Headers(scope=scope))
-        app = self._app if refusal is None else JSONResponse({"reason": refusal[1]}, refusal[0])
-        await app(scope, receive, send)
+        if refusal is None:
+            await self._app(scope, receive, send)
+            return
+        status, reason = refusal
+        self._audit.note_refusal(client_of(scope), None, scope["method"], path, reason=reason, status=status)
+        await JSONResponse({"reason": reason}, status)(scope, receive, send)
 
 
 def _spelled(method: str, path: str) -> str:

@@ -21,6 +21,7 @@ from pulsar_on_spark.broker.handlers import make_handlers
 from pulsar_on_spark.broker.handlers.command_rules import GUARDS as COMMAND_GUARDS
 from pulsar_on_spark.broker.handlers.command_rules import require
 from pulsar_on_spark.broker.runtime.access import access_of
+from pulsar_on_spark.broker.runtime.authentication import authentication_of
 from pulsar_on_spark.broker.runtime.settings import BrokerSettings
 from pulsar_on_spark.broker.runtime.views import Views
 from pulsar_on_spark.broker.services.services import Services
@@ -79,7 +80,8 @@ class Guarded:
             SimpleNamespace(
                 settings=settings,
                 listeners=SimpleNamespace(hosts=()),
-                access=access_of(settings)(views),
+                access=access_of(settings, authentication_of(settings))(views),
+                audit=Audit(NoAudit()),
                 views=views,
             ),
         )

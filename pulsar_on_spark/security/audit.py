@@ -1,0 +1,120 @@
+"""The audit: what clients did that has to be accounted for, as one JSON object in each line. Decisions only.
+
+It has logins and their ends, refusals, and changes by REST. It never has credentials, bodies or content of messages.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from enum import StrEnum
+from typing import Final
+
+from pulsar_on_spark.security.principal import Principal
+
+MAX_TEXT_LETTERS: Final = 1024
+"""Limit of each text of a line."""
+MAX_REFUSALS: Final = 1000
+"""Different refusals that are counted apart between two summaries; further ones are counted together."""
+TOKEN_METHOD: Final = "token"
+_MARK_DIGITS: Final = 8
+
+
+class Verdict(StrEnum):
+    """The outcome of an operation."""
+
+    ALLOWED = "allowed"
+    REFUSED = "refused"
+    FAILED = "failed"
+
+
+@dataclass(frozen=True, slots=True)
+class AuditRecord:
+    """An operation of a client.
+
+    Attributes:
+        address: The client's address.
+        operation: The operation, such as LOGIN, PRODUCE or the method of a request.
+        decision: Its outcome.
+        role: The client's role; "" if it is not known.
+        original_role: The role of the client that a proxy forwards; "" without a proxy.
+        method: The client's authentication method.
+        resource: The object of the operation, such as a topic or the path of a request.
+        reason: The reason of a refusal.
+        status: The HTTP status; None for Pulsar's protocol.
+        credential: The mark of the client's token; "" for other credentials.
+    """
+
+    address: str
+    operation: str
+    decision: Verdict
+    role: str = ""
+    original_role: str = ""
+    method: str = ""
+    resource: str = ""
+    reason: str = ""
+    status: int | None = None
+    credential: str = ""
+
+    def by(self, client: Principal | None) -> AuditRecord:
+        """Return this record with the client's roles and method; unchanged for an unknown client."""
+        if client is None:
+            return self
+        return replace(self, role=client.role, original_role=client.original_role or "", method=client.method)
+
+    def line(self, time_s: float, times: int = 1) -> str:
+        """Return the record as JSON without a line break; empty texts are left out.
+
+        Args:
+            time_s: The time, in seconds since 1970.
+            times: The number of the same operations that the line is about.
+        """
+        fields: dict[str, object] = {"time": round(time_s, 3)}
+        for name in self.__slots__:
+            value = getattr(self, name)
+            if value not in ("", None):
+                fields[name] = value[:MAX_TEXT_LETTERS] if isinstance(value, str) else value
+        if times > 1:
+            fields["times"] = times
+        return json.dumps(fields)
+
+
+_OTHERS: Final = AuditRecord("", "", Verdict.REFUSED, reason="refusals of other kinds, too many to be counted apart")
+
+
+def mark_of(method: str, data: bytes) -> str:
+    """Return the first digits of a token's SHA-256, by which its uses can be found; "" for other credentials."""
+    return hashlib.sha256(data).hexdigest()[:_MARK_DIGITS] if method == TOKEN_METHOD and data else ""
+
+
+def host_of(address: str) -> str:
+    """Return the host of an address with a port."""
+    return address.rpartition(":")[0]
+
+
+class Refusals:
+    """The refusals since the last summary: the first one of a kind is written at once, the others are counted.
+
+    Two are of one kind if they differ by port and credentials only.
+    """
+
+    def __init__(self) -> None:
+        self._again: dict[AuditRecord, int] = {}
+
+    def is_first(self, record: AuditRecord) -> bool:
+        """Count a refusal; True if it is to be written now."""
+        kind = replace(record, address=host_of(record.address), credential="")
+        known = kind in self._again
+        if not known and len(self._again) >= MAX_REFUSALS:
+            kind = _OTHERS
+            self._again[kind] = self._again.get(kind, 0) + 1
+            return False
+        self._again[kind] = self._again.get(kind, -1) + 1
+        return not known
+
+    def summary(self) -> Iterator[tuple[AuditRecord, int]]:
+        """Yield the kinds that came again, and how often, and begin to count from 0."""
+        counted, self._again = self._again, {}
+        yield from ((kind, times) for kind, times in counted.items() if times)

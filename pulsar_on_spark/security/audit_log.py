@@ -1,0 +1,197 @@
+"""Where the audit is written: a file, or the log."""
+
+from __future__ import annotations
+
+import logging
+import os
+import stat
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Final, Protocol
+
+from pulsar_on_spark.model.errors import InvalidArgumentError
+from pulsar_on_spark.security.audit import AuditRecord, Refusals, Verdict
+from pulsar_on_spark.security.principal import Principal
+
+log = logging.getLogger(__name__)
+audit_log = logging.getLogger("pulsar_on_spark.audit")
+
+SUMMARY_EVERY_S: Final = 60.0
+"""Time between two summaries of refusals."""
+_FILE_MODE: Final = 0o600
+
+
+class Sink(Protocol):
+    """The place of the audit's lines."""
+
+    def write(self, line: str) -> None:
+        """Add a line; must not raise."""
+
+    def reopen(self) -> None:
+        """Open a file again that was renamed."""
+
+    def close(self) -> None:
+        """Write nothing from now on."""
+
+
+class AuditFile:
+    """A file of the audit, which only its owner can read.
+
+    Lines that cannot be written to it go to the log.
+
+    Args:
+        path: The file; made if it is missing, otherwise continued.
+
+    Raises:
+        InvalidArgumentError: it cannot be written.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        try:
+            self._file = self._open()
+        except OSError as error:
+            raise InvalidArgumentError(
+                f"The audit log {path} cannot be written ({error.strerror}): set another audit_log_file."
+            ) from error
+
+    def _open(self) -> int:
+        file = os.open(self._path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, _FILE_MODE)
+        if stat.S_ISREG(os.fstat(file).st_mode):  # a device belongs to others, too
+            os.fchmod(file, _FILE_MODE)
+        return file
+
+    def write(self, line: str) -> None:
+        """Append a line."""
+        data = f"{line}\n".encode()
+        try:
+            if os.write(self._file, data) != len(data):
+                raise OSError("only a part was written")
+        except OSError as error:
+            log.error("The audit log %s cannot be written (%s), so a line of it is here: %s", self._path, error, line)
+
+    def reopen(self) -> None:
+        """Open the path again; if that fails, continue in the former file."""
+        try:
+            opened = self._open()
+        except OSError as error:
+            log.error("The audit log %s cannot be opened again, the former file is continued: %s", self._path, error)
+            return
+        os.close(self._file)
+        self._file = opened
+
+    def close(self) -> None:
+        """Close the file."""
+        os.close(self._file)
+
+
+class AuditLogger:
+    """The audit in the log, as lines of the logger `pulsar_on_spark.audit`."""
+
+    def write(self, line: str) -> None:
+        """Log a line."""
+        audit_log.info("%s", line)
+
+    def reopen(self) -> None:
+        """Do nothing."""
+
+    def close(self) -> None:
+        """Do nothing."""
+
+
+class NoAudit(AuditLogger):
+    """No audit."""
+
+    def write(self, line: str) -> None:
+        """Drop a line."""
+
+
+class Audit:
+    """The audit of a broker.
+
+    Args:
+        sink: Where its lines go.
+        clock: Returns the time, in seconds since 1970.
+    """
+
+    def __init__(self, sink: Sink, clock: Callable[[], float] = time.time) -> None:
+        self._sink = sink
+        self._clock = clock
+        self._refusals = Refusals()
+
+    def note_login(self, address: str, client: Principal, credential: str = "") -> None:
+        """Note that a client was authenticated.
+
+        Args:
+            address: Its address.
+            client: Its identity.
+            credential: The mark of its token (`mark_of`).
+        """
+        self._write(AuditRecord(address, "LOGIN", Verdict.ALLOWED, credential=credential).by(client))
+
+    def note_logout(self, address: str, client: Principal) -> None:
+        """Note that the connection of an authenticated client has ended."""
+        self._write(AuditRecord(address, "LOGOUT", Verdict.ALLOWED).by(client))
+
+    def note_refusal(
+        self,
+        address: str,
+        client: Principal | None,
+        operation: str,
+        resource: str = "",
+        *,
+        reason: str,
+        status: int | None = None,
+        method: str = "",
+        credential: str = "",
+    ) -> None:
+        """Note that a client may not do something; the same again is counted, and written once a minute.
+
+        Args:
+            address: Its address.
+            client: Its identity; None if it is not authenticated.
+            operation: The operation, such as LOGIN, PRODUCE or the method of a request.
+            resource: The object of the operation, such as a topic or the path of a request.
+            reason: The reason.
+            status: The HTTP status; None for Pulsar's protocol.
+            method: The authentication method of a client that is not authenticated.
+            credential: The mark of its token (`mark_of`).
+        """
+        record = AuditRecord(
+            address,
+            operation,
+            Verdict.REFUSED,
+            method=method,
+            resource=resource,
+            reason=reason,
+            status=status,
+            credential=credential,
+        ).by(client)
+        if self._refusals.is_first(record):
+            self._write(record)
+
+    def note_change(self, address: str, client: Principal, operation: str, resource: str, status: int) -> None:
+        """Note a request that changes something, once it was answered."""
+        decision = Verdict.ALLOWED if status < 400 else Verdict.FAILED
+        self._write(AuditRecord(address, operation, decision, resource=resource, status=status).by(client))
+
+    async def summarize(self) -> None:
+        """Write the refusals that were counted; to be called each `SUMMARY_EVERY_S`."""
+        self._summarize()
+
+    def reopen(self) -> None:
+        """Open the file again, after a rotation has renamed it."""
+        self._sink.reopen()
+
+    def close(self) -> None:
+        """Write what was counted, and end."""
+        self._summarize()
+        self._sink.close()
+
+    def _summarize(self) -> None:
+        for record, times in self._refusals.summary():
+            self._write(record, times)
+
+    def _write(self, record: AuditRecord, times: int = 1) -> None:
+        self._sink.write(record.line(self._clock(), times))

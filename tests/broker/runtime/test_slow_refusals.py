@@ -1,0 +1,46 @@
+"""The wait before refusals of a host that fails often."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+
+from pulsar_on_spark.broker.runtime.slow_refusals import SlowRefusals
+from pulsar_on_spark.security.audit_log import Audit, AuditLogger
+from pulsar_on_spark.security.limits import DELAY_S, FREE_FAILURES, MAX_WAITING
+
+
+class Lines(AuditLogger):
+    def __init__(self) -> None:
+        self.all: list[str] = []
+
+    def write(self, line: str) -> None:
+        self.all.append(line)
+
+
+def test_answers_wait_above_the_limit_and_only_so_many_of_them() -> None:
+    written = Lines()
+
+    async def scene() -> list[tuple[bool, float]]:
+        slow = SlowRefusals(Audit(written))
+        loop = asyncio.get_running_loop()
+        begun = loop.time()
+
+        async def one(address: str) -> tuple[bool, float]:
+            return await slow.turn(address), loop.time() - begun
+
+        for port in range(FREE_FAILURES):
+            assert await slow.turn(f"10.0.0.1:{port}")
+        waiting = [asyncio.create_task(one("10.0.0.1:1")) for _ in range(MAX_WAITING + 5)]
+        await asyncio.sleep(0)
+        assert await one("10.0.0.2:1") < (True, DELAY_S), "another host does not wait"
+        found = await asyncio.gather(*waiting)
+        assert (await one("10.0.0.1:1"))[0], "there is room again"
+        return found
+
+    found = asyncio.run(scene())
+    assert [is_answered for is_answered, _ in found] == [True] * MAX_WAITING + [False] * 5
+    assert min(waited for is_answered, waited in found if is_answered) >= DELAY_S
+    assert max(waited for is_answered, waited in found if not is_answered) < DELAY_S
+    (noted,) = map(json.loads, written.all)
+    assert (noted["operation"], noted["address"]) == ("SLOW_DOWN", "10.0.0.1:1")
