@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import itertools
 from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
@@ -23,6 +24,7 @@ from pulsar_on_spark.broker.handlers.command_rules import require
 from pulsar_on_spark.broker.runtime.access import access_of
 from pulsar_on_spark.broker.runtime.authentication import authentication_of
 from pulsar_on_spark.broker.runtime.settings import BrokerSettings
+from pulsar_on_spark.broker.runtime.slow_refusals import SlowRefusals
 from pulsar_on_spark.broker.runtime.views import Views
 from pulsar_on_spark.broker.services.services import Services
 from pulsar_on_spark.broker.services.vitals import Vitals
@@ -34,6 +36,7 @@ from pulsar_on_spark.model.names import TopicName
 from pulsar_on_spark.protocol import commands
 from pulsar_on_spark.protocol.commands import BaseCommand
 from pulsar_on_spark.root import Root
+from pulsar_on_spark.security.audit_log import Audit, NoAudit
 from pulsar_on_spark.security.principal import Principal
 from pulsar_on_spark.security.rules import NotAuthorizedError
 from pulsar_on_spark.topic.catalog import permissions, tenants
@@ -73,7 +76,7 @@ class Guarded:
             authorization_enabled=True,
             super_user_roles=("root", "proxy"),
         )
-        views = Views(self.root)
+        views, audit = Views(self.root), Audit(NoAudit())
         asyncio.run(views.view())
         self.services = cast(
             Services,
@@ -81,10 +84,12 @@ class Guarded:
                 settings=settings,
                 listeners=SimpleNamespace(hosts=()),
                 access=access_of(settings, authentication_of(settings))(views),
-                audit=Audit(NoAudit()),
+                audit=audit,
+                slow_refusals=SlowRefusals(audit),
                 views=views,
             ),
         )
+        self.hosts = itertools.count()
         self.app = self._app()
         self.headers = {role: self._credentials(role) for role in ROLES}
 
@@ -110,7 +115,7 @@ class Guarded:
             "root_path": "",
             "query_string": b"",
             "headers": [(b"host", b"localhost"), *self.headers[role]],
-            "client": ("127.0.0.1", 1),
+            "client": (f"host-{next(self.hosts)}", 1),  # a host that fails often waits for its answers
         }
         answered: list[int] = []
 
