@@ -60,6 +60,13 @@ def test_a_broker_reads_names_of_both_domains() -> None:
     assert name != TopicName.parse_any("t/n/x")
 
 
+def test_system_topics_are_known_by_their_names() -> None:
+    for name in ("__change_events", "__change_events-partition-0", "pulsar/system/x", "non-persistent://a/b/__x"):
+        assert TopicName.parse_any(name).is_system
+    for name in ("t", "a/__b/t", "pulsar/other/x", "_t"):
+        assert not TopicName.parse_any(name).is_system
+
+
 def test_a_partition_knows_its_topic() -> None:
     partition = TopicName.parse("t/n/x").partition(12)
     assert partition == TopicName.parse("t/n/x-partition-12")

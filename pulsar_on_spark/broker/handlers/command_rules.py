@@ -99,7 +99,7 @@ GUARDS: Final[Mapping[int, CommandRule]] = {
         shows_missing_namespace=True,
     ),
     BaseCommand.GET_TOPICS_OF_NAMESPACE: CommandRule(_lists, "Client is not authorized to GetTopicsOfNamespace"),
-    BaseCommand.WATCH_TOPIC_LIST: CommandRule(_lists, "Client is not authorized to WatchTopicList"),
+    BaseCommand.WATCH_TOPIC_LIST: CommandRule(_lists, "Client is not authorized to watchTopicList"),
     BaseCommand.WATCH_TOPIC_LIST_CLOSE: OWN,
     BaseCommand.GET_SCHEMA: CommandRule(_on_topic(TopicOperation.LOOKUP), "Client is not authorized to GetSchema"),
     BaseCommand.GET_OR_CREATE_SCHEMA: CommandRule(

@@ -137,14 +137,15 @@ def revoke_subscription_permission(store: MetadataStore, namespace: str, subscri
 
     Raises:
         NamespaceNotFoundError: there is no such namespace.
-        InvalidArgumentError: the role is none of those that may use it.
+        InvalidArgumentError: they are granted to no role.
     """
 
     def revoked(record: PermissionsRecord) -> PermissionsRecord:
         roles = record.subscription_auth.get(subscription, ())
-        if role not in roles:
+        if not roles:
             raise InvalidArgumentError(
-                f"Role {role!r} has no permission on subscription {subscription!r} of {namespace}: check both names."
+                f"Subscription {subscription!r} of {namespace} is granted to no role, and open to any that "
+                "may consume: check its name."
             )
         left = tuple(each for each in roles if each != role)
         others = {name: of_name for name, of_name in record.subscription_auth.items() if name != subscription}

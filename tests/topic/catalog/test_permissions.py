@@ -49,9 +49,9 @@ def test_subscriptions_are_for_roles(root: Root) -> None:
     view = root.store.view
     permissions.grant_subscription_permission(root.store, NAMESPACE, "s", ["a", "b", "a"])
     assert permissions.subscription_permissions(view(), NAMESPACE) == {"s": ("a", "b")}
-    with pytest.raises(InvalidArgumentError, match="'c' has no permission on subscription 's'"):
-        permissions.revoke_subscription_permission(root.store, NAMESPACE, "s", "c")
-    for role in ("a", "b"):
+    with pytest.raises(InvalidArgumentError, match="Subscription 'other' of public/default is granted to no role"):
+        permissions.revoke_subscription_permission(root.store, NAMESPACE, "other", "a")
+    for role in ("c", "a", "b"):
         permissions.revoke_subscription_permission(root.store, NAMESPACE, "s", role)
     assert permissions.subscription_permissions(view(), NAMESPACE) == {}
     assert permissions.subscription_auth_mode(view(), NAMESPACE) == "None"
