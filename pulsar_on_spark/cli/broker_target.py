@@ -113,6 +113,20 @@ class BrokerTarget(Target):
         self.admin.change("DELETE", *_path(of), "permissions", role)
 
     @override
+    def subscription_permissions(self, namespace: str) -> Mapping[str, Sequence[str]]:
+        found: Mapping[str, Sequence[str]] = self.admin.get(*namespace_path(namespace), "permissions", "subscription")
+        return found
+
+    @override
+    def grant_subscription_permission(self, namespace: str, subscription: str, roles: Sequence[str]) -> None:
+        path = (*namespace_path(namespace), "permissions", "subscription", subscription)
+        self.admin.change("POST", *path, body=list(roles))
+
+    @override
+    def revoke_subscription_permission(self, namespace: str, subscription: str, role: str) -> None:
+        self.admin.change("DELETE", *namespace_path(namespace), "permissions", subscription, role)
+
+    @override
     def topics(self, namespace: str | None = None) -> list[tuple[str, int | None]]:
         found: list[tuple[str, int | None]] = []
         if namespace is None:

@@ -1,4 +1,4 @@
-"""`pulsarpy permissions`: the actions of roles on namespaces and topics."""
+"""`pulsarpy permissions`: the rights of roles on namespaces, topics and subscriptions."""
 
 from __future__ import annotations
 
@@ -15,6 +15,8 @@ permissions_app = typer.Typer(
 )
 
 Of = Annotated[str, typer.Argument(help="A namespace (tenant/namespace) or a topic.")]
+Namespace = Annotated[str, typer.Argument(help="A namespace (tenant/namespace).")]
+Subscription = Annotated[str, typer.Option("--subscription", help="The name of the subscriptions.")]
 Role = Annotated[str, typer.Option("--role", help="The role of clients.")]
 Actions = Annotated[
     list[str],
@@ -69,3 +71,53 @@ def list_(
     else:
         rows = ([role, ", ".join(actions)] for role, actions in sorted(found.items()))
         output.table(f"Permissions of {of}", ("role", "actions"), rows)
+
+
+@permissions_app.command("grant-subscription")
+def grant_subscription(
+    namespace: Namespace,
+    subscription: Subscription,
+    roles: Annotated[list[str], typer.Option("--roles", help="The only roles that may use it, separated by commas.")],
+    root: RootArgument = None,
+    root_option: RootOption = None,
+    url: UrlOption = None,
+    as_json: AsJson = False,
+) -> None:
+    """Let only some roles use the subscriptions of a name, as far as they may consume."""
+    given = listed(roles)
+    open_target(root, root_option, url).grant_subscription_permission(namespace, subscription, given)
+    text = f"Granted subscription {subscription!r} of {namespace} to {', '.join(given)} alone."
+    output.done(text, as_json, namespace=namespace, subscription=subscription, roles=given)
+
+
+@permissions_app.command("revoke-subscription")
+def revoke_subscription(
+    namespace: Namespace,
+    subscription: Subscription,
+    role: Role,
+    root: RootArgument = None,
+    root_option: RootOption = None,
+    url: UrlOption = None,
+    as_json: AsJson = False,
+) -> None:
+    """Take the subscriptions of a name from a role; without the last role, any may use them."""
+    open_target(root, root_option, url).revoke_subscription_permission(namespace, subscription, role)
+    text = f"Revoked subscription {subscription!r} of {namespace} from {role}."
+    output.done(text, as_json, namespace=namespace, subscription=subscription, role=role)
+
+
+@permissions_app.command("list-subscriptions")
+def list_subscriptions(
+    namespace: Namespace,
+    root: RootArgument = None,
+    root_option: RootOption = None,
+    url: UrlOption = None,
+    as_json: AsJson = False,
+) -> None:
+    """List the subscriptions of a namespace that only some roles may use."""
+    found = open_target(root, root_option, url).subscription_permissions(namespace)
+    if as_json:
+        output.print_json(found)
+    else:
+        rows = ([name, ", ".join(roles)] for name, roles in sorted(found.items()))
+        output.table(f"Subscriptions of {namespace}", ("subscription", "roles"), rows)

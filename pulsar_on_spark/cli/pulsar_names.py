@@ -12,10 +12,13 @@ if TYPE_CHECKING:
 
 ALIASES: Final[Mapping[str, str]] = {
     "namespaces grant-permission": "permissions grant",
+    "namespaces grant-subscription-permission": "permissions grant-subscription",
     "namespaces permissions": "permissions list",
     "namespaces policies": "policies show",
     "namespaces revoke-permission": "permissions revoke",
+    "namespaces revoke-subscription-permission": "permissions revoke-subscription",
     "namespaces set-retention": "policies set-retention",
+    "namespaces subscription-permission": "permissions list-subscriptions",
     "namespaces topics": "topics list",
     "schemas get": "schemas list",
     "topics compact": "compact",

@@ -103,6 +103,18 @@ class RootTarget(Target):
         permissions.revoke_permission(self.root.store, _place(of), role)
 
     @override
+    def subscription_permissions(self, namespace: str) -> Mapping[str, Sequence[str]]:
+        return permissions.subscription_permissions(self.root.store.view(durable=True), check_namespace(namespace))
+
+    @override
+    def grant_subscription_permission(self, namespace: str, subscription: str, roles: Sequence[str]) -> None:
+        permissions.grant_subscription_permission(self.root.store, check_namespace(namespace), subscription, roles)
+
+    @override
+    def revoke_subscription_permission(self, namespace: str, subscription: str, role: str) -> None:
+        permissions.revoke_subscription_permission(self.root.store, check_namespace(namespace), subscription, role)
+
+    @override
     def topics(self, namespace: str | None = None) -> list[tuple[str, int | None]]:
         if namespace is not None:
             tenants.require_namespace(self.root.store.view(durable=True), check_namespace(namespace))

@@ -48,6 +48,15 @@ class Target(Protocol):
     def revoke_permission(self, of: str, role: str) -> None:
         """Take all actions on a namespace or a topic from a role."""
 
+    def subscription_permissions(self, namespace: str) -> Mapping[str, Sequence[str]]:
+        """Return the only roles that may use a subscription, by its name."""
+
+    def grant_subscription_permission(self, namespace: str, subscription: str, roles: Sequence[str]) -> None:
+        """Let only these roles use the subscriptions of a name."""
+
+    def revoke_subscription_permission(self, namespace: str, subscription: str, role: str) -> None:
+        """Take the subscriptions of a name from a role."""
+
     def topics(self, namespace: str | None = None) -> list[tuple[str, int | None]]:
         """Return the topics of a namespace, or all, by name, each with its number of partitions; None without."""
 

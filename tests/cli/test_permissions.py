@@ -58,6 +58,17 @@ def test_names_of_pulsar_admin_work(run: Run, target: list[str]) -> None:  # noq
         ok(run(group, f"revoke-permission{plural}", of, "--role", "a", *target))
 
 
+def test_subscriptions_are_granted_listed_and_revoked(run: Run, target: list[str]) -> None:  # noqa: F811
+    of = ("public/default", "--subscription", "s")
+    assert "to a, b alone" in ok(run("permissions", "grant-subscription", *of, "--roles", "a,b", *target))
+    assert "a, b" in ok(run("permissions", "list-subscriptions", "public/default", *target))
+    ok(run("namespaces", "revoke-subscription-permission", *of, "--role", "a", *target))
+    shown = ok(run("namespaces", "subscription-permission", "public/default", "--json", *target))
+    assert json.loads(shown) == {"s": ["b"]}
+    ok(run("permissions", "revoke-subscription", *of, "--role", "b", *target))
+    assert json.loads(ok(run("permissions", "list-subscriptions", "public/default", "--json", *target))) == {}
+
+
 def test_mistakes_get_a_sentence(run: Run, target: list[str]) -> None:  # noqa: F811
     for typed in (
         ("grant", "absent/n", "--role", "a", "--actions", "produce"),
@@ -65,6 +76,9 @@ def test_mistakes_get_a_sentence(run: Run, target: list[str]) -> None:  # noqa: 
         ("grant", "public/default", "--role", "a", "--actions", "write"),
         ("revoke", "orders", "--role", "absent"),
         ("list", "absent/n"),
+        ("grant-subscription", "public/default", "--subscription", "s", "--roles", ""),
+        ("revoke-subscription", "public/default", "--subscription", "absent", "--role", "a"),
+        ("list-subscriptions", "absent/n"),
     ):
         done = run("permissions", *typed, *target)
         assert (done.code, done.err.count("\n")) == (1, 1), done.err
