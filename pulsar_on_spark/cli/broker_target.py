@@ -242,6 +242,7 @@ class BrokerTarget(Target):
 _QUOTAS: Final = {"backlog_quota_size": "destination_storage", "backlog_quota_age": "message_age"}
 _SAID_WHERE_UNSET: Final[dict[str, object]] = {
     "schema_validation_enforced": False,
+    "encryption_required": False,
     "is_allow_auto_update_schema": True,
     "schema_compatibility_strategy": "UNDEFINED",
     "subscription_types_enabled": [],

@@ -10,6 +10,8 @@ import zlib
 
 IDS = "cluster/ids"
 SETTINGS = "cluster/settings"
+ISOLATION = "isolation"
+"""Key of all isolation policies, which change rarely."""
 FOLD = "job/fold"
 FILES = "job/files"
 """Key of attached file records: processes that retire or delete files notice each other."""

@@ -99,6 +99,7 @@ async def _producer(
         access_mode=AccessMode(command.producer_access_mode),
         topic_epoch=command.topic_epoch if command.HasField("topic_epoch") else None,
         replication=_replication(connection, topic) if is_remote else None,
+        encrypts=command.encrypted,
     )
 
     topic = await services.topics.again(topic)

@@ -55,6 +55,7 @@ class ProducerInfo:
         access_mode: Its access mode; see the module.
         topic_epoch: The topic epoch of its last exclusive connection; None if it never was exclusive.
         replication: Its kind of deduplication if it is another cluster's replicator; else None.
+        encrypts: True if it says that its messages are encrypted.
     """
 
     connection: Hashable
@@ -65,6 +66,12 @@ class ProducerInfo:
     access_mode: AccessMode = AccessMode.SHARED
     topic_epoch: int | None = None
     replication: Replication | None = None
+    encrypts: bool = False
+
+    @property
+    def may_encrypt(self) -> bool:
+        """True if its messages may be encrypted; a replicator does not say it, because that differs by message."""
+        return self.encrypts or self.replication is not None
 
     def succeeds(self, other: ProducerInfo) -> bool:
         """True if this is the same producer after a reconnect, before the broker notices that the old one is gone."""

@@ -36,6 +36,13 @@ _CODES: Final = {
 }
 
 
+def _must_encrypt() -> ServerRefusalError:
+    return ServerRefusalError(
+        ServerError.MetadataError,
+        "Encryption is required here (encryptionRequired): give the producer a key to encrypt with.",
+    )
+
+
 class ProducerRefusedError(ServerRefusalError):
     """A producer was refused.
 
@@ -73,6 +80,7 @@ class TopicProducers:
         self._committing: asyncio.Task[None] | None = None
         self._refusal: PulsarpyError | None = None
         self._rate = Throttle()
+        self._requires_encryption = False
 
     @property
     def is_empty(self) -> bool:
@@ -95,10 +103,16 @@ class TopicProducers:
         return sum(1 for _ in self._core.waiting)
 
     def limit(self, policies: Policies) -> None:
-        """Apply new limits of the number of producers and of their publish rate."""
+        """Apply new limits of the number of producers and of their publish rate, and whether they must encrypt.
+
+        Producers that must encrypt and do not are disconnected.
+        """
         self._core.limit(policies.max_producers_per_topic)
         rate = policies.publish_rate
         self._rate.limit(rate.publish_throttling_rate_in_msg, rate.publish_throttling_rate_in_byte)
+        self._requires_encryption = policies.encryption_required
+        if self._requires_encryption:
+            self._disconnect(_must_encrypt(), lambda info: not info.may_encrypt)
 
     def published(self, sent: Sent) -> None:
         """Count an accepted entry; stop reading from producers until their rate allows the next one."""
@@ -121,10 +135,12 @@ class TopicProducers:
 
         Raises:
             ProducerRefusedError: it is not admitted.
-            PulsarpyError: the refusal of `hold_producers`.
+            PulsarpyError: the refusal of `hold_producers`, or the topic requires encryption.
         """
         if self._refusal is not None:
             raise self._refusal
+        if self._requires_encryption and not info.may_encrypt:
+            raise _must_encrypt()
         asking = _Asking(peer, queued, asyncio.get_running_loop().create_future())
         self._asking[info] = asking
         self._carry_out(self._core.add(info))
@@ -155,14 +171,18 @@ class TopicProducers:
         """
         self._refusal = refusal
         error = refusal or ServerRefusalError(ServerError.ServiceNotReady, "Producers were disconnected: reconnect.")
+        self._disconnect(error, lambda _: True)
+
+    def _disconnect(self, error: PulsarpyError, which: Callable[[ProducerInfo], bool]) -> None:
         # Waiting ones first, so that none of them gets its turn by this.
-        for info in [*self._core.waiting, *self._asking]:
+        for info in filter(which, [*self._core.waiting, *self._asking]):
             if (asking := self._asking.pop(info, None)) is not None:
                 asking.outcome.set_exception(error)
                 self._carry_out(self._core.remove(info))
         for producer in self.connected:
-            self._close(producer, notify=True)
-            self.remove(producer.info)
+            if which(producer.info):
+                self._close(producer, notify=True)
+                self.remove(producer.info)
 
     def _carry_out(self, effects: list[Effect]) -> None:
         for effect in effects:

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from google.protobuf.message import DecodeError
 
-from pulsar_on_spark.protocol.entry_frame import CHECKSUM_MAGIC, MAX_MESSAGES_IN_ENTRY
+from pulsar_on_spark.protocol.entry_frame import CHECKSUM_MAGIC, MAX_MESSAGES_IN_ENTRY, split_entry
 from pulsar_on_spark.protocol.messages import MessageMetadata
 
 _CHECKSUM_BYTES = 6
@@ -67,6 +67,12 @@ def look_at(entry: bytes) -> EntryLook:
         said.HasField("marker_type"),
         (said.uuid, said.chunk_id, said.num_chunks_from_msg) if said.num_chunks_from_msg else None,
     )
+
+
+def is_encrypted(entry: bytes) -> bool:
+    """True if the producer of an entry has encrypted it: its metadata have the encrypted key of the payload."""
+    parts = split_entry(entry)
+    return parts is not None and bool(MessageMetadata.FromString(entry[parts[0] : parts[1]]).encryption_keys)
 
 
 def _believed(said: MessageMetadata, payload_bytes: int) -> int:

@@ -201,6 +201,10 @@ class BrokerSettings(BaseModel):
     """Automatic creation of a consumer's subscription."""
     max_producers_per_topic: Count = 0
     """Producers of one topic."""
+    max_publish_rate_per_topic_in_messages: Count = 0
+    """Messages a second of all producers of one topic: above it, the broker stops reading from them for a while."""
+    max_publish_rate_per_topic_in_bytes: Bytes = 0
+    """Bytes a second of all producers of one topic; as above."""
     max_consumers_per_topic: Count = 0
     """Consumers of one topic, all subscriptions together."""
     max_consumers_per_subscription: Count = 0
@@ -284,6 +288,10 @@ class BrokerSettings(BaseModel):
     """Time after which it is saved, if there were entries."""
     broker_deduplication_producer_inactivity_timeout_minutes: Some = 360
     """Time for which the name of a disconnected producer is remembered."""
+
+    encryption_require_on_producer: bool = False
+    """Refusal of producers that do not encrypt their messages, and of messages that are not encrypted, on all topics,
+    whatever the policy `encryptionRequired` of their namespaces."""
 
     schema_compatibility_strategy: Literal[
         "ALWAYS_INCOMPATIBLE",

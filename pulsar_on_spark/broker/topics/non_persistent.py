@@ -19,10 +19,11 @@ from pulsar_on_spark.broker.producing.producers import Producers
 from pulsar_on_spark.broker.producing.topic_dedup import TopicDedup
 from pulsar_on_spark.broker.producing.topic_producers import TopicProducers
 from pulsar_on_spark.broker.reading.entry_look import EntryLook, look_at
+from pulsar_on_spark.broker.runtime.peer import refusal_of_one_entry
 from pulsar_on_spark.broker.subscriptions.consumer import Consumer
 from pulsar_on_spark.broker.subscriptions.subscribe_request import SubscribeRequest
 from pulsar_on_spark.broker.subscriptions.subscription_limits import SubscriptionLimits, check_limits
-from pulsar_on_spark.broker.topics.topic_policies import subscription_limits
+from pulsar_on_spark.broker.topics.topic_policies import encryption_refusal, policies_of, subscription_limits
 from pulsar_on_spark.metadata.state import View
 from pulsar_on_spark.model.clock import current_ms
 from pulsar_on_spark.model.errors import ConsumerBusyError
@@ -30,7 +31,6 @@ from pulsar_on_spark.model.ids import EntryId, LedgerId
 from pulsar_on_spark.model.names import TopicName
 from pulsar_on_spark.protocol import replies
 from pulsar_on_spark.protocol.server import Sent
-from pulsar_on_spark.topic.catalog.policies.effective import effective
 from pulsar_on_spark.topic.catalog.policies.policies import Policies
 
 _NO_ID: Final = 0
@@ -264,7 +264,7 @@ class NonPersistentTopic:
         core = Producers(name.full, None, defaults.max_producers_per_topic)
         self.producers = TopicProducers(self, core, _no_epoch_is_durable)
         self.subscriptions = NonPersistentSubscriptions(name, self._left)
-        self._defaults = defaults
+        self._defaults = self._policies = defaults
         self._emptied = emptied
 
     @property
@@ -276,12 +276,16 @@ class NonPersistentTopic:
 
     def follow_record(self, view: View) -> None:
         """Apply the current policies of its namespace; connected clients stay connected."""
-        policies = effective(view, self.name, self._defaults)
+        self._policies = policies = policies_of(view, self.name, self._defaults)
         self.producers.limit(policies)
         self.subscriptions.limit(subscription_limits(policies, DispatchLimits()))
 
     def publish_entry(self, producer: Producer, sent: Sent) -> None:
         """Deliver an entry, and send its receipt."""
+        refusal = encryption_refusal(self._policies, sent.entry)
+        if refusal is not None:
+            producer.refuse(producer.take(), sent.sequence_id, refusal_of_one_entry(producer.peer), refusal)
+            return
         look = look_at(sent.entry)
         for subscription in self.subscriptions.all:
             subscription.deliver(sent.entry, look)

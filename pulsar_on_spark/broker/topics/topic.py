@@ -21,7 +21,7 @@ from pulsar_on_spark.broker.subscriptions.publish_credit import PublishCredit
 from pulsar_on_spark.broker.subscriptions.subscription_limits import SubscriptionLimits
 from pulsar_on_spark.broker.subscriptions.topic_subscriptions import TopicSubscriptions
 from pulsar_on_spark.broker.topics.topic_parts import TopicParts
-from pulsar_on_spark.broker.topics.topic_policies import publish_refusal, subscription_limits
+from pulsar_on_spark.broker.topics.topic_policies import policies_of, publish_refusal, subscription_limits
 from pulsar_on_spark.metadata import keys
 from pulsar_on_spark.metadata.records import LedgerRecord, TopicRecord
 from pulsar_on_spark.metadata.state import View
@@ -40,7 +40,6 @@ from pulsar_on_spark.protocol.commands import ServerError
 from pulsar_on_spark.protocol.server import Sent
 from pulsar_on_spark.topic.catalog import catalog
 from pulsar_on_spark.topic.catalog.catalog import TopicPart
-from pulsar_on_spark.topic.catalog.policies.effective import effective
 from pulsar_on_spark.topic.catalog.policies.policies import Policies
 from pulsar_on_spark.topic.managed_ledger.chain.chain import is_open
 from pulsar_on_spark.topic.managed_ledger.cursor.chain import LedgerChain
@@ -140,7 +139,7 @@ class BrokerTopic:
             await each.drained(self.topic_id)
             await each.close_ledgers([])
         self.incarnation = await self._journals.acquire_journal(
-            self.topic_id, _quorum(effective(view, self.name, self._defaults))
+            self.topic_id, _quorum(policies_of(view, self.name, self._defaults))
         )
         try:
             # Now that they are closed, only a newer view has their entries.
@@ -161,7 +160,7 @@ class BrokerTopic:
         record = view.get(TopicRecord, self.name.full)
         if record is not None and record.terminated is not None:
             self._note_terminated(record.terminated)
-        policies = effective(view, self.name, self._defaults)
+        policies = policies_of(view, self.name, self._defaults)
         if policies != self.policies or subscription_limits(policies, self._parts.dispatch) != self._limits:
             self.policies = policies
             self._apply_policies()

@@ -5,9 +5,12 @@ from __future__ import annotations
 from dataclasses import replace
 
 from pulsar_on_spark.broker.dispatch.limits import DispatchLimits
-from pulsar_on_spark.broker.reading.entry_look import look_at
+from pulsar_on_spark.broker.reading.entry_look import is_encrypted, look_at
 from pulsar_on_spark.broker.runtime.settings import BrokerSettings
 from pulsar_on_spark.broker.subscriptions.subscription_limits import SubscriptionLimits
+from pulsar_on_spark.metadata.state import View
+from pulsar_on_spark.model.names import TopicName
+from pulsar_on_spark.topic.catalog.policies.effective import effective
 from pulsar_on_spark.topic.catalog.policies.policies import (
     AutoSubscriptionCreation,
     AutoTopicCreation,
@@ -17,6 +20,7 @@ from pulsar_on_spark.topic.catalog.policies.policies import (
     InactiveTopicDeleteMode,
     InactiveTopicPolicies,
     Policies,
+    PublishRate,
     RetentionPolicies,
 )
 from pulsar_on_spark.topic.catalog.topic_limits import MAX_PARTITIONS, TopicLimits
@@ -47,6 +51,11 @@ def default_policies(settings: BrokerSettings) -> Policies:
             active=settings.delayed_delivery_enabled,
             tick_time=settings.delayed_delivery_tick_time_millis,
         ),
+        publish_rate=PublishRate(
+            publish_throttling_rate_in_msg=settings.max_publish_rate_per_topic_in_messages or -1,
+            publish_throttling_rate_in_byte=settings.max_publish_rate_per_topic_in_bytes or -1,
+        ),
+        encryption_required=settings.encryption_require_on_producer,
         max_topics_per_namespace=settings.max_topics_per_namespace,
         max_producers_per_topic=settings.max_producers_per_topic,
         max_consumers_per_topic=settings.max_consumers_per_topic,
@@ -66,6 +75,20 @@ def default_policies(settings: BrokerSettings) -> Policies:
         schema_validation_enforced=settings.is_schema_validation_enforced,
         is_allow_auto_update_schema=settings.is_allow_auto_update_schema,
     )
+
+
+def policies_of(view: View, name: TopicName, defaults: Policies) -> Policies:
+    """Return the policies of a topic; no namespace lifts the settings' requirement of encryption.
+
+    Args:
+        view: The metadata.
+        name: The topic.
+        defaults: The default policies.
+    """
+    found = effective(view, name, defaults)
+    if defaults.encryption_required and not found.encryption_required:
+        return found.model_copy(update={"encryption_required": True})
+    return found
 
 
 def topic_limits(settings: BrokerSettings) -> TopicLimits:
@@ -90,6 +113,13 @@ def publish_refusal(policies: Policies, entry: bytes, now_ms: int) -> str | None
         deliver_at_ms = look_at(entry).deliver_at_ms
         if deliver_at_ms is not None and deliver_at_ms > now_ms + longest_ms:
             return f"The message is delayed by more than {longest_ms} ms (maxDeliveryDelayInMillis): send it later."
+    return encryption_refusal(policies, entry)
+
+
+def encryption_refusal(policies: Policies, entry: bytes) -> str | None:
+    """Return the reason why a topic refuses an entry that is not encrypted; None if it accepts it."""
+    if policies.encryption_required and not is_encrypted(entry):
+        return "Messages must be encrypted (encryptionRequired): give the producer a key to encrypt with."
     return None
 
 

@@ -25,7 +25,7 @@ from pulsar_on_spark.metadata.records.ledgers import (
 )
 from pulsar_on_spark.metadata.records.permissions import PermissionsRecord
 from pulsar_on_spark.metadata.records.record import COLUMN_FIELDS, Record
-from pulsar_on_spark.metadata.records.root import IdsRecord, PathRecord, RootRecord, SettingsRecord
+from pulsar_on_spark.metadata.records.root import IdsRecord, IsolationRecord, PathRecord, RootRecord, SettingsRecord
 from pulsar_on_spark.metadata.records.subscriptions import SlotOwner, SubscriptionRecord
 from pulsar_on_spark.metadata.records.topics import (
     CursorMark,
@@ -47,6 +47,7 @@ __all__ = [
     "GivenUpFrames",
     "IdsRecord",
     "IncarnationRecord",
+    "IsolationRecord",
     "JournalFragment",
     "LedgerRecord",
     "LostEntries",

@@ -65,6 +65,24 @@ class IdsRecord(Record):
         return "ledger"
 
 
+class IsolationRecord(Record):
+    """A namespace isolation policy.
+
+    Attributes:
+        name: Its name.
+        policy: The policy in the JSON of Pulsar's admin API.
+    """
+
+    kind: ClassVar[str] = "isolation"
+    name: str
+    policy: dict[str, JsonValue] = Field(default_factory=dict)
+
+    @property
+    def record_id(self) -> str:
+        """The policy's name."""
+        return self.name
+
+
 class SettingsRecord(Record):
     """Broker settings that operators changed at run time; they are valid for later brokers, too.
 

@@ -54,7 +54,7 @@ for _name in ("dispatch_rate", "subscription_dispatch_rate"):
         "ratePeriodInSecond": 1,
         "relativeToPublishRate": True,
     }
-for _name in ("deduplication", "schema_validation_enforced", "is_allow_auto_update_schema"):
+for _name in ("deduplication", "schema_validation_enforced", "is_allow_auto_update_schema", "encryption_required"):
     VALUES[_name] = True
 QUOTA = {"limitSize": 1000, "limitTime": -1, "policy": "producer_exception"}
 
@@ -194,6 +194,7 @@ def test_a_namespace_is_created_with_policies(admin: httpx.Client, namespace: st
     limit = VALUES["dispatch_rate"]
     said: dict[str, object] = {
         "message_ttl_in_seconds": 5,
+        "encryption_required": True,
         "topicDispatchRate": {"standalone": limit},
         "deleted": False,
     }
@@ -205,7 +206,7 @@ def test_a_namespace_is_created_with_policies(admin: httpx.Client, namespace: st
         "auth_policies": {"namespace_auth": {"anonymous": ["produce", "consume"]}, "destination_auth": {}},
     }
     for key, value, named in (
-        ("encryption_required", True, "encryption_required"),
+        ("namespaceAntiAffinityGroup", "group", "namespaceAntiAffinityGroup"),
         ("replication_clusters", ["standalone", "east"], "replication_clusters"),
         ("auth_policies", {"namespace_auth": {"a": ["produce"]}}, "auth_policies"),
         ("auth_policies", {"namespace_auth": {"anonymous": ["functions"]}}, "auth_policies"),
@@ -265,7 +266,11 @@ def test_each_policy_is_set_and_unset(admin: httpx.Client, namespace: str, field
         assert answered(admin.get(place, params={"applied": True})) is not None
 
 
-UNSET: dict[str, object] = {"schema_validation_enforced": False, "is_allow_auto_update_schema": True}
+UNSET: dict[str, object] = {
+    "schema_validation_enforced": False,
+    "is_allow_auto_update_schema": True,
+    "encryption_required": False,
+}
 UNSET_IN_NAMESPACE: dict[str, object] = {"schema_compatibility_strategy": "UNDEFINED", "subscription_types_enabled": []}
 
 
@@ -414,13 +419,37 @@ def test_unsupported_requests_are_refused_with_a_reason(admin: httpx.Client, nam
     places += [each.removeprefix("/admin/v2") for each in BRANCHES if each.startswith("/admin/v2")]
     for place in places:
         refused(admin.post(re.sub(r"\{[^}]*\}", "x", place), json={}), 501, "is not supported: ")
-    for place in ("/clusters/standalone/namespaceIsolationPolicies", "/resource-quotas"):
-        refused(admin.post(place, json={}), 501, "is not supported: One broker serves all of a root")
+    refused(admin.post("/resource-quotas", json={}), 501, "is not supported: One broker serves all of a root")
     of_bundle = f"/namespaces/{namespace}/0x00000000_0xffffffff"
     for place in ("clearBacklog", "clearBacklog/s", "unsubscribe/s"):
         refused(admin.post(f"{of_bundle}/{place}"), 501, "without a bundle")
     answer = httpx.get(str(admin.base_url).removesuffix("v2/") + "v3/functions/public/default")
     refused(answer, 501, "Spark")
+
+
+def test_isolation_policies_are_stored_and_served(admin: httpx.Client) -> None:
+    base = "/clusters/standalone/namespaceIsolationPolicies"
+    policy = {
+        "namespaces": ["public/.*"],
+        "primary": ["broker-1:8080"],
+        "secondary": [],
+        "auto_failover_policy": {"policy_type": "min_available", "parameters": {"min_limit": "1"}},
+    }
+    assert answered(admin.get(base)) == {}
+    done(admin.post(f"{base}/first", json=policy))
+    done(admin.post(f"{base}/first", json=policy | {"primary": ["broker-2:8080"], "unload_scope": "none"}))
+    done(admin.post(f"{base}/second", json=policy))
+    assert answered(admin.get(f"{base}/second")) == policy
+    assert answered(admin.get(base))["first"]["primary"] == ["broker-2:8080"]
+    refused(admin.get(f"{base}/third"), 404, "create it first")
+    refused(admin.get("/clusters/other/namespaceIsolationPolicies"), 404, "the only one is standalone")
+    refused(admin.get(f"{base}/brokers"), 501, "decide nothing")
+    for wrong in ({}, policy | {"namespaces": []}, policy | {"primary": "x"}, policy | {"more": 1}):
+        refused(admin.post(f"{base}/wrong", json=wrong), 400)
+    for _ in range(2):
+        done(admin.delete(f"{base}/first"))
+    assert list(answered(admin.get(base))) == ["second"]
+    done(admin.delete(f"{base}/second"))
 
 
 def test_permissions_are_those_of_a_pulsar_without_authorization(admin: httpx.Client, namespace: str) -> None:

@@ -16,7 +16,6 @@ router = APIRouter(include_in_schema=False)
 _GEO: Final = "A root is one cluster: geo-replication is not supported."
 _OFFLOAD: Final = "Segments are on storage paths for good: tiered storage is not supported."
 _NOT_ENFORCED: Final = "The broker does not enforce this policy, so it cannot be set."
-_ENCRYPTION: Final = "Clients may encrypt messages, but the broker cannot require it."
 _ONE_BROKER: Final = "One broker serves all of a root: load balancing and isolation do not apply."
 _ONE_BUNDLE: Final = "A namespace has one bundle: use the path without a bundle."
 _FUNCTIONS: Final = "Functions, sources, sinks and packages are not supported: use Spark on the topic."
@@ -34,7 +33,6 @@ UNDER_NAMESPACE: Final = {
     "offloadDeletionLagMs": _OFFLOAD,
     "offloadPolicies": _OFFLOAD,
     "removeOffloadPolicies": _OFFLOAD,
-    "encryptionRequired": _ENCRYPTION,
     "antiAffinity": _ONE_BROKER,
     "antiAffinity/{rest:path}": _ONE_BROKER,
     "resourcegroup": _NOT_ENFORCED,
@@ -67,7 +65,6 @@ BRANCHES: Final = {
     "/admin/v2/resourcegroups": _NOT_ENFORCED,
     "/admin/v2/resource-quotas": _ONE_BROKER,
     "/admin/v2/clusters/{cluster}/failureDomains": _ONE_BROKER,
-    "/admin/v2/clusters/{cluster}/namespaceIsolationPolicies": _ONE_BROKER,
     "/admin/v2/clusters/{cluster}/peers": _GEO,
     "/admin/v2/clusters/{cluster}/migrate": _GEO,
     "/admin/v2/bookies": "There are no bookies: see `pulsarpy storage list` for storage paths.",

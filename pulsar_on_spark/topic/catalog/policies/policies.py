@@ -260,6 +260,8 @@ class Policies(BaseModel):
     subscription_types_enabled: frozenset[SubscriptionTypeName] = frozenset(
         ("Exclusive", "Failover", "Shared", "Key_Shared")
     )
+    encryption_required: bool = False
+    """Refusal of messages that their producer has not encrypted."""
     auto_topic_creation: AutoTopicCreation = AutoTopicCreation()
     auto_subscription_creation: AutoSubscriptionCreation = AutoSubscriptionCreation()
 
@@ -352,6 +354,7 @@ FIELDS: Final[dict[str, PolicyField]] = {
     "subscription_types_enabled": PolicyField(
         "subscriptionTypesEnabled", "subscriptionTypesEnabled", "subscription_types_enabled", _SUBSCRIPTIONS
     ),
+    "encryption_required": PolicyField("encryptionRequired", None, "encryption_required", _PRODUCERS),
     "auto_topic_creation": PolicyField("autoTopicCreation", None, "autoTopicCreationOverride", "broker.topics"),
     "auto_subscription_creation": PolicyField(
         "autoSubscriptionCreation", "autoSubscriptionCreation", "autoSubscriptionCreationOverride", _SUBSCRIPTIONS
