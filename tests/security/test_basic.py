@@ -98,6 +98,16 @@ def test_an_unknown_user_takes_as_long_as_a_known_one() -> None:
     assert known_s / 2 < unknown_s < known_s * 2
 
 
+@pytest.mark.parametrize("name", ["alice", "mallory", "", "\ud800", "a" * 100_000])
+@pytest.mark.parametrize("password", [b"wrong", b"", b"x" * 100, b"\0"])
+def test_each_check_computes_one_hash_for_any_user(name: str, password: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
+    computed = []
+    real = bcrypt.checkpw
+    monkeypatch.setattr(bcrypt, "checkpw", lambda *given: computed.append(given) or real(*given))
+    assert not users(alice=hashed("secret", 4)).check(name, password, KEY)
+    assert len(computed) == 1
+
+
 def test_the_hash_of_an_unknown_user_is_always_the_same() -> None:
     """Else the spread of the times would tell: one hash costs 16 times the other."""
     found = users(quick=hashed("1", 4), slow=hashed("2", 8))

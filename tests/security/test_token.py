@@ -195,6 +195,28 @@ def test_a_token_is_valid_between_its_times() -> None:
     assert verify(signed({"sub": "a", "exp": 95_617_584_000}), HMAC_KEY, RULES, NOW_S).role == "a"
 
 
+@pytest.mark.parametrize("name", ["exp", "nbf"])
+def test_a_time_of_the_year_3e9_is_no_time(name: str) -> None:
+    assert refusal(forged({"alg": "HS256"}, {"sub": "a", name: 3_000_000_000 * 31_556_952})) is Failure.MALFORMED
+
+
+def test_of_a_claim_or_header_that_is_there_twice_the_last_one_counts() -> None:
+    """RFC 7519, 4: refuse it, or take the last one, as all that look at the token after its signature do."""
+    twice = base64.urlsafe_b64encode(b'{"sub": "admin", "exp": 9999999999, "sub": "own", "exp": 1}').rstrip(b"=")
+    assert refusal(forged({"alg": "HS256"}, twice)) is Failure.EXPIRED
+    roles = base64.urlsafe_b64encode(b'{"sub": "admin", "sub": "own"}').rstrip(b"=")
+    assert verify(forged({"alg": "HS256"}, roles), HMAC_KEY, RULES, NOW_S).role == "own"
+    for first, last, is_signed in (("none", "HS256", True), ("HS256", "none", False)):
+        head = base64.urlsafe_b64encode(f'{{"alg": "{first}", "alg": "{last}"}}'.encode()).rstrip(b"=")
+        signing = head + b"." + part({"sub": "own"})
+        signature = base64.urlsafe_b64encode(hmac.digest(SECRET, signing, hashlib.sha256)).rstrip(b"=")
+        if is_signed:
+            assert verify(signing + b"." + signature, HMAC_KEY, RULES, NOW_S).role == "own"
+        else:
+            assert refusal(signing + b"." + signature) is Failure.SIGNATURE
+            assert refusal(signing + b".") is Failure.SIGNATURE
+
+
 def test_clocks_may_differ_by_the_skew() -> None:
     rules = TokenRules(skew_s=10)
     found = verify(signed({"sub": "a", "exp": NOW_S - 9, "nbf": NOW_S + 10}), HMAC_KEY, rules, NOW_S)
