@@ -114,6 +114,7 @@ _TOPICS: Final = "/admin/v2/{domain:domain}/{tenant}/{namespace}"
 _SUBSCRIPTION: Final = f"{TOPIC}/subscription/{{subscription}}"
 _SCHEMAS: Final = "/admin/v2/schemas/{tenant}/{namespace}/{local}"
 _CLUSTER: Final = "/admin/v2/clusters/{cluster}"
+_ISOLATION: Final = f"{_CLUSTER}/namespaceIsolationPolicies"
 _NAMESPACE_POLICY: Final = f"{NAMESPACE}/{{policy:namespace_policy}}"
 _TOPIC_POLICY: Final = f"{TOPIC}/{{policy:topic_policy}}"
 
@@ -145,7 +146,12 @@ _OF_CLUSTER: Final[Mapping[tuple[str, str], Rule]] = {
     **_branch("/admin/v2/resourcegroups", super_user),
     **_branch("/admin/v2/resource-quotas", super_user),
     **_branch(f"{_CLUSTER}/failureDomains", super_user),
-    **_branch(f"{_CLUSTER}/namespaceIsolationPolicies", super_user),
+    ("GET", _ISOLATION): super_user,
+    ("GET", f"{_ISOLATION}/brokers"): super_user,
+    ("GET", f"{_ISOLATION}/brokers/{{broker}}"): super_user,
+    ("GET", f"{_ISOLATION}/{{policy}}"): super_user,
+    ("POST", f"{_ISOLATION}/{{policy}}"): super_user,
+    ("DELETE", f"{_ISOLATION}/{{policy}}"): super_user,
     **_branch(f"{_CLUSTER}/peers", super_user),
     **_branch(f"{_CLUSTER}/migrate", super_user),
     **_branch("/admin/v2/bookies", super_user),
@@ -215,7 +221,6 @@ _OF_NAMESPACES: Final[Mapping[tuple[str, str], Rule]] = {
     **_methods(f"{NAMESPACE}/offloadDeletionLagMs", _WRITE),
     **_methods(f"{NAMESPACE}/offloadPolicies", _WRITE),
     **_methods(f"{NAMESPACE}/removeOffloadPolicies", _WRITE),
-    **_methods(f"{NAMESPACE}/encryptionRequired", _WRITE),
     **_branch(f"{NAMESPACE}/antiAffinity", _WRITE),
     **_branch(f"{NAMESPACE}/resourcegroup", _WRITE),
     **_methods(f"{NAMESPACE}/entryFilters", _WRITE),

@@ -95,8 +95,10 @@ ROUTES: Final[dict[str, str]] = {
         {_ALL} /admin/v2/resource-quotas/x
         {_ALL} /admin/v2/clusters/c/failureDomains
         {_ALL} /admin/v2/clusters/c/failureDomains/x
-        {_ALL} /admin/v2/clusters/c/namespaceIsolationPolicies
-        {_ALL} /admin/v2/clusters/c/namespaceIsolationPolicies/x
+        GET /admin/v2/clusters/c/namespaceIsolationPolicies
+        GET /admin/v2/clusters/c/namespaceIsolationPolicies/brokers
+        GET /admin/v2/clusters/c/namespaceIsolationPolicies/brokers/x
+        GET POST DELETE /admin/v2/clusters/c/namespaceIsolationPolicies/x
         {_ALL} /admin/v2/clusters/c/peers
         {_ALL} /admin/v2/clusters/c/peers/x
         {_ALL} /admin/v2/clusters/c/migrate

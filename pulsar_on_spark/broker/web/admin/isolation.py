@@ -5,22 +5,18 @@ from __future__ import annotations
 import asyncio
 from typing import Annotated, Final, Literal
 
-from fastapi import APIRouter, Depends, HTTPException
+from fastapi import APIRouter, HTTPException
 from pydantic import BaseModel, ConfigDict, Field, JsonValue
 
 from pulsar_on_spark.broker.services.services import Services
-from pulsar_on_spark.broker.web.requests import BrokerServices, Text, administers, refused
+from pulsar_on_spark.broker.web.requests import BrokerServices, Text, refused
 from pulsar_on_spark.topic.catalog.isolation import (
     delete_isolation_policy,
     isolation_policies,
     set_isolation_policy,
 )
 
-router = APIRouter(
-    prefix="/admin/v2/clusters/{cluster}/namespaceIsolationPolicies",
-    tags=["clusters"],
-    dependencies=[Depends(administers)],
-)
+router = APIRouter(prefix="/admin/v2/clusters/{cluster}/namespaceIsolationPolicies", tags=["clusters"])
 
 _MISSING: Final = refused(404, "There is no such cluster or policy.")
 _NOT_HEEDED: Final = "One broker serves all of a root: isolation policies are stored, and decide nothing."
