@@ -31,7 +31,7 @@ class NotRunError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Side:
-    """One of several ways to do the same work.
+    """A way, of several, to do the same work.
 
     Attributes:
         name: `pulsarpy` or a peer, with its variant.

@@ -41,7 +41,7 @@ class SuiteMissingError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Test:
-    """One official test: its name, and the command that runs it alone in `folder`."""
+    """An official test: its name, and the command that runs it alone in `folder`."""
 
     name: str
     command: Sequence[str]

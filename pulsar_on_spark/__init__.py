@@ -5,7 +5,7 @@ writes them through `format("pulsarpy")`. The packages, from the top: `cli` and 
 `root`, `topic`, `ledger`, `metadata` and `protocol`, `storage`, `model`; imports point down only. Start reading at
 `model`, or at `datasource` for the Spark side.
 
-What stands in `__all__` is loaded at its first use, so that importing the package is light.
+The names in `__all__` are loaded at their first use, so that importing the package is light.
 """
 
 from __future__ import annotations

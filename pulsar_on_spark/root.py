@@ -134,7 +134,7 @@ class Root(RootHandle):
         return repair(self, limits, progress)
 
     def maintain(self, ages: Ages | None = None, progress: Progress = silent) -> MaintainReport:
-        """One pass of housekeeping (see `maintain.maintain`)."""
+        """Run a pass of housekeeping (see `maintain.maintain`)."""
         from pulsar_on_spark.topic.maintenance import maintain
         from pulsar_on_spark.topic.maintenance.files import collect
 

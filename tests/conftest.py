@@ -1,4 +1,4 @@
-"""One Spark session for all tests that ask for it, long files first, no silent skips on the machine that decides."""
+"""A single Spark session for all tests that ask for it, long files first, no silent skips on the deciding machine."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ os.environ.setdefault("JDK_JAVA_OPTIONS", "-XX:TieredStopAtLevel=1 -XX:+UseSeria
 
 @cache
 def has_session(file: Path) -> bool:
-    """Whether its tests ask for the Spark session; one process runs all such files: a warm JVM has cost 40 s of CPU."""
+    """True if its tests ask for the Spark session; one process runs all such files: a warm JVM has cost 40 s of CPU."""
     return "spark: SparkSession" in file.read_text()
 
 

@@ -7,7 +7,7 @@ It may import `topic` and all below, never Spark. Its floors, from the top; a fl
     services                   the broker's parts together, its health, settings at run time, metrics
     background                 periodic work: expire messages, apply quotas, delete idle topics, repair
     observe                    statistics of topics for operators
-    observe                    what operators are told of topics
+    observe                    topics' metrics and statistics for operators
     topics                     the topics that are loaded
     subscriptions              deliver entries to consumers
     producing                  from a SEND to its receipt: producers, deduplication, the way into the journal

@@ -1,4 +1,4 @@
-"""One run of a broker: the order in which its parts start, drain and end.
+"""The run of a broker: the order in which its parts start, drain and end.
 
 start   root and its lock -> recover the last broker's journal -> incarnation -> sealing process -> servers
 drain   refuse new clients, unload topics (clients reconnect), acknowledge what was published, close the ledgers

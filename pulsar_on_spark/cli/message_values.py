@@ -26,7 +26,7 @@ _UNREADABLE: Final = (EOFError, LookupError, ValueError, OverflowError, TypeErro
 
 
 class ValueSchema:
-    """One version of a topic's schema.
+    """A version of a topic's schema.
 
     Args:
         type_: Pulsar's name of the type.

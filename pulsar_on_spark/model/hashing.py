@@ -28,7 +28,7 @@ import pyarrow.compute as pc
 from pulsar_on_spark.model.errors import InvalidArgumentError
 
 Hashes = npt.NDArray[np.uint32]
-"""One hash per row, in 0 .. 2**31 - 1; the hash of a null row is undefined."""
+"""A hash for each row, in 0 .. 2**31 - 1; the hash of a null row is undefined."""
 
 KeyArray: TypeAlias = pa.BinaryArray | pa.StringArray
 

@@ -15,7 +15,7 @@ WriteId = NewType("WriteId", str)
 """32 hex digits, fresh for each construction of a writer."""
 PathId = NewType("PathId", int)
 IncarnationId = NewType("IncarnationId", str)
-"""One run of one broker; its log is the incarnation's log."""
+"""A run of a broker; its log is the incarnation's log."""
 JournalFileId = NewType("JournalFileId", str)
 """The name of a journal file within its incarnation; a file only ever has one writer."""
 

@@ -39,7 +39,7 @@ class JsonLines(logging.Formatter):
     """Formatter of JSON: `time` (UTC, milliseconds), `level`, `logger`, `message`, the call's `FIELDS`, `exception`."""
 
     def format(self, record: logging.LogRecord) -> str:
-        """One line, without its end."""
+        """Return the record as a line, without the newline."""
         at = datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds")
         line: dict[str, object] = {
             "time": at.replace("+00:00", "Z"),

@@ -63,7 +63,7 @@ class PathHealth:
 
     @property
     def weight(self) -> int:
-        """Its share of new files."""
+        """The path's share of new files."""
         return self.free_bytes or 1
 
     @property

@@ -39,7 +39,7 @@ class ReportKind(StrEnum):
     """Kind of a finding."""
 
     BAD_COPY = "bad-copy"
-    """One copy is missing or damaged; others may be good."""
+    """A copy is missing or damaged; others may be good."""
     LOSS = "loss"
     """No copy was good."""
 

@@ -108,7 +108,7 @@ def test_a_broker_that_other_hosts_reach_warns_at_each_start(tmp_path: Path, cap
         caplog.clear()
         with pytest.raises((PulsarpyError, OSError)):
             asyncio.run(Broker.start(root, SETTINGS.model_copy(update={"bind_address": "0.0.0.0"})))
-        (warning,) = [each for each in caplog.records if "authenticates nobody" in each.getMessage()]
+        (warning,) = [each for each in caplog.records if "authenticates no client" in each.getMessage()]
         assert warning.levelname == "WARNING"
         assert "listens on 0.0.0.0" in warning.getMessage()
 
@@ -195,7 +195,7 @@ def looking_up() -> bytes:
 
 
 def conversation(url: str, said: list[bytes]) -> list[BaseCommand]:
-    """What the broker answers to each, up to its hanging up."""
+    """Return the broker's answer to each, up to its closing the connection."""
 
     async def scene() -> list[BaseCommand]:
         host, _, port = url.removeprefix("pulsar://").partition(":")

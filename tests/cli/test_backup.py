@@ -93,7 +93,7 @@ def test_a_broker_dies(do: Callable[[str], str], tmp_path: Path) -> None:
 
 
 def test_an_upgrade(do: Callable[[str], str], tmp_path: Path) -> None:
-    """Its first two steps and its way back; that old files are read is shown where the formats are."""
+    """Run the first two steps and the way back; tests of the formats show that old files can be read."""
     (before,) = re.findall(r"`(pulsarpy backup .*?)`", PAGE.split("\n## An upgrade\n", 1)[1])
     with RunningBroker(tmp_path / "my-root") as broker:
         with closing(pulsar.Client(broker.url)) as client:

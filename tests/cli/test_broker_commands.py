@@ -345,7 +345,7 @@ def test_failures_are_one_sentence(
 
 
 class Pulsar(BaseHTTPRequestHandler):
-    """What a broker of Apache Pulsar 4 says of a topic: less than ours here, other things there."""
+    """The answers of a broker of Apache Pulsar 4 about a topic: some have less than ours, some other fields."""
 
     ANSWERS: Final = {
         "partitions": {"partitions": 0},
@@ -366,7 +366,7 @@ class Pulsar(BaseHTTPRequestHandler):
     }
 
     def log_message(self, *_: object) -> None:
-        """What the command says is all that is to be seen."""
+        """Log nothing: a test sees only the command's own output."""
 
     def do_GET(self) -> None:
         body = json.dumps(self.ANSWERS[self.path.rpartition("/")[2]]).encode()
@@ -377,7 +377,7 @@ class Pulsar(BaseHTTPRequestHandler):
 
 
 class Elsewhere(Pulsar):
-    """One of several brokers of Apache Pulsar, of which another one has the topic."""
+    """A broker of Apache Pulsar, among several, of which another one serves the topic."""
 
     def do_GET(self) -> None:
         if self.path.startswith("/owner"):

@@ -50,7 +50,7 @@ def test_compact_reports_the_wait_for_a_dead_broker(root: Root) -> None:
     with RunningIncarnation(root, lease_duration_s=lease_s) as broker:
         broker.send("t", [b"5"])
         broker.kill()
-    time.sleep(lease_s)  # the lease is older than that, and nobody has watched it
+    time.sleep(lease_s)  # the lease is older than that, and no process has watched it
     done = run_pulsarpy("compact", "t", root.path)
     assert done.returncode == 0
     told = done.stderr.splitlines()

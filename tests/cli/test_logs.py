@@ -1,4 +1,4 @@
-"""What a broker's processes log, as their standard error has it: JSON lines say in fields what they are about."""
+"""The log lines of a broker's processes, as on standard error: JSON lines name their subject in fields."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What users of `pulsar-admin` type: its command names, namespaces as arguments, durations and sizes with units."""
+"""The habits of `pulsar-admin`: its command names, namespaces as arguments, durations and sizes with units."""
 
 from __future__ import annotations
 

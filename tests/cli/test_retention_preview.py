@@ -20,7 +20,7 @@ NOTHING = {"topics": 0, "segments": 0, "messages": 0, "bytes": 0}
 
 @pytest.fixture
 def root(tmp_path: Path) -> Iterator[Root]:
-    """Three topics: one that is read wholly by nobody, one that a subscription holds, one with its own retention."""
+    """Three topics: one that no subscription holds, one that a subscription holds, one with its own retention."""
     made = Root.create(tmp_path / "root")
     for name, partitions in (("free", 2), ("held", None), ("own", None)):
         made.create_topic(name, partitions)

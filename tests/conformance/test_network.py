@@ -1,4 +1,4 @@
-"""Where the network is not as the suites expect it, root gets one of its own."""
+"""A network namespace for root, for when the machine's network is not as the suites expect it."""
 
 from __future__ import annotations
 

@@ -29,7 +29,7 @@ pytestmark = [pytest.mark.root, pytest.mark.long]
 
 
 def _check(root: Path, reported: list[int]) -> None:
-    """Every reported commit is there, and the store goes on."""
+    """Check that every reported commit is there and that the store still commits."""
     store = MetadataStore(root)
     found = {int(record.tenant[1:]) for record in store.view().all(TenantRecord) if record.tenant.startswith("r")}
     assert set(reported) <= found
@@ -134,7 +134,7 @@ def test_a_commit_is_reported_after_everything_below_it_is_synced(tmp_path: Path
             entries = [f"{main}/_delta_log/{version:020d}.json" for version in range(1, 3 + reports)]
             assert {str(main), f"{main}/_delta_log", *entries} <= synced
             assert len({path for path in synced if path.endswith(".parquet")}) == len(entries)
-            synced -= {str(main), f"{main}/_delta_log"}  # each commit syncs the directories anew
+            synced -= {str(main), f"{main}/_delta_log"}  # each commit syncs the directories again
     assert reports == 2
 
 

@@ -35,7 +35,7 @@ def _queries_end(memory_path: Path) -> Iterator[None]:
 
 @pytest.fixture
 def root(memory_path: Path) -> Path:
-    """Where the test's root is, once something is written."""
+    """The path of the test's root, which the first write creates."""
     return memory_path / "root"
 
 

@@ -1,4 +1,4 @@
-"""What a user reads in the driver when something is wrong: one sentence that names it, and nothing written or made."""
+"""Bad input: the user reads one sentence in the driver that names it, and nothing is written or made."""
 
 from __future__ import annotations
 

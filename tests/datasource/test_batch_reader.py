@@ -38,7 +38,7 @@ def reader(root: Path, topic: str | None = "x", /, **options: object) -> PulsarB
 
 
 def rows(made: PulsarBatchReader, plan: Sequence[InputPartition] | None = None) -> list[dict[str, object]]:
-    """What Spark's tasks would read."""
+    """Return the rows that Spark's tasks would read."""
     found: list[dict[str, object]] = []
     for partition in made.partitions() if plan is None else plan:
         for batch in made.read(pickle.loads(pickle.dumps(partition))):

@@ -64,7 +64,7 @@ def test_an_editor_may_end_the_last_line(checkpoint: Path, end: str) -> None:
 
 @pytest.mark.parametrize(("version", "line", "source"), [("v1", "", "1"), ("v2", "day:", "day")])
 def test_the_files_of_a_file_source_count(checkpoint: Path, version: str, line: str, source: str) -> None:
-    """Its offset is a number in a log of its own."""
+    """A file source's offset is a number in a log of its own."""
     log = checkpoint / "sources" / source
     log.mkdir(parents=True)
 

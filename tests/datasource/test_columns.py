@@ -44,7 +44,7 @@ def segment(rows: list[dict[str, object]]) -> pa.RecordBatch:
 
 
 def needed(batch: pa.RecordBatch, columns: tuple[str, ...]) -> pa.RecordBatch:
-    """What a reader hands over: the needed columns, in the segment's order."""
+    """Return the columns that a reader hands over: the needed ones, in the segment's order."""
     return batch.select([name for name in SEGMENT_SCHEMA.names if name in columns])
 
 

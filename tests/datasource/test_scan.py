@@ -25,7 +25,7 @@ FILE = FileRecord(file_id="f", write_id="w", copies=(0,), length=1, batches=1_00
 
 
 def segment(ledger: int, batches: Sequence[Sequence[int]], row_bytes: int = 100, first_entry: int = 0) -> SegmentRecord:
-    """A segment whose batches have entries of so many messages."""
+    """A segment whose batches have entries with these numbers of messages."""
     rows = [count for batch in batches for count in batch]
     return SegmentRecord(
         topic_id="t",

@@ -1,4 +1,4 @@
-"""What Spark creates from the options: warnings once, errors that survive Spark's runners, workers without stacks."""
+"""Objects that Spark creates from options: warnings once, errors that survive Spark's runners, no worker stacks."""
 
 from __future__ import annotations
 

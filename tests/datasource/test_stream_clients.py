@@ -1,4 +1,4 @@
-"""One subscription under an official client and a Spark query in turn: who comes next goes on, message by message."""
+"""A subscription used by an official client and a Spark query in turn: each continues at the exact message."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def publish_until(stop: threading.Event, client: pulsar.Client, sent: list[bytes
 def face(root: Root) -> str | None:
     (topic,) = [each for each in root.topics() if each.name.endswith("/in")]
     found = root.store.view().get(SubscriptionRecord, f"{topic.topic_id}/both")
-    return "nobody yet" if found is None else found.face
+    return "no owner yet" if found is None else found.face
 
 
 def read_by_spark(spark: SparkSession, root: Root, checkpoint: Path) -> None:

@@ -81,7 +81,7 @@ def rows(root: Root, slot: int) -> list[CursorRow]:
 
 
 def unread(cursor: OpenCursor, batch: int) -> Iterator[tuple[int, int, int]]:
-    """The messages that a dispatcher would deliver, all entries being batches of so many."""
+    """Yield the messages that a dispatcher would deliver, if each entry has `batch` messages."""
     for found in cursor.cursor.deliverable(EARLIEST, 1_000_000).ranges:
         for entry in range(found.first, found.end):
             bits = cursor.cursor.ack_set(found.ledger, EntryId(entry)) or (1 << batch) - 1

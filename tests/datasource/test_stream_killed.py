@@ -30,14 +30,14 @@ MARK = "PULSARPY_TEST_APPLICATION"
 APP = Path(__file__).with_name("stream_app.py")
 TIMEOUT_S = 120.0
 KILLS = 15
-"""How often the soak test kills."""
+"""Number of kills in the soak test."""
 
 
 class App:
     """A Spark application: driver, JVM and Python workers can be killed together.
 
-    Its processes are known by a variable of their environment: workers have process groups of their own, and numbers of
-    processes that have ended are given anew.
+    Its processes are known by a variable of their environment: workers have process groups of their own, and the
+    kernel reuses the numbers of processes that have ended.
     """
 
     def __init__(self, root: Root, specs: list[dict[str, object]], log: Path) -> None:
@@ -115,14 +115,14 @@ def start_here(
 
 
 PLACES = {"before": "true", "after": "false"}
-"""Where a sink waits to be killed: before its commit, and between it and Spark's commit log."""
+"""The points at which a sink waits to be killed: before its commit, and between it and Spark's commit log."""
 KINDS = {"k": "Key_Shared", "s": "Shared", "f": "Failover"}
 
 
 def test_a_killed_application_is_continued_by_another(
     spark: SparkSession, root: Root, apps: Callable[..., App], tmp_path: Path
 ):
-    """One application runs two queries whose sinks stop in the midst of batch 1, and a consumer of each kind; this one
+    """An application runs two queries whose sinks stop in the midst of batch 1, and a consumer of each kind; this one
     runs the other consumer of each kind, a standby under Failover. Then the other is killed by SIGKILL.
     """
     for first in range(0, 30, 10):
@@ -188,7 +188,7 @@ def test_a_killed_application_is_continued_by_another(
         # At least once across the takeover, and nothing lost.
         for name in KINDS:
             whole = [1] if name == "f" else [64]
-            wait_for(lambda name=name, whole=whole: _shares(root, name) == whole, f"nobody took {name} over")
+            wait_for(lambda name=name, whole=whole: _shares(root, name) == whole, f"no consumer took {name} over")
             wait_for(lambda name=name: set(both(root, name)) == set(numbered(0, 400)), f"messages are lost by {name}")
             assert max(Counter(both(root, name)).values()) <= 2
     finally:
@@ -197,7 +197,7 @@ def test_a_killed_application_is_continued_by_another(
 
 
 def both(root: Root, name: str) -> list[bytes | None]:
-    """What the two applications' sinks have."""
+    """Return the rows in the two applications' sinks."""
     return values(root, f"{name}-theirs") + values(root, f"{name}-ours")
 
 

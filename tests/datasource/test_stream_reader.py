@@ -309,7 +309,7 @@ def test_a_topic_removed_from_the_options_is_reported(root: Root):
 
 
 def test_a_topic_that_ends_before_the_offset_is_a_loss(root: Root, tmp_path: Path):
-    """A root restored from an older backup: ids would be given anew, and what gets them would be left out."""
+    """A root restored from an older backup: new messages would reuse ids, and the query would skip them."""
     import shutil
 
     write(root, "t", numbered(0, 10))

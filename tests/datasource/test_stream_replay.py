@@ -56,7 +56,7 @@ def numbered(first: int, count: int) -> list[bytes]:
 
 
 def forget_commit(checkpoint: Path, batch_id: int) -> None:
-    """What a kill between the sink's commit and Spark's own leaves behind."""
+    """Leave the state of a kill between the sink's commit and Spark's own."""
     for name in (str(batch_id), f".{batch_id}.crc"):
         (checkpoint / "commits" / name).unlink()
 

@@ -101,7 +101,7 @@ def test_a_query_over_topics_that_are_created_and_deleted(streams: Streams):
     time.sleep(1.0)
     assert sorted(path.name for path in offsets.iterdir()) == before
 
-    # Stopped in the middle, and on from the checkpoint; startingOffsets has no say any more.
+    # Stopped in the middle, then continued from the checkpoint; startingOffsets is ignored from now on.
     query.stop()
     write(root, "in", numbered(60, 10))
     again = streams.start("out", "one", **{**options, "startingOffsets": "latest"})
@@ -110,7 +110,7 @@ def test_a_query_over_topics_that_are_created_and_deleted(streams: Streams):
 
     # A topic deleted under the query ends it, in one sentence.
     root.delete_topic("in-more")
-    wait_until(lambda: not again.isActive, "the query goes on over a deleted topic")
+    wait_until(lambda: not again.isActive, "the query continues over a deleted topic")
     said = str(again.exception())
     assert (
         "Messages may be lost: topic persistent://public/default/in-more-partition-0 was deleted under this query"
@@ -132,7 +132,7 @@ def test_available_now_leaves_its_cursor_at_the_end_and_gives_the_subscription_b
     (status,) = root.subscriptions()
     assert status.backlog_messages == 0
     write(root, "in", numbered(30, 10))
-    # A query without that checkpoint goes on at the cursor, at once although the lease was for an hour.
+    # A query without that checkpoint continues at the cursor, at once although the lease was for an hour.
     streams.run("out", "two", **options)
     assert values(root, "out") == numbered(0, 40)
     # Trigger.Once ignores limits.

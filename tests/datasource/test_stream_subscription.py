@@ -100,7 +100,7 @@ def test_the_cursor_wins_over_the_options_and_the_checkpoint_over_the_cursor(roo
         run = query(root, kept, **options)
         run.run_all()
         run.stop()
-        # A query without its checkpoint goes on at the cursor; the second one finds nothing left.
+        # A query without its checkpoint continues at the cursor; the second one finds nothing left.
         assert kept.values == (numbered(10, 10) if options["startingOffsets"] == "earliest" else [])
     assert cursor(root) == Position(1, 2)
     # The first query has not read 10 to 19: its checkpoint says so, and the cursor is past them.

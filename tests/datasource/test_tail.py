@@ -1,4 +1,4 @@
-"""Batch reads and streams over entries that a broker has acknowledged and nobody has sealed yet."""
+"""Batch reads and streams over entries that a broker has acknowledged and that are not sealed yet."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def batch_values(root: Root, **options: str) -> list[object]:
 
 
 def soon(find: Callable[[], object], expected: object) -> None:
-    """What is acknowledged last is proved by the idle frame that follows a few milliseconds later."""
+    """Wait until the reader sees the last entry: the idle frame that proves it acknowledged follows in milliseconds."""
     end_s = time.monotonic() + 5
     while (found := find()) != expected and time.monotonic() < end_s:
         time.sleep(0.01)

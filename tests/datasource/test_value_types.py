@@ -98,7 +98,7 @@ def decode(texts: list[str | None], ddl: str = DDL, mode: ParseMode = ParseMode.
 
 @pytest.fixture(scope="module")
 def spark_says(spark: SparkSession) -> list[object]:
-    """What Spark's from_json makes of each text, as Arrow sees it."""
+    """Return the value that Spark's from_json makes of each text, as Arrow sees it."""
     rows = spark.createDataFrame(list(enumerate(TEXTS)), "i int, text string").coalesce(1)
     parsed = rows.select("i", F.from_json("text", DDL).alias("v")).orderBy("i").select("v.*")
     table = parsed.toArrow().cast(pa.schema(value_schema("json", DDL).codec.arrow_type))

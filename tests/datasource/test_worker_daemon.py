@@ -26,7 +26,7 @@ runpy.run_module("pyspark.daemon", run_name="__main__", alter_sys=True)
 
 
 def closing_an_idle_worker(arguments: list[str], folder: Path) -> str:
-    """What the daemon says on standard error."""
+    """Close an idle worker; return the daemon's standard error."""
     confs = {"PYTHON_UNIX_DOMAIN_ENABLED": "true", "PYTHON_WORKER_FACTORY_SOCK_DIR": str(folder)}
     spark = {"SPARK_REUSE_WORKER": "1", "PYTHON_DAEMON_KILL_WORKER_ON_FLUSH_FAILURE": "1"}
     with subprocess.Popen(
@@ -50,7 +50,7 @@ def closing_an_idle_worker(arguments: list[str], folder: Path) -> str:
 
 
 def test_sparks_own_daemon_prints_a_stack(memory_path: Path) -> None:
-    """Where it no longer does, `worker_daemon` may go."""
+    """Spark still prints a stack: once it no longer does, `worker_daemon` can be deleted."""
     said = closing_an_idle_worker(["-m", "pyspark.daemon", "pyspark.worker"], memory_path)
     assert "BrokenPipeError" in said
 

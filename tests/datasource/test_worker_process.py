@@ -1,4 +1,4 @@
-"""What a Spark worker pays before and after a task."""
+"""The costs of a Spark worker before and after a task."""
 
 from __future__ import annotations
 

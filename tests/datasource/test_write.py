@@ -59,7 +59,7 @@ def is_text(key: bytes) -> bool:
 
 
 def golden_vectors() -> dict[bytes, dict[str, int]]:
-    """What Pulsar's Java client makes of keys: text as a key string, other bytes as `keyBytes`."""
+    """The form that Pulsar's Java client gives to keys: text as a key string, other bytes as `keyBytes`."""
     vectors = json.loads(GOLDEN_FILE.read_text("utf-8"))["vectors"]
     keyed = ((bytes.fromhex(vector["hex"]) * vector["times"], vector) for vector in vectors)
     return {key: vector for key, vector in keyed if vector["b64"] != is_text(key)}

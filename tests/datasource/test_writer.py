@@ -55,7 +55,7 @@ WITH_TOPIC = StructType([StructField("value", StringType()), StructField("__topi
 
 
 def writer(root: Path, schema: StructType = VALUES, /, **options: str) -> PulsarBatchWriter:
-    """What the driver makes and tasks get."""
+    """Return a writer as the driver makes it and tasks get it."""
     given = {"path": str(root), "topic": "x"} | options
     return pickled(PulsarBatchWriter(write_options({n: v for n, v in given.items() if v}), schema, False))
 

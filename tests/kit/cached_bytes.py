@@ -1,4 +1,4 @@
-"""What the operating system holds in memory of files."""
+"""The bytes of files that the operating system holds in memory."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _LIBC = ctypes.CDLL(None, use_errno=True)
 
 
 def cached_bytes(path: Path) -> int:
-    """How much of a file is in memory, in whole pages."""
+    """Return the number of a file's bytes that are in memory, in whole pages."""
     size_bytes = path.stat().st_size
     with path.open("r+b") as file, mmap.mmap(file.fileno(), size_bytes) as mapped:
         pages = (ctypes.c_ubyte * -(-size_bytes // mmap.PAGESIZE))()
@@ -24,7 +24,7 @@ def cached_bytes(path: Path) -> int:
 
 
 def can_forget(directory: Path) -> bool:
-    """Whether a file there can leave the memory: one of a file system that is in memory cannot."""
+    """True if a file there can leave the memory: a file of an in-memory file system cannot."""
     probe = directory / "probe"
     fd = OS_FILES.create(probe)
     try:

@@ -51,7 +51,7 @@ class CursorBroker:
 
     @classmethod
     async def start(cls, root: Root, *, lease_duration_s: float = 10.0, snapshot_every_s: float = 60.0) -> CursorBroker:
-        """Start; cursors go to the table every `snapshot_every_s`, by default only when they are told to."""
+        """Start; cursors go to the table every `snapshot_every_s`, by default only on request."""
         made = cls(root)
         made.incarnation = await Incarnation.start(root, made, on_ended=made._ended, lease_duration_s=lease_duration_s)
         commits = GroupedCommits(root.store)
@@ -79,7 +79,7 @@ class CursorBroker:
         return part
 
     def chain(self, topic: str) -> LedgerChain:
-        """Its ledgers now, with all that is acknowledged."""
+        """Return the topic's ledgers now, with all acknowledged entries."""
         part = self.part(topic)
         with closing(Tail(self.root)) as tail:
             chain = LedgerChain(chain_shape(tail.look([part]), TopicId(part.topic_id)).extents)

@@ -66,7 +66,7 @@ class ForkedPulsarpy:
         """Wait for its end; returns its exit code.
 
         Raises:
-            subprocess.TimeoutExpired: it has not ended after so many seconds.
+            subprocess.TimeoutExpired: it has not ended within the timeout.
         """
         if self._code is None:
             ending = select.poll()  # `select.select` takes no descriptor from 1024 on
@@ -82,7 +82,7 @@ def run_pulsarpy(*arguments: object, timeout_s: float = LIMIT_S) -> subprocess.C
     """Run `pulsarpy` to its end, as `subprocess.run` does.
 
     Raises:
-        subprocess.TimeoutExpired: it has not ended after so many seconds.
+        subprocess.TimeoutExpired: it has not ended within the timeout.
     """
     words = list(map(str, arguments))
     with TemporaryFile("w+") as output, TemporaryFile("w+") as errors:

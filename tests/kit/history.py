@@ -1,4 +1,4 @@
-"""What clients of a broker saw while it was killed and started, and a judge that says what was wrong with it. Pure.
+"""A history of what a broker's clients saw while it was killed and restarted, and the check of it. Pure.
 
 Clients append events as they happen; one list for all of them gives the order in which they were noted. The judge
 holds a history against Pulsar's promises: at-least-once delivery of everything that has a receipt, in order, and
@@ -18,12 +18,12 @@ ORDERED: Final = "ordered"
 BY_KEY: Final = "by key"
 ANY: Final = "any"
 Order = Literal["ordered", "by key", "any"]
-"""What a subscription promises: all messages of a producer in order, those of each key, or nothing."""
+"""The promise of a subscription: all messages of a producer in order, those of each key, or nothing."""
 
 
 @dataclass(frozen=True, slots=True)
 class Message:
-    """Which message: its producer and a number that grows with each that this producer sends."""
+    """A message, named by its producer and a number that grows with each message of this producer."""
 
     producer: str
     number: int
@@ -59,7 +59,7 @@ class Acknowledged:
 
 @dataclass(frozen=True, slots=True)
 class Discarded:
-    """A client says that it threw a message of the subscription away: nobody was given it, nor acknowledged it."""
+    """A client says that it dropped a message of the subscription: no consumer received or acknowledged it."""
 
     subscription: str
     message: Message
@@ -91,7 +91,7 @@ class History:
         self._lock = threading.Lock()
 
     def note(self, event: Event) -> None:
-        """One more."""
+        """Add an event."""
         with self._lock:
             self._events.append(event)
             if isinstance(event, Sent) and event.stored:
@@ -100,22 +100,22 @@ class History:
                 self._settled[event.subscription].add(event.message)
 
     def events(self) -> Sequence[Event]:
-        """Those up to now."""
+        """The events up to now."""
         with self._lock:
             return tuple(self._events)
 
     def stored_count(self) -> int:
-        """How many messages have a receipt."""
+        """Return the number of messages that have a receipt."""
         with self._lock:
             return len(self._stored)
 
     def behind(self, subscriptions: Iterable[str]) -> int:
-        """How many messages with a receipt the slowest of the subscriptions has not been given, or a few less."""
+        """Return how many messages with a receipt the slowest subscription has not received, or a few less."""
         with self._lock:
             return len(self._stored) - min(len(self._settled[name]) for name in subscriptions)
 
     def is_settled(self, subscription: str) -> bool:
-        """Whether the subscription's consumers were given all that has a receipt, or threw it away."""
+        """True if the subscription's consumers received, or dropped, every message with a receipt."""
         with self._lock:
             return self._stored <= self._settled[subscription]
 
@@ -123,7 +123,7 @@ class History:
 def violations(
     events: Sequence[Event], subscriptions: Mapping[str, Order], kept: Sequence[Sequence[Message]], exactly_once: bool
 ) -> list[str]:
-    """What was wrong, a sentence each; empty if nothing was.
+    """Return what was wrong, a sentence each; empty if nothing was.
 
     Args:
         events: The history, to its end: every subscription was there from before the first message, and its consumers
@@ -158,7 +158,7 @@ def _of_topic(
     exactly_once: bool,
 ) -> Iterator[str]:
     yield from (f"{message} has a receipt and is not in the topic" for message in _sorted(promised - counts.keys()))
-    yield from (f"{message} is in the topic and nobody sent it" for message in _sorted(counts.keys() - tried))
+    yield from (f"{message} is in the topic but was never sent" for message in _sorted(counts.keys() - tried))
     if exactly_once:
         yield from (f"{message} is in the topic {count} times" for message, count in counts.items() if count > 1)
     for partition in kept:
@@ -182,7 +182,7 @@ def _of_subscription(
                 received.append(message)
                 if message in settled and counts[message] == 1:  # what was stored again is another message
                     yield f"{message} came again to subscription {name}, which had acknowledged it before the restart"
-    yield from (f"{message} came to subscription {name} and nobody sent it" for message in _sorted({*received} - tried))
+    yield from (f"{message} came to subscription {name} but was never sent" for message in _sorted({*received} - tried))
     discarded = _of(events, Discarded, name)  # what comes again comes behind what came since
     received = [message for message in received if message not in discarded]
     if order == ORDERED:

@@ -25,13 +25,13 @@ from pulsar_on_spark.root import Root
 from pulsar_on_spark.storage.files import OS_FILES
 
 PUBLISHED_MS = 1_760_000_000_000
-"""When the broker took entry 0 of each ledger; each entry came a millisecond later."""
+"""Time at which the broker took entry 0 of each ledger; each further entry came a millisecond later."""
 
 
 class LogOnDisk:
     """Writes an incarnation's log, every frame at once to all copies: each is acknowledged when the next one comes.
 
-    So the last frame of an OPEN log is one that nobody may read or seal.
+    So no process may read or seal the last frame of an OPEN log.
     """
 
     def __init__(self, root: Root, incarnation: IncarnationId | None = None) -> None:
@@ -86,7 +86,7 @@ class LogOnDisk:
     # -- frames --------------------------------------------------------------------------------------------------------
 
     def append(self, entries: Mapping[str, Sequence[bytes]]) -> None:
-        """One frame with entries of topics."""
+        """Append a frame with entries of topics."""
         group = EntryGroup()
         for topic, payloads in entries.items():
             ledger = self.ledger(topic)
@@ -98,7 +98,7 @@ class LogOnDisk:
         self._write(encode_entries(group, self._at, self.last_frame))
 
     def cursors(self, records: Sequence[tuple[bytes, bytes]]) -> None:
-        """One frame with cursor records."""
+        """Append a frame with cursor records."""
         self._write(encode_cursor(records, self._at, self.last_frame))
 
     def idle(self) -> None:
@@ -127,7 +127,7 @@ class LogOnDisk:
         self._commit(closed, moves_seal=True)
 
     def take_over(self) -> None:
-        """What a recoverer does first."""
+        """Take the log over, as a recoverer does first."""
         self._commit(replace(self.record, state=LogState.IN_RECOVERY), moves_seal=True)
 
     def _begin_fragment(self) -> None:

@@ -31,7 +31,7 @@ log = logging.getLogger(__name__)
 ROW_SCHEMA = pa.schema(
     [field for field in SEGMENT_SCHEMA if field.name not in ("ledger_id", "entry_id", "batch_index")]
 )
-"""What `TaskWriter.add` takes."""
+"""The argument of `TaskWriter.add`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +80,7 @@ def target(root: Root, topic: str) -> WriteTarget:
 
 
 def stage(root: Root, topics: dict[str, pa.RecordBatch], write_id: WriteId, task: int = 0) -> TaskOutput:
-    """What one task does: rows of topics become durable files that no topic knows yet."""
+    """Stage rows as a task does: they become durable files that no topic refers to yet."""
     paths = root.writable_paths(root.store.view())
     writer = TaskWriter(write_id, task, paths, root.quorum, HashingScheme.JAVA_STRING_HASH)
     for name, rows in topics.items():
@@ -95,7 +95,7 @@ def write(
     keys: Sequence[bytes | None] | None = None,
     transaction: Transaction | None = None,
 ) -> WriteId:
-    """One write of one task: staged and attached."""
+    """Write as a job of one task: stage the rows and attach them."""
     write_id = new_write_id()
     attach(root.store, write_id, [stage(root, {topic: make_rows(values, keys)}, write_id)], transaction)
     return write_id

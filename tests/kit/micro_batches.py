@@ -20,7 +20,7 @@ Row = dict[str, object]
 
 
 class Point(Enum):
-    """Where in a micro-batch a process may end."""
+    """A point in a micro-batch at which a process may end."""
 
     LOGGED = "the end offset is in the offset log"
     PLANNED = "the tasks are planned"
@@ -47,7 +47,7 @@ class Checkpoint:
 
 
 class MicroBatchQuery:
-    """One run of a streaming query: a process, as far as the checkpoint and the subscription can tell.
+    """A run of a streaming query: a process, as far as the checkpoint and the subscription can tell.
 
     Args:
         root: The root.
@@ -78,7 +78,7 @@ class MicroBatchQuery:
         self._idle = False
 
     def run(self, stop_at: Point | None = None) -> bool:
-        """One look at the source, and a micro-batch if there is something new (first the one that was cut off).
+        """Ask the source once, and run a micro-batch if there is something new (first the one that was cut off).
 
         As in Spark a query's very first batch runs even if there is nothing new.
 

@@ -11,7 +11,7 @@ from types import TracebackType
 from tests.kit.running_broker import RunningBroker
 
 PORTS = range(20_000, 30_000)
-"""Below those that the kernel gives to outgoing connections: nobody takes the port between two brokers."""
+"""Ports below the kernel's range for outgoing connections, which could take a port between two brokers."""
 
 
 class RestartingBroker:
@@ -37,7 +37,7 @@ class RestartingBroker:
 
     @property
     def said(self) -> str:
-        """What the present one has printed and logged."""
+        """Return what the present broker has printed and logged."""
         return self._running.said
 
     def kill(self) -> None:

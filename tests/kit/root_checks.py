@@ -1,4 +1,4 @@
-"""What every root must be like, whatever was killed: its records agree with each other, and its files with them.
+"""Invariants of every root, whatever was killed: its records agree with each other, and its files with them.
 
 `violations` holds at any time. `leftovers` holds once housekeeping is through with what was cut off. What copies are
 worth says `Root.status(verify=True)`.
@@ -42,7 +42,7 @@ KINDS = tuple(Record.__subclasses__())
 
 
 def violations(root: Root) -> list[str]:
-    """What of a root's metadata is wrong, a sentence each; empty if nothing is. Nobody may write to it meanwhile.
+    """Return what is wrong in a root's metadata, a sentence each. No process may write to the root meanwhile.
 
     Raises:
         MetadataError: a table cannot be read.
@@ -58,7 +58,7 @@ def violations(root: Root) -> list[str]:
 
 
 def leftovers(root: Root) -> list[Path]:
-    """What lies on storage paths, and no record needs.
+    """Return the files on storage paths that no record needs.
 
     Raises:
         MetadataError: the metadata cannot be read.

@@ -1,7 +1,7 @@
 """Clients that no library would be: `python -m tests.kit.rude_clients HOW pulsar://host:port TOPIC`.
 
 A process of its own, so that what the broker's other clients notice of it is the broker's doing. It says `at work`
-once it is, and goes on until it is killed.
+once it is, and continues until it is killed.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _UNKNOWN: Final = BaseCommand.FromString(b"\x08\x7f")
 
 
 class Rude:
-    """One connection."""
+    """A connection."""
 
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self.reader = reader
@@ -64,11 +64,11 @@ class Rude:
         return cls(*await asyncio.open_connection(host, int(port), ssl=context))
 
     def send(self, command: BaseCommand, entry: bytes = b"") -> None:
-        """One frame."""
+        """Send a frame."""
         self.writer.write(frame_of(command.SerializeToString(), len(entry)) + entry)
 
     async def ask(self, command: BaseCommand) -> BaseCommand:
-        """One frame, and the one that comes back."""
+        """Send a frame; return the one that comes back."""
         self.send(command)
         return await self.answer()
 
@@ -79,7 +79,7 @@ class Rude:
         return BaseCommand.FromString(body[4 : 4 + int.from_bytes(body[:4], "big")])
 
     async def subscribe(self, topic: str, permits: int) -> None:
-        """A Shared consumer with so many permits, of a subscription of its own."""
+        """Add a Shared consumer with this number of permits, of a subscription of its own."""
         subscribe = CommandSubscribe(
             topic=topic,
             subscription="rude",

@@ -65,7 +65,7 @@ class RunningBroker:
         os.close(writing)
         self._is_known = threading.Event()
         self.url = self.web_url = self.tls_url = self.web_tls_url = ""
-        # A pipe that nobody empties would hold the broker up.
+        # A pipe that is never emptied would block the broker.
         self._listening = threading.Thread(target=self._listen, args=(reading,), daemon=True)
         self._listening.start()
         self._is_known.wait(START_TIMEOUT_S)
@@ -89,7 +89,7 @@ class RunningBroker:
 
     @property
     def said(self) -> str:
-        """What it has printed and logged so far."""
+        """Return what the broker has printed and logged so far."""
         return "".join(self._said)
 
     def stop(self) -> int:

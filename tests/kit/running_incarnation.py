@@ -82,7 +82,7 @@ class RunningIncarnation:
 
     def kill(self) -> None:
         """End as SIGKILL does, as far as files and metadata can tell: nothing is closed, the lease runs out."""
-        self.incarnation._lease._stopping.set()  # first: whoever ends in order gives its lease up
+        self.incarnation._lease._stopping.set()  # first: an orderly end releases the lease
         self._loop.call_soon_threadsafe(self.incarnation.journal.abandon)
         self._end_thread()
 

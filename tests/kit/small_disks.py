@@ -12,7 +12,7 @@ MIB = 1 << 20
 
 
 class SmallDisk:
-    """A file system in memory, unmounted at the end of the `with` block, whoever has files open there.
+    """A file system in memory, unmounted at the end of the `with` block, even with open files.
 
     Attributes:
         at: Where it is mounted.
@@ -32,7 +32,7 @@ class SmallDisk:
             subprocess.run(["umount", "--lazy", self.at], check=True)
 
     def fill(self, *, but_bytes: int = 0) -> None:
-        """Write until no more than so many bytes are free."""
+        """Write until no more than `but_bytes` bytes are free."""
         with self._filler.open("ab", buffering=0) as file, suppress(OSError):
             while (left_bytes := shutil.disk_usage(self.at).free - but_bytes) > 0:
                 file.write(bytes(min(left_bytes, MIB)))

@@ -168,7 +168,7 @@ def test_topics_whose_chains_changed_are_known_by_revision() -> None:
     state.apply(encode([(ledger("x", 1), False)], 1, "1", ["k"]))  # known already
     assert state.chains_since(first) == ChangedChains(shaped=frozenset("y"), grown=frozenset("x"))
     assert state.chains_since(first + 1) == ChangedChains(shaped=frozenset("y"), grown=frozenset())
-    anew = State(after=state)
-    anew.apply(encode([(ledger("x", 1), False)], 1, "1", ["k"]))
-    assert anew.chains_since(state.revision) is None, "what was dropped for good is in no row"
-    assert anew.revision > state.revision
+    replayed = State(after=state)
+    replayed.apply(encode([(ledger("x", 1), False)], 1, "1", ["k"]))
+    assert replayed.chains_since(state.revision) is None, "what was dropped for good is in no row"
+    assert replayed.revision > state.revision

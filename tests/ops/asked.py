@@ -1,4 +1,4 @@
-"""What admins ask of a broker that is killed meanwhile, and how to see that it is so."""
+"""Requests of admins to a broker that is killed meanwhile, each with a check of its effect."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tests.broker.clients.conftest import WAIT_MS
 SUBSCRIPTION = "s"
 SENT = [b"%02d" % number for number in range(10)]
 ACKNOWLEDGED = 4
-"""So many of them, in a subscription. The client waits for no receipt: a broker that is killed may give them again."""
+"""Number of acknowledged messages. The client waits for no receipt: a killed broker may deliver them again."""
 AFTER = b"after"
 KEYS = 3
 NOTHING_KEPT = {"retentionTimeInMinutes": 0, "retentionSizeInMB": 0}
@@ -52,11 +52,11 @@ class Site:
         return self.client.subscribe(self.topic, SUBSCRIPTION, initial_position=pulsar.InitialPosition.Earliest)
 
     def send_after(self) -> None:
-        """One message more."""
+        """Send one more message."""
         self.client.create_producer(self.topic).send(AFTER)
 
     def given(self, last: bytes) -> list[bytes]:
-        """What the subscription gives up to a message."""
+        """Return the messages that the subscription delivers up to a given one."""
         consumer, found = self.subscribe(), [b""]
         while found[-1] != last:
             message = consumer.receive(WAIT_MS)
@@ -90,7 +90,7 @@ class Asked:
         again: What is answered where it is so already, if that is an error.
         partitions: Of the topic.
         policies: Of the topic.
-        has_ended: Whether what goes on behind the answer is through.
+        has_ended: True if the work that continues after the answer has ended.
     """
 
     method: str
@@ -108,7 +108,7 @@ def _key(number: int) -> str:
 
 
 def _tail(of: list[bytes], least: int) -> list[list[bytes]]:
-    """What may be left of a list, of which so many elements at its end must be."""
+    """Return each end of a list that has at least `least` elements."""
     return [of[first:] for first in range(len(of) - least + 1)]
 
 

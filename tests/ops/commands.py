@@ -1,4 +1,4 @@
-"""What is run and killed: each scenario prepares the root and gives commands, with how to see that one is done."""
+"""Commands to kill: each scenario prepares the root and gives commands, each with a check that it is done."""
 
 from __future__ import annotations
 
@@ -166,7 +166,7 @@ def recovery(live: LiveRoot) -> Iterator[Command]:
 
 
 def given_up_path(live: LiveRoot) -> Iterator[Command]:
-    """One copy of a dead broker's journal is left, the longest: it has all that was acknowledged."""
+    """A single copy of a dead broker's journal is left, the longest: it has all that was acknowledged."""
     topic = live.fresh("torn")
     live.open().create_topic(topic)
     incarnation = live.die_as_broker(topic)

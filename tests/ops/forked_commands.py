@@ -30,13 +30,13 @@ _IMPORTED_LATE = (
     "pulsar_on_spark.topic.managed_ledger.incarnation.recover_dead",
     "pulsar_on_spark.topic.maintenance.status",
 )
-"""What commands import only when they run; pyarrow asks for pandas at the first commit."""
+"""Modules that commands import only when they run; pyarrow asks for pandas at the first commit."""
 _REPOSITORY = Path(__file__).parents[2]
 
 
 @dataclass(frozen=True, slots=True)
 class Kill:
-    """When a command is killed: after some seconds, or where it opens, makes, renames or deletes its n-th file."""
+    """The moment to kill a command: after some seconds, or as it opens, makes, renames or deletes its n-th file."""
 
     after_s: float | None = None
     at_file: int | None = None
@@ -47,7 +47,7 @@ NEVER = Kill()
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """What became of a command: exit code (`KILLED` if it was), seconds, how many files it took, and what it said.
+    """The outcome of a command: exit code (`KILLED` if it was), seconds, number of files, and output.
 
     Those are counted that Python asks the operating system for; delta-rs makes its commits between two of them.
     """
@@ -129,7 +129,7 @@ class _Files:
 
     @staticmethod
     def of(shared: mmap.mmap) -> int:
-        """How many the last command has taken."""
+        """Return how many files the last command has opened, made, renamed or deleted."""
         return int.from_bytes(shared[:8], "little")
 
     def __call__(self, event: str, arguments: tuple[object, ...]) -> None:

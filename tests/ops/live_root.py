@@ -29,7 +29,7 @@ from tests.kit.running_incarnation import RunningIncarnation
 WRITTEN, KEYED, SPREAD, BROKERED = "written", "keyed", "spread", "brokered"
 SUBSCRIPTION = "billing"
 BEHIND = 2
-"""So many messages are acknowledged."""
+"""Number of messages that are acknowledged."""
 PATHS = 4
 PAST = Ages(abort_after_s=-1, keep_replaced_s=-1, keep_verdicts_s=-1)
 
@@ -99,7 +99,7 @@ class LiveRoot:
         return broker.incarnation.id
 
     def journals(self, incarnation: IncarnationId) -> dict[PathId, Path]:
-        """Where an incarnation's files are on the storage paths that have some."""
+        """Return the folders of an incarnation's files on the storage paths that have some."""
         root = self.open()
         paths = root.storage_paths(root.store.view())
         found = {path_id: path.directory / JOURNAL / incarnation for path_id, path in paths.items()}
@@ -108,7 +108,7 @@ class LiveRoot:
     # --- what must be so ---
 
     def check(self) -> Root:
-        """At any time, and nobody is writing; returns the root as it was opened for that."""
+        """Check the invariants of any time, without a writer; return the root as opened for the check."""
         root = self.open()
         assert violations(root) == []
         view = root.store.view()
@@ -122,7 +122,7 @@ class LiveRoot:
         return root
 
     def shown(self, root: Root, topic: str = BROKERED, *, settle: bool = False) -> list[bytes | None]:
-        """What a reader sees of a brokers' topic now; all of it where it waits for dead brokers' leases."""
+        """Return what a reader sees of a broker's topic now; all of it if it waits for dead brokers' leases."""
         with closing(Tail(root)) as tail:
             view = tail.look([_part(root, topic)], settle=settle)
             return [each.value for each in messages.read(root, topic, view=view)]
@@ -154,12 +154,12 @@ class LiveRoot:
             seal_closed(root, problems.append, grace_s=0)
         for path in root.storage_paths(root.store.view()).values():
             for file in path.directory.glob("segments/*/*"):
-                os.utime(file, (0, 0))  # what nobody has touched for long
+                os.utime(file, (0, 0))  # files that were not touched for long
         for _ in range(2):
             done = root.maintain(PAST)
             problems += done.problems
         assert problems == []
-        check(root)  # repair by itself reads a part of the copies at a time, and nobody may have met the rotten one
+        check(root)  # a repair reads a part of the copies at a time, and may not have met the rotten one yet
         assert root.repair().is_whole
 
 

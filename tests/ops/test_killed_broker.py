@@ -1,4 +1,4 @@
-"""A broker is killed while it does what admins ask and looks after itself; the next one goes on with it."""
+"""A broker is killed during admins' requests and its own housekeeping; the next one continues the work."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ SOAK_KILLS = 100
 KILLS_OF_A_TOPIC = 5
 ROUNDS_OF_A_ROOT = 5
 KEPT = "kept"
-"""Nobody asks for anything of this topic."""
+"""A topic that no request concerns."""
 BUSY = {
     "retention_check_interval_in_seconds": 1,
     "message_expiry_check_interval_in_minutes": 0.01,

@@ -45,7 +45,7 @@ DEMO = [sys.executable, str(Path(__file__).parents[2] / "jobs" / "flights.py")]
 
 
 class AuditDriver:
-    """A driver that audits the root whenever it is told to."""
+    """A driver that audits the root at each command."""
 
     def __init__(self, root: Path) -> None:
         self._root = root
@@ -59,7 +59,7 @@ class AuditDriver:
         self._process.stdin.flush()
 
     def run(self) -> tuple[str, float]:
-        """What it says of a whole run, and the seconds."""
+        """Run the job to its end; return its output and the seconds."""
         began_s = time.monotonic()
         self.ask()
         assert self._process.stdout is not None
@@ -117,13 +117,13 @@ class Demo:
         self._process.wait()
         ends_s = time.monotonic() + 60
         while is_group_alive(self._process.pid):
-            assert time.monotonic() < ends_s, "Spark goes on without its driver"
+            assert time.monotonic() < ends_s, "Spark still runs without its driver"
             time.sleep(0.1)
         return True
 
 
 def is_group_alive(group: int) -> bool:
-    """Whether any process of it is there."""
+    """True if any process of the group is alive."""
     try:
         os.killpg(group, 0)
     except ProcessLookupError:

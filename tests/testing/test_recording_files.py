@@ -13,7 +13,7 @@ def base(tmp_path):
 
 
 def states(recording, base, target, crash):
-    """What is there after each number of steps: names with contents, None for directories."""
+    """Return the files after each number of steps: names with contents, None for directories."""
     for count in range(len(recording.steps) + 1):
         recording.materialise(count, crash, base, target)
         yield {

@@ -21,7 +21,7 @@ def root(memory_path: Path) -> Root:
 
 @pytest.fixture
 def copy_of() -> Callable[[Root, FileRecord, int], Path]:
-    """Where a copy of a segment file lies."""
+    """Return the path of a copy of a segment file."""
 
     def locate(root: Root, file: FileRecord, path_id: int) -> Path:
         return root.storage_paths(root.store.view())[PathId(path_id)].segment_file(FileId(file.file_id))

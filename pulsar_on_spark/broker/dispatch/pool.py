@@ -40,7 +40,7 @@ class PoolDispatcher(Dispatcher):
     def __init__(self, cursor: Cursor, limits: DispatchLimits) -> None:
         super().__init__(cursor, limits)
         self._available: dict[ConsumerId, Consumer] = {}
-        """The available ones of `_consumers`, as there may be a thousand and each gets a message at a time."""
+        """A cache of the consumers that can take a message, as there may be a thousand, served a message at a time."""
         self._replay = Replay()
         self._is_replay = False
         """True if the running read is one of waiting entries."""

@@ -77,7 +77,7 @@ class Contents:
 
 
 class BacklogCounter:
-    """Takes snapshots of the topics of one root, one at a time; what it learns of journals serves the next one.
+    """Takes snapshots of the topics of a root, one at a time; a snapshot reuses what earlier ones read of journals.
 
     Journal files that were idle for a while are closed: on a full disk their space is needed, and a retired path must
     be possible to unmount.

@@ -46,7 +46,7 @@ class Published:
 
 
 class ProducersTopic(Protocol):
-    """The part of a topic that its producers use.
+    """A topic's state that its producers share.
 
     Attributes:
         dedup: The topic's deduplication; None if it is off.

@@ -160,7 +160,7 @@ class PublishPath:
         self._blocked.pop(topic, None)
 
     def drop_waiting(self, topic: PublishedTopic) -> None:
-        """Drop a topic's waiting entries: its producers were told to reconnect, and send them again."""
+        """Drop a topic's waiting entries: its producers have been asked to reconnect, and send them again."""
         self._blocked.pop(topic, None)
         while topic.waiting:
             self._forget(*topic.waiting.popleft())

@@ -33,7 +33,7 @@ CLOSE_UNUSED_S: Final = 600.0
 
 @dataclass(slots=True, eq=False)
 class Journal:
-    """One journal of a broker.
+    """A journal of a broker.
 
     Attributes:
         incarnation: The writer of its entries.

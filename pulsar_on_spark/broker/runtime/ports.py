@@ -149,8 +149,8 @@ def check_reach(settings: BrokerSettings) -> None:
                 )
         elif not _requires_certificates(settings):
             log.warning(
-                "The broker listens on %s and authenticates nobody: every host that reaches its ports may read, write "
-                "and administer everything. Set bind_address to 127.0.0.1, or keep the ports behind a firewall.",
+                "The broker listens on %s and authenticates no client: every host that reaches its ports may read, "
+                "write and administer everything. Set bind_address to 127.0.0.1, or keep the ports behind a firewall.",
                 settings.bind_address,
             )
         return

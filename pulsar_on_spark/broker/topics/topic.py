@@ -142,7 +142,7 @@ class BrokerTopic:
             self.topic_id, _quorum(policies_of(view, self.name, self._defaults))
         )
         try:
-            # Now that they are closed, only a newer view has their entries.
+            # Only a view after their close has their entries.
             self.chain = await self._follower.follow(self.part, self, None if were_open else view)
             self.follow_record(view)
             if self.policies.deduplication:

@@ -48,7 +48,7 @@ class CleanEnd:
 
 @dataclass(frozen=True, slots=True)
 class TornEnd:
-    """The file ends within a frame: its writer is about to write the rest, or it was stopped there."""
+    """The file ends within a frame: its writer has yet to write the rest, or was stopped there."""
 
     position: ScanPosition
     reason: str

@@ -260,7 +260,7 @@ class Scanned:
     """Event: the content of the file.
 
     Attributes:
-        first: Number of its first frame by its header; None if it has neither frame nor header.
+        first: Number of its first frame, as the header says; None if the file has neither frame nor header.
         frames: Good frames from the wanted start on, without gap.
         end: How the scan ended.
         lac: The highest LAC in the headers that were read.

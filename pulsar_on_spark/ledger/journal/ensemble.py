@@ -1,4 +1,4 @@
-"""The journal files that a process writes, by path: what is queued for each, and which paths are too slow."""
+"""The journal files that a process writes, by path: the queue of each file, and the paths that are too slow."""
 
 from __future__ import annotations
 
@@ -220,7 +220,7 @@ class Ensemble:
         return found
 
     def holding_back(self, copies: Sequence[Copy], ack_quorum: int, far_bytes: int, ticks: int) -> list[Copy]:
-        """Count a tick; return a file on each path that has held the others back for this many ticks in total.
+        """Count a tick; return a file on each path that has slowed the others down for this many ticks in total.
 
         Args:
             copies: Where groups go now.

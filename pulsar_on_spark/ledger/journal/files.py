@@ -71,7 +71,7 @@ def log_start(incarnation: IncarnationId) -> ChainPoint:
 
 @dataclass(frozen=True, slots=True)
 class JournalFileHeader:
-    """Which file of which log this is, and the place in the chain at which it begins."""
+    """The header of a journal file: its log, its number, and the position in the chain at which it begins."""
 
     incarnation: IncarnationId
     file: JournalFileId

@@ -33,7 +33,7 @@ ENTRIES_SCHEMA = pa.schema(
         pa.field("payload", pa.binary(), nullable=False),
     ]
 )
-"""One row an entry, a ledger's rows together and in order.
+"""The columns of an entries frame: a row for each entry, a ledger's rows together and in order.
 
 The ids repeat the directory, so that the batch alone is enough for an Arrow reader. Backlogs and retention need the
 number of messages and the time without parsing the payload, which is stored as received.
@@ -45,7 +45,7 @@ CURSOR_SCHEMA = pa.schema(
         pa.field("record", pa.binary(), nullable=False),
     ]
 )
-"""One row a cursor record; both are opaque here."""
+"""The columns of a cursors frame: a row for each cursor record; both are opaque here."""
 
 ENTRIES = BatchLayout((1, 1, 1, 1, 2))
 CURSOR = BatchLayout((2, 2))

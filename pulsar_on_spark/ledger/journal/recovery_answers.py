@@ -47,7 +47,7 @@ class Answers:
 
     @property
     def asked_to_fence(self) -> Collection[Copy]:
-        """The copies that `expect_fences` was given."""
+        """The copies that were passed to `expect_fences`."""
         return self._fences
 
     def lacks_fence(self, copy: Copy) -> bool:

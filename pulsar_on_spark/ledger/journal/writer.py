@@ -199,7 +199,7 @@ class JournalWriter:
         return Append(self._fragments.sound_copies(), frame, sync)
 
     def _idle(self) -> list[WriterEffect]:
-        """Once after each acknowledged frame, so that tail readers need not wait for the next one."""
+        """An idle frame, once after each acknowledged frame: tail readers need not wait for the next entries."""
         if self._phase is not _Phase.OPEN or self._changing or not self._lac_sent < self._lac == self._last_awaited:
             return []
         return [self._append(FrameKind.LAC, sync=False)]

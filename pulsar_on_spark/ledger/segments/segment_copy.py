@@ -1,4 +1,4 @@
-"""One copy of a segment file while it is being written, by a thread that appends tiles until an error."""
+"""A copy of a segment file while it is being written, by a thread that appends tiles until an error."""
 
 from __future__ import annotations
 

@@ -76,7 +76,7 @@ _WHOLE = Damage(None, (), False, None)
 
 @dataclass(frozen=True, slots=True)
 class _Listing:
-    """One listing of the log directory, as concurrent clean-ups could change a second one."""
+    """A single listing of the log directory, since concurrent clean-ups could change a second one."""
 
     entries: tuple[int, ...]
     checkpoints: tuple[int, ...]

@@ -1,4 +1,4 @@
-"""One Delta table as a durable log of rows: refresh, append under compare-and-set keys, sync, fold, checkpoint.
+"""A Delta table as a durable log of rows: refresh, append under compare-and-set keys, sync, fold, checkpoint.
 
 delta-rs implements the Delta protocol; this module adds fsync, the recognition of a writer's own commit after an error,
 and reading only new files. `optimize.compact()` and plain overwrites are never used: in deltalake 1.6.6 two concurrent

@@ -11,7 +11,7 @@ COLUMN_FIELDS = ("topic_id", "ledger_id", "first_entry", "entries", "rows", "byt
 
 
 class Record(BaseModel):
-    """One current row of the main table; (`kind`, `record_id`) is its record key."""
+    """A current row of the main table; (`kind`, `record_id`) is its record key."""
 
     model_config = ConfigDict(frozen=True, extra="allow")
     kind: ClassVar[str]

@@ -65,7 +65,7 @@ class TopicRecord(Record):
 
 
 class SchemaRecord(Record):
-    """One version of a topic's schema in Pulsar's form; `name` is the full name of the (partitioned) topic.
+    """A version of a topic's schema in Pulsar's form; `name` is the full name of the (partitioned) topic.
 
     `created_at` is None in versions that older programs stored. `is_deletion` marks a version that is not a schema but
     deletes all earlier ones: these are used only for messages that were written with them.

@@ -45,12 +45,12 @@ _WAIT_STEP_S = 0.1
 
 @dataclass(frozen=True, slots=True)
 class Turn:
-    """The outcome of one decision, by full topic name, and the view that it was made on.
+    """The outcome of a decision, by full topic name, and the view that it was made on.
 
     Attributes:
         view: The metadata.
-        actions: What to do in each topic.
-        changed: The records that are to be committed for it.
+        actions: The action in each topic.
+        changed: The records to commit for the actions.
     """
 
     view: View
@@ -259,10 +259,10 @@ class SubscriptionConsumer:
         )
 
     def _freed(self, view: View, parts: Sequence[TopicPart]) -> View:
-        """Take the subscription from brokers that are gone: a view in which it is free.
+        """Release the subscription from dead brokers; return a view in which it is free.
 
         Raises:
-            JournalUndecidedError, CorruptCursorError: such a broker's journal cannot be read now.
+            JournalUndecidedError, CorruptCursorError: a dead broker's journal cannot be read now.
         """
         held = {part: view.get(SubscriptionRecord, self._record_id(part)) for part in parts}
         owners = {

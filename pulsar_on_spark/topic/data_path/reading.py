@@ -335,7 +335,7 @@ class _Findings:
 
 @dataclass(slots=True)
 class _Loss:
-    """Adjacent lost batches, the reason of the first loss, and the number of messages that were wanted."""
+    """Adjacent lost batches, the reason of the first loss, and the number of requested messages in them."""
 
     file_id: FileId
     lost: LostBatches

@@ -47,7 +47,7 @@ class MessageRows:
 
     @property
     def in_batch(self) -> Bools:
-        """Which rows are messages of a batch."""
+        """A flag for each row: True if its message belongs to a batch."""
         return self.batch_index >= 0
 
     def first_rows(self) -> Int64s:

@@ -33,7 +33,7 @@ from pulsar_on_spark.protocol.messages import MessageMetadata, SingleMessageMeta
 
 @dataclass(frozen=True, slots=True)
 class MetadataLayout:
-    """Which protobuf message it is, and the numbers under which it has what both messages of Pulsar have."""
+    """The field numbers of one of Pulsar's two metadata messages, for the fields that both messages have."""
 
     message: type[MessageMetadata] | type[SingleMessageMetadata]
     shape: Mapping[int, Kind]
@@ -148,17 +148,17 @@ class WalkedMetadata:
         return self.fields.numbers[number].values
 
     def present(self, number: int) -> Bools:
-        """Which rows have a numeric field."""
+        """Return a flag for each row: True if it has the numeric field."""
         return self.fields.numbers[number].present
 
     def has_any(self, number: int) -> Bools:
-        """Which rows have a repeated field at least once."""
+        """Return a flag for each row: True if it has the repeated field at least once."""
         found = np.zeros(len(self), np.bool_)
         found[self.fields.repeated[number].messages] = True
         return found
 
     def column(self, number: int) -> pa.BinaryArray:
-        """Return a field of bytes, null if it is missing."""
+        """Return a bytes field of each row, null where the row lacks it."""
         ranges = self.fields.ranges[number]
         return pick_ranges(self.data, ranges.starts, ranges.ends, ranges.present)
 
@@ -315,7 +315,7 @@ def _property_maps(walked: WalkedMetadata) -> pa.MapArray:
 
 
 def _last_of_each(messages: Int64s, keys: pa.StringArray) -> Int64s:
-    """Which properties are the last of their key in their message, in order."""
+    """Return the indexes, in order, of the properties that are the last with their key in their message."""
     encoded = keys.dictionary_encode()
     kinds = len(encoded.dictionary)
     named = messages * kinds + encoded.indices.to_numpy(zero_copy_only=False).astype(np.int64)

@@ -214,7 +214,7 @@ def _derived_rows(rows: pa.RecordBatch) -> pa.BooleanArray:
 
 
 def _with_derived(rows: pa.RecordBatch, metadata: pa.BinaryArray, derived: pa.BooleanArray) -> pa.BinaryArray:
-    """Return the messages' metadata, derived from the columns where there is none."""
+    """Return the messages' metadata, derived from the columns where none is stored."""
     if not pc.any(derived).as_py():
         return metadata
     written = rows.filter(derived)

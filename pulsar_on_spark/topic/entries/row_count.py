@@ -1,4 +1,4 @@
-"""Which rows of a segment are an entry's: counted from its record, so that readers need no column to find them."""
+"""The rows of each entry in a segment, computed from the segment's record, so that readers need no column for it."""
 
 from __future__ import annotations
 

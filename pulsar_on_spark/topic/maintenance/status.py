@@ -167,7 +167,7 @@ def status(root: RootHandle, *, verify: bool = False, progress: Progress = silen
 
 
 def storage_status(root: RootHandle) -> StorageStatus:
-    """Storage paths, copies and journals now (raises as `status`)."""
+    """Take a snapshot of storage paths, copies and journals (raises as `status`)."""
     view = root.store.view(durable=True)
     return StorageStatus(**_storage(root, view, catalog.live_files(view)))
 

@@ -39,7 +39,7 @@ from pulsar_on_spark.topic.managed_ledger.chain.tail_view import UnsealedSegment
 
 
 class Reason(Enum):
-    """Why a file, or a part of it, takes room."""
+    """The reason why a file, or a part of it, takes disk space."""
 
     TOPICS = "messages of topics"
     COMPACTED = "compacted ledgers"

@@ -1,4 +1,4 @@
-"""The disk that holds the whole root fills up under a broker: nothing is lost, and all goes on when there is room."""
+"""The disk that holds the whole root fills up under a broker: nothing is lost, and all continues once there is room."""
 
 from __future__ import annotations
 

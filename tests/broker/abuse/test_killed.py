@@ -99,7 +99,7 @@ consumers that begin again with a growing backlog each time."""
 END_S = 120
 """For anything, but the end of the last backlog: that may take as long as there is progress."""
 THE_END = b"the end"
-"""The last message of the large ones' topic; nobody judges it."""
+"""The last message of the topic with large messages; the history does not check it."""
 DISCARDED = re.compile(r"Received a chunk whose chunk id is invalid \(uuid: chunked-(\d+) ")
 """The log line of `pulsar-client` that drops a message whose first chunk is redelivered (`raw_chunks`)."""
 
@@ -122,7 +122,7 @@ def produce(client: pulsar.Client, name: str, history: History, ended: threading
         outcomes.append(result)
         history.note(Sent(sent, stored=result == pulsar.Result.Ok))
 
-    # Batches would mix keys; those of Key_Shared are told apart by entry.
+    # Batches would mix keys; Key_Shared distinguishes them by entry.
     producer = client.create_producer(
         PRODUCERS[name],
         name,
@@ -237,7 +237,7 @@ def note_discarded(log: Path, history: History, noted: set[int]) -> None:
 
 
 def killed(root: Path, kills: int, deduplicated: bool) -> None:
-    """Kill a broker so many times under producers and consumers of three topics, and read what they noted."""
+    """Kill a broker `kills` times under producers and consumers of three topics, and check their notes."""
     histories = {topic: History() for topic in SUBSCRIPTIONS}
     settings = {"broker_deduplication_enabled": deduplicated, "max_message_size": MAX_MESSAGE_BYTES}
     Root.create(root).create_topic(SPREAD, partitions=PARTITIONS)

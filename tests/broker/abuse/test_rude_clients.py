@@ -31,7 +31,7 @@ OVER_TLS = (
     "flood_of_unknown_commands",
     "stall_before_connecting",
 )
-"""Those for whom it makes a difference that the event loop keeps data of connections with TLS, too."""
+"""The clients for which TLS matters, as the event loop buffers data of TLS connections, too."""
 ROUNDS = 30
 NOTICED = 20
 """Times as long as without them: rude clients, the broker and the polite client share two CPUs."""

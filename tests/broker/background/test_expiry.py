@@ -1,4 +1,4 @@
-"""Subscriptions that nobody uses expire, by the time that the broker has seen them so."""
+"""Unused subscriptions expire, by the time for which the broker has seen them unused."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def test_unused_subscriptions_expire(tmp_path: Path) -> None:
         return {(names[each.topic_id], each.name) for each in root.store.view().all(SubscriptionRecord)}
 
     def use() -> None:
-        """What a consumer that came and went leaves behind: another epoch."""
+        """Leave the trace of a consumer that came and went: a new epoch."""
         topic_id = next(topic.topic_id for topic in root.topics() if topic.name.endswith("/a"))
         record = root.store.view().get(SubscriptionRecord, f"{topic_id}/used")
         assert record is not None

@@ -1,4 +1,4 @@
-"""Topics that nobody uses are deleted; a live query of Spark that has caught up is somebody."""
+"""Unused topics are deleted; a live query of Spark counts as a user even if it has caught up."""
 
 from __future__ import annotations
 

@@ -17,7 +17,7 @@ _numbers = itertools.count()
 
 @pytest.fixture(scope="session")
 def broker(memory_folder: Path) -> Iterator[RunningBroker]:
-    """One broker for all tests that do not stop it; each uses topics of its own."""
+    """A broker for all tests that do not stop it; each uses topics of its own."""
     with RunningBroker(memory_folder / "shared-broker") as running:
         yield running
 

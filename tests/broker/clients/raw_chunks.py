@@ -12,7 +12,7 @@ from tests.kit.pulsar_entries import read_metadata, read_payload
 
 
 class Chunks:
-    """Puts messages together: a first chunk begins its message anew, one that is not the next is passed over."""
+    """Assembles messages: a first chunk starts its message over, and a chunk that is not the next one is skipped."""
 
     def __init__(self) -> None:
         self._begun: dict[str, list[bytes]] = {}

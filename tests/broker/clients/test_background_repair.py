@@ -1,4 +1,4 @@
-"""A broker's housekeeping restores what a lost storage path held on a spare one; nobody is asked to do anything."""
+"""A broker's housekeeping restores what a lost storage path held on a spare one, without an operator."""
 
 from __future__ import annotations
 

@@ -92,7 +92,7 @@ def test_nonsense_ends_its_own_connection_only(broker: RunningBroker, nonsense: 
 
 
 def test_a_closed_connection_makes_room_for_the_next(broker: RunningBroker, topic: str) -> None:
-    """An Exclusive subscription and a producer's name are held by a client that does not answer any more."""
+    """An Exclusive subscription and a producer's name are held by a client that no longer answers."""
 
     async def scene() -> None:
         wanted = CommandSubscribe(

@@ -56,7 +56,7 @@ class Query:
         return set(_SHOWN.findall(self.text))
 
     def left(self, there: set[str]) -> set[str]:
-        """Which of a metric's labels the result has."""
+        """Return the labels of a metric that the result has."""
         summed = _SUMMED.findall(self.expression)
         if summed:
             return set(re.findall(r"\w+", ", ".join(summed)))

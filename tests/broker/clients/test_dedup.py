@@ -25,11 +25,11 @@ def send(client: pulsar.Client, numbers: range) -> list[pulsar.MessageId]:
 
 @pytest.mark.long
 def test_a_message_sent_again_is_not_stored_again(tmp_path: Path) -> None:
-    """Over a kill and over an orderly end; by one who sends on, and by applications that begin anew."""
+    """Over a kill and over an orderly end; by a client that continues, and by applications that start over."""
     root, count = tmp_path / "root", 5_000
 
     def send_all(client: pulsar.Client, heard: int) -> None:
-        """All of what an application has to say, until it has heard so many receipts."""
+        """Send all of an application's messages, until it has this number of receipts."""
         receipts = Receipts()
         producer = client.create_producer("many", "me", max_pending_messages=2 * count, batching_enabled=False)
         for number in range(1, count + 1):
@@ -66,7 +66,7 @@ def test_a_message_sent_again_is_not_stored_again(tmp_path: Path) -> None:
 
 
 def test_a_batch_that_is_stored_in_part_fails_alone(client: pulsar.Client, admin: httpx.Client, topic: str) -> None:
-    """As from an application that began anew, with batches cut elsewhere: nothing is stored twice, nothing is lost."""
+    """As from an application that started over, with batches cut elsewhere: nothing is stored twice or lost."""
     path = f"/persistent/public/default/{topic}"
     admin.put(path).raise_for_status()
     admin.post(f"{path}/deduplicationEnabled", json=True).raise_for_status()

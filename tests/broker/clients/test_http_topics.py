@@ -45,7 +45,7 @@ def backlog(admin: httpx.Client, topic: str, subscription: str = "s") -> int:
 
 
 def send(client: pulsar.Client, topic: str, messages: int, batch: int = 1) -> list[pulsar.MessageId]:
-    """Messages 0, 1, ... as texts, in batches of so many."""
+    """Send messages 0, 1, ... as texts, in batches of `batch`."""
     producer = client.create_producer(
         topic,
         batching_enabled=batch > 1,

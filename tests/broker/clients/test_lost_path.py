@@ -45,7 +45,7 @@ class Load:
             thread.start()
 
     def wait_for_more(self, count: int) -> None:
-        """Until so many more messages of each kind are durable."""
+        """Wait until this number of further messages of each kind is durable."""
         sent, written = len(self.sent) + count, len(self.written) + min(count, 3)
         wait_until(lambda: bool(self.failures) or (len(self.sent) >= sent and len(self.written) >= written))
         assert not self.failures

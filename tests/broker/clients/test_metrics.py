@@ -97,7 +97,7 @@ def test_a_subscription_without_consumers_has_its_backlog_in_metrics(
     client.subscribe(topic, "s").close()
     for _ in range(3):
         messages.write(Root.open(broker.root), topic, [b"a", b"b"])
-    producer = client.create_producer(topic)  # else nobody needs the topic, and it is loaded no more
+    producer = client.create_producer(topic)  # else the topic is unused, and is unloaded
     samples = scraped_when(broker, lambda found: found.get(("pulsar_msg_backlog", frozenset(full.items()))) == 3)
     assert value(samples, "pulsar_subscription_back_log", full | {"subscription": "s"}) == 3
     assert value(samples, "pulsar_subscription_consumers_count", full | {"subscription": "s"}) == 0

@@ -24,7 +24,7 @@ def test_a_message_goes_to_the_connected_consumers(
 ) -> None:
     name = f"non-persistent://public/default/{topic}"
     producer = client.create_producer(name)
-    producer.send(b"to nobody")
+    producer.send(b"to no consumer")
     consumer = client.subscribe(name, "s", consumer_type=type_)
     other = client.subscribe(name, "t")
     for number in range(20):

@@ -431,7 +431,7 @@ def test_consumers_and_subscriptions_of_a_topic_are_limited(root: Root, client: 
     one.close()
     set_on(root, topic, max_consumers_per_topic=None, max_subscriptions_per_topic=2)
     wait_until(fails(lambda: subscribe(f"new-{next(names)}"), "ConsumerBusy"))
-    wait_until(lambda: not any(each.consumers for each in statuses(root, topic)))  # those that nobody has count, too
+    wait_until(lambda: not any(each.consumers for each in statuses(root, topic)))  # those without an owner count, too
     wait_until(fails(lambda: subscribe(f"new-{next(names)}"), "ConsumerBusy"))
     assert not succeeds(lambda: subscribe(f"new-{next(names)}"))()
     wait_until(succeeds(lambda: subscribe("b")))

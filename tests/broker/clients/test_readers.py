@@ -14,7 +14,7 @@ from tests.kit.running_broker import RunningBroker
 
 
 def send(client: pulsar.Client, topic: str, values: Iterable[int], batch: int = 1) -> list[MessageId]:
-    """One after the other, or `batch` of them in an entry."""
+    """Send messages one after the other, or `batch` of them in an entry."""
     producer = client.create_producer(
         topic, batching_enabled=batch > 1, batching_max_messages=max(batch, 2), batching_max_publish_delay_ms=10_000
     )

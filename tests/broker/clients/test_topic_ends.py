@@ -264,7 +264,7 @@ def test_a_termination_and_the_epochs_of_exclusive_producers_outlive_a_kill(tmp_
         assert drain(consumer, 1) == [0]
         fenced = asyncio.run(exclusive(second, epochs[0]))
         assert fenced.error.error == ServerError.ProducerFenced, "another producer was exclusive in between"
-        assert asyncio.run(exclusive(second, epochs[1])).producer_success.topic_epoch == epochs[1], "nobody did"
+        assert asyncio.run(exclusive(second, epochs[1])).producer_success.topic_epoch == epochs[1], "no producer did"
         assert asyncio.run(exclusive(second, None)).producer_success.topic_epoch == 2
         client.close()
 

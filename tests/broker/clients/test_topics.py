@@ -89,7 +89,7 @@ def test_a_pattern_finds_the_existing_topics(
 def test_a_non_persistent_topic_reaches_connected_consumers(client: pulsar.Client, topic: str) -> None:
     name = f"non-persistent://public/default/{topic}"
     producer = client.create_producer(name)
-    producer.send(b"nobody hears")
+    producer.send(b"without a consumer")
     exclusive = client.subscribe(name, "exclusive")
     shared = [client.subscribe(name, "shared", ConsumerType.Shared) for _ in range(2)]
     for number in range(10):

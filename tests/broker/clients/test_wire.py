@@ -232,7 +232,7 @@ def test_a_consumer_closed_while_it_is_being_connected_stays_closed(broker: Runn
         subscribing(other, topic)
         asked = other.ask(BaseCommand(type=BaseCommand.PRODUCER, producer=producer))
         assert asked.type == BaseCommand.PRODUCER_SUCCESS
-        assert wire.is_alive(), "it was told of nothing else"
+        assert wire.is_alive(), "it got no other command"
 
 
 def test_commands_before_connect_close_the_connection(broker: RunningBroker) -> None:

@@ -1,4 +1,4 @@
-"""A broker ends at each step of what it does with a cursor: whoever comes next finds all that was confirmed, no more.
+"""A broker ends at each step of its work on a cursor: the next owner finds all that was confirmed, and no more.
 
 A step is a commit to main, an append to the cursors table, or a record in the journal; it is done, or it is not.
 """
@@ -37,7 +37,7 @@ class _EndedError(StorageError):
 
 @dataclass
 class _End:
-    """Where a process ends: at its n-th step, done or not; never by default."""
+    """The end of a process: at its n-th step, done or not; never by default."""
 
     at: int = 0
     is_done: bool = False
@@ -83,7 +83,7 @@ class _Store:
 
 @dataclass
 class World:
-    """What a process knows of the cursor: what must be, and what may be acknowledged, as messages.
+    """A process's knowledge of the cursor: the messages that must, and those that may, be acknowledged.
 
     Where a reset's outcome is not known, `otherwise` is what holds if it was done.
     """
@@ -200,7 +200,7 @@ async def ends_at(directory: Path, at: int, is_done: bool) -> int:
 
 
 async def taking_ends_at(directory: Path, at: int, is_done: bool) -> int:
-    """A broker is killed with acknowledgements in its journal only, and whoever takes over ends at a step of that."""
+    """A broker is killed with acknowledgements in its journal only, its successor ends at a step of the takeover."""
     root, sent = await with_entries(directory)
     first = await CursorBroker.start(root, lease_duration_s=LEASE_S)
     life = Life(first, sent)

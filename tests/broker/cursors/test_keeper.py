@@ -30,7 +30,7 @@ def rows(root: Root, name: str = "s") -> tuple[CursorRow, ...]:
 
 
 def left(cursor: OpenCursor) -> set[tuple[int, int]]:
-    """What is to be delivered."""
+    """Return the messages that are still to be delivered."""
     ranges = cursor.cursor.deliverable(EARLIEST, 1_000_000).ranges
     return {(found.ledger, entry) for found in ranges for entry in range(found.first, found.end)}
 

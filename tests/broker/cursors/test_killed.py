@@ -177,7 +177,7 @@ def test_a_fenced_broker_that_wakes_up_confirms_nothing_and_moves_no_cursor(root
         assert process.stdout is not None
         lines = await asyncio.to_thread(process.stdout.readlines)
         process.wait()
-        # What it was told before it was paused may still be in the pipe, but no more than that.
+        # Messages that it received before the pause may still be in the pipe, but no more than that.
         assert lines[-2:] == ["ended JournalFencedError\n", "refused JournalFencedError\n"]
         await broker.keeper._find_lost()
         assert cursor.lost is None

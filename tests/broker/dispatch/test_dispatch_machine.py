@@ -286,7 +286,7 @@ class Consumers(RuleBasedStateMachine):
         self.sought()
 
     def sought(self) -> None:
-        """Where consumers of one at a time begin."""
+        """Hook for machines whose consumers are served one at a time: after a seek."""
 
     # -- everything arrives ----------------------------------------------------------------------------------------
 
@@ -324,7 +324,7 @@ class Consumers(RuleBasedStateMachine):
 
 
 class Pool(Consumers):
-    """Shared, and what Key_Shared adds below: no entry is at two consumers, nobody gets more than the limits."""
+    """Shared, and what Key_Shared adds below: no entry is at two consumers, no consumer exceeds its limits."""
 
     def note_limits(self) -> None:
         held: dict[int, int] = defaultdict(int)
@@ -387,7 +387,7 @@ class Pool(Consumers):
         }
         assert stats.unacked == sum(held.values())
         assert stats.delayed <= LIMITS.max_delayed_entries
-        assert stats.waiting <= len(self.unacked.keys() - self.out.keys()), "what is acknowledged waits for nobody"
+        assert stats.waiting <= len(self.unacked.keys() - self.out.keys()), "no acknowledged entry waits"
         assert (stats.blocked is not None) == self.full_pool
         for found in stats.consumers:
             if not self.may_get(found.id):
@@ -426,7 +426,7 @@ class SharedMachine(Pool):
         waiting = self.eligible()
         if not all(able):  # chunks may wait for the consumer that has the others of their message
             waiting = [place for place in waiting if self.topic.infos[place].chunk is None]
-        assert not waiting or self.look_ahead_is_full(), "it waits for nobody"
+        assert not waiting or self.look_ahead_is_full(), "a deliverable entry waits"
 
     def look_ahead_is_full(self) -> bool:
         return self.dispatcher.stats().waiting >= LIMITS.key_shared_look_ahead_per_consumer * len(self.permits)
@@ -475,8 +475,8 @@ class KeySharedMachine(Pool):
             LIMITS.key_shared_look_ahead_per_consumer * len(self.permits), LIMITS.key_shared_look_ahead_per_subscription
         )
         free = [place for place in self.eligible() if self.topic.infos[place].key not in held]
-        assert unread or not free, "a key waits for nobody"
-        assert not unread or held, "all wait for nobody"
+        assert unread or not free, "a deliverable key waits"
+        assert not unread or held, "all keys wait without a cause"
 
 
 class FailoverMachine(Consumers):

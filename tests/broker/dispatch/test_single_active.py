@@ -1,4 +1,4 @@
-"""Exclusive and Failover: who is active, what a rewind repeats, what clients are told."""
+"""Exclusive and Failover: the active consumer, the entries that a rewind repeats, the notices to clients."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What metrics say of what is stored: disks that are gone and copies that are bad show without anybody's mark."""
+"""Metrics of stored data: lost disks and bad copies show although no process has marked them."""
 
 from __future__ import annotations
 
@@ -116,7 +116,7 @@ def test_a_requested_look_is_current_and_does_not_wait_for_a_disk_that_hangs(roo
         found.append((await stored.refresh(60)).paths_to_write)
         identity, fifo = hangs / IDENTITY_FILE, hangs / "fifo"
         os.mkfifo(fifo)
-        fifo.replace(identity)  # whoever reads it waits for one who writes
+        fifo.replace(identity)  # a reader of it waits for a writer
         found.append((await stored.refresh(0.2)).paths_to_write)
         writer = os.open(identity, os.O_WRONLY)
         identity.unlink()

@@ -204,7 +204,7 @@ Message = tuple[str, int, int]
 
 @dataclass
 class Operation:
-    """One SEND: a batch, or one chunk of a message."""
+    """A SEND: a batch, or one chunk of a message."""
 
     messages: list[Message]
     chunk: int = 0
@@ -244,7 +244,7 @@ class DedupMachine(RuleBasedStateMachine):
         self.clients = [Client(name) for name in "pqr"]
         self.durable: list[Operation] = []
         self.journal: list[Operation] = []
-        """What the journal took; the first `durable` of it are acknowledged."""
+        """The operations that the journal accepted, in order; those in `durable` are acknowledged."""
         self.stored_snapshot = DedupSnapshot(EARLIEST)
         self.begun: DedupSnapshot | None = None
         self.made: set[Message] = set()
@@ -260,7 +260,7 @@ class DedupMachine(RuleBasedStateMachine):
         if not client.is_connected:
             last = self.core.last_sequence_id(client.name)
             if not client.pending and last < client.following - 1:
-                client.life, client.following = client.life + 1, last + 1  # its name was forgotten: it begins anew
+                client.life, client.following = client.life + 1, last + 1  # its name was forgotten: it starts over
             self.core.producer_connected(client.name)
             client.is_connected, client.sent = True, 0
         return client

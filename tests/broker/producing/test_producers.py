@@ -117,7 +117,7 @@ def test_fencing_a_producer_during_its_epochs_commit_takes_the_next_epoch() -> N
     core.add(producer("first", EXCLUSIVE))
     second = producer("second", FENCING)
     assert errors(core.add(second)) == [("first", "ProducerFenced")]
-    assert core.epoch_committed() == [CommitEpoch(1)], "epoch 0 was committed for nobody"
+    assert core.epoch_committed() == [CommitEpoch(1)], "epoch 0 was committed for no producer"
     assert core.epoch_committed() == [Ready(second, 1)]
 
 

@@ -20,7 +20,7 @@ def root(memory_path: Path) -> Root:
 
 
 class Heard:
-    """A listener that remembers what it was told."""
+    """A listener that records its callbacks."""
 
     def __init__(self) -> None:
         self.chain: LedgerChain | None = None

@@ -210,7 +210,7 @@ def test_journal_files_that_are_sealed_and_deleted_under_a_read(
 
 
 def damage(root: Root, copies: int) -> None:
-    """Flip a byte of each batch in so many copies of the one segment file."""
+    """Flip a byte of each batch in this number of copies of the one segment file."""
     view = root.store.view()
     (file,) = view.all(FileRecord)
     for path_id in file.copies[:copies]:

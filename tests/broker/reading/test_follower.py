@@ -26,7 +26,7 @@ PATIENCE_S = 60.0
 
 
 class Heard:
-    """A listener that remembers what it was told."""
+    """A listener that records its callbacks."""
 
     def __init__(self) -> None:
         self.chain = LedgerChain()
@@ -145,7 +145,7 @@ def test_changes_between_an_older_view_and_following_are_in_the_chain(root: Root
         async with following(root, started=False) as topic:
             older = root.store.view()
             await topic.attach(2)
-            await topic.follower.refresh()  # other topics' news are taken in, this one's are nobody's yet
+            await topic.follower.refresh()  # other topics' changes are applied; this one has no follower yet
             await topic.follow(older)
             await topic.follower.refresh()
             assert topic.entries() == 1
@@ -281,7 +281,7 @@ def test_ledgers_of_a_broker_that_was_killed(root: Root) -> None:
             await asyncio.to_thread(dead.kill)
             async with following(root) as topic:
                 await topic.follow()
-                assert topic.entries() == 0, "nobody knows yet how many were acknowledged"
+                assert topic.entries() == 0, "the number of acknowledged entries is not known yet"
                 await asyncio.to_thread(recover_incarnation, root, dead.incarnation.id)
                 await topic.until(lambda: topic.entries() == 7)
                 assert topic.heard.ended == [topic.chain.end.ledger]

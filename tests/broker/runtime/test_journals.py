@@ -70,7 +70,7 @@ def test_journals_open_and_close_with_the_topics_that_use_them(tmp_path: Path, m
         with pytest.raises(JournalUnavailableError, match="2 others are open"):
             await journals.acquire_journal(TopicId("more"), TWO)
         await own.open_ledgers([part])
-        assert await journals.acquire_journal(topic, None) is own, "it goes on where its ledger is open"
+        assert await journals.acquire_journal(topic, None) is own, "it continues in the journal with its open ledger"
 
         await journals.close_unused(math.inf)
         assert list(journals) == [first, own]

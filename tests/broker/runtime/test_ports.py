@@ -1,4 +1,4 @@
-"""Which ports a broker binds, and the URLs and hints that follow from them."""
+"""The ports that a broker binds, and the URLs and hints that follow from them."""
 
 from __future__ import annotations
 

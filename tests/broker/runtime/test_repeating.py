@@ -34,4 +34,4 @@ def test_any_failure_is_logged_and_retried(caplog: pytest.LogCaptureFixture) -> 
         (logging.WARNING, "It cannot be looked at now: no such file"),
         (logging.ERROR, "It cannot be looked at now because of a bug in the broker; it is retried."),
     ]
-    assert caplog.records[-1].exc_info is not None, "a fault is told with its place"
+    assert caplog.records[-1].exc_info is not None, "a fault is logged with its traceback"

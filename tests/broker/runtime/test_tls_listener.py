@@ -1,4 +1,4 @@
-"""What the broker relies on of connections with TLS, on the event loop that it uses."""
+"""The properties of TLS connections that the broker relies on, on the event loop that it uses."""
 
 from __future__ import annotations
 

@@ -85,7 +85,7 @@ _OTHER = {
 
 
 def test_spark_goes_by_the_backlog_quotas_that_a_broker_was_given(root: Root) -> None:
-    """What nobody changed, but whoever asks without the broker's file must know."""
+    """A quota from the broker's own file: Spark must know it without that file."""
     store = root.store
     renew(store, BrokerSettings(backlog_quota_default_limit_bytes=10))
     assert effective(store.view(), TOPIC).backlog_quota_size.limit_size == 10

@@ -120,7 +120,7 @@ def subscription(topic: Topic, entries: Entries) -> Subscription:
 
 
 def subscriptions(topic: FakeTopic, limits: SubscriptionLimits | None = None) -> TopicSubscriptions:
-    """For non-durable ones only: nobody keeps cursors."""
+    """Keeps no cursors: for non-durable subscriptions only."""
     return TopicSubscriptions(
         topic, cast(CursorKeeper, None), cast(EntryReader, Entries()), limits or SubscriptionLimits()
     )
@@ -227,7 +227,7 @@ def test_a_non_durable_subscription_lives_through_a_seek_and_goes_with_its_last_
         assert topic.keeps_entries
         await all_.seek(made, Position(LedgerId(1), EntryId(4)))
         assert first.is_closed
-        assert cast(Any, first.peer).written, "it was told"
+        assert cast(Any, first.peer).written, "it was notified"
         assert topic.keeps_entries, "its client is about to come back"
         all_.remove_consumer(made, first)  # its client's own goodbye comes late
         await asyncio.sleep(0.05)

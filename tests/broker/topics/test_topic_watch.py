@@ -47,7 +47,7 @@ def test_a_topic_created_while_a_watch_begins_is_announced(tmp_path: Path) -> No
         beginning = asyncio.create_task(watch.watch(cast(Peer, client), 1, "public/default", "public/default/t-.*", ""))
         await views.is_read.wait()
         root.create_topic("t-two")
-        await watch.scan_metadata()  # nobody watches yet
+        await watch.scan_metadata()  # no client watches yet
         views.go.set()
         assert (await beginning).topics == ["persistent://public/default/t-one"]
         await watch.scan_metadata()

@@ -31,7 +31,7 @@ NAME = "Journal file f"
 
 
 class Read(NamedTuple):
-    """What was asked for."""
+    """The frames that were asked for."""
 
     fd: int
     offset: int
@@ -62,7 +62,7 @@ def content(frame: EncodedFrame) -> bytes:
 
 
 def small_frames(at: ChainPoint) -> list[EncodedFrame]:
-    """One frame of each kind that can be written; the entries' one has two ledgers and an empty payload."""
+    """Return a frame of each kind that can be written; the entries frame has two ledgers and an empty payload."""
     entries = encode_entries(group((7, 0, b"first"), (9, 41, b"another"), (7, 1, b""), (7, 2, b"third")), at, -1)
     cursor = encode_cursor([(b"topic/sub", b"record"), (b"", b"\0")], entries.header.after, 0)
     lac = encode_lac(cursor.header.after, 1)

@@ -1,4 +1,4 @@
-"""A small root for journals, a listener that keeps what it is told, and the reading of closed logs."""
+"""A small root for journals, a listener that records its callbacks, and the reading of closed logs."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ Entry = tuple[int, int, bytes]
 
 @dataclass
 class Listener:
-    """What the journal said, to both of its sinks and at its end; contexts are whatever the test gives."""
+    """Records the journal's callbacks to both of its sinks and at its end; the test chooses the contexts."""
 
     acked: list[object] = field(default_factory=list)
     lost: list[object] = field(default_factory=list)
@@ -145,7 +145,7 @@ class Place:
             OS_FILES.close(fd)
 
     def offsets(self, file: Path) -> list[int]:
-        """Where the frames of an intact file start."""
+        """Return the offsets at which the frames of an intact file start."""
         fd = OS_FILES.open(file)
         try:
             scanner = FrameScanner(fd, read_file_header(fd, "f")[1], "f")

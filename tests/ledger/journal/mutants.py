@@ -1,4 +1,4 @@
-"""One broken rule each: what `test_mutants` puts in a core's place, for the simulator to find."""
+"""Mutants of the cores, each with a broken rule, which `test_mutants` installs for the simulator to find."""
 
 from __future__ import annotations
 
@@ -355,7 +355,7 @@ def _later_files_deny(self: CopyReader, scanned: copy_protocol.Scanned, start: i
 
 
 def _trimmable(broken: Callable[..., FrameNumber]) -> tuple[tuple[object, str, object], ...]:
-    """Where it is called: in the trimmer, and again on the view that commits."""
+    """Patch both places that call it: the trimmer, and the check on the view that commits."""
     return (housekeeper, "trimmable_before", broken), (sealing, "trimmable_before", broken)
 
 
@@ -400,13 +400,13 @@ MUTANTS = (
     Mutant("a torn frame read as the end", ((CopyReader, "_end", _later_files_deny),), "disks"),
     Mutant("metadata read before the journal", ((LogWalk, "is_ready", property(_metadata_first)),), "sealing"),
     Mutant("a reader past the LAC", ((LogWalk, "limit", property(_past_the_lac)),)),
-    Mutant("a reader believes a ROLL that nobody acknowledged", ((LogWalk, "limit", property(_begun_means_ended)),)),
+    Mutant("a reader believes a ROLL that was not acknowledged", ((LogWalk, "limit", property(_begun_means_ended)),)),
     Mutant(
         "a reader that skips a gap",
         ((LogWalk, "found_none", _skips_what_is_lost), (log_index, "_is_gap", _no_gap)),
         "disks",
     ),
-    Mutant("a reader that goes on far behind what is lost", ((LogWalk, "skip_hole", _skips_to_the_end),)),
+    Mutant("a reader that continues far behind what is lost", ((LogWalk, "skip_hole", _skips_to_the_end),)),
     Mutant("a reader that leaves a file too early", ((LogWalk, "found_none", _goes_on_in_the_next_file),), "no spares"),
     Mutant("seal above the LAC", ((housekeeper, "sealable_to", _seal_all),)),
     Mutant(
@@ -429,7 +429,7 @@ MUTANTS = (
     Mutant("ledgers opened in any log", ((housekeeper, "may_open", _may_always_open),), "sealing"),
     Mutant("a ledger closed in any log", ((housekeeper, "_close", _closes_whatever_the_state),), "sealing"),
     Mutant("a ledger closed before it is drained", ((WriterProcess, "is_drained", _always_drained),), "sealing"),
-    Mutant("a file deleted that goes on", ((housekeeper, "files_to_delete", _all_of_trimmed_fragments),), "sealing"),
+    Mutant("a growing file is deleted", ((housekeeper, "files_to_delete", _all_of_trimmed_fragments),), "sealing"),
     Mutant("a file forgotten before it is deleted", ((housekeeper, "pruned", _files_forgotten),), "trimming"),
     Mutant(
         "a fragment forgotten before it is trimmed", ((housekeeper, "deleted_before", _trims_forgotten),), "sealing"
@@ -464,4 +464,4 @@ _FOLLOWS = {
 }
 
 CONSEQUENCES = tuple(replace(m, profile=_FOLLOWS[m.name]) for m in MUTANTS if m.name in _FOLLOWS)
-"""Those that a look at single answers finds at once: without it, what follows from them is found."""
+"""The mutants that checks of single answers find at once: without these checks, their consequences are found."""

@@ -37,7 +37,7 @@ class BadBytes:
 
 @dataclass(frozen=True)
 class StuckFiles(OsFiles):
-    """One kind of step says that it was come to, and waits."""
+    """Files on which one kind of step reports that it was reached, and waits."""
 
     action: str
     reached: threading.Event = field(default_factory=threading.Event)

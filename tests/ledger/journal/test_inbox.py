@@ -1,4 +1,4 @@
-"""When the journal's event loop is woken: for what it can act on, and for that always."""
+"""The wake-ups of the journal's event loop: for events that it can act on, and for these always."""
 
 import threading
 
@@ -56,7 +56,7 @@ def test_answers_of_ended_files_are_forgotten() -> None:
     later = (copy(0, "2"), copy(1, "2"), copy(0))
     woken.inbox.expect((later, 5))
     woken.inbox.post(CopyAcked(copy(1, "2"), 5))
-    assert woken.times == 1, "a file that goes on has its answer still"
+    assert woken.times == 1, "a file that continues still has its answer"
     woken.inbox.expect((COPIES[1:], 5))
     woken.inbox.expect((later, 5))
     list(woken.inbox.take())

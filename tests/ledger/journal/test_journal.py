@@ -207,7 +207,7 @@ def test_an_abandoned_journal_reports_at_once_and_is_left_to_a_recovery(place):
     assert entries_in(place.log(place.recover())) in ([first], [first, second])
     deadline = time.monotonic() + 30
     while set(threading.enumerate()) - others:
-        assert time.monotonic() < deadline, "a thread goes on"
+        assert time.monotonic() < deadline, "a thread is still running"
         time.sleep(0.01)
 
 

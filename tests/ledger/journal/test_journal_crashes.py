@@ -87,7 +87,7 @@ class Files(RealPlace):
 
 @dataclass
 class Run:
-    """What happened: all entries in order, and how many were acknowledged at which step of the files."""
+    """A run's history: all entries in order, and the number of acknowledged ones at each step of the files."""
 
     recording: Recording
     register: MemoryRegister

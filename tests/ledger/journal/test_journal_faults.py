@@ -25,7 +25,7 @@ from tests.ledger.journal.journal_runs import Listener, Place, add, entries_in
 
 
 async def add_some(journal, listener, count, ledger=1):
-    """One at a time, so that each is a frame."""
+    """Add entries one at a time, so that each is a frame."""
     start = len(listener.acked)
     for number in range(start, start + count):
         add(journal, ledger, number, b"%d" % number)

@@ -23,7 +23,7 @@ FIRST_SEED = {
     ("metadata read before the journal", "sealing"): 750,
     ("what is unknown is lost", None): 1020,
 }
-"""Where the search begins for a rule that few runs meet: a few runs before the one that a search from seed 1 finds."""
+"""The first seed for a rule that few runs meet: a few runs before the one that a search from seed 1 finds."""
 
 
 @pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: mutant.name)

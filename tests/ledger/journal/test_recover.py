@@ -36,10 +36,10 @@ from tests.ledger.journal.journal_runs import QUORUM, Entry, Listener, Place, ad
 def write(
     place: Place, counts: Sequence[int] = (30,), limits: JournalLimits | None = None, quorum: Quorum = QUORUM
 ) -> list[Entry]:
-    """A writer that acknowledges some entries and then is gone, its files left open.
+    """Run a writer that acknowledges some entries and then disappears, its files left open.
 
-    After so many entries each it waits for the fragment ahead: full files are rolled as often as `counts` has further
-    parts, however long a commit of the record takes.
+    It waits for the fragment ahead after each of `counts`: so full files are rolled as often as `counts` has further
+    elements, however long a commit of the record takes.
     """
 
     async def run() -> list[Entry]:
@@ -62,7 +62,7 @@ def write(
 
 
 async def prepared(place: Place, listener: Listener, fragments: int = 2) -> None:
-    """The record names so many fragments; the last one is that ahead."""
+    """The record names this number of fragments; the last one is the fragment ahead."""
 
     def named() -> int:
         record = place.register.read().record

@@ -44,7 +44,7 @@ def taken(record: LogRecord = ONE) -> Recovery:
 
 
 def reading(record: LogRecord = ONE, lac: int = 0, third: CopyFenced | CopySilent = SILENT) -> Recovery:
-    """One that has fenced copies 0 and 1 and reads; the third is silent, or what is given."""
+    """Return a recovery that has fenced copies 0 and 1 and reads; the third is silent, or as given."""
     recovery = taken(record)
     recovery.handle(CopyFenced(copy(0), True, 0, lac))
     recovery.handle(CopyFenced(copy(1), True, 0, lac))

@@ -1,4 +1,4 @@
-"""What may be sealed, closed, trimmed, deleted, forgotten and opened, on one view of main."""
+"""Decisions on one view of main: what may be sealed, closed, trimmed, deleted, forgotten and opened."""
 
 from dataclasses import replace
 
@@ -170,7 +170,7 @@ def test_all_files_of_a_closed_log_are_deleted_when_it_is_trimmed() -> None:
 
 def test_the_record_forgets_fragments_whose_files_are_all_deleted() -> None:
     assert deleted_before(ROLLED, 4, {OLD, ON, NEW}) == 4
-    assert deleted_before(ROLLED, 4, {OLD}) == 0, "ON goes on: should it be dropped later, who else would know of it?"
+    assert deleted_before(ROLLED, 4, {OLD}) == 0, "ON continues, and only this record names it"
     assert deleted_before(ROLLED, 4, {OLD, ON}) == 2
     assert deleted_before(ROLLED, 2, {OLD, ON, NEW}) == 2
     assert deleted_before(ROLLED, 4, ()) == 0

@@ -1,4 +1,4 @@
-"""Which frame of a log a reader takes next, from which copy, and what it may believe."""
+"""A log reader's next frame: the choice of the frame and its copy, and the evidence that it may believe."""
 
 from dataclasses import replace
 
@@ -155,7 +155,7 @@ def test_a_reader_that_accepts_losses_continues_after_them() -> None:
 def test_a_skipped_frame_is_not_read_when_it_arrives() -> None:
     walk = take(at(replace(OPEN, fragments=(Fragment(0, (A, B)), Fragment(3, (A, C))))), A, -1)
     assert walk.skip_hole() == 3
-    assert walk.copy is None, "A stands in front of what was skipped, and lags"
+    assert walk.copy is None, "A is before what was skipped, and lags"
     assert list(walk.others()) == [A, C]
 
 

@@ -1,8 +1,8 @@
 """Journal writers as processes, to be killed and stopped. Run as a script, it forks one for each line of its input.
 
 A writer adds entries one after the other, entry `s` going to ledger `1 + s % LEDGERS` with bytes that follow from `s`
-and the incarnation, so that a log must hold exactly the first so many of them; it appends the count of acknowledged
-ones to a file as the journal tells it.
+and the incarnation, so that a log must hold a prefix of them without a gap; it appends the count of acknowledged
+ones to a file as the journal reports it.
 """
 
 from __future__ import annotations
@@ -96,7 +96,7 @@ class Writer:
                 await asyncio.sleep(0.004)  # idle, so that there are LAC frames
 
     async def run_to(self, count: int) -> None:
-        """So many entries, one at a time, and a clean close; or less, and none."""
+        """Append `count` entries, one at a time, and close; or fewer, without a close."""
         await self.journal.open()
         while self.acked < count:
             if not self.journal._shell.is_well:
@@ -104,7 +104,7 @@ class Writer:
             self.changed.clear()
             if self.added == self.acked and self.journal.can_add:
                 self.add()
-            with suppress(TimeoutError):  # of a journal that has too few paths left nobody is told
+            with suppress(TimeoutError):  # a journal with too few paths left reports nothing
                 async with asyncio.timeout(0.05):
                     await self.changed.wait()
         await self.journal.close()
@@ -133,7 +133,7 @@ class Process:
     acks: Path
 
     def acked(self) -> int:
-        """What it has acknowledged so far."""
+        """The number of entries that it has acknowledged so far."""
         lines = self.acks.read_bytes().split(b"\n")[:-1] if self.acks.exists() else []
         return int(lines[-1]) if lines else 0
 
@@ -156,7 +156,7 @@ class Process:
 
 
 class Forks:
-    """A process that forks writers: starting one anew each time would take a second."""
+    """A process that forks writers: starting a new interpreter each time would take a second."""
 
     def __init__(self) -> None:
         self._server = subprocess.Popen(
@@ -180,7 +180,7 @@ class Forks:
         return Process(self._line(f"run {base} {incarnation} {acks} {roll_bytes} {quorum}"), acks)
 
     def wait(self, process: Process) -> int:
-        """How it ended: its exit code, or minus the signal."""
+        """Wait for its end; return its exit code, or minus the signal."""
         return self._line(f"wait {process.pid}")
 
     def close(self) -> None:
@@ -191,7 +191,7 @@ class Forks:
 
 @contextmanager
 def forks() -> Iterator[Forks]:
-    """One, ended afterwards."""
+    """A fork server, ended afterwards."""
     made = Forks()
     try:
         yield made

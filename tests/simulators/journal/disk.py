@@ -16,7 +16,7 @@ FENCED_NAME = "frames.fenced"
 
 @dataclass(frozen=True, slots=True)
 class SimFrame:
-    """A frame and what stands in it.
+    """A frame and its content.
 
     Attributes:
         facts: Its header.
@@ -33,7 +33,7 @@ class SimFrame:
 
 @dataclass(slots=True, eq=False)
 class SimFile:
-    """One journal file. `ever_durable` is what the checks know: it stays when a disk loses the file.
+    """A journal file. `ever_durable` is for the checks only: it stays when a disk loses the file.
 
     At its end a crash may leave a short frame (`torn`), or one of full length whose content has holes (`holed`). After
     a failed fdatasync the kernel has dropped what was not durable: later ones succeed and make nothing durable
@@ -56,7 +56,7 @@ class SimFile:
 
     @property
     def is_there(self) -> bool:
-        """Whether it has a name on its path."""
+        """True if it has a name on its path."""
         return self.name is not None and not self.is_lost
 
     def append(self, frames: list[SimFrame], first: int) -> None:
@@ -90,7 +90,7 @@ class SimFile:
         self.name = self.durable_name
 
     def scan(self, start: int, limit: int) -> Scanned:
-        """What a scan of the file finds; a bad frame hides all behind it."""
+        """Return the frames that a scan of the file finds; a bad frame hides all after it."""
         whole, end = len(self.frames), ScanEnd.TORN if self.torn else ScanEnd.CLEAN
         if self.damaged_at is not None and self.damaged_at < whole:
             last = self.damaged_at == whole - 1 and not self.torn and not self.holed
@@ -114,11 +114,11 @@ class SimFile:
         return self.first + whole
 
     def ends_badly(self) -> bool:
-        """Whether a frame of full length that is bad follows the last good one."""
+        """True if a bad frame of full length follows the last good one."""
         return self.holed or (self.damaged_at is not None and self.damaged_at < len(self.frames))
 
     def is_sound(self) -> bool:
-        """Whether the file can be read to its end, and ends between two frames."""
+        """True if the file can be read to its end, and ends between two frames."""
         return not (self.ends_badly() or self.torn)
 
 

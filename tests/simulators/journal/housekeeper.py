@@ -40,7 +40,7 @@ CLOSES_AT_ONCE = 2
 
 
 class Housekeeper(Actor):
-    """One task of a sealer, a trimmer or a broker: read main, read the journal, decide, commit, delete."""
+    """A task of a sealer, a trimmer or a broker: read main, read the journal, decide, commit, delete."""
 
     def __init__(self, world: World, name: str, task: Task, writer: WriterProcess) -> None:
         """It begins with `start`."""
@@ -54,7 +54,7 @@ class Housekeeper(Actor):
         self.world.post(self, self.read_main)
 
     def read_main(self) -> None:
-        """One view of main."""
+        """Take a view of main."""
         main = self.world.register.main
         if main.log is None or main.is_gone:
             return
@@ -98,7 +98,7 @@ class Housekeeper(Actor):
         return SealCommit(main, ends=ends)
 
     def _close_drained(self) -> None:
-        """The owner closes a ledger while it goes on with others."""
+        """Close a ledger as its owner, while the others stay open."""
         drained = self._writer.drained()
         if drained is None:
             self._writer.retire()
@@ -113,7 +113,7 @@ class Housekeeper(Actor):
     # -- trimming ------------------------------------------------------------------------------------------------------
 
     def _snapshot_or_trim(self, main: MainView) -> None:
-        """Of a closed log the cursors are snapshotted first: nobody else will."""
+        """Trim the log; snapshot the cursors of a closed one first, as no broker will."""
         begins = [
             max(begin, main.trimmed_before) for begin, end in ended_spans(main.record) if end > main.trimmed_before
         ]
@@ -149,7 +149,7 @@ class Housekeeper(Actor):
             self.world.post(self, self.delete)
 
     def delete(self) -> None:
-        """What is committed as trimmed goes, file by file."""
+        """Delete what is committed as trimmed, file by file."""
         main = self.world.register.main
         if main.is_gone:
             return
@@ -183,14 +183,14 @@ class Housekeeper(Actor):
         if commit is None:
             return
         if self.world.random() < self.world.profile.unknown:
-            # It comes later, and whoever waits for it decides anew.
+            # The commit arrives later, and the process that waits for it decides again.
             self.world.post(None, self.late, commit)
             self.world.post(self, self.commit, decide, then)
         else:
             self.world.post(None, self.arrive, commit, decide, then)
 
     def arrive(self, commit: SealCommit, decide: Decide, then: Callable[[], None] | None) -> None:
-        """Compare and set; a conflict lets it decide anew."""
+        """Compare and set; after a conflict it decides again."""
         if not self.apply(commit):
             self.world.post(self, self.commit, decide, then)
         elif then is not None:

@@ -1,4 +1,4 @@
-"""What a simulated reader of the log has open, and its way through it: each look into another copy is an event."""
+"""The open files of a simulated log reader, and its walk through the log: reading another copy is an event."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tests.simulators.journal.world import Actor
 
 
 class LogFiles:
-    """What a reader of the log has open, and the walk that it makes through it."""
+    """The open files of a log reader, and its walk through the log."""
 
     def __init__(self, actor: Actor, begin: int, spread: int) -> None:
         """Nothing is open."""
@@ -40,7 +40,7 @@ class LogFiles:
         self.walk.opened(copy, file is not None and path.usable)
 
     def has_open(self, copies: Sequence[Copy]) -> bool:
-        """Whether one of these files is open."""
+        """True if one of these files is open."""
         return any(copy in self._files for copy in copies)
 
     def forget_failures(self) -> None:

@@ -1,8 +1,8 @@
-"""What the simulation knows and no actor does; it checks the invariants I1 to I12 at each step that could break one.
+"""The simulation's knowledge that no actor has; it checks invariants I1 to I12 at each step that could break one.
 
 I1   no acknowledged frame is above the end of a CLOSED log      I7   a no comes from a fenced file only
 I2   acknowledged frames are in files that the record names      I8   a lost frame is never denied
-I3   frames of a CLOSED log are durable at ack quorum            I9   nobody but the taker changes a taken log
+I3   frames of a CLOSED log are durable at ack quorum            I9   only its recoverer changes a taken log
 I4   acknowledged in order, without gap, with the bytes sent     I10  an answer is durable before it is given
 I5   CLOSED is final, ended fragments do not change              I11  nothing is deleted or forgotten that is needed
 I6   no acknowledgement under copies that no record names        I12  a reader never goes back, skips or invents
@@ -25,7 +25,7 @@ from tests.simulators.journal.register import MainView, Register, SealCommit
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where a reader found entries [first, end): in segments, or in `frame`, which these copies hold."""
+    """The source of entries [first, end) that a reader got: segments, or `frame`, which these copies hold."""
 
     ledger: LedgerId
     first: int
@@ -166,7 +166,7 @@ class Oracle:
         self._check_forgotten(old, new)
 
     def _check_forgotten(self, old: LogRecord, new: LogRecord) -> None:
-        """A fragment that the record does not name any more was trimmed, or held nothing that counts."""
+        """Check that a fragment that the record no longer names was trimmed, or held no frame that counts."""
         begin = self._begin(new)
         if begin > self._begin(old) and begin > self.register.main.trimmed_before:
             raise ViolationError(f"I11: frames below {begin} are forgotten, and were not trimmed")
@@ -191,13 +191,13 @@ class Oracle:
                     raise ViolationError(f"I4: {copy} holds another frame than was sent")
 
     def is_lost(self, record: LogRecord, number: int) -> bool:
-        """Whether no copy of the frame can be read any more."""
+        """True if no copy of the frame is readable."""
         holding = self.holding(record, number)
         ends = [self.files[copy].good_end() for copy in holding.copies if self.files[copy].is_there] if holding else []
         return all(end is None or end <= number for end in ends)
 
     def recovered(self, copy: Copy) -> bool:
-        """Whether a recovery wrote the file: the writer's have numbers for names."""
+        """True if a recovery wrote the file: the writer's have numbers for names."""
         return not copy.file.isdecimal()
 
     # -- sealing and trimming ------------------------------------------------------------------------------------------
@@ -301,7 +301,7 @@ class Oracle:
             raise ViolationError(f"I12: ledger {ledger} was readable to {had}, and is to {end}")
 
     def _was_cut_short(self) -> bool:
-        """Whether the log was closed below what was acknowledged, by the word of an operator."""
+        """True if the log was closed below its last acknowledged frame, on an operator's command."""
         record = self.register.main.record
         return bool(record.given_up) and record.last_frame is not None and record.last_frame < self.acked
 
@@ -330,7 +330,7 @@ class Oracle:
         return skipped
 
     def _check_lost(self, ledger: LedgerId, entries: Iterable[int]) -> None:
-        """What a reader may go on without: no segment has it, nor a copy that can be read up to it."""
+        """Check that a reader may skip the entries: no segment has them, and no copy can be read up to them."""
         main = self.register.main
         for entry in entries:
             number = self.entries[ledger][entry]

@@ -1,4 +1,4 @@
-"""What simulated writers and recoverers have in common: the files that they append to, and the register."""
+"""The common part of simulated writers and recoverers: the files that they append to, and the register."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ class _OpenFile:
 
 
 class JournalProcess(Actor):
-    """What writers and recoverers have in common: files that they write, and the register."""
+    """The common part of writers and recoverers: the files that they write, and the register."""
 
     def __init__(self, world: World, name: str) -> None:
         super().__init__(world, name)
@@ -215,7 +215,7 @@ class JournalProcess(Actor):
                 for copy in copies:
                     self.open_files.pop(copy, None)
             case _:
-                raise AssertionError(f"nobody serves {effect}")
+                raise AssertionError(f"no actor serves {effect}")
 
     def create_once(self, copy: Copy) -> None:
         """A duplicate of the request finds the file there."""

@@ -36,7 +36,7 @@ NORMAL = {
 }
 
 _HEALTHY = (("away", 0), ("back", 0), ("crash", 0), ("empty", 0), ("damage", 0), ("power_cut", 0))
-"""Where nothing is away, a reader has no excuse for a hole."""
+"""A profile in which no path is ever away: a reader has no excuse for a hole."""
 
 _BAD_DISKS = (("crash", 5), ("empty", 3), ("damage", 4), ("power_cut", 3), ("away", 5))
 

@@ -64,7 +64,7 @@ class RecoveryProcess(JournalProcess):
         self.serve(self.core.handle(event))  # type: ignore[arg-type]  # the recovery's own
 
     def time_out(self) -> None:
-        """One of the paths takes too long: one that is read, or one that is written to."""
+        """Let a path take too long: one that is read, or one that is written to."""
         candidates = list(self.readers)
         if candidates and self.world.random() < 0.7:
             copy = self.world.rng.choice(candidates)
@@ -123,7 +123,7 @@ class RecoveryProcess(JournalProcess):
     def serve_reader(
         self, copy: Copy, reader: CopyReader, effect: CheckIdentity | Rename | SyncDirectory | Scan
     ) -> None:
-        """One disk operation of a reader."""
+        """Run a disk operation of a reader."""
         path = self.world.paths[copy.path]
         outcome: ReadEvent
         match effect:

@@ -53,7 +53,7 @@ class MainView:
 
     @property
     def marks(self) -> SealMarks:
-        """What the rules of sealing want to know."""
+        """Return the facts that the rules of sealing need."""
         return SealMarks(self.sealed_before, self.trimmed_before, not self.unended)
 
 
@@ -122,5 +122,5 @@ class Register:
 
 
 def new_register(ledgers: tuple[LedgerId, ...]) -> Register:
-    """One in which nothing was committed but the opening of these ledgers."""
+    """Return a register in which only the opening of these ledgers was committed."""
     return Register(MainView(opened=ledgers))

@@ -1,4 +1,4 @@
-"""One run: a writer, recoverers, and everything that goes wrong, under one seed; then all heals and must end well."""
+"""A run: a writer, recoverers, and everything that goes wrong, under one seed; then all heals and must end well."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ class Run:
         Settling(self.cast, self.events).run()
 
     def summary(self) -> Counter[str]:
-        """What happened in the run, to see that runs reach what they are for."""
+        """Return counts of the run's events, which show whether runs reach what they are for."""
         events = Counter(self.events)
         log = self.world.register.log
         if log is not None:
@@ -120,7 +120,7 @@ class Run:
             self.recoveries[-1].start()
 
     def _reader(self, name: str) -> TailProcess:
-        """Where nothing is ever away, one that may go on without what is lost must never do so."""
+        """Return a reader; if no path is ever away, even one that may skip losses must never do so."""
         fail_on_loss = not (self.world.profile.is_healthy and self.world.random() < 0.5)
         return TailProcess(self.world, name, fail_on_loss=fail_on_loss)
 
@@ -167,7 +167,7 @@ class Run:
         self.world.rng.choice(self.readers).start()
 
     def _new_reader(self) -> None:
-        """One that has nothing open and reads from the first entry on."""
+        """Return a reader with no open file that starts at the first entry."""
         index = int(self.world.random() * len(self.readers))
         self.readers[index].kill()
         self.readers[index] = self._reader(f"t{self.world.steps}")
@@ -192,7 +192,7 @@ class Run:
         self.world.rng.choice(list(self.world.paths.values())).crash(self.world.rng)
 
     def _may_lose(self) -> bool:
-        """What the ack quorum is for: one disk fewer than copies of an acknowledged frame."""
+        """Return how many disks may be lost, by the ack quorum: one fewer than copies of an acknowledged frame."""
         return self.world.losses < self.world.profile.ack_quorum - 1
 
     def _empty(self) -> None:

@@ -16,7 +16,7 @@ LAST_LINES = 60
 
 @dataclass(slots=True)
 class Result:
-    """What a search did; `violation` names the profile and seed to run again, and how it came to it."""
+    """The result of a search; `violation` names the profile and seed to run again, and the events before it."""
 
     runs: int = 0
     steps: int = 0

@@ -90,7 +90,7 @@ class Settling:
             self._drain()
             if not added and writer.core.can_add:
                 added = True
-                writer.add()  # a frame for nobody in particular may be lost, and this one shows it
+                writer.add()  # a frame that no process waits for may be lost: one more shows it
             elif world.oracle.acked >= self._last_awaited() and not writer.silent():
                 break
         if writer.core.is_over:
@@ -109,7 +109,7 @@ class Settling:
         return max((f.facts.number for f in sent if f.facts.kind is not FrameKind.LAC), default=NO_FRAME)
 
     def _recovered(self) -> bool:
-        """Whether somebody who recovers now closes the log; that it may refuse is checked."""
+        """True if a recovery now closes the log; a refusal is checked to be justified."""
         world = self.world
         self.recoveries.append(RecoveryProcess(world, "last"))
         self.recoveries[-1].start()
@@ -124,7 +124,7 @@ class Settling:
         return False
 
     def _check_giving_up(self) -> None:
-        """An operator who gives all paths up has the log closed, without what no copy has any more (see `Oracle`)."""
+        """Check that giving up all paths closes the log, without the frames that no copy has left (see `Oracle`)."""
         world = self.world
         if sum(path.has_cookie for path in world.paths.values()) < world.profile.ack_quorum:
             return
@@ -140,7 +140,7 @@ class Settling:
         self._check_lossy_reader(reader)
 
     def _is_decidable(self, log: LogRecord) -> bool:
-        """Whether so many sound copies are left that a frame which none of them has was never acknowledged."""
+        """True if enough sound copies are left to prove that a frame which none of them has was never acknowledged."""
         paths = self.world.paths
         writable = sum(path.has_cookie for path in paths.values())
 
@@ -155,7 +155,7 @@ class Settling:
         return enough and writable >= log.ack_quorum
 
     def _check_reader(self, reader: TailProcess) -> None:
-        """Who reads on now has had every acknowledged entry, or every one of a closed log, once and in order."""
+        """Check that the reader gets every acknowledged entry, or all of a closed log, once and in order."""
         oracle = self.world.oracle
         for _ in range(SETTLING_ROUNDS):
             reader.start()
@@ -171,7 +171,7 @@ class Settling:
                 )
 
     def _check_loss(self) -> None:
-        """A frame goes bad in every copy: who may go on without it has all else, and nobody else goes past it."""
+        """Damage a frame in every copy: a reader that may skip it gets all others, and no other reader passes it."""
         world, record = self.world, self.world.register.main.record
         end = world.oracle.readable() + 1
         begin = max(world.register.main.trimmed_before, world.register.main.sealed_before)
@@ -192,7 +192,7 @@ class Settling:
         self._check_lossy_reader(TailProcess(world, "t-lossy", fail_on_loss=False))
 
     def _check_lossy_reader(self, reader: TailProcess) -> None:
-        """Who goes on behind what is lost has every entry that is not."""
+        """Check that a reader that skips lost entries gets every other one."""
         oracle, main = self.world.oracle, self.world.register.main
         for _ in range(SETTLING_ROUNDS):
             reader.start()

@@ -43,7 +43,7 @@ class TailProcess(Actor):
     """
 
     def __init__(self, world: World, name: str, *, fail_on_loss: bool = True) -> None:
-        """It begins with `start`, and again after each pass; without `fail_on_loss` it goes on behind what is lost."""
+        """Create the reader: it begins at `start`, also after each pass; without `fail_on_loss` it skips losses."""
         super().__init__(world, name)
         self._fail_on_loss = fail_on_loss
         self.skipped = 0
@@ -75,7 +75,7 @@ class TailProcess(Actor):
         self.world.post(self, self.read_main)
 
     def read_main(self) -> None:
-        """One view of main."""
+        """Take a view of main."""
         main = self._main = self.world.register.main
         unfinished = [ledger for ledger in LEDGERS if is_unfinished(main.ends.get(ledger), main.sealed.get(ledger, 0))]
         if main.is_gone or not unfinished:

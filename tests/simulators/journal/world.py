@@ -19,12 +19,12 @@ from tests.simulators.journal.oracle import Oracle
 from tests.simulators.journal.register import new_register
 
 Step: TypeAlias = Callable[..., None]
-"""What happens when an event's turn has come."""
+"""The action of an event, run when its turn has come."""
 
 
 @dataclass(frozen=True, slots=True)
 class Profile:
-    """What kind of run: sizes, and how often what goes wrong.
+    """The profile of a run: sizes, and the probability of each fault.
 
     Attributes:
         name: For reports.
@@ -60,7 +60,7 @@ class Profile:
 
     @property
     def is_healthy(self) -> bool:
-        """Whether no path is ever away, and no disk loses anything."""
+        """True if no path is ever away, and no disk loses anything."""
         weights = dict(self.weights)
         return all(weights.get(name) == 0 for name in ("away", "crash", "empty", "damage", "power_cut"))
 
@@ -93,7 +93,7 @@ class Actor:
 
 
 class World:
-    """One run's paths, register, truth and events."""
+    """The paths, register, truth and events of a run."""
 
     def __init__(self, profile: Profile, seed: int, ledgers: tuple[LedgerId, ...], *, traced: bool = False) -> None:
         """A world in which only the ledgers were opened; the same seed always gives the same run."""
@@ -128,7 +128,7 @@ class World:
         return True
 
     def deliver(self) -> None:
-        """One event of the pool happens."""
+        """Deliver an event of the pool."""
         pool = self.pool
         index = int(self.random() * len(pool))
         owner, step, arguments = pool[index]

@@ -36,7 +36,7 @@ class WriterProcess(JournalProcess):
     """A broker incarnation's journal writer, with clients that publish to a few ledgers."""
 
     def __init__(self, world: World, name: str, profile: Profile) -> None:
-        """Its log is opened when `feed` gets StartLog."""
+        """Create the process; its log is opened when `feed` gets StartLog."""
         super().__init__(world, name)
         quorum = Quorum(profile.write_quorum, profile.write_quorum, profile.ack_quorum)
         self.core = JournalWriter(name, quorum, roll_bytes=profile.roll_groups, max_in_flight=12)
@@ -75,7 +75,7 @@ class WriterProcess(JournalProcess):
         self.feed(PathWithdrawn(PathId(self.world.rng.randrange(len(self.world.paths)))))
 
     def time_out(self) -> None:
-        """One of the paths takes too long."""
+        """Let one of the paths take too long."""
         if self.open_files:
             self.feed(CopyFailed(self.world.rng.choice(list(self.open_files))))
 
@@ -124,7 +124,7 @@ class WriterProcess(JournalProcess):
         return SimFrame(facts, self.world.content, tuple(entries), cursors)
 
     def retire(self) -> None:
-        """Append nothing to one of the ledgers any more: it is idle, or Spark has attached another behind it."""
+        """Stop appending to one of the ledgers: it is idle, or Spark has attached another one behind it."""
         if len(self.next_entries) > 1:
             ledger = self.world.rng.choice(list(self.next_entries))
             self._retired[ledger] = self.next_entries.pop(ledger)
@@ -138,7 +138,7 @@ class WriterProcess(JournalProcess):
         return None
 
     def is_drained(self, ledger: LedgerId) -> bool:
-        """Whether every entry of it is acknowledged."""
+        """True if every entry of the ledger is acknowledged."""
         return self._last_frames[ledger] <= self.acked
 
     def snapshot(self) -> None:

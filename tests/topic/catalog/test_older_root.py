@@ -1,4 +1,4 @@
-"""An upgrade: a root as an older version left it, its broker killed, is read as it is, and goes on."""
+"""An upgrade: a root as an older version left it, its broker killed, is read unchanged, and continues to work."""
 
 from __future__ import annotations
 

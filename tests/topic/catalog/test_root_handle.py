@@ -172,7 +172,7 @@ def test_several_writers_make_one_root(tmp_path: Path, start_python: Callable[..
 
 
 def test_a_folder_that_another_process_is_making_is_not_occupied(memory_path: Path) -> None:
-    """One look: a folder that came between two of them was taken for one that holds something else."""
+    """The folder is listed once: one made between two listings was mistaken for a folder with other content."""
     folder = memory_path / "root"
     is_over = threading.Event()
 

@@ -1,4 +1,4 @@
-"""A write is in its topics once and whole, or not at all, whoever else writes and whatever is retried."""
+"""A write is in its topics once and whole, or not at all, despite other writers and retries."""
 
 from __future__ import annotations
 
@@ -164,7 +164,7 @@ def test_entries_are_dense_in_one_ledger(root: Root, topic: str) -> None:
 
 
 def test_a_later_ledger_ends_an_attached_one_for_good(root: Root, topic: str) -> None:
-    """Where a broker's ledger follows, the next write gets a ledger behind it."""
+    """If a broker's ledger follows, the next write gets a ledger behind it."""
     messages.write(root, topic, rows("a"))
     topic_id = messages.target(root, topic).parts[0].topic_id
     opened = LedgerRecord(

@@ -1,4 +1,4 @@
-"""What a consumer takes, and what it leaves behind, with real leases and metadata."""
+"""The slots that a consumer acquires and those that it leaves, with real leases and metadata."""
 
 from __future__ import annotations
 

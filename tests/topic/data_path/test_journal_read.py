@@ -46,7 +46,7 @@ def stored(log: LogOnDisk, topic: str, place: JournalPlace) -> list[bytes]:
 
 
 def rot(file: Path, payload: bytes) -> None:
-    """One bit of a payload, in place."""
+    """Flip a bit of a payload, in place."""
     content = file.read_bytes()
     with file.open("r+b") as opened:
         opened.seek(content.index(payload) + 5)

@@ -1,4 +1,4 @@
-"""Reading goes on with any good copy, finds merged entries again, and tells losses from skips."""
+"""Reading continues with any good copy, finds merged entries, and distinguishes losses from skips."""
 
 from __future__ import annotations
 
@@ -249,7 +249,7 @@ def test_the_log_is_accurate_if_all_copies_are_bad(
 def test_unreachable_entries_are_not_lost(
     root: Root, written: list[bytes], copy_of: Locate, monkeypatch: pytest.MonkeyPatch, allow: bool
 ) -> None:
-    """One after the other the three copies go away, get damaged or get lost: only with the last is it a loss."""
+    """The three copies become unreachable, damaged or lost in turn: only the last one makes it a loss."""
     (file,) = root.store.view().all(FileRecord)
     (whole,) = slices(root)
     storage, away = root.path / "storage", root.path / "away"
@@ -345,7 +345,7 @@ def test_entries_are_found_again_after_a_merge(root: Root) -> None:
 def test_a_loss_that_is_found_when_a_place_is_resolved_again(
     root: Root, copy_of: Locate, caplog: pytest.LogCaptureFixture, allow: bool
 ) -> None:
-    """What was planned as one segment lies in two others now, and what was between them is gone."""
+    """A range planned as one segment lies in two others now, and the entries between them are gone."""
     root.create_topic("t")
     for number in range(3):
         messages.write(root, "t", [f"{number}-{row}".encode() for row in range(4)])

@@ -1,4 +1,4 @@
-"""Where rows go, and that none is lost, doubled or put out of order on the way."""
+"""Routing of rows to partitions: no row is lost, doubled or put out of order on the way."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def test_small_batches_spread_and_large_ones_stay_in_runs() -> None:
     assert large[:RUN_ROWS].tolist() == [2] * RUN_ROWS
     assert np.flatnonzero(np.diff(large)).tolist() == [RUN_ROWS * turn - 1 for turn in range(1, 11)]
     more, _ = route(None, 4000, 4, JAVA, state)
-    assert np.flatnonzero(np.diff(more))[0] == 499, "a run goes on in the next batch"
+    assert np.flatnonzero(np.diff(more))[0] == 499, "a run continues in the next batch"
     assert more[0] == large[-1]
 
 

@@ -60,7 +60,7 @@ def start(root: Root) -> Iterator[Callable[..., RunningIncarnation]]:
 
 
 class Follower:
-    """A reader that goes on where it stopped."""
+    """A reader that continues where it stopped."""
 
     def __init__(self, root: Root, topic: str = "t") -> None:
         self.root = root
@@ -349,7 +349,7 @@ def test_spark_writes_wait_for_the_brokers_switch_to_another_ledger(
     broker.send("t", numbered(0, 10))
     messages.write(root, "t", numbered(10, 20))
     first_look = follower.follow()
-    assert first_look in (numbered(0, 10), []), "nobody passes the open ledger"
+    assert first_look in (numbered(0, 10), []), "no reader passes the open ledger"
     assert follower.follow_to(20) == numbered(0, 20)
     broker.send("t", numbered(20, 30))
     assert follower.follow_to(30) == numbered(0, 30)

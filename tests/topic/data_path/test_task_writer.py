@@ -1,4 +1,4 @@
-"""What one task writes: routed, cut into entries, in few files, within memory, on the storage paths that are well."""
+"""The output of a task: routed, cut into entries, in few files, within memory, on the storage paths that are well."""
 
 from __future__ import annotations
 
@@ -110,7 +110,7 @@ def test_many_topics_share_a_file_and_files_roll(root: Root, monkeypatch: pytest
 def test_a_task_holds_no_more_than_its_limit_however_rows_are_spread(
     root: Root, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """One partition has nearly all rows: the few of the others must not keep whole batches in memory."""
+    """A partition has nearly all rows: the few of the others must not keep whole batches in memory."""
     limit = 4 << 20
     monkeypatch.setattr(task_writer, "MAX_BUFFER_BYTES", limit)
     root.create_topic("t", partitions=8)

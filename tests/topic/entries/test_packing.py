@@ -1,4 +1,4 @@
-"""What is packed into shared batches is found again: each segment's rows, and no others."""
+"""Segments packed into shared batches can be read: each segment's rows, and no others."""
 
 from __future__ import annotations
 

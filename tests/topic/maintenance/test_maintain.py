@@ -43,7 +43,7 @@ ROWS = 4
 
 
 def simulate_seconds(root: Root, topic: str, first: int, count: int) -> None:
-    """One write a second of a few keyed rows, as a query does it: tasks stage ahead, the driver attaches in order."""
+    """Write a few keyed rows each second, as a query does: tasks stage ahead, the driver attaches in order."""
     to, paths = messages.target(root, topic), root.writable_paths(root.store.view())
 
     def staged(number: int) -> tuple[int, WriteId, TaskOutput]:
@@ -97,7 +97,7 @@ def test_a_simulated_day_in_short(memory_path: Path, monkeypatch: pytest.MonkeyP
     assert status.files <= 3
     assert sum(1 for _ in root.path.glob("storage/*/segments/*/*")) <= 3 * 2 * status.files
     assert len(root.store.view().all(WriteRecord)) <= status.files
-    messages.write(root, topic, [b"goes on"])
+    messages.write(root, topic, [b"continues"])
     assert messages.read(root, topic)[0] == before[0]
 
 
@@ -265,7 +265,7 @@ def test_processes_killed_at_many_random_points(root: Root, start_python: Callab
 
 
 def test_only_paths_that_failed_are_healed(root: Root) -> None:
-    """What somebody set to read-only, draining or lost stays so."""
+    """A path that an operator set to read-only, draining or lost stays so."""
     states = {0: ("read-only", "disk is full"), 1: ("read-only", ""), 2: ("draining", "")}
     records = [
         PathRecord(path_id=number, uri=f"storage/{number}", state=state, reason=reason)

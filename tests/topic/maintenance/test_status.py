@@ -1,4 +1,4 @@
-"""What status says is what there is."""
+"""`status` agrees with the root."""
 
 from __future__ import annotations
 
@@ -106,7 +106,7 @@ def test_reports_of_files_that_are_no_more_do_not_count(root: Root) -> None:
 
 
 def test_verify_reads_every_copy(root: Root, copy_of: Locate) -> None:
-    """What is bad is reported, also by later calls; what was repaired is cleared."""
+    """A bad copy is reported, also by later calls; a repaired one is cleared."""
     root.create_topic("t")
     for number in range(3):
         messages.write(root, "t", [str(number).encode() * 100])

@@ -83,7 +83,7 @@ _parse_long = lru_cache(maxsize=4)(_parse)
 
 
 def unreadable(writer: AvroSchema, reader: AvroSchema) -> list[str]:
-    """Why data of `writer` cannot be read with `reader`, a clause for each place; empty if it can."""
+    """Return the reasons why `reader` cannot read data of `writer`, a clause for each place; empty if it can."""
     return list(dict.fromkeys(_Resolution(writer, reader).problems(writer.canonical, reader.canonical, "")))
 
 

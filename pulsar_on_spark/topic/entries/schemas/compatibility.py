@@ -1,4 +1,4 @@
-"""Which schema may follow which: Pulsar's compatibility strategies. Pure.
+"""Pulsar's compatibility strategies: the check of a new schema against earlier ones. Pure.
 
 | strategy | a new schema | compared with |
 |---|---|---|
@@ -106,7 +106,7 @@ def check_consumer(topic: str, reader: TopicSchema, versions: Mapping[int, Topic
 
 
 def differences(writer: TopicSchema, reader: TopicSchema) -> list[str]:
-    """Why what `writer` writes cannot be read with `reader`, a clause for each place; empty if it can."""
+    """Return the reasons why `reader` cannot read data of `writer`, a clause for each place; empty if it can."""
     if writer.type != reader.type:
         return [f"its type is {writer.type}, not {reader.type}"]
     if writer.type in AVRO_BASED:

@@ -69,7 +69,7 @@ class TopicSchema:
 
     @classmethod
     def of_record(cls, record: SchemaRecord) -> TopicSchema:
-        """A stored one."""
+        """Return the schema that a record stores."""
         return cls(record.type, record.data, record.properties)
 
     def record(self, owner: SchemaOwner, version: int) -> SchemaRecord:

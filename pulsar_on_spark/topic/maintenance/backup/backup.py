@@ -73,8 +73,8 @@ def back_up(root: RootHandle, target: Path, progress: Progress = silent) -> Back
 
     Args:
         root: The root.
-        target: Absent. It becomes a root of its own.
-        progress: Called in the course of it.
+        target: A path where nothing exists yet. It becomes a root of its own.
+        progress: Called as the backup proceeds.
 
     Raises:
         InvalidArgumentError: the target exists, or lies in the root.

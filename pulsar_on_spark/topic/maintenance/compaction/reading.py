@@ -137,7 +137,7 @@ def read_index(
     paths: PathTable,
     on_bad_copy: OnBadCopy,
 ) -> Index:
-    """Which entries are left (arguments and errors as `compacted_slices` and `CompactedSlice.read`)."""
+    """Return the index of the remaining entries (arguments, errors: `compacted_slices`, `CompactedSlice.read`)."""
     if not record.files:
         return {}
     last = record.files[-1]

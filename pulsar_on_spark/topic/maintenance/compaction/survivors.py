@@ -69,7 +69,7 @@ def kept_rows(
 
 
 def _kept_wholes(entry_places: Int64s, raw: pa.BinaryArray, survivors: Int64s) -> Bools:
-    """Which rows are whole entries of which anything is kept: the first pass may have seen its messages."""
+    """Flag the rows that are whole entries with a surviving message: the first pass may have seen their messages."""
     is_whole = pc.greater(pc.binary_length(raw).fill_null(0), 0).to_numpy(zero_copy_only=False)
     first = np.searchsorted(survivors, entry_places)
     return np.asarray(is_whole & (np.searchsorted(survivors, next_entry(entry_places)) > first))

@@ -43,7 +43,7 @@ MAX_JOB_BYTES = 256 << 20
 MAX_JOB_SEGMENTS = 2_000
 """Records that one commit replaces: larger commits lose against the commits of the topic's writers."""
 ROW_BYTES = 120
-"""Memory of a message besides its key and value."""
+"""Memory that a message needs besides its key and value."""
 _MAX_ROUNDS = 4
 
 

@@ -100,9 +100,9 @@ def live(view: View) -> list[FileRecord]:
 
 
 def audit(root: RootHandle, limits: RepairLimits) -> Audit:
-    """Look at all storage paths once.
+    """Check all storage paths once.
 
-    A path that turns out to be away is marked as failed, so that no process writes to it and its downtime is recorded.
+    An unreachable path is marked as failed, so that no process writes to it and its downtime is recorded.
 
     Raises:
         MetadataError: the metadata cannot be read or written.

@@ -240,7 +240,7 @@ def _is_named(view: DurableView, file_id: FileId, path_id: PathId) -> bool:
 
 
 def _change(root: RootHandle, batch: Sequence[Restored], copies: CopiesThen) -> set[str]:
-    """Commit other copies into the records of files; return the files whose record changed."""
+    """Commit new lists of copies to the records of files; return the files whose record changed."""
     changed: list[FileRecord] = []
 
     def decide(view: View) -> Change | None:

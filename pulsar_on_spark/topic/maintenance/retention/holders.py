@@ -95,7 +95,7 @@ def _settled(own: Sequence[CursorMark], position: Position, now: datetime) -> Po
 
 
 def _last_settled(own: Sequence[CursorMark], now: datetime) -> int:
-    """Which mark is the newest that is old enough; -1 if none is."""
+    """Return the index of the newest mark that is old enough; -1 if none is."""
     for index in range(len(own) - 1 - _MARKS_BEHIND, -1, -1):
         if now - own[index].seen_at >= SPARK_KEEPS:
             return index

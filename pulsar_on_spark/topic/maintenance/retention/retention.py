@@ -1,6 +1,6 @@
-"""Which segments of a topic may go, and why each of the others is kept. Pure.
+"""Retention: the segments of a topic that may be deleted, and the reason why each other one is kept. Pure.
 
-What may go is the front of the chain, segment by segment, up to the first that must stay:
+The front of the chain may be deleted, segment by segment, up to the first one that must stay:
 
     its ledger is open, or not sealed to its end    the ledger's last segment stays: it shows where the ledger continues
     a reader may need it (`holders.py`)             stays
@@ -122,7 +122,7 @@ def why_kept(
     *,
     keeps_end: bool = False,
 ) -> list[KeptSegment]:
-    """Why each sealed segment of a topic is kept, in the order of the chain (arguments as `decide_trim`)."""
+    """Return the reason to keep each sealed segment of a topic, in chain order (arguments as `decide_trim`)."""
     judge = _Judge(view, topic_id, retention, holding, now, truncated_before(view, topic_id))
     kept: list[KeptSegment] = []
     first: SegmentRecord | None = None
@@ -171,7 +171,7 @@ class _Judge:
         self._behind = sum(segment.bytes for segment in view.all(SegmentRecord, topic_id)) if limit_mb > 0 else 0
 
     def why_kept(self, part: _LedgerPart, segment: SegmentRecord) -> str | None:
-        """Why a segment stays; None if it may go with all that is before it."""
+        """Return the reason to keep a segment; None if it may be deleted with all segments before it."""
         self._behind -= segment.bytes
         if not part.is_finished and segment is part.segments[-1]:
             return "Kept for its ledger, which is open, not sealed to its end, or that of a terminated topic."

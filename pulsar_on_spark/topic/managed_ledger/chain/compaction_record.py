@@ -44,7 +44,7 @@ def log_start(view: View, topic_id: str, record: CompactionRecord | None) -> Pos
 
 
 def truncated_before(trim: TrimRecord) -> Position:
-    """Return the end of the truncated entries, trimmed since or not: no compaction may bring them back."""
+    """Return the end of the truncated entries, trimmed or not: no compaction may restore them."""
     return Position(LedgerId(trim.truncated_ledger), EntryId(trim.truncated_entry))
 
 

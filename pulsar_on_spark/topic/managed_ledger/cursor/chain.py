@@ -96,7 +96,7 @@ class LedgerChain:
             yield first, stop
 
     def settle(self, ledger: int, entry: int) -> tuple[int, int]:
-        """Return the same position in its one form: on an entry that is or will be there.
+        """Normalize a position: return the equal one that is on an entry, present or future.
 
         Steps over trimmed entries, ends of ledgers that have a successor, and empty ledgers. A place after the whole
         chain stays unchanged.

@@ -50,7 +50,7 @@ class KeyedEntry:
 
 
 def shared_holes(positions: Mapping[int, Position], chain: LedgerChain) -> AckHoles:
-    """Return the entries that slots of a Shared subscription have read beyond the slot that is furthest behind."""
+    """Return the entries that slots of a Shared subscription have read after the position of the slowest slot."""
     holes = AckHoles()
     start, end = min(positions.values()), max(positions.values())
     of_slot = [positions[slot] for slot in sorted(positions)]
@@ -177,7 +177,7 @@ def holes_left_out(record: SubscriptionRecord, rows: Iterable[CursorRow]) -> Cur
 def unacked_rows(
     holes: AckHoles, ledger: LedgerId, entries: npt.NDArray[np.int64], batch_indexes: npt.NDArray[np.int32]
 ) -> npt.NDArray[np.bool_]:
-    """Which messages of a ledger are to be read, because the holes do not acknowledge them.
+    """Return a flag for each message of a ledger: True if it must be read, as the holes do not acknowledge it.
 
     Args:
         holes: The ack holes.

@@ -188,7 +188,7 @@ class AckHoles:
             at = stop
 
     def within(self, ledger: int, first: int, end: int) -> AckHoles:
-        """Return the acknowledged ones of the entries [first, end) of a ledger."""
+        """Return the entries of a ledger within [first, end) that are acknowledged."""
         found = AckHoles()
         whole = self._whole.get(ledger)
         taken = BitMap64()

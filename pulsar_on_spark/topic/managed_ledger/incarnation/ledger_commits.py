@@ -97,7 +97,7 @@ class LedgerCommits:
                 self._asked = _Asked()
                 try:
                     found = await asyncio.to_thread(self._commit, asked)
-                except Exception as error:  # each request in the commit gets it
+                except Exception as error:  # every request in the commit gets the error
                     asked.done.set_exception(error)
                     asked.done.exception()
                 else:

@@ -25,11 +25,11 @@ class OpenLedger:
     Attributes:
         part: The topic.
         ledger_id: The id.
-        next: The next entry's id.
-        outstanding: Entries whose outcome is unknown yet.
-        bytes: Of all entries, as they were received.
-        opened_s: When it was opened, on the monotonic clock.
-        used_s: When the last entry was appended, or the ledger opened, on the monotonic clock.
+        next: Id of the next entry.
+        outstanding: Number of entries whose outcome is not known yet.
+        bytes: Size of all entries, as received.
+        opened_s: Time of the opening, on the monotonic clock.
+        used_s: Time of the last append, or else of the opening, on the monotonic clock.
     """
 
     part: TopicPart

@@ -1,4 +1,4 @@
-"""Cursor records in a journal's frames, and whether the cursors table has them: before that their frames must stay."""
+"""Cursor records in a journal's frames: a frame must stay until the cursors table has all of its records."""
 
 from __future__ import annotations
 

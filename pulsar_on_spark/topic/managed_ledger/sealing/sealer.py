@@ -42,7 +42,7 @@ CHUNK_BYTES = 8 << 20
 MAX_CHUNK_BYTES = 96 << 20
 """The same where a chunk has many ledgers: with little of each, a reader of one decodes much of others."""
 MAX_PASS_BYTES = 1 << 30
-"""A pass ends after so much of the journal, so that trimming comes in between."""
+"""Size of the journal after which a pass ends, so that trimming can run between passes."""
 PACE_S = 1.0
 """Interval of the calls for the pace while a file is made durable."""
 

@@ -204,7 +204,7 @@ class Trimmer:
                 self._kept.add(copy)
                 log.warning("Journal file %s stays for now: %s", directory, error, extra={"path": path.path_id})
             return 0
-        with suppress(OSError):  # an empty directory that stays, or comes back, means nothing
+        with suppress(OSError):  # an empty directory that stays, or reappears, has no effect
             directory.rmdir()
         self._deleted.add(copy)
         return count
@@ -246,7 +246,7 @@ def clear_directories(root: RootHandle, view: DurableView) -> int:
         for name in names:
             row = view.last(IncarnationRecord, name)
             if row is not None and view.get(IncarnationRecord, name) is None:
-                with suppress(OSError, InvalidArgumentError):  # then a later pass tries again
+                with suppress(OSError, InvalidArgumentError):  # a later pass tries again
                     shutil.rmtree(incarnation_directory(path.directory, IncarnationId(name)))
                     count += 1
     return count

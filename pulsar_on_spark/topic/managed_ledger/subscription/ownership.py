@@ -76,7 +76,7 @@ class Situation:
 
 @dataclass(frozen=True, slots=True)
 class Keep:
-    """Read on in these slots, from these positions, under the epoch that they have."""
+    """Continue to read these slots, from these positions, under their present epoch."""
 
     epoch: int
     positions: Mapping[int, Position]

@@ -1,7 +1,7 @@
-"""Which consumer should hold which slot of a Shared or Key_Shared subscription.
+"""The target owner of each slot of a Shared or Key_Shared subscription.
 
 Every consumer computes the same targets from the same subscription record and the same live consumers. Consumers that
-for a while see different ones only wait for each other: a slot changes hands by compare-and-set (`ownership.py`).
+see different ones for a while only wait for each other: a slot changes its owner by compare-and-set (`ownership.py`).
 """
 
 from __future__ import annotations

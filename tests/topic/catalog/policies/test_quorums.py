@@ -1,4 +1,4 @@
-"""How many copies there are of what is written, by the policy `persistence`."""
+"""The number of copies of written data, by the policy `persistence`."""
 
 from __future__ import annotations
 

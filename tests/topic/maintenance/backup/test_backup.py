@@ -79,7 +79,7 @@ def test_a_target_must_be_free(root: Root, tmp_path: Path) -> None:
 
 
 def test_a_broker_that_is_published_to_is_backed_up(root: Root, tmp_path: Path) -> None:
-    """What had its receipt before the backup began is in it; clients go on with the copy where the cursor was."""
+    """Messages with a receipt from before the backup are in it; clients of the copy continue at the cursor."""
     with RunningBroker(root.path) as broker:
         client = pulsar.Client(broker.url)
         consumer = client.subscribe("t", "s", initial_position=pulsar.InitialPosition.Earliest)

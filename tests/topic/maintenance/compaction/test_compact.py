@@ -68,7 +68,7 @@ def log(root: Root, reach: Position = EARLIEST) -> list[messages.Message]:
 
 
 def newest(found: list[messages.Message]) -> dict[MessageId, bytes]:
-    """What is left of messages: id and value of the newest of each key."""
+    """Return the survivors of messages: id and value of the newest of each key."""
     last: dict[object, messages.Message] = {}
     for message in found:
         columns = dict(message.columns)
@@ -78,7 +78,7 @@ def newest(found: list[messages.Message]) -> dict[MessageId, bytes]:
 
 
 def compacted(root: Root) -> dict[MessageId, bytes | None]:
-    """What the compacted ledger has, by id."""
+    """Return the messages of the compacted ledger, by id."""
     return {message.id: message.value for message in messages.read_compacted(root, "t")}
 
 
@@ -124,7 +124,7 @@ def some_work(root: Root, broker: RunningIncarnation, rng: random.Random) -> Non
 
 @pytest.mark.parametrize("seed", range(2))
 def test_beside_writers_sealing_merging_and_trimming(root: Root, broker: RunningIncarnation, seed: int) -> None:
-    """What is compacted is what a dict over all messages up to the horizon has, and ids and order are theirs."""
+    """The compacted messages equal those in a dict of all messages up to the horizon, in ids and order."""
     rng = random.Random(seed)
     kept: list[messages.Message] = []
     """Messages that were trimmed: only the compacted ledger has them."""
@@ -317,7 +317,7 @@ def test_truncated_messages_that_still_exist_are_not_compacted(root: Root, broke
 
 
 def test_a_trim_during_a_first_compaction(root: Root, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nobody holds the log for a compaction that is not there yet: later ones go on behind what was trimmed."""
+    """A first compaction does not hold the log: later ones continue behind what was trimmed."""
     root.create_topic("t")
     set_topic_policies(root, NAME, {"retention": RETAIN_NOTHING})
     messages.write(root, "t", [b"1"], [b"a"])

@@ -120,7 +120,7 @@ def compacted(source: Source, *, retain_null_key: bool = False, shares: int = 1)
 
 
 def delivered(source: Source) -> dict[tuple[int, int], list[ClientMessage] | bytes]:
-    """What a client gets: messages by entry; the bytes of what it can decrypt only."""
+    """Return a client's messages by entry; an entry that it cannot decrypt here is its bytes."""
     found: dict[tuple[int, int], list[ClientMessage] | bytes] = {}
     for ledger, rows in source:
         for entry in rebuild_entries(rows, ledger, compacted=True):

@@ -249,7 +249,7 @@ def test_the_writer_wins(root: Root, topic: str, stored_files: Stored) -> None:
 
 
 def test_both_at_once(root: Root, topic: str) -> None:
-    """Whoever commits second sees the first: a message is written and readable, or the writer knows that it is not."""
+    """The second commit sees the first: a message is written and readable, or the writer knows that it is not."""
     rounds, outcomes = 25, []
     collector = Root.open(root.path)
     for number in range(rounds):

@@ -87,7 +87,7 @@ def test_merging_again_and_again(root: Root) -> None:
 
 
 def test_writing_continues_after_and_during_a_merge(root: Root) -> None:
-    """What is appended to a topic while it is merged does not stop the merge."""
+    """Appends to a topic during its merge do not stop the merge."""
     fill(root)
     jobs = merge.plan(root.store.view())
     fill(root, 3)
@@ -270,7 +270,7 @@ def test_runs_hold_small_neighbours_within_bounds(sizes: list[int]) -> None:
 
 
 def test_a_message_is_rewritten_a_few_times_however_long_its_topic_grows() -> None:
-    """One segment a pass, merged after each: the work grows as n log n, not as n squared."""
+    """Each pass adds one segment and merges: the work grows as n log n, not as n squared."""
     segments: list[SegmentRecord] = []
     rewritten = 0
     for number in range(1_000):

@@ -1,4 +1,4 @@
-"""What a root must look like whatever was cut off, and what repairs and its helpers share."""
+"""Invariants of a root after any interruption, and helpers that tests of repair share."""
 
 from __future__ import annotations
 

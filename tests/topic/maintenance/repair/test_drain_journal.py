@@ -21,7 +21,7 @@ from tests.kit.waiting import wait_until
 
 
 def running_on(root: Root, path_id: int) -> bool:
-    """Whether the last fragment, or the one ahead, has a file on a path."""
+    """True if the last fragment, or the one ahead, has a file on a path."""
     (record,) = root.store.view().all(IncarnationRecord)
     last = [fragment for fragment in record.fragments if fragment.first is not None][-1:]
     ahead = [fragment for fragment in record.fragments if fragment.first is None]

@@ -1,4 +1,4 @@
-"""What counts and what is done about the rest: every state of a path, and properties over any mixture of them."""
+"""The plan of repair: copies that count, and actions for others, in every state of a path and any mixture."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def at(path_id: int, state: PathState = "writable", label: str = "") -> PathHeal
 
 
 def copies_after(now: FileRecord, plan: FilePlan, restored: Sequence[PathId]) -> tuple[int, ...]:
-    """What a record names when both commits are made."""
+    """Return the copies that a record names after both commits."""
     named = copies_named(now, plan, restored)
     assert set(now.copies) <= set(named), "nothing leaves before what replaces it was looked for"
     return copies_left(now.model_copy(update={"copies": named}), plan, restored)

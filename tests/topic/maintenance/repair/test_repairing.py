@@ -147,7 +147,7 @@ def test_a_copy_that_cannot_be_opened_is_neither_bad_nor_lost(
 
 
 def test_damage_is_found_by_reading_all_copies_within_the_stated_time(root: Root, copy_of: Locate) -> None:
-    """Each pass reads a copy of each path at least; nobody has to read the data for it."""
+    """Each pass reads at least a copy on each path, without readers of the data."""
     filled(root, 4)
     for number, file in enumerate(files(root)[:3]):
         flip(copy_of(root, file, number))

@@ -227,7 +227,7 @@ def test_killed_anywhere_the_root_is_consistent(
 
 
 def _harm(root: Root, file: FileRecord, rng: random.Random) -> None:
-    """One copy vanishes or rots, if another one is good."""
+    """Delete or damage a copy, if another one is good."""
     paths = root.storage_paths(root.store.view())
     good = [each for each in file.copies if scrub.defect(file, paths[PathId(each)]) is None]
     if len(good) < 2:

@@ -1,4 +1,4 @@
-"""Retention: the front of a chain goes when nobody needs it and its limits say so, and readers see no difference."""
+"""Retention: the front of a chain is deleted once unneeded and beyond its limits; readers see no difference."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def part(root: Root) -> TopicPart:
 
 
 def fill(root: Root, count: int, start: int = 0, size: int = 1) -> None:
-    """So many writes, each of them one entry and one segment."""
+    """Write `count` times, each time one entry and one segment."""
     for number in range(start, start + count):
         messages.write(root, "t", [str(number).encode() * size])
 
@@ -319,7 +319,7 @@ def test_a_read_from_before_the_floor_fails_clearly(root: Root, part: TopicPart)
 
 
 def test_an_open_ledger_keeps_its_last_segment(root: Root) -> None:
-    """It tells the sealer where the ledger goes on."""
+    """It shows the sealer where the ledger continues."""
     log = LogOnDisk(root)
     log.open_ledgers(["t"])
     for number in range(3):
@@ -339,7 +339,7 @@ def test_files_are_deleted_ten_minutes_after_their_last_segment(root: Root, part
     set_topic_policies(root, NAME, NOTHING_KEPT)
     trim_topics(root)
     assert collect(root).retired_files == 2
-    assert len(messages.read(root, "t", view=view)) == 2, "who planned its read before goes on"
+    assert len(messages.read(root, "t", view=view)) == 2, "a read that was planned before continues"
     assert collect(root, clock=time.time() + 660).deleted_files == 6
     assert root.store.view().all(FileRecord) == []
 
@@ -363,7 +363,7 @@ def test_a_merge_and_a_trim_of_the_same_segments(root: Root, part: TopicPart, mo
 
 
 def test_a_subscription_that_is_created_meanwhile(root: Root, part: TopicPart, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its creation moves the topic's key: the trim decides anew, and leaves what it needs."""
+    """Creating it changes the topic's key: the trim decides again, and keeps what the subscription needs."""
     fill(root, 3)
     set_topic_policies(root, NAME, NOTHING_KEPT)
     other = Root.open(root.path)

@@ -1,4 +1,4 @@
-"""Trimming, merging and collecting, killed again and again: whatever nobody has acknowledged is there, and no more."""
+"""Trimming, merging and collecting, killed again and again: exactly the unacknowledged messages are there."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ while True:
     merge(root)
     collect(root, Ages(keep_replaced_s=0))
 """
-"""Replaced files go at once: nobody reads while this runs."""
+"""Replaced files are deleted at once: no reader runs meanwhile."""
 
 
 @pytest.mark.parametrize("kills", [3, pytest.param(100, marks=pytest.mark.soak)])

@@ -1,4 +1,4 @@
-"""What lies between two positions of a topic, and how far to go in one step."""
+"""The entries between two positions of a topic, and the length of one step."""
 
 from __future__ import annotations
 
@@ -173,7 +173,7 @@ def test_trimmed_entries_are_no_loss_for_a_reader_from_the_earliest() -> None:
     found = plan(view_of(kept, others=(trimmed,)), EARLIEST, at(3, 9))
     assert [(s.first, s.end) for s in found.slices] == [(4, 9)]
     assert found.losses == ()
-    assert plan(view_of(segment(3, 6, (3,)), others=(trimmed,)), EARLIEST, at(3, 9)).losses, "nobody trimmed these two"
+    assert plan(view_of(segment(3, 6, (3,)), others=(trimmed,)), EARLIEST, at(3, 9)).losses, "these two are not trimmed"
     assert plan(view_of(segment(7, 0, (5,)), others=(trimmed,)), EARLIEST, at(7, 5)).losses == ()
     assert plan(view_of(kept, others=(trimmed,)), EARLIEST, at(3, 2)).losses, "the range had something once"
 
@@ -200,7 +200,7 @@ def test_no_reader_passes_an_open_ledger() -> None:
     assert chain.read_limit(view_of(*segments, ledgers=(opened,)), T) == at(5, 4)
     assert chain.read_limit(view_of(segments[0], segments[2], ledgers=(opened,)), T) == at(5, 0)
     assert chain.read_limit(view_of(*segments, ledgers=(closed,), others=(running,)), T) == at(9, 1)
-    # What is in the journal alone is not passed over by whoever does not look there.
+    # A reader that does not read the journal does not skip the entries that only it has.
     assert chain.read_limit(view_of(*segments, ledgers=(opened,), others=(ended,)), T) == at(5, 4)
     assert chain.read_limit(view_of(*segments, ledgers=(longer,), others=(ended,)), T) == at(5, 4)
     assert chain.read_limit(view_of(), T) == EARLIEST

@@ -207,7 +207,7 @@ class CursorMachine(RuleBasedStateMachine):
 
     @rule(order=st.randoms(use_true_random=False), hand_over=st.booleans(), record=st.booleans())
     def crash(self, order: object, hand_over: bool, record: bool) -> None:
-        """What is in no record is lost; the next owner begins a new epoch."""
+        """Lose what is in no record; the next owner begins a new epoch."""
         if record:
             self.record()
         records = [decode(data) for _, data in self.journal] * 2 + [self.row] * (self.row is not None)

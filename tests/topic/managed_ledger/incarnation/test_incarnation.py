@@ -1,4 +1,4 @@
-"""A broker incarnation's ledgers: opened and closed in groups, numbered upwards, and lost to whoever takes over."""
+"""A broker incarnation's ledgers: opened and closed in groups, numbered upwards, and lost to a takeover."""
 
 from __future__ import annotations
 
@@ -183,7 +183,7 @@ def test_an_open_that_was_made_but_reported_as_failed_reserves_its_id(
 def test_an_open_that_was_made_but_reported_as_failed_hides_nothing(
     root: Root, broker: RunningIncarnation, stray: LedgerRecord
 ):
-    """Nobody asks for the topic again."""
+    """No client asks for the topic again."""
     messages.write(root, "t", [b"spark"])
     wait_until(lambda: ledgers(root)[0].closed)
     assert (ledgers(root)[0].ledger_id, ledgers(root)[0].entries) == (stray.ledger_id, 0)
@@ -197,7 +197,7 @@ def test_two_openings_of_a_topics_ledger_share_one(root: Root, broker: RunningIn
     async def both() -> None:
         first = asyncio.create_task(broker.incarnation.open_ledgers([part]))
         if is_under_way:
-            await asyncio.sleep(0)  # its commit has begun: nobody can join it any more
+            await asyncio.sleep(0)  # its commit has begun: no request can join it
         await asyncio.gather(first, broker.incarnation.open_ledgers([part]))
         await broker.incarnation.close_ledgers([])
 
@@ -208,7 +208,7 @@ def test_two_openings_of_a_topics_ledger_share_one(root: Root, broker: RunningIn
 
 
 def test_a_ledger_is_not_switched_and_opened_in_one_commit(root: Root, monkeypatch: pytest.MonkeyPatch):
-    """Its topic is unloaded and loaded again while it is switched."""
+    """A topic is unloaded and loaded again while its ledger is switched."""
     monkeypatch.setattr(incarnation, "POLL_S", 3600.0)
     root.create_topic("t")
     with RunningIncarnation(root, lease_duration_s=36_000.0) as broker:
@@ -227,7 +227,7 @@ def test_a_ledger_is_not_switched_and_opened_in_one_commit(root: Root, monkeypat
         asyncio.run_coroutine_threadsafe(both(), broker._loop).result(60)
         broker.send("t", [b"b"])
         broker.stop()
-    assert [each.entries for each in ledgers(root) if each.incarnation] == [1, 0, 1], "one that nobody needs is closed"
+    assert [each.entries for each in ledgers(root) if each.incarnation] == [1, 0, 1], "an unneeded ledger is closed"
 
 
 def test_a_defect_does_not_end_the_looks_at_the_metadata(root: Root, broker: RunningIncarnation, monkeypatch):
@@ -313,7 +313,7 @@ def test_a_broker_that_cannot_look_at_the_metadata_lets_its_lease_run_out(root: 
     broker.send("t", [b"a"])
     watcher = LeaseWatcher(broker_lease_directory(root.path))
     log.rename(log.with_name("away"))
-    log.touch()  # a commit under way would make the directory anew
+    log.touch()  # a commit under way would create the directory again
     time.sleep(0.8)
     wait_until(lambda: (watcher.observe_leases(), watcher.lease_state(broker.incarnation.id) is LeaseState.EXPIRED)[1])
     log.unlink()
@@ -333,7 +333,7 @@ def test_the_broker_soon_switches_to_a_ledger_after_sparks(
 
 
 def test_a_former_ledger_is_closed_once_it_is_acknowledged(root: Root, monkeypatch: pytest.MonkeyPatch):
-    """What Spark attached is seen then, and not only when the metadata is looked at the next time."""
+    """The close shows the ledger that Spark attached, before the next scan of the metadata."""
     monkeypatch.setattr(incarnation, "POLL_S", 3600.0)
     root.create_topic("t")
     with RunningIncarnation(root, lease_duration_s=36_000.0) as broker:

@@ -1,4 +1,4 @@
-"""An open ledger's last entries are waited for by whoever closes, unloads or loads its topic."""
+"""A close, unload or load of a topic waits for the last entries of its open ledger."""
 
 from __future__ import annotations
 

@@ -92,7 +92,7 @@ def test_the_paths_to_give_up_are_named(root: Root) -> None:
 
 
 def test_giving_up_paths_again_finds_the_journal_closed(root: Root) -> None:
-    """What was acknowledged was written anew: the record names no file on the paths that were given up."""
+    """Acknowledged frames were written to new files: the record names no file on the paths that were given up."""
     gone = dead(root)
     for path in (0, 1):
         shutil.rmtree(root.path / "storage" / str(path) / "journal" / gone)

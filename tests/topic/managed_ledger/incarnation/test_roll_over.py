@@ -1,4 +1,4 @@
-"""When a ledger ends by itself."""
+"""Rollover: the limits at which a ledger ends by itself."""
 
 from __future__ import annotations
 

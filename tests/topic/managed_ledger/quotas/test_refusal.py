@@ -42,7 +42,7 @@ def test_a_write_above_the_quota_is_refused_completely(slow: Root, policy: str) 
     messages.write(slow, "t", [b"more"])
     slow.delete_subscription("t", "s")
     set_topic_policies(slow, T, quota(policy, limitSize=1))
-    messages.write(slow, "t", [b"nobody waits"])
+    messages.write(slow, "t", [b"no producer waits"])
 
 
 def test_a_backlog_that_is_too_old_refuses_too(slow: Root) -> None:

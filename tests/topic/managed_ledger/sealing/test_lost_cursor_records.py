@@ -38,7 +38,7 @@ def at(log: LogOnDisk, entry: int) -> Position:
 
 
 def mark_delete(log: LogOnDisk, record: CursorRecord) -> Position:
-    """Where the cursors table says that the cursor stands."""
+    """Return the mark-delete position of the cursor in the cursors table."""
     rows = log.root.store.cursors().of(record.topic_id, record.subscription)
     return CursorRecord.from_row(max((row for row in rows if row.slot == WHOLE), key=lambda row: row.rank)).mark_delete
 
@@ -50,7 +50,7 @@ def seal_and_trim(log: LogOnDisk) -> None:
 
 
 def test_a_frame_that_is_sealed_and_not_trimmed(log: LogOnDisk) -> None:
-    """Its entries are in a segment; whether there were acknowledgements in it, nobody can tell."""
+    """The frame's entries are in a segment; whether it had acknowledgements cannot be known."""
     start = subscribe(log)
     for number in range(4):
         log.append({"a": [entry(number)]})

@@ -67,7 +67,7 @@ def _start_of(path: Path, frame: int) -> int | None:
 
 
 def close_ledger(log: LogOnDisk, topic: str, entries: int) -> None:
-    """The close row that its owner commits when so many entries are acknowledged."""
+    """Commit the close row that the ledger's owner commits once `entries` entries are acknowledged."""
 
     def decide(view: View) -> Change:
         (ledger,) = [each for each in view.all(LedgerRecord) if each.ledger_id == log.ledger(topic)]
@@ -84,7 +84,7 @@ def seal(log: LogOnDisk) -> int:
 
 
 def ranges(root: Root, topic: str) -> tuple[list[tuple[int, int]], int]:
-    """What a reader of a whole topic gets, as ranges of entries, and how many losses it hears of."""
+    """Return what a reader of a whole topic gets, as ranges of entries, and the number of reported losses."""
     view = root.store.view()
     (part,) = messages.target(root, topic).parts
     end = chain.read_limit(view, part.topic_id)
@@ -107,7 +107,7 @@ def test_a_leading_gap_is_reported_to_a_reader_that_may_continue(
 
 
 def test_a_frame_with_bad_content_is_lost_alone(log: LogOnDisk) -> None:
-    """Its directory says exactly what is lost."""
+    """The frame's directory says exactly what is lost."""
     damage(log, 2, 400)
     with pytest.raises(JournalUndecidedError, match=r"Frame 2 .* give it up with `pulsarpy recover`"):
         seal(log)
@@ -127,7 +127,7 @@ def test_a_frame_with_bad_content_is_lost_alone(log: LogOnDisk) -> None:
 
 
 def test_a_frame_with_a_bad_header_loses_the_rest_of_its_fragment(log: LogOnDisk) -> None:
-    """Nobody can tell what is behind it in the file."""
+    """The frames behind it in the file cannot be found."""
     damage(log, 3, HEADER_BYTES // 2)
     (lost,) = give_up_frames(log.root, log.incarnation, commit=True)
     assert (lost.begin, lost.end, lost.entries, lost.topics) == (3, 6, None, (A, B))
@@ -179,7 +179,7 @@ def test_a_ledger_cut_off_with_given_up_paths_ends_there(root: Root) -> None:
 
 
 def test_an_open_ledger_of_a_journal_that_lost_its_end_with_paths_may_be_longer(root: Root) -> None:
-    """Nobody can tell how many entries were acknowledged in it: readers hear of that before and after sealing."""
+    """The number of its acknowledged entries is unknowable: readers get a loss before and after sealing."""
     log = LogOnDisk(root)
     log.open_ledgers(["a"])
     log.append({"a": [entry(0)] * 2})
@@ -206,7 +206,7 @@ def test_the_end_of_ledgers(log: LogOnDisk) -> None:
     assert all(ledger.closed for ledger in view.all(LedgerRecord))
     assert ranges(log.root, "a") == ([(0, 12)], 0), "who has read to the end has missed nothing yet"
     messages.write(log.root, "a", [b"later"])
-    assert ranges(log.root, "a")[1] == 1, "who goes on to the next ledger has"
+    assert ranges(log.root, "a")[1] == 1, "a reader that continues with the next ledger has one"
     (part,) = messages.target(log.root, "a").parts
     view = log.root.store.view()
     start = Position(log.ledger("a"), EntryId(12))

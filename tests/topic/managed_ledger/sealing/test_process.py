@@ -89,7 +89,7 @@ def test_unknown_sizes_count_up_to_the_limit() -> None:
 
 
 def test_paths_that_are_away_for_a_while(log: LogOnDisk) -> None:
-    """One file that cannot be read holds producers back no more than a full one does, and is sealed when it can be."""
+    """An unreadable file counts no more for back-pressure than a full one, and is sealed once it is readable."""
     storage = log.root.path / "storage"
     log.append({"a": [entry(0)]})
     log.idle()
@@ -139,7 +139,7 @@ def test_killed_and_started_again(log: LogOnDisk) -> None:
             log.append({"a": [entry(number)]})
             log.idle()
             log.idle()
-            wait_until(lambda count=number + 1: len(sealed_entries(log.root, log.ledger("a"))) == count, "it goes on")
+            wait_until(lambda count=number + 1: len(sealed_entries(log.root, log.ledger("a"))) == count, "it continues")
             assert process.pid is not None
             os.kill(process.pid, signal.SIGKILL)
             wait_until(lambda: not process.is_alive(), "it is dead")
@@ -158,7 +158,7 @@ def test_a_signal_to_all_leaves_its_end_to_the_parent(log: LogOnDisk) -> None:
             log.append({"a": [entry(number)]})
             log.idle()
             log.idle()
-            wait_until(lambda count=number + 1: len(sealed_entries(log.root, log.ledger("a"))) == count, "it goes on")
+            wait_until(lambda count=number + 1: len(sealed_entries(log.root, log.ledger("a"))) == count, "it continues")
     finally:
         began_s = time.monotonic()
         process.stop()
@@ -166,7 +166,7 @@ def test_a_signal_to_all_leaves_its_end_to_the_parent(log: LogOnDisk) -> None:
 
 
 def test_a_sealing_process_that_fails_repeatedly_counts_as_silent(tmp_path: Path) -> None:
-    """Being started is no sign of life: producers must be held back while nobody seals."""
+    """A start is no sign of life: producers need back-pressure while no process seals."""
     process = SealingProcess(tmp_path / "no root", IncarnationId("i"))
     process.start()
     wait_until(lambda: not process.is_alive(), "it fails")
@@ -205,7 +205,7 @@ def test_the_sealing_process_ends_with_its_parent(
 
 
 def _is_gone(pid: int) -> bool:
-    """Whether the process has ended; what nobody has waited for is a zombie."""
+    """True if the process has ended; one that was not waited for is a zombie."""
     try:
         with open(f"/proc/{pid}/stat") as stat:
             return stat.read().rpartition(")")[2].split()[0] == "Z"

@@ -1,4 +1,4 @@
-"""One cycle of sealing and trimming, cut off at every step, under every assumption about what the disks had taken.
+"""A cycle of sealing and trimming, cut off at every step, under every assumption about what the disks had taken.
 
 Metadata commits are durable when they are reported (`tests/crash` proves that), so that of the metadata a crash leaves
 what was last reported, or what was just being committed.
@@ -61,7 +61,7 @@ class Commit:
 
 @dataclass(frozen=True)
 class Cycle:
-    """What a cycle did: the root before it, the steps on its files, the metadata after each of its commits."""
+    """The record of a cycle: the root before it, the steps on its files, the metadata after each of its commits."""
 
     root: Path
     before: Path
@@ -160,7 +160,7 @@ def test_every_crash_leaves_all_that_was_acknowledged(log: LogOnDisk, memory_pat
         after = Root.open(cycle.root)
         for topic in TOPICS:
             assert readable(after, topic) == EXPECTED, state
-        # The reader has recovered the log; whoever seals the rest and clears it away comes to the same end.
+        # The reader has recovered the log; the next sealer and trimmer reach the same end.
         for _ in range(2):
             seal_closed(after, pytest.fail, grace_s=0)
         assert not after.store.view().all(IncarnationRecord), state

@@ -250,7 +250,7 @@ def test_many_files_and_chunks(log: LogOnDisk, monkeypatch: pytest.MonkeyPatch) 
     assert len(view.all(FileRecord)) > 2
     segments = view.all(SegmentRecord)
     assert max(Counter((segment.file_id, segment.ledger_id) for segment in segments).values()) == 1
-    assert max(len(segment.places) for segment in segments) > 1, "a segment goes on from chunk to chunk"
+    assert max(len(segment.places) for segment in segments) > 1, "a segment continues from chunk to chunk"
     for ledger, entries in log.entries.items():
         assert sealed_entries(log.root, ledger) == entries
 
@@ -310,11 +310,11 @@ def test_a_fenced_incarnations_sealer_commits_nothing(log: LogOnDisk, monkeypatc
     assert view.all(SegmentRecord) == []
     assert view.all(SealRecord) == []
     assert list(log.root.path.glob("storage/*/segments/*/*")) == [], "its file is gone again"
-    assert seal(log, live=False).entries == 0, "nobody seals a log in recovery"
+    assert seal(log, live=False).entries == 0, "a log in recovery is not sealed"
 
 
 def test_a_log_that_is_closed_under_a_pass(log: LogOnDisk, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What a live sealer has read is right for the closed log too, but it is not its to commit any more."""
+    """Rows that a live sealer has read are right for the closed log, too, but it may no longer commit them."""
     log.append({"a": [entry(0)]})
     log.idle()
     monkeypatch.setattr(sealer, "entries_of", _then(sealer.entries_of, log.close))

@@ -1,4 +1,4 @@
-"""A journal file goes when nothing in it is needed, and not before; a log that nobody owns goes altogether."""
+"""A journal file goes when nothing in it is needed, and not before; a log without an owner is deleted as a whole."""
 
 from __future__ import annotations
 
@@ -430,7 +430,7 @@ def test_maintain_seals_journals_of_dead_brokers(log: LogOnDisk) -> None:
 
 
 def test_killed_at_any_step_of_sealing(log: LogOnDisk) -> None:
-    """What is left are files that no topic names; the next sealer takes all entries, once."""
+    """Only files that no topic names are left over; the next sealer takes all entries, once."""
     for number in range(3):
         log.append({"a": [entry(number)], "b": [entry(number)]})
     log.close()

@@ -164,7 +164,7 @@ def test_another_type_is_refused() -> None:
     ("state", "found"), [(UNKNOWN, Standby), (ALIVE, Refuse), (EXPIRED, Refuse)], ids=["unknown", "alive", "gone"]
 )
 def test_a_change_of_type_waits_until_live_consumers_are_excluded(state: LeaseState, found: type) -> None:
-    """With nobody left the caller changes the type before it asks."""
+    """With no live consumer left, the caller changes the type before it asks."""
     looking = replace(situation(subscription("Shared", owned("a", 3)), others={"a": state}), type="Failover")
     (action,) = decide(looking)
     assert isinstance(action, found)

@@ -52,7 +52,7 @@ class Process:
     alive: bool = True
 
     def __post_init__(self) -> None:
-        """What Spark reads from the checkpoint when the query starts."""
+        """Set the state that Spark reads from the checkpoint when the query starts."""
         logged = self.checkpoint.offsets
         self.batch = self.checkpoint.commits
         self.start = logged[self.batch - 1] if self.batch else None
@@ -64,7 +64,7 @@ class World:
         self.random = random.Random(seed)
         self.type = subscription_type
         self.slots = slots_of(subscription_type)
-        self.calm = calm  # nobody loses a slot by force: each entry is delivered exactly once
+        self.calm = calm  # no consumer loses a slot by force: each entry is delivered exactly once
         self.record = SubscriptionRecord(
             topic_id=TOPIC, name="s", type=subscription_type, start_ledger=1, start_entry=0, start_epoch=1,
             created_at=datetime(2026, 1, 1, tzinfo=UTC),
@@ -311,7 +311,7 @@ class World:
             process.alive = False
 
     def finish(self) -> None:
-        """Let whoever is left read to the end, and check what was delivered."""
+        """Let the remaining readers read to the end, and check what was delivered."""
         self.settling = True
         if self.calm:
             self.processes = []
@@ -336,7 +336,7 @@ class World:
             raise BrokenPromiseError(f"entries {missing} were never delivered")
         twice = [e for e in range(self.length) if self.delivered[e] > 1 and self.slot_of(e) not in self.forced]
         if twice:
-            raise BrokenPromiseError(f"entries {twice} were delivered twice, though nobody took their slots by force")
+            raise BrokenPromiseError(f"entries {twice} were delivered twice, though no slot was taken by force")
 
     def done(self) -> bool:
         return all(len(checkpoint.offsets) == checkpoint.commits for checkpoint in self.checkpoints) or not self.calm
@@ -426,7 +426,7 @@ MUTANTS: dict[str, tuple[str, Callable[..., object]]] = {
     "compare n before epoch": ("current_position", n_before_epoch),
     "count rows of former owners": ("current_position", any_row_counts),
     "restart at the cursor, not the checkpoint": ("_resume", cursor_only),
-    "restart at the checkpoint, whoever read since": ("_resume", checkpoint_always),
+    "restart at the checkpoint, although others have read since": ("_resume", checkpoint_always),
     "two processes of one consumer share an epoch": ("decide", decide_without_fence),
     "take from the living": ("_has_live_owner", lambda owner, others: False),
     "read on after a reset": ("_reset", lambda situation: None),
