@@ -80,16 +80,15 @@ def go_security(folder: Path, work: Path) -> Security:
         folder: The module's folder `integration-tests`.
         work: The folder for copies of its files, which the broker wants to be private.
     """
-    copies = {
-        name: _copy(folder / found, work)
-        for name, found in {
-            "tlsCertificateFilePath": "certs/broker-cert.pem",
-            "tlsKeyFilePath": "certs/broker-key.pem",
-            "tlsTrustCertsFilePath": "certs/cacert.pem",
-            "tokenSecretKey": "tokens/secret.key",
-            "basicAuthConf": "conf/.htpasswd",
-        }.items()
-    }
+    copies = _copies(
+        folder,
+        work,
+        tlsCertificateFilePath="certs/broker-cert.pem",
+        tlsKeyFilePath="certs/broker-key.pem",
+        tlsTrustCertsFilePath="certs/cacert.pem",
+        tokenSecretKey="tokens/secret.key",
+        basicAuthConf="conf/.htpasswd",
+    )
     client = {name: str(_copy(folder / f"certs/client-{name}.pem", work)) for name in ("cert", "key")}
     settings = parse_conf((folder / "conf/standalone.conf").read_text()) | _given(copies)
     parameters = f"tlsCertFile:{client['cert']},tlsKeyFile:{client['key']}"
@@ -108,15 +107,14 @@ def python_security(folder: Path, work: Path) -> Security:
         work: The folder for copies of its files, and for a new secret key.
     """
     conf = folder / "test-conf"
-    copies = {
-        name: _copy(conf / found, work)
-        for name, found in {
-            "tlsCertificateFilePath": "broker-cert.pem",
-            "tlsKeyFilePath": "broker-key.pem",
-            "tlsTrustCertsFilePath": "cacert.pem",
-            "basicAuthConf": ".htpasswd",
-        }.items()
-    }
+    copies = _copies(
+        conf,
+        work,
+        tlsCertificateFilePath="broker-cert.pem",
+        tlsKeyFilePath="broker-key.pem",
+        tlsTrustCertsFilePath="cacert.pem",
+        basicAuthConf=".htpasswd",
+    )
     secret = issuing.new_secret("HS256")
     copies["tokenSecretKey"] = _private(work / "secret.key", secret)
     key = keys.secret_key(secret, "the suite's key")
@@ -127,6 +125,11 @@ def python_security(folder: Path, work: Path) -> Security:
         "brokerClientAuthenticationParameters": "token:" + issuing.sign(key, {"sub": "superUser"}),
     }
     return Security(settings, issuing.sign(key, {"sub": "superUser"}))
+
+
+def _copies(folder: Path, work: Path, **files: str) -> dict[str, Path]:
+    """Copy files of a suite's folder; returns the copies by the settings that name them."""
+    return {setting: _copy(folder / file, work) for setting, file in files.items()}
 
 
 def _given(copies: Mapping[str, Path]) -> dict[str, str]:

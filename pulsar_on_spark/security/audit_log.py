@@ -1,4 +1,4 @@
-"""Where the audit is written: a file, or the log."""
+"""The audit of a broker, and its sinks: a file, the log, or none."""
 
 from __future__ import annotations
 
@@ -111,7 +111,7 @@ class Audit:
     """The audit of a broker.
 
     Args:
-        sink: Where its lines go.
+        sink: The place of its lines.
         clock: Returns the time, in seconds since 1970.
     """
 

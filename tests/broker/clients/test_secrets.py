@@ -124,7 +124,7 @@ def use(made: Used) -> None:
                 client.close()
         refused = {"Authorization": "Basic " + base64.b64encode(f"alice:{WRONG}".encode()).decode()}
         for path in PATHS:
-            for name, headers in (("admin", admin), ("wrong password", refused), ("nobody", {})):
+            for name, headers in (("admin", admin), ("wrong password", refused), ("no credentials", {})):
                 answer = web.get(path, headers=headers)
                 made.answers[f"{name} {path}"] = f"{answer.headers!r} {answer.text}"
 
